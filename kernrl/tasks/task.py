@@ -1,0 +1,123 @@
+"""Task: a PyTorch reference, the shapes it is asked at, and how to run it.
+
+A task keeps KernelBench's contract: its source defines `Model`, `get_inputs` and `get_init_inputs`, and an answer
+defines `ModelNew` with the same constructor and `forward`. Shapes are module-level integer constants of that source, so
+an input set is nothing but other values for those constants.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernrl.errors import UsageError
+
+FULL, SMALL, RAGGED = "full", "small", "ragged"
+"""Names of input sets: the source as written (timed), sizes an interpreter can manage, and sizes that divide by nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSet:
+    """One choice of shapes: values for module-level constants of the task's source."""
+
+    name: str
+    """`full`, `small`, `ragged`, or any other name."""
+    constants: Mapping[str, int] = field(default_factory=dict)
+    """Constant name → value. `full` overrides nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A worked Triton answer to a task, written by rule."""
+
+    style: str
+    triton_code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked: a reference module with its shapes, and where it came from."""
+
+    id: str
+    pytorch_code: str
+    level: int = 2
+    name: str = ""
+    family: str = ""
+    """The kind of producer the program starts from, such as `linear` or `conv2d`."""
+    composition: tuple[str, ...] = ()
+    """The op sequence, which alone decides the split."""
+    split: str = ""
+    """`train`, `validation`, `heldout`, or empty for tasks kernrl did not generate."""
+    instruction: str = ""
+    precision: str = "fp32"
+    """Default precision policy: fp32, tf32, bf16 or fp16."""
+    input_sets: tuple[InputSet, ...] = (InputSet(FULL),)
+    solutions: tuple[Solution, ...] = ()
+
+    def input_set(self, name: str) -> InputSet | None:
+        """The input set of that name, or None."""
+        return next((s for s in self.input_sets if s.name == name), None)
+
+    def source_at(self, input_set: InputSet) -> str:
+        """The reference's source with the input set's constants written in."""
+        return override_constants(self.pytorch_code, input_set.constants, where=self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A task's source, executed: the callables of KernelBench's contract."""
+
+    Model: type
+    get_inputs: Callable[[], Sequence[Any]]
+    get_init_inputs: Callable[[], Sequence[Any]]
+
+
+def override_constants(source: str, constants: Mapping[str, int], *, where: str = "task") -> str:
+    """Rewrite `NAME = <literal>` assignments at the top level of `source` to the given values.
+
+    Raises UsageError when a name is not assigned a plain number there.
+    """
+    if not constants:
+        return source
+    spans: dict[str, tuple[int, int, int]] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.targets[0], ast.Name):
+            v = node.value
+            spans[node.targets[0].id] = (v.lineno - 1, v.col_offset, v.end_col_offset or v.col_offset)
+    lines = source.splitlines(keepends=True)
+    for name, value in constants.items():
+        if name not in spans:
+            raise UsageError(f"{where}: an input set names {name!r}, but the source assigns no number to it at top level.")
+        row, start, end = spans[name]
+        # col_offset counts UTF-8 bytes
+        raw = lines[row].encode()
+        lines[row] = (raw[:start] + repr(value).encode() + raw[end:]).decode()
+    return "".join(lines)
+
+
+def load_reference(task: Task, input_set: InputSet | None = None) -> Reference:
+    """Execute a task's source (trusted code: tasks are the user's own) at one input set.
+
+    Raises UsageError, with the task's id, when the source does not run or lacks a part of the contract.
+    """
+    source = task.source_at(input_set or InputSet(FULL))
+    filename = f"<task {task.id}>"
+    module = types.ModuleType("kernrl_task")
+    module.__file__ = filename
+    # inspect.getsource and tracebacks find the text here; nothing is written to disk
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    sys.modules.setdefault(module.__name__, module)
+    try:
+        exec(compile(source, filename, "exec"), module.__dict__)
+    except Exception as error:
+        raise UsageError(f"{task.id}: the task's source does not run: {type(error).__name__}: {error}") from error
+    parts = [module.__dict__.get(name) for name in ("Model", "get_inputs", "get_init_inputs")]
+    missing = [name for name, part in zip(("Model", "get_inputs", "get_init_inputs"), parts, strict=True) if part is None]
+    if missing:
+        raise UsageError(f"{task.id}: the task's source defines no {' and no '.join(missing)}.")
+    return Reference(*parts)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,134 @@
+"""Plan: what a candidate's `forward` does for one set of input shapes, as data that cannot act.
+
+A plan is an ordered list of nodes over numbered storages. Tensors are views of a storage (dtype, shape, stride, offset), so
+views need no nodes of their own and aliasing is visible. The process that writes a plan is untrusted: `decode` accepts
+only plain JSON of exactly this shape, and everything a plan claims is checked again before it is replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A block of memory the plan works on."""
+
+    kind: Literal["input", "state", "temp"]
+    nbytes: int
+    source: int | str | None = None
+    """Position in `forward`'s tensor inputs, the reference's `state_dict` key, or None for a temporary."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A strided view of a storage. Shape, stride and offset count elements."""
+
+    storage: int
+    dtype: str
+    """torch's name without the prefix: `float32`, `bfloat16`, `int64`, …"""
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
+
+
+Arg = Any
+"""An argument: None, bool, int, float, str, TensorRef, a tuple of these, or a `Special`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """An argument that plain JSON cannot carry: a torch dtype, device, layout, memory format, or an inf/nan float."""
+
+    kind: Literal["dtype", "device", "layout", "memory_format", "float", "triton_dtype", "function"]
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtenNode:
+    """One ATen call, such as `aten.addmm.default`, with the views its results are."""
+
+    op: str
+    args: tuple[Arg, ...]
+    kwargs: dict[str, Arg]
+    outputs: tuple[TensorRef | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to make a launch: a kernel, its grid and its runtime arguments by name, in the order of the kernel's signature."""
+
+    kernel: int
+    grid: tuple[int, int, int]
+    args: dict[str, Arg]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchNode:
+    """One launch of an authored Triton kernel. Autotuned kernels carry every configuration; the trusted side picks."""
+
+    variants: tuple[Variant, ...]
+
+
+Node = AtenNode | LaunchNode
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """One specialisation of one authored kernel, as Triton's own IR; machine code is made by a trusted compiler."""
+
+    function: str
+    """The Python name of the `@triton.jit` function."""
+    ttir: str
+    signature: dict[str, str]
+    """Runtime parameter → Triton type (`*fp32`, `i32`, `fp32`, …), in launch order, without constexprs and folded values."""
+    constexprs: dict[str, Arg]
+    num_warps: int
+    num_stages: int
+    num_ctas: int = 1
+    options: dict[str, Arg] = field(default_factory=dict)
+    """Further backend options that change the machine code (`maxnreg`, `enable_fp_fusion`, …)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The recorded forward of one candidate at one input set."""
+
+    input_set: str
+    storages: tuple[Storage, ...]
+    setup: tuple[Node, ...]
+    """Nodes of the constructor that make constants (no parameter involved); run once, untimed."""
+    nodes: tuple[Node, ...]
+    outputs: tuple[TensorRef, ...]
+    """What `forward` returned, flattened."""
+    kernels: tuple[KernelSource, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, stride and dtype of a tensor, without its values."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSpec:
+    """All that a sandbox is told of a task: enough to call `ModelNew`, nothing of the answer."""
+
+    input_set: str
+    init_inputs: tuple[Arg, ...]
+    """What `get_init_inputs` returned: plain values."""
+    inputs: tuple[Arg, ...]
+    """`forward`'s arguments; tensors as TensorSpec."""
+    state: dict[str, TensorSpec]
+    """The reference's parameters and buffers by `state_dict` key, in order."""
+    training: bool
+    """True when the reference module is left in training mode (batch norm then normalises by batch statistics)."""
+    precision: str
+    target: str
+    """Architecture compiled for, such as `sm_90`."""

@@ -1,0 +1,113 @@
+"""Verdict: the verifier's answer on one (task, candidate). Always a value, never None."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Status(StrEnum):
+    """How the verification of a candidate ended."""
+
+    CORRECT = "correct"
+    NO_CODE = "no_code"
+    SYNTAX_ERROR = "syntax_error"
+    POLICY = "policy"
+    TRACE_ERROR = "trace_error"
+    COMPILE_ERROR = "compile_error"
+    UNTRACEABLE = "untraceable"
+    DECOY = "decoy"
+    WRONG = "wrong"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    NEEDS_GPU = "needs_gpu"
+    INFRA_ERROR = "infra_error"
+
+
+class Stage(StrEnum):
+    """The funnel's stages, in order. A verdict names the last one reached."""
+
+    PARSE = "parse"
+    SCREEN = "screen"
+    TRACE = "trace"
+    PLAN = "plan"
+    CORRECTNESS = "correctness"
+    TIMING = "timing"
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Baseline time over candidate time, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    significant: bool
+    """True when the interval lies outside the calibrated noise band of this GPU; only then may it be rewarded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Device time of the candidate and of each baseline."""
+
+    kind: str
+    """`measured` on the named device, or `modelled` by the plan's roofline for it."""
+    device: str
+    candidate_us: float
+    baseline_us: dict[str, float]
+    """`eager`, and `compile` when asked for."""
+    speedups_x: dict[str, Speedup]
+    unfused_share: float = 0.0
+    """Share of the candidate's device time spent outside its authored kernels, 0 to 1."""
+    noise: float = 0.0
+    """Calibrated half-width of the noise band, as |log ratio|."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of one candidate after the funnel."""
+
+    status: Status
+    stage: Stage
+    reason: str
+    task_id: str
+    candidate_sha: str
+    """sha256 of the candidate's source text, hex."""
+    precision: str
+    timing: Timing | None = None
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    """One record an input tried: input set, distribution, error over tolerance, first wrong element."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """Summary of the plan: nodes, launches, bytes moved, FLOPs, modelled time."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time by stage."""
+    versions: dict[str, str] = field(default_factory=dict)
+    cached: bool = False
+
+    @property
+    def correct(self) -> bool:
+        return self.status is Status.CORRECT
+
+    def speedup(self, baseline: str = "eager") -> Speedup | None:
+        """The speedup against one baseline, or None where it was not timed."""
+        return self.timing.speedups_x.get(baseline) if self.timing else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, with `correct`, and the first baseline's speedup as `speedup_x`."""
+        row = asdict(self)
+        row["status"], row["stage"] = str(self.status), str(self.stage)
+        first = next(iter(self.timing.speedups_x), None) if self.timing else None
+        row["correct"] = self.correct
+        row["baseline"] = first
+        row["speedup_x"] = row["timing"]["speedups_x"][first] if first else None
+        return row
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> Verdict:
+        """Inverse of `to_json`."""
+        row = {k: v for k, v in row.items() if k not in ("correct", "baseline", "speedup_x")}
+        timing = row.pop("timing", None)
+        if timing is not None:
+            timing = Timing(**{**timing, "speedups_x": {k: Speedup(**v) for k, v in timing["speedups_x"].items()}})
+        return cls(**{**row, "status": Status(row["status"]), "stage": Stage(row["stage"]), "timing": timing})
