@@ -61,7 +61,7 @@ class AtenNode:
 class Variant:
     """One way to make a launch: a kernel, its grid and its runtime arguments by name, in the order of the kernel's signature."""
 
-    kernel: int
+    kernel: int  # index into Plan.kernels
     grid: tuple[int, int, int]
     args: dict[str, Arg]
 
