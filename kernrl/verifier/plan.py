@@ -59,7 +59,7 @@ class AtenNode:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to make a launch: a kernel, its grid and its runtime arguments by name, in the order of the kernel's signature."""
+    """One way to make a launch: a kernel, its grid, and its runtime arguments by name in the order of the signature."""
 
     kernel: int  # index into Plan.kernels
     grid: tuple[int, int, int]

@@ -37,6 +37,15 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a stage stopped a candidate: what every stage returns in place of its result."""
+
+    status: Status
+    reason: str
+    """One sentence; where it can, it tells a model how to write it instead."""
+
+
+@dataclass(frozen=True, slots=True)
 class Speedup:
     """Baseline time over candidate time, with its 95 % interval."""
 
