@@ -1,0 +1,5 @@
+"""`python -m kernrl` is `kernrl`."""
+
+from kernrl.cli import main
+
+main()

@@ -1,0 +1,142 @@
+"""The command line. A command holds no logic: it names its config and the stage that runs it.
+
+To add one, write a config in `kernrl/config.py`, a `run(config) -> Result` in `kernrl/stages/`, and here
+
+    @command(app, VerifyConfig)
+    def verify(config: VerifyConfig) -> Result:
+        '''Judge one candidate.'''
+        from kernrl.stages.verify import run
+
+        return run(config)
+
+The import stays inside the function: `kernrl --help` loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from kernrl import __version__
+from kernrl.command import command
+from kernrl.config import CheckConfig, DoctorConfig, GenerateConfig, ListConfig, ShowConfig, StatsConfig
+from kernrl.console import Result
+from kernrl.errors import KernrlError
+
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
+app = typer.Typer(name="kernrl", rich_markup_mode="rich", pretty_exceptions_enable=False)
+tasks_app = typer.Typer(rich_markup_mode="rich")
+app.add_typer(tasks_app, name="tasks")
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code: the only place where errors become sentences and codes.
+
+    0 done; 1 it failed, or the answer is no; 2 bad input; 3 the infrastructure broke; 130 interrupted.
+    Any other exception is a bug of ours and is left to show its traceback.
+    """
+    try:
+        code = app(list(arguments), prog_name="kernrl", standalone_mode=False)
+        sys.stdout.flush()
+    except (typer.TyperException, KernrlError) as error:
+        return _fail(getattr(error, "format_message", error.__str__)(), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("Interrupted.", 130)
+    except BrokenPipeError:
+        # the reader (`head`, say) has what it wants; without this the interpreter's last flush would complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        return _fail(f"Cannot write {error.filename or 'the output'}: {error.strerror}.", 1)
+    if code == 130:  # typer turns Ctrl-C into this code
+        return _fail("Interrupted.", 130)
+    return code or 0
+
+
+def _fail(sentence: str, exit_code: int) -> int:
+    print(f"kernrl: {sentence}", file=sys.stderr)
+    return exit_code
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"kernrl {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Train language models to write fused Triton kernels, with rewards that can be trusted."""
+    if context.invoked_subcommand is None:
+        context.get_help()  # typer prints it at once
+
+
+@tasks_app.callback(invoke_without_command=True)
+def tasks_root(context: typer.Context) -> None:
+    """Make tasks, and look at them."""
+    if context.invoked_subcommand is None:
+        context.get_help()  # typer prints it at once
+
+
+@command(app, DoctorConfig)
+def doctor(config: DoctorConfig) -> Result:
+    """Say what this machine can do, and what to install for the rest."""
+    from kernrl.stages.doctor import run
+
+    return run(config)
+
+
+@command(tasks_app, GenerateConfig)
+def generate(config: GenerateConfig) -> Result:
+    """Make fusion tasks with worked Triton solutions."""
+    from kernrl.stages import tasks
+
+    return tasks.generate(config)
+
+
+@command(tasks_app, ListConfig)
+def list_(config: ListConfig) -> Result:
+    """List the tasks of a source."""
+    from kernrl.stages import tasks
+
+    return tasks.list_tasks(config)
+
+
+@command(tasks_app, ShowConfig)
+def show(config: ShowConfig) -> Result:
+    """Show a task's reference beside a worked solution."""
+    from kernrl.stages import tasks
+
+    return tasks.show(config)
+
+
+@command(tasks_app, StatsConfig)
+def stats(config: StatsConfig) -> Result:
+    """Count the tasks of a source by family, depth, split, op and style."""
+    from kernrl.stages import tasks
+
+    return tasks.stats(config)
+
+
+@command(tasks_app, CheckConfig)
+def check(config: CheckConfig) -> Result:
+    """Run every reference on the CPU and name the tasks that could not teach."""
+    from kernrl.stages import tasks
+
+    return tasks.check(config)

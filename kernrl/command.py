@@ -1,0 +1,126 @@
+"""Make a Typer command of a config model: one definition a field serves the flag, its type, its default and its help."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic.fields import FieldInfo
+from rich.markup import escape
+
+from kernrl import console
+from kernrl.config import ARGUMENT, Config, flag_name, load_config, to_toml
+from kernrl.console import Result
+
+Options = dict[str, tuple[str, inspect.Parameter]]
+"""Python parameter name → (dotted config key, typer parameter)."""
+
+
+def command(group: typer.Typer, config_class: type[Config]) -> Callable[[Callable[[Any], Result]], Callable[..., None]]:
+    """Decorate a function from a config to a Result as a command of `group`, named after the function (`list_` is `list`).
+
+    The command resolves the config, stops there under `--dry-run`, runs the function, prints its Result and exits with
+    the Result's code.
+    """
+
+    def decorate(stage: Callable[[Any], Result]) -> Callable[..., None]:
+        options: Options = dict(_options(config_class))
+
+        @functools.wraps(stage)
+        def invoke(config: list[Path] | None, dry_run: bool, json: bool, quiet: bool, **given: Any) -> None:
+            console.log.quiet = quiet
+            flags = {key: given[name] for name, (key, _) in options.items() if given[name] not in (None, [])}
+            resolved = load_config(config_class, config or (), flags)
+            if dry_run:
+                print(_json(resolved.model_dump(mode="json")) if json else to_toml(resolved).rstrip())
+                return
+            result = stage(resolved)
+            if json:
+                print(_json(result.data))
+            else:
+                console.out.print(result.view)
+            raise typer.Exit(result.exit_code)
+
+        signature = inspect.Signature([parameter for _, parameter in options.values()] + COMMON)
+        # typer reads both: the signature for the options, the annotations for forward references
+        invoke.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        invoke.__annotations__ = {}
+        group.command(stage.__name__.strip("_"))(invoke)
+        return invoke
+
+    return decorate
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def _options(config_class: type[Config], table: str = "") -> Iterator[tuple[str, tuple[str, inspect.Parameter]]]:
+    """One typer parameter a field; a nested config gives `--table.field`, in a panel of its own.
+
+    Every parameter defaults to None, which means "not given": config files come before the model's own default.
+    """
+    for name, field in config_class.model_fields.items():
+        kind: Any = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Config):
+            yield from _options(kind, f"{table}{name}.")
+            continue
+        key = table + name
+        if field.json_schema_extra == ARGUMENT:
+            info: Any = typer.Argument(help=_help(field), show_default=False)
+        else:
+            flag = flag_name(key)
+            both = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+            info = typer.Option(
+                both, help=_help(field), show_default=False, rich_help_panel=table.rstrip(".").capitalize() or None
+            )
+        yield key.replace(".", "__"), (key, _parameter(key.replace(".", "__"), None, _typer_type(kind) | None, info))
+
+
+def _parameter(name: str, default: Any, kind: Any, info: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+def _typer_type(kind: Any) -> Any:
+    """The type typer parses: `X | None` as X, and a tuple of any length as a list."""
+    arguments = typing.get_args(kind)
+    if type(None) in arguments:
+        return typing.Union[tuple(a for a in arguments if a is not type(None))]  # noqa: UP007
+    return list[arguments[0]] if typing.get_origin(kind) is tuple else kind
+
+
+def _help(field: FieldInfo) -> str:
+    """The field's description and its default, as rich markup."""
+    default = field.get_default(call_default_factory=True)
+    if field.is_required():
+        note = "[required]"
+    elif default is None or default == ():
+        note = ""
+    elif isinstance(default, bool):
+        note = f"[default: {'on' if default else 'off'}]"
+    else:
+        note = f"[default: {', '.join(map(str, default)) if isinstance(default, tuple) else default}]"
+    return f"{escape(field.description or '')} [dim]{escape(note)}[/dim]" if note else escape(field.description or "")
+
+
+def _common(name: str, default: Any, kind: Any, help_text: str) -> inspect.Parameter:
+    flag = "--" + name.replace("_", "-")
+    return _parameter(
+        name, default, kind, typer.Option(flag, help=help_text, show_default=False, rich_help_panel="Every command")
+    )
+
+
+COMMON = [
+    _common(
+        "config", None, list[Path] | None, "TOML file of settings; may be given again. Later files win, and flags win over all."
+    ),
+    _common("dry_run", False, bool, "Print the resolved config as TOML and stop."),
+    _common("json", False, bool, "Print data alone on stdout, as JSON."),
+    _common("quiet", False, bool, "No remarks and no progress bar."),
+]

@@ -1,0 +1,39 @@
+"""Where words go: what was asked for to stdout, everything else to stderr. And what a stage hands to the CLI."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # rich calls this while handling the error, and would exit 1; the CLI decides
+
+
+out = _Console()
+"""stdout. rich honours NO_COLOR and leaves the styles out where stdout is no terminal."""
+
+log = _Console(stderr=True)
+"""stderr: remarks and progress. `--quiet` sets `log.quiet`."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `run(config)` of a stage returns, for the CLI to print."""
+
+    data: Any
+    """What `--json` prints: made of dicts, lists, strings, numbers, booleans and None."""
+    view: RenderableType = ""
+    """What a person sees instead."""
+    exit_code: int = 0
+    """0, or 1 where the command ran well and the answer is no."""
+
+
+def progress() -> Progress:
+    """A progress bar on stderr; it is silent under `--quiet` and where stderr is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=log, transient=True, disable=log.quiet or not log.is_terminal)
