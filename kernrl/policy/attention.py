@@ -1,0 +1,98 @@
+"""Attention over packed documents: many sequences in one row, none of which can see another.
+
+Registered with transformers as the attention implementation `kernrl_varlen`, so any model of the hub that supports
+attention backends can be trained on packed rows. Without `cu_seqlens` (that is, in `generate`) it is plain SDPA.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+VARLEN = "kernrl_varlen"
+
+
+def packed_kwargs(position_ids: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> dict[str, Any]:
+    """Keyword arguments that make a model's forward attend within documents only.
+
+    Args:
+        position_ids: int64 [1, N], restarting at 0 in every document.
+        cu_seqlens: int32 [D + 1], where document d is tokens `cu_seqlens[d] : cu_seqlens[d + 1]`; starts at 0, ends at N.
+        max_seqlen: an upper bound on the documents' lengths, in tokens.
+    """
+    # transformers passes a 4-D mask through untouched; this one is never read, and saves an [N, N] mask being built
+    unused_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=position_ids.device)
+    return {
+        "position_ids": position_ids,
+        "attention_mask": unused_mask,
+        "cu_seqlens": cu_seqlens,
+        "max_seqlen": max_seqlen,
+        "use_cache": False,
+    }
+
+
+def varlen_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention of packed documents.
+
+    Args:
+        query: [1, H, N, head_dim]; key, value: [1, H_kv, N, head_dim], H a multiple of H_kv.
+        cu_seqlens, max_seqlen: see `packed_kwargs`; None means an ordinary padded batch.
+
+    Returns:
+        [1, N, H, head_dim] and None (no attention weights are formed).
+    """
+    if cu_seqlens is None:
+        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+        return out, None
+    assert max_seqlen is not None
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+        return _flash(query, key, value, cu_seqlens, max_seqlen, scaling), None
+    return _one_by_one(query, key, value, cu_seqlens, scaling), None
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, max_seqlen: int, scaling: float | None) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    # varlen kernels want [N, H, head_dim]; equal head counts are the form every release of them accepts
+    groups = query.shape[1] // key.shape[1]
+    q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
+    if groups > 1:
+        k, v = (t.repeat_interleave(groups, dim=1) for t in (k, v))
+    out = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, scale=scaling, window_size=(-1, 0))
+    assert isinstance(out, Tensor)
+    return out[None]
+
+
+def _one_by_one(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, scaling: float | None) -> Tensor:
+    """The definition: each document by itself. What CPUs and float32 use."""
+    bounds = cu_seqlens.tolist()
+    pieces = [
+        scaled_dot_product_attention(
+            query[:, :, a:b], key[:, :, a:b], value[:, :, a:b], is_causal=True, scale=scaling, enable_gqa=True
+        )
+        for a, b in pairwise(bounds)
+        if b > a
+    ]
+    return torch.cat(pieces, dim=2).transpose(1, 2)
+
+
+AttentionInterface.register(VARLEN, varlen_attention)
+AttentionMaskInterface.register(VARLEN, sdpa_mask)

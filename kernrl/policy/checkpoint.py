@@ -1,0 +1,80 @@
+"""Checkpoints that are whole or not there: staged, fsynced, marked COMPLETE, then renamed into place."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernrl.errors import UsageError
+
+COMPLETE = "COMPLETE"
+
+
+def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None]) -> Path:
+    """Let `write` fill a staging directory, then make it `parent/name` in one rename.
+
+    A kill at any moment leaves either no `parent/name` or a complete one. A directory of that name is replaced.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    staging, final = parent / f".staging-{name}", parent / name
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir()
+    try:
+        write(staging)
+        (staging / COMPLETE).write_text("")
+        for file in sorted(staging.rglob("*")):
+            _fsync(file)
+        _fsync(staging)
+        if final.exists():  # only ever a step that is being written again after a resume
+            shutil.rmtree(final)
+        os.replace(staging, final)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    _fsync(parent)
+    return final
+
+
+def latest_checkpoint(run: Path) -> Path | None:
+    """The complete `step_N` directory with the highest N, or None."""
+    steps = [d for d in run.glob("step_*") if d.name[5:].isdigit() and (d / COMPLETE).exists()]
+    return max(steps, key=lambda d: int(d.name[5:]), default=None)
+
+
+def prune_checkpoints(run: Path, keep: int) -> None:
+    """Remove all but the `keep` newest complete step directories."""
+    steps = sorted((d for d in run.glob("step_*") if d.name[5:].isdigit()), key=lambda d: int(d.name[5:]))
+    for old in steps[:-keep]:
+        shutil.rmtree(old)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON so that a reader sees the old file or the new one, never a half."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w") as file:
+        json.dump(data, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON, or say in one sentence what is wrong with the file (UsageError)."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{path} does not exist.") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path} is not JSON: {error}.") from None
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

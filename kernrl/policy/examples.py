@@ -1,0 +1,64 @@
+"""From (prompt, completion) pairs to token ids, exactly as sampling will see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from kernrl.policy.packing import Example
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prompt, as chat messages, and the reply to learn."""
+
+    messages: list[Message]
+    completion: str
+    weight: float = 1.0
+
+
+@dataclass(slots=True)
+class Tokenized:
+    """Examples that fit, and a count of those that do not."""
+
+    examples: list[Example] = field(default_factory=list)
+    too_long: int = 0
+    """Pairs left out because prompt and completion exceed the maximum length: nothing is ever cut."""
+
+
+def tokenize_pairs(pairs: Iterable[Pair], tokenizer: PreTrainedTokenizerBase, max_length: int, batch: int = 1024) -> Tokenized:
+    """Tokenize pairs; the completion gets the end token. Pairs longer than `max_length` tokens are counted and left out."""
+    end_id: Any = tokenizer.eos_token_id
+    result, waiting = Tokenized(), []
+
+    def flush() -> None:
+        prompts = [prompt_text(p.messages, tokenizer) for p in waiting]
+        prompt_ids: Any = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+        completion_ids: Any = tokenizer([p.completion for p in waiting], add_special_tokens=False)["input_ids"]
+        for pair, prompt, completion in zip(waiting, prompt_ids, completion_ids, strict=True):
+            example = Example(prompt, [*completion, end_id], pair.weight)
+            if len(example) > max_length:
+                result.too_long += 1
+            else:
+                result.examples.append(example)
+        waiting.clear()
+
+    for pair in pairs:
+        waiting.append(pair)
+        if len(waiting) == batch:
+            flush()
+    if waiting:
+        flush()
+    return result
+
+
+def prompt_text(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text a reply continues: the chat template up to and including the assistant's opening."""
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert isinstance(text, str)
+    return text

@@ -1,0 +1,102 @@
+"""Loading a policy: a causal language model and its tokenizer, from a folder, the hub, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from kernrl.errors import UsageError
+from kernrl.policy.attention import VARLEN
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The model that writes candidates, with the tokenizer it reads and writes by."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def base(self) -> torch.nn.Module:
+        """The decoder below the head: token ids → hidden states."""
+        inner: Any = self.model
+        if hasattr(inner, "peft_config"):
+            inner = inner.get_base_model()
+        return inner.get_decoder()
+
+    @property
+    def head_weight(self) -> torch.Tensor:
+        """The head's weight, [V, H]."""
+        head: Any = self.model.get_output_embeddings()
+        return head.weight
+
+
+def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None) -> Policy:
+    """Load a model and its tokenizer from a folder or the hub, with packed attention available.
+
+    Args:
+        source: a folder written by `save_pretrained`, or a hub id such as `Qwen/Qwen2.5-Coder-7B-Instruct`.
+        dtype: of the weights in memory: fp32, bf16 or fp16.
+        revision: branch, tag or commit on the hub.
+
+    Raises:
+        UsageError: not found, not a causal language model, no end token, no chat template, or weights that do not fit.
+    """
+    tokenizer = load_tokenizer(source, revision=revision)
+    try:
+        config = AutoConfig.from_pretrained(source, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--model {source}: no model configuration can be read there ({_first_line(error)}).") from error
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        kind = getattr(config, "model_type", type(config).__name__)
+        raise UsageError(f"--model {source} is a {kind!r} model, which is not a causal language model.")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=DTYPES[dtype], attn_implementation=VARLEN)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"--model {source}: its weights do not load ({_first_line(error)}).") from error
+    embedding: Any = model.get_input_embeddings()
+    rows = embedding.weight.shape[0]
+    if len(tokenizer) > rows:
+        raise UsageError(
+            f"--model {source}: its tokenizer has {len(tokenizer)} tokens but its embedding only {rows} rows; "
+            "use the tokenizer the model was trained with."
+        )
+    return Policy(model, tokenizer)
+
+
+def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer alone, checked for what training and sampling need: an end token and a chat template."""
+    if not Path(source).exists() and (source.startswith((".", "/", "~")) or source.count("/") > 1):
+        raise UsageError(f"--model {source}: there is no such folder.")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--model {source}: no tokenizer can be read there ({_first_line(error)}).") from error
+    if tokenizer.eos_token_id is None:
+        raise UsageError(f"--model {source}: its tokenizer has no end token; set `eos_token` in tokenizer_config.json.")
+    if tokenizer.chat_template is None:
+        raise UsageError(f"--model {source}: its tokenizer has no chat template; add a chat_template.jinja to the model.")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def add_lora(model: PreTrainedModel, *, rank: int, alpha: int) -> PreTrainedModel:
+    """Freeze the model and add LoRA adapters to every linear layer but the head (needs the `lora` extra)."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise UsageError("--lora needs peft: pip install 'kernrl[lora]'.") from None
+    settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted: Any = get_peft_model(model, settings)
+    return adapted
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

@@ -1,0 +1,157 @@
+"""Packing: examples of any length laid end to end in rows of one fixed length.
+
+A row is a pure function of (examples, seed, row number), so a run can be resumed at any step, on any number of ranks,
+and sees exactly the rows it would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One tokenised training pair. Only the completion is learnt."""
+
+    prompt_ids: list[int]
+    """At least one token."""
+    completion_ids: list[int]
+    """Ends with the tokenizer's end token."""
+    weight: float = 1.0
+    """Factor on the loss of every completion token (1 in plain SFT, the reward in reward-weighted SFT)."""
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """`row_tokens` tokens of whole examples, the rest padding. N = row_tokens, D = documents rounded up."""
+
+    input_ids: Tensor
+    """int64 [1, N]"""
+    position_ids: Tensor
+    """int64 [1, N], restarting in every document"""
+    targets: Tensor
+    """int64 [N]: the token that follows, or -100 where nothing is learnt (prompts, last tokens, padding)"""
+    weights: Tensor
+    """float32 [N]: loss weight of each position"""
+    cu_seqlens: Tensor
+    """int32 [D + 1]; repeats of N at the end keep its length fixed, so that compiled code is reused"""
+    num_targets: int
+    """Positions with a target in this row."""
+
+    def to(self, device: torch.device | str) -> PackedRow:
+        """The same row with its tensors on `device`."""
+        moved = [
+            t.to(device, non_blocking=True)
+            for t in (self.input_ids, self.position_ids, self.targets, self.weights, self.cu_seqlens)
+        ]
+        return PackedRow(*moved, num_targets=self.num_targets)
+
+
+class PackedDataset:
+    """Rows of packed examples, shuffled anew in every epoch.
+
+    Args:
+        examples: all of at most `row_tokens` tokens (longer ones are the caller's to refuse).
+        row_tokens: N, the length of every row.
+        pad_id: token that fills the rest of a row.
+        seed: of the shuffles; None keeps the order (evaluation).
+    """
+
+    def __init__(self, examples: Sequence[Example], row_tokens: int, pad_id: int, seed: int | None):
+        self.examples, self.row_tokens, self.pad_id, self.seed = examples, row_tokens, pad_id, seed
+        self._lengths = np.array([len(e) for e in examples], dtype=np.int64)
+        assert len(examples) > 0
+        assert self._lengths.max() <= row_tokens
+        self._epochs: dict[int, list[list[int]]] = {}
+
+    def epoch_rows(self, epoch: int) -> list[list[int]]:
+        """The example numbers of each row of one epoch."""
+        if epoch not in self._epochs:
+            order = np.arange(len(self.examples))
+            if self.seed is not None:
+                np.random.Generator(np.random.PCG64([self.seed, epoch])).shuffle(order)
+            self._epochs = {epoch: _next_fit(order, self._lengths, self.row_tokens)}
+        return self._epochs[epoch]
+
+    @cached_property
+    def rows_per_epoch(self) -> int:
+        """Rows in the first epoch; later ones differ by a row or so, as the shuffle packs differently."""
+        return len(self.epoch_rows(0))
+
+    @property
+    def max_seqlen(self) -> int:
+        """Length of the longest example, in tokens."""
+        return int(self._lengths.max())
+
+    @cached_property
+    def documents(self) -> int:
+        """Length that every row's `cu_seqlens` is padded to, less one."""
+        return self.row_tokens // int(self._lengths.min()) + 2
+
+    def rows(self, start_row: int = 0) -> Iterator[PackedRow]:
+        """Rows without end, epoch after epoch, from row number `start_row` of the whole run."""
+        epoch, skipped = 0, 0
+        while True:
+            rows = self.epoch_rows(epoch)
+            for number, members in enumerate(rows):
+                if skipped + number >= start_row:
+                    yield self.pack(members)
+            skipped += len(rows)
+            epoch += 1
+
+    def pack(self, members: Sequence[int]) -> PackedRow:
+        """One row of the given examples."""
+        n = self.row_tokens
+        input_ids = np.full(n, self.pad_id, dtype=np.int64)
+        position_ids = np.zeros(n, dtype=np.int64)
+        targets = np.full(n, -100, dtype=np.int64)
+        weights = np.zeros(n, dtype=np.float32)
+        bounds = [0]
+        for member in members:
+            example, start = self.examples[member], bounds[-1]
+            ids = np.array(example.prompt_ids + example.completion_ids, dtype=np.int64)
+            end, first = start + len(ids), start + len(example.prompt_ids) - 1
+            input_ids[start:end] = ids
+            position_ids[start:end] = np.arange(len(ids))
+            # position t predicts token t + 1: the last prompt token predicts the first of the completion
+            targets[first : end - 1] = example.completion_ids
+            weights[first : end - 1] = example.weight
+            bounds.append(end)
+        # padding is documents too, none longer than a real one, so that max_seqlen holds for every row
+        while bounds[-1] < n:
+            end = min(n, bounds[-1] + self.max_seqlen)
+            position_ids[bounds[-1] : end] = np.arange(end - bounds[-1])
+            bounds.append(end)
+        cu_seqlens = np.full(self.documents + 1, n, dtype=np.int32)
+        cu_seqlens[: len(bounds)] = bounds
+        return PackedRow(
+            input_ids=torch.from_numpy(input_ids)[None],
+            position_ids=torch.from_numpy(position_ids)[None],
+            targets=torch.from_numpy(targets),
+            weights=torch.from_numpy(weights),
+            cu_seqlens=torch.from_numpy(cu_seqlens),
+            num_targets=int((targets >= 0).sum()),
+        )
+
+
+def _next_fit(order: np.ndarray, lengths: np.ndarray, row_tokens: int) -> list[list[int]]:
+    """Fill rows in order; an example that does not fit starts the next row. Wastes half an example a row on average."""
+    rows: list[list[int]] = []
+    free = 0
+    for member in order.tolist():
+        length = int(lengths[member])
+        if length > free:
+            rows.append([])
+            free = row_tokens
+        rows[-1].append(member)
+        free -= length
+    return rows
