@@ -1,5 +1,6 @@
 """The policy: nano, packing, packed attention, checkpoints, loading."""
 
+import itertools
 import json
 import os
 import signal
@@ -73,7 +74,7 @@ def test_packed_documents_cannot_see_each_other(model):
 
     packed = hidden(row.input_ids)
     bounds = row.cu_seqlens.unique().tolist()
-    for a, b in zip(bounds, bounds[1:], strict=False):
+    for a, b in itertools.pairwise(bounds):
         alone = model.model(input_ids=row.input_ids[:, a:b]).last_hidden_state[0]
         assert torch.allclose(packed[a:b], alone, atol=1e-5)
     # every other document changed: not one bit of this one moves
