@@ -28,7 +28,7 @@ from kernrl.config import CheckConfig, DoctorConfig, GenerateConfig, ListConfig,
 from kernrl.console import Result
 from kernrl.errors import KernrlError
 
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 app = typer.Typer(name="kernrl", rich_markup_mode="rich", pretty_exceptions_enable=False)
 tasks_app = typer.Typer(rich_markup_mode="rich")
@@ -58,9 +58,9 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in UNWRITABLE:
+        if error.errno not in DISK_ERRORS:
             raise
-        return _fail(f"Cannot write {error.filename or 'the output'}: {error.strerror}.", 1)
+        return _fail(f"{error.filename or 'the output'}: {error.strerror}.", 1)
     if code == 130:  # typer turns Ctrl-C into this code
         return _fail("Interrupted.", 130)
     return code or 0

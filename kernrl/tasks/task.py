@@ -52,7 +52,7 @@ class Task:
     composition: tuple[str, ...] = ()
     """The op sequence, which alone decides the split."""
     split: str = ""
-    """`train`, `validation`, `heldout`, or empty for tasks kernrl did not generate."""
+    """`train`, `validation` or `heldout`; the split of the dataset it was read from; or empty."""
     instruction: str = ""
     precision: str = "fp32"
     """Default precision policy: fp32, tf32, bf16 or fp16."""

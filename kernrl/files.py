@@ -1,0 +1,64 @@
+"""Write files whole or not at all, and never over someone's work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from kernrl.errors import UsageError
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 file that appears at `path` only when the block ends well, already on disk.
+
+    The text goes to a temporary file beside `path`, which an exception removes.
+
+    Raises:
+        UsageError: `path` exists already.
+    """
+    refuse_existing(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        refuse_existing(path)
+        os.rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def new_folder(path: Path, flag: str) -> Path:
+    """Make a folder, or take an empty one.
+
+    Raises:
+        UsageError: It has something in it, or is a file; the sentence names `flag`.
+    """
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{flag}: {path} is a file; name a folder.")
+    if path.is_dir() and any(path.iterdir()):
+        raise UsageError(f"{flag}: {path} is not empty; name a new folder, or empty this one.")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def refuse_existing(path: Path) -> None:
+    """Raise UsageError when there is something at `path`."""
+    if path.exists():
+        raise UsageError(f"{path} exists already; name another file, or move this one away.")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,80 @@
+"""Run a task's reference once, on the CPU, where it can do no harm: does it teach anything?
+
+A reference that raises, or whose output is constant or NaN, would reward any candidate or none.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from multiprocessing.connection import Connection
+
+from kernrl.errors import UsageError
+from kernrl.tasks.task import RAGGED, SMALL, InputSet, Task, load_reference
+
+
+def check_task(task: Task, timeout_s: float = 60.0) -> None:
+    """Run the reference on two fresh inputs, at the smallest input set, in a child process.
+
+    Raises:
+        UsageError: It raises, dies, takes longer than `timeout_s`, or gives an output that is not a finite tensor
+            which depends on the inputs.
+    """
+    # a server that has torch loaded forks the children: a check costs milliseconds, not an import of torch
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_run, args=(task, sender), daemon=True)
+    child.start()
+    sender.close()
+    try:
+        problem = receiver.recv() if receiver.poll(timeout_s) else f"does not finish in {timeout_s:g} s on the CPU"
+    except EOFError:
+        child.join()
+        problem = f"kills its process (exit code {child.exitcode})"
+    finally:
+        child.kill()
+        child.join()
+        receiver.close()
+    if problem:
+        raise UsageError(f"{task.id}: the reference {problem}.")
+
+
+def _run(task: Task, sender: Connection) -> None:
+    sys.stdout = sys.stderr  # a reference that prints must not mix with the command's data
+    try:
+        problem = _problem(task)
+    except UsageError as error:
+        problem = f"cannot be used: {error}".rstrip(".")
+    except Exception as error:
+        problem = f"raises {type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(".")
+    sender.send(problem)
+
+
+def _problem(task: Task) -> str:
+    import torch
+
+    torch.set_num_threads(1)
+    reference = load_reference(task, _smallest(task))
+    torch.manual_seed(0)
+    model = reference.Model(*reference.get_init_inputs())
+    outputs = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            outputs.append(model(*reference.get_inputs()))
+    first, second = ([out] if isinstance(out, torch.Tensor) else out for out in outputs)
+    if not isinstance(first, list | tuple) or not first or not all(isinstance(out, torch.Tensor) for out in first):
+        return f"returns a {type(outputs[0]).__name__}, where a tensor is wanted"
+    for one, other in zip(first, second, strict=True):
+        if one.numel() == 0:
+            return "returns an empty tensor"
+        if not torch.isfinite(one).all():
+            return "returns NaN or infinity"
+        if torch.equal(one, other) or (one.numel() > 1 and bool((one == one.flatten()[0]).all())):
+            return "returns the same value whatever its inputs are"
+    return ""
+
+
+def _smallest(task: Task) -> InputSet | None:
+    return task.input_set(SMALL) or task.input_set(RAGGED)

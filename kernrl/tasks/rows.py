@@ -1,0 +1,208 @@
+"""A task as a row of a table, in the three forms that are read and the two that are written.
+
+Ours: `id, level, name, family, composition, split, instruction, precision, pytorch_code, solutions, input_sets`.
+KernelBench's: `code, level, name, problem_id`. The difficulty labels': `instruction, pytorch_code, difficulty`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kernrl.errors import UsageError
+from kernrl.files import atomic_write
+from kernrl.tasks.task import FULL, InputSet, Solution, Task
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "pytorch_code": ("pytorch_code", "code"),
+    "id": ("id",),
+    "problem_id": ("problem_id",),
+    "level": ("level", "difficulty"),
+    "name": ("name",),
+    "family": ("family",),
+    "composition": ("composition",),
+    "split": ("split",),
+    "instruction": ("instruction",),
+    "precision": ("precision",),
+    "solutions": ("solutions",),
+    "triton_code": ("triton_code",),
+    "input_sets": ("input_sets",),
+}
+"""Field → the columns it is read from when `--map` says nothing, in order of preference."""
+
+CONTRACT = ("Model", "get_inputs", "get_init_inputs")
+
+
+class BadRow(ValueError):
+    """Why a row is no task; the message completes the sentence "the row ..."."""
+
+
+def task_to_row(task: Task) -> dict[str, Any]:
+    """A task as JSON-able data in our own form: `task_from_row(task_to_row(task)) == task`."""
+    return {field.name: getattr(task, field.name) for field in dataclasses.fields(task)} | {
+        "composition": list(task.composition),
+        "input_sets": [{"name": s.name, "constants": dict(s.constants)} for s in task.input_sets],
+        "solutions": [{"style": s.style, "triton_code": s.triton_code} for s in task.solutions],
+    }
+
+
+def task_from_row(row: Mapping[str, Any], fallback_id: str, columns: Mapping[str, str] | None = None) -> Task:
+    """Read a task from a row in any of the forms.
+
+    Args:
+        row: Column → value.
+        fallback_id: The id of a row that has none.
+        columns: Field → column, for the fields whose column is not the usual one.
+
+    Raises:
+        BadRow: A column is missing or holds the wrong kind of value, or the code breaks the contract.
+    """
+    fields = {field: _cell(row, field, columns or {}) for field in COLUMNS}
+    code = _text(fields, "pytorch_code")
+    if not code:
+        raise BadRow(f"has no column {' or '.join(COLUMNS['pytorch_code'])}; its columns are {', '.join(row)}")
+    check_contract(code)
+    level = _level(fields["level"])
+    return Task(
+        id=_text(fields, "id") or _kernelbench_id(fields, level) or fallback_id,
+        pytorch_code=code,
+        level=level,
+        name=_text(fields, "name").removesuffix(".py"),
+        family=_text(fields, "family"),
+        composition=tuple(_list(fields, "composition", str)),
+        split=_text(fields, "split"),
+        instruction=_text(fields, "instruction"),
+        precision=_text(fields, "precision") or "fp32",
+        input_sets=_input_sets(fields),
+        solutions=_solutions(fields),
+    )
+
+
+def check_contract(code: str) -> None:
+    """Raise BadRow unless `code` parses and binds `Model`, `get_inputs` and `get_init_inputs` at its top level."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError) as error:
+        raise BadRow(f"has code that is not Python: {error}") from None
+    bound = {name for statement in tree.body for name in _names_bound(statement)}
+    missing = [name for name in CONTRACT if name not in bound]
+    if missing:
+        raise BadRow(f"has code that defines no {' and no '.join(missing)}")
+
+
+def parse_columns(pairs: Iterable[str]) -> dict[str, str]:
+    """`["pytorch_code=source"]` → `{"pytorch_code": "source"}`, for `--map`; raises UsageError."""
+    from kernrl.config import did_you_mean
+
+    columns = {}
+    for pair in pairs:
+        field, equals, column = pair.partition("=")
+        if not (field and equals and column):
+            raise UsageError(f"--map {pair}: write FIELD=COLUMN, such as pytorch_code=source.")
+        if field not in COLUMNS:
+            raise UsageError(f"--map {pair}: a task has no field {field!r}: {did_you_mean(field, list(COLUMNS))}")
+        columns[field] = column
+    return columns
+
+
+def write_tasks(path: Path, tasks: Iterable[Task]) -> int:
+    """Write tasks in our own form, one JSON object a line, whole or not at all; returns how many.
+
+    Raises:
+        UsageError: `path` exists already.
+    """
+    return _write_lines(path, map(task_to_row, tasks))
+
+
+def write_difficulty_labels(path: Path, tasks: Iterable[Task]) -> int:
+    """Write tasks as `{instruction, pytorch_code, difficulty}` lines, the level being the difficulty; returns how many.
+
+    Raises:
+        UsageError: `path` exists already.
+    """
+    rows = ({"instruction": t.instruction, "pytorch_code": t.pytorch_code, "difficulty": t.level} for t in tasks)
+    return _write_lines(path, rows)
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    count = 0
+    with atomic_write(path) as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def _names_bound(statement: ast.stmt) -> Collection[str]:
+    if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+        return (statement.name,)
+    if isinstance(statement, ast.Assign):
+        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
+    if isinstance(statement, ast.ImportFrom):
+        return [alias.asname or alias.name for alias in statement.names]
+    return ()
+
+
+def _cell(row: Mapping[str, Any], field: str, columns: Mapping[str, str]) -> Any:
+    if field in columns:
+        if columns[field] not in row:
+            raise BadRow(f"has no column {columns[field]!r}, which --map names; its columns are {', '.join(row)}")
+        return row[columns[field]]
+    return next((row[column] for column in COLUMNS[field] if row.get(column) is not None), None)
+
+
+def _text(fields: Mapping[str, Any], field: str) -> str:
+    value = fields[field]
+    if value is not None and not isinstance(value, str):
+        raise BadRow(f"has a {field} that is not text: {value!r:.60}")
+    return value or ""
+
+
+def _list(fields: Mapping[str, Any], field: str, kind: type) -> list[Any]:
+    value = fields[field] if fields[field] is not None else []
+    if not isinstance(value, list | tuple) or not all(isinstance(item, kind) for item in value):
+        raise BadRow(f"has a {field} that is not a list of {kind.__name__}: {value!r:.60}")
+    return list(value)
+
+
+def _level(value: Any) -> int:
+    """2, "2", "level2" and "level_2" are level 2; a row that does not say is level 2 as well."""
+    if value is None:
+        return 2
+    match = re.fullmatch(r"(?:level[ _]?)?(\d+)", str(value).strip().lower())
+    if isinstance(value, bool) or match is None:
+        raise BadRow(f"has a level that is not a number: {value!r:.60}")
+    return int(match[1])
+
+
+def _kernelbench_id(fields: Mapping[str, Any], level: int) -> str:
+    """`level2/40_name`, the same from a table as from a folder; KernelBench's names carry the number, others' may not."""
+    number, name = fields["problem_id"], _text(fields, "name").removesuffix(".py")
+    if number is None:
+        return ""
+    return f"level{level}/{name}" if name.startswith(f"{number}_") else f"level{level}/{number}"
+
+
+def _input_sets(fields: Mapping[str, Any]) -> tuple[InputSet, ...]:
+    sets = _list(fields, "input_sets", dict)
+    try:
+        # a parquet table gives every row all the constants of the file, most of them null
+        read = [InputSet(s["name"], {k: int(v) for k, v in s["constants"].items() if v is not None}) for s in sets]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadRow(f"has input_sets that are not a list of {{name, constants}}: {sets!r:.60}") from None
+    return tuple(read) or (InputSet(FULL),)
+
+
+def _solutions(fields: Mapping[str, Any]) -> tuple[Solution, ...]:
+    rows = _list(fields, "solutions", dict)
+    try:
+        solutions = [Solution(row["style"], row["triton_code"]) for row in rows]
+    except KeyError as error:
+        raise BadRow(f"has a solution without {error}") from None
+    single = _text(fields, "triton_code")
+    return tuple([*solutions, Solution("given", single)] if single else solutions)
