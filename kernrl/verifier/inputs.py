@@ -1,0 +1,260 @@
+"""Inputs of a task: what the candidate is asked on. Drawn from a secret seed, after the candidate has been traced.
+
+One block of memory holds forward's tensors and the reference's state with guard zones between them. Every draw fills the
+whole block, guards too, so one comparison with a snapshot shows a write to an input, to a parameter, or out of bounds.
+Two processes that hold the same task and draw the same seed on the same kind of device hold the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernrl.tasks.task import FULL, InputSet, Task, load_reference
+from kernrl.verifier.precision import COMPUTE_DTYPE, cast_dtype
+
+ALIGN_BYTES = 512
+GUARD_BYTES = 512
+
+NOMINAL = "nominal"
+"""The regime of the task's own `get_inputs`."""
+
+REGIMES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "normal": lambda z, _: z,
+    "uniform": lambda _, u: u,
+    "offset": lambda z, _: z + 3.0,
+    "large": lambda z, _: z * 64.0,
+    "small": lambda z, _: z * 1e-3,
+    "sparse": lambda z, u: z * (u < 0.05),
+    "one_hot": lambda _, u: torch.zeros_like(u).scatter_(-1, u.argmax(-1, keepdim=True), 1.0) if u.dim() else u.round(),
+}
+"""Regime → a tensor made of standard normal `z` and uniform [0, 1) `u` of the input's shape."""
+
+BIG_BYTES = 256 << 20
+"""Above this a task without small sets is asked on fewer inputs: each costs a float64 reference of the same size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One set of numbers to ask a candidate on."""
+
+    input_set: str
+    regime: str
+    seed: int
+    """Secret; 63 bits."""
+
+
+def schedule(task: Task, seed: int, regimes: Sequence[str] | None = None, *, big: bool = False) -> tuple[Draw, ...]:
+    """The draws a candidate is judged on, cheap ones first.
+
+    Small and ragged sets take every regime between them; the full set takes the task's own and one more. A task of one
+    set takes all its regimes there. `regimes` narrows the choice (a test of what each regime is worth).
+    """
+    names = [s.name for s in task.input_sets]
+    if names == [FULL]:
+        plan = {FULL: [NOMINAL, "offset", "small"] if big else [NOMINAL, "normal", "offset", "large", "small", "one_hot"]}
+    else:
+        cheap = {
+            0: [NOMINAL, "normal", "offset", "small", "one_hot"],
+            1: [NOMINAL, "uniform", "large", "sparse", "small"],
+        }
+        others = [name for name in names if name != FULL]
+        plan = {name: cheap[i % 2] if len(others) > 1 else cheap[0] + cheap[1][1:4] for i, name in enumerate(others)}
+        if FULL in names:
+            plan[FULL] = [NOMINAL, "offset"]
+    pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]
+    return tuple(Draw(name, regime, (seed + 7919 * i) % (1 << 63)) for i, (name, regime) in enumerate(pairs))
+
+
+def flatten(value: Any) -> list[Any]:
+    """The leaves of nested lists, tuples and dicts, in order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in flatten(item)]
+    return [value]
+
+
+def rebuild(value: Any, leaves: list[Any]) -> Any:
+    """`value` with its leaves replaced, in order, by `leaves` (consumed)."""
+    if isinstance(value, dict):
+        return {k: rebuild(v, leaves) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [rebuild(v, leaves) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return leaves.pop(0)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A tensor's place in the block, and how its numbers are drawn."""
+
+    view: Tensor
+    low: float
+    high: float
+    redrawn: bool
+    kept: Tensor | None
+    """The numbers a tensor that is not redrawn always has."""
+
+
+def _extent(tensor: Tensor) -> int:
+    """Elements from a tensor's first to its last, gaps included."""
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
+
+
+def _range_of(tensor: Tensor) -> tuple[float, float, bool]:
+    """(low, high, redraw?) for a parameter or buffer, from the values its constructor gave it.
+
+    Constants (ones and zeros above all) would hide a candidate that ignores them, so they are spread: 1 → [0.5, 1.5],
+    0 → [-0.5, 0.5]. Others keep mean and spread, one-signed ones their range (a running variance stays positive).
+    Masks (two values, or not finite) and empty tensors are kept.
+    """
+    if tensor.numel() == 0 or not tensor.dtype.is_floating_point or not bool(torch.isfinite(tensor).all()):
+        return 0.0, 0.0, False
+    x = tensor.double()
+    low, high = float(x.min()), float(x.max())
+    if low == high:
+        half = 0.5 * abs(low) if low else 0.5
+        return low - half, low + half, True
+    if tensor.numel() > 2 and bool(((x == low) | (x == high)).all()):
+        return low, high, False
+    if low >= 0 or high <= 0:
+        return low, high, True
+    mean, half = float(x.mean()), float(x.std()) * math.sqrt(3.0)
+    return mean - half, mean + half, True
+
+
+class TaskInputs:
+    """Inputs and state of one input set under one precision policy, on one device.
+
+    `module` is the reference with its parameters living in the block. `draw` overwrites inputs and state in place.
+    """
+
+    def __init__(
+        self, task: Task, input_set: InputSet, precision: str, device: torch.device | str, *, redraw_parameters: bool = True
+    ):
+        self.input_set, self.precision, self.device = input_set.name, precision, torch.device(device)
+        reference = load_reference(task, input_set)
+        self._get_inputs = reference.get_inputs
+        torch.manual_seed(0)
+        with torch.device(self.device):
+            module = reference.Model(*reference.get_init_inputs())
+        self.module: nn.Module = module.to(self.device, COMPUTE_DTYPE[precision])
+        given = self._nominal(0)
+        leaves = flatten(given)
+        state = {k: v for k, v in self.module.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
+        slots = self._lay_out([*state.values(), *(leaf for leaf in leaves if isinstance(leaf, Tensor))])
+        self._state_slots, self._input_slots = slots[: len(state)], slots[len(state) :]
+        self.state = {name: slot.view for name, slot in zip(state, self._state_slots, strict=True)}
+        """The reference's parameters and buffers by `state_dict` key, as views of the block."""
+        self.inputs = [slot.view for slot in self._input_slots]
+        """Forward's tensors, flattened, as views of the block."""
+        views = iter(self.inputs)
+        self.arguments = rebuild(given, [next(views) if isinstance(leaf, Tensor) else leaf for leaf in leaves])
+        """Forward's arguments, whose tensors are `inputs`."""
+        self._plan_state(redraw_parameters)
+        bind(self.module, self.state)
+
+    def _nominal(self, seed: int) -> list[Any]:
+        """What `get_inputs` gives under a seed, made on this device and cast to the policy."""
+        torch.manual_seed(seed)
+        with torch.device(self.device):
+            given = list(self._get_inputs())
+        cast = [
+            leaf.to(self.device, cast_dtype(leaf.dtype, self.precision)) if isinstance(leaf, Tensor) else leaf
+            for leaf in flatten(given)
+        ]
+        return rebuild(given, cast)
+
+    def _lay_out(self, tensors: list[Tensor]) -> list[_Slot]:
+        """A slot a tensor: floating ones in one block of the policy's dtype, the rest in one of bytes. Tied tensors share."""
+        dtype = COMPUTE_DTYPE[self.precision]
+        size = {True: GUARD_BYTES, False: GUARD_BYTES}
+        starts: dict[int, int] = {}
+        for tensor in tensors:
+            if id(tensor) not in starts:
+                floating = tensor.dtype == dtype
+                starts[id(tensor)] = size[floating]
+                end = size[floating] + _extent(tensor) * tensor.element_size() + GUARD_BYTES
+                size[floating] = -(-end // ALIGN_BYTES) * ALIGN_BYTES
+        self.floats = torch.empty(size[True] // dtype.itemsize, dtype=dtype, device=self.device).normal_()
+        self.others = torch.full((size[False],), 0x5A, dtype=torch.uint8, device=self.device)
+        slots: dict[int, _Slot] = {}
+        for tensor in tensors:
+            if id(tensor) not in slots:
+                block = self.floats if tensor.dtype == dtype else self.others
+                start, unit = starts[id(tensor)], block.element_size()
+                flat = block[start // unit : (start + _extent(tensor) * tensor.element_size()) // unit].view(tensor.dtype)
+                view = flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset())
+                view.copy_(tensor.detach())
+                low, high, redrawn = _range_of(view)
+                slots[id(tensor)] = _Slot(view, low, high, redrawn, None if redrawn else view.clone())
+        return [slots[id(tensor)] for tensor in tensors]
+
+    def _plan_state(self, redraw_parameters: bool) -> None:
+        """Low and width of every state element, flat, so that one expression redraws the whole state."""
+        for slot in self._state_slots:
+            if not redraw_parameters and slot.redrawn:
+                slot.redrawn, slot.kept = False, slot.view.clone()
+        redrawn = [slot for slot in self._state_slots if slot.redrawn]
+        end = max((slot.view.storage_offset() + _extent(slot.view) for slot in redrawn), default=0)
+        self._low = torch.zeros(end, device=self.device)
+        self._width = torch.ones(end, device=self.device)
+        for slot in redrawn:
+            place = slot.view.shape, slot.view.stride(), slot.view.storage_offset()
+            self._low.as_strided(*place).fill_(slot.low)
+            self._width.as_strided(*place).fill_(slot.high - slot.low)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return self.floats.nbytes + self.others.nbytes
+
+    def draw(self, draw: Draw) -> None:
+        """Fill inputs and state in place with the numbers of a draw."""
+        if draw.regime == NOMINAL:
+            fresh = [leaf for leaf in flatten(self._nominal(draw.seed)) if isinstance(leaf, Tensor)]
+            for view, leaf in zip(self.inputs, fresh, strict=True):
+                view.copy_(leaf)
+        torch.manual_seed(draw.seed ^ 0x5DEECE66D)
+        if self._low.numel():
+            uniform = torch.rand_like(self._low)
+            self.floats[: uniform.numel()].copy_(torch.addcmul(self._low, uniform, self._width, out=uniform))
+        for slot in (*self._state_slots, *(self._input_slots if draw.regime != NOMINAL else ())):
+            if slot.kept is not None:
+                slot.view.copy_(slot.kept)
+        if draw.regime != NOMINAL:
+            for slot in self._input_slots:
+                if slot.redrawn:
+                    z = torch.randn(slot.view.shape, device=self.device)
+                    u = torch.rand(slot.view.shape, device=self.device)
+                    slot.view.copy_(REGIMES[draw.regime](z, u))
+
+    def refresh(self) -> None:
+        """New contents for the floating inputs, in the same memory: what each timed call computes on."""
+        for slot in self._input_slots:
+            if slot.redrawn:
+                slot.view.normal_()
+
+    def snapshot(self) -> tuple[Tensor, Tensor]:
+        """A copy of the block, guards included."""
+        return self.floats.clone(), self.others.clone()
+
+    def written(self, snapshot: tuple[Tensor, Tensor]) -> Tensor:
+        """A 0-dim bool tensor: whether the block differs from its snapshot, bit for bit."""
+        bits = {2: torch.int16, 4: torch.int32}[self.floats.element_size()]
+        floats = (self.floats.view(bits) != snapshot[0].view(bits)).any()
+        return floats | (self.others != snapshot[1]).any()
+
+
+def bind(module: nn.Module, state: dict[str, Tensor]) -> None:
+    """Let a module's parameters and buffers live in the given tensors (no copy)."""
+    with torch.no_grad():
+        for name, tensor in module.state_dict(keep_vars=True).items():
+            if isinstance(tensor, Tensor) and name in state:
+                tensor.data = state[name]

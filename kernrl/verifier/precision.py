@@ -1,0 +1,40 @@
+"""Precision policies: what `fp32`, `tf32`, `bf16` and `fp16` mean, alike for reference, baseline and candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+COMPUTE_DTYPE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""Policy → dtype of floating inputs, parameters and outputs. `tf32` differs from `fp32` in matrix products alone."""
+
+UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-12}
+"""Policy → half the spacing of its output dtype at 1. TF32's own operand rounding is measured, not assumed (`reference.py`)."""
+
+
+def cast_dtype(dtype: torch.dtype, precision: str) -> torch.dtype:
+    """The dtype a tensor of the reference has under a policy: floating ones take the policy's, the rest keep theirs."""
+    return COMPUTE_DTYPE[precision] if dtype.is_floating_point else dtype
+
+
+@contextmanager
+def policy_flags(precision: str, *, autotune: bool = False) -> Iterator[None]:
+    """torch's global precision switches for a policy, restored on leaving.
+
+    `autotune` lets cuDNN time its algorithms once a shape (baseline and candidate alike); correctness runs do without.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    reduced = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, *(getattr(matmul, name) for name in reduced))
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    cudnn.benchmark = autotune
+    for name in reduced:
+        setattr(matmul, name, False)
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before[:3]
+        for name, value in zip(reduced, before[3:], strict=True):
+            setattr(matmul, name, value)
