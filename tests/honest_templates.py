@@ -1,13 +1,16 @@
 """Honest candidates made from templates: one algorithm in many tile sizes, grids and ways of writing it.
 
-`made()` gives (name, source) pairs; the files beside this one are written by hand, for the habits templates do not have.
+`made()` gives (name, source) pairs; the files of tests/honest are written by hand, for the habits templates do not have.
 """
 
+# ruff: noqa: C408, E501
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-IMPORTS = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\nimport triton\nimport triton.language as tl\n\n\n"
+IMPORTS = (
+    "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\nimport triton\nimport triton.language as tl\n\n\n"
+)
 
 
 def made() -> Iterator[tuple[str, str]]:
@@ -171,7 +174,14 @@ _MATMUL = dict(
 
 
 def _products() -> Iterator[tuple[str, str]]:
-    tiles = [(16, 16, 16, 1, 1), (32, 64, 16, 4, 2), (64, 32, 32, 4, 3), (64, 64, 16, 4, 2), (128, 64, 16, 8, 2), (32, 128, 32, 4, 2)]
+    tiles = [
+        (16, 16, 16, 1, 1),
+        (32, 64, 16, 4, 2),
+        (64, 32, 32, 4, 3),
+        (64, 64, 16, 4, 2),
+        (128, 64, 16, 8, 2),
+        (32, 128, 32, 4, 2),
+    ]
     for number, (bm, bn, bk, warps, stages) in enumerate(tiles):
         form = dict(loop="range(0, K, BK)", times="", dot='acc += tl.dot(x, w, input_precision="ieee")')
         if number % 2:

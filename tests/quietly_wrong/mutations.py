@@ -1,0 +1,159 @@
+"""Quietly wrong candidates: honest ones of tests/honest with one thing changed, as a model gets it wrong.
+
+Each is `name: (honest candidate, ((old text, new text), …))`; every old text must occur, so that a change of the honest file
+cannot turn a mutation into nothing. All of them must end as `wrong`. Those of `NEEDS_GPU` are exact in Triton's interpreter,
+which has no TF32.
+"""
+
+# ruff: noqa: C408, E501
+from __future__ import annotations
+
+from suite import HERE, Fixture, fixture_of
+
+Change = tuple[str, str]
+
+MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
+    # parameters that look like nothing when they are freshly initialised
+    "layernorm_affine_ignored": ("add_layernorm_row", (("d * rstd * w + b", "d * rstd"),)),
+    "layernorm_weight_ignored": ("add_layernorm_row", (("d * rstd * w + b", "d * rstd + b"),)),
+    "layernorm_bias_ignored": ("add_layernorm_welford", (("(v - mean) * rstd * w + b", "(v - mean) * rstd * w"),)),
+    "groupnorm_affine_per_group": ("linear_groupnorm_leaky_row", (("tl.load(w + col,", "tl.load(w + group + 0 * col,"),)),
+    "batchnorm_running_mean_ignored": ("conv_bn_relu_tail", ((" - tl.load(mean + c, mask=m)", ""),)),
+    "batchnorm_running_var_ignored": ("conv_bn_relu_tail", ((" * tl.rsqrt(tl.load(var + c, mask=m) + eps)", ""),)),
+    "rmsnorm_weight_ignored": ("rmsnorm_silu_gate_row", ((" * tl.load(w_ptr + c, mask=m)", ""),)),
+    "pool_bias_ignored": ("gated_avgpool_plane", ((" + tl.load(bias + plane % C)", ""),)),
+    "linear_bias_dropped": ("linear_gelu_library_tail", (("self.linear.weight, self.linear.bias", "self.linear.weight"),)),
+    "linear_bias_twice_for_one_feature": (
+        "linear_gelu_epilogue",
+        (("y = 0.5 * acc", "acc += tl.where(rn == 3, tl.load(b_ptr + 3), 0.0)[None, :]\n    y = 0.5 * acc"),),
+    ),
+    # epsilon and variance
+    "layernorm_eps_outside_root": (
+        "add_layernorm_row",
+        (("tl.rsqrt(tl.sum(d * d, axis=0) / D + eps)", "1.0 / (tl.sqrt(tl.sum(d * d, axis=0) / D) + eps)"),),
+    ),
+    "layernorm_eps_missing": ("add_layernorm_welford", (("tl.sqrt(m2 / D + eps)", "tl.sqrt(m2 / D + 1e-30)"),)),
+    "rmsnorm_eps_too_large": ("rmsnorm_silu_gate_row", (("tl.sum(x * x) / D + eps", "tl.sum(x * x) / D + 1e-3"),)),
+    "rmsnorm_eps_inside_mean": ("rmsnorm_silu_gate_row", (("tl.sum(x * x) / D + eps", "(tl.sum(x * x) + eps) / D"),)),
+    "layernorm_unbiased_variance": (
+        "add_layernorm_row",
+        (("tl.sum(d * d, axis=0) / D + eps", "tl.sum(d * d, axis=0) / (D - 1) + eps"),),
+    ),
+    "row_stats_biased_deviation": ("row_stats_row", (("/ (N - 1)", "/ N"),)),
+    "batchnorm_unbiased_variance": ("batchnorm_batch_columns", (("square / M + eps", "square / (M - 1) + eps"),)),
+    "row_stats_eps_dropped": ("row_stats_row", ((" + 1e-3", ""),)),
+    "layernorm_one_pass_cancellation": (
+        "add_layernorm_row",
+        (("tl.sum(d * d, axis=0) / D + eps", "tl.sum(v * v, axis=0) / D - mean * mean + eps"),),
+    ),
+    # functions that are nearly the function
+    "gelu_by_tanh": (
+        "linear_gelu_library_tail",
+        (
+            (
+                "v * 0.5 * (1 + tl.erf(v / 1.4142135623730951))",
+                "v * tl.sigmoid(1.5957691216057308 * (v + 0.044715 * v * v * v))",
+            ),
+        ),
+    ),
+    "gelu_by_sigmoid": (
+        "linear_gelu_library_tail",
+        (("v * 0.5 * (1 + tl.erf(v / 1.4142135623730951))", "v * tl.sigmoid(1.702 * v)"),),
+    ),
+    "leaky_slope_a_tenth_off": ("linear_groupnorm_leaky_row", (("slope * y)", "slope * 0.9 * y)"),)),
+    "leaky_is_relu": ("linear_groupnorm_leaky_2d", ((" + slope * tl.minimum(y, 0.0)", ""),)),
+    "hardswish_shift": ("maxpool_hardswish_direct", (("best + 3.0", "best + 2.9"),)),
+    "hardswish_is_swish": (
+        "maxpool_hardswish_direct",
+        (("best * tl.minimum(tl.maximum(best + 3.0, 0.0), 6.0) / 6.0", "best * tl.sigmoid(best)"),),
+    ),
+    "hardsigmoid_by_fifth": ("gated_avgpool_atomics", (("v / 6.0 + 0.5", "v * 0.2 + 0.5"),)),
+    "softplus_by_exp": (
+        "bias_logsumexp_row",
+        (("tl.maximum(z, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(z)))", "tl.where(z > 2.0, z, tl.log(1.0 + tl.exp(z)))"),),
+    ),
+    "mish_is_swish": ("mish_chain_flat", (("v * n / (n + 2.0)", "v * tl.sigmoid(v)"),)),
+    "elu_at_negative_only": ("batchnorm_batch_columns", (("tl.exp(tl.minimum(v, 0.0)) - 1.0", "v"),)),
+    "tanh_clipped_early": ("convtranspose_tanh_stable", (("return tl.where(v >= 0, r, -r)", "return tl.clamp(v, -1.0, 1.0)"),)),
+    # bounds and scales
+    "clamp_upper_bound_missing": ("matmul_residual_clamp_fused", (("tl.minimum(tl.maximum(v, low), high)", "tl.maximum(v, low)"),)),
+    "clamp_lower_bound_zero": ("matmul_residual_clamp_fused", (("tl.maximum(v, low)", "tl.maximum(v, 0.0)"),)),
+    "hardtanh_symmetric": ("mish_chain_flat", (("-1.0), 3.0)", "-1.0), 1.0)"),)),
+    "residual_dropped": ("matmul_residual_clamp_fused", ((" + tl.load(r + m * N + n, inside, 0.0)", ""),)),
+    "residual_scaled_too": (
+        "matmul_residual_clamp_fused",
+        (("acc * scale + tl.load(r + m * N + n, inside, 0.0)", "(acc + tl.load(r + m * N + n, inside, 0.0)) * scale"),),
+    ),
+    "temperature_ignored": ("softmax_temperature_row", ((" / temperature\n", "\n"),)),
+    "temperature_multiplied": ("softmax_temperature_row", ((" / temperature\n", " * temperature\n"),)),
+    "attention_scale_by_dimension": ("bmm_softmax_fused", (("* scale", "* (0.25 / tl.sqrt(D * 1.0))"),)),
+    "logsumexp_shift_dropped": ("bias_logsumexp_row", ((" - 2.0\n", "\n"),)),
+    # overflow and infinities
+    "softmax_without_maximum": ("softmax_temperature_row", (("tl.exp(v - tl.max(v, axis=0))", "tl.exp(v)"),)),
+    "logsumexp_without_maximum": (
+        "bias_logsumexp_row",
+        (("top + tl.log(tl.sum(tl.exp(v - top), axis=0))", "tl.log(tl.sum(tl.exp(v), axis=0))"),),
+    ),
+    "mish_overflows": ("mish_chain_flat", (("tl.exp(tl.minimum(v, 20.0))", "tl.exp(v)"), ("tl.where(v > 20.0, v, ", "("))),
+    "softmax_padding_counts": ("softmax_temperature_row", (('other=-float("inf")', "other=0.0"),)),
+    "maxpool_pads_with_zero": ("maxpool_hardswish_direct", (('mask=ok, other=-float("inf")', "mask=ok, other=0.0"),)),
+    # the edges of a tensor
+    "mean_over_padded_length": ("rmsnorm_silu_gate_row", (("tl.sum(x * x) / D", "tl.sum(x * x) / BLOCK"),)),
+    "variance_counts_padding": ("add_layernorm_row", (("tl.where(keep, v - mean, 0.0)", "v - mean"),)),
+    "last_row_unwritten": ("rmsnorm_silu_gate_row", (("[(M,)]", "[(M - 1,)]"),)),
+    "last_tile_unwritten": ("mish_chain_flat", (('triton.cdiv(n, meta["BLOCK"])', '(n // meta["BLOCK"])'),)),
+    "last_columns_by_floor": ("linear_gelu_library_tail", (("triton.cdiv(y.numel(), 1024)", "y.numel() // 1024"),)),
+    "k_remainder_dropped": ("linear_gelu_epilogue", (("range(0, K, BK)", "range(0, K - BK + 1, BK)"),)),
+    "pool_window_one_short": ("maxpool_hardswish_plane", (("for b in range(K)", "for b in range(K - 1)"),)),
+    "pool_padding_missing": ("maxpool_hardswish_plane", (("S=2, P=1, BW", "S=2, P=0, BW"),)),
+    "groups_off_by_one": ("linear_groupnorm_leaky_row", (("per = N // self.norm.num_groups", "per = N // (self.norm.num_groups - 1)"), ("[(M, self", "[(M, -1 + self"))),
+    "bias_indexed_by_row": ("linear_tail_mm", (("bias + i % C", "bias + i // C % C"),)),
+    "batch_index_ignored": ("bmm_softmax_fused", (("k + (b * T + rt[None, :])", "k + (0 * T + rt[None, :])"),)),
+    # less work than asked
+    "sampled_mean": (
+        "gated_avgpool_plane",
+        (("range(0, HW, BLOCK)", "range(0, HW // 2, BLOCK)"), ("tl.sum(acc, axis=0) / HW", "tl.sum(acc, axis=0) / (HW // 2)")),
+    ),
+    "sampled_variance": (
+        "add_layernorm_row",
+        (("tl.sum(d * d, axis=0) / D + eps", "tl.sum(tl.where(i % 2 == 0, d * d, 0.0), axis=0) / (D // 2) + eps"),),
+    ),
+    "statistics_of_first_row": ("row_stats_row", (("v = tl.load(x + row * N", "v = tl.load(x + 0 * row * N"),)),
+    "top_of_half_a_row": (
+        "softmax_temperature_row",
+        (("e / tl.sum(e, axis=0)", "e / (2.0 * tl.sum(tl.where(i < N // 2, e, 0.0), axis=0))"),),
+    ),
+    # precision
+    "half_operands": (
+        "linear_gelu_epilogue",
+        (('tl.dot(x, w, input_precision="ieee")', "tl.dot(x.to(tl.float16), w.to(tl.float16))"),),
+    ),
+    "brain_float_operands": (
+        "linear_gelu_persistent",
+        (('tl.dot(x, tl.trans(w), acc, input_precision="ieee")', "tl.dot(x.to(tl.bfloat16), tl.trans(w.to(tl.bfloat16)), acc)"),),
+    ),
+    "half_intermediate": ("softmax_temperature_row", (("e / tl.sum(e, axis=0)", "(e / tl.sum(e, axis=0)).to(tl.float16).to(tl.float32)"),)),
+    "half_accumulation": ("gated_avgpool_plane", (("tl.zeros((BLOCK,), tl.float32)", "tl.zeros((BLOCK,), tl.float16)"),
+                                                  ("acc += v *", "acc += (v *"), ("/ 6.0\n", "/ 6.0).to(tl.float16)\n"))),
+    "tf32_dot": ("linear_gelu_epilogue", (('input_precision="ieee"', 'input_precision="tf32"'),)),
+    "tf32_dot_by_default": ("matmul_residual_clamp_fused", ((', input_precision="ieee"', ""),)),
+    "tf32_scores": ("bmm_softmax_fused", (('input_precision="ieee"', 'input_precision="tf32"'),)),
+}  # fmt: skip
+
+NEEDS_GPU = frozenset({"tf32_dot", "tf32_dot_by_default", "tf32_scores"})
+
+
+def fixtures() -> list[Fixture]:
+    """Every mutation as a fixture."""
+    import honest_templates
+
+    made = dict(honest_templates.made())
+    found = []
+    for name, (origin, changes) in MUTATIONS.items():
+        source = made.get(origin) or (HERE / "honest" / f"{origin}.py").read_text()
+        for old, new in changes:
+            if old not in source:
+                raise LookupError(f"{name}: {origin} no longer holds {old!r}")
+            source = source.replace(old, new)
+        found.append(fixture_of(name, source))
+    return found
