@@ -23,8 +23,8 @@ from typing import Annotated
 import typer
 
 from kernrl import __version__
-from kernrl.command import command
-from kernrl.config import CheckConfig, DoctorConfig, GenerateConfig, ListConfig, ShowConfig, StatsConfig
+from kernrl.command import Output, command
+from kernrl.config import CheckConfig, DoctorConfig, GenerateConfig, ListConfig, SftConfig, ShowConfig, StatsConfig
 from kernrl.console import Result
 from kernrl.errors import KernrlError
 
@@ -47,12 +47,15 @@ def run(arguments: Sequence[str]) -> int:
     Any other exception is a bug of ours and is left to show its traceback.
     """
     try:
-        code = app(list(arguments), prog_name="kernrl", standalone_mode=False)
-        sys.stdout.flush()
+        ended = app(list(arguments), prog_name="kernrl", standalone_mode=False)
+        if isinstance(ended, Output):
+            ended.print()
+            return ended.result.exit_code
     except (typer.TyperException, KernrlError) as error:
-        return _fail(getattr(error, "format_message", error.__str__)(), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        return _fail("Interrupted.", 130)
+        sentence = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        return _fail(sentence, error.exit_code)
+    except KeyboardInterrupt:
+        ended = 130
     except BrokenPipeError:
         # the reader (`head`, say) has what it wants; without this the interpreter's last flush would complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,9 +64,8 @@ def run(arguments: Sequence[str]) -> int:
         if error.errno not in DISK_ERRORS:
             raise
         return _fail(f"{error.filename or 'the output'}: {error.strerror}.", 1)
-    if code == 130:  # typer turns Ctrl-C into this code
-        return _fail("Interrupted.", 130)
-    return code or 0
+    # a code comes from typer itself: 130 for Ctrl-C in a command, 0 for --help and --version
+    return _fail("Interrupted.", 130) if ended == 130 else ended or 0
 
 
 def _fail(sentence: str, exit_code: int) -> int:
@@ -102,6 +104,14 @@ def doctor(config: DoctorConfig) -> Result:
     return run(config)
 
 
+@command(app, SftConfig)
+def sft(config: SftConfig) -> Result:
+    """Teach a model to write kernels from worked pairs."""
+    from kernrl.stages.sft import run
+
+    return run(config)
+
+
 @command(tasks_app, GenerateConfig)
 def generate(config: GenerateConfig) -> Result:
     """Make fusion tasks with worked Triton solutions."""
@@ -115,7 +125,7 @@ def list_(config: ListConfig) -> Result:
     """List the tasks of a source."""
     from kernrl.stages import tasks
 
-    return tasks.list_tasks(config)
+    return tasks.list_(config)
 
 
 @command(tasks_app, ShowConfig)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 import typing
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,30 +24,42 @@ Options = dict[str, tuple[str, inspect.Parameter]]
 """Python parameter name → (dotted config key, typer parameter)."""
 
 
-def command(group: typer.Typer, config_class: type[Config]) -> Callable[[Callable[[Any], Result]], Callable[..., None]]:
+@dataclass(frozen=True)
+class Output:
+    """What a command ends with: a Result, and the form it was asked for in."""
+
+    result: Result
+    as_json: bool
+
+    def print(self) -> None:
+        """Write it to stdout; raises BrokenPipeError when the reader has gone."""
+        view = self.result.view
+        if self.as_json:
+            print(json.dumps(self.result.data, indent=2, ensure_ascii=False))
+        elif isinstance(view, str):
+            print(view)
+        else:
+            console.out.print(view)
+        sys.stdout.flush()
+
+
+def command(group: typer.Typer, config_class: type[Config]) -> Callable[[Callable[[Any], Result]], Callable[..., Output]]:
     """Decorate a function from a config to a Result as a command of `group`, named after the function (`list_` is `list`).
 
-    The command resolves the config, stops there under `--dry-run`, runs the function, prints its Result and exits with
-    the Result's code.
+    The command resolves the config, stops there under `--dry-run`, and returns the function's Result for the CLI to print.
     """
 
-    def decorate(stage: Callable[[Any], Result]) -> Callable[..., None]:
+    def decorate(stage: Callable[[Any], Result]) -> Callable[..., Output]:
         options: Options = dict(_options(config_class))
 
         @functools.wraps(stage)
-        def invoke(config: list[Path] | None, dry_run: bool, json: bool, quiet: bool, **given: Any) -> None:
+        def invoke(config: list[Path] | None, dry_run: bool, json: bool, quiet: bool, **given: Any) -> Output:
             console.log.quiet = quiet
             flags = {key: given[name] for name, (key, _) in options.items() if given[name] not in (None, [])}
             resolved = load_config(config_class, config or (), flags)
             if dry_run:
-                print(_json(resolved.model_dump(mode="json")) if json else to_toml(resolved).rstrip())
-                return
-            result = stage(resolved)
-            if json:
-                print(_json(result.data))
-            else:
-                console.out.print(result.view)
-            raise typer.Exit(result.exit_code)
+                return Output(Result(resolved.model_dump(mode="json"), to_toml(resolved).rstrip()), json)
+            return Output(stage(resolved), json)
 
         signature = inspect.Signature([parameter for _, parameter in options.values()] + COMMON)
         # typer reads both: the signature for the options, the annotations for forward references
@@ -55,10 +69,6 @@ def command(group: typer.Typer, config_class: type[Config]) -> Callable[[Callabl
         return invoke
 
     return decorate
-
-
-def _json(data: Any) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False)
 
 
 def _options(config_class: type[Config], table: str = "") -> Iterator[tuple[str, tuple[str, inspect.Parameter]]]:
@@ -73,7 +83,7 @@ def _options(config_class: type[Config], table: str = "") -> Iterator[tuple[str,
             continue
         key = table + name
         if field.json_schema_extra == ARGUMENT:
-            info: Any = typer.Argument(help=_help(field), show_default=False)
+            info: Any = typer.Argument(metavar=name.upper(), help=_help(field), show_default=False)
         else:
             flag = flag_name(key)
             both = f"{flag}/--no-{flag[2:]}" if kind is bool else flag

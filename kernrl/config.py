@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.config import JsonDict
@@ -85,6 +85,42 @@ class GenerateConfig(Config):
     split: str | None = Field(None, description="Only compositions of this split: train, validation or heldout.")
     workers: int | None = Field(None, ge=1, description="Processes; by default one a core.")
     max_bytes: int = Field(2**30, ge=2**20, description="Most memory the tensors of one task may take at full size.")
+
+
+class SftConfig(Config):
+    """`kernrl sft`."""
+
+    output: Path = Field(description="Folder of the run; made, or gone on with under --resume.")
+    model: str = Field("nano", description="'nano' to make the small model from nothing, a model folder, or a hub id.")
+    data: str = Field(
+        "generated",
+        description="'generated', or pairs from a file, folder or hub id: tasks with solutions, messages, or prompt and "
+        "completion.",
+    )
+    count: int = Field(40_000, ge=20, description="Tasks to make when data is generated; each has several solutions.")
+    map: tuple[str, ...] = Field((), description="FIELD=COLUMN: read a field, such as triton_code, from this column.")
+    revision: str | None = Field(None, description="Commit or tag of a hub model or dataset.")
+    prompt: Literal["nano", "chat"] | None = Field(None, description="How tasks are put to the model; by the model if not set.")
+    epochs: float = Field(3.0, gt=0, description="Passes over the data, unless --steps is given.")
+    steps: int | None = Field(None, ge=1, description="Optimizer steps.")
+    max_length: int = Field(4096, ge=16, description="Longest pair in tokens; longer ones are counted and left out.")
+    row_tokens: int | None = Field(
+        None, ge=16, description="Tokens of a packed row, the unit of a forward pass: 65536 on a GPU and 4096 on a CPU."
+    )
+    rows_per_step: int = Field(4, ge=1, description="Packed rows an optimizer step, over all processes.")
+    learning_rate: float = Field(1e-3, gt=0, description="Highest rate of the cosine schedule; use about 1e-5 for a hub model.")
+    warmup_ratio: float = Field(0.03, ge=0, lt=1, description="Share of the steps in which the rate rises.")
+    weight_decay: float = Field(0.1, ge=0, description="AdamW's decay of matrices.")
+    lora: bool = Field(False, description="Train LoRA adapters in place of the weights (extra 'lora').")
+    lora_rank: int = Field(16, ge=1, description="Rank of the adapters.")
+    gradient_checkpointing: bool = Field(False, description="Recompute activations: less memory, a third more time.")
+    compile: bool = Field(True, description="Compile the decoder where there is a GPU.")
+    evaluate_every: int = Field(200, ge=1, description="Steps between validation losses.")
+    save_every: int = Field(500, ge=1, description="Steps between checkpoints.")
+    seed: int = Field(0, ge=0, description="Of weights, data and shuffles.")
+    workers: int | None = Field(None, ge=1, description="Processes that make data; by default one a core.")
+    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = Field("none", description="Tracker, besides metrics.jsonl.")
+    resume: bool = Field(False, description="Go on from the newest checkpoint in --output.")
 
 
 def load_config(cls: type[ConfigT], files: Sequence[Path] = (), flags: Mapping[str, Any] | None = None) -> ConfigT:

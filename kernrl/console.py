@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        raise  # rich calls this while handling the error, and would exit 1; the CLI decides
+        raise  # rich calls this while it handles the error, and would exit with 1; the CLI decides that
 
 
 out = _Console()
@@ -28,7 +28,7 @@ class Result:
     data: Any
     """What `--json` prints: made of dicts, lists, strings, numbers, booleans and None."""
     view: RenderableType = ""
-    """What a person sees instead."""
+    """What a person sees instead; a plain string is printed as it is, without wrapping."""
     exit_code: int = 0
     """0, or 1 where the command ran well and the answer is no."""
 

@@ -1,0 +1,38 @@
+# Each target sets up what it needs: a virtual environment in .venv, at the versions of constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+
+.PHONY: help quickstart test lint docs clean
+
+help:  ## say what there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+quickstart: $(VENV)/.installed  ## set up, and see kernrl at work on this machine
+	bash scripts/quickstart.sh $(BIN)/kernrl
+
+test: $(VENV)/.installed-dev  ## set up, and run the tests
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu"
+
+lint: $(VENV)/.installed-dev  ## set up, and run ruff and pyright
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+docs: $(VENV)/.installed  ## write docs/cli.md from the commands
+	$(BIN)/python scripts/make_cli_docs.py
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[dev]'
+	@touch $@ $(VENV)/.installed

@@ -1,0 +1,193 @@
+"""`kernrl tasks`: make tasks, and look at them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.rule import Rule
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from kernrl import __version__, console
+from kernrl.config import CheckConfig, GenerateConfig, ListConfig, ShowConfig, SourceConfig, StatsConfig
+from kernrl.console import Result
+from kernrl.errors import UsageError
+from kernrl.files import atomic_write, new_folder
+from kernrl.tasks.loaders import LoadedTasks, load_tasks
+from kernrl.tasks.rows import parse_columns, task_to_row, write_tasks
+from kernrl.tasks.task import Task
+
+SIDE_BY_SIDE_COLUMNS = 120
+"""Width of a terminal, in characters, from which two sources fit next to each other."""
+
+
+def load(config: SourceConfig) -> LoadedTasks:
+    """Load a command's tasks, and say on stderr what could not be read."""
+    loaded = load_tasks(
+        config.source,
+        split=config.split,
+        revision=config.revision,
+        columns=parse_columns(config.map),
+        limit=config.limit,
+    )
+    for problem in loaded.problems:
+        console.log.print(f"Skipped: {problem}", markup=False, highlight=False, soft_wrap=True)
+    return loaded
+
+
+def generate(config: GenerateConfig) -> Result:
+    """Write `tasks.jsonl`, and `config.json` saying how it was made, into a new folder."""
+    from kernrl.tasks.generate import generate_tasks
+
+    folder = new_folder(config.out, "--out")
+    tasks = generate_tasks(
+        level=config.level,
+        count=config.count,
+        seed=config.seed,
+        split=config.split,
+        workers=config.workers,
+        max_bytes=config.max_bytes,
+    )
+    path = folder / "tasks.jsonl"
+    try:
+        with console.progress() as bar:
+            written = write_tasks(path, bar.track(tasks, total=config.count, description="tasks"))
+    except BaseException:
+        folder.rmdir()  # the file was never there, and the same command is to work again
+        raise
+    with atomic_write(folder / "config.json") as file:
+        made_by = {"kernrl": __version__, "command": "tasks generate", "config": config.model_dump(mode="json")}
+        file.write(json.dumps(made_by, indent=2) + "\n")
+    return Result({"path": str(path), "tasks": written}, f"{written} tasks in {path}")
+
+
+def list_(config: ListConfig) -> Result:
+    """One line a task."""
+    tasks = load(config).tasks
+    table = _table("id", "family", "composition", "split", "solutions")
+    for task in tasks:
+        table.add_row(task.id, task.family, " → ".join(task.composition), task.split, str(len(task.solutions)))
+    data = [
+        {"id": t.id, "level": t.level, "name": t.name, "family": t.family, "composition": list(t.composition), "split": t.split}
+        | {"solutions": [s.style for s in t.solutions]}
+        for t in tasks
+    ]
+    return Result(data, table)
+
+
+def show(config: ShowConfig) -> Result:
+    """The first task of the source: its reference beside a solution, or the prompt a model is given."""
+    task = load(config.model_copy(update={"limit": 1})).tasks[0]
+    if config.prompt:
+        from kernrl.tasks.prompt import render_prompt
+
+        prompt = render_prompt(task)
+        return Result({"id": task.id, "prompt": prompt}, str(prompt))
+    solution = next((s for s in task.solutions if config.style in (None, s.style)), None)
+    if config.style and solution is None:
+        styles = ", ".join(s.style for s in task.solutions) or "none"
+        raise UsageError(f"--style: {task.id} has no solution of style {config.style!r}; it has {styles}.")
+    sources = [("reference (PyTorch)", task.pytorch_code)]
+    if solution:
+        sources.append((f"solution ({solution.style})", solution.triton_code))
+    others = [s.style for s in task.solutions if s is not solution]
+    parts: list[RenderableType] = [Text(_heading(task), style="bold"), _side_by_side(sources)]
+    if others:
+        parts.append(Text(f"other styles: {', '.join(others)}", style="dim"))
+    return Result(task_to_row(task), Group(*parts))
+
+
+def stats(config: StatsConfig) -> Result:
+    """Counts and lengths over a source."""
+    tasks = load(config).tasks
+    counts: dict[str, Counter[str]] = {
+        "family": Counter(t.family or "-" for t in tasks),
+        "depth": Counter(str(len(t.composition)) for t in tasks),
+        "split": Counter(t.split or "-" for t in tasks),
+        "op": Counter(op for t in tasks for op in t.composition),
+        "style": Counter(s.style for t in tasks for s in t.solutions),
+    }
+    lengths = {
+        "pytorch_code": _spread(len(t.pytorch_code) for t in tasks),
+        "triton_code": _spread(len(s.triton_code) for t in tasks for s in t.solutions),
+    }
+    pairs = sum(len(t.solutions) for t in tasks)
+    compositions = len({t.composition for t in tasks})
+    data = {"tasks": len(tasks), "compositions": compositions, "pairs": pairs, "characters": lengths}
+    parts: list[RenderableType] = [Text(f"{len(tasks)} tasks, {compositions} compositions, {pairs} solutions", style="bold")]
+    parts += [_count_table(name, counter) for name, counter in counts.items() if counter]
+    parts.append(_length_table(lengths))
+    return Result(data | {name: dict(counter.most_common()) for name, counter in counts.items()}, Group(*parts))
+
+
+def check(config: CheckConfig) -> Result:
+    """Run every reference; exit 1 when one of them cannot teach."""
+    from kernrl.tasks.check import check_task
+
+    tasks = load(config).tasks
+    with console.progress() as bar, ThreadPoolExecutor(2) as pool:
+        checks = pool.map(lambda task: _problem(check_task, task, config.timeout_s), tasks)
+        problems = [p for p in bar.track(checks, total=len(tasks), description="references") if p]
+    if len(tasks) == 1 and problems:
+        raise UsageError(problems[0])
+    summary = f"{len(tasks) - len(problems)} of {len(tasks)} references can be used"
+    data = {"tasks": len(tasks), "problems": problems}
+    return Result(data, "\n".join([*problems, summary]), exit_code=1 if problems else 0)
+
+
+def _problem(check_task: Callable[[Task, float], None], task: Task, timeout_s: float) -> str:
+    try:
+        check_task(task, timeout_s)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _heading(task: Task) -> str:
+    composition = " → ".join(task.composition)
+    return "  ".join(part for part in (task.id, f"level {task.level}", composition, task.split) if part)
+
+
+def _side_by_side(sources: Sequence[tuple[str, str]]) -> RenderableType:
+    """Highlighted sources in columns, or one after the other where the terminal is narrow."""
+    code = [(title, Syntax(text, "python", word_wrap=True, background_color="default")) for title, text in sources]
+    if len(code) == 1 or console.out.width < SIDE_BY_SIDE_COLUMNS:
+        return Group(*(part for title, syntax in code for part in (Rule(title), syntax)))
+    grid = Table(*(title for title, _ in code), expand=True)
+    grid.add_row(*(syntax for _, syntax in code))
+    return grid
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _count_table(name: str, counter: Counter[str]) -> Table:
+    table = _table(name, "count", "share")
+    total = sum(counter.values())
+    for value, count in counter.most_common():
+        table.add_row(value, str(count), f"{count / total:.1%}")
+    return table
+
+
+def _spread(lengths: Iterable[int]) -> dict[str, Any]:
+    ordered = sorted(lengths)
+    return {"min": ordered[0], "median": median(ordered), "max": ordered[-1]} if ordered else {}
+
+
+def _length_table(lengths: dict[str, dict[str, Any]]) -> Table:
+    table = _table("characters", "min", "median", "max")
+    for name, spread in lengths.items():
+        if spread:
+            table.add_row(name, *(f"{spread[key]:g}" for key in ("min", "median", "max")))
+    return table

@@ -1,0 +1,219 @@
+"""The command line: options made of configs, exit codes, and what goes to which stream."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import typer
+from pydantic import Field
+
+from kernrl import cli, console
+from kernrl.command import command
+from kernrl.config import ARGUMENT, Config
+from kernrl.console import Result
+from kernrl.errors import InfrastructureError, RunError, UsageError
+
+TASK = """\
+import torch
+import torch.nn as nn
+
+N = 8
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.linear = nn.Linear(n, n)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+def get_inputs():
+    return [torch.randn(4, N)]
+
+
+def get_init_inputs():
+    return [N]
+"""
+
+
+class Inner(Config):
+    blocks: int = Field(4, ge=1, description="How many blocks.")
+
+
+class Demo(Config):
+    source: str = Field("here", description="Where from.", json_schema_extra=ARGUMENT)
+    steps: int = Field(3, ge=1, description="How many [steps].")
+    fast: bool = Field(False, description="Hurry.")
+    mode: Literal["a", "b"] = Field("a", description="Which way.")
+    tag: tuple[str, ...] = Field((), description="Labels.")
+    note: str | None = Field(None, description="A remark.")
+    inner: Inner = Inner()
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> list[Demo]:
+    """A one-command app in place of kernrl's; the list collects the configs it was run with."""
+    app, seen = typer.Typer(), []
+
+    @command(app, Demo)
+    def run(config: Demo) -> Result:
+        """A demonstration."""
+        seen.append(config)
+        console.log.print("a remark")
+        return Result({"steps": config.steps}, f"{config.steps} steps", exit_code=1 if config.fast else 0)
+
+    monkeypatch.setattr(cli, "app", app)
+    return seen
+
+
+def test_every_field_is_an_option(demo: list[Demo]) -> None:
+    line = "there --steps 5 --fast --mode b --tag x --tag y --note hm --inner.blocks 9"
+    assert cli.run(line.split()) == 1
+    assert demo == [
+        Demo(source="there", steps=5, fast=True, mode="b", tag=("x", "y"), note="hm", inner=Inner(blocks=9)),
+    ]
+
+
+def test_defaults_and_files(demo: list[Demo], tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("steps = 7\nfast = true\n[inner]\nblocks = 2\n")
+    assert cli.run([]) == 0
+    assert cli.run(["--config", str(file), "--no-fast"]) == 0
+    assert demo == [Demo(), Demo(steps=7, inner=Inner(blocks=2))]
+
+
+def test_json_is_alone_on_stdout(demo: list[Demo], capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run(["--json"])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"steps": 3}
+    assert "a remark" in captured.err
+    cli.run(["--json", "--quiet"])
+    assert capsys.readouterr().err == ""
+
+
+def test_dry_run_stops_at_the_config(demo: list[Demo], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--dry-run", "--steps", "4"]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["steps"] == 4
+    assert cli.run(["--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["inner"] == {"blocks": 4}
+    assert demo == []
+
+
+def test_help_shows_description_and_default(demo: list[Demo], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert "How many [steps]. [default: 3]" in " ".join(text.replace("│", " ").split())
+    assert "--inner.blocks" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--steps", "many"], ["--steps", "integer"]),
+        (["--steps", "0"], ["--steps should be greater than or equal to 1, not 0"]),
+        (["--step", "2"], ["No such option: --step", "--steps"]),
+        (["--mode", "c"], ["--mode", "'a'"]),
+        (["--config", "none.toml"], ["none.toml"]),
+    ],
+)
+def test_bad_flags_exit_2(demo: list[Demo], capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]) -> None:
+    assert cli.run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert all(word in captured.err for word in words), captured.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (UsageError("--out is wrong."), 2, "kernrl: --out is wrong.\n"),
+        (RunError("it broke."), 1, "kernrl: it broke.\n"),
+        (InfrastructureError("the worker died."), 3, "kernrl: the worker died.\n"),
+        (KeyboardInterrupt(), 130, "kernrl: Interrupted.\n"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/b"), 1, "kernrl: a/b: No space left on device.\n"),
+        (OSError(errno.EROFS, os.strerror(errno.EROFS)), 1, "kernrl: the output: Read-only file system.\n"),
+    ],
+)
+def test_errors_become_a_sentence_and_a_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, sentence: str
+) -> None:
+    app = typer.Typer()
+
+    @command(app, Demo)
+    def run(config: Demo) -> Result:
+        raise error
+
+    monkeypatch.setattr(cli, "app", app)
+    assert cli.run([]) == code
+    assert capsys.readouterr().err == sentence
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer()
+
+    @command(app, Demo)
+    def run(config: Demo) -> Result:
+        raise OSError(errno.EIO, "something of ours")
+
+    monkeypatch.setattr(cli, "app", app)
+    with pytest.raises(OSError, match="something of ours"):
+        cli.run([])
+
+
+def kernrl(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does."""
+    line = [sys.executable, "-m", "kernrl", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120, **options)  # pyright: ignore
+
+
+def test_typo_in_a_command_is_answered() -> None:
+    done = kernrl("tasks", "lsit")
+    assert done.returncode == 2
+    assert "Did you mean 'list'?" in done.stderr
+
+
+def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    rows = [{"name": f"t{i}", "id": f"t{i}", "pytorch_code": TASK} for i in range(3000)]
+    table = tmp_path / "many.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    line = f"{sys.executable} -m kernrl tasks list {table} FLAG | head -n 1; exit ${{PIPESTATUS[0]}}"
+    for flag in ("--json", ""):
+        done = subprocess.run(["bash", "-c", line.replace("FLAG", flag)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(done.stdout.splitlines()) == 1
+
+
+def test_no_colour_where_none_is_wanted(tmp_path: Path) -> None:
+    file = tmp_path / "t.py"
+    file.write_text(TASK)
+    plain = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE")}
+    assert "\x1b" not in kernrl("tasks", "show", str(file), env=plain).stdout
+    forced = kernrl("tasks", "show", str(file), env=plain | {"FORCE_COLOR": "1"}).stdout
+    assert "\x1b[38" in forced or "\x1b[9" in forced
+    assert "\x1b[38" not in kernrl("tasks", "show", str(file), env=plain | {"FORCE_COLOR": "1", "NO_COLOR": "1"}).stdout
+
+
+def test_doctor_reports_and_exits_0() -> None:
+    done = kernrl("doctor", "--json")
+    assert done.returncode == 0
+    findings = {f["name"]: f for f in json.loads(done.stdout)}
+    assert {"python", "torch", "triton", "ptxas", "seccomp", "disk", "target architecture"} <= findings.keys()
+    assert all(f["ok"] or f["remedy"] for f in findings.values())
+
+
+def test_shell_completion_knows_the_commands() -> None:
+    env = os.environ | {"_KERNRL_COMPLETE": "complete_bash", "COMP_WORDS": "kernrl tasks sh", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from kernrl.cli import main; main()"], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["show"]
