@@ -1,0 +1,140 @@
+"""Every private or unstable name of torch and triton that the verifier uses, in one place.
+
+`tests/test_compat.py` tries each one, so the next release of either breaks one test with a clear name. Written against
+triton 3.6 to 3.9 and torch 2.11 to 2.13.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from triton._C.libtriton import ir
+from triton.backends.compiler import GPUTarget, Language
+from triton.compiler.compiler import ASTSource, make_backend
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+__all__ = [
+    "Autotuner",
+    "GPUTarget",
+    "JITFunction",
+    "Specialised",
+    "TorchDispatchMode",
+    "lower",
+    "make_ttir",
+    "no_dispatch",
+    "no_torch_functions",
+    "parse_ttir",
+    "set_driver",
+    "specialise",
+    "storage_key",
+]
+
+
+# --- torch ---------------------------------------------------------------------------------------------------------
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Identity of a tensor's storage, for as long as the storage is kept alive. Meta tensors have no address to use."""
+    return tensor.untyped_storage()._cdata
+
+
+def no_torch_functions() -> Any:
+    """Context in which no TorchFunctionMode is asked."""
+    return torch._C.DisableTorchFunction()
+
+
+def no_dispatch() -> Any:
+    """Context in which no TorchDispatchMode is asked: real arithmetic for a moment."""
+    return _disable_current_modes()
+
+
+# --- triton --------------------------------------------------------------------------------------------------------
+
+
+def set_driver(driver: object) -> None:
+    """Make `driver` answer for the active GPU, so that nothing asks CUDA."""
+    triton.runtime.driver.set_active(driver)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, slots=True)
+class Specialised:
+    """One launch's arguments as Triton's own binder sees them."""
+
+    key: str
+    """Equal for launches that share machine code."""
+    bound: Mapping[str, Any]
+    """Every parameter by name, constexprs and defaults included."""
+    signature: Mapping[str, Any]
+    """Parameter → Triton type, or `constexpr`."""
+    constexprs: Mapping[tuple[int, ...], Any]
+    attrs: Mapping[tuple[int, ...], Any]
+    options: Any
+    backend: Any
+
+
+def specialise(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Specialised:
+    """Bind a launch and decide its specialisation (divisibility by 16, values of 1, None folded) as Triton does."""
+    kwargs = {"debug": False, "instrumentation_mode": "", **kwargs}
+    _, _, _, backend, binder = fn.device_caches[0]
+    bound, specialization, extra = binder(*args, **kwargs)
+    options, signature, constexprs, attrs = fn._pack_args(backend, kwargs, bound, specialization, extra)
+    return Specialised(f"{specialization}{extra}", bound, signature, constexprs, attrs, options, backend)
+
+
+def make_ttir(fn: Any, special: Specialised, target: GPUTarget) -> str:
+    """Lower one specialisation to optimised TTIR text without source locations. Raises Triton's CompilationError."""
+    context = _context(special.backend)
+    source = ASTSource(fn, special.signature, special.constexprs, special.attrs)
+    codegen, modules = special.backend.get_codegen_implementation(special.options), special.backend.get_module_map()
+    module = source.make_ir(target, special.options, codegen, modules, context)
+    stages = _stages(special.backend, special.options)
+    return stages["ttir"](module, _metadata(target, special.options)).str_nodebug()
+
+
+def parse_ttir(path: str, target: GPUTarget, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Read a TTIR file: (module, backend, its options). Raises RuntimeError when it does not parse or verify."""
+    backend = make_backend(target)
+    context = _context(backend)
+    module = ir.parse_mlir_module(path, context)
+    module.context = context
+    return module, backend, backend.parse_options(dict(options))
+
+
+def lower(module: Any, backend: Any, options: Any, target: GPUTarget) -> tuple[bytes, dict[str, Any]]:
+    """Run Triton's pipeline from TTIR to a cubin. Returns it with the pipeline's metadata."""
+    metadata = _metadata(target, options)
+    for name, stage in _stages(backend, options).items():
+        if name != "ttir":
+            module = stage(module, metadata)
+    return module, metadata
+
+
+def _context(backend: Any) -> Any:
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    return context
+
+
+def _stages(backend: Any, options: Any) -> dict[str, Callable[[Any, Any], Any]]:
+    stages: dict[str, Callable[[Any, Any], Any]] = {}
+    backend.add_stages(stages, options, Language.TRITON)
+    return stages
+
+
+def _metadata(target: GPUTarget, options: Any) -> dict[str, Any]:
+    return {"target": target, **options.__dict__}
+
+
+def jit_function_of(fn: Any) -> Any:
+    """The JITFunction inside any stack of autotune and heuristics decorators."""
+    while not isinstance(fn, JITFunction) and not inspect.isfunction(fn):
+        fn = fn.fn
+    return fn

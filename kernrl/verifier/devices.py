@@ -1,0 +1,66 @@
+"""What the verifier must know of a GPU without asking one: peak rates for the roofline, and limits that kernels meet.
+
+Rates are the vendor's dense peaks (no sparsity), from NVIDIA's data sheets and architecture white papers: H100 and H200
+(SXM5, PCIe), A100 (SXM4), L40S, L4, A10, GeForce RTX 3090 and 4090, B200. Shared memory per block (opt-in) follows the
+CUDA C++ Programming Guide's table of compute capabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU model."""
+
+    name: str
+    arch: str
+    bandwidth_gb_s: float
+    half_tflops: float
+    """Tensor cores, fp16 or bf16 operands, fp32 accumulation."""
+    tf32_tflops: float
+    fp32_tflops: float
+    """Outside the tensor cores."""
+    fp64_tflops: float
+    shared_bytes: int
+    """Most shared memory a block may ask for."""
+    l2_mib: int
+    sm_count: int
+    memory_gib: int
+
+
+_DEVICES = (
+    Device("NVIDIA H200", "sm_90", 4800, 989.4, 494.7, 66.9, 66.9, 232_448, 50, 132, 141),
+    Device("NVIDIA H100 80GB HBM3", "sm_90", 3350, 989.4, 494.7, 66.9, 66.9, 232_448, 50, 132, 80),
+    Device("NVIDIA H100 PCIe", "sm_90", 2000, 756.0, 378.0, 51.2, 51.2, 232_448, 50, 114, 80),
+    Device("NVIDIA A100-SXM4-80GB", "sm_80", 2039, 312.0, 156.0, 19.5, 19.5, 166_912, 40, 108, 80),
+    Device("NVIDIA A100-SXM4-40GB", "sm_80", 1555, 312.0, 156.0, 19.5, 19.5, 166_912, 40, 108, 40),
+    Device("NVIDIA B200", "sm_100", 8000, 2250.0, 1125.0, 80.0, 40.0, 232_448, 126, 148, 180),
+    Device("NVIDIA L40S", "sm_89", 864, 362.0, 183.0, 91.6, 1.4, 101_376, 96, 142, 48),
+    Device("NVIDIA L4", "sm_89", 300, 121.0, 60.0, 30.3, 0.5, 101_376, 48, 58, 24),
+    Device("NVIDIA GeForce RTX 4090", "sm_89", 1008, 165.2, 82.6, 82.6, 1.3, 101_376, 72, 128, 24),
+    Device("NVIDIA A10", "sm_86", 600, 125.0, 62.5, 31.2, 1.0, 101_376, 6, 72, 24),
+    Device("NVIDIA GeForce RTX 3090", "sm_86", 936, 71.0, 35.6, 35.6, 0.6, 101_376, 6, 82, 24),
+)
+
+ARCHITECTURES = tuple(dict.fromkeys(d.arch for d in _DEVICES))
+
+
+def device_for(name_or_arch: str) -> Device | None:
+    """The table's entry for a GPU name (as the driver spells it, or a part of it) or an architecture such as `sm_90`."""
+    wanted = name_or_arch.lower()
+    for device in _DEVICES:
+        if wanted in (device.arch, device.name.lower()):
+            return device
+    for device in _DEVICES:
+        if wanted in device.name.lower() or device.name.lower() in wanted:
+            return device
+    return None
+
+
+def arch_number(arch: str) -> int:
+    """`sm_90` → 90. Raises ValueError on any other form."""
+    if not arch.startswith("sm_") or not arch[3:].isdigit():
+        raise ValueError(f"{arch!r} is no architecture such as sm_90")
+    return int(arch[3:])
