@@ -13,11 +13,12 @@ import torch
 from kernrl.errors import UsageError
 from kernrl.policy.attention import VARLEN, packed_kwargs
 from kernrl.policy.checkpoint import COMPLETE, commit_checkpoint, latest_checkpoint, prune_checkpoints
-from kernrl.policy.examples import Pair, prompt_text, tokenize_pairs
+from kernrl.policy.examples import prompt_text, tokenize_pairs
 from kernrl.policy.load import load_policy
 from kernrl.policy.memory import MemoryEstimate, estimate_training, require_memory
 from kernrl.policy.nano import END, create_nano, train_tokenizer
 from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.pairs import Pair
 
 TEXT = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + 1024  # π ≠ 3\n"
 
@@ -57,6 +58,8 @@ def test_saved_nano_loads_with_plain_transformers(model, tokenizer, tmp_path):
     ids = plain_tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     assert torch.allclose(plain(**ids).logits, model(**ids).logits, atol=1e-5)
     assert plain_tokenizer.eos_token == END
+    assert len(plain_tokenizer) == len(tokenizer)
+    assert plain_tokenizer(TEXT).input_ids == tokenizer(TEXT).input_ids
     assert plain.generation_config.eos_token_id == plain_tokenizer.eos_token_id
     assert load_policy(str(tmp_path)).head_weight.shape == (4096, 512)
 

@@ -9,17 +9,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kernrl.policy.packing import Example
-
-Message = dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A prompt, as chat messages, and the reply to learn."""
-
-    messages: list[Message]
-    completion: str
-    weight: float = 1.0
+from kernrl.policy.pairs import Message, Pair
 
 
 @dataclass(slots=True)

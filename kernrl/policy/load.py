@@ -87,14 +87,22 @@ def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTok
     return tokenizer
 
 
-def add_lora(model: PreTrainedModel, *, rank: int, alpha: int) -> PreTrainedModel:
-    """Freeze the model and add LoRA adapters to every linear layer but the head (needs the `lora` extra)."""
+def add_lora(model: PreTrainedModel, *, rank: int, alpha: int, checkpoint: Path | None = None) -> PreTrainedModel:
+    """Freeze the model and add LoRA adapters to every linear layer but the head, fresh or as a checkpoint left them.
+
+    Raises:
+        UsageError: peft is not installed (the `lora` extra).
+    """
     try:
-        from peft import LoraConfig, get_peft_model
+        from peft import LoraConfig, PeftModel, get_peft_model
     except ImportError:
         raise UsageError("--lora needs peft: pip install 'kernrl[lora]'.") from None
-    settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-    adapted: Any = get_peft_model(model, settings)
+    adapted: Any
+    if checkpoint:
+        adapted = PeftModel.from_pretrained(model, str(checkpoint), is_trainable=True)
+    else:
+        settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+        adapted = get_peft_model(model, settings)
     return adapted
 
 

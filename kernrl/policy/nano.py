@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 VOCAB_SIZE = 4096
 CONTEXT = 4096
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
-
-# Runs of indentation are one token and digits are single ones: sizes must be copied from the prompt, not remembered.
-_PIECES = Regex(r"\n[ ]*| ?[A-Za-z_]+|[0-9]| ?[^\sA-Za-z0-9_]+|[ ]+|\s")
 
 _CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -26,35 +24,37 @@ _CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> PreTrainedTokenizerFast:
-    """Train nano's byte-level BPE on `texts` (deterministic). Any text can be encoded and decoded without loss."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
-        [
-            pre_tokenizers.Split(_PIECES, behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+def train_tokenizer(texts: Iterable[str], vocab_size: int = VOCAB_SIZE) -> Qwen2Tokenizer:
+    """Train nano's byte-level BPE on `texts` (deterministic). Any NFC text can be encoded and decoded without loss.
+
+    It keeps Qwen2's way of splitting text, which `AutoTokenizer` gives every Qwen2 model whatever its files say. Digits
+    stand alone in it, so sizes are copied from the prompt and not remembered.
+    """
+    splitting: Any = Qwen2Tokenizer().backend_tokenizer
+    learner: Any = Tokenizer(models.BPE())
+    learner.normalizer, learner.pre_tokenizer = splitting.normalizer, splitting.pre_tokenizer
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[PAD, USER, ASSISTANT, END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    learner.train_from_iterator(texts, trainer)
+    learnt = json.loads(learner.to_str())["model"]
+    merges: Any = [tuple(merge) for merge in learnt["merges"]]
+    return Qwen2Tokenizer(
+        vocab=learnt["vocab"],
+        merges=merges,
+        unk_token=PAD,  # never produced: every byte is in the vocabulary
         pad_token=PAD,
         eos_token=END,
-        additional_special_tokens=[USER, ASSISTANT],
+        extra_special_tokens=[USER, ASSISTANT],
         chat_template=_CHAT_TEMPLATE,
         model_max_length=CONTEXT,
-        clean_up_tokenization_spaces=False,
     )
 
 
-def create_nano(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
+def create_nano(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
     """A nano with fresh float32 weights drawn from `seed`."""
     end_id: Any = tokenizer.eos_token_id
     pad_id: Any = tokenizer.pad_token_id

@@ -6,7 +6,7 @@ and sees exactly the rows it would have seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,11 +49,15 @@ class PackedRow:
 
     def to(self, device: torch.device | str) -> PackedRow:
         """The same row with its tensors on `device`."""
-        moved = [
-            t.to(device, non_blocking=True)
-            for t in (self.input_ids, self.position_ids, self.targets, self.weights, self.cu_seqlens)
-        ]
-        return PackedRow(*moved, num_targets=self.num_targets)
+        return self._map(lambda t: t.to(device, non_blocking=True))
+
+    def pin(self) -> PackedRow:
+        """The same row in page-locked memory, from where copies to a GPU do not wait."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> PackedRow:
+        tensors = (self.input_ids, self.position_ids, self.targets, self.weights, self.cu_seqlens)
+        return PackedRow(*map(change, tensors), num_targets=self.num_targets)
 
 
 class PackedDataset:

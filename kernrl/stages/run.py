@@ -1,0 +1,127 @@
+"""One directory a run: what was asked, what happened at every step, and checkpoints to go on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from kernrl import __version__
+from kernrl.config import Config
+from kernrl.errors import UsageError
+from kernrl.files import new_folder
+from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
+
+MAY_CHANGE_ON_RESUME = ("resume", "output", "report_to", "save_every", "keep_checkpoints", "workers")
+"""Settings that do not change what a run computes."""
+
+
+class RunDirectory:
+    """Files of one run. `metrics.jsonl` and `samples.jsonl` only ever grow; a step that is run again after a resume appears
+    twice, and readers take its last line."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def open(cls, path: Path, config: Config, *, resume: bool) -> RunDirectory:
+        """Start a run in a new folder, or go on with one.
+
+        Raises:
+            UsageError: the folder is not empty and `resume` is false, or its run was made with other settings.
+        """
+        described = {"config": config.model_dump(mode="json"), "argv": sys.argv, **environment()}
+        if resume and (path / "config.json").exists():
+            _require_same(read_json(path / "config.json")["config"], described["config"], path)
+            for lines in path.glob("*.jsonl"):
+                _drop_cut_line(lines)
+        else:
+            new_folder(path, "--output")
+            write_json(path / "config.json", described)
+        return cls(path)
+
+    def log(self, **metrics: Any) -> None:
+        """Append one line to `metrics.jsonl`."""
+        self._append("metrics.jsonl", metrics)
+
+    def add_sample(self, row: Mapping[str, Any]) -> None:
+        """Append one line to `samples.jsonl`."""
+        self._append("samples.jsonl", row)
+
+    def checkpoint(self, step: int, write: Callable[[Path], None], *, keep: int = 2) -> Path:
+        """Write `step_N` whole, then drop all but the newest `keep`."""
+        final = commit_checkpoint(self.path, f"step_{step}", write)
+        prune_checkpoints(self.path, keep)
+        return final
+
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint, or None."""
+        return latest_checkpoint(self.path)
+
+    def write_results(self, results: Mapping[str, Any]) -> None:
+        """Write `results.json`."""
+        write_json(self.path / "results.json", results)
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        # one write on an append-only descriptor: lines of several writers never mix, and a kill cuts at most the last
+        line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+        descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a .jsonl file of a run; a last line cut by a kill is left out."""
+    if not path.exists():
+        return []
+    *whole, _cut = path.read_bytes().split(b"\n")
+    return [json.loads(line) for line in whole]
+
+
+def environment() -> dict[str, Any]:
+    """Versions, GPU and commit, for `config.json` and every recorded figure."""
+    import torch
+
+    found = {"kernrl": __version__, "python": platform.python_version()}
+    for package in ("torch", "triton", "transformers", "accelerate", "peft"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "versions": found,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "commit": _commit(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _drop_cut_line(path: Path) -> None:
+    """Remove what a kill left after the last newline, so that the next line starts afresh."""
+    with path.open("r+b") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _commit() -> str | None:
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    changed = [k for k in now if k not in MAY_CHANGE_ON_RESUME and before.get(k) != now[k]]
+    if changed:
+        what = ", ".join(f"{k} was {before.get(k)!r} and is now {now[k]!r}" for k in changed)
+        raise UsageError(f"--resume: the run in {path} had other settings ({what}); give the same, or another --output.")
