@@ -9,27 +9,29 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import triton
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler.compiler import ASTSource, make_backend
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = [
     "Autotuner",
     "GPUTarget",
     "JITFunction",
     "Specialised",
-    "TorchDispatchMode",
+    "entry",
     "lower",
     "make_ttir",
     "no_dispatch",
     "no_torch_functions",
+    "operations",
     "parse_ttir",
     "set_driver",
     "specialise",
@@ -37,7 +39,7 @@ __all__ = [
 ]
 
 
-# --- torch ---------------------------------------------------------------------------------------------------------
+# --- torch (imported where it is used: the compiler's process does without) ----------------------------------------
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -47,11 +49,15 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 def no_torch_functions() -> Any:
     """Context in which no TorchFunctionMode is asked."""
+    import torch
+
     return torch._C.DisableTorchFunction()
 
 
 def no_dispatch() -> Any:
     """Context in which no TorchDispatchMode is asked: real arithmetic for a moment."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
     return _disable_current_modes()
 
 
@@ -105,6 +111,19 @@ def parse_ttir(path: str, target: GPUTarget, options: Mapping[str, Any]) -> tupl
     module = ir.parse_mlir_module(path, context)
     module.context = context
     return module, backend, backend.parse_options(dict(options))
+
+
+def operations(module: Any) -> list[tuple[str, str | None]]:
+    """(name, `symbol` attribute or None) of every operation of a parsed module."""
+    found: list[tuple[str, str | None]] = []
+    module.walk(lambda op: found.append((op.get_name(), op.get_str_attr("symbol"))))
+    return found
+
+
+def entry(module: Any) -> tuple[str, list[str]]:
+    """The public function's name and its argument types, such as `*f32` and `i32`."""
+    name = module.get_entry_func_name()
+    return name, [str(kind) for kind in module.get_function_signature(module.get_function(name))]
 
 
 def lower(module: Any, backend: Any, options: Any, target: GPUTarget) -> tuple[bytes, dict[str, Any]]:

@@ -58,7 +58,11 @@ class Launches:
         extent = tuple(operator.index(g) for g in grid) + (1,) * (3 - len(grid))
         if 0 in extent:
             return
-        values = {name: self._value(name, kind, special.bound[name]) for name, kind in special.signature.items() if kind != "constexpr"}
+        values = {
+            name: self._value(name, kind, special.bound[name])
+            for name, kind in special.signature.items()
+            if kind != "constexpr"
+        }
         variant = Variant(self._number(fn, special), extent, values)  # pyright: ignore[reportArgumentType]
         if self._collecting is None:
             self.recorder.nodes.append(LaunchNode((variant,)))
@@ -129,7 +133,9 @@ class Launches:
             if not isinstance(tensor, torch.Tensor):
                 raise Untraceable(f"the launch argument {name} is a {type(value).__name__}: pass a tensor")
             if self.recorder.is_cpu(tensor):
-                raise ValueError(f"Pointer argument {name} cannot be accessed from Triton (cpu tensor): make it with device=x.device")
+                raise ValueError(
+                    f"Pointer argument {name} cannot be accessed from Triton (cpu tensor): make it with device=x.device"
+                )
             return self.recorder.ref(tensor)
         if isinstance(value, bool):
             return value

@@ -54,7 +54,9 @@ class TensorRef:
     @property
     def nbytes(self) -> int:
         """Bytes of distinct memory the view covers at most: an expanded dimension (stride 0) counts once."""
-        return math.prod(n if st or n == 0 else 1 for n, st in zip(self.shape, self.stride, strict=True)) * ITEM_BYTES[self.dtype]
+        return (
+            math.prod(n if st or n == 0 else 1 for n, st in zip(self.shape, self.stride, strict=True)) * ITEM_BYTES[self.dtype]
+        )
 
 
 Arg = Any
@@ -392,7 +394,11 @@ class _Reader:
     def _tensor(self, body: Any, where: str) -> TensorRef:
         storage, dtype, shape, stride, offset = body
         ref = TensorRef(
-            _int(storage, where, 0, len(self.storages) - 1), _dtype(dtype), _dims(shape, where), _dims(stride, where), _int(offset, where)
+            _int(storage, where, 0, len(self.storages) - 1),
+            _dtype(dtype),
+            _dims(shape, where),
+            _dims(stride, where),
+            _int(offset, where),
         )
         if len(ref.shape) != len(ref.stride):
             _fail(f"{where}: {len(ref.shape)} sizes with {len(ref.stride)} strides")

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernrl.verifier.compat import TorchDispatchMode, no_dispatch, no_torch_functions, storage_key
+from kernrl.verifier.compat import no_dispatch, no_torch_functions, storage_key
 from kernrl.verifier.plan import CONSTANT_OP, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 
 CUDA = torch.device("cuda", 0)
@@ -306,7 +307,9 @@ class _PassForCuda(TorchFunctionMode):
         if isinstance(data, torch.Tensor):
             return data.to(device=device, dtype=kwargs.get("dtype"))
         if any(True for _ in _tensors(data)):
-            raise Untraceable(VALUE_NEEDED.format(what="a tensor inside torch.tensor([...])") + "; torch.stack keeps it a tensor")
+            raise Untraceable(
+                VALUE_NEEDED.format(what="a tensor inside torch.tensor([...])") + "; torch.stack keeps it a tensor"
+            )
         kwargs.pop("requires_grad", None)
         kwargs.pop("pin_memory", None)
         with no_torch_functions(), no_dispatch():
@@ -340,4 +343,3 @@ class _PassForCuda(TorchFunctionMode):
             tensor = tensor.clone()
             self.recorder.place(tensor, CUDA)
         return tensor
-

@@ -130,6 +130,8 @@ class Answer:
 
     truth: list[Tensor]
     levels: list[ErrorLevel]
+    dtypes: list[torch.dtype]
+    """What eager returns under the policy."""
 
 
 class Reference:
@@ -164,4 +166,4 @@ class Reference:
         with torch.no_grad(), policy_flags(self.inputs.precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
         levels = [error_level(y, e, self.inputs.precision, modelled=m) for (y, m), e in zip(outputs, eager, strict=True)]
-        return Answer(truth, levels)
+        return Answer(truth, levels, [y.dtype for y in eager])

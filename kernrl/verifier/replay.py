@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -105,7 +106,11 @@ class Runner:
     """
 
     def __init__(self, plan: Plan, kernels: Sequence[CompiledKernel], inputs: TaskInputs, arena: Arena, modules: Modules):
-        self.plan, self._kernels, self._arena, self._modules = plan, kernels, arena, modules
+        self._kernels, self._arena, self._modules = kernels, arena, modules
+        # a graph cannot copy from the host, so constants written out in forward are made with the constructor's
+        constants = tuple(n for n in plan.nodes if isinstance(n, AtenNode) and n.op == CONSTANT_OP)
+        nodes = tuple(n for n in plan.nodes if n not in constants) if constants else plan.nodes
+        self.plan = plan = replace(plan, setup=plan.setup + constants, nodes=nodes)
         self._made = {
             ref.storage for node in plan.nodes if isinstance(node, AtenNode) for ref in _fresh(node, plan)
         }  # storages that ATen calls of forward allocate
@@ -115,9 +120,7 @@ class Runner:
         self._place(inputs)
         self.choice = [0] * len(plan.nodes)
         """Variant taken at each node, for launches that have several."""
-        self._launches = [
-            [self._bind(v) for v in node.variants] if isinstance(node, LaunchNode) else None for node in plan.nodes
-        ]
+        self._launches = [self._bind_any(node) if isinstance(node, LaunchNode) else None for node in plan.nodes]
         self._setup = [self._bind(node.variants[0]) if isinstance(node, LaunchNode) else None for node in plan.setup]
         self.authored = [i for i, node in enumerate(plan.nodes) if isinstance(node, LaunchNode)]
         self.computed = [i for i, node in enumerate(plan.nodes) if isinstance(node, AtenNode)]
@@ -142,6 +145,18 @@ class Runner:
         self._static.update({i: (base, offset) for i, offset in zip(temps, places, strict=False)})
         start = self._arena.block.data_ptr()
         self._scratch = [start + p if n else 0 for p, n in zip(places[len(temps) :], scratch, strict=True)]
+
+    def _bind_any(self, node: LaunchNode) -> list[tuple[driver.Launch, list[tuple[Any, TensorRef]]]]:
+        """The node's variants that this GPU can load; like autotuning, it passes over those that ask too much of it."""
+        bound, refused = [], None
+        for variant in node.variants:
+            try:
+                bound.append(self._bind(variant))
+            except driver.CudaError as error:
+                refused = error
+        if not bound and refused:
+            raise refused
+        return bound
 
     def _bind(self, variant: Variant) -> tuple[driver.Launch, list[tuple[Any, TensorRef]]]:
         """A launch, and those of its pointers that are known only once the run has made them."""

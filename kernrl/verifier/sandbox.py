@@ -145,7 +145,12 @@ class Sandbox:
         command = [sys.executable, "-c", _BOOT, json.dumps(config)]
         log = os.memfd_create("zygote", os.MFD_CLOEXEC)
         self._process = subprocess.Popen(
-            command, env=_environment() | self._env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            command,
+            env=_environment() | self._env,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
         )
         theirs.close()
         ours.settimeout(120)
@@ -155,7 +160,9 @@ class Sandbox:
             said = os.pread(log, 1 << 16, 0).decode(errors="replace").strip()
             os.close(log)
             ours.close()
-            raise InfrastructureError(f"the sandbox's fork server does not start: {said.splitlines()[-1] if said else 'no word'}")
+            raise InfrastructureError(
+                f"the sandbox's fork server does not start: {said.splitlines()[-1] if said else 'no word'}"
+            )
         os.close(log)
         ours.settimeout(None)
         self.entered = json.loads(hello)["entered"]

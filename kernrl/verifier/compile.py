@@ -1,0 +1,191 @@
+"""Machine code for a plan's kernels: TTIR text in, cubins out, made by Triton's own pipeline in a sandbox of its own.
+
+`ptxas` and LLVM take almost all of a verdict's CPU time, so kernels are compiled side by side and kept, in memory and on
+disk, under a hash of all that decides the machine code.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kernrl.errors import InfrastructureError
+from kernrl.verifier.plan import KernelSource
+from kernrl.verifier.sandbox import Sandbox, Walls
+from kernrl.verifier.verdict import Rejection, Status
+
+_MEMORY_ENTRIES = 4096
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A cubin and all that is needed to launch it.
+
+    Launch ABI: the cubin's entry `name` takes `parameters` in order, then two 64-bit pointers, global scratch and profile
+    scratch. A launch uses `32 * num_warps` threads in x and `shared_bytes` of dynamic shared memory. Global scratch is
+    `grid x * y * z * global_scratch_bytes` long, aligned to `global_scratch_align`, or null when that is 0; profile
+    scratch is always null.
+    """
+
+    name: str
+    cubin: bytes
+    parameters: tuple[str, ...]
+    """Types of the runtime arguments in order: `*f32` (any pointer, 8 bytes), `i1`, `i32`, `i64`, `f32`, `f64`, …"""
+    shared_bytes: int
+    num_warps: int
+    global_scratch_bytes: int
+    global_scratch_align: int
+    target: str
+
+
+class Compiler:
+    """Compiles kernels; thread-safe. At most `workers` are compiled at once, whoever asks."""
+
+    def __init__(
+        self, workers: int, *, targets: Sequence[str] = ("sm_90",), cache_dir: Path | None = None, require_sandbox: bool = False
+    ) -> None:
+        """`targets` are warmed up at the start; any other architecture works too. `cache_dir` None keeps nothing on disk."""
+        walls = Walls(may_execute=True, memory_bytes=8 << 30, cpu_s=120, file_bytes=256 << 20, require=require_sandbox)
+        # line tables are for profilers, and make cubins three times the size
+        env = {"TRITON_DISABLE_LINE_INFO": "1"}
+        self._sandbox = Sandbox("kernrl.verifier.compile_child", walls=walls, settings={"targets": list(targets)}, env=env)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="compile")
+        self._lock = threading.Lock()
+        self._known: collections.OrderedDict[str, Future[CompiledKernel | Rejection]] = collections.OrderedDict()
+        self._dir = cache_dir
+        self._version = importlib.metadata.version("triton")
+
+    def start(self) -> None:
+        """Warm up now rather than at the first kernel."""
+        self._sandbox.start()
+
+    def compile(
+        self, kernels: Sequence[KernelSource], target: str, timeout_s: float = 60.0
+    ) -> list[CompiledKernel] | Rejection:
+        """Machine code for each kernel, in order; or the first reason why there is none.
+
+        Raises InfrastructureError when the sandbox cannot be started.
+        """
+        deadline = time.monotonic() + timeout_s
+        futures = [self._submit(kernel, target, timeout_s) for kernel in kernels]
+        done: list[CompiledKernel] = []
+        for future in futures:
+            try:
+                result = future.result(timeout=max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                return _too_slow(timeout_s)
+            if isinstance(result, Rejection):
+                return result
+            done.append(result)
+        return done
+
+    def close(self) -> None:
+        """End the sandbox and drop what waits."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._sandbox.close()
+
+    def _submit(self, kernel: KernelSource, target: str, timeout_s: float) -> Future[CompiledKernel | Rejection]:
+        """The future of one kernel; equal kernels share one."""
+        options = {
+            "num_warps": kernel.num_warps,
+            "num_stages": kernel.num_stages,
+            "num_ctas": kernel.num_ctas,
+            **kernel.options,
+        }
+        request = {"ttir": kernel.ttir, "options": options, "target": target}
+        key = hashlib.sha256(json.dumps([_FORMAT, self._version, request], sort_keys=True).encode()).hexdigest()
+        with self._lock:
+            future = self._known.get(key)
+            if future is None or (future.done() and (future.cancelled() or future.exception() is not None)):
+                future = self._pool.submit(self._one, key, request, timeout_s)
+                self._known[key] = future
+                if len(self._known) > _MEMORY_ENTRIES:
+                    self._known.popitem(last=False)
+            self._known.move_to_end(key)
+        return future
+
+    def _one(self, key: str, request: dict[str, object], timeout_s: float) -> CompiledKernel | Rejection:
+        kept = self._load(key)
+        if kept is not None:
+            return kept
+        target = str(request["target"])
+        with self._sandbox.open(timeout_s) as session:
+            session.send(json.dumps(request).encode())
+            header, cubin = session.recv(), None
+            if header is not None:
+                row = json.loads(header)
+                if "reject" in row:
+                    status, reason = row["reject"]
+                    return Rejection(Status(status), reason)
+                cubin = session.recv()
+            if header is None or cubin is None:
+                end = session.end()
+                if end.timed_out or end.code == -24:
+                    # a result for this deadline, not for good
+                    self._forget(key)
+                    return _too_slow(timeout_s)
+                said = f": {end.log.strip().splitlines()[-1][:300]}" if end.log.strip() else ""
+                return Rejection(Status.COMPILE_ERROR, f"Triton's compiler died (exit {end.code}) on this kernel{said}.")
+        compiled = _kernel(row, cubin, target)
+        self._store(key, compiled)
+        return compiled
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._known.pop(key, None)
+
+    def _load(self, key: str) -> CompiledKernel | None:
+        if self._dir is None:
+            return None
+        try:
+            header, cubin = (self._dir / f"{key}.bin").read_bytes().split(b"\n", 1)
+            row = json.loads(header)
+            if hashlib.sha256(cubin).hexdigest() != row.pop("sha"):
+                return None
+            return CompiledKernel(**{**row, "parameters": tuple(row["parameters"])}, cubin=cubin)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def _store(self, key: str, kernel: CompiledKernel) -> None:
+        if self._dir is None:
+            return
+        row = asdict(kernel) | {"sha": hashlib.sha256(kernel.cubin).hexdigest()}
+        del row["cubin"]
+        temporary = self._dir / f".{key}.{os.getpid()}.{threading.get_ident()}"
+        # a cache that cannot be written (a full disk) costs time, not verdicts
+        with contextlib.suppress(OSError):
+            self._dir.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(json.dumps(row).encode() + b"\n" + kernel.cubin)
+            temporary.replace(self._dir / f"{key}.bin")
+
+
+def _kernel(row: dict[str, object], cubin: bytes, target: str) -> CompiledKernel:
+    if row["profile_scratch_bytes"]:
+        raise InfrastructureError("the compiler made an instrumented kernel")
+    return CompiledKernel(
+        name=str(row["name"]),
+        cubin=cubin,
+        parameters=tuple(row["parameters"]),  # pyright: ignore[reportArgumentType]
+        shared_bytes=int(row["shared_bytes"]),  # pyright: ignore[reportArgumentType]
+        num_warps=int(row["num_warps"]),  # pyright: ignore[reportArgumentType]
+        global_scratch_bytes=int(row["global_scratch_bytes"]),  # pyright: ignore[reportArgumentType]
+        global_scratch_align=int(row["global_scratch_align"]),  # pyright: ignore[reportArgumentType]
+        target=target,
+    )
+
+
+def _too_slow(timeout_s: float) -> Rejection:
+    return Rejection(
+        Status.TIMEOUT, f"The kernels did not compile within {timeout_s:g} s: use smaller blocks or fewer unrolled loops."
+    )

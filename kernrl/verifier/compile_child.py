@@ -1,0 +1,96 @@
+"""Inside the compiler's sandbox: TTIR text in, cubin out, by Triton's own pipeline.
+
+The text comes from an untrusted process, so it is parsed here, behind walls, in a process used once; only then does it
+become machine code. Operations that could smuggle in other machine code (inline assembly, foreign symbols) are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from typing import Any
+
+from kernrl.verifier import compat
+from kernrl.verifier.devices import arch_number
+from kernrl.verifier.zygote import Channel
+
+_DIALECTS = frozenset(("tt", "arith", "math", "scf", "cf", "ub", "builtin"))
+_REFUSED_OPS = {
+    "tt.elementwise_inline_asm": "inline assembly is not allowed: write it with tl operations",
+    "tt.print": "tl.device_print is not allowed: remove it",
+    "tt.assert": "tl.device_assert is not allowed: remove it",
+}
+_LIBDEVICE_SYMBOL = re.compile(r"__nv_[a-z0-9_]+")
+
+_WARM_UP = """module {
+  tt.func public @k(%arg0: !tt.ptr<f32>) attributes {noinline = false} {
+    %0 = tt.make_range {end = 128 : i32, start = 0 : i32} : tensor<128xi32>
+    %1 = tt.splat %arg0 : !tt.ptr<f32> -> tensor<128x!tt.ptr<f32>>
+    %2 = tt.addptr %1, %0 : tensor<128x!tt.ptr<f32>>, tensor<128xi32>
+    %3 = tt.load %2 : tensor<128x!tt.ptr<f32>>
+    %4 = math.erf %3 : tensor<128xf32>
+    tt.store %2, %4 : tensor<128x!tt.ptr<f32>>
+    tt.return
+  }
+}
+"""
+
+
+class Refused(ValueError):
+    """TTIR that is well formed and not allowed."""
+
+
+def prepare(settings: dict[str, Any]) -> None:
+    """Once in the zygote: let LLVM initialise itself, and learn ptxas' version, on an example of our own."""
+    for arch in settings["targets"]:
+        compile_text(_WARM_UP, arch, {"num_warps": 4, "num_stages": 1})
+
+
+def handle(channel: Channel) -> None:
+    """Answer one request: a header frame, and the cubin."""
+    request = json.loads(channel.recv() or b"{}")
+    try:
+        header, cubin = compile_text(request["ttir"], request["target"], request["options"])
+    except Refused as error:
+        channel.send(json.dumps({"reject": ["policy", str(error)]}).encode())
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".strip()
+        channel.send(json.dumps({"reject": ["compile_error", said[:1500]]}).encode())
+    else:
+        channel.send(json.dumps(header).encode())
+        channel.send(cubin)
+
+
+def compile_text(ttir: str, arch: str, options: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Compile one TTIR module. Raises Refused, or whatever the pipeline raises."""
+    number = arch_number(arch)
+    target = compat.GPUTarget("cuda", number, 32)
+    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+        file.write(ttir)
+        file.flush()
+        module, backend, parsed = compat.parse_ttir(file.name, target, options)
+    if module.str_nodebug() != ttir:
+        # the plan checks read this text line by line, so it must be exactly what the parser understood
+        raise Refused("the kernel's IR is not in Triton's own notation")
+    for name, symbol in compat.operations(module):
+        if name.split(".")[0] not in _DIALECTS:
+            raise Refused(f"the operation {name} is not allowed in a kernel")
+        if name in _REFUSED_OPS:
+            raise Refused(_REFUSED_OPS[name])
+        if symbol is not None and not _LIBDEVICE_SYMBOL.fullmatch(symbol):
+            raise Refused(f"the external function {symbol[:80]} is not allowed: use tl.math or libdevice")
+    name, parameters = compat.entry(module)
+    cubin, metadata = compat.lower(module, backend, parsed, target)
+    header = {
+        "name": metadata["name"],
+        "parameters": parameters,
+        "shared_bytes": metadata["shared"],
+        "num_warps": metadata["num_warps"],
+        "global_scratch_bytes": metadata["global_scratch_size"],
+        "global_scratch_align": metadata["global_scratch_align"],
+        "profile_scratch_bytes": metadata.get("profile_scratch_size", 0),
+        "tmem_columns": metadata.get("tmem_size") or 0,
+    }
+    assert name == metadata["name"] or name in metadata["name"]
+    return header, cubin
