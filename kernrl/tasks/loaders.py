@@ -105,36 +105,48 @@ def _pick(source: str) -> tuple[str, str | None, int | None]:
     return (match[1], None, int(match[2])) if match else (source, None, None)
 
 
-def _entries(base: str, split: str | None, revision: str | None, columns: Mapping[str, str]) -> Entries:
-    """Say what kind of source `base` is."""
+def read_rows(source: str | Path, *, split: str | None = None, revision: str | None = None) -> Iterator[Row] | None:
+    """The raw rows of a source that is a table or a dataset; None where it is one or more task files.
+
+    Raises:
+        UsageError: There is nothing of that name, or it cannot be read.
+    """
+    base = str(source)
     path = _shipped(SHIPPED[base]) if base in SHIPPED else Path(base)
     if revision and (path.exists() or base in SHIPPED):
         raise UsageError(f"--revision: {base} is not a dataset of the hub.")
     if path.is_file():
-        if path.suffix == ".py":
-            return _python_files([path])
         if path.suffix in TABLES:
-            return _rows(_table(path), columns)
-        raise UsageError(f"{base}: a source is a .py, {', '.join(TABLES)} file or a folder.")
+            return _table(path)
+        if path.suffix != ".py":
+            raise UsageError(f"{base}: a source is a .py, {', '.join(TABLES)} file or a folder.")
+        return None
     if path.is_dir():
-        return _folder(path, split, columns)
+        if (path / "tasks.jsonl").is_file():
+            return _table(path / "tasks.jsonl")
+        is_dataset = any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
+        return _saved_dataset(path, split) if is_dataset else None
     if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not base.startswith("."):
-        return _rows(_hub(base, split, revision), columns)
+        return _hub(base, split, revision)
     raise UsageError(f"{base}: there is no such file or folder, and it is neither a dataset id nor {' nor '.join(SHIPPED)!r}.")
 
 
-def _folder(path: Path, split: str | None, columns: Mapping[str, str]) -> Entries:
-    if (path / "tasks.jsonl").is_file():
-        return _rows(_table(path / "tasks.jsonl"), columns)
-    if any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
-        return _rows(_saved_dataset(path, split), columns)
+def _entries(base: str, split: str | None, revision: str | None, columns: Mapping[str, str]) -> Entries:
+    rows = read_rows(base, split=split, revision=revision)
+    return _rows(rows, columns) if rows is not None else _python_files(_task_files(Path(base)))
+
+
+def _task_files(path: Path) -> list[Path]:
+    """The task files of a folder in KernelBench's layout, or the one file."""
+    if path.is_file():
+        return [path]
     # a clone of KernelBench keeps its levels one folder down
     root = path / "KernelBench" if (path / "KernelBench").is_dir() else path
     levels = sorted(folder for folder in root.glob("level*") if folder.is_dir())
     files = [file for folder in levels or [root] for file in sorted(folder.glob("*.py"), key=_problem_number)]
     if not files:
         raise UsageError(f"{path}: the folder holds no task: no tasks.jsonl, no dataset, no .py file, no level*/ folder.")
-    return _python_files(files)
+    return files
 
 
 def _problem_number(file: Path) -> tuple[int, str]:
