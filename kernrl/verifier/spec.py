@@ -12,20 +12,11 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 from kernrl.verifier.forward import record_forward
 from kernrl.verifier.plan import Arg, Plan, Special, TensorSpec, TraceSpec
+from kernrl.verifier.precision import COMPUTE_DTYPE, cast_dtype
 from kernrl.verifier.recorder import Recorder, Untraceable, dtype_name
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 T = TypeVar("T")
-
-
-def policy_dtype(dtype: torch.dtype, precision: str) -> torch.dtype:
-    """The dtype a parameter or input of `dtype` takes under a precision policy.
-
-    fp32 and tf32 leave it as the task wrote it (they differ in how a GPU multiplies); bf16 and fp16 cast floating tensors.
-    """
-    return _HALF.get(precision, dtype) if dtype.is_floating_point else dtype
 
 
 def spec_of(task: Task, input_set: InputSet, precision: str, target: str) -> TraceSpec:
@@ -33,8 +24,8 @@ def spec_of(task: Task, input_set: InputSet, precision: str, target: str) -> Tra
 
     Raises UsageError when the task's source does not run, or its inputs are of a kind that no sandbox can be told.
     """
-    if precision not in PRECISIONS:
-        raise UsageError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}.")
+    if precision not in COMPUTE_DTYPE:
+        raise UsageError(f"precision {precision!r} is none of {', '.join(COMPUTE_DTYPE)}.")
     return _spec(task.id, task.pytorch_code, input_set.name, tuple(sorted(input_set.constants.items())), precision, target)
 
 
@@ -100,7 +91,7 @@ def _without_memory(make: Callable[[], T]) -> T:
 
 
 def _tensor_spec(tensor: torch.Tensor, precision: str) -> TensorSpec:
-    return TensorSpec(dtype_name(policy_dtype(tensor.dtype, precision)), tuple(tensor.shape), tuple(tensor.stride()))
+    return TensorSpec(dtype_name(cast_dtype(tensor.dtype, precision)), tuple(tensor.shape), tuple(tensor.stride()))
 
 
 def _arg(value: Any, precision: str, task_id: str) -> Arg:
