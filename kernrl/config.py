@@ -82,9 +82,9 @@ class GenerateConfig(Config):
     level: int = Field(2, ge=1, le=2, description="1: single ops. 2: fusions of two to eight ops.")
     count: int = Field(1000, ge=1, description="How many tasks.")
     seed: int = Field(0, ge=0, description="The same seed gives the same tasks on any machine.")
-    split: str | None = Field(None, description="Only compositions of this split: train, validation or heldout.")
+    split: Literal["train", "validation", "heldout"] | None = Field(None, description="Only compositions of this split.")
     workers: int | None = Field(None, ge=1, description="Processes; by default one a core.")
-    max_bytes: int = Field(2**30, ge=2**20, description="Most memory the tensors of one task may take at full size.")
+    max_bytes: int = Field(2**31, ge=2**20, description="Most memory eager PyTorch may hold at once for a task at full size.")
 
 
 class SftConfig(Config):

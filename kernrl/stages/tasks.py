@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,9 @@ from kernrl.tasks.task import Task
 
 SIDE_BY_SIDE_COLUMNS = 120
 """Width of a terminal, in characters, from which two sources fit next to each other."""
+
+MOST_ROWS = 30
+"""Longest table of counts shown to a person."""
 
 
 def load(config: SourceConfig) -> LoadedTasks:
@@ -52,7 +56,7 @@ def generate(config: GenerateConfig) -> Result:
         count=config.count,
         seed=config.seed,
         split=config.split,
-        workers=config.workers,
+        workers=config.workers or len(os.sched_getaffinity(0)),
         max_bytes=config.max_bytes,
     )
     path = folder / "tasks.jsonl"
@@ -175,8 +179,10 @@ def _table(*columns: str) -> Table:
 def _count_table(name: str, counter: Counter[str]) -> Table:
     table = _table(name, "count", "share")
     total = sum(counter.values())
-    for value, count in counter.most_common():
+    for value, count in counter.most_common(MOST_ROWS):
         table.add_row(value, str(count), f"{count / total:.1%}")
+    if len(counter) > MOST_ROWS:
+        table.add_row(f"and {len(counter) - MOST_ROWS} more; --json has them", "", "")
     return table
 
 
