@@ -123,6 +123,115 @@ class SftConfig(Config):
     resume: bool = Field(False, description="Go on from the newest checkpoint in --output.")
 
 
+class ImproveConfig(Config):
+    """What best-of-n, reinforce and reward-weighted share: a model, tasks, sampling, a verifier and a reward."""
+
+    output: Path = Field(description="Folder of the run; made, or gone on with under --resume.")
+    model: str = Field(description="A model folder, such as one that `kernrl sft` wrote, or a hub id.")
+    revision: str | None = Field(None, description="Commit or tag of a hub model or dataset.")
+    tasks: str = Field("generated", description="'generated' for train compositions made here, or a source of tasks.")
+    split: str | None = Field(None, description="Only this split of the tasks; generated ones are of 'train'.")
+    map: tuple[str, ...] = Field((), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")
+    limit: int | None = Field(None, ge=1, description="At most this many tasks; 2000 when they are generated.")
+    prompt: Literal["nano", "chat"] | None = Field(None, description="How tasks are put to the model; by the model if not set.")
+    samples: int = Field(8, ge=1, description="Rollouts a task.")
+    temperature: float = Field(1.0, gt=0, description="Of sampling, and of every log-prob in the loss.")
+    max_tokens: int = Field(2048, ge=1, description="Longest rollout.")
+    sampling_batch: int = Field(256, ge=1, description="Rollouts decoded at once.")
+    reward: Literal["hierarchical", "best-of-n", "milestones", "log-speed"] = Field(
+        "hierarchical", description="Preset that turns a verdict into a reward."
+    )
+    baseline: str | None = Field(None, description="Baseline whose speedup is rewarded; by default the first that is timed.")
+    speed_cap: float = Field(3.0, gt=0, description="Speedup beyond which a reward rises no more.")
+    authored_share: bool = Field(False, description="Scale the speed reward by the share of time in the candidate's kernels.")
+    learning_rate: float = Field(1e-5, gt=0, description="AdamW's rate.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
+    row_tokens: int | None = Field(
+        None, ge=16, description="Tokens of a packed row, the unit of a forward pass: 16384 on a GPU and 4096 on a CPU."
+    )
+    lora: bool = Field(False, description="Train LoRA adapters in place of the weights (extra 'lora').")
+    lora_rank: int = Field(16, ge=1, description="Rank of the adapters.")
+    gradient_checkpointing: bool = Field(False, description="Recompute activations: less memory, a third more time.")
+    gpu_hour_price: float | None = Field(None, ge=0, description="Price of a GPU-hour, for the cost shown beside the time.")
+    seed: int = Field(0, ge=0, description="Of tasks, sampling and shuffles.")
+    workers: int | None = Field(None, ge=1, description="Processes that make tasks; by default one a core.")
+    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = Field("none", description="Tracker, besides metrics.jsonl.")
+    resume: bool = Field(False, description="Go on from the newest checkpoint in --output.")
+    verifier: VerifierConfig = VerifierConfig()
+
+
+class ReinforceConfig(ImproveConfig):
+    """`kernrl reinforce`."""
+
+    steps: int = Field(100, ge=1, description="Steps: each samples, verifies and updates once.")
+    tasks_per_step: int = Field(16, ge=1, description="Groups a step.")
+    turns: int = Field(1, ge=1, description="Tries a rollout has; the verdict's reason goes back to the model between them.")
+    gamma: float = Field(0.4, ge=0, le=1, description="How much a turn earns of what the next one earns.")
+    advantage: Literal["loo", "group", "batch", "none"] = Field(
+        "loo", description="Baseline: mean of the others, standardised in the group or the batch, or none."
+    )
+    loss: Literal["reinforce", "grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "gspo"] = Field(
+        "reinforce", description="Policy loss."
+    )
+    epsilon_low: float = Field(0.2, gt=0, description="Clip: how far the ratio may fall below 1.")
+    epsilon_high: float | None = Field(None, gt=0, description="Clip: how far it may rise above 1; as far by default.")
+    delta: float | None = Field(None, gt=1, description="Dual clip: bound of the ratio where the advantage is negative.")
+    beta: float = Field(0.0, ge=0, description="Weight of the KL to the starting model; 0 loads no second model.")
+    kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="Estimator of that KL.")
+    correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = Field(
+        "token_truncate", description="Importance weights for the difference between sampler and trainer."
+    )
+    correction_max: float = Field(2.0, gt=1, description="Where those weights are cut, or masked.")
+    entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
+    epochs: int = Field(1, ge=1, description="Passes over a step's rollouts.")
+    updates_per_epoch: int = Field(1, ge=1, description="Optimizer steps a pass.")
+    constant_groups: Literal["drop", "keep", "refill"] = Field(
+        "drop", description="Groups in which all rewards are equal: leave out, keep, or replace by other tasks."
+    )
+    curriculum: bool = Field(False, description="Draw tasks that succeed half of the time more often than the rest.")
+    save_every: int = Field(1, ge=1, description="Steps between checkpoints: how much a kill can lose.")
+
+
+class FinetuneOnSamplesConfig(ImproveConfig):
+    """What best-of-n and reward-weighted share besides: supervised steps on what was sampled."""
+
+    epochs: float = Field(2.0, gt=0, description="Passes over the rollouts that are learnt.")
+    rows_per_step: int = Field(1, ge=1, description="Packed rows an optimizer step.")
+    warmup_ratio: float = Field(0.03, ge=0, lt=1, description="Share of the steps in which the rate rises.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's decay of matrices.")
+
+
+class BestOfNConfig(FinetuneOnSamplesConfig):
+    """`kernrl best-of-n`."""
+
+    samples: int = Field(10, ge=1, description="Rollouts a task.")
+    keep: int = Field(3, ge=1, description="Most distinct candidates of a task that are learnt, the best first.")
+    threshold: float = Field(0.5, description="Least reward of a candidate that is learnt.")
+    rounds: int = Field(1, ge=1, description="Rounds of sampling and fine-tuning, each on tasks of its own.")
+    tasks_per_round: int = Field(256, ge=1, description="Tasks a round.")
+
+
+class RewardWeightedConfig(FinetuneOnSamplesConfig):
+    """`kernrl reward-weighted`."""
+
+    samples: int = Field(4, ge=1, description="Rollouts a task.")
+    weighting: Literal["reward", "exp"] = Field(
+        "reward", description="Weight of a rollout: its reward, or exp((reward - best of its group) / --weight-temperature)."
+    )
+    weight_temperature: float = Field(0.2, gt=0, description="How fast the exponential weight falls with the reward.")
+
+
+class SamplesConfig(Config):
+    """`kernrl samples`."""
+
+    run: Path = Field(description="Folder of a run.", json_schema_extra=ARGUMENT)
+    step: int | None = Field(None, ge=1, description="Only this step (or round).")
+    task: str | None = Field(None, description="Only this task.")
+    status: str | None = Field(None, description="Only candidates with this status, such as 'correct' or 'wrong'.")
+    show: str | None = Field(None, description="Show the candidate with this id whole, or 'best' for the best of those listed.")
+    limit: int = Field(20, ge=1, description="At most this many, the best first.")
+
+
 def load_config(cls: type[ConfigT], files: Sequence[Path] = (), flags: Mapping[str, Any] | None = None) -> ConfigT:
     """Resolve a config: defaults, then TOML files from left to right, then flags.
 
