@@ -52,12 +52,13 @@ class Draw:
 def schedule(task: Task, seed: int, regimes: Sequence[str] | None = None, *, big: bool = False) -> tuple[Draw, ...]:
     """The draws a candidate is judged on, cheap ones first.
 
-    Small and ragged sets take every regime between them; the full set takes the task's own and one more. A task of one
-    set takes all its regimes there. `regimes` narrows the choice (a test of what each regime is worth).
+    Small and ragged sets take every regime between them; the full set takes the task's own and `normal`. A task of one
+    set takes all its regimes there. Timed calls run on what `refresh` draws, `normal` too, so that no timed input is of a
+    kind that was not judged at full size. `regimes` narrows the choice (a test of what each regime is worth).
     """
     names = [s.name for s in task.input_sets]
     if names == [FULL]:
-        plan = {FULL: [NOMINAL, "offset", "small"] if big else [NOMINAL, "normal", "offset", "large", "small", "one_hot"]}
+        plan = {FULL: [NOMINAL, "normal", "offset", "small"] if big else [NOMINAL, "normal", "offset", "large", "small", "one_hot"]}
     else:
         cheap = {
             0: [NOMINAL, "normal", "offset", "small", "one_hot"],
@@ -66,7 +67,7 @@ def schedule(task: Task, seed: int, regimes: Sequence[str] | None = None, *, big
         others = [name for name in names if name != FULL]
         plan = {name: cheap[i % 2] if len(others) > 1 else cheap[0] + cheap[1][1:4] for i, name in enumerate(others)}
         if FULL in names:
-            plan[FULL] = [NOMINAL, "offset"]
+            plan[FULL] = [NOMINAL, "normal"]
     pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]
     return tuple(Draw(name, regime, (seed + 7919 * i) % (1 << 63)) for i, (name, regime) in enumerate(pairs))
 
