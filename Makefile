@@ -13,7 +13,7 @@ quickstart: $(VENV)/.installed  ## set up, and see kernrl at work on this machin
 	bash scripts/quickstart.sh $(BIN)/kernrl
 
 test: $(VENV)/.installed-dev  ## set up, and run the tests
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not gpu"
 
 lint: $(VENV)/.installed-dev  ## set up, and run ruff and pyright
 	$(BIN)/ruff check

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-import sys
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ class Output:
             print(view)
         else:
             console.out.print(view)
-        sys.stdout.flush()
+        print(end="", flush=True)  # unlike sys.stdout.flush(), does nothing where stdout is closed
 
 
 def command(group: typer.Typer, config_class: type[Config]) -> Callable[[Callable[[Any], Result]], Callable[..., Output]]:
