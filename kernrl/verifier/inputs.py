@@ -58,7 +58,9 @@ def schedule(task: Task, seed: int, regimes: Sequence[str] | None = None, *, big
     """
     names = [s.name for s in task.input_sets]
     if names == [FULL]:
-        plan = {FULL: [NOMINAL, "normal", "offset", "small"] if big else [NOMINAL, "normal", "offset", "large", "small", "one_hot"]}
+        plan = {
+            FULL: [NOMINAL, "normal", "offset", "small"] if big else [NOMINAL, "normal", "offset", "large", "small", "one_hot"]
+        }
     else:
         cheap = {
             0: [NOMINAL, "normal", "offset", "small", "one_hot"],
