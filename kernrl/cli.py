@@ -24,7 +24,19 @@ import typer
 
 from kernrl import __version__
 from kernrl.command import Output, command
-from kernrl.config import CheckConfig, DoctorConfig, GenerateConfig, ListConfig, SftConfig, ShowConfig, StatsConfig
+from kernrl.config import (
+    BestOfNConfig,
+    CheckConfig,
+    DoctorConfig,
+    GenerateConfig,
+    ListConfig,
+    ReinforceConfig,
+    RewardWeightedConfig,
+    SamplesConfig,
+    SftConfig,
+    ShowConfig,
+    StatsConfig,
+)
 from kernrl.console import Result
 from kernrl.errors import KernrlError
 
@@ -108,6 +120,38 @@ def doctor(config: DoctorConfig) -> Result:
 def sft(config: SftConfig) -> Result:
     """Teach a model to write kernels from worked pairs."""
     from kernrl.stages.sft import run
+
+    return run(config)
+
+
+@command(app, BestOfNConfig)
+def best_of_n(config: BestOfNConfig) -> Result:
+    """Sample, verify, and fine-tune on the best."""
+    from kernrl.stages.best_of_n import run
+
+    return run(config)
+
+
+@command(app, ReinforceConfig)
+def reinforce(config: ReinforceConfig) -> Result:
+    """Policy gradient with verified reward."""
+    from kernrl.stages.reinforce import run
+
+    return run(config)
+
+
+@command(app, RewardWeightedConfig)
+def reward_weighted(config: RewardWeightedConfig) -> Result:
+    """Sample once, verify, and fine-tune with the reward as weight."""
+    from kernrl.stages.reward_weighted import run
+
+    return run(config)
+
+
+@command(app, SamplesConfig)
+def samples(config: SamplesConfig) -> Result:
+    """Browse a run's candidates and their verdicts."""
+    from kernrl.stages.samples import run
 
     return run(config)
 

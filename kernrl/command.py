@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from pydantic.fields import FieldInfo
@@ -43,7 +43,8 @@ class Output:
 
 
 def command(group: typer.Typer, config_class: type[Config]) -> Callable[[Callable[[Any], Result]], Callable[..., Output]]:
-    """Decorate a function from a config to a Result as a command of `group`, named after the function (`list_` is `list`).
+    """Decorate a function from a config to a Result as a command of `group`, named after the function (`list_` is
+    `list`, `best_of_n` is `best-of-n`).
 
     The command resolves the config, stops there under `--dry-run`, and returns the function's Result for the CLI to print.
     """
@@ -64,7 +65,7 @@ def command(group: typer.Typer, config_class: type[Config]) -> Callable[[Callabl
         # typer reads both: the signature for the options, the annotations for forward references
         invoke.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         invoke.__annotations__ = {}
-        group.command(stage.__name__.strip("_"))(invoke)
+        group.command(stage.__name__.strip("_").replace("_", "-"))(invoke)
         return invoke
 
     return decorate
@@ -101,7 +102,10 @@ def _typer_type(kind: Any) -> Any:
     arguments = typing.get_args(kind)
     if type(None) in arguments:
         return typing.Union[tuple(a for a in arguments if a is not type(None))]  # noqa: UP007
-    return list[arguments[0]] if typing.get_origin(kind) is tuple else kind
+    if typing.get_origin(kind) is not tuple:
+        return kind
+    # typer knows no list of choices: the config checks them
+    return list[str if typing.get_origin(arguments[0]) is Literal else arguments[0]]
 
 
 def _help(field: FieldInfo) -> str:

@@ -1,0 +1,55 @@
+"""Rollouts as rows of tokens for the policy loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernrl.policy.packing import Example, PackedDataset, PackedRow
+
+
+@dataclass(slots=True)
+class LossRow:
+    """A packed row of rollouts with what the loss needs of each position. N = tokens of the row.
+
+    Position t holds what is known of the token that follows it, as in `PackedRow`; `row.weights` are the advantages.
+    """
+
+    row: PackedRow
+    max_seqlen: int
+    """Bound on the row's document lengths, in tokens."""
+    rollout_logprobs: Tensor | None
+    """float32 [N]: log-probs noted while sampling; None where the engine gives none."""
+    old_logprobs: Tensor | None = None
+    """float32 [N]: under the policy before this batch's first update; None where there is only one update."""
+    ref_logprobs: Tensor | None = None
+    """float32 [N]: under the reference model."""
+
+    @property
+    def mask(self) -> Tensor:
+        """bool [N]: positions whose next token was sampled."""
+        return self.row.targets >= 0
+
+
+def pack_rollouts(
+    examples: Sequence[Example], logprobs: Sequence[Sequence[float] | None], *, row_tokens: int, pad_id: int
+) -> Iterator[LossRow]:
+    """Lay rollouts end to end in rows of `row_tokens`, in the order given.
+
+    Args:
+        examples: prompt and sampled tokens, with the advantage as weight; none longer than `row_tokens`.
+        logprobs: of the sampled tokens of each example.
+    """
+    data = PackedDataset(examples, row_tokens, pad_id, seed=None)
+    for members in data.epoch_rows(0):
+        row = data.pack(members)
+        noted = [logprobs[m] for m in members]
+        rollout_logprobs = None
+        if all(values is not None for values in noted):
+            rollout_logprobs = torch.zeros(row_tokens)
+            # a row's targets are its members' completions, one after the other
+            rollout_logprobs[row.targets >= 0] = torch.tensor([x for values in noted for x in values or ()])
+        yield LossRow(row, data.max_seqlen, rollout_logprobs)

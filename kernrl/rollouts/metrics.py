@@ -1,0 +1,84 @@
+"""A step in numbers: how good its attempts were, and whether anything smells of a reward being gamed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from kernrl.rollouts.collect import Attempt, Collected
+from kernrl.rollouts.reward import UNKNOWN
+from kernrl.verifier.verdict import Status, Verdict
+
+SUSPICIOUS_SPEEDUP_X = 10.0
+"""A fusion rarely gains more; what does is looked at by a person."""
+
+POLICY_ALARM = 0.1
+"""Share of attempts refused as against the rules from which a step is worth a look."""
+
+LENGTH_DRIFT_ALARM = 0.5
+"""Relative change of the mean length since the run's first step from which a step is worth a look."""
+
+
+def fast_1(verdict: Verdict, baseline: str | None = None) -> bool:
+    """Correct, and faster than the baseline (the first timed, unless named) by more than the noise."""
+    timed = verdict.timing.speedups_x if verdict.timing else {}
+    speedup = timed.get(baseline) if baseline else next(iter(timed.values()), None)
+    return verdict.correct and speedup is not None and speedup.significant and speedup.value > 1.0
+
+
+def speed_geomean_x(verdicts: Sequence[Verdict]) -> float | None:
+    """Geometric mean of the first baseline's speedups over the correct and timed; None where there are none."""
+    logs = [math.log(next(iter(v.timing.speedups_x.values())).value) for v in verdicts if v.correct and v.timing]
+    return math.exp(fmean(logs)) if logs else None
+
+
+def step_metrics(collected: Collected, first_length: float | None = None) -> dict[str, Any]:
+    """What one step's attempts came to.
+
+    Args:
+        first_length: mean length in tokens of the run's first step, against which drift is measured.
+
+    Returns:
+        `reward`, `correct`, `fast_1` and `truncated` as means over the attempts that could be judged; `speed_geomean_x`;
+        lengths in tokens; `statuses`; `unknown`, how many could not be judged; and `alarms`, sentences for a person.
+    """
+    attempts = collected.attempts
+    judged = [a for a in attempts if a.verdict.status not in UNKNOWN]
+    verdicts = [a.verdict for a in judged]
+    lengths = [len(a.rollout.token_ids) for a in attempts]
+    length = fmean(lengths) if lengths else 0.0
+    return {
+        "attempts": len(attempts),
+        "unknown": len(attempts) - len(judged),
+        "reward": _mean([a.reward.value for a in judged if a.reward]),
+        "correct": _mean([v.correct for v in verdicts]),
+        "fast_1": _mean([fast_1(v) for v in verdicts]),
+        "speed_geomean_x": speed_geomean_x(verdicts),
+        "length": length,
+        "longest": max(lengths, default=0),
+        "truncated": _mean([a.rollout.finish == "length" for a in attempts]),
+        "duplicates": _mean([a.repeated for a in attempts]),
+        "statuses": dict(Counter(str(a.verdict.status) for a in attempts)),
+        "alarms": alarms(judged, length, first_length),
+    }
+
+
+def alarms(judged: Sequence[Attempt], length: float, first_length: float | None) -> list[str]:
+    """What a person should look at: rules broken, speedups too good to be true, and lengths that run away."""
+    found = []
+    refused = _mean([a.verdict.status in (Status.POLICY, Status.DECOY) for a in judged]) or 0.0
+    if refused >= POLICY_ALARM:
+        found.append(f"{refused:.0%} of the attempts broke the rules")
+    speedups = [s.value for a in judged if a.verdict.correct and (s := a.verdict.speedup()) is not None]
+    if speedups and max(speedups) >= SUSPICIOUS_SPEEDUP_X:
+        found.append(f"a speedup of {max(speedups):.0f}x was measured")
+    if first_length and abs(length / first_length - 1) >= LENGTH_DRIFT_ALARM:
+        found.append(f"replies are {length / first_length:.1f} times as long as in the first step")
+    return found
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

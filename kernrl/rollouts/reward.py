@@ -1,0 +1,90 @@
+"""What a verdict is worth: pure functions of it, and of nothing else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from kernrl.verifier.verdict import Speedup, Status, Verdict
+
+Preset = Literal["hierarchical", "best-of-n", "milestones", "log-speed"]
+
+UNKNOWN = (Status.INFRA_ERROR, Status.NEEDS_GPU)
+"""Nothing was learnt about the candidate: no reward, and no part in any loss."""
+
+NO_PROGRAM = (Status.NO_CODE, Status.SYNTAX_ERROR)
+
+MILESTONE_MARGIN_X = 1.05
+"""How much faster than a baseline counts as a milestone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A reward and how it came about."""
+
+    value: float
+    parts: dict[str, float]
+    """What `value` was made of."""
+
+
+def reward(
+    verdict: Verdict,
+    preset: Preset = "hierarchical",
+    *,
+    baseline: str | None = None,
+    cap_x: float = 3.0,
+    authored_share: bool = False,
+) -> Reward | None:
+    """The reward of a verdict; None where nothing is known about the candidate.
+
+    With c = 1 for a correct candidate and 0 otherwise, and s its speedup, at most `cap_x` and 1 where the difference is
+    within the noise:
+
+    - `hierarchical`: syntax · (0.7 c + 0.3 s / cap_x · c), between 0 and 1.
+    - `best-of-n`: c + 0.3 s · c.
+    - `milestones`: −1 for a wrong one, 1 for a correct one, 2 when it is 5 % faster than eager, 3 when also 5 % faster than
+      torch.compile (CUDA Agent, arXiv 2602.24286).
+    - `log-speed`: c · max(0.1, 1 + ln s): twice as fast is worth as much more as half as fast is worth less, and a slow
+      correct candidate still beats a wrong one.
+
+    Args:
+        baseline: which speedup s is; by default the first that was timed.
+        cap_x: a speedup beyond this is worth no more, so that one outlier does not rule a group.
+        authored_share: multiply what speed adds to correctness by the share of the device time spent in the candidate's
+            own Triton kernels, so that wrapping library calls does not pay.
+    """
+    if verdict.status in UNKNOWN:
+        return None
+    correct = float(verdict.correct)
+    syntax = float(verdict.status not in NO_PROGRAM)
+    speed_x = min(_speed_x(verdict, baseline), cap_x) if verdict.correct else 0.0
+    share = 1.0 - verdict.timing.unfused_share if authored_share and verdict.timing else 1.0
+    parts = {"syntax": syntax, "correct": correct, "speed_x": speed_x, "share": share}
+    if preset == "hierarchical":
+        value = syntax * (0.7 * correct + 0.3 * share * speed_x / cap_x)
+    elif preset == "best-of-n":
+        value = correct + 0.3 * share * speed_x
+    elif preset == "milestones":
+        value = 1.0 + share * _milestones(verdict) if verdict.correct else -1.0
+    else:
+        value = correct * max(0.1, 1.0 + share * math.log(max(speed_x, 1e-3)))
+    return Reward(value, parts)
+
+
+def _speed_x(verdict: Verdict, baseline: str | None) -> float:
+    """The speedup that counts: 1 where it was not timed, or cannot be told from the noise."""
+    timed = verdict.timing.speedups_x if verdict.timing else {}
+    found = timed.get(baseline) if baseline else next(iter(timed.values()), None)
+    return found.value if found and found.significant else 1.0
+
+
+def _milestones(verdict: Verdict) -> int:
+    eager, compiled = verdict.speedup("eager"), verdict.speedup("compile")
+    if not _clearly_faster(eager):
+        return 0
+    return 2 if _clearly_faster(compiled) else 1
+
+
+def _clearly_faster(speedup: Speedup | None) -> bool:
+    return speedup is not None and speedup.significant and speedup.value >= MILESTONE_MARGIN_X

@@ -1,0 +1,228 @@
+"""What best-of-n, reinforce and reward-weighted set up alike: a policy that samples, a verifier that judges, a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from transformers import PreTrainedTokenizerBase, set_seed
+
+from kernrl.config import ImproveConfig
+from kernrl.console import log
+from kernrl.errors import RunError, UsageError
+from kernrl.policy.load import Policy, add_lora, load_policy
+from kernrl.policy.nano import END, USER, VOCAB_SIZE
+from kernrl.policy.pairs import PromptStyle
+from kernrl.rollouts.collect import Attempt, Collector, Verifier
+from kernrl.rollouts.engine import Sampling
+from kernrl.rollouts.generate_engine import GenerateEngine
+from kernrl.rollouts.metrics import fast_1
+from kernrl.rollouts.reward import UNKNOWN, Reward, reward
+from kernrl.stages.run import RunDirectory, read_lines
+from kernrl.tasks.generate import generate_tasks
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.rows import parse_columns
+from kernrl.tasks.task import Task
+from kernrl.verifier.verdict import Verdict
+
+GENERATED_TASKS = 2000
+"""Train compositions made when no source of tasks is named."""
+
+
+@dataclass
+class Bench:
+    """All that an improvement stage works with."""
+
+    accelerator: Accelerator
+    directory: RunDirectory
+    policy: Policy
+    tasks: list[Task]
+    collector: Collector
+    checkpoint: Path | None
+    """Where to go on from."""
+    row_tokens: int
+
+    @property
+    def pad_id(self) -> int:
+        pad: Any = self.policy.tokenizer.pad_token_id
+        return pad
+
+    @property
+    def loss_dtype(self) -> torch.dtype:
+        """Of hidden states and head weight in the losses."""
+        return torch.bfloat16 if self.accelerator.mixed_precision == "bf16" else self.policy.head_weight.dtype
+
+    def fits(self, attempt: Attempt) -> bool:
+        """Whether prompt and rollout fit a packed row; what does not is never cut."""
+        return 0 < len(attempt.rollout.token_ids) <= self.row_tokens - len(attempt.prompt_ids)
+
+    def record(self, metrics: dict[str, Any], step: int) -> None:
+        """One line of `metrics.jsonl`, and of the tracker."""
+        self.directory.log(**metrics)
+        self.accelerator.log({k: v for k, v in flat(metrics).items() if isinstance(v, int | float)}, step=step)
+
+
+@contextmanager
+def workbench(config: ImproveConfig, turns: int = 1) -> Iterator[Bench]:
+    """Open the run and everything in it; a step's judged attempts are written down the moment they are known."""
+    mixed = "bf16" if torch.cuda.is_available() else "no"
+    accelerator = Accelerator(mixed_precision=mixed, log_with=None if config.report_to == "none" else config.report_to)
+    if accelerator.num_processes > 1:
+        raise UsageError("This stage runs in one process: start it without a launcher.")
+    set_seed(config.seed)
+    on_gpu = accelerator.device.type == "cuda"
+    tasks = read_tasks(config)
+    directory = RunDirectory.open(config.output, config, resume=config.resume)
+    checkpoint = directory.latest() if config.resume else None
+    policy = read_policy(config, checkpoint)
+    policy.model.to(accelerator.device)  # pyright: ignore[reportArgumentType]
+    accelerator.init_trackers("kernrl", config.model_dump(mode="json"))
+
+    # decoding reads every weight for every token: half the bytes, where the trained weights are float32
+    dtype = torch.bfloat16 if on_gpu and not config.lora else None
+    engine = GenerateEngine(policy, batch_size=config.sampling_batch, dtype=dtype)
+    with closing(engine), open_verifier(config) as verifier:
+        collector = Collector(
+            engine,
+            policy.tokenizer,
+            verifier,
+            reward_of(config),
+            Sampling(config.samples, config.max_tokens, config.temperature, stop_ids=stop_ids(policy)),
+            style=config.prompt or prompt_style(policy.tokenizer),
+            precision=config.verifier.precision,
+            turns=turns,
+            known=known_verdicts(directory),
+        )
+        yield Bench(
+            accelerator, directory, policy, tasks, collector, checkpoint, config.row_tokens or (16_384 if on_gpu else 4_096)
+        )
+    accelerator.end_training()
+
+
+def open_verifier(config: ImproveConfig) -> AbstractContextManager[Verifier]:
+    """The verifier that the run's rewards come from."""
+    from kernrl.verifier.hardened import HardenedVerifier
+
+    return HardenedVerifier(config.verifier)
+
+
+def read_tasks(config: ImproveConfig) -> list[Task]:
+    """The tasks to learn on."""
+    if config.tasks == "generated":
+        split = config.split or "train"
+        count = config.limit or GENERATED_TASKS
+        return list(generate_tasks(level=2, count=count, seed=config.seed, split=split, workers=config.workers))
+    loaded = load_tasks(config.tasks, split=config.split, columns=parse_columns(config.map), limit=config.limit)
+    for problem in loaded.problems:
+        log.print(f"Skipped: {problem}", markup=False, highlight=False, soft_wrap=True)
+    return list(loaded.tasks)
+
+
+def read_policy(config: ImproveConfig, checkpoint: Path | None) -> Policy:
+    """The model at step 0, or as the checkpoint left it."""
+    dtype = "bf16" if config.lora and torch.cuda.is_available() else "fp32"
+    source = str(checkpoint) if checkpoint and not config.lora else config.model
+    policy = load_policy(source, dtype=dtype, revision=config.revision if source == config.model else None)
+    if config.lora:
+        adapted = add_lora(policy.model, rank=config.lora_rank, alpha=2 * config.lora_rank, checkpoint=checkpoint)
+        policy = Policy(adapted, policy.tokenizer)
+    if config.gradient_checkpointing:
+        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+    return policy
+
+
+def prompt_style(tokenizer: PreTrainedTokenizerBase) -> PromptStyle:
+    """nano is asked in its own short form, every other model in chat."""
+    vocabulary = tokenizer.get_vocab()
+    return "nano" if len(vocabulary) <= VOCAB_SIZE and USER in vocabulary and END in vocabulary else "chat"
+
+
+def stop_ids(policy: Policy) -> tuple[int, ...]:
+    """The tokens that end a reply: the tokenizer's end token, and what the model's generation settings add."""
+    settings: Any = policy.model.generation_config
+    more = settings.eos_token_id if settings is not None else None
+    ids = {policy.tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])}
+    return tuple(sorted(i for i in ids if isinstance(i, int)))
+
+
+def reward_of(config: ImproveConfig) -> Callable[[Verdict], Reward | None]:
+    """The configured preset, as a function of a verdict alone."""
+
+    def worth(verdict: Verdict) -> Reward | None:
+        return reward(
+            verdict,
+            config.reward,
+            baseline=config.baseline,
+            cap_x=config.speed_cap,
+            authored_share=config.authored_share,
+        )
+
+    return worth
+
+
+def sample_row(attempt: Attempt, step: int) -> dict[str, Any]:
+    """One line of `samples.jsonl`."""
+    return {
+        "id": f"{step}-{attempt.group}-{attempt.member}-{attempt.turn}",
+        "step": step,
+        "task": attempt.task.id,
+        "group": attempt.group,
+        "member": attempt.member,
+        "turn": attempt.turn,
+        "version": attempt.rollout.version,
+        "finish": attempt.rollout.finish,
+        "tokens": len(attempt.rollout.token_ids),
+        "text": attempt.text,
+        "key": attempt.key,
+        "repeated": attempt.repeated,
+        "reward": attempt.reward.value if attempt.reward else None,
+        "reward_parts": attempt.reward.parts if attempt.reward else None,
+        "verdict": attempt.verdict.to_json(),
+    }
+
+
+def known_verdicts(directory: RunDirectory) -> dict[tuple[str, str], Verdict]:
+    """What the run has verified already, so that a step that is run again verifies nothing twice."""
+    verdicts = ((row, Verdict.from_json(row["verdict"])) for row in read_lines(directory.path / "samples.jsonl"))
+    return {(row["task"], row["key"]): verdict for row, verdict in verdicts if verdict.status not in UNKNOWN}
+
+
+def require_judged(attempts: list[Attempt]) -> None:
+    """Stop a run that cannot learn anything.
+
+    Raises:
+        RunError: not one attempt could be judged; the sentence gives the verifier's reason.
+    """
+    if attempts and all(a.verdict.status in UNKNOWN for a in attempts):
+        verdict = attempts[0].verdict
+        raise RunError(f"No candidate could be judged ({verdict.status}): {verdict.reason}")
+
+
+def pass_rates(groups: list[list[Attempt]]) -> list[float | None]:
+    """Share of correct attempts a group, of those that could be judged; None where none could."""
+    judged = [[a.verdict for a in group if a.verdict.status not in UNKNOWN] for group in groups]
+    return [sum(v.correct for v in group) / len(group) if group else None for group in judged]
+
+
+def best_first(attempts: list[Attempt]) -> list[Attempt]:
+    """By reward; among equals the faster, then the shorter."""
+    known = [a for a in attempts if a.reward is not None]
+    return sorted(known, key=lambda a: (-_value(a), not fast_1(a.verdict), len(a.rollout.token_ids), a.order))
+
+
+def _value(attempt: Attempt) -> float:
+    assert attempt.reward is not None
+    return attempt.reward.value
+
+
+def flat(metrics: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested metrics with dotted names, as trackers want them."""
+    found: dict[str, Any] = {}
+    for name, value in metrics.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
