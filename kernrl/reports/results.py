@@ -1,0 +1,215 @@
+"""From judged samples to the figures of `results.json`: every one with an interval over tasks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean, mode
+from typing import Any
+
+import numpy as np
+
+from kernrl.reports.run_files import Sample
+from kernrl.reports.statistics import Estimate, TaskBootstrap, fast_p, pass_at_k
+from kernrl.verifier.verdict import Stage, Timing
+
+THRESHOLDS_X = (0, 0.5, 0.8, 1, 1.2, 1.5, 2)
+"""The p of fast_p."""
+
+RESAMPLES, LEVEL = 10_000, 0.95
+
+Figures = dict[str, Estimate]
+
+TasksSamples = list[list[Sample]]
+"""[tasks][samples]: the judged samples of each task."""
+
+
+def summarise(samples: Iterable[Sample], *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:
+    """All figures over `samples`, as `results.json` holds them; docs/reports.md says what each one means."""
+    samples = list(samples)
+    judged = [s for s in samples if s.judged]
+    tasks = group(judged)
+    clock, other_clocks = clocks(judged)
+    baselines = names_of_baselines(judged, clock)
+    bootstrap = TaskBootstrap(len(tasks), resamples=resamples, level=LEVEL, seed=seed)
+    speeds = {name: speed_figures(tasks, bootstrap, clock, name) for name in baselines}
+    results: dict[str, Any] = {
+        **_plain(outcome_figures(tasks, bootstrap)),
+        **(_plain(speeds[baselines[0]]) if baselines else {}),
+        "baseline": baselines[0] if baselines else None,
+        "baselines": {name: _plain(figures) for name, figures in speeds.items()},
+        "funnel": _plain(funnel(tasks, bootstrap)),
+        "statuses": dict(Counter(str(s.verdict.status) for s in samples).most_common()),
+        "by_family": breakdown(tasks, [t[0].family for t in tasks], clock, baselines, resamples, seed),
+        "by_depth": breakdown(tasks, [_depth(t[0]) for t in tasks], clock, baselines, resamples, seed),
+        "tasks": len(tasks),
+        "samples": len(judged),
+        "unjudged": len(samples) - len(judged),
+        "untimed": sum(s.verdict.correct and not timed(s, clock) for s in judged),
+        "timing": {"kind": clock[0], "device": clock[1]} if clock else None,
+        "precisions": sorted({s.verdict.precision for s in judged}),
+        "interval": {"level": LEVEL, "method": "BCa bootstrap over tasks", "resamples": resamples, "seed": seed},
+        "runs": 1,
+    }
+    results["notes"] = notes(results, other_clocks)
+    return results
+
+
+def group(samples: Iterable[Sample]) -> TasksSamples:
+    """Samples by task, tasks in the order of their first sample."""
+    tasks: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        tasks[sample.task_id].append(sample)
+    return list(tasks.values())
+
+
+# --- which times may be compared ---------------------------------------------------------------------------------
+
+Clock = tuple[str, str]
+"""(`measured` or `modelled`, device): only times of one clock are ever put together."""
+
+
+def clock_of(timing: Timing) -> Clock:
+    return timing.kind, timing.device
+
+
+def clocks(samples: Iterable[Sample]) -> tuple[Clock | None, list[Clock]]:
+    """The clock that the speed figures use (measured before modelled, then the most frequent), and the others met."""
+    counts = Counter(clock_of(s.verdict.timing) for s in samples if s.verdict.correct and s.verdict.timing)
+    ranked = sorted(counts, key=lambda c: (c[0] != "measured", -counts[c], c[1]))
+    return (ranked[0], ranked[1:]) if ranked else (None, [])
+
+
+def timed(sample: Sample, clock: Clock | None) -> bool:
+    return sample.verdict.timing is not None and clock_of(sample.verdict.timing) == clock
+
+
+def names_of_baselines(samples: Iterable[Sample], clock: Clock | None) -> list[str]:
+    """`eager` first where it was timed, then the others by name."""
+    names = {n for s in samples if timed(s, clock) and s.verdict.timing for n in s.verdict.timing.speedups_x}
+    return sorted(names, key=lambda n: (n != "eager", n))
+
+
+def speedup_x(sample: Sample, clock: Clock | None, baseline: str) -> float | None:
+    """None where the sample is not correct, NaN where it is and was not timed, as `fast_p` takes it."""
+    if not sample.verdict.correct:
+        return None
+    speedup = sample.verdict.speedup(baseline) if timed(sample, clock) else None
+    return speedup.value if speedup else math.nan
+
+
+# --- figures -----------------------------------------------------------------------------------------------------
+
+
+def outcome_figures(tasks: TasksSamples, bootstrap: TaskBootstrap) -> Figures:
+    """`correct`, `compiled` and `pass@k` for k = 1, 2, 4, … and the number of samples a task."""
+    if not tasks:
+        return {"correct": Estimate(None), "compiled": Estimate(None), "pass@1": Estimate(None)}
+    figures = {
+        "correct": bootstrap.share([fmean(s.verdict.correct for s in task) for task in tasks]),
+        "compiled": bootstrap.share([fmean(s.compiled for s in task) for task in tasks]),
+    }
+    usual = mode(len(task) for task in tasks)
+    ks = sorted({2**i for i in range(usual.bit_length())} | {usual})
+    for k in ks:
+        enough = [task for task in tasks if len(task) >= k]  # a sample may be missing where it could not be judged
+        resampling = bootstrap if len(enough) == len(tasks) else TaskBootstrap(len(enough), seed=bootstrap.seed)
+        chances = [pass_at_k(len(task), sum(s.verdict.correct for s in task), k) for task in enough]
+        figures[f"pass@{k}"] = resampling.share(chances)
+    return figures
+
+
+def speed_figures(tasks: TasksSamples, bootstrap: TaskBootstrap, clock: Clock | None, baseline: str) -> Figures:
+    """`fast_p` for every threshold, `fast_1_significant`, and `geomean_x`, against one baseline."""
+    speedups_x = [[speedup_x(s, clock, baseline) for s in task] for task in tasks]
+    figures = {f"fast_{p:g}": bootstrap.share([fast_p(task, p) for task in speedups_x]) for p in THRESHOLDS_X}
+    figures["fast_1_significant"] = bootstrap.share([fmean(_faster_for_sure(s, clock, baseline) for s in t) for t in tasks])
+    logs = [[math.log(x) for x in task if x is not None and x > 0] for task in speedups_x]
+    figures["geomean_x"] = bootstrap.geometric_mean([math.fsum(task) for task in logs], [len(task) for task in logs])
+    return figures
+
+
+def _faster_for_sure(sample: Sample, clock: Clock | None, baseline: str) -> bool:
+    speedup = sample.verdict.speedup(baseline) if sample.verdict.correct and timed(sample, clock) else None
+    return speedup is not None and speedup.significant and speedup.value > 1
+
+
+def funnel(tasks: TasksSamples, bootstrap: TaskBootstrap) -> Figures:
+    """Share of the samples that passed each stage before timing, and that are correct in the end."""
+    if not tasks:
+        return {}
+    stages = [stage for stage in Stage if stage is not Stage.TIMING]
+    return {str(stage): bootstrap.share([fmean(passed(s, stage) for s in task) for task in tasks]) for stage in stages}
+
+
+def passed(sample: Sample, stage: Stage) -> bool:
+    """True when the sample's verdict was given after `stage`, or is that it is correct."""
+    order = list(Stage)
+    return sample.verdict.correct or order.index(sample.verdict.stage) > order.index(stage)
+
+
+def breakdown(
+    tasks: TasksSamples, keys: Sequence[str], clock: Clock | None, baselines: list[str], resamples: int, seed: int
+) -> dict[str, dict[str, Any]]:
+    """The main figures by a key of the task; tasks without one are left out."""
+    rows: dict[str, dict[str, Any]] = {}
+    for key in sorted({k for k in keys if k}, key=lambda k: (len(k), k) if k.isdigit() else (0, k)):
+        part = [task for task, k in zip(tasks, keys, strict=True) if k == key]
+        bootstrap = TaskBootstrap(len(part), resamples=resamples, level=LEVEL, seed=seed)
+        figures = {"correct": bootstrap.share([fmean(s.verdict.correct for s in task) for task in part])}
+        if baselines:
+            speeds = speed_figures(part, bootstrap, clock, baselines[0])
+            figures |= {name: speeds[name] for name in ("fast_1", "geomean_x")}
+        rows[key] = {"tasks": len(part), "samples": sum(map(len, part)), **_plain(figures)}
+    return rows
+
+
+def _depth(sample: Sample) -> str:
+    return str(len(sample.composition)) if sample.composition else ""
+
+
+def notes(results: dict[str, Any], other_clocks: list[Clock]) -> list[str]:
+    """Sentences a reader of the figures has to know."""
+    said = []
+    if results["unjudged"]:
+        said.append(f"{results['unjudged']} samples could not be judged (no GPU, or broken machinery) and enter no figure.")
+    if results["untimed"]:
+        said.append(
+            f"{results['untimed']} correct candidates were not timed: they count for fast_0 and for no higher threshold."
+        )
+    if other_clocks:
+        others = ", ".join(f"{kind} on {device}" for kind, device in other_clocks)
+        said.append(f"Times of other clocks ({others}) were left out: only times of one device and kind are compared.")
+    if results["timing"] and results["timing"]["kind"] == "modelled":
+        said.append(f"Times are modelled for {results['timing']['device']} by each plan's roofline; nothing was measured.")
+    return said
+
+
+# --- two runs ----------------------------------------------------------------------------------------------------
+
+
+def compare(before: Iterable[Sample], after: Iterable[Sample], *, seed: int = 0) -> dict[str, Any]:
+    """What changed between two runs, over the tasks of both: shares as differences, speed as a ratio on tasks both solve."""
+    old, new = ({t[0].task_id: t for t in group(s for s in side if s.judged)} for side in (before, after))
+    common = [task_id for task_id in old if task_id in new]
+    changes: dict[str, Any] = {"tasks": len(common), "solved_by_both": 0}
+    if not common:
+        return changes
+    bootstrap = TaskBootstrap(len(common), seed=seed)
+    clock, _ = clocks(s for task_id in common for s in (*old[task_id], *new[task_id]))
+    sides = [[[speedup_x(s, clock, "eager") for s in side[task_id]] for task_id in common] for side in (old, new)]
+    for name, p in (("correct", 0), ("fast_1", 1)):
+        shares = [[fast_p(task, p) for task in side] for side in sides]
+        changes[name] = bootstrap.difference(*shares).to_json()
+    logs = [[[math.log(x) for x in task if x is not None and x > 0] for task in side] for side in sides]
+    both = [(fmean(a), fmean(b)) for a, b in zip(*logs, strict=True) if a and b]
+    changes["solved_by_both"] = len(both)
+    if both:
+        gain = TaskBootstrap(len(both), seed=seed).difference(*np.array(both).T)
+        changes["speed_ratio_x"] = {k: None if v is None else math.exp(v) for k, v in gain.to_json().items()}
+    return changes
+
+
+def _plain(figures: Figures) -> dict[str, Any]:
+    return {name: estimate.to_json() for name, estimate in figures.items()}
