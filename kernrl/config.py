@@ -5,34 +5,49 @@ The command line, the TOML files and `docs/cli.md` are all made from these model
 
 from __future__ import annotations
 
-import json
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.config import JsonDict
-from pydantic_core import ErrorDetails
+from pydantic import Field
 
-from kernrl.errors import UsageError
-
-ARGUMENT: JsonDict = {"argument": True}
-"""`json_schema_extra` of a field that the command line takes by position instead of by `--name`."""
-
-
-class Config(BaseModel):
-    """Base of every config: frozen, and an unknown key is an error, never a silent default."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-
-ConfigT = TypeVar("ConfigT", bound=Config)
+from kernrl.settings import ARGUMENT, Config
 
 
 class VerifierConfig(Config):
     """How candidates are judged."""
+
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = Field(
+        None, description="Precision policy of reference, baseline and candidate; the task's own (mostly fp32) if not set."
+    )
+    device: Literal["auto", "cuda", "cpu"] = Field(
+        "auto", description="Judge on the GPUs, or on the CPU by Triton's interpreter, where time is modelled."
+    )
+    target: str | None = Field(
+        None, description="Architecture (sm_90) or GPU name to compile and model for; this machine's GPU if not set."
+    )
+    baseline: tuple[Literal["eager", "compile"], ...] = Field(("eager",), description="What speed is measured against.")
+    workers: int | None = Field(None, ge=1, description="Candidates traced and compiled at once; by default one a core.")
+    cache: bool = Field(True, description="Keep verdicts and machine code, and use those kept.")
+    cache_dir: Path | None = Field(None, description="Folder of the caches; by default under ~/.cache/kernrl.")
+    require_sandbox: bool = Field(False, description="Fail where a layer of the sandbox is missing, instead of a warning.")
+    trace_timeout_s: float = Field(30.0, gt=0, description="Longest a candidate's Python may run.")
+    compile_timeout_s: float = Field(60.0, gt=0, description="Longest its kernels may compile.")
+    gpu_timeout_s: float = Field(10.0, gt=0, description="Longest its kernels may run before the GPU process is killed.")
+
+
+class VerifyConfig(VerifierConfig):
+    """`kernrl verify`."""
+
+    task: str | None = Field(
+        None, description="A task .py, SOURCE::ID or SOURCE#ROW of any source of tasks.", json_schema_extra=ARGUMENT
+    )
+    candidate: str | None = Field(
+        None, description="A file with the code or with a model's whole reply, or '-' for stdin.", json_schema_extra=ARGUMENT
+    )
+    pairs: Path | None = Field(None, description="Judge many: rows {task, candidate}, each a path, an id or the text itself.")
+    out: Path | None = Field(None, description="Verdicts of --pairs, a JSON row each as it completes; a second run goes on.")
+    source: str | None = Field(None, description="Where the ids of --pairs are looked up: any source of tasks.")
+    explain: Path | None = Field(None, description="Draw reference and candidate as columns, here and into this SVG.")
 
 
 class DoctorConfig(Config):
@@ -230,104 +245,3 @@ class SamplesConfig(Config):
     status: str | None = Field(None, description="Only candidates with this status, such as 'correct' or 'wrong'.")
     show: str | None = Field(None, description="Show the candidate with this id whole, or 'best' for the best of those listed.")
     limit: int = Field(20, ge=1, description="At most this many, the best first.")
-
-
-def load_config(cls: type[ConfigT], files: Sequence[Path] = (), flags: Mapping[str, Any] | None = None) -> ConfigT:
-    """Resolve a config: defaults, then TOML files from left to right, then flags.
-
-    Args:
-        files: TOML files whose keys are the config's field names; a nested config is a table.
-        flags: Dotted field name (`verifier.gpu`) → value, for the flags that were given.
-
-    Raises:
-        UsageError: An unreadable file, an unknown key or a bad value, naming the file or flag it came from.
-    """
-    values: dict[str, Any] = {}
-    origin: dict[str, str] = {}
-    for file in files:
-        for key, value in _flatten(_read_toml(file)):
-            _check_known(cls, key, f"{file}: ")
-            values[key], origin[key] = value, f"{file}: {key!r}"
-    for key, value in (flags or {}).items():
-        _check_known(cls, key, "")
-        values[key], origin[key] = value, _written(cls, key)
-    try:
-        return cls.model_validate(_nest(values))
-    except ValidationError as error:
-        raise UsageError(_sentence(cls, error.errors()[0], origin)) from None
-
-
-def flag_name(key: str) -> str:
-    """How a field that is not positional is written on the command line: `verifier.max_bytes` → `--verifier.max-bytes`."""
-    return "--" + key.replace("_", "-")
-
-
-def to_toml(config: Config) -> str:
-    """A config as TOML that `--config` reads back. TOML has no null, so unset values become comments."""
-    plain, tables = [], []
-    for key, value in config.model_dump(mode="json").items():
-        nested = getattr(config, key)
-        if isinstance(nested, Config):
-            tables.append(f"\n[{key}]\n{to_toml(nested)}")
-        else:
-            plain.append(f"# {key} is not set\n" if value is None else f"{key} = {json.dumps(value, ensure_ascii=False)}\n")
-    return "".join(plain + tables)
-
-
-def did_you_mean(word: str, words: Sequence[str]) -> str:
-    """A closing half-sentence for an unknown name: the nearest known one, or all there are."""
-    near = get_close_matches(word, words, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(words) or '(none)'}."
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"--config: there is no file {file}.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"--config: {file} cannot be read as TOML: {error}.") from None
-
-
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for key, value in values.items():
-        *tables, name = key.split(".")
-        table = nested
-        for part in tables:
-            table = table.setdefault(part, {})
-        table[name] = value
-    return nested
-
-
-def _check_known(cls: type[Config], key: str, where: str) -> None:
-    model: Any = cls
-    for part in key.split("."):
-        fields = model.model_fields if isinstance(model, type) and issubclass(model, Config) else {}
-        if part not in fields:
-            raise UsageError(f"{where}there is no setting {key!r}: {did_you_mean(part, list(fields))}")
-        model = fields[part].annotation
-
-
-def _written(cls: type[Config], key: str) -> str:
-    field = cls.model_fields.get(key)
-    return key.upper() if field and field.json_schema_extra == ARGUMENT else flag_name(key)
-
-
-def _sentence(cls: type[Config], detail: ErrorDetails, origin: Mapping[str, str]) -> str:
-    """pydantic's first error, reworded: where the value came from, what is wrong, what was given."""
-    # a list's element is reported as (field, index): the field is what the user wrote
-    key = ".".join(part for part in detail["loc"] if isinstance(part, str))
-    if detail["type"] == "missing":
-        return f"{_written(cls, key)} is missing: give it, or put {key!r} in a --config file."
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ").rstrip(".")
-    # an error over several fields has no key, and its message names them
-    return f"{origin.get(key, key)} {message}, not {detail['input']!r}." if key else f"{message}."

@@ -147,3 +147,10 @@ def forbid_persisting_l2() -> None:
     code = _library().cuCtxSetLimit(_PERSISTING_L2_LIMIT, 0)
     if code not in (0, 215, 801):  # unsupported limit, not supported: nothing to forbid
         check(code, "persisting L2 limit")
+
+
+def version() -> str:
+    """The newest CUDA version the installed driver serves, such as `13.0`."""
+    number = ctypes.c_int()
+    check(_library().cuDriverGetVersion(ctypes.byref(number)), "driver version")
+    return f"{number.value // 1000}.{number.value % 1000 // 10}"

@@ -137,6 +137,7 @@ class JudgeServer:
     """The judge process's commands."""
 
     def __init__(self, *, redraw_parameters: bool = True):
+        torch.zeros(1, device="cuda")  # the driver calls below need a context
         self._judge = Judge("cuda", redraw_parameters=redraw_parameters)
         self._outbox = torch.empty(0, dtype=torch.uint8)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -25,7 +26,8 @@ def policy_flags(precision: str, *, autotune: bool = False) -> Iterator[None]:
 
     `autotune` lets cuDNN time its algorithms once a shape (baseline and candidate alike); correctness runs do without.
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
     reduced = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
     before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, *(getattr(matmul, name) for name in reduced))
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"

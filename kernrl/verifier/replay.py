@@ -25,55 +25,71 @@ POISONS = (0xFF, 0x3C)
 """Fill bytes: 0xFF is NaN in every float type and -1 in every integer; 0x3C a small finite number in all of them, so that
 a launch multiplied by zero shows (NaN times zero would not be zero)."""
 
-SLACK_BYTES = 2 << 20
-"""Room before and after the arena's buffers where a write out of bounds lands and is seen."""
+FIELD_BYTES, LEAST_BYTES, FIELD_POISON = 64 << 20, 256 << 20, 0x5B
+"""The field on either side of the buffers, the whole arena at least, and what the field is filled with."""
 
 _SCALARS = {
     "i1": ctypes.c_bool, "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
-    "u1": ctypes.c_bool, "u8": ctypes.c_uint8, "u16": ctypes.c_uint16, "u32": ctypes.c_uint32, "u64": ctypes.c_uint64,
-    "fp32": ctypes.c_float, "f32": ctypes.c_float, "fp64": ctypes.c_double,
+    "f32": ctypes.c_float, "f64": ctypes.c_double,
 }  # fmt: skip
+"""What a compiled kernel calls its scalars → how they are passed. Triton's unsigned types are MLIR's signless ones."""
 
 
 class Arena:
-    """Device memory for one plan at a time: places handed out by `reserve`, guards between them."""
+    """Device memory for one plan at a time: buffers with guards between them, in the middle of a wide poisoned field.
+
+    A write out of bounds, or a note that a kernel leaves for its next call, lands in a guard (looked at after every run) or
+    in the field (looked at once a phase).
+    """
 
     def __init__(self) -> None:
         self.block = torch.empty(0, dtype=torch.uint8, device="cuda")
-        self.used = 0
-        self._guards = self.block
+        self._guards = torch.empty(0, dtype=torch.int64, device="cuda")
+        self._end = self._furthest = FIELD_BYTES
+        self._byte = 0
+
+    def seal(self) -> None:
+        """Poison the whole field, before a candidate's first run."""
+        self._furthest = FIELD_BYTES
+        self.block.fill_(FIELD_POISON)
 
     def lay_out(self, sizes: Sequence[int]) -> list[int]:
         """Byte offsets for buffers of the given sizes. Anything placed before is forgotten."""
-        offsets, end = [], SLACK_BYTES
-        guards = []
+        offsets, guards, end = [], [], FIELD_BYTES
         for size in sizes:
             offsets.append(end)
             after = end + size
             end = -(-(after + GUARD_BYTES) // ALIGN_BYTES) * ALIGN_BYTES
             guards.append((-(-after // 8), end // 8))
-        self.used = end + SLACK_BYTES
-        if self.block.numel() < self.used:
-            self.block = self._guards = torch.empty(0, dtype=torch.uint8, device="cuda")
-            self.block = torch.empty(max(self.used, 64 << 20), dtype=torch.uint8, device="cuda")
+        self._end, self._furthest = end, max(self._furthest, end)
+        if self.block.numel() < end + FIELD_BYTES:
+            self.block = torch.empty(0, dtype=torch.uint8, device="cuda")
+            self.block = torch.empty(max(end + FIELD_BYTES, LEAST_BYTES), dtype=torch.uint8, device="cuda")
+            self.seal()
+            self._furthest = end
         words = [torch.arange(start, stop) for start, stop in guards]
-        self._guards = (
-            torch.cat(words).to("cuda", non_blocking=True) if words else torch.empty(0, dtype=torch.int64, device="cuda")
-        )
+        self._guards = (torch.cat(words) if words else torch.empty(0, dtype=torch.int64)).to("cuda", non_blocking=True)
         return offsets
 
     def poison(self, byte: int) -> None:
-        """Fill all of it."""
+        """Fill the buffers and the guards between them."""
         self._byte = byte
-        self.block[: self.used].fill_(byte)
+        self.block[FIELD_BYTES : self._end].fill_(byte)
 
     def overrun(self) -> Tensor:
-        """A 0-dim bool tensor: whether anything was written between or around the buffers since `poison`."""
-        word = int.from_bytes(bytes([self._byte]) * 8, "little", signed=True)
-        words = self.block[: self.used].view(torch.int64)
-        edge = SLACK_BYTES // 8
-        around = (words[:edge] != word).any() | (words[self.used // 8 - edge :] != word).any()
-        return around | (words.index_select(0, self._guards) != word).any()
+        """A 0-dim bool tensor: whether a guard was written since `poison`."""
+        word = _word(self._byte)
+        return (self.block.view(torch.int64).index_select(0, self._guards) != word).any()
+
+    def field_overrun(self) -> Tensor:
+        """A 0-dim bool tensor: whether anything outside the buffers placed since `seal` was written."""
+        words, word = self.block.view(torch.int64), _word(FIELD_POISON)
+        return (words[: FIELD_BYTES // 8] != word).any() | (words[self._furthest // 8 :] != word).any()
+
+
+def _word(byte: int) -> int:
+    """Eight equal bytes as an int64."""
+    return int.from_bytes(bytes([byte]) * 8, "little", signed=True)
 
 
 class Modules:
@@ -85,9 +101,9 @@ class Modules:
 
     def function(self, kernel: CompiledKernel) -> int:
         """The driver's handle of a compiled kernel."""
-        key = (kernel.cubin, kernel.shared)
+        key = (kernel.cubin, kernel.shared_bytes)
         if key not in self._functions:
-            self._functions[key] = driver.load(kernel.cubin, kernel.name, kernel.shared)
+            self._functions[key] = driver.load(kernel.cubin, kernel.name, kernel.shared_bytes)
         return self._functions[key][1]
 
     def trim(self) -> None:
@@ -135,9 +151,9 @@ class Runner:
                     sizes.append(storage.nbytes)
             else:
                 tensor = inputs.inputs[storage.source] if storage.kind == "input" else inputs.state[storage.source]  # pyright: ignore
-                self._static[i] = (tensor.untyped_storage(), tensor.storage_offset() * tensor.element_size())
+                self._static[i] = (tensor.untyped_storage(), int(tensor.storage_offset()) * tensor.element_size())
         scratch = [
-            kernel.global_scratch * max(_programs(node, k) for node in (*self.plan.setup, *self.plan.nodes))
+            kernel.global_scratch_bytes * max(_programs(node, k) for node in (*self.plan.setup, *self.plan.nodes))
             for k, kernel in enumerate(self._kernels)
         ]
         places = self._arena.lay_out([*sizes, *scratch])
@@ -163,8 +179,10 @@ class Runner:
         source, kernel = self.plan.kernels[variant.kernel], self._kernels[variant.kernel]
         values: list[Any] = []
         late: list[tuple[Any, TensorRef]] = []
-        for name, kind in source.signature.items():
-            value = variant.args[name]
+        given = [variant.args[name] for name in source.signature]
+        if [isinstance(v, TensorRef) for v in given] != [kind.startswith("*") for kind in kernel.parameters]:
+            raise driver.CudaError(f"{source.function}: the launch's arguments are not the kernel's")
+        for kind, value in zip(kernel.parameters, given, strict=True):
             if isinstance(value, TensorRef):
                 pointer = ctypes.c_uint64(0)
                 if value.storage in self._static:
@@ -176,7 +194,7 @@ class Runner:
                 values.append(_scalar(kind, value))
         values += [ctypes.c_uint64(self._scratch[variant.kernel]), ctypes.c_uint64(0)]
         return driver.Launch(
-            kernel.name, self._modules.function(kernel), variant.grid, 32 * kernel.num_warps, kernel.shared, values,
+            kernel.name, self._modules.function(kernel), variant.grid, 32 * kernel.num_warps, kernel.shared_bytes, values,
             cluster=source.num_ctas,
         ), late  # fmt: skip
 
@@ -259,7 +277,7 @@ class Runner:
                 continue
             if tuple(result.stride()) != ref.stride:
                 result = torch.empty_strided(ref.shape, ref.stride, dtype=result.dtype, device="cuda").copy_(result)
-            start = (result.storage_offset() - ref.offset) * result.element_size()
+            start = (int(result.storage_offset()) - ref.offset) * result.element_size()
             self._live[ref.storage] = (result.untyped_storage(), start)
 
     def _value(self, arg: Any) -> Any:
@@ -313,7 +331,7 @@ def _plain(arg: Any) -> Any:
 def _scalar(kind: str, value: Any) -> Any:
     """A launch argument as the machine's bytes, by Triton's type name."""
     value = _plain(value)
-    if kind == "fp16":
+    if kind == "f16":
         return (ctypes.c_char * 2)(*struct.pack("<e", value))
     if kind == "bf16":
         return (ctypes.c_char * 2)(*struct.pack("<f", value)[2:])

@@ -1,0 +1,93 @@
+"""Verdicts that are already known, in SQLite. A cache that fails costs time, never a verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from kernrl.tasks.task import Task
+from kernrl.verifier.verdict import Status, Verdict
+
+log = logging.getLogger(__name__)
+
+_FORGOTTEN = frozenset((Status.INFRA_ERROR, Status.TIMEOUT))
+"""Statuses that may come out otherwise another time."""
+
+
+@cache
+def verifier_version() -> str:
+    """Hash of the verifier's own sources: any change of it makes old verdicts unknown."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def task_fingerprint(task: Task) -> str:
+    """Hash of what a task asks: its source and its shapes, not its name."""
+    sets = [[s.name, sorted(s.constants.items())] for s in task.input_sets]
+    return hashlib.sha256(json.dumps([task.pytorch_code, sets]).encode()).hexdigest()
+
+
+def verdict_key(task: Task, candidate_sha: str, conditions: Sequence[str]) -> str:
+    """One hash for task, candidate and conditions (precision, GPU, versions, baselines)."""
+    return hashlib.sha256("\n".join([task_fingerprint(task), candidate_sha, *conditions]).encode()).hexdigest()
+
+
+class VerdictCache:
+    """Key → verdict, shared by processes. `path` None keeps nothing; a full disk or a locked file is only warned of."""
+
+    def __init__(self, path: Path | None):
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        if path is None:
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=5.0, check_same_thread=False, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, verdict TEXT, made REAL)")
+        except (sqlite3.Error, OSError) as error:
+            self._give_up(error)
+
+    def get(self, key: str) -> Verdict | None:
+        """The verdict kept under a key, marked `cached`, or None."""
+        try:
+            with self._lock:
+                row = self._db.execute("SELECT verdict FROM verdicts WHERE key = ?", (key,)).fetchone() if self._db else None
+            return Verdict.from_json(json.loads(row[0]) | {"cached": True}) if row else None
+        except sqlite3.Error as error:
+            self._give_up(error)
+        except (ValueError, TypeError, KeyError):
+            pass  # a row that another version wrote is unknown here
+        return None
+
+    def put(self, key: str, verdict: Verdict) -> None:
+        """Keep a verdict, unless it may come out otherwise another time."""
+        if self._db is None or verdict.status in _FORGOTTEN:
+            return
+        try:
+            row = (key, json.dumps(verdict.to_json()), time.time())
+            with self._lock:
+                self._db.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", row)
+        except sqlite3.Error as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        log.warning("the verdict cache is out of use: %s", error)
+        self.close()
+
+    def close(self) -> None:
+        with self._lock, contextlib.suppress(sqlite3.Error):
+            if self._db is not None:
+                self._db.close()
+            self._db = None

@@ -1,0 +1,382 @@
+"""The funnel: cheap stages first, each on what the one before let through. One candidate in, one Verdict out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from kernrl import __version__
+from kernrl.config import VerifierConfig
+from kernrl.errors import InfrastructureError, UsageError
+from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier.cache import task_fingerprint, verifier_version
+from kernrl.verifier.checks import check_plan, physical_floor_us, price
+from kernrl.verifier.compile import CompiledKernel, Compiler
+from kernrl.verifier.cpu import CpuReplay
+from kernrl.verifier.devices import Device, device_for
+from kernrl.verifier.gpu import Gpu, Outcome
+from kernrl.verifier.inputs import schedule
+from kernrl.verifier.measure import Job, Measured
+from kernrl.verifier.parse import Candidate, parse_reply
+from kernrl.verifier.plan import LaunchNode, Plan, TraceSpec
+from kernrl.verifier.screen import screen
+from kernrl.verifier.spec import reference_plan, spec_of
+from kernrl.verifier.timing import shorter_us, speedup
+from kernrl.verifier.trace import Tracer
+from kernrl.verifier.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict
+from kernrl.verifier.worker import Nursery
+
+log = logging.getLogger(__name__)
+
+DEFAULT_GPU = "NVIDIA H200"
+"""What is compiled for and modelled where there is no GPU and none is named."""
+
+FLOOR_MARGIN = 0.9
+"""A time below this share of the physical floor is not believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defences:
+    """What a test can switch off, to see that each defence is needed. Nothing else should."""
+
+    regimes: tuple[str, ...] | None = None
+    """Input regimes asked, or None for all."""
+    redraw_parameters: bool = True
+    poison: bool = True
+    decoys: bool = True
+    overwrites: bool = True
+    """Whether writes to inputs and out of bounds are looked for."""
+    plan_checks: bool = True
+    floor: bool = True
+
+
+class _Stopped(Exception):
+    """A stage said no."""
+
+    def __init__(self, rejection: Rejection):
+        super().__init__(rejection.reason)
+        self.rejection = rejection
+
+
+class _Progress:
+    """Where one evaluation is, and how long each stage took."""
+
+    def __init__(self) -> None:
+        self.stage = Stage.PARSE
+        self.sha = ""
+        self.seconds: dict[str, float] = {}
+        self.plan: dict[str, Any] = {}
+        self.errors: list[dict[str, Any]] = []
+        self.timing: Timing | None = None
+
+    @contextlib.contextmanager
+    def at(self, stage: Stage, name: str | None = None) -> Iterator[None]:
+        self.stage, begun = stage, time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name or str(stage)] = time.perf_counter() - begun
+
+
+def passed(result: Any) -> Any:
+    """A stage's result, or its Rejection raised to end the funnel."""
+    if isinstance(result, Rejection):
+        raise _Stopped(result)
+    return result
+
+
+class StagedEvaluator:
+    """Runs candidates through the stages. Thread-safe: callers in many threads share the sandbox, compiler and GPUs."""
+
+    def __init__(self, config: VerifierConfig, *, defences: Defences | None = None):
+        """Finds the GPUs and starts nothing else. Raises UsageError for settings that this machine cannot serve."""
+        self.config, self.defences = config, defences or Defences()
+        self.workers = config.workers or len(os.sched_getaffinity(0))
+        devices = _visible_gpus() if config.device != "cpu" else []
+        if config.device == "cuda" and not devices:
+            raise UsageError("--device cuda: there is no GPU here; leave it out to judge on the CPU.")
+        self._nursery = Nursery()
+        self._gpus: list[Gpu] = []
+        self._idle: list[Gpu] = []
+        self._gpu_free = threading.Condition()
+        self._served: Counter[str] = Counter()
+        self._devices = devices
+        self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
+        self._tracer = self._compiler = self._cpu = None
+        self._starting = threading.Lock()
+        self._started = False
+
+    def start(self) -> None:
+        """Warm up every process now rather than at the first candidate. Raises InfrastructureError."""
+        with self._starting:
+            if self._started:
+                return
+            kernels = self.cache_dir / "cubins" if self.cache_dir else None
+            for device in self._devices:
+                self._gpus.append(
+                    Gpu(
+                        self._nursery,
+                        device,
+                        cache_dir=self.cache_dir,
+                        timeout_s=self.config.gpu_timeout_s,
+                        redraw_parameters=self.defences.redraw_parameters,
+                    )
+                )
+            self._idle = list(self._gpus)
+            self._device, self.target = _target(self.config.target, self._gpus)
+            required = self.config.require_sandbox
+            self._tracer = Tracer(self.workers, target=self.target, require_sandbox=required)
+            self._compiler = Compiler(self.workers, targets=(self.target,), cache_dir=kernels, require_sandbox=required)
+            self._cpu = CpuReplay(self.workers, require_sandbox=required, redraw_parameters=self.defences.redraw_parameters)
+            self._tracer.start()
+            self._compiler.start()
+            self._started = True
+
+    @property
+    def conditions(self) -> list[str]:
+        """What a verdict depends on besides task and candidate."""
+        gpus = sorted({gpu.facts["gpu"] + gpu.facts["driver"] for gpu in self._gpus}) or [self._device.name]
+        return [*self.versions.values(), self.target, *gpus, *self.config.baseline, repr(self.defences)]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Everything that decided a verdict, by name."""
+        names = {
+            "kernrl": __version__,
+            "verifier": verifier_version(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+        }
+        return names | ({k: self._gpus[0].facts[k] for k in ("gpu", "driver")} if self._gpus else {})
+
+    def precision_of(self, task: Task) -> str:
+        """The policy a task is judged under."""
+        return self.config.precision or task.precision
+
+    def evaluate(self, task: Task, reply: str) -> Verdict:
+        """Judge one reply. Trouble with the candidate is a verdict; so is broken machinery (`infra_error`).
+
+        Raises UsageError when the task itself cannot be run.
+        """
+        self.start()
+        progress = _Progress()
+        try:
+            self._funnel(task, reply, progress)
+            status, reason = Status.CORRECT, ""
+        except _Stopped as stopped:
+            status, reason = stopped.rejection.status, stopped.rejection.reason
+        except InfrastructureError as error:
+            status, reason = Status.INFRA_ERROR, str(error)
+        return Verdict(
+            status=status,
+            stage=progress.stage,
+            reason=reason,
+            task_id=task.id,
+            candidate_sha=progress.sha,
+            precision=self.precision_of(task),
+            timing=progress.timing,
+            errors=progress.errors,
+            plan=progress.plan,
+            seconds={name: round(s, 6) for name, s in progress.seconds.items()},
+            versions=self.versions,
+        )
+
+    def _funnel(self, task: Task, reply: str, progress: _Progress) -> None:
+        with progress.at(Stage.PARSE):
+            candidate: Candidate = passed(parse_reply(reply))
+            progress.sha = candidate.sha
+        with progress.at(Stage.SCREEN):
+            passed(screen(candidate.source))
+        sets = self._sets(task)
+        with progress.at(Stage.TRACE):
+            specs = [spec_of(task, s, self.precision_of(task), self.target) for s in sets]
+            assert self._tracer
+            plans: list[Plan] = passed(self._tracer.trace(candidate.source, specs, self.config.trace_timeout_s))
+        with progress.at(Stage.PLAN):
+            self._check(task, plans, specs, progress)
+        if self._gpus:
+            self._on_gpu(task, candidate, sets, plans, progress)
+        else:
+            self._on_cpu(task, candidate, sets, plans, progress)
+
+    def _sets(self, task: Task) -> list[InputSet]:
+        """The input sets that are traced: all of them, the full one last."""
+        return sorted(task.input_sets, key=lambda s: s.name == FULL)
+
+    def _check(self, task: Task, plans: Sequence[Plan], specs: Sequence[TraceSpec], progress: _Progress) -> None:
+        if self.defences.plan_checks:
+            for plan, spec in zip(plans, specs, strict=True):
+                passed(check_plan(plan, spec))
+        cost = price(plans[-1], self._device)
+        progress.plan = {"input_set": plans[-1].input_set, "nodes": len(plans[-1].nodes), **asdict(cost)}
+
+    def _compiled(self, plans: Sequence[Plan], progress: _Progress) -> dict[str, list[CompiledKernel]]:
+        """Machine code by input set."""
+        assert self._compiler
+        with progress.at(Stage.TRACE, "compile"):
+            kernels = [kernel for plan in plans for kernel in plan.kernels]
+            compiled = passed(self._compiler.compile(kernels, self.target, self.config.compile_timeout_s))
+        rest = iter(compiled)
+        by_set = {plan.input_set: [next(rest) for _ in plan.kernels] for plan in plans}
+        for plan in plans:
+            passed(_shared_fits(plan, by_set[plan.input_set], self._device))
+        return by_set
+
+    # --- on a GPU ------------------------------------------------------------------------------------------------
+
+    def _on_gpu(
+        self, task: Task, candidate: Candidate, sets: Sequence[InputSet], plans: Sequence[Plan], progress: _Progress
+    ) -> None:
+        kernels = self._compiled(plans, progress)
+        progress.stage = Stage.CORRECTNESS
+        with self._a_gpu() as gpu:
+            draws = schedule(
+                task, gpu.seed(task_fingerprint(task), self._count(task)), self.defences.regimes, big=_is_big(plans)
+            )
+            job = Job(
+                task,
+                self.precision_of(task),
+                {plan.input_set: plan for plan in plans},
+                kernels,
+                draws,
+                poison=self.defences.poison,
+                decoys=self.defences.decoys,
+                overwrites=self.defences.overwrites,
+            )
+            outcome = gpu.run(job, self.config.baseline)
+            progress.stage, progress.errors = outcome.stage, outcome.errors
+            progress.seconds |= outcome.seconds
+            passed(outcome.rejection)
+            if outcome.measured:
+                progress.timing = self._measured(gpu, outcome)
+                floor_us = physical_floor_us(reference_plan(task, sets[-1], job.precision, self.target), self._device)
+                if self.defences.floor and progress.timing.candidate_us < FLOOR_MARGIN * floor_us:
+                    us = progress.timing.candidate_us
+                    raise _Stopped(
+                        Rejection(
+                            Status.WRONG, f"{us:.1f} µs is less than reading and writing the data takes ({floor_us:.1f} µs)."
+                        )
+                    )
+
+    def _measured(self, gpu: Gpu, outcome: Outcome) -> Timing:
+        assert outcome.measured
+        measured: Measured = outcome.measured
+        blocks = measured.blocks
+        first = next(iter(blocks.values()))
+        return Timing(
+            kind="measured",
+            device=gpu.facts["gpu"],
+            candidate_us=_median([c for _, c in first]),
+            baseline_us={name: _median([b for b, _ in found]) for name, found in blocks.items()},
+            speedups_x={name: speedup(found, gpu.noise) for name, found in blocks.items()},
+            unfused_share=measured.unfused_share,
+            noise=gpu.noise.at(shorter_us(first)),
+        )
+
+    @contextlib.contextmanager
+    def _a_gpu(self) -> Iterator[Gpu]:
+        """The next free GPU."""
+        with self._gpu_free:
+            while not self._idle:
+                self._gpu_free.wait()
+            gpu = self._idle.pop(0)
+        try:
+            yield gpu
+        finally:
+            with self._gpu_free:
+                self._idle.append(gpu)
+                self._gpu_free.notify()
+
+    def _count(self, task: Task) -> int:
+        with self._gpu_free:
+            self._served[task.id] += 1
+            return self._served[task.id] - 1
+
+    # --- without one ---------------------------------------------------------------------------------------------
+
+    def _on_cpu(
+        self, task: Task, candidate: Candidate, sets: Sequence[InputSet], plans: Sequence[Plan], progress: _Progress
+    ) -> None:
+        """Correctness by the interpreter on the small sets; time by the roofline, for the GPU aimed at."""
+        self._compiled(plans, progress)  # what does not compile is not correct, though it may interpret
+        assert self._cpu
+        with progress.at(Stage.CORRECTNESS):
+            small = [plan for plan in plans if plan.input_set != FULL]
+            draws = schedule(task, secrets.randbits(63), self.defences.regimes)
+            progress.errors = passed(
+                self._cpu.judge(task, self.precision_of(task), candidate.source, small, draws, self.defences)
+            )
+        progress.stage = Stage.TIMING
+        mine = price(plans[-1], self._device).modelled_us
+        theirs = price(reference_plan(task, sets[-1], self.precision_of(task), self.target), self._device).modelled_us
+        ratio = theirs / mine
+        progress.timing = Timing(
+            kind="modelled",
+            device=self._device.name,
+            candidate_us=mine,
+            baseline_us={"eager": theirs},
+            speedups_x={"eager": Speedup(ratio, ratio, ratio, significant=False)},
+        )
+
+    def close(self) -> None:
+        """End every process this evaluator started."""
+        for part in (self._tracer, self._compiler, self._cpu, *self._gpus, self._nursery):
+            if part is not None:
+                part.close()
+
+
+def _visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES must say for each GPU in turn. Does not initialise CUDA here."""
+    count = torch.cuda.device_count()
+    listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return listed[:count] if listed else [str(i) for i in range(count)]
+
+
+def _target(asked: str | None, gpus: Sequence[Gpu]) -> tuple[Device, str]:
+    """The device that is modelled and the architecture compiled for. Raises UsageError for one that is unknown."""
+    here = gpus[0].facts if gpus else None
+    device = device_for(asked or (here["gpu"] if here else DEFAULT_GPU))
+    if device is None and here and not asked:
+        device = device_for(here["arch"])
+    if device is None:
+        raise UsageError(
+            f"--target {asked or (here and here['gpu'])}: no such GPU is known; name an architecture such as sm_90."
+        )
+    if here and device.arch != here["arch"]:
+        raise UsageError(f"--target {asked}: the GPU here is {here['arch']}; leave it out, or add --device cpu.")
+    return device, device.arch
+
+
+def _shared_fits(plan: Plan, kernels: Sequence[CompiledKernel], device: Device) -> Rejection | None:
+    """A Rejection when some launch has no variant whose shared memory the device has."""
+    for node in (*plan.setup, *plan.nodes):
+        if isinstance(node, LaunchNode):
+            least = min(kernels[v.kernel].shared_bytes for v in node.variants)
+            if least > device.shared_bytes:
+                name = plan.kernels[node.variants[0].kernel].function
+                reason = f"{name} needs {least} bytes of shared memory and {device.name} has {device.shared_bytes} a block"
+                return Rejection(Status.COMPILE_ERROR, f"{reason}: use smaller blocks or fewer stages.")
+    return None
+
+
+def _is_big(plans: Sequence[Plan]) -> bool:
+    from kernrl.verifier.inputs import BIG_BYTES
+
+    return sum(s.nbytes for s in plans[-1].storages) > BIG_BYTES
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

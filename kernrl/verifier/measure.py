@@ -1,0 +1,411 @@
+"""The replay process: runs plans on secret inputs, hands outputs over, and times. It never holds an answer to compare with.
+
+Baselines are timed here too, interleaved with the candidate on the same GPU by the same clock. Their results appear in this
+process only after the candidate's correctness has been judged, and on inputs that no judged run uses.
+"""
+
+from __future__ import annotations
+
+import gc
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernrl.errors import UsageError
+from kernrl.tasks.task import FULL, Task
+from kernrl.verifier import driver, timing
+from kernrl.verifier.compile import CompiledKernel
+from kernrl.verifier.inputs import Draw, TaskInputs, flatten
+from kernrl.verifier.judge import Shown
+from kernrl.verifier.outbox import Outbox
+from kernrl.verifier.plan import ITEM_BYTES, Plan
+from kernrl.verifier.precision import policy_flags
+from kernrl.verifier.replay import POISONS, Arena, Modules, Runner
+
+SPOT_CHECKS = 2
+"""Timed calls that are judged."""
+
+CUDNN_CANDIDATES = 5
+"""Algorithms cuDNN may try for a shape; more cost tenths of a second a shape and rarely win."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One candidate, checked and compiled, and what it is to be asked."""
+
+    task: Task
+    precision: str
+    plans: Mapping[str, Plan]
+    kernels: Mapping[str, Sequence[CompiledKernel]]
+    """By input set, alike with `plans`; kernels in the order of `Plan.kernels`."""
+    draws: Sequence[Draw]
+    poison: bool = True
+    decoys: bool = True
+    overwrites: bool = True
+    """Whether memory is poisoned, launches skipped, and writes where none belong looked for (a test may switch these off)."""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a phase of replay showed."""
+
+    asked: list[int] = field(default_factory=list)
+    """Positions in `Job.draws`."""
+    shown: list[list[Shown]] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    """Positions at which an input or a parameter changed."""
+    overrun: list[int] = field(default_factory=list)
+    """Positions at which memory outside every buffer changed."""
+    decoys: list[str] = field(default_factory=list)
+    """Authored launches without which the output is the same."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """What timing showed, with one more replay to judge."""
+
+    blocks: dict[str, list[timing.Block]]
+    """By baseline."""
+    node_us: list[float]
+    """Device time of each node of the plan, alone."""
+    unfused_share: float
+    choice: list[int]
+    """Variant taken at each node."""
+    checked: Replayed
+    """Judged calls among the timed ones."""
+    gpu_seconds: float
+
+
+@dataclass(slots=True)
+class _Timed:
+    """A program that can be replayed and timed."""
+
+    before: Callable[[], None]
+    """Untimed, before each call."""
+    run: Callable[[], None]
+    after: Callable[[], None] = lambda: None
+    """Untimed, after each call."""
+
+
+class _SpotChecks:
+    """Which calls of a timed candidate are judged, and what they showed."""
+
+    def __init__(self, server: ReplayServer, runner: Runner, inputs: TaskInputs, draws: list[int]):
+        self._server, self._runner, self._inputs, self._draws = server, runner, inputs, draws
+        self._left = SPOT_CHECKS
+        self._now: int | None = None
+        self.result, self.flags = Replayed(), []
+        server.outbox.clear()
+
+    def before(self) -> None:
+        """Untimed: fresh numbers, poisoned buffers; now and then, a draw whose answer the judge has."""
+        self._now = None
+        if self._left and secrets.randbelow(4) == 0:
+            self._left, self._now = self._left - 1, secrets.choice(self._draws)
+            self._inputs.draw(self._server.job.draws[self._now])
+            self._snapshot = self._inputs.snapshot()
+        else:
+            self._inputs.refresh()
+        self._runner.prepare(POISONS[1])
+
+    def after(self) -> None:
+        """Untimed: keep what a judged call gave."""
+        if self._now is None:
+            return
+        self.result.asked.append(self._now)
+        self.result.shown.append([self._server.outbox.put(y) for y in self._runner.outputs()])
+        self.flags += [self._inputs.written(self._snapshot), self._server.arena.overrun()]
+
+    def last(self, run: Callable[[], None]) -> None:
+        """One more judged call after everything else."""
+        self._now = self._draws[0]
+        self._inputs.draw(self._server.job.draws[self._now])
+        self._snapshot = self._inputs.snapshot()
+        self._runner.prepare(POISONS[1])
+        run()
+        self.after()
+
+
+class ReplayServer:
+    """The replay process's commands. One candidate at a time: `begin`, `check` as often as wanted, `measure`."""
+
+    def __init__(self, *, share: bool = True, redraw_parameters: bool = True):
+        torch.cuda.set_stream(torch.cuda.Stream())  # graphs cannot be captured on the default stream
+        torch.backends.cudnn.benchmark_limit = CUDNN_CANDIDATES
+        driver.forbid_persisting_l2()
+        self._redraw = redraw_parameters
+        self.arena, self._modules, self.outbox = Arena(), Modules(), Outbox(share=share)
+        self._inputs: OrderedDict[Any, TaskInputs] = OrderedDict()
+        self._baselines: OrderedDict[Any, dict[str, Callable[[], None]]] = OrderedDict()
+        properties = torch.cuda.get_device_properties(0)
+        self._flush = torch.empty(2 * properties.L2_cache_size, dtype=torch.uint8, device="cuda")
+        self._memory = properties.total_memory
+        self._events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(16)]
+        self._full: tuple[Runner, Any] | None = None
+
+    # --- correctness ---------------------------------------------------------------------------------------------
+
+    def begin(self, job: Job) -> Outbox:
+        """Take up a candidate. Returns the outbox, which the judge must open anew when its `version` has changed."""
+        self.job, self._full = job, None
+        self._modules.trim()
+        cheap = full = 0
+        for draw in job.draws:
+            nbytes = sum(ref.numel * ITEM_BYTES[ref.dtype] + 256 for ref in job.plans[draw.input_set].outputs)
+            cheap, full = (cheap, full + nbytes) if draw.input_set == FULL else (cheap + nbytes, full)
+        self.outbox.reserve(max(cheap, full, (SPOT_CHECKS + 1) * full))
+        return self.outbox
+
+    def check(self, asked: Sequence[int], decoys_in: str | None = None) -> Replayed:
+        """Run the draws at these positions, one input set after another; look for decoys in one of the sets."""
+        self.outbox.clear()
+        result = Replayed()
+        flags: list[Tensor] = []
+        for name in dict.fromkeys(self.job.draws[i].input_set for i in asked):
+            positions = [i for i in asked if self.job.draws[i].input_set == name]
+            inputs = self._task_inputs(name)
+            runner, run = self._open(name, inputs)
+            for i in positions:
+                self._vary(runner, i) if name != FULL else None
+                flags += self._ask(runner, run, inputs, i, result)
+            if name == decoys_in and self.job.decoys:
+                result.decoys += self._decoys(runner)
+        return self._settle(result, flags)
+
+    def _settle(self, result: Replayed, flags: list[Tensor]) -> Replayed:
+        """Wait for everything queued, and say which of the draws asked raised a flag."""
+        *raised, field = torch.stack([*flags, self.arena.field_overrun()]).tolist()
+        if self.job.overwrites:
+            result.written = [i for i, bad in zip(result.asked, raised[::2], strict=True) if bad]
+            result.overrun = [i for i, bad in zip(result.asked, raised[1::2], strict=True) if bad] + result.asked[-1:] * field
+        return result
+
+    def _open(self, name: str, inputs: TaskInputs) -> tuple[Runner, Callable[[], None]]:
+        """A runner for one input set; the full set's is a captured graph, which timing uses again."""
+        if name != FULL:
+            runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.arena, self._modules)
+            return runner, lambda: self._run(runner)
+        if self._full is None:
+            runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.arena, self._modules)
+            with policy_flags(self.job.precision, autotune=True), torch.no_grad():
+                inputs.refresh()
+                runner.prepare(POISONS[1])
+                runner.run()
+                self._choose(runner)
+                runner.prepare(POISONS[1])
+                self._full = runner, self._capture(runner.run)
+        runner, graph = self._full
+        return runner, graph.replay
+
+    def _run(self, runner: Runner) -> None:
+        with policy_flags(self.job.precision), torch.no_grad():
+            runner.run()
+
+    def _ask(self, runner: Runner, run: Callable[[], None], inputs: TaskInputs, i: int, result: Replayed) -> list[Tensor]:
+        """One draw: fresh numbers, poisoned memory, one run, outputs to the outbox. Returns two flags, not waited for."""
+        inputs.draw(self.job.draws[i])
+        snapshot = inputs.snapshot()
+        runner.prepare(POISONS[i % 2] if self.job.poison else 0)
+        run()
+        result.asked.append(i)
+        result.shown.append([self.outbox.put(y) for y in runner.outputs()])
+        return [inputs.written(snapshot), self.arena.overrun()]
+
+    @staticmethod
+    def _vary(runner: Runner, i: int) -> None:
+        """Small draws take turns through the variants of autotuned launches: every configuration must be right."""
+        runner.choice = [i % runner.variants(node) for node in range(len(runner.choice))]
+
+    def _decoys(self, runner: Runner) -> list[str]:
+        """Names of authored launches whose absence changes no bit of the outputs, whatever their buffers held before."""
+        found = []
+        for node in runner.authored:
+            # zeros first: a skipped launch may have made indices, and 0 is in range
+            if not any(self._matters(runner, node, poison) for poison in (0, POISONS[1])):
+                variant = runner.plan.nodes[node].variants[0]  # pyright: ignore[reportAttributeAccessIssue]
+                found.append(runner.plan.kernels[variant.kernel].function)
+        return found
+
+    def _matters(self, runner: Runner, node: int, poison: int) -> bool:
+        shown = []
+        for skip in (None, node):
+            runner.prepare(poison)
+            with policy_flags(self.job.precision), torch.no_grad():
+                runner.run(skip=skip)
+            shown.append([y.contiguous().clone().reshape(-1).view(torch.uint8) for y in runner.outputs()])
+        return bool(torch.stack([(a != b).any() for a, b in zip(*shown, strict=True)]).any())
+
+    # --- timing --------------------------------------------------------------------------------------------------
+
+    def measure(self, baselines: Sequence[str], noise: timing.NoiseBand) -> Measured:
+        """Time the candidate against each baseline in interleaved blocks.
+
+        Some timed calls, at places drawn by lot, compute a judged draw, and so does one more after the last: a kernel
+        that tells timed calls from others, or counts them, is judged on what it did in them.
+        """
+        begun = torch.cuda.Event(enable_timing=True)
+        begun.record()
+        inputs = self._task_inputs(FULL)
+        runner, replay = self._open(FULL, inputs)
+        spot = _SpotChecks(self, runner, inputs, [i for i, d in enumerate(self.job.draws) if d.input_set == FULL])
+        candidate = _Timed(spot.before, replay, spot.after)
+        blocks: dict[str, list[timing.Block]] = {}
+        for name in baselines:
+            baseline = _Timed(inputs.refresh, self._baseline(name, inputs))
+            blocks[name] = self._compare(baseline, candidate, noise)
+        node_us, unfused = self._node_times(runner) if runner.computed else ([], 0.0)
+        spot.last(replay)
+        checked = self._settle(spot.result, spot.flags)
+        ended = torch.cuda.Event(enable_timing=True)
+        ended.record()
+        ended.synchronize()
+        return Measured(blocks, node_us, unfused, runner.choice, checked, begun.elapsed_time(ended) / 1e3)
+
+    def _compare(self, baseline: _Timed, candidate: _Timed, noise: timing.NoiseBand) -> list[timing.Block]:
+        first = self._time([baseline, candidate])  # warms both, and says how long they are
+        calls = timing.calls_per_block(min(first))
+
+        def block() -> timing.Block:
+            us = self._time([baseline, candidate, candidate, baseline] * calls)
+            theirs, mine = us[0::4] + us[3::4], us[1::4] + us[2::4]
+            return sum(theirs) / len(theirs), sum(mine) / len(mine)
+
+        return timing.look(block, noise)
+
+    def _time(self, order: Sequence[_Timed]) -> list[float]:
+        """Device µs of each program in turn, each on fresh inputs, a cold L2 and poisoned buffers."""
+        while len(self._events) < len(order):
+            self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+        for (start, stop), program in zip(self._events, order, strict=False):
+            program.before()
+            self._flush.zero_()
+            start.record()
+            program.run()
+            stop.record()
+            program.after()
+        torch.cuda.current_stream().synchronize()
+        return [start.elapsed_time(stop) * 1e3 for start, stop in self._events[: len(order)]]
+
+    def _choose(self, runner: Runner) -> None:
+        """Autotune on the trusted side: for each launch with several variants, the fastest of two cold calls."""
+        for node in range(len(runner.choice)):
+            if runner.variants(node) == 1:
+                continue
+            times = []
+            for variant in range(runner.variants(node)):
+                runner.choice[node] = variant
+                program = _Timed(lambda: None, lambda node=node: runner.run_node(node))
+                try:
+                    times.append(min(self._time([program, program])))
+                except driver.CudaError:
+                    times.append(float("inf"))
+            runner.choice[node] = times.index(min(times))
+
+    def _node_times(self, runner: Runner) -> tuple[list[float], float]:
+        """Device µs of every node alone, in order, and the share outside the authored launches."""
+        with policy_flags(self.job.precision, autotune=True), torch.no_grad():
+            runner.prepare(POISONS[1])
+            runner.run()
+            order = [_Timed(lambda: None, lambda i=i: runner.run_node(i)) for i in range(len(runner.plan.nodes))]
+            us = self._time(order)
+        return us, sum(us[i] for i in runner.computed) / max(sum(us), 1e-9)
+
+    def prepare(self, baselines: Sequence[str]) -> None:
+        """Capture the task's baselines, where this has not been done. Raises UsageError when the reference does not run."""
+        inputs = self._task_inputs(FULL)
+        for name in baselines:
+            try:
+                self._baseline(name, inputs)
+            except RuntimeError as error:
+                raise UsageError(f"{self.job.task.id}: the reference cannot be timed ({name}): {error}") from error
+
+    def _baseline(self, name: str, inputs: TaskInputs) -> Callable[[], None]:
+        """The reference as a user would run it, captured once a task: `eager` or `compile`."""
+        key = self._key(FULL)
+        kept = self._baselines.setdefault(key, {})
+        if name not in kept:
+            module: Any = inputs.module
+            if name == "compile":
+                torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
+                module = torch.compile(inputs.module, dynamic=False)
+            with policy_flags(self.job.precision, autotune=True), torch.no_grad():
+                for _ in range(2):
+                    module(*inputs.arguments)
+                alive: list[Any] = []
+                graph = self._capture(lambda: alive.append(flatten(module(*inputs.arguments))))
+            kept[name] = graph.replay
+        return kept[name]
+
+    @staticmethod
+    def _capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.current_stream().synchronize()
+        graph.capture_begin(capture_error_mode="thread_local")  # pyright: ignore[reportCallIssue]
+        try:
+            run()
+        finally:
+            graph.capture_end()
+        return graph
+
+    def facts(self) -> dict[str, str]:
+        """Name, UUID, architecture and memory of the GPU, and the driver's version."""
+        p = torch.cuda.get_device_properties(0)
+        return {
+            "gpu": p.name,
+            "uuid": str(p.uuid),
+            "arch": f"sm_{p.major}{p.minor}",
+            "memory_bytes": str(p.total_memory),
+            "driver": driver.version(),
+        }
+
+    def null(self, pairs: int, rounds: Sequence[int]) -> list[tuple[float, list[float]]]:
+        """Same against same through the very path that times candidates: (µs, log ratios) a size.
+
+        `rounds` sizes the program: how many passes a pointwise chain makes over 64 MiB.
+        """
+        results = []
+        band = timing.NoiseBand(((1.0, 0.0),))
+        x = torch.randn(16 << 20, device="cuda")
+        for count in rounds:
+            size = x.numel() if count else x.numel() // 16
+
+            def chain(size: int = size, count: int = count) -> None:
+                for _ in range(max(count, 1)):
+                    x[:size].mul_(-1.0)
+
+            twins = [_Timed(lambda: None, self._capture(chain).replay) for _ in range(2)]
+            found = [self._compare(*twins, band) for _ in range(pairs)]
+            us = sorted(b for blocks in found for b, _ in blocks)
+            results.append((us[len(us) // 2], [float(timing.median_log(blocks)) for blocks in found]))
+        return results
+
+    # --- what is kept --------------------------------------------------------------------------------------------
+
+    def _key(self, name: str) -> tuple[Any, ...]:
+        task = self.job.task
+        return (task.id, task.pytorch_code, self.job.precision, name)
+
+    def _task_inputs(self, name: str) -> TaskInputs:
+        """Inputs and state of one input set, kept for the group's other members while memory lasts."""
+        key = self._key(name)
+        if key not in self._inputs:
+            if torch.cuda.memory_reserved() > 0.4 * self._memory or len(self._inputs) > 512:
+                self.forget()
+            input_set = self.job.task.input_set(name)
+            assert input_set is not None
+            self._inputs[key] = TaskInputs(self.job.task, input_set, self.job.precision, "cuda", redraw_parameters=self._redraw)
+        self._inputs.move_to_end(key)
+        return self._inputs[key]
+
+    def forget(self) -> None:
+        """Drop what is kept of tasks."""
+        self._inputs.clear()
+        self._baselines.clear()
+        self._full = None
+        gc.collect()
+        torch.cuda.empty_cache()

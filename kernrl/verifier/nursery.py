@@ -1,0 +1,88 @@
+"""The fork server of the GPU processes: torch is imported once, so a crashed process is replaced in half a second.
+
+Run as `python -m kernrl.verifier.nursery FD`. Each request is a role and a socket; the answer is a child that serves that
+role on it. Everything here is trusted code: candidates reach a GPU process as machine code only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from kernrl.errors import UsageError
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(descriptor: int) -> None:
+    """Fork a child for each request until the other side closes."""
+    # what the children need is imported before they exist; CUDA is not touched
+    import kernrl.verifier.measure  # noqa: F401
+
+    control = socket.socket(fileno=descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        data, fds, _, _ = socket.recv_fds(control, 65536, 1)
+        if not data:
+            return
+        if os.fork() == 0:
+            control.close()
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            _serve(json.loads(data), Connection(fds[0]))
+            os._exit(0)
+        os.close(fds[0])
+
+
+def _serve(request: dict[str, Any], channel: Connection) -> None:
+    """Answer commands until the other side closes, or until CUDA is beyond use."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = request["device"]
+    from kernrl.verifier.judge import JudgeServer
+    from kernrl.verifier.measure import ReplayServer
+
+    try:
+        server = {"judge": JudgeServer, "replay": ReplayServer}[request["role"]](**request["settings"])
+        channel.send(("ok", os.getpid()))
+    except Exception:
+        channel.send(("broken", traceback.format_exc()))
+        return
+    while True:
+        try:
+            method, arguments = channel.recv()
+        except (EOFError, OSError):
+            return
+        answer = _answer(server, method, arguments)
+        channel.send(answer)
+        if answer[0] == "dead":
+            return
+
+
+def _answer(server: Any, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+    """("ok", value), ("usage", sentence), ("failed", error) or, when the CUDA context is lost, ("dead", error)."""
+    import torch
+
+    try:
+        return "ok", getattr(server, method)(*arguments)
+    except UsageError as error:
+        return "usage", str(error)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".split("\nCUDA kernel errors")[0].split("\nSearch for")[0].strip()
+        if os.environ.get("KERNRL_TRACEBACKS"):
+            text += "\n" + traceback.format_exc()
+    with contextlib.suppress(Exception):
+        torch.cuda.synchronize()
+        torch.zeros(1, device="cuda").item()
+        return "failed", text
+    return "dead", text
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,107 @@
+"""How much faster, and how sure: paired blocks, an interval, and a noise band calibrated on the machine itself.
+
+A block times baseline, candidate, candidate, baseline, so that drift of clocks and temperature cancels to first order.
+Its log ratio is one observation. The estimate is the median over blocks with a 95 % bootstrap interval. A speedup is
+significant only when that interval lies outside the band in which the same program against itself falls 99 times in 100.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernrl.verifier.verdict import Speedup
+
+FIRST_LOOK_BLOCKS, SURE_BLOCKS, MOST_BLOCKS = 2, 5, 15
+CLEARLY_SLOWER = math.log(0.9)
+"""A candidate whose first blocks all fall below this is not looked at longer: its exact loss earns nothing."""
+
+NOISE_FLOOR = 0.01
+"""The band is never narrower, as |log ratio|: a reward for one per cent would be a reward for luck."""
+
+OVERHEAD_US = 20.0
+"""Below this a GPU's own launch gaps decide; no speedup is significant there."""
+
+BOOTSTRAPS = 1000
+
+Block = tuple[float, float]
+"""(baseline µs, candidate µs): each the mean of a block's calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseBand:
+    """Half-width of the same-against-same band by duration: (µs, |log ratio|) in ascending order of time."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def at(self, us: float) -> float:
+        """Half-width for a program of this duration: linear in log time between the calibrated points."""
+        times, widths = zip(*self.points, strict=True)
+        return max(NOISE_FLOOR, float(np.interp(math.log(max(us, 1e-3)), np.log(times), widths)))
+
+
+def calls_per_block(us: float) -> int:
+    """How often a block repeats its four calls: short programs need more to rise above the clock's own resolution."""
+    return 4 if us < 50 else 2 if us < 200 else 1
+
+
+def look(block: Callable[[], Block], noise: NoiseBand) -> list[Block]:
+    """Blocks until the answer is plain: two for the clearly slower, else five, else up to fifteen."""
+    blocks: list[Block] = []
+    while len(blocks) < MOST_BLOCKS:
+        blocks.append(block())
+        logs = _logs(blocks)
+        if len(blocks) == FIRST_LOOK_BLOCKS and max(logs) < CLEARLY_SLOWER:
+            break
+        if len(blocks) >= SURE_BLOCKS and _decided(interval(logs), noise.at(shorter_us(blocks))):
+            break
+    return blocks
+
+
+def shorter_us(blocks: Sequence[Block]) -> float:
+    """The shorter program's median time: the one whose noise decides."""
+    return min(float(np.median([b for b, _ in blocks])), float(np.median([c for _, c in blocks])))
+
+
+def _logs(blocks: Sequence[Block]) -> list[float]:
+    return [math.log(b / c) for b, c in blocks]
+
+
+def median_log(blocks: Sequence[Block]) -> float:
+    """Median of the blocks' log ratios."""
+    return float(np.median(_logs(blocks)))
+
+
+def _decided(bounds: tuple[float, float], noise: float) -> bool:
+    low, high = bounds
+    return low > noise or high < -noise or (-noise < low and high < noise)
+
+
+def interval(logs: Sequence[float]) -> tuple[float, float]:
+    """95 % bootstrap interval of the median of per-block log ratios; with fewer than five blocks, their range."""
+    if len(logs) < SURE_BLOCKS:
+        return min(logs), max(logs)
+    rng = np.random.default_rng(0)
+    samples = rng.choice(np.asarray(logs), size=(BOOTSTRAPS, len(logs)))
+    low, high = np.quantile(np.median(samples, axis=1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
+    """Baseline time over candidate time, with its interval, and whether it stands outside the noise."""
+    logs, shortest = _logs(blocks), shorter_us(blocks)
+    low, high = interval(logs)
+    band = noise.at(shortest)
+    if len(blocks) < SURE_BLOCKS:  # a range of two is no interval: widen it by the band
+        low, high = low - band, high + band
+    outside = low > band or high < -band
+    slower_of_both = max(float(np.median([b for b, _ in blocks])), float(np.median([c for _, c in blocks])))
+    return Speedup(math.exp(median_log(blocks)), math.exp(low), math.exp(high), outside and slower_of_both >= OVERHEAD_US)
+
+
+def null_quantile(ratios: Sequence[float], q: float = 0.99) -> float:
+    """The half-width that holds a share `q` of same-against-same |log ratios|."""
+    return float(np.quantile(np.abs(np.asarray(ratios)), q))

@@ -1,0 +1,166 @@
+"""The GPU processes from outside: started, asked with a time limit, killed when they hang, replaced when they die."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from kernrl.errors import InfrastructureError, UsageError
+
+START_TIMEOUT_S = 120.0
+
+
+class Failed(RuntimeError):
+    """The command raised; the process is well."""
+
+
+class Died(RuntimeError):
+    """The process lost its CUDA context or its life, and has been replaced on the next use."""
+
+
+class TimedOut(RuntimeError):
+    """The process did not answer in time and was killed."""
+
+
+class Nursery:
+    """The fork server, started on first use. One for all GPUs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def fork(self, role: str, device: str, settings: dict[str, Any]) -> Connection:
+        """A channel to a new process in that role."""
+        with self._lock:
+            if self._server is None or self._server.poll() is not None:
+                self._start()
+            ours, theirs = socket.socketpair()
+            request = json.dumps({"role": role, "device": device, "settings": settings}).encode()
+            assert self._control is not None
+            socket.send_fds(self._control, [request], [theirs.fileno()])
+            theirs.close()
+        return Connection(ours.detach())
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "kernrl.verifier.nursery", str(theirs.fileno())]
+        self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        self._control = ours
+
+    def close(self) -> None:
+        """End the fork server and, with it, every process it forked."""
+        with self._lock:
+            if self._control is not None:
+                self._control.close()
+            if self._server is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._server.wait(5)
+                self._server.kill()
+                self._server.wait()
+            self._server = self._control = None
+
+
+class Process:
+    """One GPU process: `ask` starts it when there is none."""
+
+    def __init__(self, nursery: Nursery, role: str, device: str, settings: dict[str, Any]):
+        self._nursery, self._request = nursery, (role, device, settings)
+        self._channel: Connection | None = None
+        self._pid = 0
+        self.starts = 0
+        """How many processes there have been: whatever one was told, the next does not know."""
+
+    def start(self) -> None:
+        """Make sure that it runs. Raises InfrastructureError when it cannot."""
+        if self._channel is not None:
+            return
+        channel = self._nursery.fork(*self._request)
+        try:
+            if not channel.poll(START_TIMEOUT_S):
+                raise InfrastructureError(f"the GPU's {self._request[0]} process did not start in {START_TIMEOUT_S:.0f} s.")
+            state, value = channel.recv()
+        except (EOFError, OSError):
+            state, value = "broken", "it died at once"
+        if state != "ok":
+            raise InfrastructureError(f"the GPU's {self._request[0]} process cannot start: {value.strip().splitlines()[-1]}")
+        self._channel, self._pid = channel, int(value)
+        self.starts += 1
+
+    def send(self, method: str, *arguments: Any) -> None:
+        """Ask without waiting; `receive` must follow."""
+        self.start()
+        assert self._channel is not None
+        try:
+            self._channel.send((method, arguments))
+        except OSError as error:
+            self.kill()
+            raise Died(f"the GPU process is gone ({error})") from None
+
+    def receive(self, timeout_s: float) -> Any:
+        """The answer to the last `send`. Raises Failed, Died, TimedOut, or UsageError with the task's own trouble."""
+        if self._channel is None:
+            raise Died("the GPU process is gone")
+        try:
+            if not self._channel.poll(timeout_s):
+                self.kill()
+                raise TimedOut(f"no answer within {timeout_s:g} s")
+            state, value = self._channel.recv()
+        except (EOFError, OSError):
+            self.kill()
+            raise Died("the GPU process was killed") from None
+        if state == "ok":
+            return value
+        if state == "dead":
+            self.kill()
+            raise Died(value)
+        raise UsageError(value) if state == "usage" else Failed(value)
+
+    def ask(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        """`send` and `receive`."""
+        self.send(method, *arguments)
+        return self.receive(timeout_s)
+
+    def kill(self) -> None:
+        """End it now, whatever its GPU is doing."""
+        if self._channel is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._channel.close()
+        self._channel = None
+
+
+class GpuLock:
+    """One GPU, one user at a time, over all processes of this machine: a file lock named by the GPU's UUID."""
+
+    def __init__(self, uuid: str):
+        runtime = Path(f"/run/user/{os.getuid()}")
+        folder = runtime if runtime.is_dir() and os.access(runtime, os.W_OK) else Path(tempfile.gettempdir())
+        self._path = folder / f"kernrl-{os.getuid()}-{uuid}.lock"
+        self._mutex = threading.Lock()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[float]:
+        """Hold the GPU; gives the seconds waited. The kernel lets go of the lock should this process die."""
+        begun = time.monotonic()
+        with self._mutex:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield time.monotonic() - begun
+            finally:
+                os.close(descriptor)
