@@ -16,8 +16,8 @@ from pydantic.fields import FieldInfo
 from rich.markup import escape
 
 from kernrl import console
-from kernrl.config import ARGUMENT, Config, flag_name, load_config, to_toml
 from kernrl.console import Result
+from kernrl.settings import ARGUMENT, Config, flag_name, load_config, to_toml
 
 Options = dict[str, tuple[str, inspect.Parameter]]
 """Python parameter name → (dotted config key, typer parameter)."""

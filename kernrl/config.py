@@ -17,37 +17,50 @@ class VerifierConfig(Config):
     """How candidates are judged."""
 
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = Field(
-        None, description="Precision policy of reference, baseline and candidate; the task's own (mostly fp32) if not set."
+        default=None,
+        description="Precision policy of reference, baseline and candidate; the task's own (mostly fp32) if not set.",
     )
     device: Literal["auto", "cuda", "cpu"] = Field(
-        "auto", description="Judge on the GPUs, or on the CPU by Triton's interpreter, where time is modelled."
+        default="auto", description="Judge on the GPUs, or on the CPU by Triton's interpreter, where time is modelled."
     )
     target: str | None = Field(
-        None, description="Architecture (sm_90) or GPU name to compile and model for; this machine's GPU if not set."
+        default=None, description="Architecture (sm_90) or GPU name to compile and model for; this machine's GPU if not set."
     )
-    baseline: tuple[Literal["eager", "compile"], ...] = Field(("eager",), description="What speed is measured against.")
-    workers: int | None = Field(None, ge=1, description="Candidates traced and compiled at once; by default one a core.")
-    cache: bool = Field(True, description="Keep verdicts and machine code, and use those kept.")
-    cache_dir: Path | None = Field(None, description="Folder of the caches; by default under ~/.cache/kernrl.")
-    require_sandbox: bool = Field(False, description="Fail where a layer of the sandbox is missing, instead of a warning.")
-    trace_timeout_s: float = Field(30.0, gt=0, description="Longest a candidate's Python may run.")
-    compile_timeout_s: float = Field(60.0, gt=0, description="Longest its kernels may compile.")
-    gpu_timeout_s: float = Field(10.0, gt=0, description="Longest its kernels may run before the GPU process is killed.")
+    baseline: tuple[Literal["eager", "compile"], ...] = Field(default=("eager",), description="What speed is measured against.")
+    workers: int | None = Field(
+        default=None, ge=1, description="Candidates traced and compiled at once; by default one a core."
+    )
+    cache: bool = Field(default=True, description="Keep verdicts and machine code, and use those kept.")
+    cache_dir: Path | None = Field(default=None, description="Folder of the caches; by default under ~/.cache/kernrl.")
+    require_sandbox: bool = Field(
+        default=False, description="Fail where a layer of the sandbox is missing, instead of a warning."
+    )
+    trace_timeout_s: float = Field(default=30.0, gt=0, description="Longest a candidate's Python may run.")
+    compile_timeout_s: float = Field(default=60.0, gt=0, description="Longest its kernels may compile.")
+    gpu_timeout_s: float = Field(
+        default=10.0, gt=0, description="Longest its kernels may run before the GPU process is killed."
+    )
 
 
 class VerifyConfig(VerifierConfig):
     """`kernrl verify`."""
 
     task: str | None = Field(
-        None, description="A task .py, SOURCE::ID or SOURCE#ROW of any source of tasks.", json_schema_extra=ARGUMENT
+        default=None, description="A task .py, SOURCE::ID or SOURCE#ROW of any source of tasks.", json_schema_extra=ARGUMENT
     )
     candidate: str | None = Field(
-        None, description="A file with the code or with a model's whole reply, or '-' for stdin.", json_schema_extra=ARGUMENT
+        default=None,
+        description="A file with the code or with a model's whole reply, or '-' for stdin.",
+        json_schema_extra=ARGUMENT,
     )
-    pairs: Path | None = Field(None, description="Judge many: rows {task, candidate}, each a path, an id or the text itself.")
-    out: Path | None = Field(None, description="Verdicts of --pairs, a JSON row each as it completes; a second run goes on.")
-    source: str | None = Field(None, description="Where the ids of --pairs are looked up: any source of tasks.")
-    explain: Path | None = Field(None, description="Draw reference and candidate as columns, here and into this SVG.")
+    pairs: Path | None = Field(
+        default=None, description="Judge many: rows {task, candidate}, each a path, an id or the text itself."
+    )
+    out: Path | None = Field(
+        default=None, description="Verdicts of --pairs, a JSON row each as it completes; a second run goes on."
+    )
+    source: str | None = Field(default=None, description="Where the ids of --pairs are looked up: any source of tasks.")
+    explain: Path | None = Field(default=None, description="Draw reference and candidate as columns, here and into this SVG.")
 
 
 class DoctorConfig(Config):
@@ -58,15 +71,15 @@ class SourceConfig(Config):
     """Where tasks come from: shared by the commands that read them."""
 
     source: str = Field(
-        "heldout",
+        default="heldout",
         description="A task .py, a KernelBench folder, a .jsonl, .json or .parquet file, a dataset folder or hub id, or "
         "'heldout' for the shipped suite. SOURCE::ID or SOURCE#ROW picks one task.",
         json_schema_extra=ARGUMENT,
     )
-    split: str | None = Field(None, description="Only this split, such as 'train', 'heldout' or 'level_2'.")
-    revision: str | None = Field(None, description="Commit or tag of a hub dataset.")
-    map: tuple[str, ...] = Field((), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")
-    limit: int | None = Field(None, ge=1, description="At most this many tasks.")
+    split: str | None = Field(default=None, description="Only this split, such as 'train', 'heldout' or 'level_2'.")
+    revision: str | None = Field(default=None, description="Commit or tag of a hub dataset.")
+    map: tuple[str, ...] = Field(default=(), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")
+    limit: int | None = Field(default=None, ge=1, description="At most this many tasks.")
 
 
 class ListConfig(SourceConfig):
@@ -80,62 +93,72 @@ class StatsConfig(SourceConfig):
 class CheckConfig(SourceConfig):
     """`kernrl tasks check`."""
 
-    timeout_s: float = Field(60.0, gt=0, description="Longest time one reference may run on the CPU.")
+    timeout_s: float = Field(default=60.0, gt=0, description="Longest time one reference may run on the CPU.")
 
 
 class ShowConfig(SourceConfig):
     """`kernrl tasks show`."""
 
-    style: str | None = Field(None, description="Show the worked solution of this style instead of the first.")
-    prompt: bool = Field(False, description="Show the prompt a model is given for the task instead.")
+    style: str | None = Field(default=None, description="Show the worked solution of this style instead of the first.")
+    prompt: bool = Field(default=False, description="Show the prompt a model is given for the task instead.")
 
 
 class GenerateConfig(Config):
     """`kernrl tasks generate`."""
 
     out: Path = Field(description="Folder to make; tasks.jsonl is written into it.")
-    level: int = Field(2, ge=1, le=2, description="1: single ops. 2: fusions of two to eight ops.")
-    count: int = Field(1000, ge=1, description="How many tasks.")
-    seed: int = Field(0, ge=0, description="The same seed gives the same tasks on any machine.")
-    split: Literal["train", "validation", "heldout"] | None = Field(None, description="Only compositions of this split.")
-    workers: int | None = Field(None, ge=1, description="Processes; by default one a core.")
-    max_bytes: int = Field(2**31, ge=2**20, description="Most memory eager PyTorch may hold at once for a task at full size.")
+    level: int = Field(default=2, ge=1, le=2, description="1: single ops. 2: fusions of two to eight ops.")
+    count: int = Field(default=1000, ge=1, description="How many tasks.")
+    seed: int = Field(default=0, ge=0, description="The same seed gives the same tasks on any machine.")
+    split: Literal["train", "validation", "heldout"] | None = Field(
+        default=None, description="Only compositions of this split."
+    )
+    workers: int | None = Field(default=None, ge=1, description="Processes; by default one a core.")
+    max_bytes: int = Field(
+        default=2**31, ge=2**20, description="Most memory eager PyTorch may hold at once for a task at full size."
+    )
 
 
 class SftConfig(Config):
     """`kernrl sft`."""
 
     output: Path = Field(description="Folder of the run; made, or gone on with under --resume.")
-    model: str = Field("nano", description="'nano' to make the small model from nothing, a model folder, or a hub id.")
+    model: str = Field(default="nano", description="'nano' to make the small model from nothing, a model folder, or a hub id.")
     data: str = Field(
-        "generated",
+        default="generated",
         description="'generated', or pairs from a file, folder or hub id: tasks with solutions, messages, or prompt and "
         "completion.",
     )
-    count: int = Field(40_000, ge=20, description="Tasks to make when data is generated; each has several solutions.")
-    map: tuple[str, ...] = Field((), description="FIELD=COLUMN: read a field, such as triton_code, from this column.")
-    revision: str | None = Field(None, description="Commit or tag of a hub model or dataset.")
-    prompt: Literal["nano", "chat"] | None = Field(None, description="How tasks are put to the model; by the model if not set.")
-    epochs: float = Field(3.0, gt=0, description="Passes over the data, unless --steps is given.")
-    steps: int | None = Field(None, ge=1, description="Optimizer steps.")
-    max_length: int = Field(4096, ge=16, description="Longest pair in tokens; longer ones are counted and left out.")
-    row_tokens: int | None = Field(
-        None, ge=16, description="Tokens of a packed row, the unit of a forward pass: 65536 on a GPU and 4096 on a CPU."
+    count: int = Field(default=40_000, ge=20, description="Tasks to make when data is generated; each has several solutions.")
+    map: tuple[str, ...] = Field(default=(), description="FIELD=COLUMN: read a field, such as triton_code, from this column.")
+    revision: str | None = Field(default=None, description="Commit or tag of a hub model or dataset.")
+    prompt: Literal["nano", "chat"] | None = Field(
+        default=None, description="How tasks are put to the model; by the model if not set."
     )
-    rows_per_step: int = Field(4, ge=1, description="Packed rows an optimizer step, over all processes.")
-    learning_rate: float = Field(1e-3, gt=0, description="Highest rate of the cosine schedule; use about 1e-5 for a hub model.")
-    warmup_ratio: float = Field(0.03, ge=0, lt=1, description="Share of the steps in which the rate rises.")
-    weight_decay: float = Field(0.1, ge=0, description="AdamW's decay of matrices.")
-    lora: bool = Field(False, description="Train LoRA adapters in place of the weights (extra 'lora').")
-    lora_rank: int = Field(16, ge=1, description="Rank of the adapters.")
-    gradient_checkpointing: bool = Field(False, description="Recompute activations: less memory, a third more time.")
-    compile: bool = Field(True, description="Compile the decoder where there is a GPU.")
-    evaluate_every: int = Field(200, ge=1, description="Steps between validation losses.")
-    save_every: int = Field(500, ge=1, description="Steps between checkpoints.")
-    seed: int = Field(0, ge=0, description="Of weights, data and shuffles.")
-    workers: int | None = Field(None, ge=1, description="Processes that make data; by default one a core.")
-    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = Field("none", description="Tracker, besides metrics.jsonl.")
-    resume: bool = Field(False, description="Go on from the newest checkpoint in --output.")
+    epochs: float = Field(default=3.0, gt=0, description="Passes over the data, unless --steps is given.")
+    steps: int | None = Field(default=None, ge=1, description="Optimizer steps.")
+    max_length: int = Field(default=4096, ge=16, description="Longest pair in tokens; longer ones are counted and left out.")
+    row_tokens: int | None = Field(
+        default=None, ge=16, description="Tokens of a packed row, the unit of a forward pass: 65536 on a GPU and 4096 on a CPU."
+    )
+    rows_per_step: int = Field(default=4, ge=1, description="Packed rows an optimizer step, over all processes.")
+    learning_rate: float = Field(
+        default=1e-3, gt=0, description="Highest rate of the cosine schedule; use about 1e-5 for a hub model."
+    )
+    warmup_ratio: float = Field(default=0.03, ge=0, lt=1, description="Share of the steps in which the rate rises.")
+    weight_decay: float = Field(default=0.1, ge=0, description="AdamW's decay of matrices.")
+    lora: bool = Field(default=False, description="Train LoRA adapters in place of the weights (extra 'lora').")
+    lora_rank: int = Field(default=16, ge=1, description="Rank of the adapters.")
+    gradient_checkpointing: bool = Field(default=False, description="Recompute activations: less memory, a third more time.")
+    compile: bool = Field(default=True, description="Compile the decoder where there is a GPU.")
+    evaluate_every: int = Field(default=200, ge=1, description="Steps between validation losses.")
+    save_every: int = Field(default=500, ge=1, description="Steps between checkpoints.")
+    seed: int = Field(default=0, ge=0, description="Of weights, data and shuffles.")
+    workers: int | None = Field(default=None, ge=1, description="Processes that make data; by default one a core.")
+    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = Field(
+        default="none", description="Tracker, besides metrics.jsonl."
+    )
+    resume: bool = Field(default=False, description="Go on from the newest checkpoint in --output.")
 
 
 class ImproveConfig(Config):
@@ -143,105 +166,122 @@ class ImproveConfig(Config):
 
     output: Path = Field(description="Folder of the run; made, or gone on with under --resume.")
     model: str = Field(description="A model folder, such as one that `kernrl sft` wrote, or a hub id.")
-    revision: str | None = Field(None, description="Commit or tag of a hub model or dataset.")
-    tasks: str = Field("generated", description="'generated' for train compositions made here, or a source of tasks.")
-    split: str | None = Field(None, description="Only this split of the tasks; generated ones are of 'train'.")
-    map: tuple[str, ...] = Field((), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")
-    limit: int | None = Field(None, ge=1, description="At most this many tasks; 2000 when they are generated.")
-    prompt: Literal["nano", "chat"] | None = Field(None, description="How tasks are put to the model; by the model if not set.")
-    samples: int = Field(8, ge=1, description="Rollouts a task.")
-    temperature: float = Field(1.0, gt=0, description="Of sampling, and of every log-prob in the loss.")
-    max_tokens: int = Field(2048, ge=1, description="Longest rollout.")
-    sampling_batch: int = Field(256, ge=1, description="Rollouts decoded at once.")
+    revision: str | None = Field(default=None, description="Commit or tag of a hub model or dataset.")
+    tasks: str = Field(default="generated", description="'generated' for train compositions made here, or a source of tasks.")
+    split: str | None = Field(default=None, description="Only this split of the tasks; generated ones are of 'train'.")
+    map: tuple[str, ...] = Field(default=(), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")
+    limit: int | None = Field(default=None, ge=1, description="At most this many tasks; 2000 when they are generated.")
+    prompt: Literal["nano", "chat"] | None = Field(
+        default=None, description="How tasks are put to the model; by the model if not set."
+    )
+    samples: int = Field(default=8, ge=1, description="Rollouts a task.")
+    temperature: float = Field(default=1.0, gt=0, description="Of sampling, and of every log-prob in the loss.")
+    max_tokens: int = Field(default=2048, ge=1, description="Longest rollout.")
+    sampling_batch: int = Field(default=256, ge=1, description="Rollouts decoded at once.")
     reward: Literal["hierarchical", "best-of-n", "milestones", "log-speed"] = Field(
-        "hierarchical", description="Preset that turns a verdict into a reward."
+        default="hierarchical", description="Preset that turns a verdict into a reward."
     )
-    baseline: str | None = Field(None, description="Baseline whose speedup is rewarded; by default the first that is timed.")
-    speed_cap: float = Field(3.0, gt=0, description="Speedup beyond which a reward rises no more.")
-    authored_share: bool = Field(False, description="Scale the speed reward by the share of time in the candidate's kernels.")
-    learning_rate: float = Field(1e-5, gt=0, description="AdamW's rate.")
-    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are scaled down to this norm.")
+    baseline: str | None = Field(
+        default=None, description="Baseline whose speedup is rewarded; by default the first that is timed."
+    )
+    speed_cap: float = Field(default=3.0, gt=0, description="Speedup beyond which a reward rises no more.")
+    authored_share: bool = Field(
+        default=False, description="Scale the speed reward by the share of time in the candidate's kernels."
+    )
+    learning_rate: float = Field(default=1e-5, gt=0, description="AdamW's rate.")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm.")
     row_tokens: int | None = Field(
-        None, ge=16, description="Tokens of a packed row, the unit of a forward pass: 16384 on a GPU and 4096 on a CPU."
+        default=None, ge=16, description="Tokens of a packed row, the unit of a forward pass: 16384 on a GPU and 4096 on a CPU."
     )
-    lora: bool = Field(False, description="Train LoRA adapters in place of the weights (extra 'lora').")
-    lora_rank: int = Field(16, ge=1, description="Rank of the adapters.")
-    gradient_checkpointing: bool = Field(False, description="Recompute activations: less memory, a third more time.")
-    gpu_hour_price: float | None = Field(None, ge=0, description="Price of a GPU-hour, for the cost shown beside the time.")
-    seed: int = Field(0, ge=0, description="Of tasks, sampling and shuffles.")
-    workers: int | None = Field(None, ge=1, description="Processes that make tasks; by default one a core.")
-    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = Field("none", description="Tracker, besides metrics.jsonl.")
-    resume: bool = Field(False, description="Go on from the newest checkpoint in --output.")
+    lora: bool = Field(default=False, description="Train LoRA adapters in place of the weights (extra 'lora').")
+    lora_rank: int = Field(default=16, ge=1, description="Rank of the adapters.")
+    gradient_checkpointing: bool = Field(default=False, description="Recompute activations: less memory, a third more time.")
+    gpu_hour_price: float | None = Field(
+        default=None, ge=0, description="Price of a GPU-hour, for the cost shown beside the time."
+    )
+    seed: int = Field(default=0, ge=0, description="Of tasks, sampling and shuffles.")
+    workers: int | None = Field(default=None, ge=1, description="Processes that make tasks; by default one a core.")
+    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = Field(
+        default="none", description="Tracker, besides metrics.jsonl."
+    )
+    resume: bool = Field(default=False, description="Go on from the newest checkpoint in --output.")
     verifier: VerifierConfig = VerifierConfig()
 
 
 class ReinforceConfig(ImproveConfig):
     """`kernrl reinforce`."""
 
-    steps: int = Field(100, ge=1, description="Steps: each samples, verifies and updates once.")
-    tasks_per_step: int = Field(16, ge=1, description="Groups a step.")
-    turns: int = Field(1, ge=1, description="Tries a rollout has; the verdict's reason goes back to the model between them.")
-    gamma: float = Field(0.4, ge=0, le=1, description="How much a turn earns of what the next one earns.")
+    steps: int = Field(default=100, ge=1, description="Steps: each samples, verifies and updates once.")
+    tasks_per_step: int = Field(default=16, ge=1, description="Groups a step.")
+    turns: int = Field(
+        default=1, ge=1, description="Tries a rollout has; the verdict's reason goes back to the model between them."
+    )
+    gamma: float = Field(default=0.4, ge=0, le=1, description="How much a turn earns of what the next one earns.")
     advantage: Literal["loo", "group", "batch", "none"] = Field(
-        "loo", description="Baseline: mean of the others, standardised in the group or the batch, or none."
+        default="loo", description="Baseline: mean of the others, standardised in the group or the batch, or none."
     )
     loss: Literal["reinforce", "grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "gspo"] = Field(
-        "reinforce", description="Policy loss."
+        default="reinforce", description="Policy loss."
     )
-    epsilon_low: float = Field(0.2, gt=0, description="Clip: how far the ratio may fall below 1.")
-    epsilon_high: float | None = Field(None, gt=0, description="Clip: how far it may rise above 1; as far by default.")
-    delta: float | None = Field(None, gt=1, description="Dual clip: bound of the ratio where the advantage is negative.")
-    beta: float = Field(0.0, ge=0, description="Weight of the KL to the starting model; 0 loads no second model.")
-    kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="Estimator of that KL.")
+    epsilon_low: float = Field(default=0.2, gt=0, description="Clip: how far the ratio may fall below 1.")
+    epsilon_high: float | None = Field(default=None, gt=0, description="Clip: how far it may rise above 1; as far by default.")
+    delta: float | None = Field(
+        default=None, gt=1, description="Dual clip: bound of the ratio where the advantage is negative."
+    )
+    beta: float = Field(default=0.0, ge=0, description="Weight of the KL to the starting model; 0 loads no second model.")
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(default="k3", description="Estimator of that KL.")
     correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = Field(
-        "token_truncate", description="Importance weights for the difference between sampler and trainer."
+        default="token_truncate", description="Importance weights for the difference between sampler and trainer."
     )
-    correction_max: float = Field(2.0, gt=1, description="Where those weights are cut, or masked.")
-    entropy_coef: float = Field(0.0, ge=0, description="Weight of the entropy bonus.")
-    epochs: int = Field(1, ge=1, description="Passes over a step's rollouts.")
-    updates_per_epoch: int = Field(1, ge=1, description="Optimizer steps a pass.")
+    correction_max: float = Field(default=2.0, gt=1, description="Where those weights are cut, or masked.")
+    entropy_coef: float = Field(default=0.0, ge=0, description="Weight of the entropy bonus.")
+    epochs: int = Field(default=1, ge=1, description="Passes over a step's rollouts.")
+    updates_per_epoch: int = Field(default=1, ge=1, description="Optimizer steps a pass.")
     constant_groups: Literal["drop", "keep", "refill"] = Field(
-        "drop", description="Groups in which all rewards are equal: leave out, keep, or replace by other tasks."
+        default="drop", description="Groups in which all rewards are equal: leave out, keep, or replace by other tasks."
     )
-    curriculum: bool = Field(False, description="Draw tasks that succeed half of the time more often than the rest.")
-    save_every: int = Field(1, ge=1, description="Steps between checkpoints: how much a kill can lose.")
+    curriculum: bool = Field(default=False, description="Draw tasks that succeed half of the time more often than the rest.")
+    save_every: int = Field(default=1, ge=1, description="Steps between checkpoints: how much a kill can lose.")
 
 
 class FinetuneOnSamplesConfig(ImproveConfig):
     """What best-of-n and reward-weighted share besides: supervised steps on what was sampled."""
 
-    epochs: float = Field(2.0, gt=0, description="Passes over the rollouts that are learnt.")
-    rows_per_step: int = Field(1, ge=1, description="Packed rows an optimizer step.")
-    warmup_ratio: float = Field(0.03, ge=0, lt=1, description="Share of the steps in which the rate rises.")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW's decay of matrices.")
+    epochs: float = Field(default=2.0, gt=0, description="Passes over the rollouts that are learnt.")
+    rows_per_step: int = Field(default=1, ge=1, description="Packed rows an optimizer step.")
+    warmup_ratio: float = Field(default=0.03, ge=0, lt=1, description="Share of the steps in which the rate rises.")
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's decay of matrices.")
 
 
 class BestOfNConfig(FinetuneOnSamplesConfig):
     """`kernrl best-of-n`."""
 
-    samples: int = Field(10, ge=1, description="Rollouts a task.")
-    keep: int = Field(3, ge=1, description="Most distinct candidates of a task that are learnt, the best first.")
-    threshold: float = Field(0.5, description="Least reward of a candidate that is learnt.")
-    rounds: int = Field(1, ge=1, description="Rounds of sampling and fine-tuning, each on tasks of its own.")
-    tasks_per_round: int = Field(256, ge=1, description="Tasks a round.")
+    samples: int = Field(default=10, ge=1, description="Rollouts a task.")
+    keep: int = Field(default=3, ge=1, description="Most distinct candidates of a task that are learnt, the best first.")
+    threshold: float = Field(default=0.5, description="Least reward of a candidate that is learnt.")
+    rounds: int = Field(default=1, ge=1, description="Rounds of sampling and fine-tuning, each on tasks of its own.")
+    tasks_per_round: int = Field(default=256, ge=1, description="Tasks a round.")
 
 
 class RewardWeightedConfig(FinetuneOnSamplesConfig):
     """`kernrl reward-weighted`."""
 
-    samples: int = Field(4, ge=1, description="Rollouts a task.")
+    samples: int = Field(default=4, ge=1, description="Rollouts a task.")
     weighting: Literal["reward", "exp"] = Field(
-        "reward", description="Weight of a rollout: its reward, or exp((reward - best of its group) / --weight-temperature)."
+        default="reward",
+        description="Weight of a rollout: its reward, or exp((reward - best of its group) / --weight-temperature).",
     )
-    weight_temperature: float = Field(0.2, gt=0, description="How fast the exponential weight falls with the reward.")
+    weight_temperature: float = Field(default=0.2, gt=0, description="How fast the exponential weight falls with the reward.")
 
 
 class SamplesConfig(Config):
     """`kernrl samples`."""
 
     run: Path = Field(description="Folder of a run.", json_schema_extra=ARGUMENT)
-    step: int | None = Field(None, ge=1, description="Only this step (or round).")
-    task: str | None = Field(None, description="Only this task.")
-    status: str | None = Field(None, description="Only candidates with this status, such as 'correct' or 'wrong'.")
-    show: str | None = Field(None, description="Show the candidate with this id whole, or 'best' for the best of those listed.")
-    limit: int = Field(20, ge=1, description="At most this many, the best first.")
+    step: int | None = Field(default=None, ge=1, description="Only this step (or round).")
+    task: str | None = Field(default=None, description="Only this task.")
+    status: str | None = Field(default=None, description="Only candidates with this status, such as 'correct' or 'wrong'.")
+    show: str | None = Field(
+        default=None, description="Show the candidate with this id whole, or 'best' for the best of those listed."
+    )
+    limit: int = Field(default=20, ge=1, description="At most this many, the best first.")

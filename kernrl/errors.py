@@ -1,5 +1,8 @@
 """The errors a user can meet, and the exit code each one ends a command with."""
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 
 class KernrlError(Exception):
     """Base of every error kernrl raises on purpose; the CLI prints its sentence without a traceback."""
@@ -23,3 +26,9 @@ class InfrastructureError(KernrlError, RuntimeError):
     """The machinery broke (a dead worker, a lost GPU), so nothing can be said about the candidate."""
 
     exit_code = 3
+
+
+def did_you_mean(word: str, words: Sequence[str]) -> str:
+    """A closing half-sentence for an unknown name: the nearest known one, or all there are."""
+    near = get_close_matches(word, words, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(words) or '(none)'}."

@@ -15,9 +15,9 @@ from pydantic import Field
 
 from kernrl import cli, console
 from kernrl.command import command
-from kernrl.config import ARGUMENT, Config
 from kernrl.console import Result
 from kernrl.errors import InfrastructureError, RunError, UsageError
+from kernrl.settings import ARGUMENT, Config
 
 TASK = """\
 import torch

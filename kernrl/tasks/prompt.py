@@ -8,8 +8,7 @@ from typing import Literal
 
 import jinja2
 
-from kernrl.config import did_you_mean
-from kernrl.errors import UsageError
+from kernrl.errors import UsageError, did_you_mean
 from kernrl.tasks.task import Task
 
 Style = Literal["plain", "chat", "nano"]

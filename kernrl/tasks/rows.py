@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kernrl.errors import UsageError
+from kernrl.errors import UsageError, did_you_mean
 from kernrl.files import atomic_write
 from kernrl.tasks.task import FULL, InputSet, Solution, Task
 
@@ -97,8 +97,6 @@ def check_contract(code: str) -> None:
 
 def parse_columns(pairs: Iterable[str]) -> dict[str, str]:
     """`["pytorch_code=source"]` → `{"pytorch_code": "source"}`, for `--map`; raises UsageError."""
-    from kernrl.config import did_you_mean
-
     columns = {}
     for pair in pairs:
         field, equals, column = pair.partition("=")

@@ -7,8 +7,8 @@ from typing import Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from kernrl.config import Config, load_config, to_toml
 from kernrl.errors import UsageError
+from kernrl.settings import Config, load_config, to_toml
 
 
 class Inner(Config):
