@@ -6,7 +6,6 @@ triton 3.6 to 3.9 and torch 2.11 to 2.13.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Autotuner",
     "GPUTarget",
-    "JITFunction",
     "Specialised",
     "entry",
     "lower",
@@ -33,6 +30,7 @@ __all__ = [
     "no_torch_functions",
     "operations",
     "parse_ttir",
+    "replace_run",
     "set_driver",
     "specialise",
     "storage_key",
@@ -104,6 +102,12 @@ def make_ttir(fn: Any, special: Specialised, target: GPUTarget) -> str:
     return stages["ttir"](module, _metadata(target, special.options)).str_nodebug()
 
 
+def replace_run(launch: Callable[..., None], tune: Callable[..., None]) -> None:
+    """Let `launch` and `tune` be called where Triton would launch a kernel or tune one."""
+    JITFunction.run = launch  # pyright: ignore[reportAttributeAccessIssue]
+    Autotuner.run = tune  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def parse_ttir(path: str, target: GPUTarget, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Read a TTIR file: (module, backend, its options). Raises RuntimeError when it does not parse or verify."""
     backend = make_backend(target)
@@ -150,10 +154,3 @@ def _stages(backend: Any, options: Any) -> dict[str, Callable[[Any, Any], Any]]:
 
 def _metadata(target: GPUTarget, options: Any) -> dict[str, Any]:
     return {"target": target, **options.__dict__}
-
-
-def jit_function_of(fn: Any) -> Any:
-    """The JITFunction inside any stack of autotune and heuristics decorators."""
-    while not isinstance(fn, JITFunction) and not inspect.isfunction(fn):
-        fn = fn.fn
-    return fn

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.plan import KernelSource
@@ -115,11 +116,12 @@ class Compiler:
             self._known.move_to_end(key)
         return future
 
-    def _one(self, key: str, request: dict[str, object], timeout_s: float) -> CompiledKernel | Rejection:
+    def _one(self, key: str, request: dict[str, Any], timeout_s: float) -> CompiledKernel | Rejection:
         kept = self._load(key)
         if kept is not None:
             return kept
         target = str(request["target"])
+        row: dict[str, Any] = {}
         with self._sandbox.open(timeout_s) as session:
             session.send(json.dumps(request).encode())
             header, cubin = session.recv(), None
@@ -170,17 +172,17 @@ class Compiler:
             temporary.replace(self._dir / f"{key}.bin")
 
 
-def _kernel(row: dict[str, object], cubin: bytes, target: str) -> CompiledKernel:
+def _kernel(row: dict[str, Any], cubin: bytes, target: str) -> CompiledKernel:
     if row["profile_scratch_bytes"]:
         raise InfrastructureError("the compiler made an instrumented kernel")
     return CompiledKernel(
         name=str(row["name"]),
         cubin=cubin,
-        parameters=tuple(row["parameters"]),  # pyright: ignore[reportArgumentType]
-        shared_bytes=int(row["shared_bytes"]),  # pyright: ignore[reportArgumentType]
-        num_warps=int(row["num_warps"]),  # pyright: ignore[reportArgumentType]
-        global_scratch_bytes=int(row["global_scratch_bytes"]),  # pyright: ignore[reportArgumentType]
-        global_scratch_align=int(row["global_scratch_align"]),  # pyright: ignore[reportArgumentType]
+        parameters=tuple(row["parameters"]),
+        shared_bytes=int(row["shared_bytes"]),
+        num_warps=int(row["num_warps"]),
+        global_scratch_bytes=int(row["global_scratch_bytes"]),
+        global_scratch_align=int(row["global_scratch_align"]),
         target=target,
     )
 

@@ -37,6 +37,7 @@ def record_forward(cls: type, spec: TraceSpec, recorder: Recorder, kernels: list
     unmatched = _bind_state(model, spec, recorder)
     model.train(spec.training)
     setup, recorder.nodes = recorder.nodes, []
+    recorder.stale = _derived(setup, recorder)
     sources = iter(range(sum(1 for _ in tensor_specs(spec.inputs))))
     inputs = [_materialise(a, recorder, sources) for a in spec.inputs]
     with torch.no_grad():
@@ -118,6 +119,16 @@ def writes(node: Node) -> set[int]:
     return reads(node) if isinstance(node, LaunchNode) else {r.storage for r in node.outputs if r is not None}
 
 
+def _derived(setup: list[Node], recorder: Recorder) -> set[int]:
+    """Storages the constructor made from what is now state, directly or by steps."""
+    state = {i for i, s in enumerate(recorder.storages) if s.kind == "state"}
+    found: set[int] = set()
+    for node in setup:
+        if reads(node) & (state | found):
+            found |= writes(node) - state
+    return found
+
+
 _RANDOM = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial", "exponential")
 
 
@@ -134,17 +145,13 @@ def _needed_setup(
             continue
         random = isinstance(node, AtenNode) and any(word in node.op for word in _RANDOM)
         if random and (names := [name for number, name in unmatched.items() if number in wanted]):
-            known = ", ".join(recorder.storages[i].source or "" for i in sorted(state)) or "none"  # pyright: ignore[reportArgumentType, reportCallIssue]
+            known = ", ".join(str(recorder.storages[i].source) for i in sorted(state)) or "none"
             raise Untraceable(
-                f"the parameter {names[0]} has no counterpart in the reference: give parameters the reference's names and shapes"
+                f"the parameter {names[0]} has no counterpart in the reference: give parameters its names and shapes"
                 f" (matched so far: {known[:300]})"
             )
         if random:
             raise Untraceable("__init__ makes random values that are no parameter of the reference: they cannot be reproduced")
-        if reads(node) & state:
-            raise Untraceable(
-                "__init__ computes a tensor from a parameter, and weights change after construction: compute it in forward()"
-            )
         wanted |= reads(node)
         kept.append(node)
     return kept[::-1]

@@ -47,8 +47,7 @@ class Launches:
         def tune(tuner: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
             launches.autotune(tuner, args, kwargs | {"grid": grid, "warmup": warmup})
 
-        compat.JITFunction.run = run
-        compat.Autotuner.run = tune
+        compat.replace_run(run, tune)
 
     def launch(self, fn: Any, args: Any, grid: Any, kwargs: Mapping[str, Any]) -> None:
         """Record one launch, or one variant of an autotuned one."""
@@ -65,7 +64,7 @@ class Launches:
         }
         variant = Variant(self._number(fn, special), extent, values)  # pyright: ignore[reportArgumentType]
         if self._collecting is None:
-            self.recorder.nodes.append(LaunchNode((variant,)))
+            self.recorder.record(LaunchNode((variant,)))
         else:
             self._collecting.append(variant)
 
@@ -92,7 +91,7 @@ class Launches:
         if len(self.recorder.nodes) != before:
             raise Untraceable("an autotune pre_hook runs tensor operations: do them before the launch")
         if variants:
-            self.recorder.nodes.append(LaunchNode(variants))
+            self.recorder.record(LaunchNode(variants))
         elif failure:
             raise failure
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.compat import no_dispatch, no_torch_functions, storage_key
-from kernrl.verifier.plan import CONSTANT_OP, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
+from kernrl.verifier.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -54,6 +54,8 @@ class Recorder:
         self.on_cpu: set[int] = set()
         """Storages (by key) that a real run would have made in host memory."""
         self.factory_device = CUDA
+        self.stale: set[int] = set()
+        """Storages (by number) that the constructor computed from a parameter."""
 
     def adopt(self, tensor: torch.Tensor, kind: str = "temp", source: int | str | None = None) -> int:
         """Number a tensor's storage; a storage seen before keeps its number and takes the new kind."""
@@ -72,6 +74,10 @@ class Recorder:
         """The view a tensor is."""
         with no_torch_functions():
             number = self.adopt(tensor)
+            if number in self.stale:
+                raise Untraceable(
+                    "__init__ computes a tensor from a parameter, and weights change afterwards: compute it in forward()"
+                )
             return TensorRef(
                 number, dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
             )
@@ -83,6 +89,12 @@ class Recorder:
             tensor = torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=META)
             self.adopt(tensor, kind, source)
         return tensor
+
+    def record(self, node: Node) -> None:
+        """Append a node. Raises Untraceable when there are more than a plan may hold."""
+        if len(self.nodes) >= MAX_NODES:
+            raise Untraceable(f"forward() does more than {MAX_NODES} operations: put loops over elements into the kernel")
+        self.nodes.append(node)
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recorder]:
@@ -108,7 +120,7 @@ class Recorder:
         with no_torch_functions():
             if real.numel() > MAX_CONSTANT_ITEMS:
                 raise Untraceable(
-                    f"a tensor of {real.numel()} values is written out in Python: make it with tensor operations such as torch.arange"
+                    f"a tensor of {real.numel()} values is written out in Python: make it with operations such as torch.arange"
                 )
             with no_dispatch():
                 real = real.detach().contiguous()
@@ -116,7 +128,7 @@ class Recorder:
                 meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=META)
             shape = tuple(real.shape)
         kwargs = {"dtype": Special("dtype", dtype_name(real.dtype))}
-        self.nodes.append(AtenNode(CONSTANT_OP, (values, shape), kwargs, (self.ref(meta),)))
+        self.record(AtenNode(CONSTANT_OP, (values, shape), kwargs, (self.ref(meta),)))
         self.place(meta, device)
         return meta
 
@@ -183,6 +195,9 @@ class _RecordAten(TorchDispatchMode):
         args = tuple(self._to_meta(a) for a in args)
         kwargs = {k: self._to_meta(v) for k, v in kwargs.items()}
         inputs = [*_tensors(args), *_tensors(list(kwargs.values()))]
+        if recorder.stale:
+            for tensor in inputs:
+                recorder.ref(tensor)
         device = self._device(name, inputs, kwargs)
         takes_device = any(a.name == "device" for a in func._schema.arguments)
         if takes_device and (not inputs or kwargs.get("device") is not None):
@@ -201,7 +216,7 @@ class _RecordAten(TorchDispatchMode):
         if _counts_batches(name, args, recorder):
             return outputs
         refs = tuple(recorder.ref(t) if isinstance(t, torch.Tensor) else None for t in _flat(outputs))
-        recorder.nodes.append(AtenNode(name, recorder.arg(args), {k: recorder.arg(v) for k, v in kwargs.items()}, refs))
+        recorder.record(AtenNode(name, recorder.arg(args), {k: recorder.arg(v) for k, v in kwargs.items()}, refs))
         return outputs
 
     def _to_meta(self, value: Any) -> Any:

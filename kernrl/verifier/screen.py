@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 from kernrl.verifier.verdict import Rejection, Status
 
-ALLOWED_IMPORTS = frozenset(
-    "torch triton math typing typing_extensions functools itertools collections dataclasses enum numbers operator abc numpy"
-    " copy warnings contextlib types string random time re inspect logging cmath fractions statistics textwrap __future__".split()
-)
+ALLOWED_IMPORTS = frozenset((
+    "torch", "triton", "math", "typing", "typing_extensions", "functools", "itertools", "collections", "dataclasses",
+    "enum", "numbers", "operator", "abc", "numpy", "copy", "warnings", "contextlib", "types", "string", "random",
+    "time", "re", "inspect", "logging", "cmath", "fractions", "statistics", "textwrap", "__future__",
+))  # fmt: skip
 
 _INSTEAD = {
     "os": "os is out of reach: decide everything from shapes and arguments",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -14,7 +14,6 @@ from kernrl.verifier.forward import record_forward
 from kernrl.verifier.plan import Arg, Plan, Special, TensorSpec, TraceSpec
 from kernrl.verifier.precision import COMPUTE_DTYPE, cast_dtype
 from kernrl.verifier.recorder import Recorder, Untraceable, dtype_name
-
 
 T = TypeVar("T")
 
@@ -42,6 +41,19 @@ def reference_plan(task: Task, input_set: InputSet, precision: str, target: str)
             return record_forward(reference.Model, spec, recorder, [])
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         raise UsageError(f"{task.id}: the reference cannot be traced: {error}") from error
+
+
+def outputs_of(task: Task, input_set: InputSet, precision: str, target: str) -> tuple[TensorSpec, ...]:
+    """The reference's outputs, flattened, as `checks.check_plan` compares them; remembered between calls."""
+    return _outputs(task.id, task.pytorch_code, input_set.name, tuple(sorted(input_set.constants.items())), precision, target)
+
+
+@functools.lru_cache(maxsize=4096)
+def _outputs(
+    task_id: str, source: str, name: str, constants: tuple[tuple[str, int], ...], precision: str, target: str
+) -> tuple[TensorSpec, ...]:
+    plan = reference_plan(Task(id=task_id, pytorch_code=source), InputSet(name, dict(constants)), precision, target)
+    return tuple(TensorSpec(o.dtype, o.shape, o.stride) for o in plan.outputs)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -106,14 +118,3 @@ def _arg(value: Any, precision: str, task_id: str) -> Arg:
     raise UsageError(
         f"{task_id}: an input of type {type(value).__name__} is not supported: use tensors, numbers, strings or lists."
     )
-
-
-def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor among `forward`'s inputs or outputs, flattened in the order that plans number them."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from iter_tensors(item)
-    elif isinstance(value, dict):
-        yield from iter_tensors(list(value.values()))

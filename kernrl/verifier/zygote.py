@@ -7,6 +7,7 @@ channel that came with the request and never passes through here.
 from __future__ import annotations
 
 import array
+import contextlib
 import gc
 import importlib
 import json
@@ -171,10 +172,8 @@ class Zygote:
                 continue
             del self.children[pid]
             end = {"timeout": late, "code": os.waitstatus_to_exitcode(wait_status)}
-            try:
+            with contextlib.suppress(OSError):  # the asker may have gone
                 os.write(status, json.dumps(end).encode())
-            except OSError:
-                pass  # the asker has gone
             os.close(status)
             if tmp != "/tmp":
                 shutil.rmtree(tmp, ignore_errors=True)

@@ -1,0 +1,86 @@
+"""The ATen operations a plan may hold, by what they are. Names are ATen's, without namespace, overload and in-place `_`.
+
+An allow-list: whatever is not here (random numbers, reading values, resizing storages, files) is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+LIBRARY = _names("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _convolution linear matmul")
+"""Matrix products and convolutions, which a task may leave to the library."""
+
+FILL = _names(
+    "zeros ones full empty empty_strided empty_like zeros_like ones_like full_like new_zeros new_ones new_full new_empty"
+    " new_empty_strided zero fill arange linspace eye scalar_tensor tril_indices triu_indices"
+)
+"""Making and filling memory."""
+
+MOVE = _names(
+    "clone copy _to_copy cat stack constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d"
+    " replication_pad2d repeat repeat_interleave roll flip tril triu index gather index_select embedding masked_fill where"
+    " im2col pixel_shuffle pixel_unshuffle channel_shuffle slice_scatter select_scatter unfold_copy diag_embed expand_copy"
+    " view_copy permute_copy index_put scatter scatter_add index_add sort topk"
+)
+"""Copies and rearrangements."""
+
+POINT = _names(
+    "abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or"
+    " bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min copysign cos cosh digamma div elu eq erf erfc"
+    " erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac ge gelu glu gt hardshrink hardsigmoid hardswish hardtanh"
+    " heaviside hypot isfinite isinf isnan le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid_forward logaddexp"
+    " logaddexp2 logical_and logical_not logical_or logical_xor logit lt maximum minimum mish mul nan_to_num ne neg pow prelu"
+    " _prelu_kernel reciprocal relu relu6 remainder round rsqrt rsub sgn sigmoid sign signbit silu sin sinc sinh softplus"
+    " softshrink sqrt square sub tan tanh threshold trunc xlogy"
+)
+"""Element by element."""
+
+REDUCE = _names(
+    "all any amax amin aminmax argmax argmin cumprod cumsum logcumsumexp logsumexp max mean median min norm"
+    " linalg_vector_norm prod std std_mean sum var var_mean _log_softmax _softmax _safe_softmax nansum count_nonzero"
+    " native_batch_norm cudnn_batch_norm native_group_norm native_layer_norm _fused_rms_norm rms_norm"
+    " avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d"
+    " max_pool2d_with_indices max_pool3d_with_indices upsample_nearest1d upsample_nearest2d upsample_nearest3d"
+    " upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d upsample_linear1d grid_sampler_2d"
+    " _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention"
+)
+"""Reductions, normalisations and pools."""
+
+UNFUSED = MOVE | POINT | REDUCE
+"""Allowed, and counted: work that a kernel could have taken along."""
+
+ALLOWED = LIBRARY | FILL | UNFUSED
+
+
+def base_name(op: str) -> str:
+    """`aten.add_.Tensor` → `add`; the empty string for an op of another namespace."""
+    namespace, _, rest = op.partition(".")
+    if namespace != "aten":
+        return ""
+    name = rest.partition(".")[0]
+    return name.rstrip("_") if name not in ALLOWED else name
+
+
+@functools.lru_cache(maxsize=4096)
+def mutated(op: str) -> frozenset[int | str] | None:
+    """Arguments an op writes to, by position or keyword, from torch's own schema; None when torch has no such op."""
+    import torch
+
+    parts = op.split(".")
+    packet = getattr(torch.ops.aten, parts[1], None) if len(parts) == 3 and parts[0] == "aten" else None
+    overload = getattr(packet, parts[2], None) if packet is not None else None
+    if overload is None:
+        return None
+    found: set[int | str] = set()
+    for position, argument in enumerate(overload._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found |= {argument.name} if argument.kwarg_only else {argument.name, position}
+    if base_name(op) in ("native_batch_norm", "cudnn_batch_norm"):
+        # in training mode they write their running statistics, which the schema does not say
+        found |= {3, 4, "running_mean", "running_var"}
+    return frozenset(found)

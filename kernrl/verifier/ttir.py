@@ -1,0 +1,375 @@
+"""Read Triton's IR: a kernel's operations, which arguments it loads from and stores to, and how much it does a program.
+
+The text is Triton's own printing (`compile_child` refuses any other), one operation a line. The reader keeps to what
+the printer writes; whatever it does not know raises TtirError, and callers then assume the worst.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+
+class TtirError(ValueError):
+    """Text that is not TTIR as Triton prints it, or an operation this module does not know."""
+
+
+@dataclass(slots=True)
+class Block:
+    """A list of operations with the values it is entered with."""
+
+    args: list[int]
+    ops: list[Op] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Op:
+    """One operation. Values are numbers, unique in the function."""
+
+    name: str
+    operands: list[int]
+    results: list[int]
+    text: str
+    """What follows the name on its line: attributes, operands and types."""
+    regions: list[dict[str, Block]] = field(default_factory=list)
+    """Blocks by label, in order; the entry is the first."""
+
+    @property
+    def types(self) -> str:
+        """The types after the last ` : `."""
+        return self.text.rpartition(" : ")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel: its parameters' values and types, and its body's blocks by label."""
+
+    name: str
+    params: tuple[int, ...]
+    param_types: tuple[str, ...]
+    """`*f32` for a pointer to float32, else `i32`, `f32`, …"""
+    body: dict[str, Block]
+
+    def walk(self) -> Iterator[Op]:
+        """Every operation, outer before inner."""
+        yield from walk(self.body)
+
+
+def walk(blocks: Mapping[str, Block]) -> Iterator[Op]:
+    """Every operation of some blocks, outer before inner."""
+    for block in blocks.values():
+        for op in block.ops:
+            yield op
+            for region in op.regions:
+                yield from walk(region)
+
+
+_VALUE = re.compile(r"%[\w-]+(?:#\d+)?")
+_OP = re.compile(r'(?:(%[\w-]+)(?::(\d+))? = )?"?([a-z_]+\.[a-z_.0-9]+)"?(.*)')
+_PARAM = re.compile(r"(%[\w-]+): (!tt\.ptr<(\w+)(?:, \d+)?>|[a-z]\w*)")
+_LABEL = re.compile(r"\^(\w+)(?:\((.*)\))?:.*")
+
+
+@functools.lru_cache(maxsize=1024)
+def parse(text: str) -> Function:
+    """The public function of a TTIR module. Raises TtirError."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#loc")]
+    if len(lines) < 4 or not re.fullmatch(r"module (attributes \{.*\} )?\{", lines[0]):
+        raise TtirError("no module")
+    head = re.match(r"tt\.func public @(\w+)\((.*)\) attributes \{.*\} \{", lines[1])
+    if head is None:
+        raise TtirError("no public function")
+    reader = _Reader(lines[2:])
+    found = [(m[1], f"*{m[3]}" if m[3] else m[2]) for m in _PARAM.finditer(head[2])]
+    params = tuple(reader.define(name) for name, _ in found)
+    body = reader.region()
+    if reader.line() != "}" or reader.rest() not in ([], ["}"]):
+        raise TtirError("more than one function")
+    return Function(head[1], params, tuple(kind for _, kind in found), body)
+
+
+class _Reader:
+    """Recursive descent over lines, with scopes of value names."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines, self.at, self.count = lines, 0, 0
+        self.scopes: list[dict[str, int]] = [{}]
+
+    def line(self) -> str:
+        if self.at >= len(self.lines):
+            raise TtirError("the text ends early")
+        self.at += 1
+        return self.lines[self.at - 1]
+
+    def rest(self) -> list[str]:
+        return self.lines[self.at :]
+
+    def define(self, name: str) -> int:
+        self.count += 1
+        self.scopes[-1][name] = self.count
+        return self.count
+
+    def use(self, name: str) -> int:
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        raise TtirError(f"{name} is not defined")
+
+    def region(self, names: tuple[str, ...] = ()) -> dict[str, Block]:
+        """Blocks up to the line that closes the region, which is left to be read."""
+        self.scopes.append({})
+        block = Block([self.define(n) for n in names])
+        blocks = {"entry": block}
+        while not self.lines[self.at].startswith("}"):
+            line = self.line()
+            label = _LABEL.fullmatch(line)
+            if label:
+                arguments = [self.define(m[0]) for m in _VALUE.finditer(label[2] or "")]
+                if blocks == {"entry": block} and not block.ops and not block.args:
+                    block.args = arguments
+                else:
+                    block = blocks[label[1]] = Block(arguments)
+            else:
+                block.ops.append(self.operation(line))
+            if self.at >= len(self.lines):
+                raise TtirError("the text ends early")
+        self.scopes.pop()
+        return blocks
+
+    def operation(self, line: str) -> Op:
+        found = _OP.fullmatch(line)
+        if found is None:
+            raise TtirError(f"not an operation: {line[:80]}")
+        result, many, name, text = found.groups()
+        if name in ("scf.for", "scf.while"):
+            op = self.loop(name, text)
+        else:
+            op = Op(name, [self.use(m[0]) for m in _VALUE.finditer(text)], [], text)
+            if text.endswith("{"):
+                op.regions.append(self.region())
+                while self.line() == "} else {":
+                    op.regions.append(self.region())
+                self.at -= 1
+                closing = self.line()
+                if not re.fullmatch(r"\}( \{.*\})?|\}\)( \{.*\})? : .*", closing):
+                    raise TtirError(f"not the end of a region: {closing[:80]}")
+                op.text += closing
+        if result is not None:
+            op.results = [self.define(f"{result}#{i}") for i in range(int(many))] if many else [self.define(result)]
+        return op
+
+    def loop(self, name: str, text: str) -> Op:
+        """`scf.for %i = %a to %b step %c iter_args(%x = %y, …)`, `scf.while (%x = %y, …)`; operands: bounds, then initials."""
+        pairs = re.findall(r"(%[\w-]+) = (%[\w-]+(?:#\d+)?)", text)
+        if name == "scf.for":
+            bounds = re.match(r" (?:unsigned )?(%[\w-]+) = (%[\w-]+(?:#\d+)?) to (%[\w-]+(?:#\d+)?) step (%[\w-]+(?:#\d+)?)", text)
+            if bounds is None:
+                raise TtirError(f"not a loop: {text[:80]}")
+            operands = [self.use(v) for v in (*bounds.groups()[1:], *(init for _, init in pairs[1:]))]
+        else:
+            operands = [self.use(init) for _, init in pairs]
+        op = Op(name, operands, [], text, [self.region(tuple(name for name, _ in pairs))])
+        closing = self.line()
+        if name == "scf.while":
+            if closing != "} do {":
+                raise TtirError("a while without a body")
+            op.regions.append(self.region())
+            closing = self.line()
+        if not re.fullmatch(r"\}( (attributes )?\{.*\})?", closing):
+            raise TtirError(f"not the end of a loop: {closing[:80]}")
+        return op
+
+
+# --- what a kernel touches ---------------------------------------------------------------------------------------
+
+_POINTER_FLOWS = frozenset((
+    "tt.addptr", "tt.splat", "tt.unsplat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.bitcast",
+    "tt.advance", "tt.join", "tt.cat", "tt.make_tensor_ptr", "tt.make_tensor_descriptor",
+))  # fmt: skip
+_LOADS = frozenset(f"tt.{n}" for n in ("load", "descriptor_load", "descriptor_gather"))
+_STORES = frozenset(f"tt.{n}" for n in ("store", "descriptor_store", "descriptor_scatter"))
+_UPDATES = frozenset(f"tt.{n}" for n in ("atomic_rmw", "atomic_cas", "descriptor_reduce"))
+_YIELDS = frozenset(("scf.yield", "tt.reduce.return", "tt.scan.return", "scf.condition"))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Positions of the parameters a kernel loads from and stores to; an atomic does both."""
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+
+@functools.lru_cache(maxsize=4096)
+def access(text: str) -> Access:
+    """Which pointer parameters a kernel reads and writes; all of them where that cannot be told."""
+    try:
+        function = parse(text)
+        pointers = frozenset(i for i, kind in enumerate(function.param_types) if kind.startswith("*"))
+        return _access(function, pointers)
+    except TtirError:
+        everything = frozenset(range(512))
+        return Access(everything, everything)
+
+
+def _access(function: Function, pointers: frozenset[int]) -> Access:
+    flows: list[tuple[int, int]] = []
+    for op in function.walk():
+        flows += _flows(op)
+    roots: dict[int, set[int]] = {function.params[i]: {i} for i in pointers}
+    changed = True
+    while changed:
+        changed = False
+        for source, target in flows:
+            new = roots.get(source, set()) - roots.get(target, set())
+            if new:
+                roots.setdefault(target, set()).update(new)
+                changed = True
+    reads: set[int] = set()
+    writes: set[int] = set()
+    for op in function.walk():
+        first = roots.get(op.operands[0], set()) if op.operands else set()
+        if op.name in _LOADS | _UPDATES:
+            reads |= first
+        if op.name in _STORES | _UPDATES:
+            writes |= first
+        touched = set().union(*(roots.get(v, set()) for v in op.operands)) if op.operands else set()
+        known = _LOADS | _STORES | _UPDATES | _POINTER_FLOWS | _YIELDS
+        if touched and op.name not in known and not op.name.startswith(("scf.", "cf.")) and op.name != "arith.select":
+            raise TtirError(f"a pointer goes into {op.name}")
+        if op.name == "tt.int_to_ptr":
+            raise TtirError("a pointer is made from an integer")
+    return Access(frozenset(reads), frozenset(writes))
+
+
+def _flows(op: Op) -> Iterator[tuple[int, int]]:
+    """Value → value pairs along which a pointer may travel."""
+    if op.name in _POINTER_FLOWS:
+        sources = op.operands[:1] if op.name != "tt.join" else op.operands
+        yield from ((s, r) for s in sources for r in op.results)
+    elif op.name == "arith.select":
+        yield from ((s, op.results[0]) for s in op.operands[1:])
+    elif op.name == "scf.for":
+        yield from _carried(op.operands[3:], op.regions[0]["entry"].args[1:], op)
+    elif op.name == "scf.while":
+        yield from _carried(op.operands, op.regions[0]["entry"].args, op)
+        before = op.regions[0]["entry"].ops[-1]
+        yield from zip(before.operands[1:], op.regions[1]["entry"].args, strict=False)
+        yield from zip(before.operands[1:], op.results, strict=False)
+    elif op.name == "scf.if":
+        for region in op.regions:
+            yield from zip(region["entry"].ops[-1].operands, op.results, strict=False)
+    elif op.name.startswith("cf.") and "!tt." in op.text:
+        raise TtirError("a pointer crosses a branch")
+
+
+def _carried(initial: list[int], inside: list[int], op: Op) -> Iterator[tuple[int, int]]:
+    last = op.regions[-1]["entry"].ops[-1].operands
+    for targets in (inside, op.results if op.name == "scf.for" else []):
+        yield from zip(initial, targets, strict=False)
+        yield from zip(last, targets, strict=False)
+    if op.name == "scf.while":
+        yield from zip(last, inside, strict=False)
+
+
+# --- how much a kernel does --------------------------------------------------------------------------------------
+
+_ARITHMETIC = {
+    "arith.addi": lambda a, b: a + b,
+    "arith.subi": lambda a, b: a - b,
+    "arith.muli": lambda a, b: a * b,
+    "arith.divsi": lambda a, b: int(a / b) if abs(a) < 1 << 50 else a // b,
+    "arith.remsi": lambda a, b: math.fmod(a, b).__int__(),
+    "arith.ceildivsi": lambda a, b: -(-a // b),
+    "arith.minsi": min,
+    "arith.maxsi": max,
+    "arith.extsi": lambda a: a,
+    "arith.extui": lambda a: a,
+    "arith.trunci": lambda a: a,
+    "arith.index_cast": lambda a: a,
+}
+_SHAPE = re.compile(r"tensor<((?:\d+x)+)(!tt\.ptr<\w+>|\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Arithmetic of one launch, summed over its programs."""
+
+    dot_flops: Mapping[str, float]
+    """Floating-point operations of `tl.dot` by unit: `half`, `tf32`, or `fp32`."""
+    point_flops: float
+    """Element-wise and reduction operations."""
+
+
+def work(text: str, scalars: Mapping[int, int], grid: tuple[int, int, int]) -> Work:
+    """Count a launch's arithmetic from its scalar arguments (by position); program 0 stands for all. Raises TtirError."""
+    function = parse(text)
+    values: dict[int, int] = {function.params[i]: v for i, v in scalars.items() if i < len(function.params)}
+    dots: dict[str, float] = {}
+    counted = _count(function.body, values, grid, math.prod(grid), dots)
+    return Work(dots, counted)
+
+
+def _count(
+    blocks: Mapping[str, Block], values: dict[int, int], grid: tuple[int, int, int], weight: float, dots: dict[str, float]
+) -> float:
+    total = 0.0
+    for block in blocks.values():
+        for op in block.ops:
+            if op.name == "scf.for":
+                trips = _trips(op, values)
+                body = op.regions[0]["entry"]
+                values[body.args[0]] = values.get(op.operands[0], 0)
+                total += _count(op.regions[0], values, grid, weight * trips, dots)
+                continue
+            _evaluate(op, values, grid)
+            if op.name == "tt.dot":
+                flops, unit = _dot(op)
+                dots[unit] = dots.get(unit, 0.0) + flops * weight
+            elif (
+                op.name.startswith("math.")
+                or (op.name.startswith("arith.") and op.name.endswith("f"))
+                or "tt.reduce" in op.name
+            ):
+                total += weight * max((math.prod(map(int, m[1].split("x")[:-1])) for m in _SHAPE.finditer(op.text)), default=1)
+            for region in op.regions:
+                total += _count(region, values, grid, weight if op.name == "scf.if" else 0.0, dots)
+    return total
+
+
+def _trips(op: Op, values: Mapping[int, int]) -> int:
+    low, high, step = (values.get(v) for v in op.operands[:3])
+    if low is None or high is None or not step:
+        return 1
+    return max(0, -(-(high - low) // step))
+
+
+def _evaluate(op: Op, values: dict[int, int], grid: tuple[int, int, int]) -> None:
+    if not op.results:
+        return
+    if op.name == "arith.constant":
+        found = re.fullmatch(r" (-?\d+|true|false)(?: : \w+)?", op.text)
+        if found:
+            values[op.results[0]] = {"true": 1, "false": 0}.get(found[1]) or int(found[1] if found[1][-1].isdigit() else 0)
+    elif op.name == "tt.get_program_id":
+        values[op.results[0]] = 0
+    elif op.name == "tt.get_num_programs":
+        values[op.results[0]] = grid["xyz".index(op.text.split()[0])]
+    elif op.name in _ARITHMETIC and all(v in values for v in op.operands):
+        try:
+            values[op.results[0]] = _ARITHMETIC[op.name](*(values[v] for v in op.operands))
+        except (ZeroDivisionError, ValueError, OverflowError):
+            return
+
+
+def _dot(op: Op) -> tuple[float, str]:
+    shapes = [m.groups() for m in _SHAPE.finditer(op.types)]
+    if len(shapes) < 3:
+        raise TtirError("a dot without shapes")
+    left, right = ([int(d) for d in shape.split("x")[:-1]] for shape, _ in shapes[:2])
+    kind = shapes[0][1]
+    unit = "fp32" if kind == "f64" else "half" if kind != "f32" else "tf32" if "tf32" in op.text else "fp32"
+    return 2.0 * math.prod(left) * right[-1], unit
