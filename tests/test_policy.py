@@ -61,7 +61,7 @@ def test_saved_nano_loads_with_plain_transformers(model, tokenizer, tmp_path):
     assert len(plain_tokenizer) == len(tokenizer)
     assert plain_tokenizer(TEXT).input_ids == tokenizer(TEXT).input_ids
     assert plain.generation_config.eos_token_id == plain_tokenizer.eos_token_id
-    assert load_policy(str(tmp_path)).head_weight.shape == (4096, 512)
+    assert load_policy(str(tmp_path)).head_weight.shape == (384, 512)
 
 
 EXAMPLES = [Example([5, 6, 7], [8, 9, 3]), Example([15, 16], [8, 19, 29, 3], weight=0.5), Example([5], [1, 3])]
@@ -82,7 +82,7 @@ def test_packed_documents_cannot_see_each_other(model):
         assert torch.allclose(packed[a:b], alone, atol=1e-5)
     # every other document changed: not one bit of this one moves
     a, b = bounds[1], bounds[2]
-    others = (row.input_ids + 1) % 4096
+    others = (row.input_ids + 1) % 300
     others[:, a:b] = row.input_ids[:, a:b]
     assert torch.equal(hidden(others)[a:b], packed[a:b])
     # and the test can fail: without the boundaries the first token of the second document sees the first
@@ -213,3 +213,20 @@ def test_memory_is_foretold_with_a_remedy(model):
         require_memory(full, 2**30, lora=False, gradient_checkpointing=False)
     with pytest.raises(UsageError, match=r"2\.0 GiB .* 1\.0 GiB are free"):
         require_memory(MemoryEstimate(2**31, 0, 0, 0), 2**30, lora=True, gradient_checkpointing=True)
+
+
+def test_phrases_shorten_code_and_survive_plain_loading(tmp_path):
+    from transformers import AutoTokenizer
+
+    lines = [f"    x = tl.load({name}_ptr + offs, mask=mask)\n    y = {i}1024 + x\n" for i in range(9) for name in "abcdefgh"]
+    texts = ["".join(lines)] * 4
+    tokenizer = train_tokenizer(texts, vocab_size=400)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    text = texts[0] + "    unseen = naïve(汉字)\n"
+    assert loaded(text).input_ids == tokenizer(text).input_ids
+    assert loaded.decode(loaded(text).input_ids, skip_special_tokens=True) == text
+    assert any("x = tl.load(" in phrase for phrase in loaded.get_added_vocab())
+    assert len(loaded(lines[0]).input_ids) < 20
+    assert not any(t[:1].isdigit() or t[-1:].isdigit() for t in loaded.get_added_vocab())
