@@ -58,13 +58,20 @@ def expm1(x):
     small = x * (1.0 + x * (0.5 + x * (0.16666667 + x * tail)))
     return tl.where(tl.abs(x) < 0.4, small, tl.exp(x) - 1.0)
 """,
+    # what rounding 1 + x lost is put back: exact for tiny x, where log(1 + x) is 0
+    "log1p": """\
+@triton.jit
+def log1p(x):
+    u = 1.0 + x
+    return tl.log(u) - ((u - 1.0) - x) / u
+""",
     # tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2); beyond 20 it is 1 in float32
     "mish": """\
 @triton.jit
 def mish(x):
     e = tl.exp(tl.minimum(x, 20.0))
     n = e * (e + 2.0)
-    return x * n / (n + 2.0)
+    return x * (n / (n + 2.0))
 """,
 }
 
@@ -133,14 +140,16 @@ ACTIVATIONS = (
     Pointwise(
         "softplus",
         ("F.softplus({x})", "nn.Softplus()"),
-        "tl.maximum({x}, 0.0) + tl.log(1.0 + tl.exp(-tl.abs({x})))",
+        "tl.maximum({x}, 0.0) + log1p(tl.exp(-tl.abs({x})))",
         _softplus,
+        helper="log1p",
     ),
     Pointwise(
         "logsigmoid",
         ("F.logsigmoid({x})", "nn.LogSigmoid()"),
-        "tl.minimum({x}, 0.0) - tl.log(1.0 + tl.exp(-tl.abs({x})))",
+        "tl.minimum({x}, 0.0) - log1p(tl.exp(-tl.abs({x})))",
         lambda x: -_softplus(-x),
+        helper="log1p",
     ),
     Pointwise(
         "elu",

@@ -12,6 +12,8 @@ from kernrl.tasks.program import RESIDUAL, Operand, Producer, Program, Shape, St
 from kernrl.tasks.soundness import is_sound
 
 WINDOWS = ((2, 2), (2, 2), (3, 2), (3, 1), (4, 4))
+SPACE_WEIGHTS = {"rows": 4, "space": 2, "channels": 2}
+"""How often a reducing op is over each space; 1 where not named."""
 EAGER_US = (50.0, 3000.0)
 """Bounds of the eager time a full input set may take on an H200, by the estimate of `eager_us`."""
 
@@ -47,7 +49,9 @@ def allowed_kinds(shape: Shape, producer: Producer) -> tuple[tuple[Pointwise, ..
     """The groups of pointwise ops that make sense on a value of that shape."""
     groups = [ACTIVATIONS, SCALARS]
     if shape.channels not in ("", "1"):
-        groups.append(PARAMETERS)
+        # F.batch_norm takes dimension 1 for the channels, which a batch of rows has elsewhere
+        batched_rows = shape.layout == "rows" and len(shape.dims) == 3
+        groups.append(tuple(op for op in PARAMETERS if not (op.vector and batched_rows)))
     if shape.dims == producer.after.dims:
         groups.append(TENSORS)
     return tuple(groups)
@@ -57,7 +61,8 @@ def draw_op(rng: Random, shape: Shape, producer: Producer, cores_left: int) -> P
     """One op that may come next; cores are drawn by space first, so that frequent spaces do not crowd out others."""
     cores = allowed_cores(shape) if cores_left else ()
     if cores and rng.random() < 0.38:
-        space = rng.choice(sorted({core.space for core in cores}))
+        spaces = sorted({core.space for core in cores})
+        space = rng.choices(spaces, weights=[SPACE_WEIGHTS.get(name, 1) for name in spaces])[0]
         return rng.choice([core for core in cores if core.space == space])
     groups = allowed_kinds(shape, producer)
     return rng.choice(rng.choices(groups, weights=(5, 3, 2.5, 1.5)[: len(groups)])[0])

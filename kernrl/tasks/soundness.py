@@ -18,9 +18,13 @@ from kernrl.tasks.program import Program, Step
 Array = np.ndarray
 VISIBLE = 0.02
 """Least change of the result, relative to its spread, that an op must make."""
-MAGNIFIED = 30.0
-"""Largest factor by which a relative error of the producer's output may grow."""
+SHAKE = 1e-6
+"""Relative error put on every op's result to see what becomes of rounding errors."""
+MAGNIFIED = 100.0
+"""Largest factor by which such errors may grow in the result, beside its RMS."""
 
+STEADY = 100.0
+"""Largest ratio of mean to spread of a normalised set, in any regime."""
 LOUD = 3.0
 """Parameters are drawn for hundreds of channels but simulated for eight: what the largest of them do is tried this way."""
 
@@ -32,19 +36,23 @@ def _noise(seed: int, size: int) -> Array:
     return np.array([rng.gauss(0.0, 1.0) for _ in range(size)])
 
 
-def _start(program: Program, bias: bool) -> Array:
-    """A stand-in for the producer's output: [16, 24] rows or [4, 8, 16] images, with a shift a channel for a bias."""
-    rows = program.producer.after.layout == "rows"
-    shape = (16, 24) if rows else (4, 8, 16)
-    family = program.producer.family
-    spread = {"bmm": 8.0, "rows": 1.0, "image": 1.0}.get(family, 0.6)
-    if family == "matmul" and "y" in program.producer.expression:
-        spread = 8.0
-    x = spread * _noise(1, 16 * 24 if rows else 4 * 8 * 16).reshape(shape)
-    if bias:
-        shift = 0.3 * _noise(2, shape[1])
-        x = x + (shift if rows else shift[:, None])
-    return x
+REGIMES = {
+    # producer: (spread, mean, spread of a shift a channel) of its output for inputs that are normal, uniform,
+    # normal + 3, normal × 64 and normal × 1e-3
+    "layer": ((0.6, 0.0, 0.0), (0.17, 0.0, 0.3), (0.6, 0.0, 1.7), (38.0, 0.0, 0.0), (6e-4, 0.0, 0.1)),
+    "product": ((8.0, 0.0, 0.0), (2.5, 32.0, 1.6), (35.0, 1150.0, 30.0), (3e4, 0.0, 0.0), (8e-6, 0.0, 0.0)),
+    "none": ((1.0, 0.0, 0.0), (0.3, 0.5, 0.0), (1.0, 3.0, 0.0), (64.0, 0.0, 0.0), (1e-3, 0.0, 0.0)),
+}
+
+
+def _starts(program: Program) -> list[Array]:
+    """Stand-ins for the producer's output in every regime: [16, 24] rows or [4, 8, 16] images."""
+    producer = program.producer
+    kind = "none" if producer.expression == "x" else "product" if len(producer.inputs) > 1 else "layer"
+    shape = (16, 24) if producer.after.layout == "rows" else (4, 8, 16)
+    noise = _noise(1, 24 * 16 if len(shape) == 2 else 4 * 8 * 16).reshape(shape)
+    channel = _noise(2, shape[1]) if len(shape) == 2 else _noise(2, shape[1])[:, None]
+    return [spread * noise + mean + shift * channel for spread, mean, shift in REGIMES[kind]]
 
 
 def _apply(step: Step, x: Array, start: Array, seed: int, loud: float) -> Array:
@@ -82,31 +90,49 @@ def _is_steady(body: str, x: Array, axis: int | tuple[int, ...]) -> bool:
     if body != "norm":
         return True
     mean, var = x.mean(axis=axis), x.var(axis=axis)
-    return bool((np.abs(mean) < MAGNIFIED * np.sqrt(var + 1e-5)).all())
+    return bool((np.abs(mean) < STEADY * np.sqrt(var + 1e-5)).all())
 
 
-def _run(program: Program, x: Array, drop: int = -1, loud: float = 1.0) -> Array:
-    start = x
+def _run(program: Program, x: Array, *, drop: int = -1, loud: float = 1.0, shake: float = 0.0) -> Array:
+    """The chain on a stand-in, without step `drop`, with relative errors `shake` in every step's operand and result."""
+    start = x = x * (1.0 + shake * _noise(3, x.size).reshape(x.shape))
     for index, step in enumerate(program.steps):
         if index != drop:
             x = _apply(step, x, start, 100 + 10 * index, loud)
+            if shake:
+                x = x * (1.0 + shake * _noise(4 + index, x.size).reshape(x.shape))
     return x
 
 
+def _rms(x: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(x))))
+
+
+def _is_conditioned(program: Program, start: Array) -> bool:
+    """The result is finite, and rounding errors along the chain stay small beside it."""
+    result = _run(program, start, loud=LOUD)
+    if not np.isfinite(result).all():
+        return False
+    error = _rms(_run(program, start, loud=LOUD, shake=SHAKE) - result)
+    return bool(np.isfinite(error)) and error <= SHAKE * MAGNIFIED * _rms(result)
+
+
 def is_sound(program: Program) -> bool:
-    """Every op shows in the result, the result varies, and rounding stays rounding."""
+    """Every op shows in the result, the result varies, and rounding stays rounding whatever the inputs."""
     with np.errstate(all="ignore"):
-        x = _start(program, bias=True)
+        starts = _starts(program)
+        normal = starts[0]
+        x = normal
+        if program.producer.bias:
+            bias = 0.3 * _noise(5, 24)[: normal.shape[1]]
+            x = normal + (bias if normal.ndim == 2 else bias[:, None])
         result = _run(program, x)
-        spread, size = float(result.std()), float(np.sqrt((result**2).mean()))
+        spread, size = float(result.std()), _rms(result)
         if not (np.isfinite(result).all() and 1e-4 < size < 1e4 and spread > 2e-3 * size):
             return False
-        if not np.isfinite(_run(program, x, loud=LOUD)).all():
+        for index, step in enumerate(program.steps):
+            if step.before == step.after and _rms(_run(program, x, drop=index) - result) < VISIBLE * spread:
+                return False
+        if program.producer.bias and _rms(_run(program, normal) - result) < VISIBLE * spread:
             return False
-        shaken = _run(program, x * (1.0 + 1e-6 * _noise(3, x.size).reshape(x.shape)))
-        if np.sqrt(((shaken - result) ** 2).mean()) > 1e-6 * MAGNIFIED * size:
-            return False
-        others = [_run(program, x, drop=index) for index, step in enumerate(program.steps) if step.before == step.after]
-        if program.producer.bias:
-            others.append(_run(program, _start(program, bias=False)))
-        return all(np.sqrt(((other - result) ** 2).mean()) > VISIBLE * spread for other in others)
+        return all(_is_conditioned(program, start) for start in starts)
