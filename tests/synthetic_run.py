@@ -46,34 +46,37 @@ def verdict(task_id: str, status: Status, stage: Stage, reason: str, sha: str = 
     return Verdict(status, stage, reason, task_id, sha, "fp32", seconds=seconds, **rest)
 
 
-def correct(task_id: str, speedup_x: float | None = None, **clock: Any) -> Verdict:
+def correct(task_id: str, speedup_x: float | None = None, plan: dict[str, Any] | None = None, **clock: Any) -> Verdict:
     times = timing(speedup_x, **clock) if speedup_x else None
     stage = Stage.TIMING if times else Stage.CORRECTNESS
-    return verdict(task_id, Status.CORRECT, stage, "correct on 14 inputs", timing=times)
+    return verdict(task_id, Status.CORRECT, stage, "", timing=times, plan=plan or {})
 
 
-def row(
-    judged: Verdict, *, step: int = 0, sample: int = 0, family: str = "linear", text: str = "", **rest: Any
-) -> dict[str, Any]:
+def plan_of(composition: tuple[str, ...]) -> dict[str, Any]:
+    """A plan that fuses all but the first op, as the verifier prices it."""
+    nodes = [
+        {"name": "aten.addmm.default", "kind": "library", "bytes_moved": 1 << 20, "flops": 1e9, "us": 30.0},
+        {"name": f"fused_{'_'.join(composition[1:])}", "kind": "authored", "bytes_moved": 1 << 20, "flops": 0.0, "us": 10.0},
+    ]
+    return {"input_set": "full", "nodes": nodes, "launches": 1, "unfused": 0, "modelled_us": 40.0}
+
+
+def row(judged: Verdict, *, step: int = 0, member: int = 0, family: str = "linear", text: str = "") -> dict[str, Any]:
     """A line of samples.jsonl."""
     return {
-        "id": f"{step}:{judged.task_id}:{sample}",
+        "id": f"{step}-{judged.task_id}-{member}-1",
         "step": step,
-        "task_id": judged.task_id,
+        "task": judged.task_id,
         "family": family,
         "composition": list(FAMILIES.get(family, (family,))),
-        "level": 2,
-        "sample": sample,
-        "prompt_sha": "1" * 64,
-        "text": f"Here it is.\n```python\n{text}\n```",
-        "candidate": text,
-        "token_count": 400,
+        "group": 0,
+        "member": member,
+        "turn": 1,
         "finish": "stop",
-        "verdict": judged.to_json(),
+        "tokens": 400,
+        "text": f"Here it is.\n```python\n{text}\n```",
         "reward": 0.7 if judged.correct else 0.0,
-        "advantage": 0.0,
-        "seconds": judged.seconds,
-        **rest,
+        "verdict": judged.to_json(),
     }
 
 
@@ -105,11 +108,11 @@ def sampled_rows(rng: random.Random, *, step: int, tasks: int, samples: int, ski
         for s in range(samples):
             source = sources[(t * samples + s) % len(sources)].read_text()
             if rng.random() < ease:
-                judged = correct(task_id, math.exp(rng.gauss(0.5 * skill, 0.35)))
+                judged = correct(task_id, math.exp(rng.gauss(0.5 * skill, 0.35)), plan=plan_of(FAMILIES[family]))
             else:
                 status, stage, reason = FAILURES[min(int(rng.expovariate(0.7)), len(FAILURES) - 1)]
                 judged = verdict(task_id, status, stage, reason, sha=f"{t:032d}{s:032d}")
-            rows.append(row(judged, step=step, sample=s, family=family, text=source))
+            rows.append(row(judged, step=step, member=s, family=family, text=source))
     return rows
 
 

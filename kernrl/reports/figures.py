@@ -44,7 +44,7 @@ class Curve:
 CURVES = (
     Curve("Reward", ("reward",)),
     Curve("Correct", ("correct",), percent, (0, 1)),
-    Curve("Correct and faster than the baseline, beyond noise", ("fast_1",), percent, (0, 1)),
+    Curve("Correct and faster, beyond noise", ("fast_1",), percent, (0, 1)),
     Curve("Speedup of the correct, geometric mean", ("speed_geomean_x",), times),
     Curve("Loss", ("loss", "validation_loss")),
     Curve("Entropy, nats a token", ("entropy",)),
@@ -169,7 +169,7 @@ def breakdown_panels(results: Mapping[str, Any]) -> list[Panel]:
         if len(rows) < 2:
             continue
         names = {name: f"{name} ops" if key == "by_depth" else name for name in rows}
-        correct = [Row(names[n], **r["correct"], note=f"{r['tasks']} tasks") for n, r in rows.items()]
+        correct = [Row(names[n], **r["correct"], note=f"{r['tasks']} task{'s' * (r['tasks'] != 1)}") for n, r in rows.items()]
         title = f"Correct, by {word}"
         panels.append(Panel(title, charts.share_rows(correct, label=title)))
         speeds = [Row(names[n], **r["geomean_x"]) for n, r in rows.items() if (r.get("geomean_x") or {}).get("value")]

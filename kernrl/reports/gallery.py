@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 from pygments import highlight
@@ -14,10 +13,12 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from kernrl.reports.charts import percent
+from kernrl.reports.graph import fusion_chart
 from kernrl.reports.results import clocks, speedup_x, timed
 from kernrl.reports.run_files import Run, Sample, read_row
 from kernrl.reports.tables import figure_text
-from kernrl.verifier.verdict import Status
+from kernrl.verifier.parse import parse_reply
+from kernrl.verifier.verdict import Rejection, Status
 
 CHEATS = (Status.POLICY, Status.DECOY)
 """Statuses of candidates that could have passed a test of outputs and times without doing the work."""
@@ -35,8 +36,8 @@ class Exhibit:
     facts: tuple[str, ...]
     source: Markup
     """Highlighted, escaped."""
-    graph: dict[str, Any] | None = None
-    """The plan as the verifier described it, where it did."""
+    graph: Markup
+    """The task's ops beside what the candidate launches, where its plan is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def best(run: Run, samples: Iterable[Sample], count: int = 3) -> list[Exhibit]:
     ranked.sort(key=lambda entry: entry[:2], reverse=True)
     chosen: dict[str, Sample] = {}
     for _, _, sample in ranked:
-        chosen.setdefault(sample.task_id, sample)
+        chosen.setdefault(sample.task, sample)
     return [_exhibit(run, sample, _speed_facts(sample)) for sample in list(chosen.values())[:count]]
 
 
@@ -98,7 +99,7 @@ def kind_of_reason(reason: str) -> str:
 def _typical(samples: list[Sample]) -> Sample:
     commonest = Counter(kind_of_reason(s.verdict.reason) for s in samples).most_common(1)[0][0]
     same = [s for s in samples if kind_of_reason(s.verdict.reason) == commonest]
-    return min(same, key=lambda s: (s.token_count or 0, s.id))
+    return min(same, key=lambda s: (s.tokens, s.id))
 
 
 def _speed_facts(sample: Sample) -> tuple[str, ...]:
@@ -116,17 +117,12 @@ def _speed_facts(sample: Sample) -> tuple[str, ...]:
 
 
 def _exhibit(run: Run, sample: Sample, facts: tuple[str, ...]) -> Exhibit:
-    row = read_row(run, sample)
-    source = row.get("candidate") or row.get("text") or ""
+    text = str(read_row(run, sample).get("text") or "")
+    parsed = parse_reply(text)
+    source = text if isinstance(parsed, Rejection) else parsed.source
     where = (" → ".join(sample.composition), f"step {sample.step}" if sample.step else "", sample.verdict.reason)
-    graph = sample.verdict.plan.get("graph")
-    return Exhibit(
-        sample.task_id,
-        str(sample.verdict.status),
-        (*(w for w in where if w), *facts),
-        highlighted(str(source)),
-        graph if isinstance(graph, dict) else None,
-    )
+    graph = fusion_chart(sample.composition, sample.verdict.plan)
+    return Exhibit(sample.task, str(sample.verdict.status), (*(w for w in where if w), *facts), highlighted(source), graph)
 
 
 # --- source ------------------------------------------------------------------------------------------------------

@@ -17,10 +17,9 @@ import jinja2
 
 from kernrl import __version__
 from kernrl.reports import figures, gallery
-from kernrl.reports.charts import percent, seconds, short, times
+from kernrl.reports.charts import percent, seconds, times
 from kernrl.reports.figures import Panel
 from kernrl.reports.gallery import Cheat, Exhibit
-from kernrl.reports.graph import plan_chart
 from kernrl.reports.results import THRESHOLDS_X, compare, summarise
 from kernrl.reports.run_files import Run, Sample, number
 from kernrl.reports.tables import comparison_text, conditions, figure_text
@@ -207,12 +206,10 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=jinja2.StrictUndefined,
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"short": short, "plan_chart": plan_chart}
-    return environment

@@ -60,7 +60,7 @@ def group(samples: Iterable[Sample]) -> TasksSamples:
     """Samples by task, tasks in the order of their first sample."""
     tasks: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
-        tasks[sample.task_id].append(sample)
+        tasks[sample.task].append(sample)
     return list(tasks.values())
 
 
@@ -191,7 +191,7 @@ def notes(results: dict[str, Any], other_clocks: list[Clock]) -> list[str]:
 
 def compare(before: Iterable[Sample], after: Iterable[Sample], *, seed: int = 0) -> dict[str, Any]:
     """What changed between two runs, over the tasks of both: shares as differences, speed as a ratio on tasks both solve."""
-    old, new = ({t[0].task_id: t for t in group(s for s in side if s.judged)} for side in (before, after))
+    old, new = ({t[0].task: t for t in group(s for s in side if s.judged)} for side in (before, after))
     common = [task_id for task_id in old if task_id in new]
     changes: dict[str, Any] = {"tasks": len(common), "solved_by_both": 0}
     if not common:

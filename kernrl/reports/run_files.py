@@ -22,17 +22,13 @@ class Sample:
     """One row of `samples.jsonl`, without its texts: `read_row` gives those."""
 
     id: str
-    task_id: str
+    task: str
     verdict: Verdict
     """Without its error records."""
     step: int = 0
-    sample: int = 0
     family: str = ""
     composition: tuple[str, ...] = ()
-    level: int = 2
-    finish: str = ""
-    token_count: int | None = None
-    reward: float | None = None
+    tokens: int = 0
     offset: int = 0
     """Where the row starts in the file, in bytes."""
 
@@ -147,16 +143,12 @@ def number(value: Any) -> float | None:
 def _sample(row: dict[str, Any], offset: int) -> Sample:
     return Sample(
         id=str(row["id"]),
-        task_id=str(row["task_id"]),
+        task=str(row["task"]),
         verdict=replace(Verdict.from_json(row["verdict"]), errors=[]),
         step=int(row.get("step") or 0),
-        sample=int(row.get("sample") or 0),
         family=str(row.get("family") or ""),
         composition=tuple(map(str, row.get("composition") or ())),
-        level=int(row.get("level") or 0),
-        finish=str(row.get("finish") or ""),
-        token_count=row.get("token_count"),
-        reward=number(row.get("reward")),
+        tokens=int(row.get("tokens") or 0),
         offset=offset,
     )
 
