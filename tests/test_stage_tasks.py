@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrl import cli
+from kernrl import cli, console
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
 from kernrl.tasks.task import Solution, Task
@@ -70,7 +70,7 @@ def test_show_reference_and_solution(table: Path, capsys: pytest.CaptureFixture[
     assert "other styles: split" in text
     assert "SPLIT = 12" in answer(capsys, "show", str(table), "--style", "split")
     # in a wide terminal they stand side by side
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(console.out, "width", 160)
     wide = answer(capsys, "show", f"{table}::a").splitlines()
     assert any("import torch" in line and "FUSED = 1" in line for line in wide)
     assert json.loads(answer(capsys, "show", f"{table}#2", "--json"))["id"] == "b"
