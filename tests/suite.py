@@ -7,20 +7,28 @@ A fixture is a candidate's source whose first lines are comments of the form `# 
     # task: linear_gelu                 a file of tests/fixture_tasks
     # cpu: wrong @ correctness          statuses | … @ stages | … allowed without a GPU
     # gpu: correct|wrong @ timing|correctness
-    # credit: 1.1                       the greatest speed-up it may be given where `correct` is allowed
+    # credit: 1.1                       the greatest speed-up over eager it may be given where `correct` is allowed
     # precision: tf32                   the policy it is verified under (default fp32)
+
+An exploit that ends as `correct` may never be credited with more than the fastest honest candidate of its task, either.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.verdict import Verdict
+
+CREDIT_MARGIN = 1.15
+"""Two timings of the same program differ by a few per cent; a lie about time worth telling is larger."""
 
 HERE = Path(__file__).parent
 _HEADER = re.compile(r"# (\w+): (.*)")
@@ -89,11 +97,57 @@ def read_header(source: str) -> dict[str, str]:
 
 
 def fixture_of(name: str, source: str) -> Fixture:
+    """A fixture from its source; the task carries the precision that the header asks for."""
     header = read_header(source)
-    return Fixture(name, source, fixture_task(header["task"]), header)
+    task = fixture_task(header["task"])
+    return Fixture(name, source, dataclasses.replace(task, precision=header.get("precision", task.precision)), header)
 
 
 def read_folder(folder: str) -> list[Fixture]:
     """Every candidate file of tests/<folder>, by name."""
     paths = sorted((HERE / folder).glob("*.py"))
     return [fixture_of(path.stem, path.read_text()) for path in paths if path.read_text().startswith("# ")]
+
+
+def exploits() -> list[Fixture]:
+    return read_folder("exploits")
+
+
+def honest() -> list[Fixture]:
+    """The hand-written honest candidates, then the templated ones."""
+    import honest_templates
+
+    return read_folder("honest") + [fixture_of(name, source) for name, source in honest_templates.made()]
+
+
+def quietly_wrong() -> list[Fixture]:
+    from quietly_wrong import mutations
+
+    return mutations.fixtures()
+
+
+def judge_all(judge: Callable[[Task, str], Verdict], fixtures: Sequence[Fixture], workers: int) -> dict[str, Verdict]:
+    """Every fixture's verdict by name, `workers` at a time."""
+    with ThreadPoolExecutor(workers) as pool:
+        verdicts = pool.map(lambda fixture: judge(fixture.task, fixture.source), fixtures)
+        return {fixture.name: verdict for fixture, verdict in zip(fixtures, verdicts, strict=True)}
+
+
+def measured_x(verdict: Verdict) -> float | None:
+    """The measured speed-up over eager that a verdict credits, or None."""
+    timing = verdict.timing
+    return timing.speedups_x["eager"].value if verdict.correct and timing and timing.kind == "measured" else None
+
+
+def escape(fixture: Fixture, verdict: Verdict, where: str, fastest_honest_x: float | None = None) -> str:
+    """How an exploit got away with something, in a sentence; empty when it did not."""
+    if "ESCAPED" in verdict.reason:
+        return f"got out of the sandbox: {verdict.reason}"
+    if not fixture.expectation(where).allows(verdict):
+        return f"{verdict.status} at {verdict.stage} instead of {fixture.header[where]}: {verdict.reason}"
+    credited = measured_x(verdict)
+    limits = [fixture.credit_x, fastest_honest_x * CREDIT_MARGIN if fastest_honest_x else None]
+    for limit in limits:
+        if credited and limit and credited > limit:
+            return f"credited with {credited:.2f}×, over {limit:.2f}×"
+    return ""

@@ -5,7 +5,7 @@ cannot turn a mutation into nothing. All of them must end as `wrong`. Those of `
 which has no TF32.
 """
 
-# ruff: noqa: C408, E501
+# ruff: noqa: E501
 from __future__ import annotations
 
 from suite import HERE, Fixture, fixture_of
@@ -101,8 +101,8 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     "mean_over_padded_length": ("rmsnorm_silu_gate_row", (("tl.sum(x * x) / D", "tl.sum(x * x) / BLOCK"),)),
     "variance_counts_padding": ("add_layernorm_row", (("tl.where(keep, v - mean, 0.0)", "v - mean"),)),
     "last_row_unwritten": ("rmsnorm_silu_gate_row", (("[(M,)]", "[(M - 1,)]"),)),
-    "last_tile_unwritten": ("mish_chain_flat", (('triton.cdiv(n, meta["BLOCK"])', '(n // meta["BLOCK"])'),)),
-    "last_columns_by_floor": ("linear_gelu_library_tail", (("triton.cdiv(y.numel(), 1024)", "y.numel() // 1024"),)),
+    "last_tile_unwritten": ("mish_chain_flat", (('triton.cdiv(n, meta["BLOCK"])', '(n // meta["BLOCK"])'), ("BLOCK=1024)", "BLOCK=256)"))),
+    "last_columns_by_floor": ("linear_gelu_library_tail", (("triton.cdiv(y.numel(), 1024)", "y.numel() // 256"), ("BLOCK=1024)", "BLOCK=256)"))),
     "k_remainder_dropped": ("linear_gelu_epilogue", (("range(0, K, BK)", "range(0, K - BK + 1, BK)"),)),
     "pool_window_one_short": ("maxpool_hardswish_plane", (("for b in range(K)", "for b in range(K - 1)"),)),
     "pool_padding_missing": ("maxpool_hardswish_plane", (("S=2, P=1, BW", "S=2, P=0, BW"),)),

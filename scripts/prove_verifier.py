@@ -1,0 +1,169 @@
+"""Put the verifier to its proof on this machine: every exploit, every quietly wrong and every honest candidate of tests/.
+
+    python scripts/prove_verifier.py --out proof.json [--device cpu] [--ablate]
+
+Prints what escaped and what was refused by mistake, and what each exploit that ended as `correct` was credited with. With
+`--ablate` each defence is switched off in turn, and the fixtures that then get through are listed. Exit code 1 when an
+exploit or a wrong candidate got through, or an honest one did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import suite  # noqa: E402
+
+from kernrl.config import VerifierConfig  # noqa: E402
+from kernrl.verifier import evaluator as funnel  # noqa: E402
+from kernrl.verifier.evaluator import Defences, StagedEvaluator  # noqa: E402
+from kernrl.verifier.verdict import Verdict  # noqa: E402
+
+ABLATIONS: dict[str, Defences] = {
+    "input regimes": Defences(regimes=("nominal",)),
+    "parameter redraw": Defences(redraw_parameters=False),
+    "poison": Defences(poison=False),
+    "decoy search": Defences(decoys=False),
+    "overwrite search": Defences(overwrites=False),
+    "plan checks": Defences(plan_checks=False),
+}
+
+
+def main() -> int:
+    options = _options()
+    config = VerifierConfig(
+        device=options.device, cache=False, workers=options.workers, trace_timeout_s=8, compile_timeout_s=30, gpu_timeout_s=4
+    )
+    where = "gpu" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
+    begun = time.monotonic()
+    report: dict[str, Any] = {"where": where, "versions": _versions()}
+    with_screen = funnel.screen
+    evaluator = StagedEvaluator(config)
+    try:
+        evaluator.start()
+        honest = _judge(evaluator, _chosen(suite.honest(), options.only))
+        wrong = _judge(evaluator, _chosen(suite.quietly_wrong(), options.only))
+        # the screen is advice: what follows must be stopped without it
+        funnel.screen = lambda source: None
+        exploits = _judge(evaluator, _chosen(suite.exploits(), options.only))
+        after = _judge(evaluator, [f for f in suite.honest() if f.name in honest][::12])
+    finally:
+        funnel.screen = with_screen
+        evaluator.close()
+    fastest = fastest_honest(suite.honest(), honest)
+    report["escapes"] = _escapes(exploits, where, fastest)
+    report["wrong_accepted"] = {n: v.reason for n, v in wrong.items() if v.correct}
+    report["wrong_refused_elsewhere"] = {n: _line(v) for n, v in wrong.items() if not v.correct and v.status != "wrong"}
+    report["honest_refused"] = {n: _line(v) for n, v in honest.items() if not v.correct}
+    report["changed_afterwards"] = {n: _line(v) for n, v in after.items() if v.status != honest[n].status}
+    report["credited"] = {n: round(x, 3) for n, v in exploits.items() if (x := suite.measured_x(v))}
+    report["fastest_honest_x"] = {n: round(x, 3) for n, x in fastest.items()}
+    report["verdicts"] = {n: v.to_json() for n, v in {**honest, **wrong, **exploits}.items()}
+    report["counts"] = {"honest": len(honest), "wrong": len(wrong), "exploits": len(exploits)}
+    if options.ablate:
+        report["ablations"] = {name: _ablated(config, off, where, fastest) for name, off in ABLATIONS.items()}
+    report["seconds"] = round(time.monotonic() - begun, 1)
+    options.out.write_text(json.dumps(report, indent=1))
+    _print(report)
+    return int(bool(report["escapes"] or report["honest_refused"] or _accepted_wrong(report)))
+
+
+def fastest_honest(fixtures: Sequence[suite.Fixture], verdicts: dict[str, Verdict]) -> dict[str, float]:
+    """Task id → the greatest measured speed-up of an honest candidate."""
+    best: dict[str, float] = {}
+    for fixture in fixtures:
+        credited = suite.measured_x(verdicts[fixture.name]) if fixture.name in verdicts else None
+        if credited and fixture.precision == "fp32":
+            best[fixture.task.id] = max(best.get(fixture.task.id, 0.0), credited)
+    return best
+
+
+def _judge(evaluator: StagedEvaluator, fixtures: Sequence[suite.Fixture]) -> dict[str, Verdict]:
+    return suite.judge_all(evaluator.evaluate, fixtures, evaluator.workers)
+
+
+def _chosen(fixtures: Sequence[suite.Fixture], only: str) -> list[suite.Fixture]:
+    return [f for f in fixtures if any(word in f.name for word in only.split(","))]
+
+
+def _escapes(verdicts: dict[str, Verdict], where: str, fastest: dict[str, float]) -> dict[str, str]:
+    fixtures = {f.name: f for f in suite.exploits()}
+    found = {n: suite.escape(fixtures[n], v, where, fastest.get(fixtures[n].task.id)) for n, v in verdicts.items()}
+    return {name: how for name, how in found.items() if how}
+
+
+def _accepted_wrong(report: dict[str, Any]) -> list[str]:
+    from quietly_wrong.mutations import NEEDS_GPU
+
+    return [n for n in report["wrong_accepted"] if report["where"] == "gpu" or n not in NEEDS_GPU]
+
+
+def _ablated(config: VerifierConfig, defences: Defences, where: str, fastest: dict[str, float]) -> list[str]:
+    """Fixtures that get through when one defence is off."""
+    slow = {"timeout", "crash"}
+    fixtures = [f for f in suite.exploits() if not slow & f.expectation(where).statuses] + suite.quietly_wrong()
+    evaluator = StagedEvaluator(config, defences=defences)
+    screen, funnel.screen = funnel.screen, lambda source: None
+    try:
+        verdicts = _judge(evaluator, fixtures)
+    finally:
+        funnel.screen = screen
+        evaluator.close()
+    return sorted(
+        f.name
+        for f in fixtures
+        if (v := verdicts[f.name]).correct and ("entry" not in f.header or suite.escape(f, v, where, fastest.get(f.task.id)))
+    )
+
+
+def _line(verdict: Verdict) -> str:
+    return f"{verdict.status} at {verdict.stage}: {verdict.reason}"
+
+
+def _versions() -> dict[str, str]:
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
+    return {"python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__, "gpu": gpu}
+
+
+def _print(report: dict[str, Any]) -> None:
+    counts = report["counts"]
+    print(f"{counts['exploits']} exploits, {len(report['escapes'])} escapes:")
+    for name, how in report["escapes"].items():
+        print(f"  {name}: {how[:300]}")
+    print(f"{counts['wrong']} quietly wrong, accepted: {', '.join(report['wrong_accepted']) or 'none'}")
+    for name, line in report["wrong_refused_elsewhere"].items():
+        print(f"  {name}: {line[:200]}")
+    print(f"{counts['honest']} honest, {len(report['honest_refused'])} refused:")
+    for name, line in report["honest_refused"].items():
+        print(f"  {name}: {line[:300]}")
+    for name, line in report["changed_afterwards"].items():
+        print(f"  changed after the exploits: {name}: {line[:200]}")
+    for name, through in report.get("ablations", {}).items():
+        print(f"without {name}: {', '.join(through) or 'nothing gets through'}")
+    print(f"{report['seconds']} s on {report['versions']}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    parser.add_argument("--workers", type=int, help="candidates at once; by default one a core")
+    parser.add_argument("--only", default="", help="comma-separated parts of fixture names")
+    parser.add_argument("--ablate", action="store_true", help="switch off each defence in turn as well")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Candidates that are wrong in the way models are wrong are refused, on what the interpreter can show without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import suite
+from quietly_wrong.mutations import NEEDS_GPU
+
+from kernrl.config import VerifierConfig
+from kernrl.verifier.evaluator import StagedEvaluator
+from kernrl.verifier.verdict import Verdict
+
+FIXTURES = {fixture.name: fixture for fixture in suite.quietly_wrong() if fixture.name not in NEEDS_GPU}
+QUICK = sorted(FIXTURES)[::4]
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[StagedEvaluator]:
+    made = StagedEvaluator(VerifierConfig(device="cpu", cache=False, workers=2))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def quick(evaluator: StagedEvaluator) -> dict[str, Verdict]:
+    return suite.judge_all(evaluator.evaluate, [FIXTURES[n] for n in QUICK], 2)
+
+
+@pytest.fixture(scope="module")
+def rest(evaluator: StagedEvaluator) -> dict[str, Verdict]:
+    return suite.judge_all(evaluator.evaluate, [f for n, f in FIXTURES.items() if n not in QUICK], 2)
+
+
+def wrong(verdict: Verdict) -> bool:
+    return verdict.status == "wrong" and verdict.stage == "correctness"
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_is_refused(name: str, quick: dict[str, Verdict]) -> None:
+    assert wrong(quick[name]), f"{quick[name].status} at {quick[name].stage}: {quick[name].reason}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(FIXTURES) - set(QUICK)))
+def test_is_refused_too(name: str, rest: dict[str, Verdict]) -> None:
+    assert wrong(rest[name]), f"{rest[name].status} at {rest[name].stage}: {rest[name].reason}"
