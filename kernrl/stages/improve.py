@@ -146,8 +146,9 @@ def stop_ids(policy: Policy) -> tuple[int, ...]:
     """The tokens that end a reply: the tokenizer's end token, and what the model's generation settings add."""
     settings: Any = policy.model.generation_config
     more = settings.eos_token_id if settings is not None else None
-    ids = {policy.tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])}
-    return tuple(sorted(i for i in ids if isinstance(i, int)))
+    own: Any = policy.tokenizer.eos_token_id
+    ids = [own, *(more if isinstance(more, list) else [more])]
+    return tuple(sorted({i for i in ids if i is not None}))
 
 
 def reward_of(config: ImproveConfig) -> Callable[[Verdict], Reward | None]:

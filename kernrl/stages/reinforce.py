@@ -165,11 +165,11 @@ class Learner:
                 loss.backward()
                 totals["loss"] += loss.detach() / len(chunks)
                 for name, value in metrics.items():
-                    totals[name] += value * (row.row.num_targets / num_tokens / len(chunks))
+                    totals[name] += value.detach() * (row.row.num_targets / num_tokens / len(chunks))
             totals["grad_norm"] += torch.nn.utils.clip_grad_norm_(self.trainable, config.max_grad_norm) / len(chunks)
             self.optimizer.step()
             self.optimizer.zero_grad()
-        return {name: float(value) for name, value in totals.items()}
+        return {name: value.item() for name, value in totals.items()}
 
     def finish_step(self, step: int, length: float, seconds: float) -> None:
         """Move on: what is saved from here on belongs to the next step."""

@@ -1,0 +1,91 @@
+"""`kernrl samples`: look at what a run's policy wrote, and what the verifier said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from kernrl.config import SamplesConfig
+from kernrl.console import Result
+from kernrl.errors import UsageError, did_you_mean
+from kernrl.stages.run import read_lines
+from kernrl.verifier.parse import parse_reply
+from kernrl.verifier.verdict import Rejection, Status, Verdict
+
+BEST = "best"
+
+
+def run(config: SamplesConfig) -> Result:
+    """List a run's candidates, the best first, or show one of them whole."""
+    if config.status and config.status not in list(Status):
+        raise UsageError(f"--status: there is no {config.status!r}: {did_you_mean(config.status, list(Status))}")
+    rows = read_samples(config)
+    if not config.show:
+        return Result(rows[: config.limit], listing(rows, config.limit))
+    found = rows[0] if config.show == BEST else next((row for row in rows if row["id"] == config.show), None)
+    if found is None:
+        raise UsageError(f"--show: {config.run} has no candidate with the id {config.show!r} among those asked for.")
+    return Result(found, whole(found))
+
+
+def read_samples(config: SamplesConfig) -> list[dict[str, Any]]:
+    """The run's candidates that were asked for, the best first; of a step that was run twice, the second.
+
+    Raises:
+        UsageError: the run has none.
+    """
+    rows = {row["id"]: row for row in read_lines(config.run / "samples.jsonl")}
+    if not rows:
+        raise UsageError(f"{config.run} has no samples; name the folder of a run that sampled.")
+    wanted = [
+        row
+        for row in rows.values()
+        if config.step in (None, row["step"])
+        and config.task in (None, row["task"])
+        and config.status in (None, row["verdict"]["status"])
+    ]
+    if not wanted:
+        raise UsageError(f"{config.run}: none of its {len(rows)} candidates is of that step, task and status.")
+    return sorted(wanted, key=lambda row: (-_reward(row), row["tokens"], row["id"]))
+
+
+def listing(rows: list[dict[str, Any]], limit: int) -> RenderableType:
+    """One line a candidate."""
+    table = Table("id", "task", "status", "reward", "speedup", "tokens", "reason", box=None, pad_edge=False)
+    for row in rows[:limit]:
+        verdict = row["verdict"]
+        reason = Text(verdict["reason"], no_wrap=True, overflow="ellipsis")
+        reward = "" if row["reward"] is None else f"{row['reward']:.3f}"
+        table.add_row(row["id"], row["task"], verdict["status"], reward, _speedup(row), str(row["tokens"]), reason)
+    more = len(rows) - limit
+    return Group(table, Text(f"and {more} more (--limit)", style="dim")) if more > 0 else table
+
+
+def whole(row: dict[str, Any]) -> RenderableType:
+    """One candidate with its verdict."""
+    verdict = Verdict.from_json(row["verdict"])
+    parsed = parse_reply(row["text"])
+    code: RenderableType = Text(row["text"])
+    if not isinstance(parsed, Rejection):
+        code = Syntax(parsed.source, "python", word_wrap=True, background_color="default")
+    parts = ", ".join(f"{name} {value:g}" for name, value in (row["reward_parts"] or {}).items())
+    reward = "no reward" if row["reward"] is None else f"reward {row['reward']:.3f} ({parts})"
+    heading = f"{row['id']}  {row['task']}  {verdict.status}  {reward}  {_speedup(row)}"
+    lines: list[RenderableType] = [Text(heading.rstrip(), style="bold"), Text(verdict.reason), code]
+    return Group(*lines)
+
+
+def _reward(row: dict[str, Any]) -> float:
+    return float("-inf") if row["reward"] is None else row["reward"]
+
+
+def _speedup(row: dict[str, Any]) -> str:
+    speedup = row["verdict"].get("speedup_x")
+    if not speedup:
+        return ""
+    modelled = " modelled" if row["verdict"]["timing"]["kind"] == "modelled" else ""
+    return f"{speedup['value']:.2f}x{'' if speedup['significant'] else ' (noise)'}{modelled}"
