@@ -126,7 +126,8 @@ def read_rows(source: str | Path, *, split: str | None = None, revision: str | N
             return _table(path / "tasks.jsonl")
         is_dataset = any((path / name).is_file() for name in ("dataset_info.json", "dataset_dict.json"))
         return _saved_dataset(path, split) if is_dataset else None
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not base.startswith("."):
+    # `data/typo` beside a folder `data` is a typo, not a dataset to ask the hub for
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", base) and not path.parent.exists():
         return _hub(base, split, revision)
     raise UsageError(f"{base}: there is no such file or folder, and it is neither a dataset id nor {' nor '.join(SHIPPED)!r}.")
 
