@@ -82,8 +82,11 @@ def enter_namespaces(require: bool) -> dict[str, bool]:
     return entered
 
 
-def enter_private_root(read_only: Sequence[str], devices: Sequence[str]) -> None:
-    """Replace the file system by an empty one that holds only `read_only` (bound at their own paths), `devices` and /tmp."""
+def enter_private_root(read_only: Sequence[str], devices: Sequence[str], hidden: Sequence[str] = ()) -> None:
+    """Replace the file system by an empty one that holds only `read_only` (bound at their own paths), `devices` and /tmp.
+
+    Directories of `hidden` that lie inside a bound one are empty there.
+    """
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,mode=0755")
     root = Path("/tmp")
@@ -103,6 +106,10 @@ def enter_private_root(read_only: Sequence[str], devices: Sequence[str]) -> None
             kept = os.statvfs(target).f_flag & (_MS_NOSUID | _MS_NODEV | 8 | 1024 | 2048 | 4096)
             flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | (kept & 8) | (kept & 3072)
             _mount("none", str(target), None, _MS_BIND | _MS_REMOUNT | flags)
+    for path in hidden:
+        target = root / path.lstrip("/")
+        if target.is_dir():
+            _mount("tmpfs", str(target), "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "size=4k,mode=0555")
     (root / "tmp").mkdir()
     (root / ".old").mkdir()
     os.close(old)

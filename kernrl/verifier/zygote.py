@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import kernrl
 from kernrl.verifier import isolation
 
 HEADER = struct.Struct("=I")
@@ -96,7 +97,8 @@ class Zygote:
         if threads != 1:
             raise RuntimeError(f"the zygote has {threads} threads, and a fork keeps only one")
         if entered["mount"]:
-            isolation.enter_private_root(paths, DEVICES)
+            # installed beside torch, this package would bring worked solutions and the held-out tasks into reach
+            isolation.enter_private_root(paths, DEVICES, hidden=(str(Path(kernrl.__file__).resolve().parent),))
         self.children: dict[int, tuple[float, int, str]] = {}
 
     def serve(self) -> None:
