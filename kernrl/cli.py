@@ -28,9 +28,11 @@ from kernrl.config import (
     BestOfNConfig,
     CheckConfig,
     DoctorConfig,
+    EvalConfig,
     GenerateConfig,
     ListConfig,
     ReinforceConfig,
+    ReportConfig,
     RewardWeightedConfig,
     SamplesConfig,
     SftConfig,
@@ -144,6 +146,22 @@ def reinforce(config: ReinforceConfig) -> Result:
 def reward_weighted(config: RewardWeightedConfig) -> Result:
     """Sample once, verify, and fine-tune with the reward as weight."""
     from kernrl.stages.reward_weighted import run
+
+    return run(config)
+
+
+@command(app, EvalConfig)
+def eval_(config: EvalConfig) -> Result:
+    """Ask a model, or take candidates from disk, and say how good they are."""
+    from kernrl.stages.evaluate import run
+
+    return run(config)
+
+
+@command(app, ReportConfig)
+def report(config: ReportConfig) -> Result:
+    """Make a page of a run, or of several compared."""
+    from kernrl.stages.report import run
 
     return run(config)
 

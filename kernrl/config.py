@@ -6,11 +6,19 @@ The command line, the TOML files and `docs/cli.md` are all made from these model
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from kernrl.settings import ARGUMENT, Config
+
+
+def split_commas(value: Any) -> Any:
+    """`("eager,compile",)` as `("eager", "compile")`: a flag may be given twice, or once with commas."""
+    return tuple(part for item in value for part in item.split(",")) if isinstance(value, list | tuple) else value
+
+
+Baselines = Annotated[tuple[Literal["eager", "compile"], ...], BeforeValidator(split_commas)]
 
 
 class VerifierConfig(Config):
@@ -26,7 +34,7 @@ class VerifierConfig(Config):
     target: str | None = Field(
         default=None, description="Architecture (sm_90) or GPU name to compile and model for; this machine's GPU if not set."
     )
-    baseline: tuple[Literal["eager", "compile"], ...] = Field(default=("eager",), description="What speed is measured against.")
+    baseline: Baselines = Field(default=("eager",), description="What speed is measured against: eager, compile, or both.")
     workers: int | None = Field(
         default=None, ge=1, description="Candidates traced and compiled at once; by default one a core."
     )
@@ -217,8 +225,9 @@ class ReinforceConfig(ImproveConfig):
         default=1, ge=1, description="Tries a rollout has; the verdict's reason goes back to the model between them."
     )
     gamma: float = Field(default=0.4, ge=0, le=1, description="How much a turn earns of what the next one earns.")
-    advantage: Literal["loo", "group", "batch", "none"] = Field(
-        default="loo", description="Baseline: mean of the others, standardised in the group or the batch, or none."
+    advantage: Literal["loo", "group", "batch", "mean", "none"] = Field(
+        default="loo",
+        description="Reward less the mean of the others, standardised in the group or over the batch, less the mean, or bare.",
     )
     loss: Literal["reinforce", "grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "gspo"] = Field(
         default="reinforce", description="Policy loss."
@@ -234,6 +243,7 @@ class ReinforceConfig(ImproveConfig):
         default="token_truncate", description="Importance weights for the difference between sampler and trainer."
     )
     correction_max: float = Field(default=2.0, gt=1, description="Where those weights are cut, or masked.")
+    correction_min: float = Field(default=0.0, ge=0, lt=1, description="Below which they are masked, under a mask.")
     entropy_coef: float = Field(default=0.0, ge=0, description="Weight of the entropy bonus.")
     epochs: int = Field(default=1, ge=1, description="Passes over a step's rollouts.")
     updates_per_epoch: int = Field(default=1, ge=1, description="Optimizer steps a pass.")
@@ -285,3 +295,52 @@ class SamplesConfig(Config):
         default=None, description="Show the candidate with this id whole, or 'best' for the best of those listed."
     )
     limit: int = Field(default=20, ge=1, description="At most this many, the best first.")
+
+
+class EvalConfig(Config):
+    """`kernrl eval`."""
+
+    model: str | None = Field(default=None, description="Model to ask: a folder, such as `kernrl sft` wrote, or a hub id.")
+    from_run: Path | None = Field(
+        default=None,
+        description="Judge candidates on disk instead of asking a model: a folder of .py files, a run of kernrl, or a run "
+        "directory of KernelBench.",
+    )
+    tasks: str = Field(default="heldout", description="Any source of tasks; 'heldout' for the shipped suite.")
+    level: int | None = Field(default=None, ge=1, description="Only tasks of this level.")
+    split: str | None = Field(default=None, description="Only this split of the tasks.")
+    map: tuple[str, ...] = Field(default=(), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")
+    revision: str | None = Field(default=None, description="Commit or tag of a hub model.")
+    limit: int | None = Field(default=None, ge=1, description="At most this many tasks.")
+    output: Path | None = Field(default=None, description="Folder of the run; the next free checkpoints/eval-N if not set.")
+    samples: int = Field(default=8, ge=1, description="Candidates a task.")
+    temperature: float = Field(default=1.0, gt=0, description="Of sampling.")
+    max_tokens: int = Field(default=2048, ge=1, description="Longest reply.")
+    prompt: Literal["nano", "chat"] | None = Field(
+        default=None, description="How tasks are put to the model; by the model if not set."
+    )
+    sampling_batch: int = Field(default=256, ge=1, description="Replies decoded at once.")
+    seed: int = Field(default=0, ge=0, description="Of sampling and of the intervals' resamples.")
+    baseline: Baselines = Field(default=(), description="eager, compile, or eager,compile; as --verifier.baseline if not set.")
+    fail_under: tuple[str, ...] = Field(
+        default=(), description="NAME=VALUE, such as fast_1=0.5: exit with 1 when that figure is lower. May be given again."
+    )
+    resume: bool = Field(default=False, description="Go on with the run in --output: what it has judged is kept.")
+    verifier: VerifierConfig = VerifierConfig()
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> EvalConfig:
+        if (self.model is None) == (self.from_run is None):
+            raise ValueError("Give either --model, to ask a model, or --from-run, to judge candidates on disk")
+        return self
+
+
+class ReportConfig(Config):
+    """`kernrl report`."""
+
+    runs: tuple[Path, ...] = Field(
+        description="Folders of runs; several are compared with the first.", json_schema_extra=ARGUMENT
+    )
+    output: Path | None = Field(default=None, description="The page to write; report.html in the first run if not set.")
+    title: str | None = Field(default=None, description="Title of the page; the runs' names if not set.")
+    gpu_hour_price: float | None = Field(default=None, ge=0, description="Price of a GPU-hour, for the cost.")

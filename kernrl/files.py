@@ -35,6 +35,18 @@ def atomic_write(path: Path) -> Iterator[TextIO]:
     _sync_folder(path.parent)
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Write a UTF-8 file that can be made again, over the old one: a reader sees that or the new one, never a half."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def new_folder(path: Path, flag: str) -> Path:
     """Make a folder, or take an empty one.
 

@@ -172,6 +172,8 @@ def sample_row(attempt: Attempt, step: int) -> dict[str, Any]:
         "id": f"{step}-{attempt.group}-{attempt.member}-{attempt.turn}",
         "step": step,
         "task": attempt.task.id,
+        "family": attempt.task.family,
+        "composition": list(attempt.task.composition),
         "group": attempt.group,
         "member": attempt.member,
         "turn": attempt.turn,
