@@ -2,7 +2,7 @@
 
 The rule, for every output of every draw, with e = output − truth in float64 and u the policy's unit roundoff:
 
-    RMS(e_candidate) ≤ 2·max(RMS(e_eager), typical) + 4u·scale        max|e_candidate| ≤ 4·max(max|e_eager|, …) + 16u·scale
+    RMS(e_candidate) ≤ 2·max(RMS(e_eager), typical) + 8u·scale        max|e_candidate| ≤ 4·max(max|e_eager|, …) + 32u·scale
 
 - *Against eager, not against a constant*: what a task's numerics allow differs by orders of magnitude from task to task;
   eager shows it. TF32 or fp16 inside an fp32 task is 2,000 times over and cannot hide.
@@ -11,7 +11,8 @@ The rule, for every output of every draw, with e = output − truth in float64 a
 - *scale* is the larger of this draw's output RMS and the nominal draw's. Honest code may trade a small absolute error for
   speed, such as tanh(x) as 2·sigmoid(2x) − 1, which is off by u near 0 however small x is. Mistakes that matter (an
   epsilon outside its root) are of the order of the output itself on the small draw, and are seen all the same.
-- *4u and 16u*: sums in another order, fused multiply-adds and exp2-based exponentials each move a result by a few u.
+- *8u and 32u*: sums in another order (one after another, or by atomics), fused multiply-adds and exp2-based exponentials
+  each move a result by a few u; a mean over 56 × 56 numbers gathered by atomics was seen 4.3u off in RMS, eager 0.5u.
 - In bf16 and fp16 every honest method computes inside in float32 and rounds once, so the error is also compared element by
   element relative to the output there: a wrong branch on small outputs cannot hide behind the rounding of large ones.
 - NaNs and infinities must be where truth or eager has them, and nowhere else.
@@ -29,7 +30,7 @@ from torch import Tensor
 from kernrl.verifier.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF
 
 RMS_FACTOR, MAX_FACTOR = 2.0, 4.0
-RMS_ROUNDOFFS, MAX_ROUNDOFFS = 4.0, 16.0
+RMS_ROUNDOFFS, MAX_ROUNDOFFS = 8.0, 32.0
 RELATIVE_FLOOR = 1 / 64
 """Outputs below this share of the scale count as this large when errors are taken relative to them."""
 

@@ -8,9 +8,8 @@ import os
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,18 @@ from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.cache import task_fingerprint, verifier_version
-from kernrl.verifier.checks import check_plan, physical_floor_us, price
+from kernrl.verifier.checks import check_compiled, check_plan
 from kernrl.verifier.compile import CompiledKernel, Compiler
-from kernrl.verifier.cpu import CpuReplay
 from kernrl.verifier.devices import Device, device_for
-from kernrl.verifier.gpu import Gpu, Outcome
-from kernrl.verifier.inputs import schedule
+from kernrl.verifier.gpu import LANES, Gpu
+from kernrl.verifier.inputs import BIG_BYTES, schedule
+from kernrl.verifier.lane import Outcome
 from kernrl.verifier.measure import Job, Measured
 from kernrl.verifier.parse import Candidate, parse_reply
-from kernrl.verifier.plan import LaunchNode, Plan, TraceSpec
+from kernrl.verifier.plan import LaunchNode, Plan, TensorSpec, TraceSpec
+from kernrl.verifier.price import Price, physical_floor_us, price
 from kernrl.verifier.screen import screen
-from kernrl.verifier.spec import reference_plan, spec_of
+from kernrl.verifier.spec import outputs_of, reference_plan, spec_of
 from kernrl.verifier.timing import shorter_us, speedup
 from kernrl.verifier.trace import Tracer
 from kernrl.verifier.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict
@@ -60,6 +60,20 @@ class Defences:
     """Whether writes to inputs and out of bounds are looked for."""
     plan_checks: bool = True
     floor: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """What the stages need to know of a task, made once."""
+
+    key: str
+    sets: tuple[InputSet, ...]
+    """All input sets, the full one last."""
+    specs: tuple[TraceSpec, ...]
+    outputs: tuple[tuple[TensorSpec, ...], ...]
+    reference: Price
+    """The reference's own cost at the last set."""
+    floor_us: float
 
 
 class _Stopped(Exception):
@@ -108,11 +122,9 @@ class StagedEvaluator:
         if config.device == "cuda" and not devices:
             raise UsageError("--device cuda: there is no GPU here; leave it out to judge on the CPU.")
         self._nursery = Nursery()
-        self._gpus: list[Gpu] = []
-        self._idle: list[Gpu] = []
-        self._gpu_free = threading.Condition()
-        self._served: Counter[str] = Counter()
+        self.gpus: list[Gpu] = []
         self._devices = devices
+        self._facts: dict[tuple[str, str], TaskFacts] = {}
         self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
         self._tracer = self._compiler = self._cpu = None
         self._starting = threading.Lock()
@@ -124,22 +136,28 @@ class StagedEvaluator:
             if self._started:
                 return
             kernels = self.cache_dir / "cubins" if self.cache_dir else None
-            for device in self._devices:
-                self._gpus.append(
-                    Gpu(
-                        self._nursery,
-                        device,
-                        cache_dir=self.cache_dir,
-                        timeout_s=self.config.gpu_timeout_s,
-                        redraw_parameters=self.defences.redraw_parameters,
-                    )
+            lanes = max(1, min(LANES, self.workers // 3))
+            self.gpus = [
+                Gpu(
+                    self._nursery,
+                    device,
+                    lanes=lanes,
+                    cache_dir=self.cache_dir,
+                    timeout_s=self.config.gpu_timeout_s,
+                    redraw_parameters=self.defences.redraw_parameters,
                 )
-            self._idle = list(self._gpus)
-            self._device, self.target = _target(self.config.target, self._gpus)
+                for device in self._devices
+            ]
+            for gpu in self.gpus:
+                gpu.start()
+            self._device, self.target = _target(self.config.target, self.gpus)
             required = self.config.require_sandbox
             self._tracer = Tracer(self.workers, target=self.target, require_sandbox=required)
             self._compiler = Compiler(self.workers, targets=(self.target,), cache_dir=kernels, require_sandbox=required)
-            self._cpu = CpuReplay(self.workers, require_sandbox=required, redraw_parameters=self.defences.redraw_parameters)
+            if not self.gpus:
+                from kernrl.verifier.cpu import CpuReplay
+
+                self._cpu = CpuReplay(self.workers, require_sandbox=required, defences=self.defences)
             self._tracer.start()
             self._compiler.start()
             self._started = True
@@ -147,7 +165,7 @@ class StagedEvaluator:
     @property
     def conditions(self) -> list[str]:
         """What a verdict depends on besides task and candidate."""
-        gpus = sorted({gpu.facts["gpu"] + gpu.facts["driver"] for gpu in self._gpus}) or [self._device.name]
+        gpus = sorted({gpu.facts["gpu"] + gpu.facts["driver"] for gpu in self.gpus}) or [self._device.name]
         return [*self.versions.values(), self.target, *gpus, *self.config.baseline, repr(self.defences)]
 
     @property
@@ -159,7 +177,7 @@ class StagedEvaluator:
             "torch": torch.__version__,
             "triton": triton.__version__,
         }
-        return names | ({k: self._gpus[0].facts[k] for k in ("gpu", "driver")} if self._gpus else {})
+        return names | ({k: self.gpus[0].facts[k] for k in ("gpu", "driver")} if self.gpus else {})
 
     def precision_of(self, task: Task) -> str:
         """The policy a task is judged under."""
@@ -199,28 +217,37 @@ class StagedEvaluator:
             progress.sha = candidate.sha
         with progress.at(Stage.SCREEN):
             passed(screen(candidate.source))
-        sets = self._sets(task)
         with progress.at(Stage.TRACE):
-            specs = [spec_of(task, s, self.precision_of(task), self.target) for s in sets]
+            facts = self.facts_of(task)
             assert self._tracer
-            plans: list[Plan] = passed(self._tracer.trace(candidate.source, specs, self.config.trace_timeout_s))
+            plans: list[Plan] = passed(self._tracer.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
         with progress.at(Stage.PLAN):
-            self._check(task, plans, specs, progress)
-        if self._gpus:
-            self._on_gpu(task, candidate, sets, plans, progress)
+            if self.defences.plan_checks:
+                for plan, spec, outputs in zip(plans, facts.specs, facts.outputs, strict=True):
+                    passed(check_plan(plan, spec, outputs=outputs))
+            cost = price(plans[-1], self._device, self.precision_of(task))
+            progress.plan = {"input_set": plans[-1].input_set, **asdict(cost), "reference": asdict(facts.reference)}
+        if self.gpus:
+            self._on_gpu(task, facts, plans, progress)
         else:
-            self._on_cpu(task, candidate, sets, plans, progress)
+            self._on_cpu(task, facts, candidate, plans, cost, progress)
 
-    def _sets(self, task: Task) -> list[InputSet]:
-        """The input sets that are traced: all of them, the full one last."""
-        return sorted(task.input_sets, key=lambda s: s.name == FULL)
-
-    def _check(self, task: Task, plans: Sequence[Plan], specs: Sequence[TraceSpec], progress: _Progress) -> None:
-        if self.defences.plan_checks:
-            for plan, spec in zip(plans, specs, strict=True):
-                passed(check_plan(plan, spec))
-        cost = price(plans[-1], self._device)
-        progress.plan = {"input_set": plans[-1].input_set, "nodes": len(plans[-1].nodes), **asdict(cost)}
+    def facts_of(self, task: Task) -> TaskFacts:
+        """What is known of a task under its policy. Raises UsageError when its reference does not run."""
+        precision = self.precision_of(task)
+        key = task_fingerprint(task)
+        if (key, precision) not in self._facts:
+            sets = tuple(sorted(task.input_sets, key=lambda s: s.name == FULL))
+            plan = reference_plan(task, sets[-1], precision, self.target)
+            self._facts[key, precision] = TaskFacts(
+                key=key,
+                sets=sets,
+                specs=tuple(spec_of(task, s, precision, self.target) for s in sets),
+                outputs=tuple(outputs_of(task, s, precision, self.target) for s in sets),
+                reference=price(plan, self._device, precision),
+                floor_us=physical_floor_us(plan, self._device),
+            )
+        return self._facts[key, precision]
 
     def _compiled(self, plans: Sequence[Plan], progress: _Progress) -> dict[str, list[CompiledKernel]]:
         """Machine code by input set."""
@@ -231,44 +258,37 @@ class StagedEvaluator:
         rest = iter(compiled)
         by_set = {plan.input_set: [next(rest) for _ in plan.kernels] for plan in plans}
         for plan in plans:
-            passed(_shared_fits(plan, by_set[plan.input_set], self._device))
+            passed(_launchable(plan, by_set[plan.input_set]))
         return by_set
 
     # --- on a GPU ------------------------------------------------------------------------------------------------
 
-    def _on_gpu(
-        self, task: Task, candidate: Candidate, sets: Sequence[InputSet], plans: Sequence[Plan], progress: _Progress
-    ) -> None:
+    def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: _Progress) -> None:
         kernels = self._compiled(plans, progress)
         progress.stage = Stage.CORRECTNESS
-        with self._a_gpu() as gpu:
-            draws = schedule(
-                task, gpu.seed(task_fingerprint(task), self._count(task)), self.defences.regimes, big=_is_big(plans)
-            )
-            job = Job(
-                task,
-                self.precision_of(task),
-                {plan.input_set: plan for plan in plans},
-                kernels,
-                draws,
-                poison=self.defences.poison,
-                decoys=self.defences.decoys,
-                overwrites=self.defences.overwrites,
-            )
-            outcome = gpu.run(job, self.config.baseline)
-            progress.stage, progress.errors = outcome.stage, outcome.errors
-            progress.seconds |= outcome.seconds
-            passed(outcome.rejection)
-            if outcome.measured:
-                progress.timing = self._measured(gpu, outcome)
-                floor_us = physical_floor_us(reference_plan(task, sets[-1], job.precision, self.target), self._device)
-                if self.defences.floor and progress.timing.candidate_us < FLOOR_MARGIN * floor_us:
-                    us = progress.timing.candidate_us
-                    raise _Stopped(
-                        Rejection(
-                            Status.WRONG, f"{us:.1f} µs is less than reading and writing the data takes ({floor_us:.1f} µs)."
-                        )
-                    )
+        gpu = min(self.gpus, key=Gpu.load)
+        job = Job(
+            replace(task, solutions=(), instruction=""),
+            self.precision_of(task),
+            {plan.input_set: _without_ir(plan) for plan in plans},
+            kernels,
+            schedule(task, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans)),
+            poison=self.defences.poison,
+            decoys=self.defences.decoys,
+            overwrites=self.defences.overwrites,
+        )
+        outcome = gpu.run(job, self.config.baseline, facts.key)
+        progress.stage, progress.errors = outcome.stage, outcome.errors
+        progress.seconds |= outcome.seconds
+        passed(outcome.rejection)
+        if outcome.measured:
+            progress.timing = self._measured(gpu, outcome)
+            us = progress.timing.candidate_us
+            if self.defences.floor and us < FLOOR_MARGIN * facts.floor_us:
+                reason = (
+                    f"{us:.1f} µs is less than moving the task's data takes ({facts.floor_us:.1f} µs): not all of it was used."
+                )
+                raise _Stopped(Rejection(Status.WRONG, reason))
 
     def _measured(self, gpu: Gpu, outcome: Outcome) -> Timing:
         assert outcome.measured
@@ -285,54 +305,33 @@ class StagedEvaluator:
             noise=gpu.noise.at(shorter_us(first)),
         )
 
-    @contextlib.contextmanager
-    def _a_gpu(self) -> Iterator[Gpu]:
-        """The next free GPU."""
-        with self._gpu_free:
-            while not self._idle:
-                self._gpu_free.wait()
-            gpu = self._idle.pop(0)
-        try:
-            yield gpu
-        finally:
-            with self._gpu_free:
-                self._idle.append(gpu)
-                self._gpu_free.notify()
-
-    def _count(self, task: Task) -> int:
-        with self._gpu_free:
-            self._served[task.id] += 1
-            return self._served[task.id] - 1
-
     # --- without one ---------------------------------------------------------------------------------------------
 
     def _on_cpu(
-        self, task: Task, candidate: Candidate, sets: Sequence[InputSet], plans: Sequence[Plan], progress: _Progress
+        self, task: Task, facts: TaskFacts, candidate: Candidate, plans: Sequence[Plan], cost: Price, progress: _Progress
     ) -> None:
         """Correctness by the interpreter on the small sets; time by the roofline, for the GPU aimed at."""
         self._compiled(plans, progress)  # what does not compile is not correct, though it may interpret
         assert self._cpu
         with progress.at(Stage.CORRECTNESS):
-            small = [plan for plan in plans if plan.input_set != FULL]
+            small = {plan.input_set: plan for plan in plans if plan.input_set != FULL}
             draws = schedule(task, secrets.randbits(63), self.defences.regimes)
-            progress.errors = passed(
-                self._cpu.judge(task, self.precision_of(task), candidate.source, small, draws, self.defences)
-            )
+            judged = self._cpu.judge(task, self.precision_of(task), candidate.source, small, draws)
+            progress.errors = judged.errors
+            passed(judged.rejection)
         progress.stage = Stage.TIMING
-        mine = price(plans[-1], self._device).modelled_us
-        theirs = price(reference_plan(task, sets[-1], self.precision_of(task), self.target), self._device).modelled_us
-        ratio = theirs / mine
+        ratio = facts.reference.modelled_us / cost.modelled_us
         progress.timing = Timing(
             kind="modelled",
             device=self._device.name,
-            candidate_us=mine,
-            baseline_us={"eager": theirs},
+            candidate_us=cost.modelled_us,
+            baseline_us={"eager": facts.reference.modelled_us},
             speedups_x={"eager": Speedup(ratio, ratio, ratio, significant=False)},
         )
 
     def close(self) -> None:
         """End every process this evaluator started."""
-        for part in (self._tracer, self._compiler, self._cpu, *self._gpus, self._nursery):
+        for part in (self._tracer, self._compiler, self._cpu, *self.gpus, self._nursery):
             if part is not None:
                 part.close()
 
@@ -359,21 +358,21 @@ def _target(asked: str | None, gpus: Sequence[Gpu]) -> tuple[Device, str]:
     return device, device.arch
 
 
-def _shared_fits(plan: Plan, kernels: Sequence[CompiledKernel], device: Device) -> Rejection | None:
-    """A Rejection when some launch has no variant whose shared memory the device has."""
+def _launchable(plan: Plan, kernels: Sequence[CompiledKernel]) -> Rejection | None:
+    """A Rejection when some launch has no variant that its target can take; autotuning would pass over the others too."""
+    objections = [check_compiled(c, source.ttir) for c, source in zip(kernels, plan.kernels, strict=True)]
     for node in (*plan.setup, *plan.nodes):
-        if isinstance(node, LaunchNode):
-            least = min(kernels[v.kernel].shared_bytes for v in node.variants)
-            if least > device.shared_bytes:
-                name = plan.kernels[node.variants[0].kernel].function
-                reason = f"{name} needs {least} bytes of shared memory and {device.name} has {device.shared_bytes} a block"
-                return Rejection(Status.COMPILE_ERROR, f"{reason}: use smaller blocks or fewer stages.")
+        if isinstance(node, LaunchNode) and all(objections[v.kernel] for v in node.variants):
+            return objections[node.variants[0].kernel]
     return None
 
 
-def _is_big(plans: Sequence[Plan]) -> bool:
-    from kernrl.verifier.inputs import BIG_BYTES
+def _without_ir(plan: Plan) -> Plan:
+    """A plan without its kernels' text, which replay has no use for."""
+    return replace(plan, kernels=tuple(replace(kernel, ttir="") for kernel in plan.kernels))
 
+
+def _is_big(plans: Sequence[Plan]) -> bool:
     return sum(s.nbytes for s in plans[-1].storages) > BIG_BYTES
 
 

@@ -1,154 +1,82 @@
-"""One GPU and its two processes: from a checked job to correctness and time.
-
-The replay process runs the candidate and never sees an answer; the judge has the answers and never sees a candidate. This
-module decides what either is asked, in which order, and what an outcome means.
-"""
+"""One GPU: its calibrated noise, and the lanes that share it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import secrets
+import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from kernrl.errors import InfrastructureError
-from kernrl.tasks.task import FULL
 from kernrl.verifier import timing
-from kernrl.verifier.measure import Job, Measured, Replayed
-from kernrl.verifier.verdict import Rejection, Stage, Status
-from kernrl.verifier.worker import Died, Failed, GpuLock, Nursery, Process, TimedOut
+from kernrl.verifier.gate import Gate
+from kernrl.verifier.lane import Lane, Outcome
+from kernrl.verifier.measure import Job, Sizes
+from kernrl.verifier.verdict import Speedup
+from kernrl.verifier.worker import Nursery
 
 NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 4, 16)
-BASELINE_TIMEOUT_S = 300.0
-"""Capturing a baseline may include torch.compile."""
+LANES = 4
+"""Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts."""
 
-
-@dataclass(slots=True)
-class Outcome:
-    """What the GPU said of one job."""
-
-    stage: Stage
-    rejection: Rejection | None = None
-    errors: list[dict[str, Any]] = field(default_factory=list)
-    measured: Measured | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-class _Rejected(Exception):
-    def __init__(self, status: Status, reason: str):
-        super().__init__(reason)
-        self.rejection = Rejection(status, reason)
+PATIENCE = 3
+"""How many more jobs than the idlest a task's own lane may have before another takes over."""
 
 
 class Gpu:
-    """A GPU, its lock, its calibrated noise, and its processes. One job at a time; callers wait their turn."""
+    """A GPU shared by lanes: correctness side by side, since it leaves the GPU mostly idle; timing always alone.
+
+    A task's candidates go to one lane while it can keep up: what is prepared for a task is prepared in a lane.
+    """
 
     def __init__(
-        self, nursery: Nursery, device: str, *, cache_dir: Path | None, timeout_s: float, share: bool = True,
+        self, nursery: Nursery, device: str, *, lanes: int, cache_dir: Path | None, timeout_s: float, share: bool = True,
         redraw_parameters: bool = True,
     ):  # fmt: skip
-        settings = {"redraw_parameters": redraw_parameters}
-        self._replay = Process(nursery, "replay", device, {**settings, "share": share})
-        self._judge = Process(nursery, "judge", device, settings)
-        self._cache_dir, self._timeout_s = cache_dir, timeout_s
-        self._attached: tuple[int, int, int] | None = None
-        self.facts: dict[str, str] = self._replay.ask("facts", timeout_s=60)
-        self._lock = GpuLock(self.facts["uuid"])
+        self._lanes = [
+            Lane(nursery, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s) for _ in range(lanes)
+        ]
+        self.facts: dict[str, str] = self._lanes[0].replay.ask("facts", timeout_s=60)
+        self._gate = Gate(self.facts["uuid"])
+        self._cache_dir = cache_dir
         self.noise = self._calibrated()
         self._secret = secrets.randbits(63)
-        self.busy_s = 0.0
-        """Seconds of the GPU's time taken so far."""
+        self._mutex = threading.Lock()
+        self._home: dict[str, Lane] = {}
+        self._served: Counter[str] = Counter()
 
-    def seed(self, task_id: str, served: int) -> int:
+    def seed(self, task_key: str) -> int:
         """The secret seed of a task's draws: new with every 32nd candidate; a group shares its answers."""
-        return hash((self._secret, task_id, served // 32)) & ((1 << 63) - 1)
+        with self._mutex:
+            turn = self._served[task_key] // 32
+            self._served[task_key] += 1
+        return hash((self._secret, task_key, turn)) & ((1 << 63) - 1)
 
-    def run(self, job: Job, baselines: Sequence[str]) -> Outcome:
+    def load(self) -> int:
+        """Jobs here, running and waiting."""
+        return sum(lane.load for lane in self._lanes)
+
+    def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
         """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
-        outcome = Outcome(Stage.CORRECTNESS)
-        with self._lock.held() as waited:
-            outcome.seconds["gpu_queue"] = waited
-            begun = time.monotonic()
-            try:
-                self._correctness(job, outcome)
-                outcome.seconds["correctness"] = time.monotonic() - begun
-                if baselines and FULL in job.plans:
-                    outcome.stage = Stage.TIMING
-                    self._timing(job, baselines, outcome)
-            except _Rejected as rejected:
-                outcome.rejection = rejected.rejection
-            outcome.seconds.setdefault("correctness", time.monotonic() - begun)
-            self.busy_s += time.monotonic() - begun
-        return outcome
-
-    def _correctness(self, job: Job, outcome: Outcome) -> None:
-        cheap = [i for i, d in enumerate(job.draws) if d.input_set != FULL]
-        full = [i for i, d in enumerate(job.draws) if d.input_set == FULL]
-        outbox = self._ask_replay("begin", job, timeout_s=self._timeout_s)
-        attached = (self._replay.starts, self._judge.starts, outbox.version)
-        if attached != self._attached:
-            self._ask_judge("attach", outbox)
-            self._attached = (self._replay.starts, self._judge.starts, outbox.version)
-        decoys: list[str] = []
-        for phase in (cheap, full):
-            if phase:
-                where = None if decoys or phase is not (cheap or full) else job.draws[phase[0]].input_set
-                replayed = self._ask_replay("check", phase, where, timeout_s=self._timeout_s)
-                self._judged(job, replayed, outcome)
-                decoys += replayed.decoys
-        if decoys:
-            raise _Rejected(
-                Status.DECOY, f"The output is the same without the kernel {decoys[0]}: launch only kernels that do the work."
-            )
-
-    def _judged(self, job: Job, replayed: Replayed, outcome: Outcome) -> None:
-        """Send outputs to the judge; raise when anything is wrong with them."""
-        if replayed.overrun:
-            self._replay.kill()  # whatever else was overwritten goes with the process
-            draw = job.draws[replayed.overrun[0]]
-            raise _Rejected(
-                Status.WRONG, f"A kernel writes outside its tensors on the {draw.input_set} shapes: mask its stores."
-            )
-        if replayed.written:
-            draw = job.draws[replayed.written[0]]
-            raise _Rejected(Status.WRONG, f"An input or a parameter is changed on the {draw.input_set} shapes.")
-        records = self._ask_judge("compare", job.task, job.precision, job.draws, replayed.asked, replayed.shown)
-        outcome.errors += records
-        worst = max(records, key=lambda r: r["excess"], default=None)
-        if worst is not None and worst["excess"] > 1:
-            raise _Rejected(Status.WRONG, describe(worst))
-
-    def _timing(self, job: Job, baselines: Sequence[str], outcome: Outcome) -> None:
+        with self._mutex:
+            lane = self._home.get(task_key)
+            idlest = min(self._lanes, key=lambda one: one.load)
+            if lane is None or lane.load >= idlest.load + PATIENCE:
+                lane = self._home[task_key] = idlest
+            lane.load += 1
         begun = time.monotonic()
-        self._ask_replay("prepare", list(baselines), timeout_s=BASELINE_TIMEOUT_S)
-        outcome.seconds["baseline"] = time.monotonic() - begun
-        begun = time.monotonic()
-        measured = self._ask_replay("measure", list(baselines), self.noise, timeout_s=3 * self._timeout_s)
-        outcome.seconds["timing"] = time.monotonic() - begun
-        outcome.measured = measured
-        self._judged(job, measured.checked, outcome)
-
-    def _ask_replay(self, method: str, *arguments: Any, timeout_s: float) -> Any:
-        """Ask the process that runs the candidate: what goes wrong there is the candidate's doing, a broken task excepted."""
         try:
-            return self._replay.ask(method, *arguments, timeout_s=timeout_s)
-        except TimedOut as error:
-            raise _Rejected(Status.TIMEOUT, f"The kernels did not finish on the GPU: {error}.") from None
-        except Failed as error:
-            raise _Rejected(Status.CRASH, f"The plan cannot be launched: {error}.") from None
-        except Died as error:
-            raise _Rejected(Status.CRASH, f"A kernel faulted on the GPU: {error}.") from None
-
-    def _ask_judge(self, method: str, *arguments: Any) -> Any:
-        try:
-            return self._judge.ask(method, *arguments, timeout_s=BASELINE_TIMEOUT_S)
-        except (TimedOut, Died, Failed) as error:
-            self._judge.kill()
-            raise InfrastructureError(f"the judge process failed: {error}") from None
+            with lane.mutex:
+                waited = time.monotonic() - begun
+                outcome = lane.run(job, baselines, self._gate, self.noise)
+                outcome.seconds["gpu_queue"] = outcome.seconds.get("gpu_queue", 0.0) + waited
+                return outcome
+        finally:
+            with self._mutex:
+                lane.load -= 1
 
     def _calibrated(self) -> timing.NoiseBand:
         """Same-against-same noise of this GPU and driver: measured once, kept in the cache folder."""
@@ -157,31 +85,30 @@ class Gpu:
         with contextlib.suppress(OSError, ValueError, TypeError):
             if path:
                 return timing.NoiseBand(tuple((float(us), float(w)) for us, w in json.loads(path.read_text())))
-        with self._lock.held():
-            sizes = self._replay.ask("null", NULL_PAIRS, NULL_ROUNDS, timeout_s=120)
-        points = sorted((us, timing.null_quantile(ratios)) for us, ratios in sizes)
+        with self._gate.alone():
+            sizes = self._null(NULL_PAIRS, timing.NoiseBand(((1.0, 0.0),)), 0.0)
+        points = sorted((us, timing.null_quantile([timing.median_log(b) for b in found])) for us, found in sizes)
         if path:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(points))
         return timing.NoiseBand(tuple(points))
 
+    def _null(self, pairs: int, noise: timing.NoiseBand, slowdown: float) -> Sizes:
+        return self._lanes[0].replay.ask("null", pairs, NULL_ROUNDS, noise, slowdown, timeout_s=300)
+
+    def twins(self, pairs: int, slowdown: float = 0.0) -> list[Speedup]:
+        """Speedups that the same program shows against itself, or against itself made slower: what the band is worth."""
+        with self._gate.alone():
+            sizes = self._null(pairs, self.noise, slowdown)
+        return [timing.speedup(blocks, self.noise) for _, found in sizes for blocks in found]
+
+    def start(self) -> None:
+        """Start every lane's processes, so that the first candidates need not wait for CUDA."""
+        for lane in self._lanes:
+            lane.replay.start()
+            lane.judge.start()
+
     def close(self) -> None:
-        self._replay.kill()
-        self._judge.kill()
-
-
-def describe(record: dict[str, Any]) -> str:
-    """A wrong record as a sentence."""
-    where = f"on the {record['input_set']} shapes with {record['regime']} inputs"
-    if "mismatch" in record:
-        return f"Wrong {where}: {record['mismatch']}."
-    times = (
-        "NaN or infinity is out of place"
-        if record["excess"] == float("inf")
-        else f"the error is {record['excess']:.3g}× the tolerance"
-    )
-    return (
-        f"Wrong {where}: {times}; at index {record['index']} of output {record['output']} it gives {record['got']:.6g}, "
-        f"expected {record['expected']:.6g}."
-    )
+        for lane in self._lanes:
+            lane.close()

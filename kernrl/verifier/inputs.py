@@ -244,6 +244,12 @@ class TaskInputs:
             if slot.redrawn:
                 slot.view.normal_()
 
+    def scale(self, factor: float) -> None:
+        """Multiply the floating inputs, in place."""
+        for slot in self._input_slots:
+            if slot.redrawn:
+                slot.view.mul_(factor)
+
     def snapshot(self) -> tuple[Tensor, Tensor]:
         """A copy of the block, guards included."""
         return self.floats.clone(), self.others.clone()

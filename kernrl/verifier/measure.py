@@ -92,11 +92,26 @@ class _Timed:
     """Untimed, after each call."""
 
 
+Sizes = list[tuple[float, list[list[timing.Block]]]]
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A candidate's plan at one input set, ready to run."""
+
+    runner: Runner
+    run: Callable[[], None]
+    outputs: Callable[[], list[Tensor]]
+    """Forward's outputs after a run."""
+    alive: Any = None
+    """Memory that a captured graph writes."""
+
+
 class _SpotChecks:
     """Which calls of a timed candidate are judged, and what they showed."""
 
-    def __init__(self, server: ReplayServer, runner: Runner, inputs: TaskInputs, draws: list[int]):
-        self._server, self._runner, self._inputs, self._draws = server, runner, inputs, draws
+    def __init__(self, server: ReplayServer, opened: _Opened, inputs: TaskInputs, draws: list[int]):
+        self._server, self._opened, self._inputs, self._draws = server, opened, inputs, draws
         self._left = SPOT_CHECKS
         self._now: int | None = None
         self.result, self.flags = Replayed(), []
@@ -111,23 +126,23 @@ class _SpotChecks:
             self._snapshot = self._inputs.snapshot()
         else:
             self._inputs.refresh()
-        self._runner.prepare(POISONS[1])
+        self._opened.runner.prepare(POISONS[1])
 
     def after(self) -> None:
         """Untimed: keep what a judged call gave."""
         if self._now is None:
             return
         self.result.asked.append(self._now)
-        self.result.shown.append([self._server.outbox.put(y) for y in self._runner.outputs()])
+        self.result.shown.append([self._server.outbox.put(y) for y in self._opened.outputs()])
         self.flags += [self._inputs.written(self._snapshot), self._server.arena.overrun()]
 
-    def last(self, run: Callable[[], None]) -> None:
+    def last(self) -> None:
         """One more judged call after everything else."""
         self._now = self._draws[0]
         self._inputs.draw(self._server.job.draws[self._now])
         self._snapshot = self._inputs.snapshot()
-        self._runner.prepare(POISONS[1])
-        run()
+        self._opened.runner.prepare(POISONS[1])
+        self._opened.run()
         self.after()
 
 
@@ -146,7 +161,7 @@ class ReplayServer:
         self._flush = torch.empty(2 * properties.L2_cache_size, dtype=torch.uint8, device="cuda")
         self._memory = properties.total_memory
         self._events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(16)]
-        self._full: tuple[Runner, Any] | None = None
+        self._full: _Opened | None = None
 
     # --- correctness ---------------------------------------------------------------------------------------------
 
@@ -169,12 +184,13 @@ class ReplayServer:
         for name in dict.fromkeys(self.job.draws[i].input_set for i in asked):
             positions = [i for i in asked if self.job.draws[i].input_set == name]
             inputs = self._task_inputs(name)
-            runner, run = self._open(name, inputs)
+            opened = self._open(name, inputs)
             for i in positions:
-                self._vary(runner, i) if name != FULL else None
-                flags += self._ask(runner, run, inputs, i, result)
+                if name != FULL:
+                    self._vary(opened.runner, i)
+                flags += self._ask(opened, inputs, i, result)
             if name == decoys_in and self.job.decoys:
-                result.decoys += self._decoys(runner)
+                result.decoys += self._decoys(opened.runner, inputs, positions[0])
         return self._settle(result, flags)
 
     def _settle(self, result: Replayed, flags: list[Tensor]) -> Replayed:
@@ -185,35 +201,36 @@ class ReplayServer:
             result.overrun = [i for i, bad in zip(result.asked, raised[1::2], strict=True) if bad] + result.asked[-1:] * field
         return result
 
-    def _open(self, name: str, inputs: TaskInputs) -> tuple[Runner, Callable[[], None]]:
-        """A runner for one input set; the full set's is a captured graph, which timing uses again."""
+    def _open(self, name: str, inputs: TaskInputs) -> _Opened:
+        """One input set's plan, ready to run; the full set's is a captured graph, which timing uses again."""
+        if name == FULL and self._full is not None:
+            return self._full
+        runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.arena, self._modules)
         if name != FULL:
-            runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.arena, self._modules)
-            return runner, lambda: self._run(runner)
-        if self._full is None:
-            runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.arena, self._modules)
-            with policy_flags(self.job.precision, autotune=True), torch.no_grad():
-                inputs.refresh()
-                runner.prepare(POISONS[1])
-                runner.run()
-                self._choose(runner)
-                runner.prepare(POISONS[1])
-                self._full = runner, self._capture(runner.run)
-        runner, graph = self._full
-        return runner, graph.replay
+            return _Opened(runner, lambda: self._run(runner), runner.outputs)
+        with policy_flags(self.job.precision, autotune=True), torch.no_grad():
+            inputs.refresh()
+            runner.prepare(POISONS[1])
+            runner.run()
+            self._choose(runner)
+            runner.prepare(POISONS[1])
+            graph = self._capture(runner.run)
+        outputs, alive = runner.held()
+        self._full = _Opened(runner, graph.replay, lambda: outputs, alive)
+        return self._full
 
     def _run(self, runner: Runner) -> None:
         with policy_flags(self.job.precision), torch.no_grad():
             runner.run()
 
-    def _ask(self, runner: Runner, run: Callable[[], None], inputs: TaskInputs, i: int, result: Replayed) -> list[Tensor]:
+    def _ask(self, opened: _Opened, inputs: TaskInputs, i: int, result: Replayed) -> list[Tensor]:
         """One draw: fresh numbers, poisoned memory, one run, outputs to the outbox. Returns two flags, not waited for."""
         inputs.draw(self.job.draws[i])
         snapshot = inputs.snapshot()
-        runner.prepare(POISONS[i % 2] if self.job.poison else 0)
-        run()
+        opened.runner.prepare(POISONS[i % 2] if self.job.poison else 0)
+        opened.run()
         result.asked.append(i)
-        result.shown.append([self.outbox.put(y) for y in runner.outputs()])
+        result.shown.append([self.outbox.put(y) for y in opened.outputs()])
         return [inputs.written(snapshot), self.arena.overrun()]
 
     @staticmethod
@@ -221,24 +238,31 @@ class ReplayServer:
         """Small draws take turns through the variants of autotuned launches: every configuration must be right."""
         runner.choice = [i % runner.variants(node) for node in range(len(runner.choice))]
 
-    def _decoys(self, runner: Runner) -> list[str]:
-        """Names of authored launches whose absence changes no bit of the outputs, whatever their buffers held before."""
-        found = []
-        for node in runner.authored:
-            # zeros first: a skipped launch may have made indices, and 0 is in range
-            if not any(self._matters(runner, node, poison) for poison in (0, POISONS[1])):
-                variant = runner.plan.nodes[node].variants[0]  # pyright: ignore[reportAttributeAccessIssue]
-                found.append(runner.plan.kernels[variant.kernel].function)
-        return found
+    def _decoys(self, runner: Runner, inputs: TaskInputs, draw: int) -> list[str]:
+        """Names of authored launches whose absence changes no bit of the outputs, whatever their buffers held before.
 
-    def _matters(self, runner: Runner, node: int, poison: int) -> bool:
+        Asked on the draw and again on 64 times its inputs (a clamp may have nothing to do), each over memory of zeros (a
+        skipped launch may have made indices, and 0 is in range) and of another number.
+        """
+        left = list(runner.authored)
+        inputs.draw(self.job.draws[draw])
+        for scale in (1.0, 64.0):
+            inputs.scale(scale)
+            for poison in (0, POISONS[1]):
+                left = self._idle(runner, left, poison) if left else left
+        variants = [runner.plan.nodes[i].variants[0] for i in left]  # pyright: ignore[reportAttributeAccessIssue]
+        return [runner.plan.kernels[v.kernel].function for v in variants]
+
+    def _idle(self, runner: Runner, nodes: list[int], poison: int) -> list[int]:
+        """Those launches that make no difference to the outputs from this starting state."""
         shown = []
-        for skip in (None, node):
+        for skip in (None, *nodes):
             runner.prepare(poison)
             with policy_flags(self.job.precision), torch.no_grad():
                 runner.run(skip=skip)
             shown.append([y.contiguous().clone().reshape(-1).view(torch.uint8) for y in runner.outputs()])
-        return bool(torch.stack([(a != b).any() for a, b in zip(*shown, strict=True)]).any())
+        changed = [torch.stack([(a != b).any() for a, b in zip(shown[0], one, strict=True)]).any() for one in shown[1:]]
+        return [i for i, differs in zip(nodes, torch.stack(changed).tolist(), strict=True) if not differs]
 
     # --- timing --------------------------------------------------------------------------------------------------
 
@@ -251,20 +275,20 @@ class ReplayServer:
         begun = torch.cuda.Event(enable_timing=True)
         begun.record()
         inputs = self._task_inputs(FULL)
-        runner, replay = self._open(FULL, inputs)
-        spot = _SpotChecks(self, runner, inputs, [i for i, d in enumerate(self.job.draws) if d.input_set == FULL])
-        candidate = _Timed(spot.before, replay, spot.after)
+        opened = self._open(FULL, inputs)
+        spot = _SpotChecks(self, opened, inputs, [i for i, d in enumerate(self.job.draws) if d.input_set == FULL])
+        candidate = _Timed(spot.before, opened.run, spot.after)
         blocks: dict[str, list[timing.Block]] = {}
         for name in baselines:
             baseline = _Timed(inputs.refresh, self._baseline(name, inputs))
             blocks[name] = self._compare(baseline, candidate, noise)
-        node_us, unfused = self._node_times(runner) if runner.computed else ([], 0.0)
-        spot.last(replay)
+        node_us, unfused = self._node_times(opened.runner) if opened.runner.computed else ([], 0.0)
+        spot.last()
         checked = self._settle(spot.result, spot.flags)
         ended = torch.cuda.Event(enable_timing=True)
         ended.record()
         ended.synchronize()
-        return Measured(blocks, node_us, unfused, runner.choice, checked, begun.elapsed_time(ended) / 1e3)
+        return Measured(blocks, node_us, unfused, opened.runner.choice, checked, begun.elapsed_time(ended) / 1e3)
 
     def _compare(self, baseline: _Timed, candidate: _Timed, noise: timing.NoiseBand) -> list[timing.Block]:
         first = self._time([baseline, candidate])  # warms both, and says how long they are
@@ -345,7 +369,7 @@ class ReplayServer:
     def _capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.current_stream().synchronize()
-        graph.capture_begin(capture_error_mode="thread_local")  # pyright: ignore[reportCallIssue]
+        graph.capture_begin(None, "thread_local")
         try:
             run()
         finally:
@@ -363,25 +387,25 @@ class ReplayServer:
             "driver": driver.version(),
         }
 
-    def null(self, pairs: int, rounds: Sequence[int]) -> list[tuple[float, list[float]]]:
-        """Same against same through the very path that times candidates: (µs, log ratios) a size.
+    def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
+        """Same against same through the very path that times candidates: (µs, the blocks of each comparison) a size.
 
-        `rounds` sizes the program: how many passes a pointwise chain makes over 64 MiB.
+        `rounds` sizes the programs: passes a pointwise kernel makes over 64 MiB (0: one over 4 MiB). With `slowdown`, the
+        second program of a pair works on that much more data.
         """
         results = []
-        band = timing.NoiseBand(((1.0, 0.0),))
-        x = torch.randn(16 << 20, device="cuda")
         for count in rounds:
-            size = x.numel() if count else x.numel() // 16
+            size = (16 if count else 1) << 20
+            x = torch.randn(int(size * (1 + slowdown)), device="cuda")
 
-            def chain(size: int = size, count: int = count) -> None:
+            def chain(part: Tensor, count: int = count) -> None:
                 for _ in range(max(count, 1)):
-                    x[:size].mul_(-1.0)
+                    part.mul_(-1.0)
 
-            twins = [_Timed(lambda: None, self._capture(chain).replay) for _ in range(2)]
-            found = [self._compare(*twins, band) for _ in range(pairs)]
+            twins = [_Timed(lambda: None, self._capture(lambda part=part: chain(part)).replay) for part in (x[:size], x)]
+            found = [self._compare(*twins, noise) for _ in range(pairs)]
             us = sorted(b for blocks in found for b, _ in blocks)
-            results.append((us[len(us) // 2], [float(timing.median_log(blocks)) for blocks in found]))
+            results.append((us[len(us) // 2], found))
         return results
 
     # --- what is kept --------------------------------------------------------------------------------------------

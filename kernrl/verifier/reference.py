@@ -87,14 +87,14 @@ def transposed_convolution(
     return convolution(spread.contiguous(), mirrored, [1] * dims, [0] * dims, dilation, groups)
 
 
-def round_to_tf32(x: Tensor) -> Tensor:
-    """float64 rounded to TF32's 11 significant bits, to nearest."""
+def cut_to_tf32(x: Tensor) -> Tensor:
+    """float64 cut to TF32's 11 significant bits: tensor cores ignore the rest of an operand that nobody rounded."""
     mantissa, exponent = torch.frexp(x)
-    return torch.ldexp(torch.round(mantissa * 2048.0) / 2048.0, exponent)
+    return torch.ldexp(torch.trunc(mantissa * 2048.0) / 2048.0, exponent)
 
 
 class Exact(TorchDispatchMode):
-    """Runs float64 convolutions as matrix products; with `tf32`, rounds what goes into any product as TF32 units do."""
+    """Runs float64 convolutions as matrix products; with `tf32`, cuts what goes into any product as tensor cores do."""
 
     _OPERANDS: ClassVar = {
         **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),
@@ -109,7 +109,7 @@ class Exact(TorchDispatchMode):
         args, name = list(args), func.overloadpacket.__name__
         if self._tf32:
             for i in self._OPERANDS.get(name, (0, 1) if name == "convolution" else ()):
-                args[i] = round_to_tf32(args[i])
+                args[i] = cut_to_tf32(args[i])
         if name != "convolution" or args[0].dtype != torch.float64 or args[0].dim() != args[1].dim():
             return func(*args, **(kwargs or {}))
         x, w, bias, stride, padding, dilation, transposed, output_padding, groups = args
@@ -156,7 +156,7 @@ class Reference:
     def answer(self) -> Answer:
         """The answer on the numbers the inputs hold now.
 
-        Under tf32 eager's error is the larger of what it shows and of TF32 rounding modelled on every product's operands:
+        Under tf32 eager's error is the larger of what it shows and of TF32 operands modelled in every product:
         libraries may decline TF32 at odd shapes, and a candidate that takes it there is no worse than its policy.
         """
         truth = self._run_wide()

@@ -242,6 +242,12 @@ class Runner:
         else:
             self._launch(launches[self.choice[i]])
 
+    def held(self) -> tuple[list[Tensor], Any]:
+        """Outputs of the run just queued or captured, and what must stay alive for them to stay true."""
+        outputs, alive = self.outputs(), dict(self._live)
+        self._live = {}
+        return outputs, alive
+
     def variants(self, i: int) -> int:
         """How many ways node `i` can be launched."""
         launches = self._launches[i]

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from kernrl.errors import InfrastructureError, UsageError
@@ -142,25 +137,3 @@ class Process:
                 os.kill(self._pid, signal.SIGKILL)
             self._channel.close()
         self._channel = None
-
-
-class GpuLock:
-    """One GPU, one user at a time, over all processes of this machine: a file lock named by the GPU's UUID."""
-
-    def __init__(self, uuid: str):
-        runtime = Path(f"/run/user/{os.getuid()}")
-        folder = runtime if runtime.is_dir() and os.access(runtime, os.W_OK) else Path(tempfile.gettempdir())
-        self._path = folder / f"kernrl-{os.getuid()}-{uuid}.lock"
-        self._mutex = threading.Lock()
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[float]:
-        """Hold the GPU; gives the seconds waited. The kernel lets go of the lock should this process die."""
-        begun = time.monotonic()
-        with self._mutex:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                yield time.monotonic() - begun
-            finally:
-                os.close(descriptor)

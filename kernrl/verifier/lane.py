@@ -1,0 +1,172 @@
+"""A lane: one replay process, one judge process, and what either is asked, in which order, for one candidate.
+
+The replay process runs the candidate and never sees an answer; the judge has the answers and never sees a candidate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernrl.errors import InfrastructureError
+from kernrl.tasks.task import FULL
+from kernrl.verifier.gate import Gate
+from kernrl.verifier.measure import Job, Measured, Replayed
+from kernrl.verifier.timing import NoiseBand
+from kernrl.verifier.verdict import Rejection, Stage, Status
+from kernrl.verifier.worker import Died, Failed, Nursery, Process, TimedOut
+
+TRUSTED_TIMEOUT_S = 300.0
+"""For what only trusted code does: answers in float64, and baselines, which may be compiled."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the GPU said of one job."""
+
+    stage: Stage
+    rejection: Rejection | None = None
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    measured: Measured | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Add a block's seconds to `seconds[name]`."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
+
+
+class _Rejected(Exception):
+    def __init__(self, status: Status, reason: str):
+        super().__init__(reason)
+        self.rejection = Rejection(status, reason)
+
+
+class Lane:
+    """One candidate at a time (`mutex`), on a GPU that other lanes may share (the gate)."""
+
+    def __init__(self, nursery: Nursery, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float):
+        self.replay = Process(nursery, "replay", device, {"share": share, "redraw_parameters": redraw_parameters})
+        self.judge = Process(nursery, "judge", device, {"redraw_parameters": redraw_parameters})
+        self._timeout_s = timeout_s
+        self._attached: tuple[int, int, int] | None = None
+        self.mutex = threading.Lock()
+        self.load = 0
+        """Jobs here, running and waiting."""
+
+    def run(self, job: Job, baselines: Sequence[str], gate: Gate, noise: NoiseBand) -> Outcome:
+        """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
+        outcome = Outcome(Stage.CORRECTNESS)
+        try:
+            with _entered(gate.shared(), outcome):
+                with outcome.clock("correctness"):
+                    self._correctness(job, outcome)
+                if not baselines or FULL not in job.plans:
+                    return outcome
+                outcome.stage = Stage.TIMING
+                with outcome.clock("baseline"):
+                    self._ask_replay("prepare", list(baselines), timeout_s=TRUSTED_TIMEOUT_S)
+            with _entered(gate.alone(), outcome), outcome.clock("timing"):
+                measured: Measured = self._ask_replay("measure", list(baselines), noise, timeout_s=3 * self._timeout_s)
+            with _entered(gate.shared(), outcome), outcome.clock("correctness"):
+                self._judged(job, measured.checked, outcome)
+            outcome.measured = measured
+            outcome.seconds["gpu_busy"] = measured.gpu_seconds
+        except _Rejected as rejected:
+            outcome.rejection = rejected.rejection
+        return outcome
+
+    def _correctness(self, job: Job, outcome: Outcome) -> None:
+        cheap = [i for i, d in enumerate(job.draws) if d.input_set != FULL]
+        full = [i for i, d in enumerate(job.draws) if d.input_set == FULL]
+        outbox = self._ask_replay("begin", job, timeout_s=self._timeout_s)
+        attached = (self.replay.starts, self.judge.starts, outbox.version)
+        if attached != self._attached:
+            self._ask_judge("attach", outbox)
+            self._attached = (self.replay.starts, self.judge.starts, outbox.version)
+        decoys: list[str] = []
+        for phase in (cheap, full):
+            if phase:
+                where = None if decoys or phase is not (cheap or full) else job.draws[phase[0]].input_set
+                with outcome.clock("replay"):
+                    replayed = self._ask_replay("check", phase, where, timeout_s=self._timeout_s)
+                self._judged(job, replayed, outcome)
+                decoys += replayed.decoys
+        if decoys:
+            raise _Rejected(
+                Status.DECOY, f"The output is the same without the kernel {decoys[0]}: launch only kernels that do the work."
+            )
+
+    def _judged(self, job: Job, replayed: Replayed, outcome: Outcome) -> None:
+        """Send outputs to the judge; raise when anything is wrong with them."""
+        if replayed.overrun:
+            self.replay.kill()  # whatever else was overwritten goes with the process
+            draw = job.draws[replayed.overrun[0]]
+            raise _Rejected(
+                Status.WRONG, f"A kernel writes outside its tensors on the {draw.input_set} shapes: mask its stores."
+            )
+        if replayed.written:
+            draw = job.draws[replayed.written[0]]
+            raise _Rejected(Status.WRONG, f"An input or a parameter is changed on the {draw.input_set} shapes.")
+        with outcome.clock("judge"):
+            records = self._ask_judge("compare", job.task, job.precision, job.draws, replayed.asked, replayed.shown)
+        outcome.errors += records
+        worst = max(records, key=lambda r: r["excess"], default=None)
+        if worst is not None and worst["excess"] > 1:
+            raise _Rejected(Status.WRONG, describe(worst))
+
+    def _ask_replay(self, method: str, *arguments: Any, timeout_s: float) -> Any:
+        """Ask the process that runs the candidate: what goes wrong there is the candidate's doing, a broken task excepted."""
+        try:
+            return self.replay.ask(method, *arguments, timeout_s=timeout_s)
+        except TimedOut as error:
+            raise _Rejected(Status.TIMEOUT, f"The kernels did not finish on the GPU: {error}.") from None
+        except Failed as error:
+            raise _Rejected(Status.CRASH, f"The plan cannot be launched: {error}.") from None
+        except Died as error:
+            raise _Rejected(Status.CRASH, f"A kernel faulted on the GPU: {error}.") from None
+
+    def _ask_judge(self, method: str, *arguments: Any) -> Any:
+        try:
+            return self.judge.ask(method, *arguments, timeout_s=TRUSTED_TIMEOUT_S)
+        except (TimedOut, Died, Failed) as error:
+            self.judge.kill()
+            raise InfrastructureError(f"the judge process failed: {error}") from None
+
+    def close(self) -> None:
+        """End both processes."""
+        self.replay.kill()
+        self.judge.kill()
+
+
+@contextlib.contextmanager
+def _entered(gate: contextlib.AbstractContextManager[None], outcome: Outcome) -> Iterator[None]:
+    """Enter the gate, counting the wait as `gpu_queue`."""
+    with contextlib.ExitStack() as stack:
+        with outcome.clock("gpu_queue"):
+            stack.enter_context(gate)
+        yield
+
+
+def describe(record: dict[str, Any]) -> str:
+    """A wrong record as a sentence."""
+    where = f"on the {record['input_set']} shapes with {record['regime']} inputs"
+    if "mismatch" in record:
+        return f"Wrong {where}: {record['mismatch']}."
+    times = (
+        "NaN or infinity is out of place"
+        if record["excess"] == float("inf")
+        else f"the error is {record['excess']:.3g}× the tolerance"
+    )
+    return (
+        f"Wrong {where}: {times}; at index {record['index']} of output {record['output']} it gives {record['got']:.6g}, "
+        f"expected {record['expected']:.6g}."
+    )

@@ -1,0 +1,200 @@
+"""How fast verdicts come, how they scale, and how often the clock is fooled by chance.
+
+    python scripts/bench_verifier.py --count 1000 --out bench_verifier.json
+    python scripts/bench_verifier.py --null 250          # same against same, and a planted 5 % slow-down
+    python scripts/bench_verifier.py --plain 8           # beside an evaluator in KernelBench's manner
+    python scripts/bench_verifier.py --cores 1 2 4 8 16  # scaling
+
+Every candidate is a worked solution of a generated level-2 task, no two alike, and none from a cache. Needs a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kernrl.config import VerifierConfig
+from kernrl.tasks.generate import generate_tasks
+from kernrl.tasks.task import Task
+from kernrl.verifier.hardened import HardenedVerifier
+
+Pair = tuple[Task, str]
+
+BAD_REPLIES = ("There is nothing to fuse here.", "```python\nclass ModelNew(:\n```", "import os\nclass ModelNew:\n    pass")
+
+
+def candidates(count: int, seed: int) -> list[Pair]:
+    """Distinct (task, solution) pairs, a task's solutions together as a group's are."""
+    pairs: list[Pair] = []
+    seen: set[str] = set()
+    for task in generate_tasks(level=2, count=count, seed=seed):
+        for solution in task.solutions:
+            if solution.triton_code not in seen and len(pairs) < count:
+                seen.add(solution.triton_code)
+                pairs.append((task, solution.triton_code))
+        if len(pairs) == count:
+            break
+    return pairs
+
+
+def throughput(verifier: HardenedVerifier, pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Verdicts a second over the pairs, and where the time went."""
+    begun = time.perf_counter()
+    verdicts = dict(verifier.verify_many(pairs))
+    wall_s = time.perf_counter() - begun
+    statuses = Counter(str(v.status) for v in verdicts.values())
+    stages = sorted({name for v in verdicts.values() for name in v.seconds})
+    seconds = {n: statistics.fmean(v.seconds.get(n, 0.0) for v in verdicts.values()) for n in stages}
+    wrong = [(pairs[i][0].id, str(v.status), v.reason[:300]) for i, v in verdicts.items() if not v.correct]
+    speedups = [s.value for v in verdicts.values() if (s := v.speedup())]
+    return {
+        "verdicts": len(verdicts),
+        "tasks": len({task.id for task, _ in pairs}),
+        "wall_s": wall_s,
+        "verdicts_per_s": len(verdicts) / wall_s,
+        "statuses": dict(statuses),
+        "mean_seconds": seconds,
+        "gpu_busy_ms_per_verdict": 1e3 * seconds.get("gpu_busy", 0.0),
+        "median_speedup_x": statistics.median(speedups) if speedups else None,
+        "not_correct": wrong[:50],
+        "worst_excess": max((e["excess"] for v in verdicts.values() if v.correct for e in v.errors), default=0.0),
+    }
+
+
+def rejections_ms(verifier: HardenedVerifier, task: Task) -> dict[str, float]:
+    """Milliseconds for a reply that fails parse or screen."""
+    times = []
+    for i in range(60):
+        begun = time.perf_counter()
+        verdict = verifier.verify(task, BAD_REPLIES[i % 3] + f"\n# {i}")
+        times.append(1e3 * (time.perf_counter() - begun))
+        assert not verdict.correct
+    return {"median": statistics.median(times), "max": max(times)}
+
+
+def null(verifier: HardenedVerifier, pairs: int) -> dict[str, Any]:
+    """False speedups of same against same, and how often 5 % is seen, over four durations."""
+    gpu = verifier.evaluator.gpus[0]
+    same, slow = gpu.twins(pairs), gpu.twins(pairs, 0.05)
+    long = slow[pairs:]  # the shortest program is all launch overhead
+    return {
+        "noise": asdict(gpu.noise),
+        "comparisons": len(same),
+        "false_speedups": sum(s.significant and s.value > 1 for s in same),
+        "false_slowdowns": sum(s.significant and s.value < 1 for s in same),
+        "planted": len(long),
+        "planted_seen": sum(s.significant and s.value < 1 for s in long),
+        "planted_short_seen": sum(s.significant and s.value < 1 for s in slow[:pairs]),
+    }
+
+
+def plain(pairs: Sequence[Pair]) -> list[float]:
+    """Seconds a pair takes an evaluator in KernelBench's manner: a fresh process, 5 trials of correctness, 100 of time."""
+    times = []
+    with tempfile.TemporaryDirectory() as folder:
+        for task, code in pairs:
+            reference, candidate = Path(folder, "reference.py"), Path(folder, "candidate.py")
+            reference.write_text(task.pytorch_code)
+            candidate.write_text(code)
+            begun = time.perf_counter()
+            subprocess.run([sys.executable, __file__, "--child", str(reference), str(candidate)], check=True)
+            times.append(time.perf_counter() - begun)
+    return times
+
+
+def plain_child(reference: str, candidate: str) -> None:
+    """One evaluation, in the process that runs the candidate: what this project exists to avoid."""
+    import importlib.util
+
+    import torch
+
+    def load(path: str) -> Any:
+        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    theirs, mine = load(reference), load(candidate)
+
+    def build(cls: Any) -> Any:
+        torch.manual_seed(42)
+        return cls(*theirs.get_init_inputs()).cuda()
+
+    old, new = build(theirs.Model), build(mine.ModelNew)
+    inputs: list[Any] = []
+    with torch.no_grad():
+        for trial in range(5):
+            torch.manual_seed(trial)
+            inputs = [x.cuda() if isinstance(x, torch.Tensor) else x for x in theirs.get_inputs()]
+            torch.allclose(old(*inputs), new(*inputs), atol=1e-4, rtol=1e-4)
+        scrap = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+        for model in (new, old):
+            for _ in range(103):
+                scrap.zero_()
+                start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                model(*inputs)
+                stop.record()
+                torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--count", type=int, default=0, help="distinct candidates to verify")
+    parser.add_argument("--warm", type=int, default=64, help="other candidates verified first")
+    parser.add_argument("--null", type=int, default=0, help="same-against-same comparisons at each of four durations")
+    parser.add_argument("--plain", type=int, default=0, help="candidates also given to the plain evaluator")
+    parser.add_argument("--cores", type=int, nargs="*", default=[], help="core counts for the scaling table")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="JSON with everything measured")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        plain_child(*options.child)
+        return
+    results: dict[str, Any] = {"argv": sys.argv[1:], "cores": len(os.sched_getaffinity(0))}
+    pairs = candidates(max(options.count, options.plain), options.seed)
+    warm = candidates(options.warm, options.seed + 1)
+    for cores in options.cores or [0]:
+        if cores:
+            os.sched_setaffinity(0, range(cores))
+        with HardenedVerifier(VerifierConfig(cache=False)) as verifier:
+            begun = time.perf_counter()
+            verifier.evaluator.start()
+            results["start_s"] = time.perf_counter() - begun
+            results["versions"] = verifier.evaluator.versions
+            if options.count:
+                throughput(verifier, warm)
+                share = pairs[: max(40, options.count * cores // 16)] if cores else pairs
+                found = throughput(verifier, share)
+                results[f"throughput_{cores or 'all'}"] = found
+                print(json.dumps({k: v for k, v in found.items() if k != "not_correct"}), flush=True)
+                for row in found["not_correct"]:
+                    print("not correct:", *row, flush=True)
+                results["rejected_ms"] = rejections_ms(verifier, pairs[0][0])
+            if options.null:
+                results["null"] = null(verifier, options.null)
+    if options.plain:
+        results["plain_s"] = plain(pairs[: options.plain])
+    if options.out:
+        options.out.write_text(json.dumps(results, indent=1))
+    for name in ("start_s", "rejected_ms", "null", "plain_s"):
+        if name in results:
+            print(name, json.dumps(results[name]))
+
+
+if __name__ == "__main__":
+    main()
