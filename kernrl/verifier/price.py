@@ -46,8 +46,8 @@ class Price:
     modelled_us: float
 
 
-def price(plan: Plan, device: Device, precision: str) -> Price:
-    """Cost of a plan's forward. An autotuned launch counts with its cheapest variant."""
+def price(plan: Plan, device: Device, precision: str = "fp32") -> Price:
+    """Cost of a plan's forward. `precision` tells how float32 library products run; an autotuned launch counts at its best."""
     nodes = tuple(_node(n, plan, device, precision) for n in plan.nodes)
     return Price(
         device=device.name,

@@ -1,0 +1,145 @@
+"""Replay of a Plan on the CPU: ATen nodes by trusted torch, authored launches by reading their TTIR (`machine.py`).
+
+No candidate Python runs here, as on a GPU: the same plan, the same IR that is compiled. Every access is checked, so a
+kernel that leaves its buffers is a `crash` with the place, and memory that nobody wrote is poison. Rounding differs from
+a GPU's in the last bits (order of sums, approximations); TF32 products are rounded as the tensor cores do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernrl.verifier.machine import STORAGE_BITS, Fault, Machine, Memory, TooSlow
+from kernrl.verifier.plan import CONSTANT_OP, ITEM_BYTES, AtenNode, LaunchNode, Node, Plan, Special, TensorRef, Variant
+from kernrl.verifier.ttir import TtirError, parse
+from kernrl.verifier.verdict import Rejection, Status
+
+POISON = 0xFF
+"""NaN in every float type, -1 in every integer."""
+
+_PARAMETERS = {
+    "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
+    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
+}  # fmt: skip
+
+
+def interpret(
+    plan: Plan, tensors: Mapping[int | str, Tensor], *, timeout_s: float = 60.0, skip: int | None = None, poison: int = POISON
+) -> list[Tensor] | Rejection:
+    """Forward's outputs on CPU tensors, keyed as `Storage.source` is: inputs by position, state by key.
+
+    `tensors` have the spec's dtype and strides and are not changed. `skip` leaves out one node, to see whether it matters;
+    `poison` is the byte that fresh memory is filled with. An autotuned launch runs its first variant. Rejected with
+    `crash` for an access out of bounds, `timeout` past `timeout_s`, `needs_gpu` for what cannot be interpreted.
+    """
+    deadline = time.monotonic() + timeout_s
+    replay = _Replay(plan, tensors, deadline, poison)
+    try:
+        for node in plan.setup:
+            replay.node(node)
+        for position, node in enumerate(plan.nodes):
+            if position != skip:
+                replay.node(node)
+        return [replay.tensor(ref).clone() for ref in plan.outputs]
+    except Fault as fault:
+        return Rejection(Status.CRASH, f"{replay.where}: {fault}.")
+    except TooSlow:
+        return Rejection(Status.TIMEOUT, f"{replay.where} takes longer than {timeout_s:g} s in the interpreter.")
+    except TtirError as error:
+        return Rejection(Status.NEEDS_GPU, f"{replay.where}: {error}.")
+    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, MemoryError) as error:
+        # torch refuses an ATen call, as it would on a GPU
+        return Rejection(Status.CRASH, f"{replay.where}: {str(error).splitlines()[0] if str(error) else type(error).__name__}.")
+
+
+class _Replay:
+    """A plan's memory on the CPU, and how to run its nodes on it."""
+
+    def __init__(self, plan: Plan, tensors: Mapping[int | str, Tensor], deadline: float, poison: int) -> None:
+        self.plan, self.deadline, self.where = plan, deadline, "the plan"
+        self.storages: list[Tensor] = []
+        for storage in plan.storages:
+            if storage.source is None:
+                self.storages.append(torch.full((storage.nbytes,), poison, dtype=torch.uint8))
+            else:
+                self.storages.append(_bytes_of(tensors[storage.source], storage.nbytes))
+
+    def tensor(self, ref: TensorRef) -> Tensor:
+        """A plan's view as a torch tensor over its memory."""
+        whole = self.storages[ref.storage]
+        usable = whole.numel() // ITEM_BYTES[ref.dtype] * ITEM_BYTES[ref.dtype]
+        return whole[:usable].view(getattr(torch, ref.dtype)).as_strided(ref.shape, ref.stride, ref.offset)
+
+    def node(self, node: Node) -> None:
+        if isinstance(node, AtenNode):
+            self.where = node.op
+            if time.monotonic() > self.deadline:
+                raise TooSlow
+            self._call(node)
+        else:
+            assert isinstance(node, LaunchNode)
+            self._launch(node.variants[0])
+
+    def _call(self, node: AtenNode) -> None:
+        if node.op == CONSTANT_OP:
+            dtype = getattr(torch, node.kwargs["dtype"].value)
+            results: Any = torch.tensor([_plain(v) for v in node.args[0]], dtype=dtype).reshape(node.args[1])
+        else:
+            _, packet, overload = node.op.split(".")
+            operator = getattr(getattr(torch.ops.aten, packet), overload)
+            results = operator(*(self._value(a) for a in node.args), **{k: self._value(v) for k, v in node.kwargs.items()})
+        for result, ref in zip(_leaves(results), node.outputs, strict=True):
+            if ref is not None and result is not None:
+                home = self.tensor(ref)
+                if home.data_ptr() != result.data_ptr():
+                    home.copy_(result)
+
+    def _value(self, arg: Any) -> Any:
+        if isinstance(arg, TensorRef):
+            return self.tensor(arg)
+        if isinstance(arg, tuple | list):
+            return [self._value(a) for a in arg]
+        return _plain(arg)
+
+    def _launch(self, variant: Variant) -> None:
+        kernel = self.plan.kernels[variant.kernel]
+        self.where = kernel.function
+        function = parse(kernel.ttir)
+        arguments = [self._argument(k, v) for k, v in zip(function.param_types, variant.args.values(), strict=True)]
+        memory = Memory(dict(enumerate(self.storages)))
+        Machine(function, memory, variant.grid, self.deadline).run(arguments)
+
+    def _argument(self, kind: str, value: Any) -> Tensor:
+        if isinstance(value, TensorRef):
+            return torch.tensor([(value.storage << STORAGE_BITS) + value.offset * ITEM_BYTES[value.dtype]])
+        value = _plain(value)
+        if kind == "i64" and value >= 1 << 63:
+            value -= 1 << 64
+        if kind not in _PARAMETERS:
+            raise TtirError(f"a parameter of type {kind}")
+        return torch.tensor([value], dtype=_PARAMETERS[kind])
+
+
+def _bytes_of(tensor: Tensor, nbytes: int) -> Tensor:
+    """A private copy of the bytes a tensor spans, in its own strides."""
+    span = torch.full((nbytes,), POISON, dtype=torch.uint8)
+    flat = span[: nbytes // tensor.element_size() * tensor.element_size()].view(tensor.dtype)
+    flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+    return span
+
+
+def _plain(arg: Any) -> Any:
+    if not isinstance(arg, Special):
+        return arg
+    if arg.kind in ("float", "complex"):
+        return {"float": float, "complex": complex}[arg.kind](arg.value)
+    return torch.device("cpu") if arg.kind == "device" else getattr(torch, arg.value)
+
+
+def _leaves(value: Any) -> list[Any]:
+    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, tuple | list) else [value]
