@@ -77,7 +77,7 @@ def main() -> int:
     report["seconds"] = round(time.monotonic() - begun, 1)
     options.out.write_text(json.dumps(report, indent=1))
     _print(report)
-    return int(bool(report["escapes"] or report["honest_refused"] or _accepted_wrong(report)))
+    return int(bool(report["escapes"] or report["honest_refused"] or report["wrong_accepted"]))
 
 
 def fastest_honest(fixtures: Sequence[suite.Fixture], verdicts: dict[str, Verdict]) -> dict[str, float]:
@@ -102,12 +102,6 @@ def _escapes(verdicts: dict[str, Verdict], where: str, fastest: dict[str, float]
     fixtures = {f.name: f for f in suite.exploits()}
     found = {n: suite.escape(fixtures[n], v, where, fastest.get(fixtures[n].task.id)) for n, v in verdicts.items()}
     return {name: how for name, how in found.items() if how}
-
-
-def _accepted_wrong(report: dict[str, Any]) -> list[str]:
-    from quietly_wrong.mutations import NEEDS_GPU
-
-    return [n for n in report["wrong_accepted"] if report["where"] == "gpu" or n not in NEEDS_GPU]
 
 
 def _ablated(config: VerifierConfig, defences: Defences, where: str, fastest: dict[str, float]) -> list[str]:

@@ -15,8 +15,6 @@ from kernrl.verifier.verdict import Verdict
 
 HONEST = {fixture.name: fixture for fixture in suite.honest()}
 QUICK = sorted(HONEST)[::6]
-NOT_INTERPRETED = frozenset(name for name, f in HONEST.items() if f.task.precision == "bf16")
-"""Triton's interpreter gets bfloat16 wrong, so these are traced and compiled here and judged on a GPU."""
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +34,6 @@ def rest(evaluator: StagedEvaluator) -> dict[str, Verdict]:
     return suite.judge_all(evaluator.evaluate, [f for n, f in HONEST.items() if n not in QUICK], 2)
 
 
-def accepted(name: str, verdict: Verdict) -> bool:
-    return verdict.correct or (name in NOT_INTERPRETED and verdict.status == "needs_gpu")
-
-
 def test_there_are_a_hundred() -> None:
     assert len(HONEST) >= 100
     assert len({fixture.source for fixture in HONEST.values()}) == len(HONEST)
@@ -52,13 +46,13 @@ def test_screen_lets_honest_code_pass(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_honest_code_is_correct(name: str, quick: dict[str, Verdict]) -> None:
-    assert accepted(name, quick[name]), f"{quick[name].status} at {quick[name].stage}: {quick[name].reason}"
+    assert quick[name].correct, f"{quick[name].status} at {quick[name].stage}: {quick[name].reason}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(HONEST) - set(QUICK)))
 def test_honest_code_is_correct_too(name: str, rest: dict[str, Verdict]) -> None:
-    assert accepted(name, rest[name]), f"{rest[name].status} at {rest[name].stage}: {rest[name].reason}"
+    assert rest[name].correct, f"{rest[name].status} at {rest[name].stage}: {rest[name].reason}"
 
 
 def test_worked_solutions_are_correct(evaluator: StagedEvaluator) -> None:

@@ -1,4 +1,4 @@
-"""Candidates that are wrong in the way models are wrong are refused, on what the interpreter can show without a GPU."""
+"""Candidates that are wrong in the way models are wrong are refused, already without a GPU."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 import suite
-from quietly_wrong.mutations import NEEDS_GPU
 
 from kernrl.config import VerifierConfig
 from kernrl.verifier.evaluator import StagedEvaluator
 from kernrl.verifier.verdict import Verdict
 
-FIXTURES = {fixture.name: fixture for fixture in suite.quietly_wrong() if fixture.name not in NEEDS_GPU}
+FIXTURES = {fixture.name: fixture for fixture in suite.quietly_wrong()}
 QUICK = sorted(FIXTURES)[::4]
 
 

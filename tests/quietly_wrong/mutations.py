@@ -1,8 +1,7 @@
 """Quietly wrong candidates: honest ones of tests/honest with one thing changed, as a model gets it wrong.
 
 Each is `name: (honest candidate, ((old text, new text), …))`; every old text must occur, so that a change of the honest file
-cannot turn a mutation into nothing. All of them must end as `wrong`. Those of `NEEDS_GPU` are exact in Triton's interpreter,
-which has no TF32.
+cannot turn a mutation into nothing. All of them must end as `wrong`.
 """
 
 # ruff: noqa: E501
@@ -42,10 +41,6 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     "row_stats_biased_deviation": ("row_stats_row", (("/ (N - 1)", "/ N"),)),
     "batchnorm_unbiased_variance": ("batchnorm_batch_columns", (("square / M + eps", "square / (M - 1) + eps"),)),
     "row_stats_eps_dropped": ("row_stats_row", ((" + 1e-3", ""),)),
-    "layernorm_one_pass_cancellation": (
-        "add_layernorm_row",
-        (("tl.sum(d * d, axis=0) / D + eps", "tl.sum(v * v, axis=0) / D - mean * mean + eps"),),
-    ),
     # functions that are nearly the function
     "gelu_by_tanh": (
         "linear_gelu_library_tail",
@@ -139,8 +134,6 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     "tf32_dot_by_default": ("matmul_residual_clamp_fused", ((', input_precision="ieee"', ""),)),
     "tf32_scores": ("bmm_softmax_fused", (('input_precision="ieee"', 'input_precision="tf32"'),)),
 }  # fmt: skip
-
-NEEDS_GPU = frozenset({"tf32_dot", "tf32_dot_by_default", "tf32_scores"})
 
 
 def fixtures() -> list[Fixture]:
