@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from kernrl.kernels import group_advantages
 
-Advantage = Literal["loo", "group", "batch", "none"]
+Advantage = Literal["loo", "group", "batch", "mean", "none"]
 
 
 def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
@@ -28,28 +29,37 @@ def advantages_of_groups(rewards_G: Sequence[Sequence[float | None]], kind: Adva
 
     Args:
         rewards_G: the rewards of each group; None where nothing is known of that member.
-        kind: `loo`: reward less the mean of the others. `group`: standardised in the group. `batch`: standardised over the
-            whole batch. `none`: the reward itself.
+        kind: `loo`: reward less the mean of the others. `group`: standardised in the group. `batch`: centred in the group,
+            scaled over the batch. `mean`: centred in the group. `none`: the reward itself.
 
     Returns:
-        One float32 tensor a group, as long as the group, with NaN where there was no reward.
+        One float32 tensor a group, as long as the group; 0 where there was no reward.
     """
-    known = [[r for r in group if r is not None] for group in rewards_G]
-    flat = torch.tensor([r for group in known for r in group], dtype=torch.float32)
-    out = [torch.full((len(group),), float("nan")) for group in rewards_G]
-    if not len(flat):
-        return out
-    sizes = [len(group) for group in known if group]
-    boundaries = torch.tensor([0, *sizes]).cumsum(0).to(torch.int32)
-    values = iter(group_advantages(flat, group_boundaries=boundaries, kind=kind).tolist())
-    for tensor, group in zip(out, rewards_G, strict=True):
-        for member, r in enumerate(group):
-            if r is not None:
-                tensor[member] = next(values)
-    return out
+    flat = torch.tensor([r or 0.0 for group in rewards_G for r in group], dtype=torch.float32)
+    sizes = [len(group) for group in rewards_G]
+    if kind == "none":
+        return list(flat.split(sizes))
+    known = torch.tensor([r is not None for group in rewards_G for r in group])
+    boundaries = [0, *accumulate(sizes)]
+    # what this op calls none still takes off the mean
+    values = group_advantages(flat, group_boundaries=boundaries, kind="none" if kind == "mean" else kind, mask=known)
+    return list(values.split(sizes))
 
 
 def is_constant(rewards: Sequence[float | None]) -> bool:
     """Whether a group tells nothing: fewer than two known rewards, or all the same."""
     known = [r for r in rewards if r is not None]
     return len(known) < 2 or min(known) == max(known)
+
+
+def mismatch_kl(trainer: Tensor, sampler: Tensor, mask: Tensor) -> Tensor:
+    """How far the trainer is from the sampler that wrote the tokens: E[r − 1 − log r] with r their probability ratio.
+
+    Schulman's k3 estimate of KL(sampler ‖ trainer), in nats a token: 0 where both are the same, never below.
+
+    Args:
+        trainer, sampler: log-probs of the sampled tokens, float32 [N].
+        mask: bool [N], which positions count.
+    """
+    log_ratio = (trainer - sampler)[mask]
+    return (torch.expm1(log_ratio) - log_ratio).mean()

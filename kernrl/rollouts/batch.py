@@ -21,6 +21,8 @@ class LossRow:
     row: PackedRow
     max_seqlen: int
     """Bound on the row's document lengths, in tokens."""
+    num_sequences: int
+    """Rollouts in this row."""
     rollout_logprobs: Tensor | None
     """float32 [N]: log-probs noted while sampling; None where the engine gives none."""
     old_logprobs: Tensor | None = None
@@ -52,4 +54,4 @@ def pack_rollouts(
             rollout_logprobs = torch.zeros(row_tokens)
             # a row's targets are its members' completions, one after the other
             rollout_logprobs[row.targets >= 0] = torch.tensor([x for values in noted for x in values or ()])
-        yield LossRow(row, data.max_seqlen, rollout_logprobs)
+        yield LossRow(row, data.max_seqlen, len(members), rollout_logprobs)

@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from threading import Lock
 from typing import Protocol
 
 import numpy as np
@@ -54,7 +53,7 @@ class Attempt:
     verdict: Verdict
     reward: Reward | None
     repeated: bool
-    """Judged by the verdict of another attempt with the same source, of this group or another."""
+    """Another attempt of the same turn, of this group or another, had the same source before."""
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -101,6 +100,18 @@ class _Question:
     member: int | None
     """None in the first turn, where one prompt is answered n times."""
     messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """A rollout that waits for its verdict."""
+
+    question: _Question
+    rollout: Rollout
+    text: str
+    key: tuple[str, str]
+    """(task id, candidate key)"""
+    repeated: bool
 
 
 @dataclass
@@ -161,57 +172,59 @@ class Collector:
         n = self.sampling.n if turn == 1 else 1
         word = int(np.random.SeedSequence([*seed, turn]).generate_state(1)[0])
         rollouts = self.engine.generate(prompts, replace(self.sampling, n=n, seed=word))
-
-        def judged(rollout: Rollout, text: str, verdict: Verdict, repeated: bool) -> Attempt:
-            q = questions[rollout.prompt]
-            member = rollout.sample if q.member is None else q.member
-            attempt = Attempt(
-                q.task, q.group, member, turn, q.messages, prompts[rollout.prompt], rollout, text,
-                candidate_key(text), verdict, self.reward_of(verdict), repeated,
-            )  # fmt: skip
-            self.on_attempt(attempt)
-            return attempt
-
-        waiting: dict[tuple[str, str], list[tuple[Rollout, str]]] = {}
-        submitted: list[tuple[str, str]] = []
-        ready: list[tuple[Rollout, str, Verdict]] = []
-        lock = Lock()  # a verifier may take pairs in a thread of its own
+        replies: list[_Reply] = []
+        submitted: list[_Reply] = []
         started = time.perf_counter()
         sampled = started
 
         def new_pairs() -> Iterator[tuple[Task, str]]:
-            """Each source that was not judged before, the moment it is sampled."""
+            """Each source that has no verdict yet, the moment it is sampled. The verifier may run this in a thread."""
             nonlocal sampled
+            seen: set[tuple[str, str]] = set()
             for rollout in rollouts:
-                task = questions[rollout.prompt].task
-                if rollout.finish == "error":
-                    ready.append((rollout, "", _no_room(task)))
-                    continue
+                question = questions[rollout.prompt]
                 text = self._text(rollout)
-                key = (task.id, candidate_key(text))
-                with lock:
-                    if key in self.known:
-                        ready.append((rollout, text, self.known[key]))
-                        continue
-                    waiting.setdefault(key, []).append((rollout, text))
-                    if len(waiting[key]) > 1:
-                        continue
-                    submitted.append(key)
-                yield task, text
+                key = (question.task.id, candidate_key(text))
+                reply = _Reply(question, rollout, text, key, repeated=key in seen)
+                seen.add(key)
+                replies.append(reply)
+                if rollout.finish != "error" and not reply.repeated and key not in self.known:
+                    submitted.append(reply)
+                    yield question.task, text
             sampled = time.perf_counter()
 
+        def judged(reply: _Reply, verdict: Verdict) -> Attempt:
+            q = reply.question
+            attempt = Attempt(
+                task=q.task,
+                group=q.group,
+                member=reply.rollout.sample if q.member is None else q.member,
+                turn=turn,
+                messages=q.messages,
+                prompt_ids=prompts[reply.rollout.prompt],
+                rollout=reply.rollout,
+                text=reply.text,
+                key=reply.key[1],
+                verdict=verdict,
+                reward=self.reward_of(verdict),
+                repeated=reply.repeated,
+            )
+            self.on_attempt(attempt)
+            return attempt
+
+        fresh: dict[tuple[str, str], Verdict] = {}
         for index, verdict in self.verifier.verify_many(new_pairs()):
-            key = submitted[index]
-            with lock:  # others with this source may still be sampled: from now on they find it in `known`
-                if verdict.status not in UNKNOWN:
-                    self.known[key] = verdict
-                same = waiting.pop(key)
+            fresh[submitted[index].key] = verdict
             for phase, spent in verdict.seconds.items():
                 seconds[phase] += spent
-            for number, (rollout, text) in enumerate(same):
-                yield judged(rollout, text, verdict, number > 0)
-        for rollout, text, verdict in ready:
-            yield judged(rollout, text, verdict, rollout.finish != "error")
+            yield judged(submitted[index], verdict)
+        done = set(map(id, submitted))
+        for reply in replies:
+            if reply.rollout.finish == "error":
+                yield judged(reply, _no_room(reply.question.task))
+            elif id(reply) not in done:
+                yield judged(reply, fresh.get(reply.key) or self.known[reply.key])
+        self.known.update((key, verdict) for key, verdict in fresh.items() if verdict.status not in UNKNOWN)
         seconds["generate"] += sampled - started
         seconds["verify"] += time.perf_counter() - sampled
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from kernrl.console import log
 
@@ -22,18 +23,26 @@ COLUMNS = {
     "speed_geomean_x": "{:.2f}x",
     "length": "{:.0f}",
     "entropy": "{:.3f}",
-    "kl": "{:.4f}",
-    "clip_fraction": "{:.1%}",
+    "kl_ref": "{:.4f}",
+    "clip_low": "{:.1%}",
+    "clip_high": "{:.1%}",
     "mismatch_kl": "{:.1e}",
     "seconds.generate": "{:.1f}",
     "seconds.verify": "{:.1f}",
     "seconds.update": "{:.1f}",
+    "seconds.step": "{:.1f}",
     "gpu_hours": "{:.2f}",
     "cost": "{:.2f}",
 }
 """Metric → how it is written; a metric that no step has is left out."""
 
-TITLES = {"speed_geomean_x": "speed", "clip_fraction": "clip", "mismatch_kl": "mismatch", "gpu_hours": "GPU h"}
+ESSENTIAL = ("step", "reward", "correct", "fast_1", "speed_geomean_x", "length", "entropy", "seconds.step")
+"""What still fits a terminal narrower than `WIDE`."""
+
+WIDE = 120
+"""Columns of a terminal that shows everything."""
+
+TITLES = {"speed_geomean_x": "speed", "kl_ref": "kl", "mismatch_kl": "mismatch", "gpu_hours": "GPU h"}
 
 
 class LiveTable:
@@ -58,7 +67,7 @@ class LiveTable:
         if self._live:
             self._live.update(steps_table(self._lines[-SHOWN:], f"step {metrics['step']} of {self._steps}"))
         else:
-            cells = [f"{_title(name)} {cell}" for name, cell in zip(COLUMNS, _cells(metrics), strict=True) if cell]
+            cells = [f"{_title(name)} {cell}" for name in COLUMNS if (cell := _cell(metrics, name))]
             log.print(", ".join(cells), highlight=False, soft_wrap=True)
         for alarm in metrics.get("alarms", ()):
             log.print(f"step {metrics['step']}: {alarm}", style="yellow", highlight=False, soft_wrap=True)
@@ -66,13 +75,13 @@ class LiveTable:
 
 def steps_table(lines: Sequence[dict[str, Any]], title: str) -> Table:
     """Metrics of steps, one line each."""
-    rows = [_cells(line) for line in lines]
-    shown = [n for n in range(len(COLUMNS)) if any(row[n] for row in rows)]
-    table = Table(title=title, box=None, pad_edge=False)
-    for n in shown:
-        table.add_column(_title(list(COLUMNS)[n]), justify="right")
-    for row in rows:
-        table.add_row(*(row[n] for n in shown))
+    names = COLUMNS if log.width >= WIDE else ESSENTIAL
+    shown = [name for name in names if any(_cell(line, name) for line in lines)]
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    for name in shown:
+        table.add_column(_title(name), justify="right")
+    for line in lines:
+        table.add_row(*(_cell(line, name) for name in shown))
     return table
 
 
@@ -86,12 +95,8 @@ def _title(name: str) -> str:
     return TITLES.get(name, name.removeprefix("seconds."))
 
 
-def _cells(metrics: dict[str, Any]) -> list[str]:
-    return ["" if (value := _look_up(metrics, name)) is None else form.format(value) for name, form in COLUMNS.items()]
-
-
-def _look_up(metrics: dict[str, Any], dotted: str) -> Any:
+def _cell(metrics: dict[str, Any], name: str) -> str:
     value: Any = metrics
-    for part in dotted.split("."):
+    for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    return value
+    return "" if value is None else COLUMNS[name].format(value)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kernrl.algorithms.curriculum import TaskOrder
-from kernrl.algorithms.returns import advantages_of_groups, discounted_returns, is_constant
+from kernrl.algorithms.returns import advantages_of_groups, discounted_returns, is_constant, mismatch_kl
 from kernrl.config import ReinforceConfig
 from kernrl.console import Result
 from kernrl.kernels import linear_grpo_loss, token_logprobs
@@ -31,6 +31,10 @@ from kernrl.rollouts.metrics import step_metrics
 from kernrl.stages.improve import Bench, pass_rates, require_judged, sample_row, workbench
 from kernrl.stages.live import LiveTable, final_table
 from kernrl.stages.sft import save_final
+
+RATIOS = ("ratio_mean", "clip_low", "clip_high", "clip_delta", "kl_old")
+AVERAGED = (*RATIOS, "kl_ref", "entropy", "correction_mean", "correction_cut", "ess", "mismatch_kl")
+"""Metrics of a row that are means over its tokens."""
 
 REFILLS = 3
 """Times a step draws further tasks for groups that taught nothing."""
@@ -118,7 +122,7 @@ def training_examples(
     advantages = advantages_of_groups([[returns.get(a.order) for a in group] for group in groups], config.advantage)
     examples, logprobs = [], []
     for group, values in zip(groups, advantages, strict=True):
-        if config.constant_groups != "keep" and not values.nan_to_num().any():
+        if config.constant_groups != "keep" and not values.any():
             continue  # nothing to learn, and its tokens would only dilute the mean
         for attempt, advantage in zip(group, values.tolist(), strict=True):
             if attempt.order in returns and bench.fits(attempt):
@@ -160,12 +164,14 @@ class Learner:
         self.bench.policy.model.train()
         for chunk in chunks:
             num_tokens = sum(row.row.num_targets for row in chunk)
+            num_sequences = sum(row.num_sequences for row in chunk)
             for row in chunk:
-                loss, metrics = self._loss(row, num_tokens)
+                loss, metrics = self._loss(row, num_tokens, num_sequences)
                 loss.backward()
                 totals["loss"] += loss.detach() / len(chunks)
-                for name, value in metrics.items():
-                    totals[name] += value.detach() * (row.row.num_targets / num_tokens / len(chunks))
+                totals["ratio_max"] = torch.maximum(totals["ratio_max"], metrics["ratio_max"])
+                for name in metrics.keys() & set(AVERAGED):
+                    totals[name] += metrics[name] * (row.row.num_targets / num_tokens / len(chunks))
             totals["grad_norm"] += torch.nn.utils.clip_grad_norm_(self.trainable, config.max_grad_norm) / len(chunks)
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -195,11 +201,13 @@ class Learner:
         self.order.pass_rates = {int(task): rate for task, rate in state["order"]["pass_rates"].items()}
         self.bench.collector.engine.sync(self.bench.policy.model.named_parameters, self.step)
 
-    def _loss(self, row: LossRow, num_tokens: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """This row's share of the loss, which is normalised by the tokens of the whole update; and its metrics."""
+    def _loss(self, row: LossRow, num_tokens: int, num_sequences: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """This row's share of the loss, which is normalised over the whole update; and its metrics."""
         config = self.config
-        return linear_grpo_loss(
-            *self._hidden_and_head(self.bench.policy, row),
+        hidden, weight = self._hidden_and_head(self.bench.policy, row)
+        loss, metrics = linear_grpo_loss(
+            hidden,
+            weight,
             row.row.targets,
             advantages=row.row.weights,
             old_logprobs=row.old_logprobs,
@@ -216,9 +224,19 @@ class Learner:
             kl_estimator=config.kl_estimator,
             correction=config.correction if row.rollout_logprobs is not None else "none",
             correction_max=config.correction_max,
+            correction_min=config.correction_min,
             entropy_coef=config.entropy_coef,
             num_tokens=num_tokens,
+            num_sequences=num_sequences,
+            max_tokens=config.max_tokens,
         )
+        if row.rollout_logprobs is None:
+            return loss, metrics
+        old = row.old_logprobs
+        if old is None:
+            with torch.no_grad():
+                old = self._chosen(hidden, weight, row)
+        return loss, metrics | {"mismatch_kl": mismatch_kl(old, row.rollout_logprobs, row.mask)}
 
     @torch.no_grad()
     def _logprobs(self, policy: Policy | None, row: LossRow) -> Tensor:
@@ -227,7 +245,12 @@ class Learner:
         held_off = mine.disable_adapter() if policy is None else contextlib.nullcontext()
         with held_off:
             hidden, weight = self._hidden_and_head(policy or self.bench.policy, row)
-        return token_logprobs(hidden, row.row.targets, weight, temperature=self.config.temperature)[0]
+        return self._chosen(hidden, weight, row)
+
+    def _chosen(self, hidden: Tensor, weight: Tensor, row: LossRow) -> Tensor:
+        """Log-probs of the row's sampled tokens; float32 [N], 0 elsewhere."""
+        temperature = self.config.temperature
+        return token_logprobs(hidden, row.row.targets, temperature=temperature, lm_head_weight=weight, mask=row.mask)[0]
 
     def _hidden_and_head(self, policy: Policy, row: LossRow) -> tuple[Tensor, Tensor]:
         """Hidden states [N, H] of a packed row, and the head's weight [V, H]."""
@@ -248,4 +271,4 @@ class Learner:
     def _to_device(self, row: LossRow) -> LossRow:
         device = self.bench.accelerator.device
         noted = row.rollout_logprobs
-        return LossRow(row.row.to(device), row.max_seqlen, None if noted is None else noted.to(device))
+        return LossRow(row.row.to(device), row.max_seqlen, row.num_sequences, None if noted is None else noted.to(device))
