@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from kernrl.errors import UsageError
 from kernrl.policy.attention import VARLEN
+
+# its bars would mix with ours, and ignore --quiet
+disable_progress_bar()
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -1,0 +1,193 @@
+"""Supervised steps on packed rows: the one training loop of SFT, best-of-N and reward-weighted SFT."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from kernrl.kernels import linear_cross_entropy
+from kernrl.policy.attention import packed_kwargs
+from kernrl.policy.checkpoint import read_json, write_json
+from kernrl.policy.load import Policy
+from kernrl.policy.packing import PackedDataset, PackedRow
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneSettings:
+    """What decides the weights that come out, besides the data and the weights that go in."""
+
+    steps: int
+    """Optimizer steps in all."""
+    rows_per_step: int
+    """Packed rows a step, over all ranks."""
+    learning_rate: float
+    warmup_ratio: float = 0.03
+    """Share of the steps in which the rate rises linearly; it then falls as a cosine."""
+    final_ratio: float = 0.1
+    """The last step's rate over the highest."""
+    weight_decay: float = 0.1
+    """On matrices only; norms and biases are left alone."""
+    max_grad_norm: float = 1.0
+
+
+class PackedLoss(torch.nn.Module):
+    """A policy with its cross-entropy on top, so that whatever wraps a module for several GPUs sees one forward.
+
+    The head runs inside the fused loss: logits are never held whole.
+    """
+
+    def __init__(self, policy: Policy):
+        super().__init__()
+        self.model = policy.model
+        self._policy = policy
+
+    def forward(self, row: PackedRow, max_seqlen: int, num_tokens: float, dtype: torch.dtype) -> Tensor:
+        """Weighted cross-entropy summed over the row's targets and divided by `num_tokens`, in nats.
+
+        Args:
+            max_seqlen: bound on the row's document lengths, in tokens.
+            dtype: of hidden states and head weight in the loss (products are accumulated in float32).
+        """
+        extra = packed_kwargs(row.position_ids, row.cu_seqlens, max_seqlen)
+        hidden = self._policy.base(input_ids=row.input_ids, **extra).last_hidden_state[0]
+        weight = self._policy.head_weight
+        loss, _ = linear_cross_entropy(
+            hidden.to(dtype), weight.to(dtype), row.targets, token_weights=row.weights, num_tokens=num_tokens
+        )
+        return loss
+
+
+class Finetuner:
+    """A policy being trained: optimizer, schedule and position in the data.
+
+    Args:
+        accelerator: one process, or as many as `accelerate launch` started.
+        policy: its weights are changed in place.
+        data: the packed training rows.
+        compile_model: compile the decoder (worth it from about a hundred steps on).
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        policy: Policy,
+        data: PackedDataset,
+        settings: FinetuneSettings,
+        *,
+        compile_model: bool = False,
+    ):
+        self.accelerator, self.policy, self.data, self.settings = accelerator, policy, data, settings
+        self.step = 0
+        self.optimizer = _optimizer(policy.model, settings)
+        if compile_model:
+            policy.base.compile(dynamic=False)
+        self._loss, self._prepared = accelerator.prepare(PackedLoss(policy), self.optimizer)
+        self._dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else policy.head_weight.dtype
+
+    def learning_rate(self, step: int) -> float:
+        """Linear warm-up, then a cosine down to `final_ratio`."""
+        s = self.settings
+        warmup = max(1, round(s.warmup_ratio * s.steps))
+        if step < warmup:
+            return s.learning_rate * (step + 1) / warmup
+        progress = (step - warmup) / max(1, s.steps - warmup)
+        return s.learning_rate * (s.final_ratio + (1 - s.final_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+    def run(self, on_step: Callable[[dict[str, Any]], None]) -> None:
+        """Train from the current step to the last; `on_step` gets the metrics after each."""
+        self.policy.model.train()
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        rows = islice(self.data.rows(self.step * self.settings.rows_per_step), rank, None, world)
+        device = self.accelerator.device
+        upcoming = _ahead(self._pinned(row) for row in rows)
+        while self.step < self.settings.steps:
+            started = time.perf_counter()
+            batch = [next(upcoming).to(device) for _ in range(self.settings.rows_per_step // world)]
+            metrics = self._train_step(batch)
+            self.step += 1
+            seconds = time.perf_counter() - started
+            tokens = self.settings.rows_per_step * self.data.row_tokens
+            on_step({"step": self.step, **metrics, "seconds": seconds, "tokens_per_s": tokens / seconds})
+
+    def _train_step(self, batch: list[PackedRow]) -> dict[str, float]:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(self.step)
+        # the mean is over the targets of all ranks: gradients are averaged over ranks, hence the factor
+        targets = torch.tensor(sum(row.num_targets for row in batch), device=self.accelerator.device)
+        num_tokens = int(self.accelerator.reduce(targets, "sum")) / self.accelerator.num_processes  # pyright: ignore
+        total = torch.zeros((), device=self.accelerator.device)
+        for number, row in enumerate(batch, start=1):
+            last = number == len(batch)
+            with contextlib.nullcontext() if last else self.accelerator.no_sync(self._loss):
+                loss = self._loss(row, self.data.max_seqlen, num_tokens, self._dtype)
+                self.accelerator.backward(loss)
+            total += loss.detach()
+        norm = self.accelerator.clip_grad_norm_(self._loss.parameters(), self.settings.max_grad_norm)
+        self._prepared.step()
+        self._prepared.zero_grad()
+        mean = self.accelerator.reduce(total, "mean")
+        return {"loss": float(mean), "grad_norm": float(norm), "learning_rate": self.learning_rate(self.step)}  # pyright: ignore
+
+    @torch.no_grad()
+    def evaluate(self, data: PackedDataset) -> float:
+        """Weighted mean loss over the targets of `data`, in nats a token. Every rank evaluates its share."""
+        self.policy.model.eval()
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        sums = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)
+        for members in data.epoch_rows(0)[rank::world]:
+            row = data.pack(members).to(self.accelerator.device)
+            loss = self._loss(row, data.max_seqlen, 1.0, self._dtype)
+            sums += torch.stack([loss.double(), row.weights.sum().double()])
+        self.policy.model.train()
+        total: Any = self.accelerator.reduce(sums, "sum")
+        return float(total[0] / total[1])
+
+    def save(self, folder: Path) -> None:
+        """Write the weights as they are trained, the optimizer, and the position."""
+        self.policy.model.save_pretrained(folder)
+        self.policy.tokenizer.save_pretrained(folder)
+        torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
+        write_json(folder / "finetune_state.json", {"step": self.step, "torch_rng": torch.get_rng_state().tolist()})
+
+    def restore(self, folder: Path) -> None:
+        """Go on from what `save` wrote (the policy's weights were loaded from the same folder)."""
+        self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
+        state = read_json(folder / "finetune_state.json")
+        self.step = state["step"]
+        torch.set_rng_state(torch.tensor(state["torch_rng"], dtype=torch.uint8))
+
+    def _pinned(self, row: PackedRow) -> PackedRow:
+        return row.pin() if self.accelerator.device.type == "cuda" else row
+
+
+def _optimizer(model: torch.nn.Module, settings: FinetuneSettings) -> torch.optim.AdamW:
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    on_gpu = any(p.is_cuda for p in parameters)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.95), eps=1e-8, fused=on_gpu)
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, the next one always being made in a thread while the current one is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items)
+        while True:
+            item = coming.result()
+            coming = thread.submit(next, items)
+            yield item
