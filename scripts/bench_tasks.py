@@ -147,7 +147,7 @@ def graph_us(run: Callable[[], object], flush: torch.Tensor, repeats: int) -> fl
 
 
 @torch.no_grad()
-def time_row(row: Row, seed: int, folder: Path, flush: torch.Tensor, repeats: int, compiled: bool) -> None:
+def time_row(row: Row, seed: int, folder: Path, flush: torch.Tensor, repeats: int) -> None:
     """Time a task's baselines and right solutions at full size."""
     task = make_task(2, seed, row.index)
     bench = Bench(task, task.input_sets[0], "cuda")
@@ -157,10 +157,17 @@ def time_row(row: Row, seed: int, folder: Path, flush: torch.Tensor, repeats: in
         if not pair.problem:
             model = bench.answer(load_module(solution.triton_code, folder / f"s{row.index}_{number}.py"))
             pair.us = graph_us(lambda model=model: model(*inputs), flush, repeats)
-    if compiled:
-        torch._dynamo.reset()
-        module = torch.compile(bench.model)
-        row.compiled_us = graph_us(lambda: module(*inputs), flush, repeats)
+
+
+@torch.no_grad()
+def time_compiled(row: Row, seed: int, flush: torch.Tensor, repeats: int) -> None:
+    """Time `torch.compile` (default mode) on a task at full size."""
+    torch._dynamo.reset()
+    task = make_task(2, seed, row.index)
+    bench = Bench(task, task.input_sets[0], "cuda")
+    inputs = draw_like(bench.likes, "normal", seed=row.index)
+    module = torch.compile(bench.model)
+    row.compiled_us = graph_us(lambda: module(*inputs), flush, repeats)
 
 
 def geomean(values: Iterable[float]) -> float:
@@ -169,19 +176,20 @@ def geomean(values: Iterable[float]) -> float:
     return exp(sum(logs) / len(logs)) if logs else float("nan")
 
 
-def table(rows: list[Row], key: Callable[[Pair], object]) -> list[str]:
-    """Lines of right / checked and speedups over eager, by some key of a pair."""
+def table(rows: list[Row], keys: Callable[[Pair], Iterable[object]]) -> list[str]:
+    """Lines of right / checked and speedups over eager, by the groups that a pair is in."""
     groups: dict[object, list[tuple[Row, Pair]]] = defaultdict(list)
     for row in rows:
         for pair in row.pairs:
-            groups[key(pair)].append((row, pair))
+            for key in keys(pair):
+                groups[key].append((row, pair))
     lines = [f"{'':34}{'checked':>8}{'right':>8}{'timed':>7}{'geomean':>9}{'>1x':>6}"]
     for name, members in sorted(groups.items(), key=lambda item: str(item[0])):
         right = sum(not pair.problem for _, pair in members)
         speedups = [row.eager_us / pair.us for row, pair in members if pair.us]
         faster = sum(x > 1 for x in speedups) / max(len(speedups), 1)
         lines.append(
-            f"{name!s:34}{len(members):8}{right / len(members):8.1%}{len(speedups):7}{geomean(speedups):8.2f}x{faster:6.0%}"
+            f"{name!s:34}{len(members):8}{right / len(members):8.1%}{len(speedups):7}{geomean(speedups):9.2f}{faster:6.0%}"
         )
     return lines
 
@@ -236,17 +244,21 @@ def main() -> None:
         for number, row in enumerate(rows):
             if time.time() - timing > options.time_seconds:
                 break
-            time_row(row, options.seed, Path(folder), flush, options.repeats, compiled=number < options.compiled)
+            time_row(row, options.seed, Path(folder), flush, options.repeats)
             if number % 20 == 0:
                 torch.cuda.empty_cache()
+        for row in rows[: options.compiled]:
+            time_compiled(row, options.seed, flush, options.repeats)
     figures = summary(rows) | {"check_s": checked_s, "total_s": time.time() - start}
-    for title, key in (
-        ("family", lambda pair: pair.family),
-        ("depth", lambda pair: pair.depth),
-        ("style", lambda pair: pair.style),
+    for title, keys in (
+        ("family", lambda pair: [pair.family]),
+        ("depth", lambda pair: [pair.depth]),
+        ("trait of the style", lambda pair: pair.style.split("-")),
     ):
-        print(f"\nby {title}", *table(rows, key), sep="\n")
-    print("\nnot right", *(f"{p.index} {p.style} {p.name}: {p.problem}" for row in rows for p in row.pairs if p.problem), sep="\n")
+        print(f"\nby {title}", *table(rows, keys), sep="\n")
+    print(
+        "\nnot right", *(f"{p.index} {p.style} {p.name}: {p.problem}" for row in rows for p in row.pairs if p.problem), sep="\n"
+    )
     print("\nfailed tasks", *failures, sep="\n")
     print("\n" + "\n".join(f"{name:32} {value:.4g}" for name, value in figures.items()))
     if options.out:

@@ -6,13 +6,14 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import chain, count as count_from, islice
+from itertools import chain, islice
+from itertools import count as count_from
 from random import Random
 
 from kernrl.errors import UsageError
 from kernrl.tasks.cores import CORES, Core
 from kernrl.tasks.pointwise import ACTIVATIONS, PARAMETERS, SCALARS, TENSORS, Pointwise
-from kernrl.tasks.producers import CONVOLVED, FAMILIES, MATRICES
+from kernrl.tasks.producers import FAMILIES, MATRICES
 from kernrl.tasks.program import Program
 from kernrl.tasks.reference import describe, write_reference
 from kernrl.tasks.sample import draw_program

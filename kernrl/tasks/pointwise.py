@@ -114,7 +114,9 @@ ACTIVATIONS = (
         "{x} * tl.sigmoid(1.59576912 * ({x} + 0.044715 * {x} * {x} * {x}))",
         _gelu,
     ),
-    Pointwise("silu", ("F.silu({x})", "nn.SiLU()", "{x} * torch.sigmoid({x})"), "{x} * tl.sigmoid({x})", lambda x: x * _sigmoid(x)),
+    Pointwise(
+        "silu", ("F.silu({x})", "nn.SiLU()", "{x} * torch.sigmoid({x})"), "{x} * tl.sigmoid({x})", lambda x: x * _sigmoid(x)
+    ),
     Pointwise("mish", ("F.mish({x})", "nn.Mish()"), "mish({x})", lambda x: x * np.tanh(_softplus(x)), helper="mish"),
     Pointwise("sigmoid", ("torch.sigmoid({x})", "nn.Sigmoid()"), "tl.sigmoid({x})", _sigmoid),
     Pointwise("tanh", ("torch.tanh({x})", "nn.Tanh()"), "tanh({x})", np.tanh, helper="tanh"),
@@ -174,7 +176,9 @@ ACTIVATIONS = (
 SCALARS = (
     Pointwise("add_scalar", ("{x} + {a}",), "{x} + {a}", np.add, values=((0.1, 0.25, 0.5, 1.0, 2.0),)),
     Pointwise("sub_scalar", ("{x} - {a}",), "{x} - {a}", np.subtract, values=((0.1, 0.5, 1.0, 2.0),)),
-    Pointwise("mul_scalar", ("{x} * {a}", "torch.mul({x}, {a})"), "{x} * {a}", np.multiply, values=((0.1, 0.5, 1.5, 2.0, 3.0),)),
+    Pointwise(
+        "mul_scalar", ("{x} * {a}", "torch.mul({x}, {a})"), "{x} * {a}", np.multiply, values=((0.1, 0.5, 1.5, 2.0, 3.0),)
+    ),
     Pointwise("div_scalar", ("{x} / {a}", "torch.div({x}, {a})"), "{x} / {a}", np.divide, values=((1.5, 2.0, 3.0, 5.0),)),
     Pointwise(
         "clamp",
@@ -183,8 +187,12 @@ SCALARS = (
         np.clip,
         values=((-1.0, -0.5, 0.0), (0.5, 1.0, 2.0)),
     ),
-    Pointwise("max_scalar", ("torch.clamp({x}, min={a})",), "tl.maximum({x}, {a})", np.maximum, values=((-0.5, -0.1, 0.1, 0.5),)),
-    Pointwise("min_scalar", ("torch.clamp({x}, max={a})",), "tl.minimum({x}, {a})", np.minimum, values=((-0.5, 0.1, 0.5, 1.0),)),
+    Pointwise(
+        "max_scalar", ("torch.clamp({x}, min={a})",), "tl.maximum({x}, {a})", np.maximum, values=((-0.5, -0.1, 0.1, 0.5),)
+    ),
+    Pointwise(
+        "min_scalar", ("torch.clamp({x}, max={a})",), "tl.minimum({x}, {a})", np.minimum, values=((-0.5, 0.1, 0.5, 1.0),)
+    ),
 )
 
 PARAMETERS = (
@@ -201,9 +209,16 @@ PARAMETERS = (
         draws=("torch.rand({shape}) + 0.5",),
     ),
     Pointwise(
-        "max_param", ("torch.maximum({x}, {floor})",), "tl.maximum({x}, {floor})", np.maximum, operands=("floor",), kind="channel"
+        "max_param",
+        ("torch.maximum({x}, {floor})",),
+        "tl.maximum({x}, {floor})",
+        np.maximum,
+        operands=("floor",),
+        kind="channel",
     ),
-    Pointwise("min_param", ("torch.minimum({x}, {cap})",), "tl.minimum({x}, {cap})", np.minimum, operands=("cap",), kind="channel"),
+    Pointwise(
+        "min_param", ("torch.minimum({x}, {cap})",), "tl.minimum({x}, {cap})", np.minimum, operands=("cap",), kind="channel"
+    ),
     Pointwise(
         "batch_norm_eval",
         ("F.batch_norm({x}, {running_mean}, {running_var}, {weight}, {bias})",),
@@ -217,14 +232,33 @@ PARAMETERS = (
 )
 
 TENSORS = (
-    Pointwise("add_tensor", ("{x} + {other}", "torch.add({x}, {other})"), "{x} + {other}", np.add, operands=("other",), kind="tensor"),
-    Pointwise("sub_tensor", ("{x} - {other}",), "{x} - {other}", np.subtract, operands=("other",), kind="tensor"),
-    Pointwise("mul_tensor", ("{x} * {other}", "torch.mul({x}, {other})"), "{x} * {other}", np.multiply, operands=("other",), kind="tensor"),
     Pointwise(
-        "max_tensor", ("torch.maximum({x}, {other})",), "tl.maximum({x}, {other})", np.maximum, operands=("other",), kind="tensor"
+        "add_tensor", ("{x} + {other}", "torch.add({x}, {other})"), "{x} + {other}", np.add, operands=("other",), kind="tensor"
+    ),
+    Pointwise("sub_tensor", ("{x} - {other}",), "{x} - {other}", np.subtract, operands=("other",), kind="tensor"),
+    Pointwise(
+        "mul_tensor",
+        ("{x} * {other}", "torch.mul({x}, {other})"),
+        "{x} * {other}",
+        np.multiply,
+        operands=("other",),
+        kind="tensor",
     ),
     Pointwise(
-        "min_tensor", ("torch.minimum({x}, {other})",), "tl.minimum({x}, {other})", np.minimum, operands=("other",), kind="tensor"
+        "max_tensor",
+        ("torch.maximum({x}, {other})",),
+        "tl.maximum({x}, {other})",
+        np.maximum,
+        operands=("other",),
+        kind="tensor",
+    ),
+    Pointwise(
+        "min_tensor",
+        ("torch.minimum({x}, {other})",),
+        "tl.minimum({x}, {other})",
+        np.minimum,
+        operands=("other",),
+        kind="tensor",
     ),
     Pointwise("residual_add", ("{x} + {residual}",), "{x} + {residual}", np.add, operands=("residual",), kind="residual"),
     Pointwise("residual_mul", ("{x} * {residual}",), "{x} * {residual}", np.multiply, operands=("residual",), kind="residual"),

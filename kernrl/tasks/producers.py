@@ -22,8 +22,9 @@ def _matrix_sizes(rng: Random, unit: int, names: tuple[str, str, str], batch: bo
     total = 2 ** rng.uniform(22, 25)
     full_rows = max(256, 128 * round(total / full_columns / 128))
     full = {rows: full_rows, inner: rng.choice((32, 64, 96, 128, 192, 256)), columns: full_columns}
-    small = {rows: rng.choice((8, 16)), inner: rng.choice((16, 32)), columns: rng.choice((16, 32, 64))}
-    odd = rng.choice((3, 5, 7)) if unit > 1 else rng.choice((19, 29, 37, 53))
+    # a group of a few numbers would be all equal now and then, and its norm nothing but rounding
+    small = {rows: rng.choice((8, 16)), inner: rng.choice((16, 32)), columns: rng.choice((32, 64)) if unit == 1 else 16 * unit}
+    odd = rng.choice((19, 29, 37, 53)) if unit == 1 else rng.choice((11, 13, 19))
     ragged = {rows: rng.choice((11, 13, 19)), inner: rng.choice((13, 19, 37)), columns: unit * odd}
     sizes = {"full": full, "small": small, "ragged": ragged}
     if batch:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import lcm
 from random import Random
 
-from kernrl.tasks.cores import AFFINE, GRID_CORES, ROW_CORES, SAMPLE_CORES, Core
+from kernrl.tasks.cores import GRID_CORES, ROW_CORES, SAMPLE_CORES, Core
 from kernrl.tasks.pointwise import ACTIVATIONS, PARAMETERS, SCALARS, TENSORS, Pointwise
-from kernrl.tasks.producers import CHANNEL_UNIT, draw_producer, draw_sizes
+from kernrl.tasks.producers import draw_producer, draw_sizes
 from kernrl.tasks.program import RESIDUAL, Operand, Producer, Program, Shape, Step
 from kernrl.tasks.soundness import is_sound
 
@@ -41,7 +41,8 @@ def allowed_cores(shape: Shape) -> tuple[Core, ...]:
     if shape.layout == "flat" or all(dim == "1" for dim in shape.spatial):
         return ()
     if shape.channels == "1":
-        return tuple(core for core in GRID_CORES if core.space == "window" or (core.space == "space" and core.collapses))
+        # a mean over pixels of a mean over channels hardly differs from image to image
+        return tuple(core for core in GRID_CORES if core.space == "window")
     return GRID_CORES
 
 
@@ -63,7 +64,9 @@ def draw_op(rng: Random, shape: Shape, producer: Producer, cores_left: int) -> P
     if cores and rng.random() < 0.38:
         spaces = sorted({core.space for core in cores})
         space = rng.choices(spaces, weights=[SPACE_WEIGHTS.get(name, 1) for name in spaces])[0]
-        return rng.choice([core for core in cores if core.space == space])
+        menu = [core for core in cores if core.space == space]
+        # what keeps the shape leaves room for more ops after it
+        return rng.choices(menu, weights=[1 if core.collapses else 2 for core in menu])[0]
     groups = allowed_kinds(shape, producer)
     return rng.choice(rng.choices(groups, weights=(5, 3, 2.5, 1.5)[: len(groups)])[0])
 

@@ -48,7 +48,8 @@ def load_module(source: str, path: Path) -> types.ModuleType:
     """Import a solution from a file of its own: Triton reads the source of its functions from disk."""
     path.write_text(source)
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -62,14 +62,14 @@ def launch(
     """Write `@triton.jit` around `body` and call it.
 
     Pointers are the `…_ptr` names of the body in order of appearance, sizes those of `sizes` and block constants those
-    of `blocks` that it names. `hosts` maps pointers to host expressions where the operands of `steps` do not; `letters` are the host
-    variables of `x.shape`, unpacked when the call names one.
+    of `blocks` that it names. `hosts` maps pointers to host expressions where the operands of `steps` do not; `letters`
+    are the host variables of `x.shape`, unpacked when the call names one.
     """
     text = "\n".join(body)
     words = set(re.findall(r"\w+", text))
     operands = {operand.name: operand.host for step in steps for operand in step.operands.values()}
     host_of = {"x": "x", "out": "out", **operands, **(hosts or {})}
-    pointers = sorted(dict.fromkeys(re.findall(r"(\w+)_ptr", text)), key=lambda p: (p in ("out", "mean", "rstd")))
+    pointers = sorted(dict.fromkeys(re.findall(r"(\w+)_ptr", text)), key=lambda p: p in ("out", "mean", "rstd"))
     scalars = [size for size in sizes if size in words]
     constants = [block for block in blocks if block in words]
     parameters = [f"{p}_ptr" for p in pointers] + scalars + [f"{c}: tl.constexpr" for c in constants]
@@ -80,4 +80,3 @@ def launch(
     needs = set(re.findall(r"\b[A-Z]\b", " ".join([call, *allocate])))
     unpack = [f"{', '.join(letters)} = x.shape"] if needs & set(letters) else []
     return Launch(source, (*unpack, *allocate, call), tuple(steps))
-

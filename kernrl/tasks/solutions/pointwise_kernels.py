@@ -56,7 +56,15 @@ def point_kernel(stage: Stage, name: str, grid: PointGrid, block: int, options: 
         programs = f"(triton.cdiv(x.numel(), {block}),)"
     allocate = [] if in_place else [out_line(shape, stage.after)]
     made = launch(
-        name, body, steps, sizes=_sizes(shape), blocks={"BLOCK": str(block)}, grid=programs, allocate=allocate, letters=host_dims(shape), options=options
+        name,
+        body,
+        steps,
+        sizes=_sizes(shape),
+        blocks={"BLOCK": str(block)},
+        grid=programs,
+        allocate=allocate,
+        letters=host_dims(shape),
+        options=options,
     )
     return Launch(made.source, (*made.host, "out = x"), made.steps) if in_place else made
 
@@ -114,7 +122,11 @@ def window_kernel(stage: Stage, name: str, block: int, options: str) -> Launch:
     index, indent = "plane", ""
     for letter, offset in zip(letters, "ijk", strict=False):
         body.append(f"{indent}for {offset} in tl.static_range({size}):")
-        index = f"({index}) * {letter} + {letter.lower()} + {offset}" if index != "plane" else f"plane * {letter} + {letter.lower()} + {offset}"
+        index = (
+            f"({index}) * {letter} + {letter.lower()} + {offset}"
+            if index != "plane"
+            else f"plane * {letter} + {letter.lower()} + {offset}"
+        )
         indent += "    "
     body += [
         f"{indent}idx = {index}",
@@ -141,7 +153,9 @@ def window_kernel(stage: Stage, name: str, block: int, options: str) -> Launch:
     )
 
 
-def gemm_kernel(steps: Sequence[Step], name: str, producer: Producer, blocks: tuple[int, int, int], options: str, after: Shape) -> Launch:
+def gemm_kernel(
+    steps: Sequence[Step], name: str, producer: Producer, blocks: tuple[int, int, int], options: str, after: Shape
+) -> Launch:
     """A tiled product with a pointwise epilogue. `ieee`: TF32 would not be float32's answer."""
     batched = len(after.dims) == 3
     a, b = ("tl.program_id(2) * M * K + ", "tl.program_id(2) * K * N + ") if batched else ("", "")
@@ -170,7 +184,7 @@ def gemm_kernel(steps: Sequence[Step], name: str, producer: Producer, blocks: tu
     columns = f"{weight}.shape[0]" if producer.right_transposed else f"{weight}.shape[-1]"
     dims = ["B, M, K = x.shape" if batched else "M, K = x.shape", f"N = {columns}"]
     shape = "B, M, N" if batched else "M, N"
-    made = launch(
+    return launch(
         name,
         body,
         steps,
@@ -182,4 +196,3 @@ def gemm_kernel(steps: Sequence[Step], name: str, producer: Producer, blocks: tu
         letters=(),
         options=options,
     )
-    return made

@@ -43,19 +43,14 @@ class Style:
     gemm_blocks: tuple[int, int, int] = (64, 64, 32)
     palette: int = 0
 
-    @property
-    def label(self) -> str:
-        """A short name, such as `library-fused-whole`."""
-        parts = [self.head, self.fusion, self.passes]
-        parts += [self.point_grid] if self.point_grid != "flat" else []
-        parts += ["rows"] if self.several_rows else []
-        return "-".join(part for part in parts if part != "none")
 
+MAX_CHARACTERS = 6000
+"""Longest solution handed out: about 1,500 tokens of a byte-pair encoding trained on such text."""
 
 PALETTES: tuple[dict[str, str], ...] = (
     {},
     {"offs": "offsets", "BLOCK": "BLOCK_SIZE"},
-    {"out": "y_out", "out_ptr": "y_ptr_out", "cols": "col"},
+    {"x_ptr": "in_ptr", "row": "line", "cols": "col"},
 )
 """Other names for the same things, applied to a whole solution."""
 
@@ -81,6 +76,13 @@ class Writer:
         self.program, self.style = program, style
         self.constants: Mapping[str, int] = program.constants("full")
         self.used: set[str] = set()
+        self.traits: dict[str, None] = {}
+
+    @property
+    def label(self) -> str:
+        """The style as it came out, such as `library-fused-whole-persistent`."""
+        head = [] if self.style.head == "none" else [self.style.head]
+        return "-".join([*head, self.style.fusion, *self.traits])
 
     def name(self, base: str) -> str:
         """`base`, numbered when it is taken."""
@@ -96,8 +98,11 @@ class Writer:
         style, options = self.style, f"num_warps={self.style.warps}"
         base = _kernel_name(stage, alone)
         if not stage.space:
-            grid = "flat" if stage.before.layout == "flat" or min(stage.before.at(self.constants)[1:]) == 1 else style.point_grid
+            grid = (
+                "flat" if stage.before.layout == "flat" or min(stage.before.at(self.constants)[1:]) == 1 else style.point_grid
+            )
             in_place = style.in_place and fresh and grid != "lines"
+            self.traits |= {} if grid == "flat" else {grid: None}
             return (point_kernel(stage, self.name(base), grid, style.block, options, in_place),)
         if stage.space == "window":
             return (window_kernel(stage, self.name(base), min(style.block, 1024), options),)
@@ -116,17 +121,21 @@ class Writer:
         tile = tile_for(stage, several)
         blocks, options = self._chunks(stage, several, length)
         if style.passes == "stats" and body in ("norm", "rms"):
+            self.traits["stats"] = None
             return stats_and_apply(stage, tile, (self.name("stats_kernel"), self.name("apply_kernel")), blocks, options)
         welford = style.passes == "welford" and body == "norm" and tile.shape == "[BLOCK]"
+        self.traits["welford" if welford else "walk"] = None
         return (walking_kernel(stage, tile, self.name(base), blocks, options, welford),)
 
     def _whole(self, stage: Stage, base: str, length: int) -> Launch:
         width = 1 << (length - 1).bit_length()
+        self.traits["whole"] = None
         if stage.space == "channels":
             pixels = max(16, min(128, 4096 // width))
             blocks = {"BLOCK_C": "triton.next_power_of_2(C)", "BLOCK": str(pixels)}
             return whole_kernel(stage, tile_for(stage, False), self.name(base), blocks, "num_warps=4")
         several = self.style.several_rows and width <= 1024
+        self.traits |= {"rows": None} if several else {}
         tile = tile_for(stage, several)
         blocks = {"BLOCK": f"triton.next_power_of_2({tile.sizes['n']})", "ROWS": str(max(2, min(16, 2048 // width)))}
         warps = 16 if width >= 8192 else 8 if width >= 2048 else 4
@@ -166,8 +175,8 @@ def _head(program: Program, writer: Writer) -> tuple[list[Launch], list[str], li
     return [made], [], steps[count:]
 
 
-def write_solution(program: Program, style: Style) -> str:
-    """The source of `ModelNew` and its kernels."""
+def write_solution(program: Program, style: Style) -> Solution:
+    """The source of `ModelNew` and its kernels, labelled with the style as it came out."""
     writer = Writer(program, style)
     launches, forward, steps = _head(program, writer)
     if launches:
@@ -187,14 +196,14 @@ def write_solution(program: Program, style: Style) -> str:
         if index + 1 < len(stages):
             forward.append("x = out")
             unpacked = unpacked if stage.before.dims == stage.after.dims else ""
-    return _module(program, launches, [*forward, "return out"], style)
+    return Solution(writer.label, _module(program, launches, [*forward, "return out"], style))
 
 
 def _module(program: Program, launches: list[Launch], forward: list[str], style: Style) -> str:
     """Imports, helpers, kernels and the class, in that order."""
     helpers = sorted({name for item in launches for name in helpers_of(item.steps)})
     forward = "\n".join(forward).replace("out = x\nreturn out", "return x").replace("out = x\nx = out\n", "").split("\n")
-    arguments = ", ".join(["self", *_arguments(program)])
+    arguments = ", ".join(["self", *init_arguments(program)])
     body = [
         "class ModelNew(nn.Module):",
         f"    def __init__({arguments}):",
@@ -214,14 +223,12 @@ def _module(program: Program, launches: list[Launch], forward: list[str], style:
     return text
 
 
-def _arguments(program: Program) -> list[str]:
-    return init_arguments(program)
-
-
-def draw_styles(program: Program, rng: Random, count: int) -> list[Style]:
-    """Up to `count` different styles that suit the program, the fused ones first."""
+def draw_styles(program: Program, rng: Random) -> list[Style]:
+    """Styles that suit the program, a fused one first and the others in random order."""
     producer = program.producer
-    library: tuple[Head, ...] = ("none",) if producer.expression == "x" else ("library", "bare") if _can_bare(program) else ("library",)
+    library: tuple[Head, ...] = (
+        ("none",) if producer.expression == "x" else ("library", "bare") if _can_bare(program) else ("library",)
+    )
     cores = [step.core for step in program.steps if step.core]
 
     def style(head: Head, fusion: Fusion, passes: Passes = "whole", **more: object) -> Style:
@@ -233,7 +240,7 @@ def draw_styles(program: Program, rng: Random, count: int) -> list[Style]:
             "several_rows": rng.random() < 0.3,
             "in_place": rng.random() < 0.3,
             "gemm_blocks": rng.choice(((64, 64, 32), (64, 64, 16), (32, 64, 32), (128, 64, 16))),
-            "palette": rng.choice((0, 0, 1)),
+            "palette": rng.choice((0, 0, 1, 2)),
         }
         return Style(head, fusion, passes, **{**knobs, **more})  # pyright: ignore[reportArgumentType]
 
@@ -251,7 +258,7 @@ def draw_styles(program: Program, rng: Random, count: int) -> list[Style]:
         menu += [style("dot", "fused"), style("dot", "fused", "walk", gemm_blocks=(64, 64, 32)), style("dot", "split")]
     first, rest = menu[:1], menu[1:]
     rng.shuffle(rest)
-    return (first + rest)[: count + 3]
+    return first + rest
 
 
 def _can_bare(program: Program) -> bool:
@@ -263,8 +270,8 @@ def write_solutions(program: Program, rng: Random) -> tuple[Solution, ...]:
     """Three to six worked solutions of different text, each with its style's label."""
     count = rng.randint(3, 6)
     made: dict[str, Solution] = {}
-    for style in draw_styles(program, rng, count):
-        text = write_solution(program, style)
-        if text not in made:
-            made[text] = Solution(style.label, text)
+    for style in draw_styles(program, rng):
+        solution = write_solution(program, style)
+        if len(solution.triton_code) <= MAX_CHARACTERS:
+            made.setdefault(solution.triton_code, solution)
     return tuple(made.values())[:count]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kernrl.tasks.program import Step
 from kernrl.tasks.solutions.launch import Launch, host_dims, launch, out_line
 from kernrl.tasks.solutions.stage import Stage
 from kernrl.tasks.solutions.tile import At, Tile, affine_line, core_lines, point_lines, uses_channel
@@ -23,7 +22,15 @@ def _finish(stage: Stage, tile: Tile, name: str, body: list[str], blocks: dict[s
     grid = tile.grid.format(**blocks)
     allocate = [out_line(stage.before, stage.after)]
     return launch(
-        name, body, stage.steps, sizes=tile.sizes, blocks=blocks, grid=grid, allocate=allocate, letters=host_dims(stage.before), options=options
+        name,
+        body,
+        stage.steps,
+        sizes=tile.sizes,
+        blocks=blocks,
+        grid=grid,
+        allocate=allocate,
+        letters=host_dims(stage.before),
+        options=options,
     )
 
 
@@ -135,11 +142,19 @@ def stats_and_apply(
     """A norm in two kernels: the moments of every set, then a pointwise pass that has all programs busy again."""
     walk = Walk(stage, tile)
     moments = walk.moments(welford)
-    stores = [_store(tile, True, value).replace("out_ptr", f"{value}_ptr") for value in ("mean", "rstd") if walk.core.body != "rms" or value == "rstd"]
+    stores = [
+        _store(tile, True, value).replace("out_ptr", f"{value}_ptr")
+        for value in ("mean", "rstd")
+        if walk.core.body != "rms" or value == "rstd"
+    ]
     grid_batch = stage.space == "batch"
     grid = stage.before.layout == "grid"
     count = {True: "C" if grid else "N", False: tile.sizes.get("n_rows", "")}[grid_batch]
-    outputs = [f"{value} = torch.empty({count}, device=x.device, dtype=torch.float32)" for value in ("mean", "rstd") if walk.core.body != "rms" or value == "rstd"]
+    outputs = [
+        f"{value} = torch.empty({count}, device=x.device, dtype=torch.float32)"
+        for value in ("mean", "rstd")
+        if walk.core.body != "rms" or value == "rstd"
+    ]
     hosts = {"mean": "mean", "rstd": "rstd"}
     # the moments need no parameters of the norm nor what follows it
     setup = [*tile.setup, *(tile.channel_line if uses_channel(walk.before) and not tile.channel_varies else [])]
