@@ -107,9 +107,8 @@ class Launch:
             fields = (grid[0] * cluster, grid[1], grid[2], threads, 1, 1, shared_bytes, None)
             self._config = _LaunchConfig(*fields, self._attributes, len(attributes))
 
-    def __call__(self) -> None:
-        """Queue the launch on torch's current stream."""
-        stream = torch.cuda.current_stream().cuda_stream
+    def __call__(self, stream: int) -> None:
+        """Queue the launch on a stream, by its handle."""
         if self._config is None:
             code = self._call(*self._fixed, stream, self._array, None)
         else:
@@ -154,3 +153,12 @@ def version() -> str:
     number = ctypes.c_int()
     check(_library().cuDriverGetVersion(ctypes.byref(number)), "driver version")
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
+def works() -> bool:
+    """Whether the context can still compute: a fault in a kernel ends it for good."""
+    try:
+        torch.cuda.synchronize()
+        return torch.zeros(1, device="cuda").item() == 0.0
+    except RuntimeError:
+        return False

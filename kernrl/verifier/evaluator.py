@@ -19,10 +19,11 @@ import triton
 from kernrl import __version__
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
 from kernrl.verifier.cache import task_fingerprint, verifier_version
 from kernrl.verifier.checks import check_compiled, check_plan
 from kernrl.verifier.compile import CompiledKernel, Compiler
+from kernrl.verifier.cpu import CpuReplay
 from kernrl.verifier.devices import Device, device_for
 from kernrl.verifier.gpu import LANES, Gpu
 from kernrl.verifier.inputs import BIG_BYTES, schedule
@@ -155,9 +156,9 @@ class StagedEvaluator:
             self._tracer = Tracer(self.workers, target=self.target, require_sandbox=required)
             self._compiler = Compiler(self.workers, targets=(self.target,), cache_dir=kernels, require_sandbox=required)
             if not self.gpus:
-                from kernrl.verifier.cpu import CpuReplay
-
-                self._cpu = CpuReplay(self.workers, require_sandbox=required, defences=self.defences)
+                d = self.defences
+                settings = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
+                self._cpu = CpuReplay(self._nursery, self.workers, settings)
             self._tracer.start()
             self._compiler.start()
             self._started = True
@@ -230,14 +231,19 @@ class StagedEvaluator:
         if self.gpus:
             self._on_gpu(task, facts, plans, progress)
         else:
-            self._on_cpu(task, facts, candidate, plans, cost, progress)
+            self._on_cpu(task, facts, plans, cost, progress)
+
+    def _sets(self, task: Task) -> tuple[InputSet, ...]:
+        """The input sets asked, the full one last. A GPU needs no small one where there is a ragged one to catch more."""
+        sets = [s for s in task.input_sets if not (self.gpus and s.name == SMALL and task.input_set(RAGGED))]
+        return tuple(sorted(sets, key=lambda s: s.name == FULL))
 
     def facts_of(self, task: Task) -> TaskFacts:
         """What is known of a task under its policy. Raises UsageError when its reference does not run."""
         precision = self.precision_of(task)
         key = task_fingerprint(task)
         if (key, precision) not in self._facts:
-            sets = tuple(sorted(task.input_sets, key=lambda s: s.name == FULL))
+            sets = self._sets(task)
             plan = reference_plan(task, sets[-1], precision, self.target)
             self._facts[key, precision] = TaskFacts(
                 key=key,
@@ -272,7 +278,7 @@ class StagedEvaluator:
             self.precision_of(task),
             {plan.input_set: _without_ir(plan) for plan in plans},
             kernels,
-            schedule(task, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans)),
+            schedule(facts.sets, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans)),
             poison=self.defences.poison,
             decoys=self.defences.decoys,
             overwrites=self.defences.overwrites,
@@ -307,16 +313,14 @@ class StagedEvaluator:
 
     # --- without one ---------------------------------------------------------------------------------------------
 
-    def _on_cpu(
-        self, task: Task, facts: TaskFacts, candidate: Candidate, plans: Sequence[Plan], cost: Price, progress: _Progress
-    ) -> None:
+    def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: _Progress) -> None:
         """Correctness by the interpreter on the small sets; time by the roofline, for the GPU aimed at."""
-        self._compiled(plans, progress)  # what does not compile is not correct, though it may interpret
+        self._compiled(plans[-1:], progress)  # what does not compile is not correct, though it may interpret
         assert self._cpu
         with progress.at(Stage.CORRECTNESS):
             small = {plan.input_set: plan for plan in plans if plan.input_set != FULL}
-            draws = schedule(task, secrets.randbits(63), self.defences.regimes)
-            judged = self._cpu.judge(task, self.precision_of(task), candidate.source, small, draws)
+            draws = schedule(facts.sets, secrets.randbits(63), self.defences.regimes)
+            judged = self._cpu.judge(replace(task, solutions=()), self.precision_of(task), small, draws)
             progress.errors = judged.errors
             passed(judged.rejection)
         progress.stage = Stage.TIMING

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernrl.tasks.task import Task
+from kernrl.verifier import driver
 from kernrl.verifier.compare import Tolerance, excess, first_wrong, measure, settle
 from kernrl.verifier.inputs import NOMINAL, Draw, TaskInputs
 from kernrl.verifier.reference import Answer, Reference
@@ -140,6 +141,10 @@ class JudgeServer:
         torch.zeros(1, device="cuda")  # the driver calls below need a context
         self._judge = Judge("cuda", redraw_parameters=redraw_parameters)
         self._outbox = torch.empty(0, dtype=torch.uint8)
+
+    def well(self) -> bool:
+        """Whether CUDA still works here."""
+        return driver.works()
 
     def attach(self, outbox: Any) -> bool:
         """Open the replay process's outbox."""

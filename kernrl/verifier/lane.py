@@ -101,9 +101,7 @@ class Lane:
                 self._judged(job, replayed, outcome)
                 decoys += replayed.decoys
         if decoys:
-            raise _Rejected(
-                Status.DECOY, f"The output is the same without the kernel {decoys[0]}: launch only kernels that do the work."
-            )
+            raise _Rejected(Status.DECOY, decoy_reason(decoys[0]))
 
     def _judged(self, job: Job, replayed: Replayed, outcome: Outcome) -> None:
         """Send outputs to the judge; raise when anything is wrong with them."""
@@ -154,6 +152,11 @@ def _entered(gate: contextlib.AbstractContextManager[None], outcome: Outcome) ->
         with outcome.clock("gpu_queue"):
             stack.enter_context(gate)
         yield
+
+
+def decoy_reason(kernel: str) -> str:
+    """What is said of a launch that makes no difference."""
+    return f"The output is the same without the kernel {kernel}: launch only kernels that do the work."
 
 
 def describe(record: dict[str, Any]) -> str:

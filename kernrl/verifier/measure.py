@@ -163,6 +163,10 @@ class ReplayServer:
         self._events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(16)]
         self._full: _Opened | None = None
 
+    def well(self) -> bool:
+        """Whether CUDA still works here."""
+        return driver.works()
+
     # --- correctness ---------------------------------------------------------------------------------------------
 
     def begin(self, job: Job) -> Outbox:

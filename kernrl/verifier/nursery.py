@@ -1,4 +1,4 @@
-"""The fork server of the GPU processes: torch is imported once, so a crashed process is replaced in half a second.
+"""The fork server of the processes that replay and judge: torch is imported once, so a dead one is replaced in half a second.
 
 Run as `python -m kernrl.verifier.nursery FD`. Each request is a role and a socket; the answer is a child that serves that
 role on it. Everything here is trusted code: candidates reach a GPU process as machine code only.
@@ -25,6 +25,7 @@ _PR_SET_PDEATHSIG = 1
 def main(descriptor: int) -> None:
     """Fork a child for each request until the other side closes."""
     # what the children need is imported before they exist; CUDA is not touched
+    import kernrl.verifier.cpu
     import kernrl.verifier.measure  # noqa: F401
 
     control = socket.socket(fileno=descriptor)
@@ -37,6 +38,8 @@ def main(descriptor: int) -> None:
         if os.fork() == 0:
             control.close()
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            with contextlib.suppress(OSError):  # a GPU must not wait behind compilers; only root may ask for it
+                os.nice(-10)
             _serve(json.loads(data), Connection(fds[0]))
             os._exit(0)
         os.close(fds[0])
@@ -45,11 +48,12 @@ def main(descriptor: int) -> None:
 def _serve(request: dict[str, Any], channel: Connection) -> None:
     """Answer commands until the other side closes, or until CUDA is beyond use."""
     os.environ["CUDA_VISIBLE_DEVICES"] = request["device"]
+    from kernrl.verifier.cpu import CpuServer
     from kernrl.verifier.judge import JudgeServer
     from kernrl.verifier.measure import ReplayServer
 
     try:
-        server = {"judge": JudgeServer, "replay": ReplayServer}[request["role"]](**request["settings"])
+        server = {"judge": JudgeServer, "replay": ReplayServer, "cpu": CpuServer}[request["role"]](**request["settings"])
         channel.send(("ok", os.getpid()))
     except Exception:
         channel.send(("broken", traceback.format_exc()))
@@ -67,8 +71,6 @@ def _serve(request: dict[str, Any], channel: Connection) -> None:
 
 def _answer(server: Any, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
     """("ok", value), ("usage", sentence), ("failed", error) or, when the CUDA context is lost, ("dead", error)."""
-    import torch
-
     try:
         return "ok", getattr(server, method)(*arguments)
     except UsageError as error:
@@ -77,11 +79,7 @@ def _answer(server: Any, method: str, arguments: tuple[Any, ...]) -> tuple[str, 
         text = f"{type(error).__name__}: {error}".split("\nCUDA kernel errors")[0].split("\nSearch for")[0].strip()
         if os.environ.get("KERNRL_TRACEBACKS"):
             text += "\n" + traceback.format_exc()
-    with contextlib.suppress(Exception):
-        torch.cuda.synchronize()
-        torch.zeros(1, device="cuda").item()
-        return "failed", text
-    return "dead", text
+    return ("failed" if server.well() else "dead"), text
 
 
 if __name__ == "__main__":

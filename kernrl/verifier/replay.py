@@ -133,6 +133,7 @@ class Runner:
         self._static: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self._live: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self._views: dict[TensorRef, Tensor] = {}
+        self._stream = torch.cuda.current_stream().cuda_stream
         self._place(inputs)
         self.choice = [0] * len(plan.nodes)
         """Variant taken at each node, for launches that have several."""
@@ -261,7 +262,7 @@ class Runner:
         call, late = launch
         for pointer, ref in late:
             pointer.value = self._address(self._live[ref.storage], ref)
-        call()
+        call(self._stream)
 
     def _call(self, node: AtenNode, *, keep: bool) -> None:
         """Run an ATen node. `keep`: its results go to their places in the arena (constants); else they stay torch's."""

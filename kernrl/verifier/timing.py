@@ -45,7 +45,7 @@ class NoiseBand:
 
 def calls_per_block(us: float) -> int:
     """How often a block repeats its four calls: short programs need more to rise above the clock's own resolution."""
-    return 4 if us < 50 else 2 if us < 200 else 1
+    return 4 if us < 30 else 2 if us < 80 else 1
 
 
 def look(block: Callable[[], Block], noise: NoiseBand) -> list[Block]:

@@ -1,0 +1,135 @@
+"""Correctness where there is no GPU: the same plan, the same draws and the same judge, at sizes an interpreter can manage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import LifoQueue
+from typing import Any
+
+import torch
+
+from kernrl.errors import InfrastructureError
+from kernrl.tasks.task import Task
+from kernrl.verifier.inputs import Draw, TaskInputs
+from kernrl.verifier.interpret import interpret
+from kernrl.verifier.judge import Judge
+from kernrl.verifier.lane import decoy_reason, describe
+from kernrl.verifier.plan import LaunchNode, Plan
+from kernrl.verifier.verdict import Rejection, Status
+from kernrl.verifier.worker import Died, Failed, Nursery, Process, TimedOut
+
+PLAN_TIMEOUT_S = 60.0
+CANDIDATE_TIMEOUT_S = 300.0
+
+
+@dataclass(slots=True)
+class Judged:
+    """What the CPU said of one candidate."""
+
+    rejection: Rejection | None = None
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+
+class CpuServer:
+    """An interpreter process's commands.
+
+    It holds the answers too: nothing that a candidate wrote runs here, not even as machine code, and every access is checked.
+    """
+
+    def __init__(self, *, redraw_parameters: bool = True, poison: bool = True, decoys: bool = True):
+        torch.set_num_threads(1)
+        self._redraw, self._poison, self._decoys = redraw_parameters, poison, decoys
+        self._judge = Judge("cpu", redraw_parameters=redraw_parameters)
+
+    def well(self) -> bool:
+        """An exception leaves nothing behind here."""
+        return True
+
+    def judge(self, task: Task, precision: str, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Judged:
+        """Interpret every plan on its draws and compare; the first thing wrong ends it."""
+        judged = Judged()
+        for name, plan in plans.items():
+            input_set = task.input_set(name)
+            assert input_set is not None
+            inputs = TaskInputs(task, input_set, precision, "cpu", redraw_parameters=self._redraw)
+            asked = [i for i, d in enumerate(draws) if d.input_set == name]
+            outputs = []
+            for i in asked:
+                inputs.draw(draws[i])
+                result = interpret(plan, sources(inputs), timeout_s=PLAN_TIMEOUT_S, **({} if self._poison else {"poison": 0}))
+                if isinstance(result, Rejection):
+                    judged.rejection = result
+                    return judged
+                outputs.append(result)
+            judged.errors += self._judge.compare(task, precision, draws, asked, outputs)
+            worst = max(judged.errors, key=lambda r: r["excess"], default=None)
+            if worst is not None and worst["excess"] > 1:
+                judged.rejection = Rejection(Status.WRONG, describe(worst))
+                return judged
+        if self._decoys and plans:
+            judged.rejection = self._decoy(task, precision, plans, draws)
+        return judged
+
+    def _decoy(self, task: Task, precision: str, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Rejection | None:
+        """A Rejection when the first plan's outputs are the same without one of its launches, whatever memory held."""
+        name, plan = next(iter(plans.items()))
+        input_set = task.input_set(name)
+        assert input_set is not None
+        inputs = TaskInputs(task, input_set, precision, "cpu", redraw_parameters=self._redraw)
+        inputs.draw(next(d for d in draws if d.input_set == name))
+        left = [i for i, node in enumerate(plan.nodes) if isinstance(node, LaunchNode)]
+        for scale in (1.0, 64.0):
+            inputs.scale(scale)
+            for poison in (0, 0x3C):
+                whole = interpret(plan, sources(inputs), poison=poison)
+                left = [i for i in left if _same(whole, interpret(plan, sources(inputs), poison=poison, skip=i))]
+                if not left:
+                    return None
+        kernel = plan.kernels[plan.nodes[left[0]].variants[0].kernel].function  # pyright: ignore[reportAttributeAccessIssue]
+        return Rejection(Status.DECOY, decoy_reason(kernel))
+
+
+def sources(inputs: TaskInputs) -> dict[int | str, torch.Tensor]:
+    """A task's tensors as a plan names them: inputs by position, state by key."""
+    return {**dict(enumerate(inputs.inputs)), **inputs.state}
+
+
+def _same(a: list[torch.Tensor] | Rejection, b: list[torch.Tensor] | Rejection) -> bool:
+    """Bit for bit; a run that fails differs from one that does not."""
+    if isinstance(a, Rejection) or isinstance(b, Rejection):
+        return isinstance(a, Rejection) and isinstance(b, Rejection)
+    bits = [[y.contiguous().reshape(-1).view(torch.uint8) for y in outputs] for outputs in (a, b)]
+    return all(torch.equal(x, y) for x, y in zip(*bits, strict=True))
+
+
+class CpuReplay:
+    """Interpreter processes, one a worker, started as they are needed."""
+
+    def __init__(self, nursery: Nursery, workers: int, settings: dict[str, Any]):
+        self._idle: LifoQueue[Process] = LifoQueue()
+        self._all = [Process(nursery, "cpu", "", settings) for _ in range(workers)]
+        for process in self._all:
+            self._idle.put(process)
+
+    def judge(self, task: Task, precision: str, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Judged:
+        """`CpuServer.judge` in the next free process. Raises InfrastructureError when that breaks."""
+        if not plans:
+            reason = (
+                "This task has no small shapes, so it needs a GPU: its plan is in order, and nothing more can be said here."
+            )
+            return Judged(Rejection(Status.NEEDS_GPU, reason))
+        process = self._idle.get()
+        try:
+            return process.ask("judge", task, precision, plans, draws, timeout_s=CANDIDATE_TIMEOUT_S)
+        except TimedOut as error:
+            return Judged(Rejection(Status.TIMEOUT, f"The interpreter gave {error}."))
+        except (Died, Failed) as error:
+            process.kill()
+            raise InfrastructureError(f"the interpreter process failed: {error}") from None
+        finally:
+            self._idle.put(process)
+
+    def close(self) -> None:
+        for process in self._all:
+            process.kill()
