@@ -44,6 +44,8 @@ class Outbox:
             self._grow(max(nbytes, 2 * self.nbytes))
 
     def clear(self) -> None:
+        """Forget and erase: the last candidate's outputs were right answers to draws that its group shares."""
+        self.memory[: self._used].zero_()
         self._used = 0
 
     def put(self, tensor: Tensor) -> Shown:
