@@ -21,7 +21,8 @@ ARGUMENT: JsonDict = {"argument": True}
 class Config(BaseModel):
     """Base of every config: frozen, and an unknown key is an error, never a silent default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    # defer_build: a command builds the validators of its own config only, not of all of them
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
