@@ -186,6 +186,7 @@ class ImproveConfig(Config):
     temperature: float = Field(default=1.0, gt=0, description="Of sampling, and of every log-prob in the loss.")
     max_tokens: int = Field(default=2048, ge=1, description="Longest rollout.")
     sampling_batch: int = Field(default=256, ge=1, description="Rollouts decoded at once.")
+    sampling_compile: bool = Field(default=False, description="Compile decoding where there is a GPU: slow at first.")
     reward: Literal["hierarchical", "best-of-n", "milestones", "log-speed"] = Field(
         default="hierarchical", description="Preset that turns a verdict into a reward."
     )
@@ -332,6 +333,8 @@ class EvalConfig(Config):
     def _one_origin(self) -> EvalConfig:
         if (self.model is None) == (self.from_run is None):
             raise ValueError("Give either --model, to ask a model, or --from-run, to judge candidates on disk")
+        if self.resume and self.output is None:
+            raise ValueError("--resume needs --output, the folder of the run to go on with")
         return self
 
 

@@ -23,7 +23,7 @@ from kernrl.reports.run_files import Run, Sample, read_row, read_run
 from kernrl.reports.tables import results_view
 from kernrl.verifier.verdict import Stage, Status, Verdict
 
-HOSTILE = "</code></pre><script>alert(1)</script><img src=x onerror=alert(2)> & \"quotes\" {{ 7 * 7 }} <!-- "
+HOSTILE = '</code></pre><script>alert(1)</script><img src=x onerror=alert(2)> & "quotes" {{ 7 * 7 }} <!-- '
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from kernrl.errors import UsageError
 from kernrl.files import new_folder
 from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
 
-MAY_CHANGE_ON_RESUME = ("resume", "output", "report_to", "save_every", "keep_checkpoints", "workers")
+MAY_CHANGE_ON_RESUME = ("resume", "output", "report_to", "save_every", "keep_checkpoints", "workers", "fail_under")
 """Settings that do not change what a run computes."""
 
 
