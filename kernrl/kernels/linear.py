@@ -1,0 +1,250 @@
+"""The same losses from hidden states and the LM head's weight: the logits are never held whole.
+
+Rows go in chunks. A chunk's logits are made, turned into their own gradient in place, and multiplied into dhidden and
+dweight, all inside the forward pass: the three matrix products of a linear layer and nothing twice. dweight is
+accumulated in float32. Rows that cannot move the loss are left out before the first product, and clipped rows (their
+gradient is 0) before the other two. Both are exact; finding how many there are waits for the GPU, once a call and, where
+a loss clips, once a chunk.
+"""
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kernrl.errors import UsageError
+from kernrl.kernels.grpo import grpo_loss_reference, loss_of_logprobs, needs_sequences, scale_, sequence_gradients
+from kernrl.kernels.token_loss import LOSS_TYPES, METRICS, LossConfig, Tokens
+from kernrl.kernels.token_reduce import reduce_tokens
+from kernrl.kernels.tokens import prepare, with_sequence_correction
+from kernrl.kernels.vocab import vocab_gradient, vocab_loss, vocab_stats
+
+DEFAULT_CHUNK_ROWS = 2048
+
+
+def linear_stats(
+    hidden: Tensor, weight: Tensor, ids: Tensor, mask: Tensor | None, temperature: float, chunk_rows: int
+) -> tuple[Tensor, Tensor]:
+    """(logp, entropy) [N] float32 on a GPU, no gradient."""
+    n, vocab = hidden.shape[0], weight.shape[0]
+    buffer = torch.empty(min(chunk_rows, n), vocab, dtype=hidden.dtype, device=hidden.device)
+    logp, entropy = torch.empty(2, n, dtype=torch.float32, device=hidden.device).unbind()
+    for start in range(0, n, chunk_rows):
+        rows = slice(start, min(start + chunk_rows, n))
+        logits = torch.mm(hidden[rows], weight.t(), out=buffer[: rows.stop - start])
+        part = None if mask is None else mask[rows]
+        logp[rows], entropy[rows], _ = vocab_stats(logits, ids[rows], part, temperature)
+    return logp, entropy
+
+
+class _Gradients:
+    """dhidden [N, H] and dweight [V, H], gathered chunk by chunk."""
+
+    def __init__(self, hidden: Tensor, weight: Tensor, rows: Tensor | None, chunks: int, weight_grad: Tensor | None):
+        self.hidden, self.weight, self.rows = hidden, weight, rows
+        self.d_hidden = torch.empty_like(hidden) if rows is None else torch.zeros_like(hidden)
+        self.main_grad = weight_grad
+        # One chunk needs no accumulator: the product itself sums in float32.
+        dtype = torch.float32 if chunks > 1 else weight.dtype
+        self.d_weight = weight_grad if weight_grad is not None else torch.empty_like(weight, dtype=dtype)
+        self.started = weight_grad is not None
+
+    def add(self, d_logits: Tensor, hidden: Tensor, start: int, dead: Tensor | None) -> None:
+        """A chunk's dlogits (overwritten) and hidden states; `start` is its first row, `dead` [C] marks rows of zeros."""
+        positions = None
+        if dead is not None:
+            alive = (~dead).nonzero()[:, 0]  # waits for the GPU
+            if (count := alive.numel()) < dead.numel():
+                holes = dead[:count].nonzero()[:, 0]
+                movers = alive[count - holes.numel() :]
+                # Only rows beyond `count` move, into the holes before it.
+                d_logits[holes] = d_logits[movers]
+                positions = torch.arange(count, device=dead.device)
+                positions[holes] = movers
+                d_logits, hidden = d_logits[:count], hidden[positions]
+        self._add_hidden(torch.mm(d_logits, self.weight), start, positions, None if dead is None else dead.numel())
+        if not self.started and self.d_weight.dtype == d_logits.dtype:
+            torch.mm(d_logits.t(), hidden, out=self.d_weight)
+        elif not self.started:
+            torch.mm(d_logits.t(), hidden, out_dtype=torch.float32, out=self.d_weight)
+        elif self.d_weight.dtype == d_logits.dtype:
+            torch.addmm(self.d_weight, d_logits.t(), hidden, out=self.d_weight)
+        else:
+            torch.addmm(self.d_weight, d_logits.t(), hidden, out_dtype=torch.float32, out=self.d_weight)
+        self.started = True
+
+    def _add_hidden(self, d_hidden: Tensor, start: int, positions: Tensor | None, chunk: int | None) -> None:
+        count = d_hidden.shape[0]
+        if positions is None:
+            target = slice(start, start + count) if self.rows is None else self.rows[start : start + count]
+        else:
+            assert chunk is not None
+            if self.rows is None:
+                self.d_hidden[start : start + chunk] = 0
+            target = positions + start if self.rows is None else self.rows[positions + start]
+        self.d_hidden[target] = d_hidden
+
+    def finish(self) -> tuple[Tensor, Tensor | None]:
+        if not self.started:
+            self.d_weight.zero_()
+        if self.main_grad is not None:
+            return self.d_hidden, None
+        return self.d_hidden, self.d_weight.to(self.weight.dtype)
+
+
+def rows_that_matter(tokens: Tokens, config: LossConfig) -> Tensor | None:
+    """Indices of the rows that can move the loss, None for all of them. Waits for the GPU unless there is nothing to drop."""
+    keep = tokens.mask
+    policy_only = tokens.ref_logprobs is None and config.entropy_coef == 0 and not needs_sequences(tokens, config)
+    if policy_only and config.loss_type != "gspo":
+        advantages = tokens.advantages
+        if tokens.tokens_per_advantage > 1:
+            advantages = advantages.repeat_interleave(tokens.tokens_per_advantage, output_size=tokens.ids.numel())
+        keep = advantages != 0 if keep is None else keep & (advantages != 0)
+    if keep is None:
+        return None
+    rows = keep.nonzero()[:, 0]
+    return None if rows.numel() == keep.numel() else rows
+
+
+class _LinearLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, hidden: Tensor, weight: Tensor, tokens: Tokens, config: LossConfig, temperature: float, chunk_rows: int,
+        weight_grad: Tensor | None,
+    ):  # fmt: skip
+        given = g = h = None
+        if needs_sequences(tokens, config):
+            stats = linear_stats(hidden, weight, tokens.ids, tokens.mask, temperature, chunk_rows)
+            loss, metrics, g, h = sequence_gradients(*stats, tokens, config)
+            given = loss, metrics
+        elif tokens.old_logprobs is not None:
+            tokens = with_sequence_correction(tokens, tokens.old_logprobs, config)
+        rows = rows_that_matter(tokens, config)
+        whole = hidden
+        if rows is not None:
+            hidden, tokens = hidden[rows], tokens[rows]
+            if g is not None:
+                g, h = g[rows], None if h is None else h[rows]
+        n = hidden.shape[0]
+        chunks = -(-n // chunk_rows)
+        buffer = torch.empty(min(chunk_rows, n), weight.shape[0], dtype=hidden.dtype, device=hidden.device)
+        gradients = _Gradients(whole, weight, rows, chunks, weight_grad)
+        logp, entropy = torch.empty(2, n, dtype=torch.float32, device=hidden.device).unbind()
+        clips = LOSS_TYPES[config.loss_type] == 0 and tokens.old_logprobs is not None
+        cuts = config.correction != "none"
+        may_die = (clips or cuts) and config.entropy_coef == 0 and config.beta == 0
+        for start in range(0, n, chunk_rows):
+            part = slice(start, min(start + chunk_rows, n))
+            logits = torch.mm(hidden[part], weight.t(), out=buffer[: part.stop - start])
+            if g is not None:
+                ids, mask = tokens.ids[part], None if tokens.mask is None else tokens.mask[part]
+                stats = vocab_stats(logits, ids, mask, temperature)
+                g_part = g[part].contiguous()
+                vocab_gradient(logits, logits, ids, mask, stats, g_part, None if h is None else h[part], temperature)
+            else:
+                logp[part], entropy[part], g_part = vocab_loss(logits, logits, tokens[part], config, temperature)
+            gradients.add(logits, hidden[part], start, g_part == 0 if may_die else None)
+        loss, metrics = given or reduce_tokens(logp, entropy, tokens, config)
+        ctx.gradients = gradients.finish()
+        ctx.main_grad = weight_grad is not None
+        ctx.mark_non_differentiable(metrics)
+        ctx.set_materialize_grads(False)
+        return loss, metrics
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_loss, _grad_metrics):  # pyright: ignore[reportIncompatibleMethodOverride]
+        if ctx.gradients is None:
+            raise RuntimeError("a linear loss can be backpropagated once: its gradients have been handed over")
+        (d_hidden, d_weight), ctx.gradients = ctx.gradients, None
+        nothing = (None,) * 5
+        if grad_loss is None:
+            return None, None, *nothing
+        return scale_(d_hidden, grad_loss), None if d_weight is None else scale_(d_weight, grad_loss), *nothing
+
+
+def _evaluate(
+    hidden: Tensor, weight: Tensor, tokens: Tokens, config: LossConfig, temperature: float, chunk_rows: int,
+    weight_grad: Tensor | None,
+) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+    hidden = hidden.reshape(-1, hidden.shape[-1])
+    if not hidden.is_cuda:
+        return grpo_loss_reference(hidden @ weight.t(), tokens, config, temperature)
+    if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
+        loss, metrics = _LinearLoss.apply(hidden, weight, tokens, config, temperature, chunk_rows, weight_grad)  # pyright: ignore[reportGeneralTypeIssues]
+    else:
+        stats = linear_stats(hidden, weight, tokens.ids, tokens.mask, temperature, chunk_rows)
+        loss, metrics = loss_of_logprobs(*stats, tokens, config)
+    return loss, dict(zip(METRICS, metrics.unbind(), strict=True))
+
+
+def linear_grpo_loss(
+    hidden: Tensor,
+    lm_head_weight: Tensor,
+    action_ids: Tensor,
+    *,
+    temperature: float,
+    chunk_rows: int = DEFAULT_CHUNK_ROWS,
+    weight_grad: Tensor | None = None,
+    **options,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """`grpo_loss` of the logits `hidden @ lm_head_weight.T`, which are never held whole.
+
+    Args:
+        hidden: [N, H] or [B, T, H]; hidden[i] scores action_ids[i].
+        lm_head_weight: [V, H], of hidden's dtype.
+        chunk_rows: rows of logits held at a time; each takes 2 V bytes in bfloat16.
+        weight_grad: float32 [V, H] that the weight's gradient is added to (a trainer's main gradient), in the forward
+            pass. autograd then hands none to the weight, and the loss must be the root of `backward`, unscaled.
+        options: `advantages` and every other keyword of `grpo_loss`, but `inplace`.
+
+    Returns:
+        As `grpo_loss`. Rows with advantage 0 are left out, metrics included, where nothing else can move them (no KL or
+        entropy term).
+    """
+    _check_head(hidden, lm_head_weight, action_ids, weight_grad)
+    tokens, config = prepare(action_ids, temperature, options)
+    return _evaluate(hidden, lm_head_weight, tokens, config, temperature, chunk_rows, weight_grad)
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    lm_head_weight: Tensor,
+    targets: Tensor,
+    *,
+    token_weights: Tensor | None = None,
+    ignore_index: int = -100,
+    num_tokens: float | Tensor | None = None,
+    temperature: float = 1.0,
+    chunk_rows: int = DEFAULT_CHUNK_ROWS,
+    weight_grad: Tensor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Cross-entropy of the next token, sum(token_weights * -log p(target)) / num_tokens, for supervised training.
+
+    Args:
+        hidden: [N, H] or [B, T, H]; hidden[i] predicts targets[i] (already shifted).
+        targets: [N] or [B, T] int64; `ignore_index` marks those that do not count.
+        token_weights: of targets' shape (a reward, say); None for ones. Tokens of weight 0 cost nothing.
+        num_tokens: the normaliser; None for the number of targets that count.
+        chunk_rows, weight_grad: as in `linear_grpo_loss`.
+
+    Returns:
+        The scalar loss (float32) and the metrics, of which `tokens` and `entropy` mean something here.
+    """
+    _check_head(hidden, lm_head_weight, targets, weight_grad)
+    weights = torch.ones_like(targets, dtype=torch.float32) if token_weights is None else token_weights
+    options = {
+        "advantages": weights, "mask": targets != ignore_index, "loss_type": "reinforce", "num_tokens": num_tokens,
+        "aggregation": "token_mean",
+    }  # fmt: skip
+    tokens, config = prepare(targets, temperature, options)
+    return _evaluate(hidden, lm_head_weight, tokens, config, temperature, chunk_rows, weight_grad)
+
+
+def _check_head(hidden: Tensor, weight: Tensor, ids: Tensor, weight_grad: Tensor | None) -> None:
+    if hidden.shape[:-1] != ids.shape or hidden.shape[-1] != weight.shape[-1]:
+        raise UsageError(
+            f"hidden {tuple(hidden.shape)} must be the ids' shape {tuple(ids.shape)} and the weight's width {weight.shape[-1]}"
+        )
+    if weight_grad is not None and (weight_grad.shape != weight.shape or weight_grad.dtype != torch.float32):
+        raise UsageError("weight_grad must be float32 of lm_head_weight's shape")

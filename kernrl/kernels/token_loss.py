@@ -1,0 +1,324 @@
+"""The policy loss of one token: every variant, written once in PyTorch and once in Triton.
+
+With l = log pi(a), l_old and l_ref the log-probs of the behaviour and reference policies, A the advantage, w the token's
+share of the aggregate, rho the correction for a rollout engine that is not the trainer, H the entropy:
+
+    loss = w * (rho * policy(l) + beta * kl(l) - entropy_coef * H)
+
+A vocabulary kernel needs of this only g = d loss / d l and h = d loss / d H.
+"""
+
+# Triton's language is not Python's: pyright cannot follow it.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
+# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernrl.errors import UsageError
+
+LOSS_TYPES = {"grpo": 0, "bnpo": 0, "dapo": 0, "dr_grpo": 0, "gspo": 0, "cispo": 1, "sapo": 2, "reinforce": 3}
+KL_ESTIMATORS = {"k1": 1, "k2": 2, "k3": 3}
+CORRECTIONS = {"none": 0, "token_truncate": 1, "token_mask": 2, "sequence_truncate": 3, "sequence_mask": 3}
+LOG_RATIO_LIMIT = tl.constexpr(20.0)  # exp(20) = 5e8: beyond it a ratio says nothing, and inf * 0 would make NaN
+METRICS: tuple[str, ...] = (
+    "tokens",
+    "ratio_mean",
+    "ratio_max",
+    "clip_low",
+    "clip_high",
+    "clip_delta",
+    "kl_old",
+    "kl_ref",
+    "entropy",
+    "correction_mean",
+    "correction_cut",
+    "ess",
+)
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """What to compute; `kernrl.kernels.grpo_loss` documents the fields."""
+
+    loss_type: str = "grpo"
+    epsilon_low: float = 0.2
+    epsilon_high: float | None = None
+    delta: float | None = None
+    beta: float = 0.0
+    kl_estimator: str = "k3"
+    importance_sampling: str = "token"
+    correction: str = "none"
+    correction_max: float = 2.0
+    correction_min: float = 0.0
+    entropy_coef: float = 0.0
+    sapo_temperature_pos: float = 1.0
+    sapo_temperature_neg: float = 1.05
+
+    def __post_init__(self):
+        for name, value, known in (
+            ("loss_type", self.loss_type, LOSS_TYPES),
+            ("kl_estimator", self.kl_estimator, KL_ESTIMATORS),
+            ("correction", self.correction, CORRECTIONS),
+            ("importance_sampling", self.importance_sampling, ("token", "sequence")),
+        ):
+            if value not in known:
+                raise UsageError(f"{name}={value!r} is not one of {', '.join(known)}")
+        if not 0 <= self.epsilon_low < 1:
+            raise UsageError(f"epsilon_low={self.epsilon_low} must be in [0, 1)")
+        if self.delta is not None and self.delta <= 1 + self.clip_high:
+            raise UsageError(f"delta={self.delta} must be above 1 + epsilon_high = {1 + self.clip_high}")
+        if self.correction_max < self.correction_min:
+            raise UsageError(f"correction_max={self.correction_max} is below correction_min={self.correction_min}")
+
+    @property
+    def clip_high(self) -> float:
+        return self.epsilon_low if self.epsilon_high is None else self.epsilon_high
+
+    @property
+    def sequence_ratio(self) -> bool:
+        """True where a token's ratio is its sequence's geometric mean (GSPO)."""
+        return self.loss_type == "gspo" or self.importance_sampling == "sequence"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What is known of N tokens before the policy is evaluated. All tensors on one device; floats are float32
+    (float64 is kept on a CPU)."""
+
+    ids: Tensor
+    """[N] int64."""
+    advantages: Tensor
+    """[N], or [N / tokens_per_advantage]."""
+    tokens_per_advantage: int = 1
+    mask: Tensor | None = None
+    """[N] bool, True where the token counts."""
+    weight: Tensor | None = None
+    """[N], the token's share of the aggregate; None for `weight_scale` alone."""
+    weight_scale: float = 1.0
+    old_logprobs: Tensor | None = None
+    ref_logprobs: Tensor | None = None
+    correction: Tensor | None = None
+    """[N]: the rollout engine's log-probs for a token-level correction, the weights rho for a sequence-level one."""
+    cu_seqlens: Tensor | None = None
+    """[S + 1], where each sequence starts; None where nothing is asked of sequences."""
+
+    def __getitem__(self, rows: slice | Tensor) -> "Tokens":
+        """The tokens of `rows`, without their sequences."""
+        expanded = self.advantages
+        if self.tokens_per_advantage > 1:
+            expanded = expanded.repeat_interleave(self.tokens_per_advantage, output_size=self.ids.numel())
+        names = ("mask", "weight", "old_logprobs", "ref_logprobs", "correction")
+        taken = {name: value[rows] for name in names if (value := getattr(self, name)) is not None}
+        return replace(self, ids=self.ids[rows], advantages=expanded[rows], tokens_per_advantage=1, cu_seqlens=None, **taken)
+
+    def kernel_args(self, config: LossConfig) -> dict:
+        """The arguments every kernel that ends in `token_loss` takes, by name."""
+        return {
+            "mask_ptr": None if self.mask is None else self.mask.view(torch.uint8),
+            "advantage_ptr": self.advantages,
+            "weight_ptr": self.weight,
+            "old_ptr": self.old_logprobs,
+            "ref_ptr": self.ref_logprobs,
+            "correction_ptr": self.correction,
+            "tokens_per_advantage": self.tokens_per_advantage,
+            "weight_scale": self.weight_scale,
+            "clip_low": 1 - config.epsilon_low,
+            "clip_high": 1 + config.clip_high,
+            "delta": math.inf if config.delta is None else config.delta,
+            "beta": config.beta,
+            "correction_min": config.correction_min,
+            "correction_max": config.correction_max,
+            "entropy_coef": config.entropy_coef,
+            "sapo_pos": config.sapo_temperature_pos,
+            "sapo_neg": config.sapo_temperature_neg,
+            "LOSS": LOSS_TYPES[config.loss_type],
+            "KL": KL_ESTIMATORS[config.kl_estimator],
+            "CORRECTION": CORRECTIONS[config.correction],
+        }
+
+
+def log_ratio(new: Tensor, old: Tensor) -> Tensor:
+    """new - old within +-LOG_RATIO_LIMIT (no gradient beyond), 0 where both are the same infinity."""
+    limit = LOG_RATIO_LIMIT.value
+    # inf - inf stays out of the graph: its gradient would be NaN however it is masked afterwards.
+    both = old.isinf() & (new.detach() == old)
+    return (new.where(~both, 0.0) - old.where(~both, 0.0)).clamp(-limit, limit)
+
+
+def sequence_means(values: Tensor, mask: Tensor | None, cu_seqlens: Tensor) -> Tensor:
+    """[N] values to [N]: each token gets the mean over its sequence's active tokens."""
+    active = torch.ones_like(values) if mask is None else mask.to(values.dtype)
+    values = values if mask is None else values.where(mask, 0.0)
+    sums = torch.segment_reduce(values, "sum", offsets=cu_seqlens, unsafe=True, initial=0.0)
+    counts = torch.segment_reduce(active, "sum", offsets=cu_seqlens, unsafe=True, initial=0.0)
+    means = sums / counts.clamp(min=1)
+    return means.repeat_interleave(cu_seqlens.diff(), output_size=values.numel())
+
+
+def policy_loss_reference(
+    logprobs: Tensor, entropy: Tensor, tokens: Tokens, config: LossConfig
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The aggregate loss and metrics, differentiable in `logprobs` [N] and `entropy` [N]. Plain PyTorch, any dtype."""
+    mask = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.mask is None else tokens.mask
+    logp, entropy = logprobs.where(mask, 0.0), entropy.where(mask, 0.0)
+    old = logp.detach() if tokens.old_logprobs is None else tokens.old_logprobs.where(mask, 0.0)
+    advantage = tokens.advantages
+    if tokens.tokens_per_advantage > 1:
+        advantage = advantage.repeat_interleave(tokens.tokens_per_advantage)
+    log_r = log_ratio(logp, old)
+    if config.sequence_ratio:
+        assert tokens.cu_seqlens is not None, "a sequence ratio needs cu_seqlens"
+        log_r = sequence_means(log_r, mask, tokens.cu_seqlens)
+    ratio = log_r.exp()
+
+    low = high = beyond = torch.zeros_like(mask)
+    if LOSS_TYPES[config.loss_type] == 0:
+        delta = math.inf if config.delta is None else config.delta
+        clipped = ratio.clamp(1 - config.epsilon_low, 1 + config.clip_high)
+        policy = -torch.minimum(ratio.clamp(max=delta) * advantage, clipped * advantage)
+        low = (ratio < 1 - config.epsilon_low) & (advantage < 0)
+        high = (ratio > 1 + config.clip_high) & (advantage > 0)
+        beyond = (ratio > delta) & (advantage < 0)
+    elif config.loss_type == "cispo":
+        policy = -ratio.detach().clamp(max=1 + config.clip_high) * advantage * logp
+        high = ratio > 1 + config.clip_high
+    elif config.loss_type == "sapo":
+        steepness = torch.where(advantage > 0, config.sapo_temperature_pos, config.sapo_temperature_neg)
+        policy = -advantage * 4 / steepness * torch.sigmoid(steepness * (ratio - 1))
+    else:
+        policy = -advantage * logp
+    policy = policy.where(advantage != 0, 0.0)
+
+    rho, cut = correction_weights(old if tokens.old_logprobs is not None else logp.detach(), tokens.correction, config)
+    kl = torch.zeros_like(logp)
+    if tokens.ref_logprobs is not None:
+        d = -log_ratio(logp, tokens.ref_logprobs.where(mask, 0.0))
+        kl = {"k1": -d, "k2": d * d / 2, "k3": d.exp() - d - 1}[config.kl_estimator]
+    weight = mask * (tokens.weight_scale if tokens.weight is None else tokens.weight)
+    per_token = rho * policy + config.beta * kl - config.entropy_coef * entropy
+    loss = (weight * per_token.where(mask, 0.0)).sum()
+
+    count = mask.sum().clamp(min=1)
+    mean = lambda x: x.detach().to(loss.dtype).where(mask, 0.0).sum() / count  # noqa: E731
+    omega = (ratio.detach() * rho).where(mask, 0.0)
+    metrics = {
+        "tokens": mask.sum().to(loss.dtype),
+        "ratio_mean": mean(ratio),
+        "ratio_max": ratio.detach().where(mask, 0.0).amax(),
+        "clip_low": mean(low),
+        "clip_high": mean(high),
+        "clip_delta": mean(beyond),
+        "kl_old": mean(ratio - 1 - log_r),
+        "kl_ref": mean(kl),
+        "entropy": mean(entropy),
+        "correction_mean": mean(rho * torch.ones_like(logp)),
+        "correction_cut": mean(cut),
+        "ess": omega.sum() ** 2 / (count * (omega * omega).sum()).clamp(min=1e-30),
+    }
+    return loss, metrics
+
+
+def correction_weights(old: Tensor, correction: Tensor | None, config: LossConfig) -> tuple[Tensor, Tensor]:
+    """rho [N] and whether it was cut [N], for tokens whose trainer-side log-probs are `old`."""
+    kind = CORRECTIONS[config.correction]
+    if kind == 0 or correction is None:
+        return torch.ones_like(old), torch.zeros_like(old, dtype=torch.bool)
+    if kind == 3:
+        return correction, correction == 0
+    rho = log_ratio(old, correction).exp()
+    return _cut(rho, truncate=kind == 1, config=config)
+
+
+def _cut(rho: Tensor, truncate: bool, config: LossConfig) -> tuple[Tensor, Tensor]:
+    if truncate:
+        return rho.clamp(max=config.correction_max), rho > config.correction_max
+    cut = (rho > config.correction_max) | (rho < config.correction_min)
+    return rho.where(~cut, 0.0), cut
+
+
+def sequence_correction(old: Tensor, rollout: Tensor, tokens: Tokens, config: LossConfig) -> Tensor:
+    """[N] weights rho from the whole sequence's ratio exp(sum(old - rollout)), truncated or masked."""
+    assert tokens.cu_seqlens is not None, "a sequence-level correction needs cu_seqlens"
+    gap = log_ratio(old, rollout)
+    gap = gap if tokens.mask is None else gap.where(tokens.mask, 0.0)
+    total = torch.segment_reduce(gap, "sum", offsets=tokens.cu_seqlens, unsafe=True, initial=0.0)
+    limit = LOG_RATIO_LIMIT.value
+    total = total.clamp(-limit, limit).repeat_interleave(tokens.cu_seqlens.diff(), output_size=gap.numel())
+    return _cut(total.exp(), truncate=config.correction == "sequence_truncate", config=config)[0]
+
+
+@triton.jit
+def _gap(new, old):
+    return tl.minimum(tl.maximum(tl.where(new == old, 0.0, new - old), -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT)
+
+
+@triton.jit
+def token_loss(
+    logp, entropy, old, ref, correction, advantage, weight,
+    clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
+    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, HAS_REF: tl.constexpr,
+):  # fmt: skip
+    """(loss, g, h, ratio, log ratio, clipped low, high, beyond delta, kl, rho, cut) of one token or a block of them.
+
+    The derivative of each case is written out; `policy_loss_reference` is the same text for autograd to differentiate.
+    """
+    log_r = _gap(logp, old)
+    ratio = tl.exp(log_r)
+    slope = tl.where(tl.abs(log_r) < LOG_RATIO_LIMIT, ratio, 0.0)  # d ratio / d logp
+    low = (ratio < clip_low) & (advantage < 0) & (LOSS == 0)
+    high = (ratio > clip_high) & (LOSS <= 1)
+    beyond = (ratio > delta) & (advantage < 0) & (LOSS == 0)
+    if LOSS == 0:
+        high = high & (advantage > 0)
+        clipped = tl.minimum(tl.maximum(ratio, clip_low), clip_high)
+        policy = -tl.minimum(tl.minimum(ratio, delta) * advantage, clipped * advantage)
+        dpolicy = tl.where(low | high | beyond, 0.0, -advantage * slope)
+    elif LOSS == 1:
+        dpolicy = -tl.minimum(ratio, clip_high) * advantage
+        policy = dpolicy * logp
+    elif LOSS == 2:
+        steepness = tl.where(advantage > 0, sapo_pos, sapo_neg)
+        gate = 1 / (1 + tl.exp(-steepness * (ratio - 1)))
+        policy = -advantage * 4 / steepness * gate
+        dpolicy = -advantage * 4 * gate * (1 - gate) * slope
+    else:
+        dpolicy = -advantage
+        policy = dpolicy * logp
+    policy = tl.where(advantage == 0, 0.0, policy)
+
+    rho = ratio * 0 + 1
+    cut = ratio < 0
+    if CORRECTION == 3:
+        rho = correction
+        cut = rho == 0
+    elif CORRECTION > 0:
+        raw = tl.exp(_gap(old, correction))
+        if CORRECTION == 1:
+            cut = raw > correction_max
+            rho = tl.minimum(raw, correction_max)
+        else:
+            cut = (raw > correction_max) | (raw < correction_min)
+            rho = tl.where(cut, 0.0, raw)
+    kl = ratio * 0
+    dkl = ratio * 0
+    if HAS_REF:
+        d = _gap(ref, logp)
+        inside = tl.abs(d) < LOG_RATIO_LIMIT
+        if KL == 1:
+            kl = -d
+            dkl = tl.where(inside, 1.0, 0.0)
+        elif KL == 2:
+            kl = 0.5 * d * d
+            dkl = tl.where(inside, -d, 0.0)
+        else:
+            kl = tl.exp(d) - d - 1
+            dkl = tl.where(inside, 1 - tl.exp(d), 0.0)
+    loss = weight * (rho * policy + beta * kl - entropy_coef * entropy)
+    g = weight * (rho * dpolicy + beta * dkl)
+    return loss, g, -weight * entropy_coef, ratio, log_r, low, high, beyond, kl, rho, cut
