@@ -22,8 +22,8 @@ def sampling(policy, **changes):
     return Sampling(**{**settings, **changes})
 
 
-def sample(policy, batch_size=4, prompts=PROMPTS, **changes):
-    engine = GenerateEngine(policy, batch_size=batch_size)
+def sample(policy, batch_size=4, prompts=PROMPTS, compile=False, **changes):
+    engine = GenerateEngine(policy, batch_size=batch_size, compile=compile)
     return sorted(engine.generate(prompts, sampling(policy, **changes)), key=lambda r: (r.prompt, r.sample))
 
 
@@ -39,9 +39,10 @@ def test_every_prompt_gets_n_rollouts_that_end_where_they_should(policy):
     assert len({tuple(r.token_ids) for r in rollouts}) > 6
 
 
+@pytest.mark.parametrize("compile", [False, True])
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
-def test_logprobs_are_those_of_a_plain_forward(policy, temperature):
-    for r in sample(policy, temperature=temperature):
+def test_logprobs_are_those_of_a_plain_forward(policy, temperature, compile):
+    for r in sample(policy, temperature=temperature, compile=compile):
         prompt = PROMPTS[r.prompt]
         with torch.no_grad():
             logits = policy.model(input_ids=torch.tensor([prompt + r.token_ids])).logits[0].double()

@@ -175,11 +175,9 @@ class Collector:
         replies: list[_Reply] = []
         submitted: list[_Reply] = []
         started = time.perf_counter()
-        sampled = started
 
         def new_pairs() -> Iterator[tuple[Task, str]]:
             """Each source that has no verdict yet, the moment it is sampled. The verifier may run this in a thread."""
-            nonlocal sampled
             seen: set[tuple[str, str]] = set()
             for rollout in rollouts:
                 question = questions[rollout.prompt]
@@ -191,7 +189,6 @@ class Collector:
                 if rollout.finish != "error" and not reply.repeated and key not in self.known:
                     submitted.append(reply)
                     yield question.task, text
-            sampled = time.perf_counter()
 
         def judged(reply: _Reply, verdict: Verdict) -> Attempt:
             q = reply.question
@@ -225,8 +222,9 @@ class Collector:
             elif id(reply) not in done:
                 yield judged(reply, fresh.get(reply.key) or self.known[reply.key])
         self.known.update((key, verdict) for key, verdict in fresh.items() if verdict.status not in UNKNOWN)
-        seconds["generate"] += sampled - started
-        seconds["verify"] += time.perf_counter() - sampled
+        sampling_s = max((reply.rollout.ended_s for reply in replies), default=0.0)
+        seconds["generate"] += sampling_s
+        seconds["verify"] += max(0.0, time.perf_counter() - started - sampling_s)
 
     def _text(self, rollout: Rollout) -> str:
         ids = rollout.token_ids[:-1] if rollout.finish == "stop" else rollout.token_ids

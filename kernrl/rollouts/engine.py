@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from torch import Tensor
@@ -48,6 +48,8 @@ class Rollout:
     """`stop`: ended with a stop token. `length`: cut at `max_tokens` or the context. `error`: nothing was sampled."""
     version: int
     """Of the weights it was sampled with."""
+    ended_s: float = field(default=0.0, compare=False)
+    """When it ended, in seconds since the call."""
 
 
 class RolloutEngine(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -18,10 +19,13 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from kernrl.kernels import token_logprobs
 from kernrl.policy.load import Policy
-from kernrl.rollouts.engine import NamedTensors, Rollout, Sampling
+from kernrl.rollouts.engine import Finish, NamedTensors, Rollout, Sampling
 
 CHECK_EVERY = 8
 """Decoding steps between looks at which rows have ended: a look waits for the GPU."""
+
+PROMPT_STEP = 128
+"""Under `compile`, prompts are padded to a multiple of this."""
 
 
 class GenerateEngine:
@@ -35,14 +39,16 @@ class GenerateEngine:
         batch_size: rows decoded at once.
         dtype: sample from a copy of the weights in this dtype, refreshed by `sync`; None samples from the policy's own,
             which change under it and need no sync.
+        compile: decode with a cache of fixed size, so that transformers compiles the step on a GPU. The first calls are
+            slow, and prompts are padded to multiples of `PROMPT_STEP` so that few shapes are compiled.
     """
 
-    def __init__(self, policy: Policy, *, batch_size: int = 256, dtype: torch.dtype | None = None):
+    def __init__(self, policy: Policy, *, batch_size: int = 256, dtype: torch.dtype | None = None, compile: bool = False):
         self._trained: Any = policy.model
         self._model: Any = self._trained
         if dtype is not None and dtype != policy.head_weight.dtype:
             self._model = copy.deepcopy(self._trained).to(dtype).requires_grad_(False)
-        self._batch_size = batch_size
+        self._batch_size, self._compile = batch_size, compile
         self._pad_id: Any = policy.tokenizer.pad_token_id
         self._context: int = policy.model.config.max_position_embeddings
         self._version = 0
@@ -77,24 +83,28 @@ class GenerateEngine:
     def _decode_all(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, emit: Callable[[Rollout], None], cancelled: Event
     ) -> None:
+        started = time.perf_counter()
         order = sorted(range(len(prompts)), key=lambda p: (len(prompts[p]), p))
         rows = [(p, s) for p in order for s in range(sampling.n)]
         for number, start in enumerate(range(0, len(rows), self._batch_size)):
             if cancelled.is_set():
                 return
-            batch = _Batch(rows[start : start + self._batch_size], sampling, self._version, emit, cancelled)
+            batch = _Batch(rows[start : start + self._batch_size], sampling, self._version, emit, cancelled, started)
             self._decode([prompts[p] for p, _ in batch.rows], batch, number)
 
     def _decode(self, prompts: list[Sequence[int]], batch: _Batch, number: int) -> None:
         sampling, longest = batch.sampling, max(map(len, prompts))
+        if self._compile:
+            longest = min(-(-longest // PROMPT_STEP) * PROMPT_STEP, max(longest, self._context - sampling.max_tokens))
         room = min(sampling.max_tokens, self._context - longest)
         if room < 1:
             return batch.fail()
+        device = self._model.device
+        batch.allocate(room, device)
         ids = torch.full((len(prompts), longest), self._pad_id)
         for row, prompt in enumerate(prompts):
             ids[row, longest - len(prompt) :] = torch.tensor(prompt)
         mask = torch.arange(longest) >= torch.tensor([[longest - len(p)] for p in prompts])
-        device = self._model.device
         settings = GenerationConfig(
             do_sample=True,
             temperature=1.0,  # _Batch divides by it, and so sees what is sampled from
@@ -103,6 +113,7 @@ class GenerateEngine:
             max_new_tokens=room,
             eos_token_id=list(sampling.stop_ids) or None,
             pad_token_id=self._pad_id,
+            cache_implementation="static" if self._compile else None,
         )
         training = self._model.training
         self._model.eval()
@@ -117,7 +128,7 @@ class GenerateEngine:
                     logits_processor=LogitsProcessorList([_Before(batch)]),
                     stopping_criteria=StoppingCriteriaList([_After(batch)]),
                 )
-            batch.finish(output[:, longest:])
+            batch.finish(output.shape[1] - longest)
         finally:
             self._model.train(training)
 
@@ -132,56 +143,65 @@ class _Batch:
     version: int
     emit: Callable[[Rollout], None]
     cancelled: Event
-    scaled: Tensor | None = None
-    """float32 [B, V]: the logits of the step that is being sampled, over the temperature."""
-    tokens: list[Tensor] = field(default_factory=list)
-    logprobs: list[Tensor] = field(default_factory=list)
-    """One [B] tensor a step."""
+    started: float
+    """When the call began, by the performance counter."""
+    steps: int = 0
+    """Tokens sampled so far."""
     handed_out: set[int] = field(default_factory=set)
+    scaled: Tensor = field(init=False)
+    """float32 [B, V]: the logits of the step that is being sampled, over the temperature."""
+    tokens: Tensor = field(init=False)
+    """int64 [T, B]"""
+    logprobs: Tensor = field(init=False)
+    """float32 [T, B]"""
+    stop_ids: Tensor = field(init=False)
+
+    def allocate(self, room: int, device: torch.device) -> None:
+        shape = (room + 1, len(self.rows))  # some releases look for the end late, and decode one step too many
+        self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.logprobs = torch.zeros(shape, device=device)
+        self.stop_ids = torch.tensor(self.sampling.stop_ids, dtype=torch.int64, device=device)
 
     def before(self, logits: Tensor) -> Tensor:
         self.scaled = logits / self.sampling.temperature
         return self.scaled
 
     def after(self, sampled: Tensor) -> bool:
-        assert self.scaled is not None
-        self.tokens.append(sampled)
-        self.logprobs.append(token_logprobs(self.scaled, sampled, temperature=1.0)[0])
-        if len(self.tokens) % CHECK_EVERY == 0:
-            self.hand_out_ended()
+        self.tokens[self.steps] = sampled
+        self.logprobs[self.steps] = token_logprobs(self.scaled, sampled, temperature=1.0)[0]
+        self.steps += 1
+        if self.steps % CHECK_EVERY == 0:
+            ended = torch.isin(self.tokens[self.steps - CHECK_EVERY : self.steps], self.stop_ids).any(dim=0)
+            self.hand_out(ended.nonzero()[:, 0].tolist())
         return self.cancelled.is_set()
 
-    def hand_out_ended(self) -> None:
-        recent = torch.stack(self.tokens[-CHECK_EVERY:])
-        ended = torch.isin(recent, torch.tensor(self.sampling.stop_ids, device=recent.device)).any(dim=0)
-        rows = [row for row in ended.nonzero()[:, 0].tolist() if row not in self.handed_out]
-        if rows:
-            self.hand_out(rows)
+    def finish(self, length: int) -> None:
+        self.steps = min(self.steps, length)
+        if not self.cancelled.is_set():
+            self.hand_out(list(range(len(self.rows))))
 
     def hand_out(self, rows: list[int]) -> None:
-        index = torch.tensor(rows, device=self.tokens[0].device)
-        tokens = torch.stack([step[index] for step in self.tokens]).T.tolist()
-        logprobs = torch.stack([step[index] for step in self.logprobs]).T.tolist()
+        """Emit those of `rows` that were not emitted before."""
+        rows = [row for row in rows if row not in self.handed_out]
+        if not rows:
+            return
+        tokens = self.tokens[: self.steps, rows].T.tolist()
+        logprobs = self.logprobs[: self.steps, rows].T.tolist()
         exact = self.sampling.top_p == 1.0 and self.sampling.top_k == 0
         for row, ids, values in zip(rows, tokens, logprobs, strict=True):
             length = next((n for n, token in enumerate(ids, start=1) if token in self.sampling.stop_ids), None)
             finish = "stop" if length else "length"
-            prompt, sample = self.rows[row]
             self.handed_out.add(row)
-            self.emit(Rollout(prompt, sample, ids[:length], values[:length] if exact else None, finish, self.version))
-
-    def finish(self, generated: Tensor) -> None:
-        if self.cancelled.is_set():
-            return
-        # some releases look for the end a step late and decode one step too many
-        del self.tokens[generated.shape[1] :], self.logprobs[generated.shape[1] :]
-        rest = [row for row in range(len(self.rows)) if row not in self.handed_out]
-        if rest:
-            self.hand_out(rest)
+            self.end(row, ids[:length], values[:length] if exact else None, finish)
 
     def fail(self) -> None:
-        for prompt, sample in self.rows:
-            self.emit(Rollout(prompt, sample, [], None, "error", self.version))
+        for row in range(len(self.rows)):
+            self.end(row, [], None, "error")
+
+    def end(self, row: int, ids: list[int], logprobs: list[float] | None, finish: Finish) -> None:
+        prompt, sample = self.rows[row]
+        ended_s = time.perf_counter() - self.started
+        self.emit(Rollout(prompt, sample, ids, logprobs, finish, self.version, ended_s))
 
 
 class _Before(LogitsProcessor):

@@ -85,7 +85,7 @@ def workbench(config: ImproveConfig, turns: int = 1) -> Iterator[Bench]:
 
     # decoding reads every weight for every token: half the bytes, where the trained weights are float32
     dtype = torch.bfloat16 if on_gpu and not config.lora else None
-    engine = GenerateEngine(policy, batch_size=config.sampling_batch, dtype=dtype)
+    engine = GenerateEngine(policy, batch_size=config.sampling_batch, dtype=dtype, compile=config.sampling_compile)
     with closing(engine), open_verifier(config) as verifier:
         collector = Collector(
             engine,

@@ -20,7 +20,7 @@ from kernrl.algorithms.curriculum import TaskOrder
 from kernrl.algorithms.returns import advantages_of_groups, discounted_returns, is_constant, mismatch_kl
 from kernrl.config import ReinforceConfig
 from kernrl.console import Result
-from kernrl.kernels import linear_grpo_loss, token_logprobs
+from kernrl.kernels import check_ids, linear_grpo_loss, token_logprobs
 from kernrl.policy.attention import packed_kwargs
 from kernrl.policy.checkpoint import commit_checkpoint, read_json, write_json
 from kernrl.policy.load import Policy, load_policy
@@ -175,6 +175,7 @@ class Learner:
             totals["grad_norm"] += torch.nn.utils.clip_grad_norm_(self.trainable, config.max_grad_norm) / len(chunks)
             self.optimizer.step()
             self.optimizer.zero_grad()
+        check_ids()
         return {name: value.item() for name, value in totals.items()}
 
     def finish_step(self, step: int, length: float, seconds: float) -> None:
