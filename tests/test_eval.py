@@ -18,7 +18,7 @@ from kernrl.stages.evaluate import Limit, below, parse_limit
 from kernrl.tasks.rows import write_tasks
 from kernrl.verifier.verdict import Stage, Status, Verdict
 
-FAST, SLOW, WRONG = ("class ModelNew:\n    kind = {!r}\n".format(kind) for kind in ("fast", "slow", "wrong"))
+FAST, SLOW, WRONG = (f"class ModelNew:\n    kind = {kind!r}\n" for kind in ("fast", "slow", "wrong"))
 
 
 def judge(text: str) -> Verdict:

@@ -139,7 +139,7 @@ def highlighted(source: str) -> Markup:
 
 def source_styles() -> Markup:
     """CSS of the highlighting: light, and dark where the reader prefers it."""
-    light, dark = (HtmlFormatter(style=name).get_style_defs("pre.source") for name in ("friendly", "github-dark"))
+    light, dark = (HtmlFormatter(style=name).get_style_defs("pre.source") for name in ("xcode", "one-dark"))
     return Markup(f"{_rules(light)}\n@media (prefers-color-scheme: dark) {{\n{_rules(dark)}\n}}")
 
 
