@@ -27,6 +27,8 @@ VARIED = 4e-3
 """Least spread of the result, relative to its RMS."""
 STEADY = 100.0
 """Largest ratio of mean to spread of a normalised set, in any regime."""
+STEADY_CONSTANT = 4.0
+"""The same for a set of equal numbers, of which eager PyTorch may have the mean exactly."""
 LOUD = 3.0
 """Parameters are drawn for hundreds of channels but simulated for eight: what the largest of them do is tried this way."""
 
@@ -100,7 +102,8 @@ def _is_steady(body: str, x: Array, axis: int | tuple[int, ...]) -> bool:
     if body != "norm":
         return True
     mean, var = x.mean(axis=axis), x.var(axis=axis)
-    return bool((np.abs(mean) < STEADY * np.sqrt(var + 1e-5)).all())
+    limit = np.where(var > 1e-10 * mean**2, STEADY, STEADY_CONSTANT)
+    return bool((np.abs(mean) <= limit * np.sqrt(var + 1e-5)).all())
 
 
 def _run(program: Program, x: Array, *, drop: int = -1, loud: float = 1.0, shake: float = 0.0) -> Array:

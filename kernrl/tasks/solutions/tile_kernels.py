@@ -77,15 +77,19 @@ class Walk:
             squares = self.loop(["acc += tl.where(mask, x * x, 0.0)"])
             return [self.accumulator(), *squares, f"rstd = tl.rsqrt({total} / {n} + 1e-5)"]
         if not welford:
+            # the second pass also sums what rounding left in the mean: long sums of one sign lose digits
             sums = self.loop(["acc += tl.where(mask, x, 0.0)"])
-            squares = self.loop(["x = tl.where(mask, x - mean, 0.0)", "acc += x * x"])
-            rstd = f"rstd = tl.rsqrt({total} / {n} + 1e-5)"
-            return [self.accumulator(), *sums, f"mean = {total} / {n}", self.accumulator(), *squares, rstd]
+            squares = self.loop(["x = tl.where(mask, x - mean, 0.0)", "drift += x", "acc += x * x"])
+            drift = f"drift = {tile.reduce('sum', 'drift')} / {n}"
+            rstd = f"rstd = tl.rsqrt({total} / {n} - drift * drift + 1e-5)"
+            first = [self.accumulator(), *sums, f"mean = {total} / {n}"]
+            return [*first, self.accumulator(), self.accumulator("drift"), *squares, drift, "mean += drift", rstd]
         # Chan, Golub and LeVeque (1979): merge each chunk's mean and squared deviations into the running ones
         merge = [
             f"size = tl.minimum({n} - start, {tile.step})",
             f"chunk_mean = {tile.reduce('sum', 'tl.where(mask, x, 0.0)')} / size",
             "x = tl.where(mask, x - chunk_mean, 0.0)",
+            f"chunk_mean += {tile.reduce('sum', 'x')} / size",
             "delta = chunk_mean - mean",
             "share = size / (start + size)",
             f"m2 += {tile.reduce('sum', 'x * x')} + delta * delta * start * share",
@@ -131,7 +135,9 @@ def walking_kernel(stage: Stage, tile: Tile, name: str, blocks: dict[str, str], 
         passes, last = walk.moments(welford), [walk.normalised(), *affine_line(walk.step, tile.at)]
     else:
         passes = walk.exponentials()
-        last = ["x = tl.exp(x - top) / total" if walk.core.body == "softmax" else "x = x - top - tl.log(total)"]
+        # the select keeps `x - top` from being contracted with a product before it: the largest element is exactly 0
+        share = "x = tl.exp(x - top) / total" if walk.core.body == "softmax" else "x = x - top - tl.log(total)"
+        last = ["x = tl.where(mask, x, -1e38)", share]
     final = walk.loop([*last, *point_lines(walk.after, tile.at), _store(tile, False)], last=True)
     return _finish(stage, tile, name, [*walk.setup, *passes, *final], blocks, options)
 
