@@ -8,6 +8,8 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   eager shows it. TF32 or fp16 inside an fp32 task is 2,000 times over and cannot hide.
 - *typical*: eager's median relative error over the draws of the input set. On one draw eager may be exact by luck
   (an output of one element, a sparse input), and luck is not a standard.
+- *e_eager* counts as at least what two roundings of every input and parameter do to the output in float64: where a task
+  magnifies rounding, one eager run says little of what an equally good program may show.
 - *scale* is the larger of this draw's output RMS and the nominal draw's. Honest code may trade a small absolute error for
   speed, such as tanh(x) as 2·sigmoid(2x) − 1, which is off by u near 0 however small x is. Mistakes that matter (an
   epsilon outside its root) are of the order of the output itself on the small draw, and are seen all the same.
@@ -148,6 +150,17 @@ def excess(figures: list[float], tolerance: Tolerance) -> float:
     if relative:
         ratios.append((relative, tolerance.relative_rms))
     return max(value / bound if bound else math.inf if value else 0.0 for value, bound in ratios)
+
+
+def apart(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    """A 0-dim bool: whether two outputs differ by more than the rounding that judging allows, or in where they are finite."""
+    if not a.is_floating_point():
+        return (a != b).any()
+    x, y = a.double(), b.double()
+    same = (x == y) | (torch.isnan(x) & torch.isnan(y))
+    gap = torch.where(same, 0.0, (x - y).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+    scale = torch.linalg.vector_norm(torch.where(torch.isfinite(x), x, 0.0)) / math.sqrt(max(x.numel(), 1))
+    return (gap > MAX_ROUNDOFFS * UNIT_ROUNDOFF[precision] * scale).any()
 
 
 def first_wrong(output: Tensor, truth: Tensor) -> dict[str, Any]:

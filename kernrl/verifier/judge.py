@@ -88,6 +88,11 @@ class Judge:
                     records[i] |= {"eager_rms": level.rms, "tolerance_rms": bound.rms, "tolerance_max": bound.max}
         return records
 
+    def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
+        """Make the answers to a schedule, where they are not known yet."""
+        for draw in draws:
+            self._answers(task, precision, draws, draw)
+
     def _answers(self, task: Task, precision: str, draws: Sequence[Draw], draw: Draw) -> tuple[_Settled, int]:
         """The settled answers of a draw's input set, and the draw's row in them."""
         of_set = [d for d in draws if d.input_set == draw.input_set]
@@ -150,6 +155,13 @@ class JudgeServer:
         """Open the replay process's outbox."""
         self._outbox = outbox.open()
         return True
+
+    def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
+        """`Judge.prepare`: asked for while replay is at work."""
+        try:
+            self._judge.prepare(task, precision, draws)
+        except torch.OutOfMemoryError:
+            self._judge.forget()
 
     def compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[Shown]]

@@ -92,16 +92,33 @@ class Lane:
         if attached != self._attached:
             self._ask_judge("attach", outbox)
             self._attached = (self.replay.starts, self.judge.starts, outbox.version)
-        decoys: list[str] = []
-        for phase in (cheap, full):
-            if phase:
-                where = None if decoys or phase is not (cheap or full) else job.draws[phase[0]].input_set
-                with outcome.clock("replay"):
-                    replayed = self._ask_replay("check", phase, where, timeout_s=self._timeout_s)
-                self._judged(job, replayed, outcome)
-                decoys += replayed.decoys
+        # the judge makes its answers while replay works
+        with self._preparing(job):
+            replayed = self._replayed(cheap or full, job, outcome, decoys=True)
+        self._judged(job, replayed, outcome)
+        decoys = replayed.decoys
+        if cheap and full:
+            self._judged(job, self._replayed(full, job, outcome), outcome)
         if decoys:
             raise _Rejected(Status.DECOY, decoy_reason(decoys[0]))
+
+    @contextlib.contextmanager
+    def _preparing(self, job: Job) -> Iterator[None]:
+        """Within, the judge makes the answers; on leaving, they are there."""
+        try:
+            self.judge.send("prepare", job.task, job.precision, job.draws)
+            try:
+                yield
+            finally:
+                self.judge.receive(TRUSTED_TIMEOUT_S)
+        except (TimedOut, Died, Failed) as error:
+            self.judge.kill()
+            raise InfrastructureError(f"the judge process failed: {error}") from None
+
+    def _replayed(self, phase: Sequence[int], job: Job, outcome: Outcome, *, decoys: bool = False) -> Replayed:
+        where = job.draws[phase[0]].input_set if decoys else None
+        with outcome.clock("replay"):
+            return self._ask_replay("check", phase, where, timeout_s=self._timeout_s)
 
     def _judged(self, job: Job, replayed: Replayed, outcome: Outcome) -> None:
         """Send outputs to the judge; raise when anything is wrong with them."""

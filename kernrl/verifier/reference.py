@@ -14,7 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.compare import ErrorLevel, error_level
 from kernrl.verifier.inputs import TaskInputs, bind, flatten, rebuild
-from kernrl.verifier.precision import policy_flags
+from kernrl.verifier.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, policy_flags
+
+STIR_ROUNDOFFS = 2.0
+"""Roundings of each input that eager's error counts for at least."""
 
 _UNFOLD_BYTES = 2 << 30
 """Largest unfolded block of a float64 convolution; the batch is cut to fit."""
@@ -124,6 +127,14 @@ class Exact(TorchDispatchMode):
         return y if bias is None else y + bias.reshape(-1, *[1] * dims)
 
 
+def _stirred(x: Tensor, share: float) -> Tensor:
+    """float64 of a floating tensor, each element off by `share` times a standard normal; other tensors as they are."""
+    if not x.is_floating_point():
+        return x
+    wide = x.double()
+    return wide * (1.0 + share * torch.randn_like(wide)) if share else wide
+
+
 @dataclass(slots=True)
 class Answer:
     """What is right on one draw, for every output, and how far eager is from it."""
@@ -143,26 +154,28 @@ class Reference:
         self._wide_state = {k: v.double() if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
         bind(self._wide, self._wide_state)
 
-    def _run_wide(self, *, tf32: bool = False) -> list[Tensor]:
+    def _run_wide(self, *, tf32: bool = False, stir: float = 0.0) -> list[Tensor]:
+        """Outputs in float64; with `stir`, of inputs and state that are each off by that share, at random."""
         for name, tensor in self._wide_state.items():
-            tensor.copy_(self.inputs.state[name])
-        leaves = [
-            leaf.double() if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
-            for leaf in flatten(self.inputs.arguments)
-        ]
+            tensor.copy_(_stirred(self.inputs.state[name], stir))
+        leaves = [_stirred(leaf, stir) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self.inputs.arguments)]
         with torch.no_grad(), default_dtype(torch.float64), Exact(tf32=tf32):
             return [y for y in flatten(self._wide(*rebuild(self.inputs.arguments, leaves))) if isinstance(y, Tensor)]
 
     def answer(self) -> Answer:
         """The answer on the numbers the inputs hold now.
 
-        Under tf32 eager's error is the larger of what it shows and of TF32 operands modelled in every product:
-        libraries may decline TF32 at odd shapes, and a candidate that takes it there is no worse than its policy.
+        Eager's error counts as at least what two roundings of every input and parameter make of the output: where a task
+        magnifies rounding (a variance of two numbers), one eager run says little of what an equally good one may show.
+        Under tf32, TF32 operands are modelled in every product besides: libraries may decline TF32 at odd shapes, and a
+        candidate that takes it there is no worse than its policy.
         """
         truth = self._run_wide()
-        outputs = [(y, None) for y in truth]
-        if self.inputs.precision == "tf32":
-            outputs = list(zip(truth, self._run_wide(tf32=True), strict=True))
+        if COMPUTE_DTYPE[self.inputs.precision].itemsize == 4:
+            tf32 = self.inputs.precision == "tf32"
+            outputs = list(zip(truth, self._run_wide(tf32=tf32, stir=STIR_ROUNDOFFS * UNIT_ROUNDOFF["fp32"]), strict=True))
+        else:
+            outputs = [(y, None) for y in truth]
         with torch.no_grad(), policy_flags(self.inputs.precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
         levels = [error_level(y, e, self.inputs.precision, modelled=m) for (y, m), e in zip(outputs, eager, strict=True)]

@@ -15,9 +15,9 @@ import numpy as np
 
 from kernrl.verifier.verdict import Speedup
 
-FIRST_LOOK_BLOCKS, SURE_BLOCKS, MOST_BLOCKS = 2, 5, 15
-CLEARLY_SLOWER = math.log(0.9)
-"""A candidate whose first blocks all fall below this is not looked at longer: its exact loss earns nothing."""
+SLOWER_BLOCKS, FASTER_BLOCKS, SURE_BLOCKS, MOST_BLOCKS = 2, 3, 5, 15
+CLEAR = 0.1
+"""|log ratio| from which a few blocks that agree are enough, where it is five times the noise too."""
 
 NOISE_FLOOR = 0.01
 """The band is never narrower, as |log ratio|: a reward for one per cent would be a reward for luck."""
@@ -49,14 +49,15 @@ def calls_per_block(us: float) -> int:
 
 
 def look(block: Callable[[], Block], noise: NoiseBand) -> list[Block]:
-    """Blocks until the answer is plain: two for the clearly slower, else five, else up to fifteen."""
+    """Blocks until the answer is plain: two for the clearly slower, three for the clearly faster, else five to fifteen."""
     blocks: list[Block] = []
     while len(blocks) < MOST_BLOCKS:
         blocks.append(block())
-        logs = _logs(blocks)
-        if len(blocks) == FIRST_LOOK_BLOCKS and max(logs) < CLEARLY_SLOWER:
+        logs, band = _logs(blocks), noise.at(shorter_us(blocks))
+        clear = max(CLEAR, 5 * band)
+        if (len(blocks) >= SLOWER_BLOCKS and max(logs) < -clear) or (len(blocks) >= FASTER_BLOCKS and min(logs) > clear):
             break
-        if len(blocks) >= SURE_BLOCKS and _decided(interval(logs), noise.at(shorter_us(blocks))):
+        if len(blocks) >= SURE_BLOCKS and _decided(interval(logs), band):
             break
     return blocks
 
@@ -95,7 +96,7 @@ def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
     logs, shortest = _logs(blocks), shorter_us(blocks)
     low, high = interval(logs)
     band = noise.at(shortest)
-    if len(blocks) < SURE_BLOCKS:  # a range of two is no interval: widen it by the band
+    if len(blocks) < SURE_BLOCKS:  # a range of a few is no interval: widen it by the band
         low, high = low - band, high + band
     outside = low > band or high < -band
     slower_of_both = max(float(np.median([b for b, _ in blocks])), float(np.median([c for _, c in blocks])))
