@@ -21,8 +21,9 @@ BEST = "best"
 
 def run(config: SamplesConfig) -> Result:
     """List a run's candidates, the best first, or show one of them whole."""
-    if config.status and config.status not in list(Status):
-        raise UsageError(f"--status: there is no {config.status!r}: {did_you_mean(config.status, list(Status))}")
+    statuses = [str(status) for status in Status]
+    if config.status and config.status not in statuses:
+        raise UsageError(f"--status: there is no {config.status!r}: {did_you_mean(config.status, statuses)}")
     rows = read_samples(config)
     if not config.show:
         return Result(rows[: config.limit], listing(rows, config.limit))
