@@ -16,11 +16,14 @@ import resource
 import struct
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 NOBODY = 65534
+SCRATCH = "/scratch"
+"""The one writable folder of a private root."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -83,14 +86,15 @@ def enter_namespaces(require: bool) -> dict[str, bool]:
 
 
 def enter_private_root(read_only: Sequence[str], devices: Sequence[str], hidden: Sequence[str] = ()) -> None:
-    """Replace the file system by an empty one that holds only `read_only` (bound at their own paths), `devices` and /tmp.
+    """Replace the file system by an empty one: `read_only` and `devices`, bound at their own paths, and SCRATCH.
 
     Directories of `hidden` that lie inside a bound one are empty there.
     """
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
-    _mount("tmpfs", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,mode=0755")
-    root = Path("/tmp")
-    old = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    # built over a folder that covers none of what is to be bound
+    places = [p for p in ("/tmp", "/mnt", "/srv", "/media", "/opt", "/run") if Path(p).is_dir()]
+    root = Path(next(p for p in places if not any(q.startswith(p + "/") for q in read_only)))
+    _mount("tmpfs", str(root), "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,mode=0755")
     for path in [*read_only, *devices]:
         target = root / path.lstrip("/")
         if Path(path).is_dir():
@@ -98,9 +102,7 @@ def enter_private_root(read_only: Sequence[str], devices: Sequence[str], hidden:
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.touch()
-        # sources are named from the old root: /tmp itself is covered by now
-        source = f"/proc/self/fd/{old}/{path.lstrip('/')}"
-        _mount(source, str(target), None, _MS_BIND | _MS_REC)
+        _mount(path, str(target), None, _MS_BIND | _MS_REC)
         if path not in devices:
             # what the host already forbids on this mount stays forbidden, or the kernel refuses the change
             kept = os.statvfs(target).f_flag & (_MS_NOSUID | _MS_NODEV | 8 | 1024 | 2048 | 4096)
@@ -110,11 +112,10 @@ def enter_private_root(read_only: Sequence[str], devices: Sequence[str], hidden:
         target = root / path.lstrip("/")
         if target.is_dir():
             _mount("tmpfs", str(target), "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "size=4k,mode=0555")
-    (root / "tmp").mkdir()
+    (root / SCRATCH.lstrip("/")).mkdir()
     (root / ".old").mkdir()
-    os.close(old)
     number = {"x86_64": 155, "aarch64": 41}[platform.machine()]
-    _check(_libc.syscall(number, os.fsencode("/tmp"), os.fsencode("/tmp/.old")), "pivot_root")
+    _check(_libc.syscall(number, os.fsencode(root), os.fsencode(root / ".old")), "pivot_root")
     os.chdir("/")
     _check(_libc.umount2(b"/.old", 2), "umount")
     os.rmdir("/.old")
@@ -136,7 +137,7 @@ class PidNamespaces:
 # --- once a child ------------------------------------------------------------------------------------------------
 
 
-def confine(walls: Walls, *, private_mounts: bool, base_bytes: int, tmp: str = "/tmp") -> None:
+def confine(walls: Walls, *, private_mounts: bool, base_bytes: int, tmp: str) -> None:
     """Put up every wall around this process, for good. `base_bytes` is the address space it began with."""
     steps: list[Callable[[], object]] = [
         lambda: _private_tmp(tmp) if private_mounts else None,
@@ -308,11 +309,12 @@ def _probe() -> dict[str, tuple[bool, str]]:
 
     if entered["mount"]:
         attempt("private root", lambda: enter_private_root(("/usr",), ("/dev/null",)), "only libraries are mounted")
-        attempt("private tmp", lambda: _private_tmp("/tmp"), "64 MiB in memory")
-    attempt("unprivileged user", lambda: _drop_user("/tmp"), f"uid {NOBODY}" if root else "all capabilities dropped")
+        attempt("private scratch", lambda: _private_tmp(SCRATCH), "64 MiB in memory")
+    scratch = SCRATCH if Path(SCRATCH).is_dir() else tempfile.mkdtemp(prefix="kernrl-")
+    attempt("unprivileged user", lambda: _drop_user(scratch), f"uid {NOBODY}" if root else "all capabilities dropped")
     attempt("resource limits", lambda: _limit(Walls(), 1 << 40), "CPU, memory, processes, files, file size")
     attempt("no new privileges", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1), "prctl")
-    attempt("landlock", lambda: _landlock(Walls(read_only=("/usr",)), "/tmp"), f"ABI {landlock_abi()}")
+    attempt("landlock", lambda: _landlock(Walls(read_only=("/usr",)), scratch), f"ABI {landlock_abi()}")
     attempt("seccomp", lambda: _seccomp(may_execute=False), f"{len(_DENIED) + len(_DENIED_START)} system calls refused")
     return found
 

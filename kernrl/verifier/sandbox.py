@@ -185,13 +185,9 @@ def _environment() -> dict[str, str]:
     keep = {k: os.environ[k] for k in ("LD_LIBRARY_PATH",) if k in os.environ}
     return keep | {
         "PATH": "/usr/bin:/bin",
-        "HOME": "/tmp",
-        "TMPDIR": "/tmp",
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
         "CUDA_VISIBLE_DEVICES": "",
-        "TRITON_CACHE_DIR": "/tmp/triton",
-        "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
         # one thread a child: the machine's cores are shared among children, not within one
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",

@@ -105,7 +105,7 @@ def describe(error: BaseException) -> tuple[str, str]:
         return "compile_error", f"{text}{detail}"
     if isinstance(error, SyntaxError):
         return "syntax_error", f"{error.msg} at line {error.lineno}."
-    if "meta tensors" in text or "'Meta' backend" in text or "data-dependent" in text:
+    if "meta tensors" in text or "'Meta' backend" in text or (isinstance(error, NotImplementedError) and "meta" in text):
         return "untraceable", f"an operation's result depends on tensor values: {text.splitlines()[0]}{_where(error)}."
     return "trace_error", f"{type(error).__name__}: {text}{_where(error)}."
 

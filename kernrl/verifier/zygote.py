@@ -130,7 +130,7 @@ class Zygote:
         fds.frombytes(ancillary[0][2])
         channel, log, status = fds
         deadline = time.monotonic() + struct.unpack("=d", message)[0]
-        tmp = "/tmp" if self.entered["mount"] else tempfile.mkdtemp(prefix="kernrl-")
+        tmp = isolation.SCRATCH if self.entered["mount"] else tempfile.mkdtemp(prefix="kernrl-")
         if self.namespaces:
             self.namespaces.renew()
         pid = os.fork()
@@ -156,6 +156,7 @@ class Zygote:
             isolation.confine(self.walls, private_mounts=self.entered["mount"], base_bytes=self.base_bytes, tmp=tmp)
             os.chdir(tmp)
             tempfile.tempdir = tmp
+            os.environ.update(HOME=tmp, TMPDIR=tmp, TRITON_CACHE_DIR=f"{tmp}/triton", TORCHINDUCTOR_CACHE_DIR=f"{tmp}/inductor")
             self.handle.handle(Channel(socket.socket(fileno=channel)))
             code = 0
         except BaseException:
@@ -177,7 +178,7 @@ class Zygote:
             with contextlib.suppress(OSError):  # the asker may have gone
                 os.write(status, json.dumps(end).encode())
             os.close(status)
-            if tmp != "/tmp":
+            if tmp != isolation.SCRATCH:
                 shutil.rmtree(tmp, ignore_errors=True)
 
 
