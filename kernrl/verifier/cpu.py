@@ -11,6 +11,7 @@ import torch
 
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import Task
+from kernrl.verifier.compare import apart
 from kernrl.verifier.inputs import Draw, TaskInputs
 from kernrl.verifier.interpret import interpret
 from kernrl.verifier.judge import Judge
@@ -83,7 +84,7 @@ class CpuServer:
             inputs.scale(scale)
             for poison in (0, 0x3C):
                 whole = interpret(plan, sources(inputs), poison=poison)
-                left = [i for i in left if _same(whole, interpret(plan, sources(inputs), poison=poison, skip=i))]
+                left = [i for i in left if _same(whole, interpret(plan, sources(inputs), poison=poison, skip=i), precision)]
                 if not left:
                     return None
         kernel = plan.kernels[plan.nodes[left[0]].variants[0].kernel].function  # pyright: ignore[reportAttributeAccessIssue]
@@ -95,12 +96,11 @@ def sources(inputs: TaskInputs) -> dict[int | str, torch.Tensor]:
     return {**dict(enumerate(inputs.inputs)), **inputs.state}
 
 
-def _same(a: list[torch.Tensor] | Rejection, b: list[torch.Tensor] | Rejection) -> bool:
-    """Bit for bit; a run that fails differs from one that does not."""
+def _same(a: list[torch.Tensor] | Rejection, b: list[torch.Tensor] | Rejection, precision: str) -> bool:
+    """Up to rounding; a run that fails differs from one that does not."""
     if isinstance(a, Rejection) or isinstance(b, Rejection):
         return isinstance(a, Rejection) and isinstance(b, Rejection)
-    bits = [[y.contiguous().reshape(-1).view(torch.uint8) for y in outputs] for outputs in (a, b)]
-    return all(torch.equal(x, y) for x, y in zip(*bits, strict=True))
+    return not any(apart(x, y, precision) for x, y in zip(a, b, strict=True))
 
 
 class CpuReplay:

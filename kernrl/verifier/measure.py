@@ -19,6 +19,7 @@ from torch import Tensor
 from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier import driver, timing
+from kernrl.verifier.compare import apart
 from kernrl.verifier.compile import CompiledKernel
 from kernrl.verifier.inputs import Draw, TaskInputs, flatten
 from kernrl.verifier.judge import Shown
@@ -243,7 +244,7 @@ class ReplayServer:
         runner.choice = [i % runner.variants(node) for node in range(len(runner.choice))]
 
     def _decoys(self, runner: Runner, inputs: TaskInputs, draw: int) -> list[str]:
-        """Names of authored launches whose absence changes no bit of the outputs, whatever their buffers held before.
+        """Names of authored launches whose absence changes nothing in the outputs, whatever their buffers held before.
 
         Asked on the draw and again on 64 times its inputs (a clamp may have nothing to do), each over memory of zeros (a
         skipped launch may have made indices, and 0 is in range) and of another number.
@@ -264,8 +265,10 @@ class ReplayServer:
             runner.prepare(poison)
             with policy_flags(self.job.precision), torch.no_grad():
                 runner.run(skip=skip)
-            shown.append([y.contiguous().clone().reshape(-1).view(torch.uint8) for y in runner.outputs()])
-        changed = [torch.stack([(a != b).any() for a, b in zip(shown[0], one, strict=True)]).any() for one in shown[1:]]
+            shown.append([y.clone() for y in runner.outputs()])
+        # by value, not by bits: a result that is multiplied by zero, or rounded away, can still turn the sign of a zero
+        whole, precision = shown[0], self.job.precision
+        changed = [torch.stack([apart(a, b, precision) for a, b in zip(whole, one, strict=True)]).any() for one in shown[1:]]
         return [i for i, differs in zip(nodes, torch.stack(changed).tolist(), strict=True) if not differs]
 
     # --- timing --------------------------------------------------------------------------------------------------
