@@ -17,7 +17,7 @@ from kernrl.tasks.reference import imports_for, init_arguments
 from kernrl.tasks.solutions.addressing import tile_for
 from kernrl.tasks.solutions.launch import Launch, host_dims
 from kernrl.tasks.solutions.pointwise_kernels import PointGrid, gemm_kernel, point_kernel, window_kernel
-from kernrl.tasks.solutions.stage import Fusion, Stage, fits_whole, partition, reduced_length
+from kernrl.tasks.solutions.stage import WHOLE_LIMIT, Fusion, Stage, fits_whole, partition, reduced_length
 from kernrl.tasks.solutions.tile import helpers_of
 from kernrl.tasks.solutions.tile_kernels import stats_and_apply, walking_kernel, whole_kernel
 from kernrl.tasks.task import Solution
@@ -117,7 +117,7 @@ class Writer:
         walks = style.passes != "whole" and not (style.passes == "stats" and body not in ("norm", "rms"))
         if whole and (len(cores) > 1 or not walks):
             return (self._whole(stage, base, length),)
-        several = style.several_rows and stage.space not in ("batch", "channels")
+        several = style.several_rows and stage.space not in ("batch", "channels") and length <= WHOLE_LIMIT
         tile = tile_for(stage, several)
         blocks, options = self._chunks(stage, several, length)
         if style.passes == "stats" and body in ("norm", "rms"):
@@ -149,8 +149,10 @@ class Writer:
             return {"ROWS": "32", "BLOCK": "32"}, "num_warps=4"
         if several:
             return {"ROWS": "4", "BLOCK": "512"}, "num_warps=4"
-        block = max(256, min(4096 if stage.space == "batch" else 2048, 1 << (length - 1).bit_length()))
-        return {"BLOCK": str(block)}, f"num_warps={8 if block >= 2048 else 4}"
+        # each lane sums by itself, and float32 loses digits over thousands of terms: longer sets get more lanes
+        widest = 8192 if length > 1 << 18 else 4096 if stage.space == "batch" else 2048
+        block = max(256, min(widest, 1 << (length - 1).bit_length()))
+        return {"BLOCK": str(block)}, f"num_warps={16 if block >= 8192 else 8 if block >= 2048 else 4}"
 
 
 def _bias_step(program: Program) -> Step:
