@@ -20,7 +20,7 @@ from kernrl.reports.graph import fusion_chart
 from kernrl.reports.report import comparisons, newest, render_report
 from kernrl.reports.results import compare, summarise
 from kernrl.reports.run_files import Run, Sample, read_row, read_run
-from kernrl.reports.tables import results_view
+from kernrl.reports.tables import comparison_text, results_view
 from kernrl.verifier.verdict import Stage, Status, Verdict
 
 HOSTILE = '</code></pre><script>alert(1)</script><img src=x onerror=alert(2)> & "quotes" {{ 7 * 7 }} <!-- '
@@ -92,6 +92,7 @@ def test_measured_and_modelled_times_are_never_mixed() -> None:
     alone = summarise(samples[1:], resamples=100)
     assert alone["timing"]["kind"] == "modelled"
     assert any("nothing was measured" in note for note in alone["notes"])
+    assert alone["fast_1_significant"]["value"] is None  # nothing that a noise band could be put around
 
 
 def test_speed_within_noise_is_not_significant() -> None:
@@ -108,6 +109,24 @@ def test_comparison_is_over_the_tasks_of_both() -> None:
     assert change["correct"]["value"] == pytest.approx(0.5)
     assert change["speed_ratio_x"]["value"] == pytest.approx(1.5)
     assert compare(before, [sample(wrong("z"))])["tasks"] == 0
+
+
+def test_speeds_of_two_clocks_are_not_compared() -> None:
+    change = compare([sample(correct("a", 1.0))], [sample(correct("a", 9.0, kind="modelled"))])
+    assert change["correct"]["value"] == 0
+    assert "fast_1" not in change
+    assert "not taken by one clock" in comparison_text("before", {"name": "after", **change})
+
+
+def test_modelled_is_said_wherever_a_modelled_speed_is_shown(tmp_path: Path) -> None:
+    rows = [row(correct(t, 2.0, kind="modelled"), family=t) for t in ("a", "b")]
+    write_lines(tmp_path / "samples.jsonl", rows)
+    text = Page(render_report([read_run(tmp_path)])).text
+    for words in (
+        "faster than eager by the model", "faster than eager, modelled", "speed against eager, modelled", "fast_p, modelled",
+        "by family, modelled", "against eager, modelled", "2.00× over eager, modelled", "µs (modelled)",
+    ):  # fmt: skip
+        assert words in text
 
 
 def test_terminal_shows_the_figures(run: Run) -> None:

@@ -49,6 +49,8 @@ class Row:
 
 
 def percent(value: float) -> str:
+    if 0 < value < 0.0005:
+        return "<0.1%"
     return f"{100 * value:.0f}%" if value in (0, 1) or abs(value) >= 0.1 else f"{100 * value:.1f}%"
 
 
@@ -65,7 +67,9 @@ def short(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A duration as a person says it: 0.4 s, 12 s, 3 min, 2.5 h."""
+    """A duration as a person says it: 8.2 ms, 0.4 s, 12 s, 3 min, 2.5 h."""
+    if value < 0.1:
+        return f"{1000 * value:.2g} ms"
     if value < 120:
         return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from kernrl.reports import charts
 from kernrl.reports.charts import Row, Series, percent, short, times
-from kernrl.reports.results import clocks, group, passed, speedup_x
+from kernrl.reports.results import clocks, group, if_modelled, passed, speedup_x
 from kernrl.reports.run_files import Run, Sample, number
 from kernrl.reports.statistics import TaskBootstrap, fast_p
 from kernrl.verifier.verdict import Stage
@@ -48,9 +48,9 @@ CURVES = (
     Curve("Speedup of the correct, geometric mean", ("speed_geomean_x",), times),
     Curve("Loss", ("loss", "validation_loss")),
     Curve("Entropy, nats a token", ("entropy",)),
-    Curve("KL to the reference, nats a token", ("kl",)),
+    Curve("KL to the reference, nats a token", ("kl_ref",)),
     Curve("Mismatch of sampler and trainer, nats a token", ("mismatch_kl",)),
-    Curve("Clipped tokens", ("clip_fraction", "clip_ratio"), percent),
+    Curve("Clipped tokens", ("clip_low", "clip_high"), percent),
     Curve("Reply length, tokens", ("length",)),
     Curve("Replies cut at the limit", ("truncated",), percent),
     Curve("Gradient norm", ("grad_norm",)),
@@ -99,8 +99,8 @@ def _smooth(series: Series, name: str = "", colour: int = 0) -> Series:
     return Series(name, series.x, means, low, high, colour)
 
 
-def fast_p_panel(named: Sequence[tuple[str, Sequence[Sample]]], baselines: Sequence[str]) -> Panel | None:
-    """fast_p over p: one line a set of samples, or one a baseline where there is one set."""
+def fast_p_panel(named: Sequence[tuple[str, Sequence[Sample]]], baselines: Sequence[str], mark: str = "") -> Panel | None:
+    """fast_p over p: one line a set of samples, or one a baseline where there is one set. `mark` goes into the title."""
     lines: list[Series] = []
     pairs = [(n, s, b) for n, s in named for b in (baselines if len(named) == 1 else baselines[:1])]
     for colour, (name, samples, baseline) in enumerate(pairs):
@@ -111,7 +111,7 @@ def fast_p_panel(named: Sequence[tuple[str, Sequence[Sample]]], baselines: Seque
     against = f", against {baselines[0]}" if len(named) > 1 else ""
     note = "Read it at any p: the share of all candidates that are correct and more than p times as fast as the baseline."
     chart = charts.fast_p_chart(lines, label="fast_p over p")
-    return Panel(f"fast_p{against}", chart, tuple((s.name, s.colour) for s in lines), note)
+    return Panel(f"fast_p{against}{mark}", chart, tuple((s.name, s.colour) for s in lines), note)
 
 
 def _fast_p_series(name: str, samples: Sequence[Sample], baseline: str, colour: int) -> Series:
@@ -146,7 +146,7 @@ def funnel_panel(results: Mapping[str, Any], samples: Sequence[Sample]) -> Panel
         rows.append(Row(f"{PAST_STAGE[stage]}: {len(left)}", figure["value"], figure["low"], figure["high"], note))
         before = left
     if faster := results.get("fast_1"):
-        against = f"faster than {results['baseline']}"
+        against = f"faster than {results['baseline']}{if_modelled(results)}"
         rows.append(Row(against, faster["value"], faster["low"], faster["high"], colour=2))
     note = f"Of {len(judged)} candidates. At the right of each name: what stopped candidates at that stage."
     return Panel("Where candidates stop", charts.share_rows(rows, label="share of candidates past each stage"), note=note)
@@ -174,7 +174,7 @@ def breakdown_panels(results: Mapping[str, Any]) -> list[Panel]:
         panels.append(Panel(title, charts.share_rows(correct, label=title)))
         speeds = [Row(names[n], **r["geomean_x"]) for n, r in rows.items() if (r.get("geomean_x") or {}).get("value")]
         if speeds:
-            title = f"Speedup of the correct over {results['baseline']}, by {word}"
+            title = f"Speedup of the correct over {results['baseline']}, by {word}{if_modelled(results)}"
             panels.append(Panel(title, charts.speed_rows(speeds, label=title), note="Geometric means; the line is at 1×."))
     return panels
 

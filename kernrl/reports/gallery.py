@@ -106,14 +106,14 @@ def _speed_facts(sample: Sample) -> tuple[str, ...]:
     timing = sample.verdict.timing
     if timing is None:
         return ()
+    measured = timing.kind == "measured"
     facts = []
     for name, speedup in timing.speedups_x.items():
-        figure = {"value": speedup.value, "low": speedup.low, "high": speedup.high}
-        noise = "" if speedup.significant else ", within noise"
-        facts.append(f"{figure_text(figure, as_times=True)} over {name}{noise}")
-    clock = "" if timing.kind == "measured" else f" ({timing.kind})"
+        figure = {"value": speedup.value, "low": speedup.low, "high": speedup.high} if measured else {"value": speedup.value}
+        remark = f", {timing.kind}" if not measured else "" if speedup.significant else ", within noise"
+        facts.append(f"{figure_text(figure, as_times=True)} over {name}{remark}")
     took = ", ".join(f"{name} {us:.1f} µs" for name, us in timing.baseline_us.items())
-    return (*facts, f"{timing.candidate_us:.1f} µs against {took}{clock}")
+    return (*facts, f"{timing.candidate_us:.1f} µs against {took}{'' if measured else f' ({timing.kind})'}")
 
 
 def _exhibit(run: Run, sample: Sample, facts: tuple[str, ...]) -> Exhibit:
@@ -139,7 +139,7 @@ def highlighted(source: str) -> Markup:
 
 def source_styles() -> Markup:
     """CSS of the highlighting: light, and dark where the reader prefers it."""
-    light, dark = (HtmlFormatter(style=name).get_style_defs("pre.source") for name in ("xcode", "one-dark"))
+    light, dark = (HtmlFormatter(style=name).get_style_defs("pre.source") for name in ("xcode", "monokai"))
     return Markup(f"{_rules(light)}\n@media (prefers-color-scheme: dark) {{\n{_rules(dark)}\n}}")
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from kernrl.reports.charts import WIDTH, percent
 
-BOX, GAP, HEAD = 24, 12, 20
+BOX, TALL, GAP, HEAD = 24, 36, 12, 20
 COLUMN = 160
 """Width of a column; what is left between the two holds the arrow."""
 MOST_NODES = 12
@@ -42,7 +42,7 @@ def fusion_chart(composition: Sequence[str], plan: Mapping[str, Any]) -> Markup:
     if len(nodes) > MOST_NODES:
         right.append((f"{len(nodes) - MOST_NODES} more", "", "plain"))
     left = [(op, "", "plain") for op in composition[:MOST_NODES]]
-    height = HEAD + max(len(left), len(right)) * (BOX + GAP)
+    height = HEAD + max(len(left) * (BOX + GAP), len(right) * (TALL + GAP))
     parts = [_column(right, WIDTH - COLUMN - 1, height, f"the candidate: {_count(len(nodes), 'step')}")]
     if left:
         parts.append(_column(left, 1, height, f"the task: {_count(len(composition), 'op')}"))
@@ -68,7 +68,7 @@ def _column(boxes: Sequence[tuple[str, str, str]], left: float, height: float, t
         top, tall = HEAD + index * pitch, pitch - GAP
         box = '<rect class="node {}" x="{}" y="{:.1f}" width="{}" height="{:.1f}" rx="5"/>'
         parts.append(Markup(box).format(style, left, top, COLUMN, tall))
-        room_for_two = tall >= 2 * BOX - 12 and small
+        room_for_two = tall >= TALL and small
         middle = top + tall / 2 + (-2 if room_for_two else 4)
         words = '<text x="{}" y="{:.1f}" text-anchor="middle">{}<title>{}: {}</title></text>'
         parts.append(Markup(words).format(left + COLUMN / 2, middle, _fit(name), name, small))

@@ -20,7 +20,7 @@ from kernrl.reports import figures, gallery
 from kernrl.reports.charts import percent, seconds, times
 from kernrl.reports.figures import Panel
 from kernrl.reports.gallery import Cheat, Exhibit
-from kernrl.reports.results import THRESHOLDS_X, compare, summarise
+from kernrl.reports.results import THRESHOLDS_X, compare, if_modelled, summarise
 from kernrl.reports.run_files import Run, Sample, number
 from kernrl.reports.tables import comparison_text, conditions, figure_text
 
@@ -102,6 +102,7 @@ def render_report(runs: Sequence[Run], *, title: str | None = None, gpu_hour_pri
         tiles_of=_tiles,
         conditions=conditions,
         figure_text=figure_text,
+        if_modelled=if_modelled,
     )  # fmt: skip
 
 
@@ -138,15 +139,17 @@ def _lead(run: Run, results: dict[str, Any], scope: str) -> str:
     if not results["baseline"]:
         return f"{said}. None was timed."
     faster, speed = results["fast_1"]["value"], results["geomean_x"]["value"]
-    said = f"{said} and {percent(faster)} are also faster than {results['baseline']}."
+    by_model = if_modelled(results, " by the model")
+    said = f"{said} and {percent(faster)} are also faster than {results['baseline']}{by_model}."
     return said if speed is None else f"{said} The correct ones have {times(speed)} its speed, as a geometric mean."
 
 
 def _tiles(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(name, figure, its interval) of what a reader wants first."""
+    mark = if_modelled(results)
     wanted = [("correct", "correct", percent)]
-    wanted += [("fast_1", f"faster than {n}", percent) for n in results["baselines"]][:2]
-    wanted.append(("geomean_x", f"speed against {results['baseline']}", times))
+    wanted += [("fast_1", f"faster than {n}{mark}", percent) for n in results["baselines"]][:2]
+    wanted.append(("geomean_x", f"speed against {results['baseline']}{mark}", times))
     tiles = []
     for index, (key, name, words) in enumerate(wanted):
         baseline = list(results["baselines"])[index - 1] if key == "fast_1" else None
@@ -171,10 +174,12 @@ def _table_rows(results: dict[str, Any]) -> list[tuple[str, list[str]]]:
 def _fast_p(views: Sequence[RunView]) -> Panel | None:
     """Runs as lines; of one training run, its beginning and its end."""
     baselines = next((list(v.results["baselines"]) for v in views if v.results["baselines"]), [])
+    mark = if_modelled(views[0].results)
     if len(views) == 1 and views[0].scope:
         before, words = oldest(views[0].run.samples)
-        return figures.fast_p_panel([(words, before), (views[0].scope, views[0].samples)], baselines)
-    return figures.fast_p_panel([(v.run.name, v.samples) for v in views], baselines)
+        return figures.fast_p_panel([(words, before), (views[0].scope, views[0].samples)], baselines, mark)
+    named = [(v.run.name + (if_modelled(v.results) if not mark else ""), v.samples) for v in views]
+    return figures.fast_p_panel(named, baselines, mark)
 
 
 def _cost(run: Run, price: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, mode
 from typing import Any
 
@@ -124,7 +124,10 @@ def speed_figures(tasks: TasksSamples, bootstrap: TaskBootstrap, clock: Clock | 
     """`fast_p` for every threshold, `fast_1_significant`, and `geomean_x`, against one baseline."""
     speedups_x = [[speedup_x(s, clock, baseline) for s in task] for task in tasks]
     figures = {f"fast_{p:g}": bootstrap.share([fast_p(task, p) for task in speedups_x]) for p in THRESHOLDS_X}
-    figures["fast_1_significant"] = bootstrap.share([fmean(_faster_for_sure(s, clock, baseline) for s in t) for t in tasks])
+    # a modelled time has no noise to lie outside of
+    beyond_noise = [fmean(_faster_for_sure(s, clock, baseline) for s in task) for task in tasks]
+    is_measured = clock is not None and clock[0] == "measured"
+    figures["fast_1_significant"] = bootstrap.share(beyond_noise) if is_measured else Estimate(None)
     logs = [[math.log(x) for x in task if x is not None and x > 0] for task in speedups_x]
     figures["geomean_x"] = bootstrap.geometric_mean([math.fsum(task) for task in logs], [len(task) for task in logs])
     return figures
@@ -186,23 +189,37 @@ def notes(results: dict[str, Any], other_clocks: list[Clock]) -> list[str]:
     return said
 
 
+def if_modelled(results: Mapping[str, Any], words: str = ", modelled") -> str:
+    """`words` where the speeds of `results` are modelled, else nothing: no modelled figure is shown without them."""
+    return words if (results.get("timing") or {}).get("kind") == "modelled" else ""
+
+
 # --- two runs ----------------------------------------------------------------------------------------------------
 
 
 def compare(before: Iterable[Sample], after: Iterable[Sample], *, seed: int = 0) -> dict[str, Any]:
-    """What changed between two runs, over the tasks of both: shares as differences, speed as a ratio on tasks both solve."""
+    """What changed between two runs, over the tasks of both: shares as differences, speed as a ratio on tasks both solve.
+
+    Speeds are compared only where both runs were timed by the same clock.
+    """
     old, new = ({t[0].task: t for t in group(s for s in side if s.judged)} for side in (before, after))
-    common = [task_id for task_id in old if task_id in new]
+    common = [task for task in old if task in new]
     changes: dict[str, Any] = {"tasks": len(common), "solved_by_both": 0}
     if not common:
         return changes
     bootstrap = TaskBootstrap(len(common), seed=seed)
-    clock, _ = clocks(s for task_id in common for s in (*old[task_id], *new[task_id]))
-    sides = [[[speedup_x(s, clock, "eager") for s in side[task_id]] for task_id in common] for side in (old, new)]
-    for name, p in (("correct", 0), ("fast_1", 1)):
-        shares = [[fast_p(task, p) for task in side] for side in sides]
-        changes[name] = bootstrap.difference(*shares).to_json()
-    logs = [[[math.log(x) for x in task if x is not None and x > 0] for task in side] for side in sides]
+    sides = [[side[task] for task in common] for side in (old, new)]
+    clock, other = (clocks(s for task in side for s in task)[0] for side in sides)
+    speeds = [[[speedup_x(s, clock, "eager") for s in task] for task in side] for side in sides]
+
+    def difference(p: float) -> dict[str, float | None]:
+        return bootstrap.difference(*([fast_p(task, p) for task in side] for side in speeds)).to_json()
+
+    changes["correct"] = difference(0)
+    if clock is None or clock != other:
+        return changes
+    changes["fast_1"] = difference(1)
+    logs = [[[math.log(x) for x in task if x is not None and x > 0] for task in side] for side in speeds]
     both = [(fmean(a), fmean(b)) for a, b in zip(*logs, strict=True) if a and b]
     changes["solved_by_both"] = len(both)
     if both:

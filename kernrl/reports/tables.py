@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernrl.reports.charts import percent, times
-from kernrl.reports.results import THRESHOLDS_X
+from kernrl.reports.results import THRESHOLDS_X, if_modelled
 
 Figure = Mapping[str, float | None]
 """`{value, low, high}`."""
@@ -42,7 +42,7 @@ def results_view(results: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [_main(results)]
     for key, title in (("by_family", "family"), ("by_depth", "depth")):
         if len(results.get(key) or {}) > 1:
-            parts += [Text(), _breakdown(results[key], title)]
+            parts += [Text(), _breakdown(results[key], title, if_modelled(results))]
     level = results.get("interval", {}).get("level", 0.95)
     remark = f"{conditions(results)}. Brackets: {level:.0%} interval over tasks."
     parts += [Text(), Text(remark, style="dim"), *(Text(note, style="yellow") for note in results.get("notes", ()))]
@@ -51,7 +51,8 @@ def results_view(results: Mapping[str, Any]) -> RenderableType:
 
 def _main(results: Mapping[str, Any]) -> Table:
     baselines = results.get("baselines") or {}
-    table = Table("figure", *(f"against {name}" for name in baselines or ("",)), box=None, pad_edge=False)
+    heads = [f"against {name}{if_modelled(results)}" for name in baselines] or [""]
+    table = Table("figure", *heads, box=None, pad_edge=False)
     for key in ("compiled", "correct", *(k for k in results if k.startswith("pass@") and k != "pass@1")):
         table.add_row(key, figure_text(results[key]))
     for key in (*(f"fast_{p:g}" for p in THRESHOLDS_X[1:]), "fast_1_significant"):
@@ -62,8 +63,8 @@ def _main(results: Mapping[str, Any]) -> Table:
     return table
 
 
-def _breakdown(rows: Mapping[str, Mapping[str, Any]], title: str) -> Table:
-    table = Table(title, "tasks", "correct", "fast_1", "geomean", box=None, pad_edge=False)
+def _breakdown(rows: Mapping[str, Mapping[str, Any]], title: str, mark: str) -> Table:
+    table = Table(title, "tasks", "correct", f"fast_1{mark}", f"geomean{mark}", box=None, pad_edge=False)
     for name, row in rows.items():
         speed = figure_text(row.get("geomean_x"), as_times=True)
         table.add_row(name, str(row["tasks"]), figure_text(row["correct"]), figure_text(row.get("fast_1")), speed)
@@ -77,7 +78,7 @@ def runs_view(
     table = Table("run", "tasks", "samples", "correct", "fast_1", "geomean", box=None, pad_edge=False)
     for name, results in named_results:
         counts = (str(results.get("tasks", 0)), str(results.get("samples", 0)))
-        speed = figure_text(results.get("geomean_x"), as_times=True)
+        speed = figure_text(results.get("geomean_x"), as_times=True) + if_modelled(results)
         table.add_row(name, *counts, figure_text(results.get("correct")), figure_text(results.get("fast_1")), speed)
     lines = [Text(comparison_text(named_results[0][0], c)) for c in comparisons]
     return Group(table, *([Text(), *lines] if lines else []))
@@ -88,7 +89,9 @@ def comparison_text(first: str, comparison: Mapping[str, Any]) -> str:
     name, tasks = comparison["name"], comparison["tasks"]
     if not tasks:
         return f"{first} → {name}: no task in common, so nothing can be compared."
-    said = [f"{key} {_points(comparison[key])}" for key in ("correct", "fast_1")]
+    said = [f"{key} {_points(comparison[key])}" for key in ("correct", "fast_1") if key in comparison]
+    if "fast_1" not in comparison:
+        said.append("speeds are not compared, for they were not taken by one clock")
     if "speed_ratio_x" in comparison:
         ratio = figure_text(comparison["speed_ratio_x"], as_times=True)
         said.append(f"speed {ratio} on the {comparison['solved_by_both']} that both solve")
