@@ -38,6 +38,7 @@ from kernrl.config import (
     SftConfig,
     ShowConfig,
     StatsConfig,
+    VerifyConfig,
 )
 from kernrl.console import Result
 from kernrl.errors import KernrlError
@@ -114,6 +115,14 @@ def tasks_root(context: typer.Context) -> None:
 def doctor(config: DoctorConfig) -> Result:
     """Say what this machine can do, and what to install for the rest."""
     from kernrl.stages.doctor import run
+
+    return run(config)
+
+
+@command(app, VerifyConfig)
+def verify(config: VerifyConfig) -> Result:
+    """Judge a candidate, or a file of them: is it right, is it fast, and is it the candidate's own work?"""
+    from kernrl.stages.verify import run
 
     return run(config)
 

@@ -1,0 +1,152 @@
+"""A verdict for people: the account a terminal shows, and reference and candidate drawn as two columns of nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kernrl.verifier.verdict import Speedup, Stage, Status, Timing, Verdict
+
+COLOURS = {"authored": "#2f855a", "library": "#2b6cb0", "unfused": "#c05621", "fill": "#718096"}
+"""Kind of node → its colour, in the terminal and in the SVG."""
+
+NODE_WIDTH, LEAST_HEIGHT, MOST_HEIGHT, GAP = 300, 26, 220, 8
+
+
+def account(verdict: Verdict) -> RenderableType:
+    """The stages passed with their times, what is wrong and where, both graphs, and the speed."""
+    parts: list[RenderableType] = [_headline(verdict), _stages(verdict)]
+    if verdict.plan.get("nodes"):
+        parts.append(_columns(verdict.plan))
+    if verdict.timing:
+        parts.append(_speed(verdict.timing))
+    return Group(*parts)
+
+
+def _headline(verdict: Verdict) -> Text:
+    good = verdict.status is Status.CORRECT
+    text = Text.assemble(
+        (str(verdict.status), "bold green" if good else "bold red"), f"  {verdict.task_id}, {verdict.precision}"
+    )
+    if verdict.cached:
+        text.append("  (from the cache)", "dim")
+    if verdict.reason:
+        text.append(f"\n{verdict.reason}")
+    return text
+
+
+def _stages(verdict: Verdict) -> Table:
+    """One row a stage, up to the one reached."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    reached = list(Stage).index(verdict.stage)
+    for i, stage in enumerate(Stage):
+        if i > reached:
+            break
+        done = i < reached or verdict.status is Status.CORRECT
+        seconds = verdict.seconds.get(str(stage))
+        table.add_row(
+            Text("✓" if done else "✗", "green" if done else "red"),
+            str(stage),
+            f"{seconds * 1e3:.1f} ms" if seconds else "",
+            _detail(stage, verdict),
+        )
+    return table
+
+
+def _detail(stage: Stage, verdict: Verdict) -> str:
+    if stage is Stage.TRACE and "compile" in verdict.seconds:
+        return f"compiled in {verdict.seconds['compile'] * 1e3:.0f} ms"
+    if stage is Stage.PLAN and verdict.plan:
+        return f"{verdict.plan['launches']} authored launches, {verdict.plan['unfused']} unfused ops"
+    if stage is Stage.CORRECTNESS and verdict.errors:
+        worst = max(record["excess"] for record in verdict.errors)
+        return f"{len(verdict.errors)} inputs, largest error {worst:.2g} × its tolerance"
+    return ""
+
+
+def _speed(timing: Timing) -> Text:
+    """One line a baseline."""
+    lines = []
+    for name, speed in timing.speedups_x.items():
+        times = f"{timing.baseline_us[name]:.1f} → {timing.candidate_us:.1f} µs"
+        lines.append(f"{_speedup(speed, timing)} against {name} ({times}, {timing.kind} on {timing.device})")
+    if timing.unfused_share:
+        lines.append(f"{timing.unfused_share:.0%} of the time is spent outside the authored kernels")
+    return Text("\n".join(lines))
+
+
+def _speedup(speed: Speedup, timing: Timing) -> str:
+    if timing.kind != "measured":
+        return f"{speed.value:.2f}× by the roofline model"
+    sure = "" if speed.significant else ", within the noise"
+    return f"{speed.value:.2f}× [{speed.low:.2f}, {speed.high:.2f}]{sure}"
+
+
+def _columns(plan: Mapping[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False, title_justify="left")
+    for name in ("reference", "bytes", "µs*", "candidate", "bytes", "µs*"):
+        table.add_column(name, justify="left" if name[0] in "rc" else "right")
+    before, after = plan["reference"]["nodes"], plan["nodes"]
+    for i in range(max(len(before), len(after))):
+        table.add_row(*(cell for nodes in (before, after) for cell in _cells(nodes, i)))
+    table.caption = "* by the roofline model"
+    return table
+
+
+def _cells(nodes: Sequence[Mapping[str, Any]], i: int) -> tuple[Text, str, str]:
+    if i >= len(nodes):
+        return Text(), "", ""
+    node = nodes[i]
+    return (
+        Text(node["name"].removeprefix("aten."), COLOURS.get(node["kind"], "")),
+        size(node["bytes_moved"]),
+        f"{node['us']:.1f}",
+    )
+
+
+def size(nbytes: float) -> str:
+    """Bytes with a unit, such as `12.5 MB`."""
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.2f} GB"
+
+
+def svg(verdict: Verdict) -> str:
+    """Reference and candidate as two columns of boxes, as high as their modelled time; '' for a verdict without a plan."""
+    if not verdict.plan.get("nodes"):
+        return ""
+    before, after = verdict.plan["reference"], verdict.plan
+    scale = MOST_HEIGHT / max(node["us"] for side in (before, after) for node in side["nodes"])
+    left, left_height = _column("reference", before, 20, scale)
+    right, right_height = _column("candidate", after, 60 + NODE_WIDTH, scale)
+    width, height = 80 + 2 * NODE_WIDTH, max(left_height, right_height) + 60
+    title = f"{verdict.task_id}: {verdict.status}"
+    if verdict.timing and verdict.timing.speedups_x:
+        title += f", {_speedup(next(iter(verdict.timing.speedups_x.values())), verdict.timing)}"
+    box = f'width="{width}" height="{math.ceil(height)}"'
+    font = 'font-family="sans-serif" font-size="13"'
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {box} {font}>'
+    heading = f'<text x="20" y="24" font-weight="bold">{escape(title)}</text>'
+    return "\n".join([opening, f'<rect {box} fill="white"/>', heading, *left, *right, "</svg>\n"])
+
+
+def _column(name: str, side: Mapping[str, Any], x: int, scale: float) -> tuple[list[str], float]:
+    """SVG elements of one side, and where they end."""
+    total = f"{size(side['bytes_moved'])}, {side['modelled_us']:.1f} µs modelled"
+    shapes, y = [f'<text x="{x}" y="50">{name}: {total}</text>'], 60.0
+    for node in side["nodes"]:
+        height = max(LEAST_HEIGHT, node["us"] * scale)
+        label = f"{node['name'].removeprefix('aten.')}  {size(node['bytes_moved'])}, {node['us']:.1f} µs"
+        colour = COLOURS.get(node["kind"], COLOURS["fill"])
+        shapes.append(f'<rect x="{x}" y="{y:.1f}" width="{NODE_WIDTH}" height="{height:.1f}" rx="4" fill="{colour}"/>')
+        shapes.append(f'<text x="{x + 8}" y="{y + 18:.1f}" fill="white">{escape(label)}</text>')
+        y += height + GAP
+    return shapes, y
