@@ -45,9 +45,8 @@ ABLATIONS: dict[str, Defences] = {
 def main() -> int:
     options = _options()
     kept = tempfile.TemporaryDirectory()  # machine code and the GPU's noise, shared by the ablations
-    config = VerifierConfig(
-        device=options.device, workers=options.workers, cache_dir=Path(kept.name), trace_timeout_s=8, compile_timeout_s=30, gpu_timeout_s=4
-    )  # fmt: skip
+    limits = {"trace_timeout_s": 8, "compile_timeout_s": 30, "gpu_timeout_s": 4}
+    config = VerifierConfig(device=options.device, workers=options.workers, cache_dir=Path(kept.name), **limits)
     where = "gpu" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
     begun = time.monotonic()
     report: dict[str, Any] = {"where": where, "versions": _versions()}
@@ -158,7 +157,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="candidates at once; by default one a core")
     parser.add_argument("--only", default="", help="comma-separated parts of fixture names")
     parser.add_argument(
-        "--ablate", nargs="*", choices=list(ABLATIONS), help="switch off these defences in turn as well, or all"
+        "--ablate", nargs="*", choices=list(ABLATIONS), help="defences to switch off in turn as well; all if none is named"
     )
     return parser.parse_args()
 
