@@ -64,3 +64,41 @@ def test_trl_trains_on_it_for_two_steps(tmp_path):
     assert len(verifier.asked) == 8
     expected = sum(judge(text).timing.speedups_x["eager"].value * 0.1 + 0.7 for _, text in verifier.asked[:4]) / 4
     assert logged[0]["reward"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_taskset_of_verifiers_scores_by_the_verdict(tmp_path, monkeypatch):
+    pytest.importorskip("verifiers.v1")
+    import asyncio
+    from types import SimpleNamespace
+
+    from verifiers.v1.utils.loaders import load_taskset
+
+    from kernrl.integrations import verifiers_env
+    from kernrl.tasks.rows import write_tasks
+
+    tasks = tiny_tasks(2)
+    write_tasks(tmp_path / "tasks.jsonl", tasks)
+    asked = []
+
+    def verify(task, text):
+        asked.append((task.id, task.pytorch_code))
+        return judge(text)
+
+    monkeypatch.setattr(verifiers_env, "HardenedVerifier", lambda config: SimpleNamespace(verify=verify))
+    (tmp_path / "kernels.py").write_text(
+        'from kernrl.integrations.verifiers_env import KernelTaskset\n__all__ = ["KernelTaskset"]\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = verifiers_env.KernelTasksetConfig(id="kernels", source=str(tmp_path / "tasks.jsonl"))
+    first, second = load_taskset(config)
+    assert first.data.id == "task-0"
+    assert "ModelNew" in first.data.prompt
+    assert second.data.row["pytorch_code"] == tasks[1].pytorch_code
+
+    def score(task, text):
+        return asyncio.run(task.verified(SimpleNamespace(last_reply=text)))
+
+    assert score(second, "aaaa") == pytest.approx(1.0)
+    assert asked == [(tasks[1].id, tasks[1].pytorch_code)]
+    with pytest.raises(RuntimeError, match="infra_error"):
+        score(first, "infra")

@@ -1,0 +1,74 @@
+"""The loop in docs/training.md is short, and it runs and learns as it is printed."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
+
+from kernrl.tasks.rows import write_tasks
+from kernrl.verifier import hardened
+
+PAGE = Path(__file__).parents[1] / "docs" / "training.md"
+
+
+def loop() -> str:
+    found = re.search(r"<!-- loop -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found
+    return found[1]
+
+
+def judge(text):
+    share = sum("a" <= c <= "z" for c in text) / max(1, len(text))
+    return verdict_of(text, speedup_x=0.1 + 2.9 * share)
+
+
+def test_it_is_short():
+    assert sum(bool(line.strip()) for line in loop().splitlines()) <= 40
+
+
+def test_it_learns(tmp_path, monkeypatch, capsys):
+    save_tiny_policy(tmp_path / "checkpoints" / "sft" / "model")
+    (tmp_path / "tasks").mkdir()
+    write_tasks(tmp_path / "tasks" / "tasks.jsonl", tiny_tasks(40))
+    verifier = FakeVerifier(judge)
+    monkeypatch.setattr(hardened, "HardenedVerifier", lambda: verifier)
+    monkeypatch.chdir(tmp_path)
+    small = loop().replace("max_tokens=1024", "max_tokens=8").replace("n=8", "n=16").replace("lr=1e-3", "lr=1e-2")
+    before = torch.random.get_rng_state()
+    exec(compile(small, str(PAGE), "exec"), {})
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert len(capsys.readouterr().out.splitlines()) == 10
+
+    def mean(asked):
+        return sum(judge(text).timing.speedups_x["eager"].value for _, text in asked) / len(asked)
+
+    assert mean(verifier.asked[-64:]) > mean(verifier.asked[:64]) + 0.8
+
+
+@pytest.mark.slow
+def test_a_worked_solution_passes_through_the_real_verifier(tmp_path):
+    from test_collect import ScriptedEngine
+    from tiny import tiny_policy
+
+    from kernrl.config import VerifierConfig
+    from kernrl.rollouts.collect import Collector
+    from kernrl.rollouts.engine import Sampling
+    from kernrl.rollouts.reward import reward
+    from kernrl.tasks.generate import generate_tasks
+
+    (task,) = generate_tasks(level=2, count=1, seed=0, split="train", workers=1)
+    right = task.solutions[0].triton_code
+    replies = (right, right.replace("tl.store(", "tl.store(7 + ", 1), "Sorry.", right)
+    tokenizer = tiny_policy().tokenizer
+    engine = ScriptedEngine(tokenizer, lambda prompt, sample, call: replies[sample])
+    with hardened.HardenedVerifier(VerifierConfig(cache=False, device="cpu", workers=1)) as verifier:
+        collector = Collector(engine, tokenizer, verifier, reward, Sampling(4, 1, 1.0), style="nano")
+        found = collector.collect([task], (0, 1))
+    assert [str(a.verdict.status) for a in found.attempts] == ["correct", "crash", "no_code", "correct"]
+    assert [a.reward.value for a in found.attempts if a.reward] == pytest.approx([0.8, 0.0, 0.0, 0.8])
+    # modelled time is no measured speedup
+    assert found.attempts[0].verdict.timing.kind == "modelled"
+    assert [a.repeated for a in found.attempts] == [True, False, False, False]
+    assert found.seconds["trace"] > 0
