@@ -25,7 +25,7 @@ import triton
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import suite  # noqa: E402
+import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from kernrl.config import VerifierConfig  # noqa: E402
 from kernrl.verifier import evaluator as funnel  # noqa: E402
@@ -45,8 +45,14 @@ ABLATIONS: dict[str, Defences] = {
 def main() -> int:
     options = _options()
     kept = tempfile.TemporaryDirectory()  # machine code and the GPU's noise, shared by the ablations
-    limits = {"trace_timeout_s": 8, "compile_timeout_s": 30, "gpu_timeout_s": 4}
-    config = VerifierConfig(device=options.device, workers=options.workers, cache_dir=Path(kept.name), **limits)
+    config = VerifierConfig(
+        device=options.device,
+        workers=options.workers,
+        cache_dir=Path(kept.name),
+        trace_timeout_s=8,
+        compile_timeout_s=30,
+        gpu_timeout_s=4,
+    )
     where = "gpu" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
     begun = time.monotonic()
     report: dict[str, Any] = {"where": where, "versions": _versions()}
