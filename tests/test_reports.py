@@ -218,7 +218,7 @@ def test_page_is_whole_and_needs_nothing(run: Run) -> None:
     assert "width=device-width" in html
     assert "url(" not in html
     assert "@import" not in html
-    for heading in ("Where candidates stop", "fast_p", "Correct, by family", "The best candidates", "Cheats caught"):
+    for heading in ("Where candidates stop", "fast_p", "Correct, by family", "The best candidates", "Cheats and broken rules"):
         assert heading in page.text
     assert page.tags["svg"] >= 7
 

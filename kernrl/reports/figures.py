@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,9 +104,13 @@ def fast_p_panel(named: Sequence[tuple[str, Sequence[Sample]]], baselines: Seque
     """fast_p over p: one line a set of samples, or one a baseline where there is one set. `mark` goes into the title."""
     lines: list[Series] = []
     pairs = [(n, s, b) for n, s in named for b in (baselines if len(named) == 1 else baselines[:1])]
+    fastest = max((up.value for _, s, b in pairs for x in s if x.verdict.correct and (up := x.verdict.speedup(b))), default=1.0)
+    # from 0.25 to the power of two that shows the fastest, but at least to 4 and at most to 16
+    octaves = min(max(math.ceil(math.log2(fastest)), 2), 4)
+    grid = [2 ** (i / 16) for i in range(-32, 16 * octaves + 1)]
     for colour, (name, samples, baseline) in enumerate(pairs):
         if any(s.verdict.timing for s in samples):
-            lines.append(_fast_p_series(f"against {baseline}" if len(named) == 1 else name, samples, baseline, colour))
+            lines.append(_fast_p_series(f"against {baseline}" if len(named) == 1 else name, samples, baseline, grid, colour))
     if not lines:
         return None
     against = f", against {baselines[0]}" if len(named) > 1 else ""
@@ -114,12 +119,11 @@ def fast_p_panel(named: Sequence[tuple[str, Sequence[Sample]]], baselines: Seque
     return Panel(f"fast_p{against}{mark}", chart, tuple((s.name, s.colour) for s in lines), note)
 
 
-def _fast_p_series(name: str, samples: Sequence[Sample], baseline: str, colour: int) -> Series:
+def _fast_p_series(name: str, samples: Sequence[Sample], baseline: str, grid: Sequence[float], colour: int) -> Series:
     judged = [s for s in samples if s.judged]
     clock, _ = clocks(judged)
     tasks = [[speedup_x(s, clock, baseline) for s in task] for task in group(judged)]
     bootstrap = TaskBootstrap(len(tasks), resamples=1000)
-    grid = [2 ** (i / 16) for i in range(-32, 33)]  # 0.25 to 4
     ends = []
     for p in grid:
         shares_T = [fast_p(task, p) for task in tasks]

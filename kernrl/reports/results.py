@@ -19,6 +19,9 @@ THRESHOLDS_X = (0, 0.5, 0.8, 1, 1.2, 1.5, 2)
 
 RESAMPLES, LEVEL = 10_000, 0.95
 
+FEW_TASKS = 10
+"""Fewer tasks than this tell a bootstrap too little of how tasks differ."""
+
 Figures = dict[str, Estimate]
 
 TasksSamples = list[list[Sample]]
@@ -181,6 +184,8 @@ def notes(results: dict[str, Any], other_clocks: list[Clock]) -> list[str]:
         said.append(
             f"{results['untimed']} correct candidates were not timed: they count for fast_0 and for no higher threshold."
         )
+    if 0 < results["tasks"] < FEW_TASKS:
+        said.append(f"With {results['tasks']} tasks the intervals are rough, and rather too narrow than too wide.")
     if other_clocks:
         others = ", ".join(f"{kind} on {device}" for kind, device in other_clocks)
         said.append(f"Times of other clocks ({others}) were left out: only times of one device and kind are compared.")
