@@ -15,3 +15,8 @@ echo "== 20 fusion tasks, with worked Triton solutions"
 
 echo "== one of them"
 "$kernrl" tasks show "$work/tasks#1"
+
+echo "== is its first worked solution right, and how fast is it?"
+first_solution='import json, sys; print(json.load(sys.stdin)["solutions"][0]["triton_code"])'
+"$kernrl" tasks show "$work/tasks#1" --json | "$(dirname "$kernrl")/python" -c "$first_solution" |
+  "$kernrl" verify "$work/tasks#1" -
