@@ -248,6 +248,8 @@ _DENIED = {
     "io_uring_register": 427, "keyctl": 250, "add_key": 248, "request_key": 249, "fanotify_init": 300,
     "reboot": 169, "swapon": 167, "swapoff": 168, "acct": 163, "quotactl": 179, "syslog": 103, "personality": 135,
     "settimeofday": 164, "clock_settime": 227, "adjtimex": 159, "sethostname": 170, "setdomainname": 171,
+    # memory that outlives the process, or that its address-space limit does not count
+    "shmget": 29, "shmat": 30, "semget": 64, "msgget": 68, "mq_open": 240, "memfd_create": 319, "memfd_secret": 447,
     "iopl": 172, "ioperm": 173, "setpriority": 141, "sched_setscheduler": 144, "move_pages": 279, "migrate_pages": 256,
 }  # fmt: skip
 _DENIED_START = {"fork": 57, "vfork": 58, "execve": 59, "execveat": 322}
