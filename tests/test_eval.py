@@ -11,7 +11,9 @@ from synthetic_run import make_eval_run
 from tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
 
 from kernrl import cli
+from kernrl.config import EvalConfig
 from kernrl.errors import UsageError
+from kernrl.reports.figures import wall_seconds
 from kernrl.reports.run_files import read_run
 from kernrl.stages import evaluate
 from kernrl.stages.evaluate import Limit, below, parse_limit
@@ -73,6 +75,7 @@ def test_candidates_on_disk_need_no_model(tmp_path: Path, tasks: Path, candidate
     assert set(figures["correct"]) == {"value", "low", "high"}
     assert figures["seconds"]["verify"] > 0
     assert figures["versions"]["kernrl"]
+    assert wall_seconds(read_run(output)) == figures["seconds"]  # counted once
     assert cli.run(["report", str(output)]) == 0
     assert (output / "report.html").exists()
 
@@ -189,3 +192,17 @@ def test_without_output_runs_are_numbered(tmp_path: Path, tasks: Path, candidate
     for number in (1, 2):
         evaluated("--tasks", tasks, "--from-run", candidates)
         assert (tmp_path / "checkpoints" / f"eval-{number}" / "results.json").exists()
+
+
+def test_baselines_may_be_given_with_commas(tmp_path: Path, tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in (["--baseline", "eager,compile"], ["--baseline", "eager", "--baseline", "compile"]):
+        evaluated("--tasks", tasks, "--model", "x", *flags, "--dry-run", "--json")
+        assert json.loads(capsys.readouterr().out)["baseline"] == ["eager", "compile"]
+    evaluated("--tasks", tasks, "--model", "x", "--baseline", "eager,jit", code=2)
+
+
+def test_baselines_reach_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr("kernrl.verifier.hardened.HardenedVerifier", lambda settings: settings)
+    assert evaluate.open_verifier(EvalConfig(model="x", baseline=("compile",))).baseline == ("compile",)
+    assert evaluate.open_verifier(EvalConfig(model="x")).baseline == ("eager",)

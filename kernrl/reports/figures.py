@@ -186,20 +186,23 @@ def breakdown_panels(results: Mapping[str, Any]) -> list[Panel]:
 # --- time --------------------------------------------------------------------------------------------------------
 
 WALL_PHASES = ("load", "generate", "verify", "update", "evaluate", "save")
-"""Phases that follow each other on the clock. Other keys of `seconds` are work that overlaps with them."""
+"""Phases that follow each other on the clock; `step` is the whole of a step. Other keys of `seconds` are work that overlaps."""
 
 
 def wall_seconds(run: Run) -> dict[str, float]:
-    """Wall time by phase over the whole run."""
+    """Wall time by phase over the whole run; a plain number of seconds is an update's."""
     total: defaultdict[str, float] = defaultdict(float)
-    for row in (*run.metrics, run.results):
+    for row in run.metrics:
         spent = row.get("seconds")
         if isinstance(spent, dict):
-            for phase in WALL_PHASES:
-                total[phase] += number(spent.get(phase)) or 0.0
+            known = {phase: number(spent.get(phase)) or 0.0 for phase in WALL_PHASES}
+            known["other"] = max(0.0, (number(spent.get("step")) or 0.0) - sum(known.values()))
+            for phase, value in known.items():
+                total[phase] += value
         elif (whole := number(spent)) is not None:
             total["update"] += whole
-    return {k: total[k] for k in WALL_PHASES if total[k] > 0}
+    whole = sum(total.values())
+    return {phase: value for phase, value in total.items() if value > 0.001 * whole}
 
 
 def verifier_seconds(samples: Sequence[Sample]) -> dict[str, float]:
