@@ -174,7 +174,7 @@ class ImproveConfig(Config):
 
     output: Path = Field(description="Folder of the run; made, or gone on with under --resume.")
     model: str = Field(description="A model folder, such as one that `kernrl sft` wrote, or a hub id.")
-    revision: str | None = Field(default=None, description="Commit or tag of a hub model or dataset.")
+    revision: str | None = Field(default=None, description="Commit or tag of a hub model.")
     tasks: str = Field(default="generated", description="'generated' for train compositions made here, or a source of tasks.")
     split: str | None = Field(default=None, description="Only this split of the tasks; generated ones are of 'train'.")
     map: tuple[str, ...] = Field(default=(), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from tiny import tiny_policy
+from transformers import GenerationConfig
 
 from kernrl.rollouts.engine import Sampling
 from kernrl.rollouts.generate_engine import GenerateEngine
@@ -50,6 +51,15 @@ def test_logprobs_are_those_of_a_plain_forward(policy, temperature, compile):
         expected = expected.gather(1, torch.tensor(r.token_ids)[:, None])[:, 0]
         assert r.logprobs is not None
         assert torch.allclose(torch.tensor(r.logprobs).double(), expected, atol=2e-5)
+
+
+def test_settings_of_the_model_do_not_bend_the_distribution():
+    policy = tiny_policy()
+    plain = sample(policy)
+    bent = GenerationConfig(repetition_penalty=3.0, top_k=2, temperature=0.1, min_new_tokens=9, do_sample=True)
+    policy.model.generation_config = bent
+    assert sample(policy) == plain
+    assert policy.model.generation_config is bent
 
 
 def test_the_seed_decides_and_the_global_stream_is_left_alone(policy):
@@ -114,6 +124,10 @@ def test_a_copy_in_another_dtype_follows_the_policy_when_synced():
     after = greedy()
     assert after[1] == 5
     assert after[0] != before[0]
+    copied = engine._model
+    assert copied.dtype == torch.bfloat16
+    assert policy.model.dtype == torch.float32
+    assert copied.model.rotary_emb.inv_freq.dtype == torch.float32
 
 
 def test_errors_in_decoding_reach_the_caller(policy):

@@ -56,7 +56,7 @@ def arguments(model, tasks, output, *more, steps=3, samples=4):
 
 def metrics(output):
     """Step → its metrics, less what depends on the clock."""
-    timed = ("seconds", "gpu_hours", "cost")
+    timed = ("seconds", "gpu_hours", "cost", "attempts_per_s")
     return {line["step"]: {k: v for k, v in line.items() if k not in timed} for line in read_lines(output / "metrics.jsonl")}
 
 
@@ -189,6 +189,16 @@ def test_sigkill_at_any_moment(model, tasks, tmp_path):
     assert run(arguments(model, tasks, killed, "--resume", steps=steps)) == 0
     assert metrics(killed) == metrics(whole)
     assert texts(killed) == texts(whole)
+
+
+def test_a_finished_run_can_be_made_longer(model, tasks, tmp_path):
+    whole, longer = tmp_path / "whole", tmp_path / "longer"
+    assert run(arguments(model, tasks, whole, steps=3)) == run(arguments(model, tasks, longer, steps=2)) == 0
+    assert run(arguments(model, tasks, longer, "--resume", steps=3)) == 0
+    assert metrics(longer) == metrics(whole)
+    assert run(arguments(model, tasks, longer, "--resume", steps=3)) == 0
+    assert json.loads((longer / "results.json").read_text())["last"]["step"] == 3
+    assert run(arguments(model, tasks, longer, "--resume", "--gamma", "0.9", steps=3)) == 2
 
 
 def test_without_a_difference_nothing_is_learnt(model, tasks, tmp_path, verifier):

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -210,11 +211,12 @@ class Collector:
             return attempt
 
         fresh: dict[tuple[str, str], Verdict] = {}
-        for index, verdict in self.verifier.verify_many(new_pairs()):
-            fresh[submitted[index].key] = verdict
-            for phase, spent in verdict.seconds.items():
-                seconds[phase] += spent
-            yield judged(submitted[index], verdict)
+        with closing(rollouts):  # whatever goes wrong, nothing is sampled for nobody
+            for index, verdict in self.verifier.verify_many(new_pairs()):
+                fresh[submitted[index].key] = verdict
+                for phase, spent in verdict.seconds.items():
+                    seconds[phase] += spent
+                yield judged(submitted[index], verdict)
         done = set(map(id, submitted))
         for reply in replies:
             if reply.rollout.finish == "error":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -55,8 +55,11 @@ class Rollout:
 class RolloutEngine(Protocol):
     """Token ids in, token ids out; text is never tokenised again."""
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Iterator[Rollout]:
-        """Exactly `n` rollouts a prompt, each as soon as it ends. A failure is a rollout with `finish="error"`."""
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Generator[Rollout, None, None]:
+        """Exactly `n` rollouts a prompt, each as soon as it ends. A failure is a rollout with `finish="error"`.
+
+        Closing the generator ends the sampling.
+        """
         ...
 
     def sync(self, named: NamedTensors, version: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -23,6 +23,9 @@ from kernrl.rollouts.engine import Finish, NamedTensors, Rollout, Sampling
 
 CHECK_EVERY = 8
 """Decoding steps between looks at which rows have ended: a look waits for the GPU."""
+
+UNBOUNDED = 2**31
+"""Context of a model that names none."""
 
 PROMPT_STEP = 128
 """Under `compile`, prompts are padded to a multiple of this."""
@@ -47,13 +50,15 @@ class GenerateEngine:
         self._trained: Any = policy.model
         self._model: Any = self._trained
         if dtype is not None and dtype != policy.head_weight.dtype:
-            self._model = copy.deepcopy(self._trained).to(dtype).requires_grad_(False)
+            self._model = copy.deepcopy(self._trained).requires_grad_(False)
+            for parameter in self._model.parameters():  # not `.to(dtype)`: it would round the rotary frequencies too
+                parameter.data = parameter.data.to(dtype)
         self._batch_size, self._compile = batch_size, compile
         self._pad_id: Any = policy.tokenizer.pad_token_id
-        self._context: int = policy.model.config.max_position_embeddings
+        self._context: int = getattr(policy.model.config, "max_position_embeddings", UNBOUNDED)
         self._version = 0
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Iterator[Rollout]:
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Generator[Rollout, None, None]:
         """See `RolloutEngine.generate`. Decoding goes on in a thread while the caller looks at what has ended."""
         ended: SimpleQueue[Rollout | None] = SimpleQueue()
         cancelled = Event()
@@ -115,8 +120,10 @@ class GenerateEngine:
             pad_token_id=self._pad_id,
             cache_implementation="static" if self._compile else None,
         )
-        training = self._model.training
+        training, own_settings = self._model.training, self._model.generation_config
         self._model.eval()
+        # `generate` takes what we leave open, such as a repetition penalty, from here: we sample from the bare policy
+        self._model.generation_config = GenerationConfig()
         cuda = [device] if device.type == "cuda" else []
         try:
             with torch.random.fork_rng(devices=cuda), torch.no_grad(), _current(device):
@@ -131,6 +138,7 @@ class GenerateEngine:
             batch.finish(output.shape[1] - longest)
         finally:
             self._model.train(training)
+            self._model.generation_config = own_settings
 
 
 @dataclass

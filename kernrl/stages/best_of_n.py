@@ -21,17 +21,16 @@ from kernrl.stages.tune import fine_tune, sample_and_judge, save_policy, write_d
 
 def run(config: BestOfNConfig) -> Result:
     """Run the stage: rounds, the kept candidates of each as a dataset, and a model that plain transformers loads."""
-    history: list[dict[str, Any]] = []
     with workbench(config) as bench, LiveTable(config.rounds) as table:
         done = int(bench.checkpoint.name.removeprefix("step_")) if bench.checkpoint else 0
         for number in range(done + 1, config.rounds + 1):
             metrics = one_round(bench, config, number)
-            history.append(metrics)
             bench.record(metrics, number)
             table.add(metrics)
             bench.directory.checkpoint(number, lambda folder: save_policy(bench, folder))
         final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder))
-        results = {"rounds": config.rounds, "model": str(final), "last": history[-1] if history else {}}
+        history = bench.history
+        results = {"rounds": config.rounds, "model": str(final), "last": history[-1]}
         bench.directory.write_results(results)
     return Result(results, final_table(history, f"model: {final}"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ from kernrl.verifier.verdict import Verdict
 
 GENERATED_TASKS = 2000
 """Train compositions made when no source of tasks is named."""
+
+MAY_CHANGE = ("steps", "rounds", "gpu_hour_price")
+"""Settings that a resume may change: a run can be made longer."""
 
 
 @dataclass
@@ -61,6 +65,12 @@ class Bench:
         """Whether prompt and rollout fit a packed row; what does not is never cut."""
         return 0 < len(attempt.rollout.token_ids) <= self.row_tokens - len(attempt.prompt_ids)
 
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The metrics of every step so far, over every resume."""
+        lines = {line["step"]: line for line in read_lines(self.directory.path / "metrics.jsonl")}
+        return [lines[step] for step in sorted(lines)]
+
     def record(self, metrics: dict[str, Any], step: int) -> None:
         """One line of `metrics.jsonl`, and of the tracker."""
         self.directory.log(**metrics)
@@ -71,17 +81,22 @@ class Bench:
 def workbench(config: ImproveConfig, turns: int = 1) -> Iterator[Bench]:
     """Open the run and everything in it; a step's judged attempts are written down the moment they are known."""
     mixed = "bf16" if torch.cuda.is_available() else "no"
-    accelerator = Accelerator(mixed_precision=mixed, log_with=None if config.report_to == "none" else config.report_to)
+    tracker = None if config.report_to == "none" else config.report_to
+    if tracker and find_spec(tracker) is None:
+        raise UsageError(f"--report-to {tracker} needs {tracker}: pip install 'kernrl[{tracker}]'.")
+    accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=config.output)
     if accelerator.num_processes > 1:
         raise UsageError("This stage runs in one process: start it without a launcher.")
     set_seed(config.seed)
     on_gpu = accelerator.device.type == "cuda"
     tasks = read_tasks(config)
-    directory = RunDirectory.open(config.output, config, resume=config.resume)
+    directory = RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE)
     checkpoint = directory.latest() if config.resume else None
     policy = read_policy(config, checkpoint)
     policy.model.to(accelerator.device)  # pyright: ignore[reportArgumentType]
-    accelerator.init_trackers("kernrl", config.model_dump(mode="json"))
+    if tracker:
+        # trackers take plain values
+        accelerator.init_trackers("kernrl", {k: str(v) for k, v in flat(config.model_dump(mode="json")).items()})
 
     # decoding reads every weight for every token: half the bytes, where the trained weights are float32
     dtype = torch.bfloat16 if on_gpu and not config.lora else None

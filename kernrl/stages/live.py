@@ -31,6 +31,7 @@ COLUMNS = {
     "seconds.verify": "{:.1f}",
     "seconds.update": "{:.1f}",
     "seconds.step": "{:.1f}",
+    "attempts_per_s": "{:.1f}",
     "gpu_hours": "{:.2f}",
     "cost": "{:.2f}",
 }
@@ -42,7 +43,7 @@ ESSENTIAL = ("step", "reward", "correct", "fast_1", "speed_geomean_x", "length",
 WIDE = 120
 """Columns of a terminal that shows everything."""
 
-TITLES = {"speed_geomean_x": "speed", "kl_ref": "kl", "mismatch_kl": "mismatch", "gpu_hours": "GPU h"}
+TITLES = {"speed_geomean_x": "speed", "kl_ref": "kl", "mismatch_kl": "mismatch", "gpu_hours": "GPU h", "attempts_per_s": "a/s"}
 
 
 class LiveTable:

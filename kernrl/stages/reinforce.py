@@ -42,23 +42,17 @@ REFILLS = 3
 
 def run(config: ReinforceConfig) -> Result:
     """Run the stage: steps, a checkpoint after each, and a model that plain transformers loads."""
-    history: list[dict[str, Any]] = []
     with workbench(config, config.turns) as bench, LiveTable(config.steps) as table:
         learner = Learner(bench, config)
         while learner.step < config.steps:
             metrics = one_step(learner)
-            history.append(metrics)
             bench.record(metrics, learner.step)
             table.add(metrics)
-            if learner.step % config.save_every == 0:
+            if learner.step % config.save_every == 0 or learner.step == config.steps:
                 bench.directory.checkpoint(learner.step, learner.save)
         final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder))
-        results = {
-            "steps": learner.step,
-            "seconds": learner.seconds,
-            "model": str(final),
-            "last": history[-1] if history else {},
-        }
+        history = bench.history
+        results = {"steps": learner.step, "seconds": learner.seconds, "model": str(final), "last": history[-1]}
         bench.directory.write_results(results)
     return Result(results, final_table(history, f"model: {final}"))
 
@@ -85,7 +79,8 @@ def one_step(learner: Learner) -> dict[str, Any]:
     hours = learner.seconds / 3600
     cost = {} if config.gpu_hour_price is None else {"cost": hours * config.gpu_hour_price}
     learnt = {"learnt": len(examples), "learnt_tokens": sum(len(e.completion_ids) for e in examples)}
-    return {"step": step, **metrics, **learnt, **update, "seconds": phases, "gpu_hours": hours, **cost}
+    speed = {"attempts_per_s": len(collected.attempts) / phases["step"], "gpu_hours": hours, **cost}
+    return {"step": step, **metrics, **learnt, **update, "seconds": phases, **speed}
 
 
 def collect_groups(learner: Learner, step: int) -> Collected:

@@ -31,15 +31,18 @@ class RunDirectory:
         self.path = path
 
     @classmethod
-    def open(cls, path: Path, config: Config, *, resume: bool) -> RunDirectory:
+    def open(cls, path: Path, config: Config, *, resume: bool, may_change: tuple[str, ...] = ()) -> RunDirectory:
         """Start a run in a new folder, or go on with one.
+
+        Args:
+            may_change: settings that a resume may give another value, besides those of `MAY_CHANGE_ON_RESUME`.
 
         Raises:
             UsageError: the folder is not empty and `resume` is false, or its run was made with other settings.
         """
         described = {"config": config.model_dump(mode="json"), "argv": sys.argv, **environment()}
         if resume and (path / "config.json").exists():
-            _require_same(read_json(path / "config.json")["config"], described["config"], path)
+            _require_same(read_json(path / "config.json")["config"], described["config"], path, may_change)
             for lines in path.glob("*.jsonl"):
                 _drop_cut_line(lines)
         else:
@@ -120,8 +123,8 @@ def _commit() -> str | None:
     return done.stdout.strip()
 
 
-def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    changed = [k for k in now if k not in MAY_CHANGE_ON_RESUME and before.get(k) != now[k]]
+def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, may_change: tuple[str, ...]) -> None:
+    changed = [k for k in now if k not in (*MAY_CHANGE_ON_RESUME, *may_change) and before.get(k) != now[k]]
     if changed:
         what = ", ".join(f"{k} was {before.get(k)!r} and is now {now[k]!r}" for k in changed)
         raise UsageError(f"--resume: the run in {path} had other settings ({what}); give the same, or another --output.")
