@@ -279,18 +279,20 @@ def _check_authorship(plan: Plan) -> None:
     """Follow what authored kernels wrote through the plan; what reaches no output was launched for show."""
     authored: set[int] = set()
     for node in plan.nodes:
-        wrote = written(node, plan)
-        if isinstance(node, LaunchNode) or _read(node, plan) & authored:
-            authored |= wrote
-        elif isinstance(node, AtenNode) and _replaces(node, plan):
+        wrote, read = written(node, plan), _read(node, plan)
+        if isinstance(node, AtenNode) and _replaces(node, plan):
+            # what was there no longer counts, only what takes its place
             authored -= wrote
+            read = {r.storage for a in node.args[1:] for r in walk_refs(a)}
+        if isinstance(node, LaunchNode) or read & authored:
+            authored |= wrote
     for position, output in enumerate(plan.outputs):
         if output.storage not in authored:
             _object(Status.DECOY, f"Output {position} does not depend on any Triton kernel that forward() launches.")
 
 
 def _replaces(node: AtenNode, plan: Plan) -> bool:
-    """True when an op overwrites the whole of the storages it writes, so that what was there no longer counts."""
+    """True when an op overwrites the whole of the storages it writes."""
     name = aten.base_name(node.op)
     whole = all(r is None or r.numel * ITEM_BYTES[r.dtype] >= plan.storages[r.storage].nbytes for r in node.outputs)
     return whole and name in ("copy", "zero", "fill")
