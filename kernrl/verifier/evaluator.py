@@ -27,8 +27,8 @@ from kernrl.verifier.cpu import CpuReplay
 from kernrl.verifier.devices import Device, device_for
 from kernrl.verifier.gpu import LANES, Gpu
 from kernrl.verifier.inputs import BIG_BYTES, schedule
+from kernrl.verifier.job import Job, Measured
 from kernrl.verifier.lane import Outcome
-from kernrl.verifier.measure import Job, Measured
 from kernrl.verifier.parse import Candidate, parse_reply
 from kernrl.verifier.plan import LaunchNode, Plan, TensorSpec, TraceSpec
 from kernrl.verifier.price import Price, physical_floor_us, price

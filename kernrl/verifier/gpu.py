@@ -13,8 +13,9 @@ from pathlib import Path
 
 from kernrl.verifier import timing
 from kernrl.verifier.gate import Gate
+from kernrl.verifier.job import Job
 from kernrl.verifier.lane import Lane, Outcome
-from kernrl.verifier.measure import Job, Sizes
+from kernrl.verifier.stopwatch import Sizes
 from kernrl.verifier.verdict import Speedup
 from kernrl.verifier.worker import Nursery
 

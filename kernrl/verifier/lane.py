@@ -15,7 +15,7 @@ from typing import Any
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.gate import Gate
-from kernrl.verifier.measure import Job, Measured, Replayed
+from kernrl.verifier.job import Job, Measured, Replayed
 from kernrl.verifier.timing import NoiseBand
 from kernrl.verifier.verdict import Rejection, Stage, Status
 from kernrl.verifier.worker import Died, Failed, Nursery, Process, TimedOut

@@ -9,91 +9,30 @@ from __future__ import annotations
 import gc
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernrl.errors import UsageError
-from kernrl.tasks.task import FULL, Task
+from kernrl.tasks.task import FULL
 from kernrl.verifier import driver, timing
 from kernrl.verifier.compare import apart
-from kernrl.verifier.compile import CompiledKernel
-from kernrl.verifier.inputs import Draw, TaskInputs, flatten
-from kernrl.verifier.judge import Shown
+from kernrl.verifier.inputs import TaskInputs, flatten
+from kernrl.verifier.job import Job, Measured, Replayed
 from kernrl.verifier.outbox import Outbox
-from kernrl.verifier.plan import ITEM_BYTES, Plan
+from kernrl.verifier.plan import ITEM_BYTES
 from kernrl.verifier.precision import policy_flags
 from kernrl.verifier.replay import POISONS, Arena, Modules, Runner
+from kernrl.verifier.stopwatch import Sizes, Stopwatch, Timed, capture
 
 SPOT_CHECKS = 2
 """Timed calls that are judged."""
 
 CUDNN_CANDIDATES = 5
 """Algorithms cuDNN may try for a shape; more cost tenths of a second a shape and rarely win."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One candidate, checked and compiled, and what it is to be asked."""
-
-    task: Task
-    precision: str
-    plans: Mapping[str, Plan]
-    kernels: Mapping[str, Sequence[CompiledKernel]]
-    """By input set, alike with `plans`; kernels in the order of `Plan.kernels`."""
-    draws: Sequence[Draw]
-    poison: bool = True
-    decoys: bool = True
-    overwrites: bool = True
-    """Whether memory is poisoned, launches skipped, and writes where none belong looked for (a test may switch these off)."""
-
-
-@dataclass(slots=True)
-class Replayed:
-    """What a phase of replay showed."""
-
-    asked: list[int] = field(default_factory=list)
-    """Positions in `Job.draws`."""
-    shown: list[list[Shown]] = field(default_factory=list)
-    written: list[int] = field(default_factory=list)
-    """Positions at which an input or a parameter changed."""
-    overrun: list[int] = field(default_factory=list)
-    """Positions at which memory outside every buffer changed."""
-    decoys: list[str] = field(default_factory=list)
-    """Authored launches without which the output is the same."""
-
-
-@dataclass(slots=True)
-class Measured:
-    """What timing showed, with one more replay to judge."""
-
-    blocks: dict[str, list[timing.Block]]
-    """By baseline."""
-    node_us: list[float]
-    """Device time of each node of the plan, alone."""
-    unfused_share: float
-    choice: list[int]
-    """Variant taken at each node."""
-    checked: Replayed
-    """Judged calls among the timed ones."""
-    gpu_seconds: float
-
-
-@dataclass(slots=True)
-class _Timed:
-    """A program that can be replayed and timed."""
-
-    before: Callable[[], None]
-    """Untimed, before each call."""
-    run: Callable[[], None]
-    after: Callable[[], None] = lambda: None
-    """Untimed, after each call."""
-
-
-Sizes = list[tuple[float, list[list[timing.Block]]]]
 
 
 @dataclass(slots=True)
@@ -159,9 +98,8 @@ class ReplayServer:
         self._inputs: OrderedDict[Any, TaskInputs] = OrderedDict()
         self._baselines: OrderedDict[Any, dict[str, Callable[[], None]]] = OrderedDict()
         properties = torch.cuda.get_device_properties(0)
-        self._flush = torch.empty(2 * properties.L2_cache_size, dtype=torch.uint8, device="cuda")
         self._memory = properties.total_memory
-        self._events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(16)]
+        self._stopwatch = Stopwatch()
         self._full: _Opened | None = None
 
     def well(self) -> bool:
@@ -219,7 +157,7 @@ class ReplayServer:
             runner.run()
             self._choose(runner)
             runner.prepare(POISONS[1])
-            graph = self._capture(runner.run)
+            graph = capture(runner.run)
         outputs, alive = runner.held()
         self._full = _Opened(runner, graph.replay, lambda: outputs, alive)
         return self._full
@@ -284,11 +222,11 @@ class ReplayServer:
         inputs = self._task_inputs(FULL)
         opened = self._open(FULL, inputs)
         spot = _SpotChecks(self, opened, inputs, [i for i, d in enumerate(self.job.draws) if d.input_set == FULL])
-        candidate = _Timed(spot.before, opened.run, spot.after)
+        candidate = Timed(spot.before, opened.run, spot.after)
         blocks: dict[str, list[timing.Block]] = {}
         for name in baselines:
-            baseline = _Timed(inputs.refresh, self._baseline(name, inputs))
-            blocks[name] = self._compare(baseline, candidate, noise)
+            baseline = Timed(inputs.refresh, self._baseline(name, inputs))
+            blocks[name] = self._stopwatch.compare(baseline, candidate, noise)
         node_us, unfused = self._node_times(opened.runner) if opened.runner.computed else ([], 0.0)
         spot.last()
         checked = self._settle(spot.result, spot.flags)
@@ -296,31 +234,6 @@ class ReplayServer:
         ended.record()
         ended.synchronize()
         return Measured(blocks, node_us, unfused, opened.runner.choice, checked, begun.elapsed_time(ended) / 1e3)
-
-    def _compare(self, baseline: _Timed, candidate: _Timed, noise: timing.NoiseBand) -> list[timing.Block]:
-        first = self._time([baseline, candidate])  # warms both, and says how long they are
-        calls = timing.calls_per_block(min(first))
-
-        def block() -> timing.Block:
-            us = self._time([baseline, candidate, candidate, baseline] * calls)
-            theirs, mine = us[0::4] + us[3::4], us[1::4] + us[2::4]
-            return sum(theirs) / len(theirs), sum(mine) / len(mine)
-
-        return timing.look(block, noise)
-
-    def _time(self, order: Sequence[_Timed]) -> list[float]:
-        """Device µs of each program in turn, each on fresh inputs, a cold L2 and poisoned buffers."""
-        while len(self._events) < len(order):
-            self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
-        for (start, stop), program in zip(self._events, order, strict=False):
-            program.before()
-            self._flush.zero_()
-            start.record()
-            program.run()
-            stop.record()
-            program.after()
-        torch.cuda.current_stream().synchronize()
-        return [start.elapsed_time(stop) * 1e3 for start, stop in self._events[: len(order)]]
 
     def _choose(self, runner: Runner) -> None:
         """Autotune on the trusted side: for each launch with several variants, the fastest of two cold calls."""
@@ -330,9 +243,9 @@ class ReplayServer:
             times = []
             for variant in range(runner.variants(node)):
                 runner.choice[node] = variant
-                program = _Timed(lambda: None, lambda node=node: runner.run_node(node))
+                program = Timed(lambda: None, lambda node=node: runner.run_node(node))
                 try:
-                    times.append(min(self._time([program, program])))
+                    times.append(min(self._stopwatch.time([program, program])))
                 except driver.CudaError:
                     times.append(float("inf"))
             runner.choice[node] = times.index(min(times))
@@ -342,8 +255,8 @@ class ReplayServer:
         with policy_flags(self.job.precision, autotune=True), torch.no_grad():
             runner.prepare(POISONS[1])
             runner.run()
-            order = [_Timed(lambda: None, lambda i=i: runner.run_node(i)) for i in range(len(runner.plan.nodes))]
-            us = self._time(order)
+            order = [Timed(lambda: None, lambda i=i: runner.run_node(i)) for i in range(len(runner.plan.nodes))]
+            us = self._stopwatch.time(order)
         return us, sum(us[i] for i in runner.computed) / max(sum(us), 1e-9)
 
     def prepare(self, baselines: Sequence[str]) -> None:
@@ -368,20 +281,9 @@ class ReplayServer:
                 for _ in range(2):
                     module(*inputs.arguments)
                 alive: list[Any] = []
-                graph = self._capture(lambda: alive.append(flatten(module(*inputs.arguments))))
+                graph = capture(lambda: alive.append(flatten(module(*inputs.arguments))))
             kept[name] = graph.replay
         return kept[name]
-
-    @staticmethod
-    def _capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.current_stream().synchronize()
-        graph.capture_begin(None, "thread_local")
-        try:
-            run()
-        finally:
-            graph.capture_end()
-        return graph
 
     def facts(self) -> dict[str, str]:
         """Name, UUID, architecture and memory of the GPU, and the driver's version."""
@@ -395,25 +297,8 @@ class ReplayServer:
         }
 
     def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
-        """Same against same through the very path that times candidates: (µs, the blocks of each comparison) a size.
-
-        `rounds` sizes the programs: passes a pointwise kernel makes over 64 MiB (0: one over 4 MiB). With `slowdown`, the
-        second program of a pair works on that much more data.
-        """
-        results = []
-        for count in rounds:
-            size = (16 if count else 1) << 20
-            x = torch.randn(int(size * (1 + slowdown)), device="cuda")
-
-            def chain(part: Tensor, count: int = count) -> None:
-                for _ in range(max(count, 1)):
-                    part.mul_(-1.0)
-
-            twins = [_Timed(lambda: None, self._capture(lambda part=part: chain(part)).replay) for part in (x[:size], x)]
-            found = [self._compare(*twins, noise) for _ in range(pairs)]
-            us = sorted(b for blocks in found for b, _ in blocks)
-            results.append((us[len(us) // 2], found))
-        return results
+        """`Stopwatch.null`."""
+        return self._stopwatch.null(pairs, rounds, noise, slowdown)
 
     # --- what is kept --------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ class Failed(RuntimeError):
 
 
 class Died(RuntimeError):
-    """The process lost its CUDA context or its life, and has been replaced on the next use."""
+    """A command cost the process its CUDA context; the next use starts another."""
 
 
 class TimedOut(RuntimeError):
@@ -104,12 +104,16 @@ class Process:
             self._channel.send((method, arguments))
         except OSError as error:
             self.kill()
-            raise Died(f"the GPU process is gone ({error})") from None
+            raise InfrastructureError(f"the {self._request[0]} process is gone ({error})") from None
 
     def receive(self, timeout_s: float) -> Any:
-        """The answer to the last `send`. Raises Failed, Died, TimedOut, or UsageError with the task's own trouble."""
+        """The answer to the last `send`.
+
+        Raises Failed, Died or TimedOut for what the command did, UsageError for the task's own trouble, and
+        InfrastructureError when somebody else ended the process.
+        """
         if self._channel is None:
-            raise Died("the GPU process is gone")
+            raise InfrastructureError(f"the {self._request[0]} process is gone")
         try:
             if not self._channel.poll(timeout_s):
                 self.kill()
@@ -117,7 +121,7 @@ class Process:
             state, value = self._channel.recv()
         except (EOFError, OSError):
             self.kill()
-            raise Died("the GPU process was killed") from None
+            raise InfrastructureError(f"the {self._request[0]} process was killed") from None
         if state == "ok":
             return value
         if state == "dead":

@@ -1,0 +1,93 @@
+"""Device time of programs in turn: CUDA events, a cold L2, fresh inputs and poisoned buffers before every call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernrl.verifier import timing
+
+Sizes = list[tuple[float, list[list[timing.Block]]]]
+"""(µs, the blocks of each comparison) a size."""
+
+
+@dataclass(slots=True)
+class Timed:
+    """A program that can be replayed and timed."""
+
+    before: Callable[[], None]
+    """Untimed, before each call."""
+    run: Callable[[], None]
+    after: Callable[[], None] = lambda: None
+    """Untimed, after each call."""
+
+
+class Stopwatch:
+    """Times programs on the current stream; the caller sees to it that the GPU has nothing else to do."""
+
+    def __init__(self) -> None:
+        l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
+        self._flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def compare(self, baseline: Timed, candidate: Timed, noise: timing.NoiseBand) -> list[timing.Block]:
+        """Paired blocks of two programs, as many as it takes (`timing.look`)."""
+        first = self.time([baseline, candidate])  # warms both, and says how long they are
+        calls = timing.calls_per_block(min(first))
+
+        def block() -> timing.Block:
+            us = self.time([baseline, candidate, candidate, baseline] * calls)
+            theirs, mine = us[0::4] + us[3::4], us[1::4] + us[2::4]
+            return sum(theirs) / len(theirs), sum(mine) / len(mine)
+
+        return timing.look(block, noise)
+
+    def time(self, order: Sequence[Timed]) -> list[float]:
+        """Device µs of each program in turn, each on fresh inputs, a cold L2 and poisoned buffers."""
+        while len(self._events) < len(order):
+            self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+        for (start, stop), program in zip(self._events, order, strict=False):
+            program.before()
+            self._flush.zero_()
+            start.record()
+            program.run()
+            stop.record()
+            program.after()
+        torch.cuda.current_stream().synchronize()
+        return [start.elapsed_time(stop) * 1e3 for start, stop in self._events[: len(order)]]
+
+    def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
+        """Same against same through the very path that times candidates: (µs, the blocks of each comparison) a size.
+
+        `rounds` sizes the programs: passes a pointwise kernel makes over 64 MiB (0: one over 4 MiB). With `slowdown`, the
+        second program of a pair works on that much more data.
+        """
+        results = []
+        for count in rounds:
+            size = (16 if count else 1) << 20
+            x = torch.randn(int(size * (1 + slowdown)), device="cuda")
+
+            def chain(part: Tensor, count: int = count) -> None:
+                for _ in range(max(count, 1)):
+                    part.mul_(-1.0)
+
+            twins = [Timed(lambda: None, capture(lambda part=part: chain(part)).replay) for part in (x[:size], x)]
+            found = [self.compare(*twins, noise) for _ in range(pairs)]
+            us = sorted(b for blocks in found for b, _ in blocks)
+            results.append((us[len(us) // 2], found))
+        return results
+
+
+def capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """A graph of what `run` queues on the current stream, which must not be the default one."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.current_stream().synchronize()
+    graph.capture_begin(capture_error_mode="thread_local")  # pyright: ignore
+    try:
+        run()
+    finally:
+        graph.capture_end()
+    return graph
