@@ -91,7 +91,9 @@ def test_a_model_is_asked(tmp_path: Path, tasks: Path, model: Path, verifier: Fa
     assert read_run(output).metrics[0]["seconds"]["generate"] > 0
 
 
-def test_resume_judges_only_what_is_missing(tmp_path: Path, tasks: Path, model: Path, verifier: FakeVerifier) -> None:
+def test_resume_judges_only_what_is_missing(
+    tmp_path: Path, tasks: Path, model: Path, verifier: FakeVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = ["--tasks", tasks, "--model", model, "--samples", 3, "--max-tokens", 8]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     evaluated(*arguments, "--output", whole)
@@ -105,9 +107,13 @@ def test_resume_judges_only_what_is_missing(tmp_path: Path, tasks: Path, model: 
     assert texts[0] == texts[1]  # the same text is sampled again
     kept = {(row["task"], row["text"]) for row in map(json.loads, lines[:4])}
     assert not kept & set(verifier.asked)
+    assert len((cut / "samples.jsonl").read_text().splitlines()) == len(lines)  # and no row is written twice
     verifier.asked.clear()
+    rounds = len(read_run(cut).metrics)
+    monkeypatch.setattr(evaluate, "load_model", None)  # a finished run needs no model
     evaluated(*arguments, "--output", cut, "--resume")
     assert verifier.asked == []
+    assert len(read_run(cut).metrics) == rounds
     assert results(cut)["correct"] == results(whole)["correct"]
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, bootstrap
+from scipy.stats import binomtest, bootstrap, norm
 
-from kernrl.reports.statistics import TaskBootstrap, fast_p, geometric_mean, jackknife, pass_at_k
+from kernrl.reports.statistics import TaskBootstrap, bca_tails, fast_p, geometric_mean, jackknife, pass_at_k
 
 SPEEDUPS = st.lists(st.none() | st.floats(0.01, 100), min_size=1, max_size=30)
 
@@ -89,6 +89,18 @@ def test_bootstrap_equals_every_resample_enumerated() -> None:
     every = np.array([shares[list(pick)].mean() for pick in itertools.product(range(4), repeat=4)])
     ours = TaskBootstrap(4, resamples=60_000, method="percentile").share(shares)
     assert (ours.low, ours.high) == pytest.approx(tuple(np.quantile(every, [0.025, 0.975])), abs=0.07)
+
+
+def test_bca_tails_shift_by_the_bias_and_stretch_by_the_acceleration() -> None:
+    ratios, tails = np.arange(1000.0), np.array([0.025, 0.975])
+    even = np.array([-1.0, 1.0, -1.0, 1.0])
+    assert bca_tails(499.5, ratios, even, tails) == pytest.approx(tails, abs=1e-3)
+    z = norm.ppf(0.7)  # the figure lies above 70 % of its resamples
+    assert bca_tails(699.5, ratios, even, tails) == pytest.approx(norm.cdf(2 * z + norm.ppf(tails)), abs=2e-3)
+    skewed = bca_tails(499.5, ratios, np.array([0.0, 0.0, 0.0, -1.0]), tails)
+    assert skewed[0] > tails[0]  # one task pulls up: the interval reaches further that way
+    assert skewed[1] > tails[1]
+    assert bca_tails(2000.0, ratios, even, tails) is tails  # no correction is defined
 
 
 def test_jackknife_equals_brute_force() -> None:
