@@ -75,7 +75,7 @@ class Stopwatch:
                     part.mul_(-1.0)
 
             twins = [Timed(lambda: None, capture(lambda part=part: chain(part)).replay) for part in (x[:size], x)]
-            found = [self.compare(*twins, noise) for _ in range(pairs)]
+            found = [self.compare(twins[0], twins[1], noise) for _ in range(pairs)]
             us = sorted(b for blocks in found for b, _ in blocks)
             results.append((us[len(us) // 2], found))
         return results
@@ -85,7 +85,7 @@ def capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """A graph of what `run` queues on the current stream, which must not be the default one."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.current_stream().synchronize()
-    graph.capture_begin(capture_error_mode="thread_local")  # pyright: ignore
+    graph.capture_begin(capture_error_mode="thread_local")
     try:
         run()
     finally:
