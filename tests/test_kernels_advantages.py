@@ -1,5 +1,7 @@
 """`group_advantages`: worked examples, invariants, and what it refuses."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,9 +18,7 @@ def test_worked_examples():
     torch.testing.assert_close(
         group_advantages(rewards, 2, kind="loo"), torch.tensor([1.0, -1.0, -1.0, 1.0, -2.0, 2.0])
     )  # fmt: skip
-    torch.testing.assert_close(
-        group_advantages(rewards, 3, kind="none"), torch.tensor([2 / 3, -1 / 3, -1 / 3, -2.0, 0.0, 2.0])
-    )
+    torch.testing.assert_close(group_advantages(rewards, 3, kind="none"), torch.tensor([2 / 3, -1 / 3, -1 / 3, -2.0, 0.0, 2.0]))
     grouped = group_advantages(rewards, 3, kind="group", epsilon=0.0)
     torch.testing.assert_close(grouped[3:], torch.tensor([-1.0, 0.0, 1.0]))
     batch = group_advantages(rewards, 3, kind="batch", epsilon=0.0)
@@ -40,7 +40,7 @@ def test_every_kind_sums_to_zero_in_each_group(groups):
         bounds.append(bounds[-1] + len(group))
     for kind in KINDS:
         advantages = group_advantages(rewards, group_boundaries=bounds, kind=kind)
-        for start, end in zip(bounds, bounds[1:], strict=False):
+        for start, end in itertools.pairwise(bounds):
             assert abs(advantages[start:end].double().sum()) < 1e-4 * (1 + advantages.abs().max())
 
 

@@ -240,9 +240,7 @@ def test_temperature_has_no_default_and_must_be_positive(case):
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.integers(1, 4), st.integers(1, 6), st.integers(2, 9), st.floats(0.3, 3), st.integers(0, 2**31), st.booleans()
-)
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(2, 9), st.floats(0.3, 3), st.integers(0, 2**31), st.booleans())
 def test_gradient_rows_sum_to_zero_and_shifting_logits_changes_nothing(b, t, v, temperature, seed, old_given):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(b, t, v, generator=generator, dtype=torch.float64)

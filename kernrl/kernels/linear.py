@@ -7,6 +7,8 @@ gradient is 0) before the other two. Both are exact; finding how many there are 
 a loss clips, once a chunk.
 """
 
+import math
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -18,16 +20,24 @@ from kernrl.kernels.token_reduce import reduce_tokens
 from kernrl.kernels.tokens import prepare, with_sequence_correction
 from kernrl.kernels.vocab import vocab_gradient, vocab_loss, vocab_stats
 
-DEFAULT_CHUNK_ROWS = 2048
+CHUNK_BYTES = 640 << 20  # of logits held at a time; 2048 rows of a vocabulary of 151,936 in bfloat16
+
+
+def rows_per_chunk(n: int, weight: Tensor, chunk_rows: int | None) -> int:
+    """At most `chunk_rows`, or what CHUNK_BYTES hold, evened out over the chunks that N rows take."""
+    most = chunk_rows or max(128, CHUNK_BYTES // (weight.shape[0] * weight.element_size()))
+    each = math.ceil(n / math.ceil(max(1, n) / most))
+    return max(16, math.ceil(each / 16) * 16)
 
 
 def linear_stats(
-    hidden: Tensor, weight: Tensor, ids: Tensor, mask: Tensor | None, temperature: float, chunk_rows: int
+    hidden: Tensor, weight: Tensor, ids: Tensor, mask: Tensor | None, temperature: float, chunk_rows: int | None
 ) -> tuple[Tensor, Tensor]:
     """(logp, entropy) [N] float32 on a GPU, no gradient."""
     n, vocab = hidden.shape[0], weight.shape[0]
+    chunk_rows = rows_per_chunk(n, weight, chunk_rows)
     buffer = torch.empty(min(chunk_rows, n), vocab, dtype=hidden.dtype, device=hidden.device)
-    logp, entropy = torch.empty(2, n, dtype=torch.float32, device=hidden.device).unbind()
+    logp, entropy = (torch.empty(n, dtype=torch.float32, device=hidden.device) for _ in range(2))
     for start in range(0, n, chunk_rows):
         rows = slice(start, min(start + chunk_rows, n))
         logits = torch.mm(hidden[rows], weight.t(), out=buffer[: rows.stop - start])
@@ -109,7 +119,7 @@ def rows_that_matter(tokens: Tokens, config: LossConfig) -> Tensor | None:
 class _LinearLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, hidden: Tensor, weight: Tensor, tokens: Tokens, config: LossConfig, temperature: float, chunk_rows: int,
+        ctx, hidden: Tensor, weight: Tensor, tokens: Tokens, config: LossConfig, temperature: float, chunk_rows: int | None,
         weight_grad: Tensor | None,
     ):  # fmt: skip
         given = g = h = None
@@ -126,12 +136,14 @@ class _LinearLoss(torch.autograd.Function):
             if g is not None:
                 g, h = g[rows], None if h is None else h[rows]
         n = hidden.shape[0]
+        chunk_rows = rows_per_chunk(n, weight, chunk_rows)
         chunks = -(-n // chunk_rows)
         buffer = torch.empty(min(chunk_rows, n), weight.shape[0], dtype=hidden.dtype, device=hidden.device)
         gradients = _Gradients(whole, weight, rows, chunks, weight_grad)
-        logp, entropy = torch.empty(2, n, dtype=torch.float32, device=hidden.device).unbind()
+        logp, entropy = (torch.empty(n, dtype=torch.float32, device=hidden.device) for _ in range(2))
         clips = LOSS_TYPES[config.loss_type] == 0 and tokens.old_logprobs is not None
         cuts = config.correction != "none"
+        logits = buffer
         may_die = (clips or cuts) and config.entropy_coef == 0 and config.beta == 0
         for start in range(0, n, chunk_rows):
             part = slice(start, min(start + chunk_rows, n))
@@ -144,6 +156,7 @@ class _LinearLoss(torch.autograd.Function):
             else:
                 logp[part], entropy[part], g_part = vocab_loss(logits, logits, tokens[part], config, temperature)
             gradients.add(logits, hidden[part], start, g_part == 0 if may_die else None)
+        del buffer, logits  # before the weight's gradient is rounded into memory of its own
         loss, metrics = given or reduce_tokens(logp, entropy, tokens, config)
         ctx.gradients = gradients.finish()
         ctx.main_grad = weight_grad is not None
@@ -164,7 +177,7 @@ class _LinearLoss(torch.autograd.Function):
 
 
 def _evaluate(
-    hidden: Tensor, weight: Tensor, tokens: Tokens, config: LossConfig, temperature: float, chunk_rows: int,
+    hidden: Tensor, weight: Tensor, tokens: Tokens, config: LossConfig, temperature: float, chunk_rows: int | None,
     weight_grad: Tensor | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
     hidden = hidden.reshape(-1, hidden.shape[-1])
@@ -184,7 +197,7 @@ def linear_grpo_loss(
     action_ids: Tensor,
     *,
     temperature: float,
-    chunk_rows: int = DEFAULT_CHUNK_ROWS,
+    chunk_rows: int | None = None,
     weight_grad: Tensor | None = None,
     **options,
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -193,7 +206,8 @@ def linear_grpo_loss(
     Args:
         hidden: [N, H] or [B, T, H]; hidden[i] scores action_ids[i].
         lm_head_weight: [V, H], of hidden's dtype.
-        chunk_rows: rows of logits held at a time; each takes 2 V bytes in bfloat16.
+        chunk_rows: most rows of logits held at a time; None for what 640 MiB hold. Fewer, larger chunks are faster: each
+            chunk reads and writes the float32 dweight once more.
         weight_grad: float32 [V, H] that the weight's gradient is added to (a trainer's main gradient), in the forward
             pass. autograd then hands none to the weight, and the loss must be the root of `backward`, unscaled.
         options: `advantages` and every other keyword of `grpo_loss`, but `inplace`.
@@ -216,7 +230,7 @@ def linear_cross_entropy(
     ignore_index: int = -100,
     num_tokens: float | Tensor | None = None,
     temperature: float = 1.0,
-    chunk_rows: int = DEFAULT_CHUNK_ROWS,
+    chunk_rows: int | None = None,
     weight_grad: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Cross-entropy of the next token, sum(token_weights * -log p(target)) / num_tokens, for supervised training.

@@ -6,7 +6,7 @@ from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
 from kernrl.kernels.id_check import require_valid_ids
-from kernrl.kernels.linear import DEFAULT_CHUNK_ROWS, linear_stats
+from kernrl.kernels.linear import linear_stats
 from kernrl.kernels.vocab import vocab_gradient, vocab_stats, vocab_stats_reference
 
 
@@ -37,7 +37,7 @@ def token_logprobs(
     temperature: float,
     lm_head_weight: Tensor | None = None,
     mask: Tensor | None = None,
-    chunk_rows: int = DEFAULT_CHUNK_ROWS,
+    chunk_rows: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """log p(action) and the entropy of the whole distribution, float32 of action_ids' shape, 0 where masked.
 
@@ -47,7 +47,7 @@ def token_logprobs(
         action_ids: [N] or [B, T] int64.
         temperature: that of sampling.
         mask: of action_ids' shape, True where a token counts.
-        chunk_rows: rows of logits made at a time from hidden states.
+        chunk_rows: most rows of logits made at a time from hidden states; None for what 640 MiB hold.
 
     Raises:
         UsageError: shapes disagree; a gradient is asked through hidden states on a GPU; on a CPU, an invalid id.

@@ -25,7 +25,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from kernrl.kernels.row_math import LOWEST, OVERFLOW, gradient_coefficients, row_outputs
-from kernrl.kernels.token_reduce import token_at
+from kernrl.kernels.token_loss import token_loss
+from kernrl.kernels.token_reduce import load_token
 
 
 @gluon.jit
@@ -143,6 +144,10 @@ def _resident_kernel(
         sums = gl.full([CHUNK // 8], 0.0, gl.float32, lanes)
         moments = sums
 
+        advantage, weight, old, ref, correction = load_token(
+            row, active, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
+        )  # fmt: skip
+
         # First pass. wait_group(n) waits for all but the last n requests; empty ones keep n the same in every round.
         held = ()
         for h in gl.static_range(HELD):
@@ -175,11 +180,10 @@ def _resident_kernel(
             c, y_a, other, moment = _careful_sums(row_ptr, vocab, a, z_a, scale, cols, lane, CHUNK)
         logp, entropy, shift = row_outputs(y_a, other, moment)
         c += shift
-        _loss, g, h_, _r, _lr, _lo, _hi, _be, _kl, _rho, _cut = token_at(
-            row, True, logp, entropy,
-            mask_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale,
+        _loss, g, h_, _r, _lr, _lo, _hi, _be, _kl, _rho, _cut = token_loss(
+            logp, entropy, advantage, weight, old, ref, correction,
             clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-            LOSS, KL, CORRECTION,
+            LOSS, KL, CORRECTION, old_ptr is not None, ref_ptr is not None,
         )  # fmt: skip
         constant, slope, at_action = gradient_coefficients(g, h_, logp, entropy, inverse_temperature)
         constant = gl.where(active, constant, 0.0)
@@ -230,9 +234,10 @@ class Layout(NamedTuple):
     max_registers: int
 
 
-# (elements a chunk, most slots, most held, warps, programs an SM, registers a thread), chosen by sweep on an H200:
-# 8192 x 32768 bf16 takes 1.11x a copy's time with three programs an SM (1.6x with one), 8192 x 151936 1.11x with one.
-_LAYOUTS = ((2048, 18, 0, 8, 3, 80), (4096, 14, 2, 8, 2, 128), (8192, 14, 5, 16, 1, 128))
+# (elements a chunk, most slots, most held, warps, programs an SM, registers a thread), chosen by sweep on an H200: several
+# programs an SM hide each other's waits where rows are short (8192 x 32768 takes 1.12x a copy's time; 1.6x with one program),
+# and a long row needs the whole SM (8192 x 151936: 1.12x).
+_LAYOUTS = ((1024, 26, 8, 4, 4, 128), (4096, 14, 2, 8, 2, 128), (8192, 14, 5, 16, 1, 128))
 _SHORTEST_ROW = 16384  # below, the second read of `vocab`'s kernel finds the row in the cache
 
 

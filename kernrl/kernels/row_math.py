@@ -24,8 +24,11 @@ def row_outputs(y_a, other, moment):
     odds = other / e_a
     near = 1 + odds  # log1p(odds), exact where 1 + odds rounds
     log1p = tl.where(near == 1, odds, tl.log(near) * odds / tl.where(near == 1, 1.0, near - 1))
-    logp = tl.where(e_a > 1 / OVERFLOW, -log1p, (y_a - tl.log2(total)) * LN2)
-    entropy = tl.log(total) - LN2 * moment / total
+    near_a = e_a > 1 / OVERFLOW
+    logp = tl.where(near_a, -log1p, (y_a - tl.log2(total)) * LN2)
+    # H = ln(total) - mean y; as p_a -> 1 both vanish, and only what is relative to y_a keeps their digits.
+    mean = moment / total
+    entropy = tl.where(near_a, LN2 * (y_a - mean) - logp, tl.log(total) - LN2 * mean)
     return logp, entropy, -tl.log2(total)
 
 

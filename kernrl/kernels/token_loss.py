@@ -260,14 +260,16 @@ def _gap(new, old):
 
 @triton.jit
 def token_loss(
-    logp, entropy, old, ref, correction, advantage, weight,
+    logp, entropy, advantage, weight, old, ref, correction,
     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, HAS_REF: tl.constexpr,
+    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, HAS_OLD: tl.constexpr, HAS_REF: tl.constexpr,
 ):  # fmt: skip
     """(loss, g, h, ratio, log ratio, clipped low, high, beyond delta, kl, rho, cut) of one token or a block of them.
 
     The derivative of each case is written out; `policy_loss_reference` is the same text for autograd to differentiate.
     """
+    if not HAS_OLD:
+        old = logp
     log_r = _gap(logp, old)
     ratio = tl.exp(log_r)
     slope = tl.where(tl.abs(log_r) < LOG_RATIO_LIMIT, ratio, 0.0)  # d ratio / d logp
@@ -319,6 +321,8 @@ def token_loss(
         else:
             kl = tl.exp(d) - d - 1
             dkl = tl.where(inside, 1 - tl.exp(d), 0.0)
-    loss = weight * (rho * policy + beta * kl - entropy_coef * entropy)
-    g = weight * (rho * dpolicy + beta * dkl)
+    # Minimum and maximum swallow NaN; a broken row must show.
+    broken = logp != logp
+    loss = tl.where(broken, logp, weight * (rho * policy + beta * kl - entropy_coef * entropy))
+    g = tl.where(broken, logp, weight * (rho * dpolicy + beta * dkl))
     return loss, g, -weight * entropy_coef, ratio, log_r, low, high, beyond, kl, rho, cut

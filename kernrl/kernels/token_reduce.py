@@ -13,30 +13,35 @@ from kernrl.kernels.token_loss import METRICS, LossConfig, Tokens, token_loss
 
 
 @triton.jit
-def token_at(
-    token, inside, logp, entropy,
-    mask_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale,
-    clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr,
+def load_token(
+    token, inside, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
 ):  # fmt: skip
-    """`token_loss` of token index `token` (a scalar or a block; read only where `inside`)."""
+    """(advantage, weight, old, ref, correction) of token index `token`, a scalar or a block; 0 for what is not given."""
     advantage = tl.load(advantage_ptr + token // tokens_per_advantage, mask=inside, other=0.0)
-    weight = logp * 0 + weight_scale
+    absent = advantage * 0
+    weight = absent + weight_scale
     if weight_ptr is not None:
         weight = tl.load(weight_ptr + token, mask=inside, other=0.0)
-    old = logp
+    old = absent
     if old_ptr is not None:
         old = tl.load(old_ptr + token, mask=inside, other=0.0)
-    ref = logp
+    ref = absent
     if ref_ptr is not None:
         ref = tl.load(ref_ptr + token, mask=inside, other=0.0)
-    correction = logp
+    correction = absent
     if correction_ptr is not None:
         correction = tl.load(correction_ptr + token, mask=inside, other=0.0)
-    return token_loss(
-        logp, entropy, old, ref, correction, advantage, weight,
-        clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-        LOSS, KL, CORRECTION, ref_ptr is not None,
+    return advantage, weight, old, ref, correction
+
+
+@triton.jit
+def _combine(
+    a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, b0, b1, b2, b3, b4, b5, b6, b7, b8, b9, b10, b11, b12, b13
+):  # fmt: skip
+    """Thirteen sums and a maximum in one tree, whose barriers are what a reduction costs."""
+    return (
+        a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4, a5 + b5, a6 + b6, a7 + b7, a8 + b8, a9 + b9, a10 + b10, a11 + b11,
+        a12 + b12, tl.maximum(a13, b13),
     )  # fmt: skip
 
 
@@ -59,11 +64,13 @@ def _reduce_kernel(
             active = active & (tl.load(mask_ptr + token, mask=active, other=0) != 0)
         logp = tl.load(logp_ptr + token, mask=active, other=0.0)
         entropy = tl.load(entropy_ptr + token, mask=active, other=0.0)
-        loss, g, _h, ratio, log_r, low, high, beyond, kl, rho, cut = token_at(
-            token, active, logp, entropy,
-            mask_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale,
+        advantage, weight, old, ref, correction = load_token(
+            token, active, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
+        )  # fmt: skip
+        loss, g, _h, ratio, log_r, low, high, beyond, kl, rho, cut = token_loss(
+            logp, entropy, advantage, weight, old, ref, correction,
             clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-            LOSS, KL, CORRECTION,
+            LOSS, KL, CORRECTION, old_ptr is not None, ref_ptr is not None,
         )  # fmt: skip
         if g_ptr is not None:
             tl.store(g_ptr + token, tl.where(active, g, 0.0), mask=token < n_tokens)
@@ -82,22 +89,28 @@ def _reduce_kernel(
         cut_sum += tl.where(active & cut, 1.0, 0.0)
         omega_sum += omega
         omega_square_sum += omega * omega
-    n_active = tl.sum(count)
-    per = 1 / tl.maximum(n_active, 1.0)
-    tl.store(loss_ptr, tl.sum(loss_sum))
-    tl.store(metrics_ptr, n_active)
-    tl.store(metrics_ptr + 1, tl.sum(ratio_sum) * per)
-    tl.store(metrics_ptr + 2, tl.max(ratio_max))
-    tl.store(metrics_ptr + 3, tl.sum(low_sum) * per)
-    tl.store(metrics_ptr + 4, tl.sum(high_sum) * per)
-    tl.store(metrics_ptr + 5, tl.sum(beyond_sum) * per)
-    tl.store(metrics_ptr + 6, tl.sum(kl_old_sum) * per)
-    tl.store(metrics_ptr + 7, tl.sum(kl_sum) * per)
-    tl.store(metrics_ptr + 8, tl.sum(entropy_sum) * per)
-    tl.store(metrics_ptr + 9, tl.sum(rho_sum) * per)
-    tl.store(metrics_ptr + 10, tl.sum(cut_sum) * per)
-    total = tl.sum(omega_sum)
-    tl.store(metrics_ptr + 11, total * total * per / tl.maximum(tl.sum(omega_square_sum), 1e-30))
+    loss, count, ratio, low, high, beyond, kl_old, kl, entropy, rho, cut, omega, omega_square, ratio_max = tl.reduce(
+        (
+            loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum,
+            omega_sum, omega_square_sum, ratio_max,
+        ),
+        0,
+        _combine,
+    )  # fmt: skip
+    per = 1 / tl.maximum(count, 1.0)
+    tl.store(loss_ptr, loss)
+    tl.store(metrics_ptr, count)
+    tl.store(metrics_ptr + 1, ratio * per)
+    tl.store(metrics_ptr + 2, ratio_max)
+    tl.store(metrics_ptr + 3, low * per)
+    tl.store(metrics_ptr + 4, high * per)
+    tl.store(metrics_ptr + 5, beyond * per)
+    tl.store(metrics_ptr + 6, kl_old * per)
+    tl.store(metrics_ptr + 7, kl * per)
+    tl.store(metrics_ptr + 8, entropy * per)
+    tl.store(metrics_ptr + 9, rho * per)
+    tl.store(metrics_ptr + 10, cut * per)
+    tl.store(metrics_ptr + 11, omega * omega * per / tl.maximum(omega_square, 1e-30))
 
 
 def reduce_tokens(

@@ -15,6 +15,7 @@ AGGREGATIONS = {
     "fixed_length": "sum over tokens / (number of sequences * max_tokens)",
     "sum": "sum over tokens",
 }
+PER_SEQUENCE = ("sequence_mean", "sequence_sum", "fixed_length")
 DEFAULT_AGGREGATION = {"dr_grpo": "fixed_length", "gspo": "sequence_mean", "sapo": "sequence_mean"}
 
 
@@ -48,15 +49,22 @@ def prepare_tokens(
             raise UsageError(f"{name} has shape {tuple(value.shape)}; it must have that of action_ids, {tuple(shape)}")
         return value.detach().reshape(n).to(dtype).contiguous()
 
+    if action_ids.dim() == 2 and cu_seqlens is not None:
+        raise UsageError("cu_seqlens goes with packed action_ids [N], not with [B, T]")
+    aggregation = aggregation or DEFAULT_AGGREGATION.get(config.loss_type, "token_mean")
+    if aggregation not in AGGREGATIONS:
+        raise UsageError(f"aggregation={aggregation!r} is not one of {', '.join(AGGREGATIONS)}")
     starts = cu_seqlens
-    if action_ids.dim() == 2:
-        if cu_seqlens is not None:
-            raise UsageError("cu_seqlens goes with packed action_ids [N], not with [B, T]")
+    sequences = shape[0] if action_ids.dim() == 2 else None if starts is None else starts.numel() - 1
+    by_sequence = config.sequence_ratio or config.correction.startswith("sequence")
+    if sequences is None and (by_sequence or aggregation in PER_SEQUENCE):
+        raise UsageError("anything per sequence (ratio, correction, aggregation) needs cu_seqlens, or action_ids as [B, T]")
+    if action_ids.dim() == 2 and (by_sequence or aggregation == "sequence_mean"):
         starts = torch.arange(0, n + 1, max(1, shape[1]), device=action_ids.device)
     flat_mask = None if mask is None else mask.reshape(n).to(torch.bool).contiguous()
-    weight, scale = _weights(flat_mask, n, starts, config, aggregation, num_tokens, num_sequences, max_tokens, dtype)
+    weight, scale = _weights(flat_mask, n, starts, aggregation, num_tokens, num_sequences or sequences or 1, max_tokens, dtype)
     values, per = _advantages(advantages.detach().to(dtype), shape, cu_seqlens)
-    tokens = Tokens(
+    return Tokens(
         ids=action_ids.reshape(n).contiguous(),
         advantages=values,
         tokens_per_advantage=per,
@@ -68,9 +76,6 @@ def prepare_tokens(
         correction=flat("rollout_logprobs", rollout_logprobs) if config.correction != "none" else None,
         cu_seqlens=starts,
     )
-    if (config.sequence_ratio or config.correction.startswith("sequence")) and starts is None:
-        raise UsageError("a sequence-level ratio or correction needs cu_seqlens, or action_ids as [B, T]")
-    return tokens
 
 
 def prepare(action_ids: Tensor, temperature: float, options: dict) -> tuple[Tokens, LossConfig]:
@@ -108,13 +113,10 @@ def _advantages(advantages: Tensor, shape: torch.Size, cu_seqlens: Tensor | None
 
 
 def _weights(
-    mask: Tensor | None, n: int, starts: Tensor | None, config: LossConfig, aggregation: str | None,
-    num_tokens: float | Tensor | None, num_sequences: int | None, max_tokens: int | None, dtype: torch.dtype,
+    mask: Tensor | None, n: int, starts: Tensor | None, aggregation: str, num_tokens: float | Tensor | None,
+    num_sequences: int, max_tokens: int | None, dtype: torch.dtype,
 ) -> tuple[Tensor | None, float]:  # fmt: skip
     """(weight [N] or None, weight_scale): each token's share of the aggregate. No host sync."""
-    aggregation = aggregation or DEFAULT_AGGREGATION.get(config.loss_type, "token_mean")
-    if aggregation not in AGGREGATIONS:
-        raise UsageError(f"aggregation={aggregation!r} is not one of {', '.join(AGGREGATIONS)}")
     if aggregation == "sum":
         return None, 1.0
     if aggregation == "token_mean":
@@ -123,15 +125,13 @@ def _weights(
         if isinstance(num_tokens, Tensor):
             return (1 / num_tokens.to(dtype)).expand(n).contiguous(), 1.0
         return None, 1 / (num_tokens or max(1, n))
-    if starts is None:
-        raise UsageError(f"aggregation={aggregation!r} needs cu_seqlens, or action_ids as [B, T]")
-    sequences = num_sequences or max(1, starts.numel() - 1)
     if aggregation == "sequence_sum":
-        return None, 1 / sequences
+        return None, 1 / num_sequences
     if aggregation == "fixed_length":
         if not max_tokens:
             raise UsageError("aggregation='fixed_length' (the default of dr_grpo) needs max_tokens")
-        return None, 1 / (sequences * max_tokens)
+        return None, 1 / (num_sequences * max_tokens)
+    assert starts is not None
     active = torch.ones(n, dtype=dtype, device=starts.device) if mask is None else mask.to(dtype)
     lengths = torch.segment_reduce(active, "sum", offsets=starts, unsafe=True, initial=0.0).clamp(min=1)
-    return (1 / (lengths * sequences)).repeat_interleave(starts.diff(), output_size=n), 1.0
+    return (1 / (lengths * num_sequences)).repeat_interleave(starts.diff(), output_size=n), 1.0

@@ -27,8 +27,8 @@ from torch import Tensor
 from kernrl.kernels import resident
 from kernrl.kernels.id_check import invalid_id_flag
 from kernrl.kernels.row_math import LOWEST, OVERFLOW, gradient_coefficients, row_outputs
-from kernrl.kernels.token_loss import LossConfig, Tokens
-from kernrl.kernels.token_reduce import token_at
+from kernrl.kernels.token_loss import LossConfig, Tokens, token_loss
+from kernrl.kernels.token_reduce import load_token
 
 LOG2_E = math.log2(math.e)
 
@@ -43,19 +43,27 @@ def vocab_stats_reference(logits: Tensor, ids: Tensor, temperature: float) -> tu
 
 
 @triton.jit
+def _tile_columns(BLOCK: tl.constexpr):
+    """[BLOCK / 8, 8] column offsets: eight neighbours to a lane, so that a lane's share is summed without its neighbours."""
+    return tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+
+
+@triton.jit
 def _sums(row_ptr, vocab, a, scale, c, BLOCK: tl.constexpr):
-    """(other, moment) of one row relative to c. The action's term leaves the lane that holds it before lanes are added."""
-    lane = tl.arange(0, BLOCK)
-    sums = tl.zeros([BLOCK], tl.float32)
-    moments = tl.zeros([BLOCK], tl.float32)
+    """(y_a, other, moment) of one row relative to c. The action's term leaves its lane before lanes are added, or its
+    rounding would hide the others."""
+    lane = tl.arange(0, BLOCK // 8)
+    sums = tl.zeros([BLOCK // 8], tl.float32)
+    moments = tl.zeros([BLOCK // 8], tl.float32)
     for start in range(0, vocab, BLOCK):
-        z = tl.load(row_ptr + start + lane, mask=start + lane < vocab, other=-float("inf")).to(tl.float32)
+        at = start + _tile_columns(BLOCK)
+        z = tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
         y = tl.maximum(z * scale + c, LOWEST)
         e = tl.exp2(y)
-        sums += e
-        moments += e * y
+        sums += tl.sum(e, 1)
+        moments += tl.sum(e * y, 1)
     y_a = tl.load(row_ptr + a).to(tl.float32) * scale + c
-    sums = tl.where(lane == a % BLOCK, sums - tl.exp2(y_a), sums)
+    sums = tl.where(lane == (a % BLOCK) // 8, sums - tl.exp2(y_a), sums)
     return y_a, tl.sum(sums), tl.sum(moments)
 
 
@@ -64,11 +72,12 @@ def _stats(row_ptr, vocab, a, scale, BLOCK: tl.constexpr):
     """(logp, entropy, c) of one row, with p_v = 2^(z_v * scale + c)."""
     c = -tl.load(row_ptr + a).to(tl.float32) * scale
     y_a, other, moment = _sums(row_ptr, vocab, a, scale, c, BLOCK)
-    if not other < OVERFLOW:
-        highest = tl.full([BLOCK], -float("inf"), tl.float32)
+    if not other < OVERFLOW:  # NaN too
+        highest = tl.full([BLOCK // 8], -float("inf"), tl.float32)
         for start in range(0, vocab, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            highest = tl.maximum(highest, tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32))
+            at = start + _tile_columns(BLOCK)
+            z = tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
+            highest = tl.maximum(highest, tl.max(z, 1))
         top = tl.max(highest)
         c = tl.where(top == -float("inf"), 0.0, -top * scale)
         y_a, other, moment = _sums(row_ptr, vocab, a, scale, c, BLOCK)
@@ -181,11 +190,13 @@ def _loss_kernel(
         a = tl.where(valid, a, 0)
         logp, entropy, c = _stats(logits_ptr + row * vocab, vocab, a, scale, BLOCK)
         logp = tl.where(valid, logp, float("nan"))
-        _loss, g, h, _r, _lr, _lo, _hi, _be, _kl, _rho, _cut = token_at(
-            row, True, logp, entropy,
-            mask_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale,
+        advantage, weight, old, ref, correction = load_token(
+            row, True, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
+        )  # fmt: skip
+        _loss, g, h, _r, _lr, _lo, _hi, _be, _kl, _rho, _cut = token_loss(
+            logp, entropy, advantage, weight, old, ref, correction,
             clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-            LOSS, KL, CORRECTION,
+            LOSS, KL, CORRECTION, old_ptr is not None, ref_ptr is not None,
         )  # fmt: skip
         if ENTROPY_GRADIENT | (g != 0):
             constant, slope, at_action = gradient_coefficients(g, h, logp, entropy, inverse_temperature)
@@ -201,15 +212,16 @@ def _loss_kernel(
     tl.store(g_ptr + row, g)
 
 
-def _tile(vocab: int) -> dict:
-    block = min(4096, triton.next_power_of_2(vocab))
-    return {"BLOCK": block, "num_warps": max(1, min(8, block // 256))}
+def _tile(vocab: int, most: int = 4096) -> dict:
+    """Chosen by sweep on an H200: tiles of 4096 read at a copy's speed; the two-pass kernel prefers 8192."""
+    block = max(256, min(most, triton.next_power_of_2(vocab)))
+    return {"BLOCK": block, "num_warps": block // 512 or 1}
 
 
 def vocab_stats(logits: Tensor, ids: Tensor, mask: Tensor | None, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """(logp, entropy, c) [N] float32 of `logits` [N, V] on a GPU, p_v = 2^(z_v log2(e) / temperature + c); 0 where masked."""
     n, vocab = logits.shape
-    logp, entropy, c = torch.empty(3, n, dtype=torch.float32, device=logits.device).unbind()
+    logp, entropy, c = (torch.empty(n, dtype=torch.float32, device=logits.device) for _ in range(3))
     if n:
         mask = None if mask is None else mask.view(torch.uint8)
         flag = invalid_id_flag(logits.device)
@@ -239,7 +251,7 @@ def vocab_loss(
     Rows that fit on chip go through `resident`, which reads and writes each logit once; others are read twice.
     """
     n, vocab = logits.shape
-    logp, entropy, g = torch.empty(3, n, dtype=torch.float32, device=logits.device).unbind()
+    logp, entropy, g = (torch.empty(n, dtype=torch.float32, device=logits.device) for _ in range(3))
     if n == 0:
         return logp, entropy, g
     args = (out, logits, tokens.ids, invalid_id_flag(logits.device), logp, entropy, g)
@@ -248,5 +260,5 @@ def vocab_loss(
     if layout := resident.layout_for(logits):
         resident.launch(layout, args, n, vocab, options)
     else:
-        _loss_kernel[(n,)](*args, vocab, **options, **_tile(vocab))
+        _loss_kernel[(n,)](*args, vocab, **options, **_tile(vocab, most=8192))
     return logp, entropy, g

@@ -1,0 +1,451 @@
+"""The fused losses on a GPU, against float64 references, and against Liger and TRL where they are installed."""
+
+import math
+
+import pytest
+import torch
+
+from kernrl.errors import UsageError
+from kernrl.kernels import (
+    METRICS,
+    check_ids,
+    grpo_loss,
+    linear_cross_entropy,
+    linear_grpo_loss,
+    ppo_loss,
+    ratio_kl,
+    resident,
+    token_logprobs,
+)
+from kernrl.kernels.grpo import grpo_loss_reference
+from kernrl.kernels.token_loss import LossConfig, policy_loss_reference
+from kernrl.kernels.tokens import prepare, with_sequence_correction
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+
+# bfloat16 keeps 8 bits: rounding a gradient once leaves a relative L2 error of at most 2^-8.4. float16 keeps 11, but most
+# of a row's gradients are below its normal range.
+ROUNDING = {torch.bfloat16: 2**-8.4, torch.float16: 1e-3, torch.float32: 5e-6}
+# The vocabularies of the models in use, one that is a multiple of nothing, and one small enough for the plain kernel.
+VOCABS = [32768, 151936, 128256, 32000, 65536, 50257, 4096]
+
+VARIANTS = {
+    "plain": {},
+    "clip": {"old": True, "epsilon_low": 0.1, "epsilon_high": 0.3},
+    "delta": {"old": True, "delta": 1.5},
+    "kl_k1": {"old": True, "ref": True, "beta": 0.1, "kl_estimator": "k1"},
+    "kl_k2": {"old": True, "ref": True, "beta": 0.1, "kl_estimator": "k2"},
+    "kl_k3": {"old": True, "ref": True, "beta": 0.1},
+    "cispo": {"old": True, "loss_type": "cispo"},
+    "sapo": {"old": True, "loss_type": "sapo"},
+    "gspo": {"old": True, "loss_type": "gspo"},
+    "reinforce": {"loss_type": "reinforce"},
+    "entropy": {"old": True, "entropy_coef": 0.05},
+    "tis": {"old": True, "rollout": True, "correction": "token_truncate", "correction_max": 1.1},
+    "mis": {"old": True, "rollout": True, "correction": "token_mask", "correction_max": 1.2, "correction_min": 0.8},
+    "sequence_tis": {"old": True, "rollout": True, "correction": "sequence_truncate"},
+    "sequence_mis_on_policy": {"rollout": True, "correction": "sequence_mask"},
+    "dr_grpo": {"old": True, "loss_type": "dr_grpo", "max_tokens": 64},
+    "sequence_mean": {"old": True, "aggregation": "sequence_mean"},
+    "global_count": {"old": True, "num_tokens": 1000.0},
+}
+
+
+def batch(b, t, vocab, dtype=torch.bfloat16, seed=0, scale=2.0):
+    """Logits, ids, and log-probs near the policy's own, so that some ratios clip and most do not."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, device="cuda")
+
+    logits = (draw(b, t, vocab) * scale).to(dtype)
+    ids = torch.randint(0, vocab, (b, t), generator=generator, device="cuda")
+    logp = (logits[..., :].float() / 0.8).log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+    mask = torch.rand(b, t, generator=generator, device="cuda") < 0.8
+    noisy = {name: logp + 0.2 * draw(b, t) for name in ("old", "ref", "rollout")}
+    return logits, ids, mask, draw(b), noisy
+
+
+def options_of(variant, mask, advantages, noisy):
+    options = {name: value for name, value in variant.items() if name not in noisy}
+    given = {f"{name}_logprobs": noisy[name] for name in noisy if variant.get(name)}
+    return {**options, **given, "mask": mask, "advantages": advantages}
+
+
+def reference(logits, ids, options, temperature=0.8):
+    """(loss, metrics, gradient) in float64."""
+    tokens, config = prepare(ids, temperature, options)
+    leaf = logits.detach().double().requires_grad_()
+    loss, metrics = grpo_loss_reference(leaf.view(-1, leaf.shape[-1]), tokens, config, temperature)
+    loss.backward()
+    return loss.detach(), metrics, leaf.grad
+
+
+def relative(a, b):
+    return ((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-30)).item()
+
+
+def run(logits, ids, options, inplace=True, temperature=0.8):
+    leaf = logits.clone().requires_grad_()
+    loss, metrics = grpo_loss(leaf * 1, ids, temperature=temperature, inplace=inplace, **options)
+    loss.backward()
+    return loss.detach(), metrics, leaf.grad
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_agrees_with_float64(name):
+    logits, ids, mask, advantages, noisy = batch(4, 16, 32768)
+    options = options_of(VARIANTS[name], mask, advantages, noisy)
+    want_loss, want_metrics, want = reference(logits, ids, options)
+    loss, metrics, gradient = run(logits, ids, options)
+    assert abs(loss - want_loss) < 1e-5 * max(1, abs(want_loss))
+    assert relative(gradient, want) < ROUNDING[torch.bfloat16]
+    assert (gradient[~mask] == 0).all()
+    for metric in METRICS:
+        torch.testing.assert_close(metrics[metric].double(), want_metrics[metric].double(), rtol=2e-5, atol=2e-5, msg=metric)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("vocab", VOCABS)
+def test_every_vocabulary_and_dtype_agrees_with_float64(vocab, dtype):
+    logits, ids, mask, advantages, noisy = batch(3, 67, vocab, dtype)
+    options = options_of(VARIANTS["kl_k3"], mask, advantages, noisy)
+    want_loss, want_metrics, want = reference(logits, ids, options)
+    loss, metrics, gradient = run(logits, ids, options)
+    assert abs(loss - want_loss) < 1e-5
+    assert relative(gradient, want) < ROUNDING[dtype]
+    assert abs(metrics["entropy"] - want_metrics["entropy"]) < 1e-5
+    assert torch.equal(gradient, run(logits, ids, options, inplace=False)[2])
+
+
+@pytest.mark.parametrize("vocab", [32768, 151936, 50257])
+def test_logprobs_are_accurate_in_float32(vocab):
+    logits, ids, *_ = batch(2, 33, vocab, torch.float32, scale=5.0)
+    logp, entropy = token_logprobs(logits, ids, temperature=0.7)
+    exact = (logits.double() / 0.7).log_softmax(-1)
+    assert (logp - exact.gather(-1, ids[..., None])[..., 0]).abs().max() < 1e-5
+    assert (entropy + (exact.exp() * exact).sum(-1)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("vocab", [32768, 151936, 50257])
+def test_hard_rows(vocab):
+    """p -> 1, a first tile of -inf, an action of p = e^-150 and one of p = 0."""
+    logits, ids, *_ = batch(1, 6, vocab)
+    ids[:] = vocab - 77
+    logits[0, 0, ids[0, 0]] = 30.0
+    logits[0, 1, ids[0, 1]] = 22.0
+    logits[0, 2, : vocab // 2] = -math.inf
+    logits[0, 3, ids[0, 3]] = -120.0
+    logits[0, 4, ids[0, 4]] = -math.inf
+    options = {"advantages": torch.ones(1, 6, device="cuda"), "loss_type": "reinforce", "aggregation": "sum"}
+    finite = torch.tensor([0, 1, 2, 3, 5], device="cuda")
+    rows, row_ids = logits[:, finite], ids[:, finite]
+    options["advantages"] = options["advantages"][:, finite]
+    want_loss, _, want = reference(rows, row_ids, options)
+    loss, _, gradient = run(rows, row_ids, options)
+    assert abs(loss / want_loss - 1) < 1e-5
+    for i in range(len(finite)):
+        assert relative(gradient[0, i], want[0, i]) < ROUNDING[torch.bfloat16], f"row {i}"
+    logp, entropy = token_logprobs(logits, ids, temperature=0.8)
+    assert logp[0, 4] == -math.inf
+    assert entropy.isfinite().all()
+
+
+@pytest.mark.parametrize("vocab", [32768, 50257])
+def test_masked_rows_may_hold_anything(vocab):
+    logits, ids, mask, advantages, noisy = batch(2, 20, vocab)
+    options = options_of(VARIANTS["kl_k3"], mask, advantages, noisy)
+    _, _, want = run(logits, ids, options)
+    logits[~mask], ids[~mask] = math.nan, -100
+    for values in noisy.values():
+        values[~mask] = math.nan
+    loss, metrics, gradient = run(logits, ids, options_of(VARIANTS["kl_k3"], mask, advantages, noisy))
+    assert loss.isfinite()
+    assert torch.equal(gradient, want)
+    assert all(value.isfinite() for value in metrics.values())
+    check_ids()
+
+
+@pytest.mark.parametrize("vocab", [32768, 50257])
+def test_an_invalid_active_id_is_an_error(vocab):
+    logits, ids, *_ = batch(1, 4, vocab)
+    ids[0, 2] = vocab
+    loss, _, _ = run(logits, ids, {"advantages": torch.ones(1, device="cuda")})
+    assert loss.isnan()
+    with pytest.raises(UsageError, match="outside the vocabulary"):
+        check_ids()
+    check_ids()  # the flag is lowered
+
+
+def test_all_masked_gives_zero():
+    logits, ids, mask, advantages, _ = batch(1, 4, 32768)
+    loss, metrics, gradient = run(logits, ids, {"advantages": advantages, "mask": torch.zeros_like(mask)})
+    assert loss == 0
+    assert (gradient == 0).all()
+    assert metrics["tokens"] == 0
+
+
+@pytest.mark.parametrize("vocab", [32768, 50257])
+def test_runs_are_bitwise_the_same(vocab):
+    logits, ids, mask, advantages, noisy = batch(4, 100, vocab)
+    options = options_of(VARIANTS["kl_k3"], mask, advantages, noisy)
+    first, _, gradient = run(logits, ids, options)
+    for _ in range(3):
+        again, _, other = run(logits, ids, options)
+        assert torch.equal(first, again)
+        assert torch.equal(gradient, other)
+
+
+def test_beyond_int32_elements_and_65535_tokens():
+    n, vocab = 70_000, 32768
+    logits = torch.empty(n, vocab, dtype=torch.bfloat16, device="cuda").normal_()
+    ids = torch.randint(0, vocab, (n,), device="cuda")
+    last = logits[-64:].clone()
+    options = {"advantages": torch.ones(n, device="cuda"), "loss_type": "reinforce", "aggregation": "sum"}
+    leaf = logits.requires_grad_()
+    loss, _ = grpo_loss(leaf.view(1, n, vocab), ids.view(1, n), temperature=1.0, **{**options, "advantages": torch.ones(1, n)
+                        .cuda()})  # fmt: skip
+    loss.backward()
+    options["advantages"] = torch.ones(64, device="cuda")
+    _, _, want = reference(last, ids[-64:], options, temperature=1.0)
+    assert relative(leaf.grad[-64:], want) < ROUNDING[torch.bfloat16]
+
+
+def test_a_new_length_compiles_nothing():
+    def compiled():
+        return sum(len(cache[0]) for cache in resident._resident_kernel.device_caches.values())
+
+    for t in (16, 48, 33, 70, 17):
+        logits, ids, mask, advantages, noisy = batch(2, t, 32768)
+        run(logits, ids, options_of(VARIANTS["clip"], mask, advantages, noisy))
+        if t == 16:
+            before = compiled()
+    assert compiled() == before
+
+
+def test_nothing_waits_for_the_gpu():
+    logits, ids, mask, advantages, noisy = batch(2, 16, 32768)
+    options = options_of(VARIANTS["kl_k3"], mask, advantages, noisy)
+    run(logits, ids, options)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        run(logits, ids, options)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_inplace_takes_no_memory_and_destroyed_logits_are_refused():
+    logits, ids, *_ = batch(8, 64, 32768)
+    whole = logits.detach().requires_grad_() * 1
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    loss, _ = grpo_loss(whole, ids, advantages=torch.ones(8, device="cuda"), temperature=1.0)
+    assert torch.cuda.max_memory_allocated() - before < 1 << 20
+    with pytest.raises(RuntimeError, match="after grpo_loss overwrote"):
+        (loss + whole.float().logsumexp(-1).sum()).backward()
+
+    whole = logits.detach().requires_grad_() * 1
+    earlier = whole.exp().sum() + (whole * whole).sum()
+    loss, _ = grpo_loss(whole, ids, advantages=torch.ones(8, device="cuda"), temperature=1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        (loss + earlier).backward()
+
+    kept = logits.detach().requires_grad_() * 1
+    loss, _ = grpo_loss(kept, ids, advantages=torch.ones(8, device="cuda"), temperature=1.0, inplace=False)
+    assert torch.equal(kept.detach(), logits)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="once"):
+        loss.backward()
+
+
+def test_the_upstream_gradient_scales():
+    logits, ids, mask, advantages, noisy = batch(2, 16, 32768, torch.float32)
+    options = options_of(VARIANTS["clip"], mask, advantages, noisy)
+    _, _, want = run(logits, ids, options)
+    leaf = logits.clone().requires_grad_()
+    (grpo_loss(leaf * 1, ids, temperature=0.8, **options)[0] * 0.25).backward()
+    torch.testing.assert_close(leaf.grad, want * 0.25)
+
+
+def linear_case(n=96, width=64, vocab=5003, dtype=torch.bfloat16):
+    generator = torch.Generator("cuda").manual_seed(1)
+    hidden = torch.randn(n, width, generator=generator, device="cuda", dtype=dtype)
+    weight = torch.randn(vocab, width, generator=generator, device="cuda", dtype=dtype) * 0.3
+    return hidden, weight, torch.randint(0, vocab, (n,), generator=generator, device="cuda"), generator
+
+
+@pytest.mark.parametrize("name", ["plain", "clip", "kl_k3", "gspo", "entropy", "mis", "sequence_mis_on_policy"])
+@pytest.mark.parametrize("chunk_rows", [32, 1000])
+def test_linear_loss_agrees_with_float64(name, chunk_rows):
+    hidden, weight, ids, generator = linear_case(vocab=5008)
+    b = 6
+    hidden, ids = hidden.view(b, -1, hidden.shape[-1]), ids.view(b, -1)
+    mask = torch.rand(ids.shape, generator=generator, device="cuda") < 0.7
+    advantages = torch.randn(b, generator=generator, device="cuda")
+    advantages[2] = 0
+    logp = (hidden @ weight.t()).float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+    noisy = {key: logp + 0.3 * torch.randn(logp.shape, generator=generator, device="cuda") for key in ("old", "ref", "rollout")}
+    options = options_of(VARIANTS[name], mask, advantages, noisy)
+    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+    loss, _ = linear_grpo_loss(h, w, ids, temperature=1.0, chunk_rows=chunk_rows, **options)
+    loss.backward()
+    hd, wd = hidden.double().requires_grad_(), weight.double().requires_grad_()
+    tokens, config = prepare(ids, 1.0, options)
+    want, _ = grpo_loss_reference((hd @ wd.t()).view(-1, weight.shape[0]), tokens, config, 1.0)
+    want.backward()
+    # The logits themselves are rounded to bfloat16, as in any bfloat16 model: a ratio moves by up to 2^-8 of a logit.
+    assert abs(loss - want) < 5e-3 * max(1, abs(want))
+    assert relative(h.grad, hd.grad) < 2e-2
+    assert relative(w.grad, wd.grad) < 2e-2
+    assert (h.grad[~mask] == 0).all()
+
+
+def test_linear_loss_equals_grpo_loss_on_the_same_logits():
+    hidden, weight, ids, _ = linear_case(vocab=32768, n=256)
+    advantages = torch.randn(256, device="cuda")
+    old = torch.randn(256, device="cuda") - 12
+    leaf = (hidden @ weight.t()).requires_grad_()
+    want, _ = grpo_loss(leaf * 1, ids, advantages=advantages, old_logprobs=old, temperature=0.9)
+    want.backward()
+    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+    loss, _ = linear_grpo_loss(h, w, ids, advantages=advantages, old_logprobs=old, temperature=0.9, chunk_rows=100)
+    loss.backward()
+    assert abs(loss - want) < 1e-5
+    assert relative(h.grad, leaf.grad.double() @ weight.double()) < ROUNDING[torch.bfloat16]
+    assert relative(w.grad, leaf.grad.double().t() @ hidden.double()) < ROUNDING[torch.bfloat16]
+
+
+def test_weight_grad_accumulates_in_float32():
+    hidden, weight, ids, _ = linear_case(vocab=4096)
+    advantages = torch.randn(96, device="cuda")
+    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+    linear_grpo_loss(h, w, ids, advantages=advantages, temperature=1.0, chunk_rows=32)[0].backward()
+    main = torch.ones_like(weight, dtype=torch.float32)
+    h2, w2 = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+    linear_grpo_loss(h2, w2, ids, advantages=advantages, temperature=1.0, chunk_rows=32, weight_grad=main)[0].backward()
+    assert w2.grad is None
+    assert relative(main - 1, w.grad) < ROUNDING[torch.bfloat16]
+    assert torch.equal(h.grad, h2.grad)
+
+
+def test_linear_cross_entropy_agrees_with_pytorch():
+    hidden, weight, ids, _ = linear_case()
+    ids[::5] = -100
+    weights = torch.rand(ids.shape, device="cuda")
+    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+    loss, metrics = linear_cross_entropy(h, w, ids, token_weights=weights, num_tokens=50.0, chunk_rows=32)
+    loss.backward()
+    hd, wd = hidden.double().requires_grad_(), weight.double().requires_grad_()
+    each = torch.nn.functional.cross_entropy(hd @ wd.t(), ids, reduction="none", ignore_index=-100)
+    want = (each * weights).sum() / 50
+    want.backward()
+    assert abs(loss - want) < 2e-3 * want
+    assert relative(h.grad, hd.grad) < 1e-2
+    assert relative(w.grad, wd.grad) < 1e-2
+    assert metrics["tokens"] == (ids != -100).sum()
+
+
+def test_nothing_to_learn_from_gives_zeros():
+    hidden, weight, ids, _ = linear_case()
+    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+    loss, _ = linear_grpo_loss(h, w, ids, advantages=torch.zeros(96, device="cuda"), temperature=1.0)
+    loss.backward()
+    assert loss == 0
+    assert (h.grad == 0).all()
+    assert (w.grad == 0).all()
+
+
+@pytest.mark.parametrize("vocab", [32768, 50257])
+def test_ratio_kl_agrees_with_float64(vocab):
+    logits, ids, mask, _, noisy = batch(2, 20, vocab, torch.float32)
+    other = logits + 0.1 * torch.randn_like(logits)
+    ids[~mask] = -100
+    weights = torch.randn(2, *ids.shape, device="cuda")
+    grads, outs = [], []
+    for dtype, device in ((torch.float32, "cuda"), (torch.float64, "cpu")):
+        leaf = logits.detach().to(device, dtype, copy=True).requires_grad_()
+        args = (other.to(device, dtype), ids.to(device), mask.to(device), noisy["old"].to(device, dtype))
+        ratio, kl = ratio_kl(leaf, *args, temperature=0.8)
+        (ratio * weights[0].to(device) + kl * weights[1].to(device)).sum().backward()
+        outs.append((ratio, kl))
+        grads.append(leaf.grad.cpu())
+    for got, want in zip(outs[0], outs[1], strict=True):
+        torch.testing.assert_close(got.cpu().double(), want, rtol=2e-5, atol=2e-6)
+    assert relative(grads[0], grads[1]) < 1e-5
+
+
+def test_entropy_is_differentiable():
+    logits, ids, *_ = batch(1, 5, 5000, torch.float32)
+    leaf, exact = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    token_logprobs(leaf, ids, temperature=0.7)[1].sum().backward()
+    logp = (exact / 0.7).log_softmax(-1)
+    (-(logp.exp() * logp).sum()).backward()
+    assert relative(leaf.grad, exact.grad) < 1e-5
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "entropy"])
+def test_ppo_loss_agrees_with_float64(name):
+    _, ids, mask, advantages, noisy = batch(4, 50, 1000)
+    options = options_of(VARIANTS[name], mask, advantages, noisy)
+    logp = noisy["old"] + 0.3 * torch.randn_like(noisy["old"])
+    old = options.pop("old_logprobs", noisy["old"])
+    options.pop("mask")
+    leaf, exact = logp.clone().requires_grad_(), logp.double().requires_grad_()
+    loss, _ = ppo_loss(leaf, old, options.pop("advantages"), mask, **options)
+    loss.backward()
+    tokens, config = prepare(ids, 1.0, {**options, "advantages": advantages, "old_logprobs": old, "mask": mask})
+    flat = exact.view(-1)
+    tokens = with_sequence_correction(tokens, flat.detach().float(), config)
+    want, _ = policy_loss_reference(flat, torch.zeros_like(flat), tokens, config)
+    want.backward()
+    assert abs(loss - want) < 1e-5
+    assert relative(leaf.grad, exact.grad) < 1e-5
+
+
+LIGER = {
+    "grpo": ({"epsilon_high": 0.28, "aggregation": "sequence_mean"}, {"eps_high": 0.28}),
+    "bnpo": ({}, {"eps_high": 0.2}),
+    "dr_grpo": ({"max_tokens": 40}, {"eps_high": 0.2, "max_completion_length": 40}),
+    "dapo": ({"epsilon_high": 0.28, "delta": 1.6}, {"eps_high": 0.28, "delta": 1.6}),
+    "cispo": ({"epsilon_high": 0.28}, {"eps_high": 1.28}),
+    "sapo": ({}, {"eps_high": 0.2}),
+}
+
+
+@pytest.mark.parametrize("loss_type", LIGER)
+def test_agrees_with_liger(loss_type):
+    liger = pytest.importorskip("liger_kernel.transformers.grpo_loss")
+    b, t, vocab = 4, 24, 32768
+    logits, ids, mask, advantages, noisy = batch(b, t, vocab, torch.float32)
+    ours, theirs = LIGER[loss_type]
+    options = {"old_logprobs": noisy["old"], "ref_logprobs": noisy["ref"], "beta": 0.04, "mask": mask, "loss_type": loss_type}
+    leaf = logits.clone().requires_grad_()
+    loss, _ = grpo_loss(leaf * 1, ids, advantages=advantages, temperature=0.8, **options, **ours)
+    loss.backward()
+    padded = torch.cat([logits, logits[:, :1]], 1).requires_grad_()
+    want, _ = liger.triton_grpo_loss(
+        padded, noisy["old"], noisy["ref"], ids, advantages, mask.int(), temperature=0.8, beta=0.04, eps_low=0.2,
+        inplace=False, loss_type=loss_type, reduce=True, num_items_in_batch=None, **theirs,
+    )  # fmt: skip
+    want.backward()
+    torch.testing.assert_close(loss, want, rtol=1e-4, atol=1e-6)
+    assert relative(leaf.grad, padded.grad[:, :-1]) < 1e-4
+
+
+def test_agrees_with_trl_log_probabilities():
+    kernels = pytest.importorskip("trl.kernels")
+    hidden, weight, ids, _ = linear_case(vocab=8192)
+    with torch.no_grad():
+        want, entropy, *_ = kernels.ChunkedLogProbFunction.apply(hidden, weight, None, ids, 0.9, 4096)
+        logp, ours = token_logprobs(hidden, ids, temperature=0.9, lm_head_weight=weight)
+    torch.testing.assert_close(logp, want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours, entropy, rtol=1e-4, atol=1e-4)
+
+
+def test_a_config_without_old_logprobs_is_on_policy():
+    logits, ids, mask, advantages, _ = batch(2, 16, 32768)
+    _, metrics, gradient = run(logits, ids, {"advantages": advantages, "mask": mask})
+    _, _, plain = run(logits, ids, {"advantages": advantages, "mask": mask, "loss_type": "reinforce"})
+    assert metrics["ratio_max"] == 1
+    assert torch.equal(gradient, plain)
+    assert LossConfig().clip_high == 0.2

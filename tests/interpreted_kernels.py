@@ -1,0 +1,94 @@
+"""Run by `test_kernels_interpreter.py` with TRITON_INTERPRET=1: the Triton kernels themselves, on a CPU, float32.
+
+Prints one JSON object: for each case the errors against the float64 reference.
+"""
+
+import json
+import math
+
+import torch
+
+from kernrl.kernels.token_loss import METRICS, policy_loss_reference
+from kernrl.kernels.token_reduce import reduce_tokens
+from kernrl.kernels.tokens import prepare
+from kernrl.kernels.vocab import vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
+
+torch.set_num_threads(1)
+TEMPERATURE = 0.7
+
+
+def hard_logits(n: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows with p -> 1, p -> 0, a first tile of -inf, and one masked row of NaN with an impossible id."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(n, vocab, generator=generator) * 3
+    ids = torch.randint(0, vocab, (n,), generator=generator)
+    ids[1] = vocab - 3
+    logits[1, : vocab - 100] = -math.inf
+    logits[2, ids[2]] = 25.0  # 1 - p = 1e-8; float64 itself loses it much nearer 1
+    logits[3, ids[3]] = -300.0
+    mask = torch.ones(n, dtype=torch.bool)
+    mask[4], ids[4], logits[4] = False, -100, math.nan
+    return logits, ids, mask
+
+
+def compare(case: dict) -> dict[str, float]:
+    logits, ids, mask = hard_logits(6, 4500)
+    n = len(ids)
+    exact = logits.double().where(mask[:, None], 0.0).requires_grad_()
+    logp, entropy = vocab_stats_reference(exact, ids.where(mask, 0), TEMPERATURE)
+    options = {"advantages": torch.linspace(-1, 1, n), "mask": mask, **case}
+    for name in ("old_logprobs", "ref_logprobs", "rollout_logprobs"):
+        if name in case:
+            options[name] = (logp.detach() + case[name] * torch.linspace(-1, 1, n)).float()
+    tokens, config = prepare(ids, TEMPERATURE, options)
+    doubled = {name: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for name, v in options.items()}
+    want, want_metrics = policy_loss_reference(logp, entropy, prepare(ids, TEMPERATURE, doubled)[0], config)
+    want.backward()
+    assert exact.grad is not None
+
+    out = torch.full_like(logits, 7.0)
+    got_logp, got_entropy, _ = vocab_loss(out, logits, tokens, config, TEMPERATURE)
+    loss, metrics = reduce_tokens(got_logp, got_entropy, tokens, config)
+    return {
+        "logp": (got_logp - logp)[mask].abs().max().item(),
+        "entropy": (got_entropy - entropy)[mask].abs().max().item(),
+        "loss": (abs(loss - want) / want.abs().clamp(min=1)).item(),
+        "gradient": ((out - exact.grad).norm(dim=1) / exact.grad.norm(dim=1).clamp(min=1e-30))[mask].max().item(),
+        "masked": out[~mask].abs().max().item(),
+        "metrics": max(
+            (abs(value - want_metrics[name]) / want_metrics[name].abs().clamp(min=1)).item()
+            for name, value in zip(METRICS, metrics, strict=True)
+        ),
+    }
+
+
+def two_kernels() -> dict[str, float]:
+    """`vocab_stats` then `vocab_gradient` for arbitrary g and h."""
+    logits, ids, mask = hard_logits(6, 4500)
+    exact = logits.double().where(mask[:, None], 0.0).requires_grad_()
+    logp, entropy = vocab_stats_reference(exact, ids.where(mask, 0), TEMPERATURE)
+    g, h = torch.linspace(-1, 1, 6), torch.linspace(0.5, 1, 6)
+    (g * logp + h * entropy)[mask].sum().backward()
+    assert exact.grad is not None
+    stats = vocab_stats(logits, ids, mask, TEMPERATURE)
+    out = torch.full_like(logits, 7.0)
+    vocab_gradient(out, logits, ids, mask, stats, g, h, TEMPERATURE)
+    error = (out - exact.grad).norm(dim=1) / exact.grad.norm(dim=1).clamp(min=1e-30)
+    return {"gradient": error[mask].max().item(), "masked": out[~mask].abs().max().item()}
+
+
+CASES = {
+    "grpo": {"old_logprobs": 0.4},
+    "delta": {"old_logprobs": 0.6, "delta": 1.3, "epsilon_high": 0.25},
+    "cispo": {"loss_type": "cispo", "old_logprobs": 0.4},
+    "sapo": {"loss_type": "sapo", "old_logprobs": 0.4, "aggregation": "token_mean"},
+    "entropy": {"loss_type": "reinforce", "entropy_coef": 0.1},
+    "k1": {"old_logprobs": 0.1, "ref_logprobs": 0.3, "beta": 0.2, "kl_estimator": "k1"},
+    "k2": {"old_logprobs": 0.1, "ref_logprobs": 0.3, "beta": 0.2, "kl_estimator": "k2"},
+    "k3": {"ref_logprobs": 0.3, "beta": 0.2},
+    "truncate": {"old_logprobs": 0.1, "rollout_logprobs": 0.5, "correction": "token_truncate", "correction_max": 1.2},
+    "mask": {"old_logprobs": 0.1, "rollout_logprobs": 0.5, "correction": "token_mask", "correction_max": 1.2},
+}
+
+if __name__ == "__main__":
+    print(json.dumps({**{name: compare(case) for name, case in CASES.items()}, "two_kernels": two_kernels()}))
