@@ -78,6 +78,7 @@ def test_candidates_on_disk_need_no_model(tmp_path: Path, tasks: Path, candidate
     assert wall_seconds(read_run(output)) == figures["seconds"]  # counted once
     assert cli.run(["report", str(output)]) == 0
     assert (output / "report.html").exists()
+    assert cli.run(["samples", str(output), "--show", "best"]) == 0
 
 
 def test_a_model_is_asked(tmp_path: Path, tasks: Path, model: Path, verifier: FakeVerifier) -> None:

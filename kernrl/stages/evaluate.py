@@ -128,9 +128,10 @@ def done_rows(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def row_of(task: Task, member: int, text: str, verdict: Verdict, **rest: Any) -> dict[str, Any]:
-    """One line of `samples.jsonl`."""
+    """One line of `samples.jsonl`, of the form that training stages write; nothing is rewarded here."""
     return {
         "id": f"{task.id}#{member}",
+        "step": 0,
         "task": task.id,
         "family": task.family,
         "composition": list(task.composition),
@@ -143,6 +144,7 @@ def row_of(task: Task, member: int, text: str, verdict: Verdict, **rest: Any) ->
         "text": text,
         "key": candidate_key(text),
         "reward": None,
+        "reward_parts": None,
         "verdict": verdict.to_json(),
     } | rest
 
