@@ -11,10 +11,11 @@ import pytest
 
 from kernrl.errors import UsageError
 from kernrl.tasks.generate import draw_task_program, generate_tasks, make_task
+from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.producers import FAMILIES
 from kernrl.tasks.split import SPLITS, split_of
 
-MANY = 1500
+MANY = 1000
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_a_task_is_the_same_on_every_machine() -> None:
 def test_one_split_alone_is_the_whole_filtered() -> None:
     held = list(generate_tasks(count=6, seed=5, split="heldout"))
     assert all(task.split == "heldout" for task in held)
-    everything = generate_tasks(count=400, seed=5)
+    everything = generate_tasks(count=200, seed=5)
     assert list(islice((task for task in everything if task.split == "heldout"), 6)) == held
 
 
@@ -61,7 +62,7 @@ def test_the_split_is_stable() -> None:
 def test_level_2_spans_families_and_depths(many: list) -> None:
     families = Counter(family for family, _, _ in many)
     assert set(families) == set(FAMILIES)
-    assert min(families.values()) > MANY / 40
+    assert min(families.values()) > MANY / 50
     depths = Counter(len(composition) for _, composition, _ in many)
     assert set(depths) == set(range(2, 9))
     assert min(depths.values()) > MANY / 12
@@ -76,7 +77,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_every_task_has_several_different_solutions() -> None:
-    tasks = list(generate_tasks(count=80, seed=2))
+    tasks = list(generate_tasks(count=40, seed=2))
     codes = [[solution.triton_code for solution in task.solutions] for task in tasks]
     assert all(len(set(texts)) == len(texts) for texts in codes)
     assert all(2 <= len(texts) <= 6 for texts in codes)
@@ -92,3 +93,20 @@ def test_generation_does_not_load_torch() -> None:
 def test_bad_arguments_are_usage_errors(arguments: dict) -> None:
     with pytest.raises(UsageError):
         next(generate_tasks(count=1, **arguments))
+
+
+def test_the_shipped_suite_is_held_out_and_spans_the_families() -> None:
+    loaded = load_tasks("heldout")
+    assert not loaded.problems
+    assert len(loaded.tasks) == 64
+    assert {task.family for task in loaded.tasks} == set(FAMILIES)
+    assert {len(task.composition) for task in loaded.tasks} == set(range(2, 9))
+    assert len({task.composition for task in loaded.tasks}) == 64
+    assert all(task.split == split_of(task.composition) == "heldout" for task in loaded.tasks)
+    assert all(task.solutions for task in loaded.tasks)
+
+
+def test_the_shipped_suite_is_what_the_generator_makes() -> None:
+    for shipped in load_tasks("heldout").tasks[::16]:
+        _, level, seed, index = shipped.id.split("-")
+        assert make_task(int(level), int(seed), int(index)) == shipped

@@ -57,7 +57,7 @@ def test_every_spelling_of_a_pointwise_op_is_what_the_simulation_says(op: Pointw
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_references_run_at_every_size_and_have_the_shapes_they_claim(level: int) -> None:
-    for index in range(60):
+    for index in range(40):
         program, task = draw_task_program(level, 21, index, 2 << 30), make_task(level, 21, index)
         for name in ("small", "ragged"):
             input_set = task.input_set(name)
@@ -119,7 +119,8 @@ def test_sensible_programs_are_kept(start: str, names: tuple[str, ...]) -> None:
 def test_parameters_are_never_drawn_at_values_that_do_nothing() -> None:
     """Each parameter and buffer moves the result: replacing it by its neutral value is seen."""
     for op in PARAMETERS:
-        task = next(t for t in (make_task(1, 4, i) for i in range(400)) if t.composition == (op.name,))
+        found = (i for i in range(600) if draw_task_program(1, 4, i, 2 << 30).composition == (op.name,))
+        task = make_task(1, 4, next(found))
         bench = Bench(task, task.input_sets[1])
         with torch.no_grad():
             before = bench.model(*bench.likes)

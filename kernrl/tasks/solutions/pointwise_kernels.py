@@ -111,7 +111,7 @@ def window_kernel(stage: Stage, name: str, block: int, options: str) -> Launch:
     body = ["offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", "mask = offs < n_elements"]
     rest = "offs"
     for letter in reversed(letters):
-        body.append(f"{letter.lower()} = {rest} % O{letter} * {stride}")
+        body.append(f"{letter.lower()} = {rest} % O{letter}" + (f" * {stride}" if stride > 1 else ""))
         rest = f"{rest} // O{letter}"
     body.append(f"plane = {rest}")
     if uses_channel(stage.steps):
@@ -137,7 +137,8 @@ def window_kernel(stage: Stage, name: str, block: int, options: str) -> Launch:
         *point_lines(after, At()),
         "tl.store(out_ptr + offs, x, mask=mask)",
     ]
-    outputs = [f"O{letter} = ({letter} - {size}) // {stride} + 1" for letter in letters]
+    side = "{d} - " + str(size - 1) if stride == 1 else f"({{d}} - {size}) // {stride} + 1"
+    outputs = [f"O{letter} = {side.format(d=letter)}" for letter in letters]
     allocate = [*outputs, out_line(shape, stage.after)]
     sizes = {"n_elements": "out.numel()", "C": "C"} | {k: k for letter in letters for k in (letter, f"O{letter}")}
     return launch(
