@@ -102,9 +102,12 @@ def test_cut_distributions_have_no_logprobs(policy):
     assert all(r.logprobs is None for r in sample(policy, top_k=5))
 
 
-def test_a_prompt_that_fills_the_context_is_an_error_value(policy):
-    rollouts = sample(policy, prompts=[[5] * 512], n=2)
-    assert [(r.finish, r.token_ids, r.logprobs) for r in rollouts] == [("error", [], None)] * 2
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_prompt_that_fills_the_context_is_an_error_value_and_spoils_no_other(policy, compile):
+    rollouts = sample(policy, prompts=[[5] * 512, [5, 6, 7], [5] * 600], n=2, batch_size=64, compile=compile)
+    assert [r.finish == "error" for r in rollouts] == [True, True, False, False, True, True]
+    assert all(r.token_ids == [] and r.logprobs is None for r in rollouts if r.finish == "error")
+    assert rollouts[2].token_ids
 
 
 def test_a_copy_in_another_dtype_follows_the_policy_when_synced():

@@ -201,6 +201,13 @@ def test_a_finished_run_can_be_made_longer(model, tasks, tmp_path):
     assert run(arguments(model, tasks, longer, "--resume", "--gamma", "0.9", steps=3)) == 2
 
 
+def test_a_tracker_that_is_not_installed_is_named_before_anything_runs(model, tasks, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(improve, "find_spec", lambda name: None)
+    assert run(arguments(model, tasks, tmp_path / "run", "--report-to", "wandb")) == 2
+    assert "pip install 'kernrl[wandb]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_without_a_difference_nothing_is_learnt(model, tasks, tmp_path, verifier):
     verifier.judge = lambda text: verdict_of(text, Status.WRONG)
     output = tmp_path / "run"

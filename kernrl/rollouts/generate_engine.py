@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -59,11 +59,21 @@ class GenerateEngine:
         self._version = 0
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Generator[Rollout, None, None]:
-        """See `RolloutEngine.generate`. Decoding goes on in a thread while the caller looks at what has ended."""
+        """See `RolloutEngine.generate`. Decoding goes on in a thread while the caller looks at what has ended.
+
+        Under `compile` it decodes in the caller's thread, to which the compiled step's CUDA graphs belong, and hands out
+        rollouts batch by batch.
+        """
         ended: SimpleQueue[Rollout | None] = SimpleQueue()
         cancelled = Event()
+        batches = self._decode_all(prompts, sampling, ended.put, cancelled)
+        if self._compile:
+            for _ in batches:
+                while not ended.empty():
+                    yield ended.get()  # pyright: ignore[reportReturnType]
+            return
         with ThreadPoolExecutor(1, "generate") as thread:
-            decoding = thread.submit(self._decode_all, prompts, sampling, ended.put, cancelled)
+            decoding = thread.submit(list, batches)
             decoding.add_done_callback(lambda _: ended.put(None))
             try:
                 while (rollout := ended.get()) is not None:
@@ -87,23 +97,27 @@ class GenerateEngine:
 
     def _decode_all(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, emit: Callable[[Rollout], None], cancelled: Event
-    ) -> None:
+    ) -> Iterator[int]:
+        """Decode batch after batch; yields the number of each when it is done."""
         started = time.perf_counter()
         order = sorted(range(len(prompts)), key=lambda p: (len(prompts[p]), p))
         rows = [(p, s) for p in order for s in range(sampling.n)]
-        for number, start in enumerate(range(0, len(rows), self._batch_size)):
+        fit = sum(len(prompts[p]) < self._context for p, _ in rows)  # the rest, which is longer, gets no reply
+        parts = [rows[start : min(start + self._batch_size, fit)] for start in range(0, fit, self._batch_size)]
+        for number, part in enumerate(parts):
             if cancelled.is_set():
                 return
-            batch = _Batch(rows[start : start + self._batch_size], sampling, self._version, emit, cancelled, started)
-            self._decode([prompts[p] for p, _ in batch.rows], batch, number)
+            batch = _Batch(part, sampling, self._version, emit, cancelled, started)
+            self._decode([prompts[p] for p, _ in part], batch, number)
+            yield number
+        _Batch(rows[fit:], sampling, self._version, emit, cancelled, started).fail()
+        yield len(parts)
 
     def _decode(self, prompts: list[Sequence[int]], batch: _Batch, number: int) -> None:
         sampling, longest = batch.sampling, max(map(len, prompts))
         if self._compile:
             longest = min(-(-longest // PROMPT_STEP) * PROMPT_STEP, max(longest, self._context - sampling.max_tokens))
         room = min(sampling.max_tokens, self._context - longest)
-        if room < 1:
-            return batch.fail()
         device = self._model.device
         batch.allocate(room, device)
         ids = torch.full((len(prompts), longest), self._pad_id)

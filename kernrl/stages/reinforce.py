@@ -171,6 +171,8 @@ class Learner:
             self.optimizer.step()
             self.optimizer.zero_grad()
         check_ids()
+        if not config.beta:
+            totals.pop("kl_ref", None)
         return {name: value.item() for name, value in totals.items()}
 
     def finish_step(self, step: int, length: float, seconds: float) -> None:
