@@ -23,7 +23,7 @@ from kernrl.tasks.task import FULL, InputSet, Task
 
 MAX_BYTES = 2 << 30
 """Default bound on what eager PyTorch holds at once at full size, in bytes of float32."""
-CHUNK = 64
+CHUNK = 16
 """Task indices a worker makes at a time."""
 
 FAMILY_WEIGHTS = {"linear": 4, "matmul": 2, "bmm": 2, "conv2d": 4, "conv_transpose2d": 2, "rows": 2, "image": 2}
