@@ -1,4 +1,4 @@
-"""Every private name of torch and triton the verifier leans on: when a release moves one, the test here that breaks names it."""
+"""Every private name of torch and triton the verifier uses: when a release moves one, the test that breaks here names it."""
 
 import importlib.metadata
 
@@ -97,8 +97,11 @@ def test_runs_can_be_replaced(monkeypatch):
     monkeypatch.setattr(JITFunction, "run", JITFunction.run)
     monkeypatch.setattr(Autotuner, "run", Autotuner.run)
     seen = []
-    compat.replace_run(lambda fn, *args, grid, warmup, **kwargs: seen.append((args, grid, warmup)), lambda *args, **kwargs: seen.append("tuned"))
-    scale[(2,)](1, BLOCK=32)
+    compat.replace_run(
+        lambda fn, *args, grid, warmup, **kwargs: seen.append((args, grid, warmup)),
+        lambda *args, **kwargs: seen.append("tuned"),
+    )
+    scale[(2,)](1, BLOCK=32)  # pyright: ignore[reportCallIssue]
     triton.autotune([triton.Config({"BLOCK": 32})], key=[])(scale)[(1,)](1)
     assert seen == [((1,), (2,), False), "tuned"]
 

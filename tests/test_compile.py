@@ -47,7 +47,7 @@ def test_the_launch_takes_the_parameters_and_two_scratch_pointers(kernel, tmp_pa
     made = compiled(kernel)
     assert isinstance(made, CompiledKernel)
     widths = re.findall(r"\.param \.([a-z]\d+)", entry[1])
-    assert widths == ["u64", "u64", "u32"] + ["u64", "u64"]
+    assert widths == ["u64", "u64", "u32", "u64", "u64"]
     assert len(widths) == len(made.parameters) + 2
 
 
@@ -75,9 +75,6 @@ def test_a_cache_that_cannot_be_written_costs_no_verdict(kernel):
     box = Compiler(1, cache_dir=__import__("pathlib").Path("/dev/null/cache"))
     assert isinstance(box.compile([kernel], "sm_90"), list)
     box.close()
-
-
-LOAD = "%5 = tt.load %4"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +121,11 @@ FOREIGN = (
 
 @pytest.mark.parametrize(
     ("line", "says"),
-    [(ASSEMBLY, "inline assembly"), (FOREIGN.replace("SYMBOL", "evil"), "evil"), (FOREIGN.replace("SYMBOL", "vprintf"), "vprintf")],
+    [
+        (ASSEMBLY, "inline assembly"),
+        (FOREIGN.replace("SYMBOL", "evil"), "evil"),
+        (FOREIGN.replace("SYMBOL", "vprintf"), "vprintf"),
+    ],
 )
 def test_foreign_code_is_refused(kernel, line, says):
     rejection = compiled(replace(kernel, ttir=with_line(line)))
@@ -145,6 +146,21 @@ def test_shared_memory_over_the_limit_is_told(kernel):
     assert rejection.status is Status.COMPILE_ERROR
     assert "shared memory" in rejection.reason
     assert check_compiled(replace(made, shared_bytes=232_448), kernel.ttir) is None
+
+
+def test_a_tile_beyond_all_registers_is_told_at_once(kernel):
+    wide = replace(kernel, ttir=kernel.ttir.replace("64x", "1048576x").replace("end = 64", "end = 1048576"))
+    rejection = compiled(wide)
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.COMPILE_ERROR
+    assert "smaller blocks" in rejection.reason
+
+
+def test_one_kernel_s_failure_leaves_the_others(kernel):
+    made, refused, again = compiler().compile_each([kernel, replace(kernel, ttir="module {\n}\n"), kernel], "sm_90")
+    assert made is again
+    assert isinstance(made, CompiledKernel)
+    assert isinstance(refused, Rejection)
 
 
 def test_a_compiler_that_takes_too_long_is_a_timeout_and_not_remembered(kernel):

@@ -1,4 +1,7 @@
 """The CPU replay computes what the kernels say, and sees what a GPU would only corrupt."""
+# ruff: noqa: E501  (programs are quoted as models write them)
+
+from typing import Any
 
 import pytest
 import torch
@@ -15,13 +18,15 @@ from tests.suite import read_folder
 torch.set_num_threads(1)
 
 
-def run(source: str, *tensors: torch.Tensor, **kwargs):
+def run(source: str, *tensors: torch.Tensor, **kwargs) -> Any:
     dtype = lambda t: str(t.dtype).removeprefix("torch.")  # noqa: E731
     plan = plan_of(source, spec(*(dense(*t.shape, dtype=dtype(t)) for t in tensors)))
     return interpret(plan, dict(enumerate(tensors)), **kwargs)
 
 
-def kernel(body: str, args: str = "x, y, n", call: str = "x, y, x.numel(), B=64", grid: str = "(4,)", out: str = "torch.empty_like(x)") -> str:
+def kernel(
+    body: str, args: str = "x, y, n", call: str = "x, y, x.numel(), B=64", grid: str = "(4,)", out: str = "torch.empty_like(x)"
+) -> str:
     lines = "\n    ".join(body.strip().splitlines())
     return f"""{HEAD}
 @triton.jit
@@ -84,20 +89,28 @@ REDUCED = {
 
 @pytest.mark.parametrize(("expression", "want"), REDUCED.values(), ids=REDUCED.keys())
 def test_reductions(expression, want):
-    source = kernel(ROWS + f"tl.store(y + r, {expression})", call="x, y, 1, B=32", grid="(8,)", out="torch.empty(8, device='cuda')")
+    source = kernel(
+        ROWS + f"tl.store(y + r, {expression})", call="x, y, 1, B=32", grid="(8,)", out="torch.empty(8, device='cuda')"
+    )
     source = source.replace("@triton.jit\ndef k", "@triton.jit\ndef multiply(a, b):\n    return a * b\n@triton.jit\ndef k")
     (got,) = run(source, X)
     torch.testing.assert_close(got, want(X), rtol=1e-5, atol=1e-5)
 
 
 def test_scans_and_two_dimensions():
-    body = "m, i = tl.arange(0, 8)[:, None], tl.arange(0, B)[None, :]\nv = tl.load(x + m * B + i)\ntl.store(y + m * B + i, tl.cumsum(v, 1) + tl.sum(tl.trans(v), 0)[:, None])"
+    body = (
+        "m, i = tl.arange(0, 8)[:, None], tl.arange(0, B)[None, :]\nv = tl.load(x + m * B + i)\n"
+        "tl.store(y + m * B + i, tl.cumsum(v, 1) + tl.sum(tl.trans(v), 0)[:, None])"
+    )
     (got,) = run(kernel(body, call="x, y, 1, B=32", grid="(1,)"), X)
     torch.testing.assert_close(got, X.cumsum(1) + X.sum(1, keepdim=True), rtol=1e-5, atol=1e-5)
 
 
 def test_loops_whose_length_differs_between_programs():
-    body = "r = tl.program_id(0)\ni = tl.arange(0, B)\nacc = tl.zeros((B,), tl.float32)\nfor s in range(r):\n    acc += tl.load(x + s * B + i)\ntl.store(y + r * B + i, acc)"
+    body = (
+        "r = tl.program_id(0)\ni = tl.arange(0, B)\nacc = tl.zeros((B,), tl.float32)\nfor s in range(r):\n"
+        "    acc += tl.load(x + s * B + i)\ntl.store(y + r * B + i, acc)"
+    )
     (got,) = run(kernel(body, call="x, y, 1, B=32", grid="(8,)"), X)
     want = torch.stack([X[:r].sum(0) for r in range(8)])
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
@@ -120,7 +133,11 @@ def test_atomics_from_every_program(name, want):
     assert torch.equal(got, torch.full((32,), want))
 
 
-DOT = "m, n_, r = tl.arange(0, 16), tl.arange(0, 16), tl.arange(0, B)\na = tl.load(x + m[:, None] * B + r[None, :])\nb = tl.load(x + n_[None, :] * B + r[:, None])\ntl.store(y + m[:, None] * 16 + n_[None, :], tl.dot(a, b, input_precision='PRECISION'))"
+DOT = (
+    "m, n_, r = tl.arange(0, 16), tl.arange(0, 16), tl.arange(0, B)\n"
+    "a = tl.load(x + m[:, None] * B + r[None, :])\nb = tl.load(x + n_[None, :] * B + r[:, None])\n"
+    "tl.store(y + m[:, None] * 16 + n_[None, :], tl.dot(a, b, input_precision='PRECISION'))"
+)
 
 
 def test_products_round_as_the_tensor_cores_do():
@@ -131,7 +148,9 @@ def test_products_round_as_the_tensor_cores_do():
     torch.testing.assert_close(ieee, x @ x.t(), rtol=1e-5, atol=1e-5)
     error = (tf32 - x @ x.t()).norm() / (x @ x.t()).norm()
     assert 1e-5 < error < 1e-3
-    assert torch.equal(_tf32(torch.tensor([1 + 2**-11, 1 + 2**-12, float("inf")])), torch.tensor([1 + 2**-10, 1.0, float("inf")]))
+    assert torch.equal(
+        _tf32(torch.tensor([1 + 2**-11, 1 + 2**-12, float("inf")])), torch.tensor([1 + 2**-10, 1.0, float("inf")])
+    )
 
 
 def test_descriptors_load_zero_outside():

@@ -1,4 +1,5 @@
 """Plans as bytes: what goes in comes out, and nothing else gets in."""
+# ruff: noqa: E501  (programs are quoted as models write them)
 
 import json
 import random

@@ -1,8 +1,8 @@
 """Each wall, proven by a child that runs against it; and that the next child finds everything as it was."""
+# ruff: noqa: E501  (programs are quoted as models write them)
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -199,7 +199,7 @@ def test_many_at_once(sandbox):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(answers) == sorted(f"did: {i}" for i in range(8))
+    assert sorted(map(str, answers)) == sorted(f"did: {i}" for i in range(8))
 
 
 def test_a_dead_zygote_is_replaced():
@@ -267,4 +267,3 @@ def test_the_walls_hold_for_an_ordinary_user_too():
 def test_the_channel_is_a_socket_pair_of_its_own(sandbox):
     said, _ = attempt(sandbox, "import os, stat; return stat.S_ISSOCK(os.fstat(3).st_mode)")
     assert said == "did: True"
-    assert socket.socketpair()

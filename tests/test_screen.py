@@ -71,7 +71,9 @@ def test_what_is_refused_says_what_to_write_instead(line, says):
 
 
 def test_inline_assembly_is_refused():
-    rejection = screen(HONEST.replace("tl.load(x + i, mask=i < n)", "tl.inline_asm_elementwise('', '', [x], tl.int32, True, 1)"))
+    rejection = screen(
+        HONEST.replace("tl.load(x + i, mask=i < n)", "tl.inline_asm_elementwise('', '', [x], tl.int32, True, 1)")
+    )
     assert rejection is not None
     assert "inline assembly" in rejection.reason
 

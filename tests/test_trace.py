@@ -1,4 +1,5 @@
 """What models write is understood; what cannot be traced is refused with a sentence that says how to write it instead."""
+# ruff: noqa: E501  (programs are quoted as models write them)
 
 import concurrent.futures
 
@@ -37,9 +38,14 @@ def test_a_launch_is_recorded_over_storages():
 
 
 HABITS = {
-    "grid of a lambda": "y = torch.empty_like(x); double[lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)](x, y, x.numel(), BLOCK=64); return y",
+    "grid of a lambda": (
+        "y = torch.empty_like(x); "
+        "double[lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)](x, y, x.numel(), BLOCK=64); return y"
+    ),
     "grid in three dimensions": "y = torch.empty_like(x); double[(4, 1, 1)](x, y, x.numel(), BLOCK=64); return y",
-    "keywords": "y = torch.empty_like(x); double[(4,)](x_ptr=x, y_ptr=y, n=x.numel(), BLOCK=64, num_warps=8, num_stages=2); return y",
+    "keywords": (
+        "y = torch.empty_like(x); double[(4,)](x_ptr=x, y_ptr=y, n=x.numel(), BLOCK=64, num_warps=8, num_stages=2); return y"
+    ),
     "grid in a variable": "y = torch.empty_like(x); k = double[(4,)]; k(x, y, x.numel(), 64); return y",
     "is_cuda": "assert x.is_cuda and x.device.type == 'cuda' and not x.is_cpu; return launch(x)",
     "device context": "with torch.cuda.device(x.device): return launch(x)",
@@ -49,13 +55,18 @@ HABITS = {
     "contiguous": "return launch(x.contiguous())",
     "to the device": "return launch(x.to('cuda').to(x.device).cuda())",
     "views": "return launch(x.view(-1)[:256].reshape(x.shape))",
-    "empty on a device": "y = torch.empty(x.shape, device=x.device, dtype=x.dtype); double[(4,)](x, y, 256, BLOCK=64); return y",
+    "empty on a device": (
+        "y = torch.empty(x.shape, device=x.device, dtype=x.dtype); double[(4,)](x, y, 256, BLOCK=64); return y"
+    ),
     "empty on cuda": "y = torch.empty(8, 32, device='cuda'); double[(4,)](x, y, 256, BLOCK=64); return y",
     "no_grad": "with torch.no_grad(): return launch(x)",
     "inference mode": "with torch.inference_mode(): return launch(x)",
     "data pointer test": "assert x.data_ptr() % 16 == 0; return launch(x)",
     "stream handle": "torch.cuda.current_stream().cuda_stream; return launch(x)",
-    "shape arithmetic": "n = math.prod(x.shape); b = triton.next_power_of_2(x.size(-1)); y = torch.empty_like(x); double[(n // b,)](x, y, n, BLOCK=b); return y",
+    "shape arithmetic": (
+        "n = math.prod(x.shape); b = triton.next_power_of_2(x.size(-1)); y = torch.empty_like(x); "
+        "double[(n // b,)](x, y, n, BLOCK=b); return y"
+    ),
     "default device": "with torch.device('cuda'): y = torch.empty(8, 32)\ndouble[(4,)](x, y, 256, BLOCK=64); return y",
     "requires grad test": "assert not torch.is_grad_enabled(); return launch(x.detach())",
 }
@@ -322,7 +333,11 @@ REFUSED = {
     "warm up": ("double.warmup(x, x, 1, BLOCK=64, grid=(1,)); return launch(x)", "warmup"),
     "address": ("y = torch.empty_like(x); double[(4,)](x, y, y.data_ptr(), BLOCK=64); return y", "pass the tensor itself"),
     "many operations": ("for _ in range(10**9): x = x + 1\nreturn launch(x)", "operations"),
-    "host descriptor": ("from triton.tools.tensor_descriptor import TensorDescriptor as T; y = torch.empty_like(x); double[(4,)](x, T.from_tensor(y, [8, 32]), 1, BLOCK=64); return y", "make_tensor_descriptor"),
+    "host descriptor": (
+        "from triton.tools.tensor_descriptor import TensorDescriptor as T; "
+        "y = torch.empty_like(x); double[(4,)](x, T.from_tensor(y, [8, 32]), 1, BLOCK=64); return y",
+        "make_tensor_descriptor",
+    ),
 }  # fmt: skip
 
 
@@ -354,12 +369,18 @@ def test_what_the_constructor_may_not_make(init, body, says):
 ERRORS = {
     "exception": ("raise ValueError('no')", Status.TRACE_ERROR, "ValueError: no"),
     "shapes": ("return launch(x @ x)", Status.TRACE_ERROR, "[8, 32]"),
-    "host tensor in a launch": ("y = torch.empty(8, 32); double[(4,)](x, y, 256, BLOCK=64); return y", Status.TRACE_ERROR, "device=x.device"),
+    "host tensor in a launch": (
+        "y = torch.empty(8, 32); double[(4,)](x, y, 256, BLOCK=64); return y",
+        Status.TRACE_ERROR, "device=x.device",
+    ),
     "host and device mixed": ("return launch(x + torch.ones(32))", Status.TRACE_ERROR, "device=x.device"),
     "host output": ("launch(x); return torch.zeros(3)", Status.TRACE_ERROR, "device=x.device"),
     "no output": ("launch(x)", Status.TRACE_ERROR, "NoneType"),
     "missing argument": ("y = torch.empty_like(x); double[(4,)](x, y, BLOCK=64); return y", Status.TRACE_ERROR, "missing"),
-    "not a power of two": ("y = torch.empty_like(x); double[(4,)](x, y, 256, BLOCK=65); return y", Status.COMPILE_ERROR, "power of 2"),
+    "not a power of two": (
+        "y = torch.empty_like(x); double[(4,)](x, y, 256, BLOCK=65); return y",
+        Status.COMPILE_ERROR, "power of 2",
+    ),
     "memory": ("b = bytearray(1 << 40); return launch(x)", Status.TRACE_ERROR, "MemoryError"),
     "exit": ("import sys; sys.exit(0)", Status.TRACE_ERROR, "ended its process"),
     "segfault": ("import ctypes; ctypes.string_at(0)", Status.CRASH, "signal 11"),
@@ -404,7 +425,8 @@ def test_candidates_do_not_meet():
     for first, second in ((0, 4), (3, 7)):
         assert results[first] == results[second]
         assert isinstance(results[first], list)
-    assert [r.status for r in (results[1], results[2])] == [Status.TIMEOUT, Status.TRACE_ERROR]
+    stopped = [r.status for r in results[1:3] if isinstance(r, Rejection)]
+    assert stopped == [Status.TIMEOUT, Status.TRACE_ERROR]
 
 
 TASK = Task("t", """

@@ -7,6 +7,7 @@ become machine code. Operations that could smuggle in other machine code (inline
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 from typing import Any
@@ -21,6 +22,9 @@ _REFUSED_OPS = {
     "tt.print": "tl.device_print is not allowed: remove it",
     "tt.assert": "tl.device_assert is not allowed: remove it",
 }
+_TILE = re.compile(r"tensor<((?:\d+x)+)")
+MAX_ELEMENTS_A_THREAD = 2048
+"""A thread has 255 registers; this refuses only what could not end well."""
 _LIBDEVICE_SYMBOL = re.compile(r"__nv_[a-z0-9_]+")
 
 _WARM_UP = """module {
@@ -39,6 +43,10 @@ _WARM_UP = """module {
 
 class Refused(ValueError):
     """TTIR that is well formed and not allowed."""
+
+
+class TooWide(ValueError):
+    """A tile that no thread's registers could hold; LLVM and ptxas would chew on it for minutes."""
 
 
 def prepare(settings: dict[str, Any]) -> None:
@@ -80,6 +88,12 @@ def compile_text(ttir: str, arch: str, options: dict[str, Any]) -> tuple[dict[st
             raise Refused(_REFUSED_OPS[name])
         if symbol is not None and not _LIBDEVICE_SYMBOL.fullmatch(symbol):
             raise Refused(f"the external function {symbol[:80]} is not allowed: use tl.math or libdevice")
+    widest = max((math.prod(int(d) for d in m[1].split("x")[:-1]) for m in _TILE.finditer(ttir)), default=1)
+    if widest > MAX_ELEMENTS_A_THREAD * 32 * parsed.num_warps:
+        raise TooWide(
+            f"a tile of {widest} elements in {parsed.num_warps} warps is {widest // (32 * parsed.num_warps)} a thread, "
+            "far beyond its registers: use smaller blocks or more warps"
+        )
     name, parameters = compat.entry(module)
     cubin, metadata = compat.lower(module, backend, parsed, target)
     header = {

@@ -165,7 +165,9 @@ class _Reader:
         """`scf.for %i = %a to %b step %c iter_args(%x = %y, …)`, `scf.while (%x = %y, …)`; operands: bounds, then initials."""
         pairs = re.findall(r"(%[\w-]+) = (%[\w-]+(?:#\d+)?)", text)
         if name == "scf.for":
-            bounds = re.match(r" (?:unsigned )?(%[\w-]+) = (%[\w-]+(?:#\d+)?) to (%[\w-]+(?:#\d+)?) step (%[\w-]+(?:#\d+)?)", text)
+            bounds = re.match(
+                r" (?:unsigned )?(%[\w-]+) = (%[\w-]+(?:#\d+)?) to (%[\w-]+(?:#\d+)?) step (%[\w-]+(?:#\d+)?)", text
+            )
             if bounds is None:
                 raise TtirError(f"not a loop: {text[:80]}")
             operands = [self.use(v) for v in (*bounds.groups()[1:], *(init for _, init in pairs[1:]))]
