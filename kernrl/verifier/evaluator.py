@@ -128,7 +128,7 @@ class StagedEvaluator:
         self._facts: dict[tuple[str, str], TaskFacts] = {}
         self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
         self._tracer = self._compiler = self._cpu = None
-        self._starting = threading.Lock()
+        self._starting, self._learning = threading.Lock(), threading.Lock()
         self._started = False
 
     def start(self) -> None:
@@ -242,18 +242,23 @@ class StagedEvaluator:
         """What is known of a task under its policy. Raises UsageError when its reference does not run."""
         precision = self.precision_of(task)
         key = task_fingerprint(task)
-        if (key, precision) not in self._facts:
-            sets = self._sets(task)
-            plan = reference_plan(task, sets[-1], precision, self.target)
-            self._facts[key, precision] = TaskFacts(
-                key=key,
-                sets=sets,
-                specs=tuple(spec_of(task, s, precision, self.target) for s in sets),
-                outputs=tuple(outputs_of(task, s, precision, self.target) for s in sets),
-                reference=price(plan, self._device, precision),
-                floor_us=physical_floor_us(plan, self._device),
-            )
+        with self._learning:  # a group's members ask at once, and one answer does for all
+            if (key, precision) not in self._facts:
+                self._facts[key, precision] = self._learn(task, key, precision)
         return self._facts[key, precision]
+
+    def _learn(self, task: Task, key: str, precision: str) -> TaskFacts:
+        sets = self._sets(task)
+        plan = reference_plan(task, sets[-1], precision, self.target)
+        last = tuple(TensorSpec(o.dtype, o.shape, o.stride) for o in plan.outputs)
+        return TaskFacts(
+            key=key,
+            sets=sets,
+            specs=tuple(spec_of(task, s, precision, self.target) for s in sets),
+            outputs=(*(outputs_of(task, s, precision, self.target) for s in sets[:-1]), last),
+            reference=price(plan, self._device, precision),
+            floor_us=physical_floor_us(plan, self._device),
+        )
 
     def _compiled(self, plans: Sequence[Plan], progress: _Progress) -> dict[str, list[CompiledKernel]]:
         """Machine code by input set."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernrl.errors import InfrastructureError
 from kernrl.verifier import timing
 from kernrl.verifier.gate import Gate
 from kernrl.verifier.job import Job
@@ -75,6 +76,9 @@ class Gpu:
                 outcome = lane.run(job, baselines, self._gate, self.noise)
                 outcome.seconds["gpu_queue"] = outcome.seconds.get("gpu_queue", 0.0) + waited
                 return outcome
+        except InfrastructureError:
+            lane.close()  # what killed one of its processes may have killed the other; both start anew
+            raise
         finally:
             with self._mutex:
                 lane.load -= 1

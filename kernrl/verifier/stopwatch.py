@@ -35,8 +35,8 @@ class Stopwatch:
 
     def compare(self, baseline: Timed, candidate: Timed, noise: timing.NoiseBand) -> list[timing.Block]:
         """Paired blocks of two programs, as many as it takes (`timing.look`)."""
-        first = self.time([baseline, candidate])  # warms both, and says how long they are
-        calls = timing.calls_per_block(min(first))
+        (first,) = self.time([candidate])  # warms it, and says how long it is; a baseline has run before
+        calls = timing.calls_per_block(first)
 
         def block() -> timing.Block:
             us = self.time([baseline, candidate, candidate, baseline] * calls)

@@ -15,7 +15,10 @@ import numpy as np
 
 from kernrl.verifier.verdict import Speedup
 
-SLOWER_BLOCKS, FASTER_BLOCKS, SURE_BLOCKS, MOST_BLOCKS = 2, 3, 5, 15
+SURE_BLOCKS, MOST_BLOCKS = 5, 15
+STEADY_US = 200.0
+"""Programs this long vary so little from call to call that a block less will do for a plain answer."""
+
 CLEAR = 0.1
 """|log ratio| from which a few blocks that agree are enough, where it is five times the noise too."""
 
@@ -49,13 +52,14 @@ def calls_per_block(us: float) -> int:
 
 
 def look(block: Callable[[], Block], noise: NoiseBand) -> list[Block]:
-    """Blocks until the answer is plain: two for the clearly slower, three for the clearly faster, else five to fifteen."""
+    """Blocks until the answer is plain: one or two for the clearly slower, one more for the clearly faster, else 5 to 15."""
     blocks: list[Block] = []
     while len(blocks) < MOST_BLOCKS:
         blocks.append(block())
-        logs, band = _logs(blocks), noise.at(shorter_us(blocks))
-        clear = max(CLEAR, 5 * band)
-        if (len(blocks) >= SLOWER_BLOCKS and max(logs) < -clear) or (len(blocks) >= FASTER_BLOCKS and min(logs) > clear):
+        logs, us = _logs(blocks), shorter_us(blocks)
+        band = noise.at(us)
+        clear, few = max(CLEAR, 5 * band), 1 if us >= STEADY_US else 2
+        if (len(blocks) >= few and max(logs) < -clear) or (len(blocks) > few and min(logs) > clear):
             break
         if len(blocks) >= SURE_BLOCKS and _decided(interval(logs), band):
             break
@@ -96,8 +100,9 @@ def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
     logs, shortest = _logs(blocks), shorter_us(blocks)
     low, high = interval(logs)
     band = noise.at(shortest)
-    if len(blocks) < SURE_BLOCKS:  # a range of a few is no interval: widen it by the band
-        low, high = low - band, high + band
+    if len(blocks) < SURE_BLOCKS:  # a range of a few is no interval: widen it by the band of so few
+        wide = band * math.sqrt(SURE_BLOCKS / len(blocks))
+        low, high = low - wide, high + wide
     outside = low > band or high < -band
     slower_of_both = max(float(np.median([b for b, _ in blocks])), float(np.median([c for _, c in blocks])))
     return Speedup(math.exp(median_log(blocks)), math.exp(low), math.exp(high), outside and slower_of_both >= OVERHEAD_US)
