@@ -43,7 +43,7 @@ def median_ms(run: Callable[[], object], restore: Callable[[], object] | None = 
         return start.elapsed_time(end)
 
     once()
-    repeats = int(min(20, max(3, budget_ms / once())))
+    repeats = int(min(20, max(5, budget_ms / once())))
     return statistics.median(once() for _ in range(repeats))
 
 

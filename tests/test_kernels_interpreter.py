@@ -14,8 +14,8 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from kernrl.kernels import resident, token_reduce, vocab
 
-# What float32 sums over 4500 logits of spread 3 leave, and one rounding in each gradient.
-LIMITS = {"logp": 1e-5, "entropy": 1e-5, "loss": 1e-5, "gradient": 1e-5, "masked": 0.0, "metrics": 1e-4}
+# float32's own: a log-prob of -170 has steps of 1.5e-5, and a ratio and its gradient inherit them.
+LIMITS = {"logp": 2e-5, "entropy": 1e-5, "loss": 1e-4, "gradient": 1e-4, "masked": 0.0, "metrics": 1e-4}
 
 # The interpreter has to be chosen before triton is imported, so it has a process of its own.
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="compiles and interprets")
@@ -71,7 +71,7 @@ def test_the_portable_kernels_compile_for_nvidia_and_amd(target, logits):
         compile_for(target, vocab._loss_kernel, 16, logits=logits, BLOCK=8192, **LOSS),
         compile_for(target, vocab._stats_kernel, 8, logits=logits, BLOCK=4096),
         compile_for(target, vocab._gradient_kernel, 8, logits=logits, BLOCK=4096, ENTROPY_GRADIENT=True),
-        compile_for(target, token_reduce._reduce_kernel, 16, BLOCK=2048, LOSS=1, KL=2, CORRECTION=2),
+        compile_for(target, token_reduce._reduce_kernel, 16, BLOCK=4096, LOSS=1, KL=2, CORRECTION=2),
     ]
     binary = "cubin" if target is HOPPER else "hsaco"
     assert all(kernel.asm[binary] for kernel in kernels)

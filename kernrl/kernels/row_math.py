@@ -1,7 +1,7 @@
 """What every vocabulary kernel does with one row's sums: scalars in, scalars out.
 
 A row is summed in base 2 relative to a reference: e_v = 2^(z_v * scale + c) with scale = log2(e) / temperature, and
-other = sum of e_v over v != a, moment = sum of e_v (z_v * scale + c) over all v.
+other and moment are the sums of e_v and of e_v (z_v * scale + c) over v != a.
 """
 
 # Triton's language is not Python's: pyright cannot follow it.
@@ -21,14 +21,14 @@ def row_outputs(y_a, other, moment):
     """(logp, entropy, -log2 of the row's sum) from the action's exponent y_a = z_a * scale + c and the row's sums."""
     e_a = tl.exp2(y_a)
     total = other + e_a
+    moment += tl.where(e_a > 0, e_a * y_a, 0.0)
     odds = other / e_a
     near = 1 + odds  # log1p(odds), exact where 1 + odds rounds
     log1p = tl.where(near == 1, odds, tl.log(near) * odds / tl.where(near == 1, 1.0, near - 1))
-    near_a = e_a > 1 / OVERFLOW
-    logp = tl.where(near_a, -log1p, (y_a - tl.log2(total)) * LN2)
-    # H = ln(total) - mean y; as p_a -> 1 both vanish, and only what is relative to y_a keeps their digits.
+    logp = tl.where(e_a > 1 / OVERFLOW, -log1p, (y_a - tl.log2(total)) * LN2)
+    # H = ln(total) - mean y; as p_a -> 1 both vanish, and only what is relative to the action keeps their digits.
     mean = moment / total
-    entropy = tl.where(near_a, LN2 * (y_a - mean) - logp, tl.log(total) - LN2 * mean)
+    entropy = tl.where(odds < 1, LN2 * (y_a - mean) - logp, tl.log(total) - LN2 * mean)
     return logp, entropy, -tl.log2(total)
 
 

@@ -59,13 +59,15 @@ def _reduce_kernel(
     omega_sum, omega_square_sum, ratio_max = zero, zero, zero
     for start in range(0, n_tokens, BLOCK):
         token = start + tl.arange(0, BLOCK)
-        active = token < n_tokens
+        # Masked tokens are read too, so that no load waits for the mask's; `where` keeps them out.
+        inside = token < n_tokens
+        active = inside
         if mask_ptr is not None:
-            active = active & (tl.load(mask_ptr + token, mask=active, other=0) != 0)
-        logp = tl.load(logp_ptr + token, mask=active, other=0.0)
-        entropy = tl.load(entropy_ptr + token, mask=active, other=0.0)
+            active = inside & (tl.load(mask_ptr + token, mask=inside, other=0) != 0)
+        logp = tl.load(logp_ptr + token, mask=inside, other=0.0)
+        entropy = tl.load(entropy_ptr + token, mask=inside, other=0.0)
         advantage, weight, old, ref, correction = load_token(
-            token, active, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
+            token, inside, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
         )  # fmt: skip
         loss, g, _h, ratio, log_r, low, high, beyond, kl, rho, cut = token_loss(
             logp, entropy, advantage, weight, old, ref, correction,
@@ -73,7 +75,7 @@ def _reduce_kernel(
             LOSS, KL, CORRECTION, old_ptr is not None, ref_ptr is not None,
         )  # fmt: skip
         if g_ptr is not None:
-            tl.store(g_ptr + token, tl.where(active, g, 0.0), mask=token < n_tokens)
+            tl.store(g_ptr + token, tl.where(active, g, 0.0), mask=inside)
         omega = tl.where(active, ratio * rho, 0.0)
         loss_sum += tl.where(active, loss, 0.0)
         count += tl.where(active, 1.0, 0.0)
@@ -84,7 +86,7 @@ def _reduce_kernel(
         beyond_sum += tl.where(active & beyond, 1.0, 0.0)
         kl_old_sum += tl.where(active, ratio - 1 - log_r, 0.0)
         kl_sum += tl.where(active, kl, 0.0)
-        entropy_sum += entropy
+        entropy_sum += tl.where(active, entropy, 0.0)
         rho_sum += tl.where(active, rho, 0.0)
         cut_sum += tl.where(active & cut, 1.0, 0.0)
         omega_sum += omega
@@ -120,6 +122,6 @@ def reduce_tokens(
     loss = torch.empty((), dtype=torch.float32, device=logprobs.device)
     metrics = torch.empty(len(METRICS), dtype=torch.float32, device=logprobs.device)
     _reduce_kernel[(1,)](
-        loss, metrics, g, logprobs, entropy, tokens.ids.numel(), **tokens.kernel_args(config), BLOCK=2048, num_warps=16
+        loss, metrics, g, logprobs, entropy, tokens.ids.numel(), **tokens.kernel_args(config), BLOCK=4096, num_warps=16
     )  # fmt: skip
     return loss, metrics

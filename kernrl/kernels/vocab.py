@@ -50,20 +50,19 @@ def _tile_columns(BLOCK: tl.constexpr):
 
 @triton.jit
 def _sums(row_ptr, vocab, a, scale, c, BLOCK: tl.constexpr):
-    """(y_a, other, moment) of one row relative to c. The action's term leaves its lane before lanes are added, or its
-    rounding would hide the others."""
-    lane = tl.arange(0, BLOCK // 8)
+    """(y_a, other, moment) of one row relative to c, without the action's own term: beside it the others would round away."""
     sums = tl.zeros([BLOCK // 8], tl.float32)
     moments = tl.zeros([BLOCK // 8], tl.float32)
     for start in range(0, vocab, BLOCK):
         at = start + _tile_columns(BLOCK)
         z = tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
+        if a // BLOCK == start // BLOCK:
+            z = tl.where(at == a, -float("inf"), z)
         y = tl.maximum(z * scale + c, LOWEST)
         e = tl.exp2(y)
         sums += tl.sum(e, 1)
         moments += tl.sum(e * y, 1)
     y_a = tl.load(row_ptr + a).to(tl.float32) * scale + c
-    sums = tl.where(lane == (a % BLOCK) // 8, sums - tl.exp2(y_a), sums)
     return y_a, tl.sum(sums), tl.sum(moments)
 
 
