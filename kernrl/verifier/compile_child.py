@@ -63,7 +63,7 @@ def handle(channel: Channel) -> None:
     except Refused as error:
         channel.send(json.dumps({"reject": ["policy", str(error)]}).encode())
     except Exception as error:
-        said = f"{type(error).__name__}: {error}".strip()
+        said = str(error) if isinstance(error, TooWide) else f"{type(error).__name__}: {error}".strip()
         channel.send(json.dumps({"reject": ["compile_error", said[:1500]]}).encode())
     else:
         channel.send(json.dumps(header).encode())
