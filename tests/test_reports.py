@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -68,12 +69,19 @@ def test_figures_by_hand() -> None:
     assert (results["tasks"], results["samples"], results["runs"]) == (2, 6, 1)
 
 
+def test_where_nothing_is_correct_nothing_is_fast() -> None:
+    results = summarise([sample(wrong("a")), sample(wrong("b"))], baselines=("eager", "compile"), resamples=100)
+    assert results["fast_1"]["value"] == results["baselines"]["compile"]["fast_1"]["value"] == 0
+    assert results["geomean_x"]["value"] is None
+    assert "fast_1" not in summarise([sample(correct("a"))], resamples=100)  # correct, but no one knows how fast
+
+
 def test_what_could_not_be_judged_enters_no_figure() -> None:
     samples = [sample(correct("a", 2.0)), sample(wrong("a", Stage.TRACE, Status.INFRA_ERROR), 1)]
     results = summarise(samples, resamples=100)
     assert results["correct"]["value"] == 1.0
     assert (results["samples"], results["unjudged"]) == (1, 1)
-    assert "1 samples could not be judged" in results["notes"][0]
+    assert "1 sample could not be judged" in results["notes"][0]
 
 
 def test_measured_and_modelled_times_are_never_mixed() -> None:
@@ -259,20 +267,18 @@ def test_a_sources_flood_is_cut() -> None:
     assert "more lines" in text
 
 
-@pytest.mark.parametrize("files", [["config"], ["metrics"], ["samples"], ["unjudged"]])
-def test_partial_runs_say_so(tmp_path: Path, files: list[str]) -> None:
-    if "config" in files:
-        write_config(tmp_path, "reinforce")
-        expected = "Nothing has happened in this run yet."
-    elif "metrics" in files:
-        write_lines(tmp_path / "metrics.jsonl", [{"step": i, "loss": 1 / i} for i in (1, 2, 3)])
-        expected = "No candidate has been judged in this run."
-    elif "samples" in files:
-        write_lines(tmp_path / "samples.jsonl", [row(wrong("a"))])
-        expected = "None was timed."
-    else:
-        write_lines(tmp_path / "samples.jsonl", [row(wrong("a", Stage.PLAN, Status.NEEDS_GPU))])
-        expected = "No candidate of this run could be judged."
+@pytest.mark.parametrize(
+    ("name", "rows", "expected"),
+    [
+        ("metrics.jsonl", [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}], "No candidate has been judged in this run."),
+        ("samples.jsonl", [row(wrong("a"))], "Of 1 candidate, for 1 task, none are correct."),
+        ("samples.jsonl", [row(correct("a"))], "100% are correct. None was timed."),
+        ("samples.jsonl", [row(wrong("a", Stage.PLAN, Status.NEEDS_GPU))], "No candidate of this run could be judged."),
+        ("samples.jsonl", [], "Nothing has happened in this run yet."),
+    ],
+)
+def test_partial_runs_say_so(tmp_path: Path, name: str, rows: list[dict[str, Any]], expected: str) -> None:
+    write_lines(tmp_path / name, rows)
     assert expected in Page(render_report([read_run(tmp_path)])).text
 
 

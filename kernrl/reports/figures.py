@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from kernrl.reports import charts
-from kernrl.reports.charts import Row, Series, percent, short, times
+from kernrl.reports.charts import Row, Series, counted, percent, short, times
 from kernrl.reports.results import clocks, group, if_modelled, passed, speedup_x
 from kernrl.reports.run_files import Run, Sample, number
 from kernrl.reports.statistics import TaskBootstrap, fast_p
@@ -152,7 +152,7 @@ def funnel_panel(results: Mapping[str, Any], samples: Sequence[Sample]) -> Panel
     if faster := results.get("fast_1"):
         against = f"faster than {results['baseline']}{if_modelled(results)}"
         rows.append(Row(against, faster["value"], faster["low"], faster["high"], colour=2))
-    note = f"Of {len(judged)} candidates. At the right of each name: what stopped candidates at that stage."
+    note = f"Of {counted(len(judged), 'candidate')}. At the right of each name: what stopped candidates at that stage."
     return Panel("Where candidates stop", charts.share_rows(rows, label="share of candidates past each stage"), note=note)
 
 
@@ -173,7 +173,7 @@ def breakdown_panels(results: Mapping[str, Any]) -> list[Panel]:
         if len(rows) < 2:
             continue
         names = {name: f"{name} ops" if key == "by_depth" else name for name in rows}
-        correct = [Row(names[n], **r["correct"], note=f"{r['tasks']} task{'s' * (r['tasks'] != 1)}") for n, r in rows.items()]
+        correct = [Row(names[n], **r["correct"], note=counted(r["tasks"], "task")) for n, r in rows.items()]
         title = f"Correct, by {word}"
         panels.append(Panel(title, charts.share_rows(correct, label=title)))
         speeds = [Row(names[n], **r["geomean_x"]) for n, r in rows.items() if (r.get("geomean_x") or {}).get("value")]

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernrl.reports.charts import WIDTH, percent
+from kernrl.reports.charts import WIDTH, counted, percent
 
 BOX, TALL, GAP, HEAD = 24, 36, 12, 20
 COLUMN = 160
@@ -43,9 +43,9 @@ def fusion_chart(composition: Sequence[str], plan: Mapping[str, Any]) -> Markup:
         right.append((f"{len(nodes) - MOST_NODES} more", "", "plain"))
     left = [(op, "", "plain") for op in composition[:MOST_NODES]]
     height = HEAD + max(len(left) * (BOX + GAP), len(right) * (TALL + GAP))
-    parts = [_column(right, WIDTH - COLUMN - 1, height, f"the candidate: {_count(len(nodes), 'step')}")]
+    parts = [_column(right, WIDTH - COLUMN - 1, height, f"the candidate: {counted(len(nodes), 'step')}")]
     if left:
-        parts.append(_column(left, 1, height, f"the task: {_count(len(composition), 'op')}"))
+        parts.append(_column(left, 1, height, f"the task: {counted(len(composition), 'op')}"))
         middle, tip = HEAD + (height - HEAD - GAP) / 2, WIDTH - COLUMN - 8
         parts.append(Markup('<path class="arrow" d="M{} {}H{}m-5 -4l5 4l-5 4"/>').format(COLUMN + 7, middle, tip))
     head = '<svg class="chart graph" viewBox="0 0 {} {}" role="img" aria-label="the graph before and after fusion">'
@@ -84,7 +84,3 @@ def _column(boxes: Sequence[tuple[str, str, str]], left: float, height: float, t
 def _fit(name: str) -> str:
     """A name that fits its box, which holds about 22 characters."""
     return name if len(name) <= 22 else name[:20] + "…"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' if number != 1 else ''}"

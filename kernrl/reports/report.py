@@ -17,7 +17,7 @@ import jinja2
 
 from kernrl import __version__
 from kernrl.reports import figures, gallery
-from kernrl.reports.charts import percent, seconds, times
+from kernrl.reports.charts import counted, percent, seconds, times
 from kernrl.reports.figures import Panel
 from kernrl.reports.gallery import Cheat, Exhibit
 from kernrl.reports.results import THRESHOLDS_X, compare, if_modelled, summarise
@@ -134,8 +134,11 @@ def _lead(run: Run, results: dict[str, Any], scope: str) -> str:
         return "No candidate has been judged in this run." if run.metrics else "Nothing has happened in this run yet."
     if not results["samples"]:
         return "No candidate of this run could be judged."
-    of = f"Of the {results['samples']} candidates of {scope}" if scope else f"Of {results['samples']} candidates"
-    said = f"{of}, for {results['tasks']} tasks, {percent(results['correct']['value'])} are correct"
+    candidates, share = counted(results["samples"], "candidate"), results["correct"]["value"]
+    of = f"Of the {candidates} of {scope}" if scope else f"Of {candidates}"
+    said = f"{of}, for {counted(results['tasks'], 'task')}, {percent(share) if share else 'none'} are correct"
+    if not share:
+        return f"{said}."
     if not results["baseline"]:
         return f"{said}. None was timed."
     faster, speed = results["fast_1"]["value"], results["geomean_x"]["value"]

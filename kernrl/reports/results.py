@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kernrl.reports.charts import counted
 from kernrl.reports.run_files import Sample
 from kernrl.reports.statistics import Estimate, TaskBootstrap, fast_p, pass_at_k
 from kernrl.verifier.verdict import Stage, Timing
@@ -28,13 +29,20 @@ TasksSamples = list[list[Sample]]
 """[tasks][samples]: the judged samples of each task."""
 
 
-def summarise(samples: Iterable[Sample], *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:
-    """All figures over `samples`, as `results.json` holds them; docs/reports.md says what each one means."""
+def summarise(
+    samples: Iterable[Sample], *, baselines: Sequence[str] = ("eager",), resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, Any]:
+    """All figures over `samples`, as `results.json` holds them; docs/reports.md says what each one means.
+
+    Args:
+        baselines: Those that would have been timed: where no candidate is correct none was, and fast_p is 0 against each.
+    """
     samples = list(samples)
     judged = [s for s in samples if s.judged]
     tasks = group(judged)
     clock, other_clocks = clocks(judged)
-    baselines = names_of_baselines(judged, clock)
+    nothing_to_time = bool(judged) and not any(s.verdict.correct for s in judged)
+    baselines = list(baselines) if nothing_to_time else names_of_baselines(judged, clock)
     bootstrap = TaskBootstrap(len(tasks), resamples=resamples, level=LEVEL, seed=seed)
     speeds = {name: speed_figures(tasks, bootstrap, clock, name) for name in baselines}
     results: dict[str, Any] = {
@@ -179,13 +187,13 @@ def notes(results: dict[str, Any], other_clocks: list[Clock]) -> list[str]:
     """Sentences a reader of the figures has to know."""
     said = []
     if results["unjudged"]:
-        said.append(f"{results['unjudged']} samples could not be judged (no GPU, or broken machinery) and enter no figure.")
+        unjudged = counted(results["unjudged"], "sample")
+        said.append(f"{unjudged} could not be judged (no GPU, or broken machinery), and enter no figure.")
     if results["untimed"]:
-        said.append(
-            f"{results['untimed']} correct candidates were not timed: they count for fast_0 and for no higher threshold."
-        )
+        untimed = counted(results["untimed"], "correct candidate")
+        said.append(f"{untimed} could not be timed, and count for fast_0 and no higher threshold.")
     if 0 < results["tasks"] < FEW_TASKS:
-        said.append(f"With {results['tasks']} tasks the intervals are rough, and rather too narrow than too wide.")
+        said.append(f"With {counted(results['tasks'], 'task')} the intervals are rough, and rather too narrow than too wide.")
     if other_clocks:
         others = ", ".join(f"{kind} on {device}" for kind, device in other_clocks)
         said.append(f"Times of other clocks ({others}) were left out: only times of one device and kind are compared.")

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernrl.reports.charts import percent, times
+from kernrl.reports.charts import counted, percent, times
 from kernrl.reports.results import THRESHOLDS_X, if_modelled
 
 Figure = Mapping[str, float | None]
@@ -32,8 +32,7 @@ def conditions(results: Mapping[str, Any]) -> str:
     timing = results.get("timing")
     how = f"{timing['kind']} on {timing['device']}" if timing else "not timed"
     precision = ", ".join(results.get("precisions") or ()) or "no precision"
-    runs = results.get("runs", 1)
-    counts = f"{results.get('tasks', 0)} tasks, {results.get('samples', 0)} samples, {runs} run{'s' if runs != 1 else ''}"
+    counts = ", ".join(counted(results.get(noun + "s", 0), noun) for noun in ("task", "sample", "run"))
     return f"{counts}; {precision}; {how}"
 
 

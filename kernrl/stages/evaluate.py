@@ -58,7 +58,7 @@ def run(config: EvalConfig) -> Result:
             judge(candidates, directory, verifier)
 
     judged = read_run(directory.path)
-    results = summarise(judged.samples, seed=config.seed)
+    results = summarise(judged.samples, baselines=config.baseline or config.verifier.baseline, seed=config.seed)
     if not results["samples"]:
         reason = next((s.verdict.reason for s in judged.samples), "there were none")
         raise RunError(f"No candidate could be judged: {reason}")
