@@ -44,7 +44,7 @@ def made(precision: str = "fp32", **kwargs: bool) -> TaskInputs:
     return TaskInputs(TASK, SETS[1], precision, "cpu", **kwargs)
 
 
-@pytest.mark.parametrize("regime", ["nominal", "normal", "uniform", "offset", "large", "small", "sparse", "one_hot"])
+@pytest.mark.parametrize("regime", ["nominal", "normal", "uniform", "offset", "large", "small", "sparse", "mixed", "one_hot"])
 def test_one_seed_gives_the_same_numbers_twice_and_another_gives_others(regime: str) -> None:
     a, b = made(), made()
     a.draw(Draw("small", regime, 11))

@@ -24,6 +24,16 @@ GUARD_BYTES = 512
 NOMINAL = "nominal"
 """The regime of the task's own `get_inputs`."""
 
+
+def _mixed(z: Tensor, u: Tensor) -> Tensor:
+    """Each row (index of the first axis) as it is, +3, ×64, ×1e-3 or mostly zeros, by lot."""
+    if not z.dim():
+        return z
+    lot = (u.reshape(z.shape[0], -1)[:, 0] * 5).long().reshape(-1, *[1] * (z.dim() - 1))
+    rows = z * z.new_tensor([1.0, 1.0, 64.0, 1e-3, 1.0])[lot] + z.new_tensor([0.0, 3.0, 0.0, 0.0, 0.0])[lot]
+    return torch.where((lot == 4) & (u >= 0.05), 0.0, rows)
+
+
 REGIMES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "normal": lambda z, _: z,
     "uniform": lambda _, u: u,
@@ -31,6 +41,7 @@ REGIMES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "large": lambda z, _: z * 64.0,
     "small": lambda z, _: z * 1e-3,
     "sparse": lambda z, u: z * (u < 0.05),
+    "mixed": _mixed,
     "one_hot": lambda _, u: torch.zeros_like(u).scatter_(-1, u.argmax(-1, keepdim=True), 1.0) if u.dim() else u.round(),
 }
 """Regime → a tensor made of standard normal `z` and uniform [0, 1) `u` of the input's shape."""
@@ -54,14 +65,15 @@ def schedule(
 ) -> tuple[Draw, ...]:
     """The draws a candidate is judged on, cheap ones first.
 
-    Small and ragged sets take every regime between them; the full set takes the task's own and `normal`. A task of one
-    set takes all its regimes there. Timed calls run on what `refresh` draws, `normal` too, so that no timed input is of a
-    kind that was not judged at full size. `regimes` narrows the choice (a test of what each regime is worth).
+    Small and ragged sets take every regime between them; the full set, where each draw costs much, takes the task's own,
+    `normal`, and `mixed`, which has the others in one. A task of one set takes all its regimes there. Timed calls run on
+    what `refresh` draws, `normal` too, so that no timed input is of a kind that was not judged at full size. `regimes`
+    narrows the choice (a test of what each regime is worth).
     """
     others = [s.name for s in sets if s.name != FULL]
     if not others:
         plan = {
-            FULL: [NOMINAL, "normal", "offset", "small"] if big else [NOMINAL, "normal", "offset", "large", "small", "one_hot"]
+            FULL: [NOMINAL, "normal", "small", "mixed"] if big else [NOMINAL, "normal", "offset", "large", "small", "one_hot"]
         }
     elif len(others) == 1:
         plan = {others[0]: [NOMINAL, "normal", "offset", "large", "small", "sparse", "one_hot"]}
@@ -69,7 +81,7 @@ def schedule(
         turns = [NOMINAL, "offset", "small", "one_hot"], [NOMINAL, "normal", "large", "sparse", "uniform"]
         plan = {name: turns[i % 2] for i, name in enumerate(others)}
     if others and any(s.name == FULL for s in sets):
-        plan[FULL] = [NOMINAL, "normal"]
+        plan[FULL] = [NOMINAL, "normal", "mixed"]
     pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]
     return tuple(Draw(name, regime, (seed + 7919 * i) % (1 << 63)) for i, (name, regime) in enumerate(pairs))
 
