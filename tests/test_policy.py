@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from kernrl.errors import UsageError
+from kernrl.policy import attention
 from kernrl.policy.attention import VARLEN, packed_kwargs
 from kernrl.policy.checkpoint import COMPLETE, commit_checkpoint, latest_checkpoint, prune_checkpoints
 from kernrl.policy.examples import prompt_text, tokenize_pairs
@@ -88,6 +89,21 @@ def test_packed_documents_cannot_see_each_other(model):
     # and the test can fail: without the boundaries the first token of the second document sees the first
     plain = model.model(input_ids=row.input_ids).last_hidden_state[0]
     assert not torch.allclose(plain[a:b], packed[a:b], atol=1e-2)
+
+
+def test_packed_attention_runs_in_the_precision_of_autocast(model, monkeypatch):
+    seen = []
+    real = attention._one_by_one
+
+    def spy(query, key, value, *rest):
+        seen.extend([query.dtype, key.dtype, value.dtype])
+        return real(query, key, value, *rest)
+
+    monkeypatch.setattr(attention, "_one_by_one", spy)
+    row = next(PackedDataset(EXAMPLES, row_tokens=16, pad_id=0, seed=1).rows())
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        model.model(input_ids=row.input_ids, **packed_kwargs(row.position_ids, row.cu_seqlens, 16))
+    assert set(seen) == {torch.bfloat16}
 
 
 def test_targets_are_the_completions_shifted_by_one():

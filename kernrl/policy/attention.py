@@ -63,6 +63,10 @@ def varlen_attention(
         out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
         return out, None
     assert max_seqlen is not None
+    if torch.is_autocast_enabled(query.device.type):
+        # rotary embeddings leave queries and keys in float32, for which there is no varlen kernel
+        dtype = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
         return _flash(query, key, value, cu_seqlens, max_seqlen, scaling), None
     return _one_by_one(query, key, value, cu_seqlens, scaling), None
