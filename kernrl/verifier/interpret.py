@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernrl.verifier.machine import STORAGE_BITS, Fault, Machine, Memory, TooSlow
+from kernrl.verifier.machine import Machine, TooSlow
+from kernrl.verifier.memory import STORAGE_BITS, Fault, Memory
 from kernrl.verifier.plan import CONSTANT_OP, ITEM_BYTES, AtenNode, LaunchNode, Node, Plan, Special, TensorRef, Variant
 from kernrl.verifier.ttir import TtirError, parse
 from kernrl.verifier.verdict import Rejection, Status
