@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import FakeVerifier, save_tiny_policy, tiny_policy, tiny_tasks, verdict_of
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from kernrl.algorithms import returns
 from kernrl.cli import run
@@ -290,6 +290,10 @@ def test_lora(model, tasks, tmp_path):
     output = tmp_path / "run"
     options = ("--lora", "--lora-rank", "4", "--beta", "0.1")
     assert run(arguments(model, tasks, output, *options, steps=1)) == 0
+    assert run(arguments(model, tasks, output, *options, "--resume", steps=2)) == 0
     assert run(arguments(model, tasks, tmp_path / "whole", *options, steps=2)) == 0
     lines = metrics(tmp_path / "whole")
     assert abs(lines[1]["kl_ref"]) < 1e-6 < lines[2]["kl_ref"]
+    assert metrics(output) == lines
+    settings = GenerationConfig.from_pretrained(output / "model")
+    assert settings.eos_token_id == tiny_policy().tokenizer.eos_token_id

@@ -6,7 +6,7 @@ import copy
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Event
@@ -134,13 +134,11 @@ class GenerateEngine:
             pad_token_id=self._pad_id,
             cache_implementation="static" if self._compile else None,
         )
-        training, own_settings = self._model.training, self._model.generation_config
+        training = self._model.training
         self._model.eval()
-        # `generate` takes what we leave open, such as a repetition penalty, from here: we sample from the bare policy
-        self._model.generation_config = GenerationConfig()
         cuda = [device] if device.type == "cuda" else []
         try:
-            with torch.random.fork_rng(devices=cuda), torch.no_grad(), _current(device):
+            with torch.random.fork_rng(devices=cuda), torch.no_grad(), _current(device), _bare_settings(self._model):
                 torch.manual_seed(int(np.random.SeedSequence([sampling.seed, number]).generate_state(1)[0]))
                 output = self._model.generate(
                     ids.to(device),
@@ -152,7 +150,6 @@ class GenerateEngine:
             batch.finish(output.shape[1] - longest)
         finally:
             self._model.train(training)
-            self._model.generation_config = own_settings
 
 
 @dataclass
@@ -246,3 +243,17 @@ class _After(StoppingCriteria):
 def _current(device: torch.device) -> AbstractContextManager[Any]:
     """A thread starts on GPU 0, and kernels are launched on the current one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def _bare_settings(model: Any) -> Iterator[None]:
+    """`generate` takes what we leave open, such as a repetition penalty, from the model: we sample from the bare policy."""
+    models = [model, model.get_base_model()] if hasattr(model, "peft_config") else [model]
+    own = [m.generation_config for m in models]
+    for m in models:
+        m.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        for m, settings in zip(models, own, strict=True):
+            m.generation_config = settings
