@@ -276,11 +276,12 @@ class Machine:
     def _make_descriptor(self, op: Op, active: Tensor) -> Sequence[Any]:
         rank = (len(op.operands) - 1) // 2
         base, *rest = (self._of(v) for v in op.operands)
-        found = re.search(r"(tensor<[^>]*>)>?\s*$", op.types)
+        # `<tensor<64x32xf32>>`, and `<64x32xf32>` from triton 3.9 on
+        found = re.search(r"<((?:\d+x)+\w+)>>?\s*$", op.types)
         if found is None or "PAD_NAN" in op.text:
             raise TtirError("a descriptor of an unknown kind")
         shape, stride = rest[:rank], rest[rank:]
-        return [Descriptor(base, [s.long() for s in shape], [s.long() for s in stride], read_type(found[1]))]
+        return [Descriptor(base, [s.long() for s in shape], [s.long() for s in stride], read_type(f"tensor<{found[1]}>"))]
 
     def _through(self, descriptor: Descriptor, indices: Sequence[Tensor], active: Tensor) -> tuple[Tensor, Tensor]:
         rank = len(descriptor.block.shape)
