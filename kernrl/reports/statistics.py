@@ -94,13 +94,15 @@ class TaskBootstrap:
         self.tasks, self.resamples, self.level, self.method, self.seed = tasks, resamples, level, method, seed
 
     @cached_property
-    def counts_BT(self) -> NDArray[np.uint16]:
+    def counts_BT(self) -> NDArray[Any]:
         """[resamples, tasks]: how often each task was drawn; every row sums to `tasks`."""
+        # as floats they need no conversion for every figure; where that would be gigabytes, they are kept small
+        dtype = np.float64 if self.resamples * self.tasks <= 8 * CHUNK_CELLS else np.uint16
         rng = np.random.default_rng(self.seed)
         rows = max(1, CHUNK_CELLS // max(1, self.tasks))
         share = np.full(self.tasks, 1 / self.tasks)
         parts = [
-            rng.multinomial(self.tasks, share, size=min(rows, self.resamples - start)).astype(np.uint16)
+            rng.multinomial(self.tasks, share, size=min(rows, self.resamples - start)).astype(dtype)
             for start in range(0, self.resamples, rows)
         ]
         return np.concatenate(parts)
@@ -145,7 +147,8 @@ class TaskBootstrap:
         value = float(top_T.sum() / bottom_T.sum())
         if np.ptp(top_T[heard] / bottom_T[heard]) <= 1e-12 * max(1.0, abs(value)):
             return Estimate(value)
-        sums_top, sums_bottom = self._sums(top_T), self._sums(bottom_T)
+        sums_top = self._sums(top_T)
+        sums_bottom = np.full_like(sums_top, self.tasks) if (bottom_T == 1).all() else self._sums(bottom_T)
         drawn = sums_bottom > 0  # a resample may hold no task that is heard
         ratios = sums_top[drawn] / sums_bottom[drawn]
         tails = np.array([(1 - self.level) / 2, (1 + self.level) / 2])
