@@ -153,8 +153,10 @@ class StagedEvaluator:
                 gpu.start()
             self._device, self.target = _target(self.config.target, self.gpus)
             required = self.config.require_sandbox
-            self._tracer = Tracer(self.workers, target=self.target, require_sandbox=required)
-            self._compiler = Compiler(self.workers, targets=(self.target,), cache_dir=kernels, require_sandbox=required)
+            # every lane keeps a core or two busy with launches, and a GPU that waits for one times nothing
+            front = max(1, self.workers - 2 * lanes * len(self.gpus))
+            self._tracer = Tracer(front, target=self.target, require_sandbox=required)
+            self._compiler = Compiler(front, targets=(self.target,), cache_dir=kernels, require_sandbox=required)
             if not self.gpus:
                 d = self.defences
                 settings = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}

@@ -21,7 +21,7 @@ from kernrl.verifier.verdict import Speedup
 from kernrl.verifier.worker import Nursery
 
 NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 4, 16)
-LANES = 4
+LANES = 2
 """Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts."""
 
 PATIENCE = 3

@@ -98,7 +98,10 @@ class Lane:
         self._judged(job, replayed, outcome)
         decoys = replayed.decoys
         if cheap and full:
-            self._judged(job, self._replayed(full, job, outcome), outcome)
+            # a few columns may happen not to depend on a launch: only what is idle at full size too is a decoy
+            replayed = self._replayed(full, job, outcome, decoys=bool(decoys))
+            self._judged(job, replayed, outcome)
+            decoys = replayed.decoys
         if decoys:
             raise _Rejected(Status.DECOY, decoy_reason(decoys[0]))
 
