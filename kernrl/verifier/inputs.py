@@ -27,7 +27,7 @@ NOMINAL = "nominal"
 
 def _mixed(z: Tensor, u: Tensor) -> Tensor:
     """Each row (index of the first axis) as it is, +3, ×64, ×1e-3 or mostly zeros, by lot."""
-    if not z.dim():
+    if not z.dim() or not z.numel():
         return z
     lot = (u.reshape(z.shape[0], -1)[:, 0] * 5).long().reshape(-1, *[1] * (z.dim() - 1))
     rows = z * z.new_tensor([1.0, 1.0, 64.0, 1e-3, 1.0])[lot] + z.new_tensor([0.0, 3.0, 0.0, 0.0, 0.0])[lot]
