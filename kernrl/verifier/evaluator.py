@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import triton
@@ -19,30 +16,27 @@ import triton
 from kernrl import __version__
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
+from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.cache import task_fingerprint, verifier_version
 from kernrl.verifier.checks import check_compiled, check_plan
 from kernrl.verifier.compile import CompiledKernel, Compiler
 from kernrl.verifier.cpu import CpuReplay
-from kernrl.verifier.devices import Device, device_for
+from kernrl.verifier.facts import TaskFacts, device_aimed_at, learn
 from kernrl.verifier.gpu import LANES, Gpu
 from kernrl.verifier.inputs import BIG_BYTES, schedule
 from kernrl.verifier.job import Job, Measured
 from kernrl.verifier.lane import Outcome
 from kernrl.verifier.parse import Candidate, parse_reply
-from kernrl.verifier.plan import LaunchNode, Plan, TensorSpec, TraceSpec
-from kernrl.verifier.price import Price, physical_floor_us, price
+from kernrl.verifier.plan import LaunchNode, Plan
+from kernrl.verifier.price import Price, price
+from kernrl.verifier.progress import Progress, Stopped, passed
 from kernrl.verifier.screen import screen
-from kernrl.verifier.spec import outputs_of, reference_plan, spec_of
 from kernrl.verifier.timing import shorter_us, speedup
 from kernrl.verifier.trace import Tracer
 from kernrl.verifier.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict
 from kernrl.verifier.worker import Nursery
 
 log = logging.getLogger(__name__)
-
-DEFAULT_GPU = "NVIDIA H200"
-"""What is compiled for and modelled where there is no GPU and none is named."""
 
 FLOOR_MARGIN = 0.9
 """A time below this share of the physical floor is not believed."""
@@ -61,55 +55,6 @@ class Defences:
     """Whether writes to inputs and out of bounds are looked for."""
     plan_checks: bool = True
     floor: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFacts:
-    """What the stages need to know of a task, made once."""
-
-    key: str
-    sets: tuple[InputSet, ...]
-    """All input sets, the full one last."""
-    specs: tuple[TraceSpec, ...]
-    outputs: tuple[tuple[TensorSpec, ...], ...]
-    reference: Price
-    """The reference's own cost at the last set."""
-    floor_us: float
-
-
-class _Stopped(Exception):
-    """A stage said no."""
-
-    def __init__(self, rejection: Rejection):
-        super().__init__(rejection.reason)
-        self.rejection = rejection
-
-
-class _Progress:
-    """Where one evaluation is, and how long each stage took."""
-
-    def __init__(self) -> None:
-        self.stage = Stage.PARSE
-        self.sha = ""
-        self.seconds: dict[str, float] = {}
-        self.plan: dict[str, Any] = {}
-        self.errors: list[dict[str, Any]] = []
-        self.timing: Timing | None = None
-
-    @contextlib.contextmanager
-    def at(self, stage: Stage, name: str | None = None) -> Iterator[None]:
-        self.stage, begun = stage, time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name or str(stage)] = time.perf_counter() - begun
-
-
-def passed(result: Any) -> Any:
-    """A stage's result, or its Rejection raised to end the funnel."""
-    if isinstance(result, Rejection):
-        raise _Stopped(result)
-    return result
 
 
 class StagedEvaluator:
@@ -151,7 +96,8 @@ class StagedEvaluator:
             ]
             for gpu in self.gpus:
                 gpu.start()
-            self._device, self.target = _target(self.config.target, self.gpus)
+            self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
+            self.target = self._device.arch
             required = self.config.require_sandbox
             # every lane keeps a core or two busy with launches, and a GPU that waits for one times nothing
             front = max(1, self.workers - 2 * lanes * len(self.gpus))
@@ -192,11 +138,11 @@ class StagedEvaluator:
         Raises UsageError when the task itself cannot be run.
         """
         self.start()
-        progress = _Progress()
+        progress = Progress()
         try:
             self._funnel(task, reply, progress)
             status, reason = Status.CORRECT, ""
-        except _Stopped as stopped:
+        except Stopped as stopped:
             status, reason = stopped.rejection.status, stopped.rejection.reason
         except InfrastructureError as error:
             status, reason = Status.INFRA_ERROR, str(error)
@@ -214,7 +160,7 @@ class StagedEvaluator:
             versions=self.versions,
         )
 
-    def _funnel(self, task: Task, reply: str, progress: _Progress) -> None:
+    def _funnel(self, task: Task, reply: str, progress: Progress) -> None:
         with progress.at(Stage.PARSE):
             candidate: Candidate = passed(parse_reply(reply))
             progress.sha = candidate.sha
@@ -235,34 +181,15 @@ class StagedEvaluator:
         else:
             self._on_cpu(task, facts, plans, cost, progress)
 
-    def _sets(self, task: Task) -> tuple[InputSet, ...]:
-        """The input sets asked, the full one last. A GPU needs no small one where there is a ragged one to catch more."""
-        sets = [s for s in task.input_sets if not (self.gpus and s.name == SMALL and task.input_set(RAGGED))]
-        return tuple(sorted(sets, key=lambda s: s.name == FULL))
-
     def facts_of(self, task: Task) -> TaskFacts:
         """What is known of a task under its policy. Raises UsageError when its reference does not run."""
-        precision = self.precision_of(task)
-        key = task_fingerprint(task)
+        key = task_fingerprint(task), self.precision_of(task)
         with self._learning:  # a group's members ask at once, and one answer does for all
-            if (key, precision) not in self._facts:
-                self._facts[key, precision] = self._learn(task, key, precision)
-        return self._facts[key, precision]
+            if key not in self._facts:
+                self._facts[key] = learn(task, key[1], self._device, on_gpu=bool(self.gpus))
+            return self._facts[key]
 
-    def _learn(self, task: Task, key: str, precision: str) -> TaskFacts:
-        sets = self._sets(task)
-        plan = reference_plan(task, sets[-1], precision, self.target)
-        last = tuple(TensorSpec(o.dtype, o.shape, o.stride) for o in plan.outputs)
-        return TaskFacts(
-            key=key,
-            sets=sets,
-            specs=tuple(spec_of(task, s, precision, self.target) for s in sets),
-            outputs=(*(outputs_of(task, s, precision, self.target) for s in sets[:-1]), last),
-            reference=price(plan, self._device, precision),
-            floor_us=physical_floor_us(plan, self._device),
-        )
-
-    def _compiled(self, plans: Sequence[Plan], progress: _Progress) -> dict[str, list[CompiledKernel]]:
+    def _compiled(self, plans: Sequence[Plan], progress: Progress) -> dict[str, list[CompiledKernel]]:
         """Machine code by input set."""
         assert self._compiler
         with progress.at(Stage.TRACE, "compile"):
@@ -276,7 +203,7 @@ class StagedEvaluator:
 
     # --- on a GPU ------------------------------------------------------------------------------------------------
 
-    def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: _Progress) -> None:
+    def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> None:
         kernels = self._compiled(plans, progress)
         progress.stage = Stage.CORRECTNESS
         gpu = min(self.gpus, key=Gpu.load)
@@ -301,7 +228,7 @@ class StagedEvaluator:
                 reason = (
                     f"{us:.1f} µs is less than moving the task's data takes ({facts.floor_us:.1f} µs): not all of it was used."
                 )
-                raise _Stopped(Rejection(Status.WRONG, reason))
+                raise Stopped(Rejection(Status.WRONG, reason))
 
     def _measured(self, gpu: Gpu, outcome: Outcome) -> Timing:
         assert outcome.measured
@@ -320,7 +247,7 @@ class StagedEvaluator:
 
     # --- without one ---------------------------------------------------------------------------------------------
 
-    def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: _Progress) -> None:
+    def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: Progress) -> None:
         """Correctness by the interpreter on the small sets; time by the roofline, for the GPU aimed at."""
         self._compiled(plans[-1:], progress)  # what does not compile is not correct, though it may interpret
         assert self._cpu
@@ -352,21 +279,6 @@ def _visible_gpus() -> list[str]:
     count = torch.cuda.device_count()
     listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return listed[:count] if listed else [str(i) for i in range(count)]
-
-
-def _target(asked: str | None, gpus: Sequence[Gpu]) -> tuple[Device, str]:
-    """The device that is modelled and the architecture compiled for. Raises UsageError for one that is unknown."""
-    here = gpus[0].facts if gpus else None
-    device = device_for(asked or (here["gpu"] if here else DEFAULT_GPU))
-    if device is None and here and not asked:
-        device = device_for(here["arch"])
-    if device is None:
-        raise UsageError(
-            f"--target {asked or (here and here['gpu'])}: no such GPU is known; name an architecture such as sm_90."
-        )
-    if here and device.arch != here["arch"]:
-        raise UsageError(f"--target {asked}: the GPU here is {here['arch']}; leave it out, or add --device cpu.")
-    return device, device.arch
 
 
 def _launchable(plan: Plan, kernels: Sequence[CompiledKernel]) -> Rejection | None:
