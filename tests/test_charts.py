@@ -3,6 +3,7 @@
 import math
 import re
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -81,7 +82,7 @@ def test_line_passes_through_its_points() -> None:
 def test_fast_p_falls_in_steps() -> None:
     svg = fast_p_chart([Series("a", [0.5, 1, 2], [0.8, 0.4, 0.2])], label="fast_p")
     drawn = points(svg)
-    assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(drawn, drawn[1:], strict=False))
+    assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(drawn))
     assert len({y for _, y in drawn}) == 3
 
 
