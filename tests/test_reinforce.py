@@ -178,18 +178,17 @@ sys.exit(t.run(sys.argv[2:]))
 @pytest.mark.slow
 def test_sigkill_at_any_moment(model, tasks, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    steps = 6
+    steps = 14
     assert run(arguments(model, tasks, whole, steps=steps)) == 0
     here = str(Path(__file__).parent)
-    for moment in (0.2, 0.5):
+    for reached, moment_s in ((3, 0.03), (7, 0.01)):
         command = [sys.executable, "-c", CHILD, here, *arguments(model, tasks, killed, "--resume", steps=steps)]
         child = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        before = len(list(killed.glob("step_*")))
-        while len(list(killed.glob("step_*"))) == before and child.poll() is None:
-            time.sleep(0.005)
-        time.sleep(moment)
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
+        while not (killed / f"step_{reached}").exists() and child.poll() is None:
+            time.sleep(0.002)
+        time.sleep(moment_s)
+        child.kill()
+        assert child.wait() == -signal.SIGKILL
     assert run(arguments(model, tasks, killed, "--resume", steps=steps)) == 0
     assert metrics(killed) == metrics(whole)
     assert texts(killed) == texts(whole)
