@@ -89,7 +89,7 @@ def test_generation_does_not_load_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [{"level": 3}, {"split": "test"}])
+@pytest.mark.parametrize("arguments", [{"level": 3}, {"split": "test"}, {"max_bytes": 1 << 20}])
 def test_bad_arguments_are_usage_errors(arguments: dict) -> None:
     with pytest.raises(UsageError):
         next(generate_tasks(count=1, **arguments))

@@ -18,7 +18,7 @@ from kernrl.tasks.producers import FAMILIES
 
 WORKER = Path(__file__).parent / "solution_worker.py"
 SEED = 11
-POOL = 400
+POOL = 260
 """Tasks of each level from which covering sets are chosen."""
 
 
@@ -101,7 +101,7 @@ def test_dropped_ops_and_missing_elements_are_seen() -> None:
     for index in pointwise_tasks(4):
         code = make_task(2, SEED, index).solutions[0].triton_code
         lines = [line for line in code.split("def forward")[0].splitlines() if line.strip().startswith("x = ")]
-        edits = [[line + "\n", ""] for line in lines if "x_ptr" not in line and "in_ptr" not in line]
+        edits = [[f"\n{line}\n", "\n"] for line in lines if "x_ptr" not in line and "in_ptr" not in line]
         edits += [["< n_elements", "< n_elements - 1"], ["cols < n", "cols < n - 1"], ["col < n", "col < n - 1"]]
         for old, new in edits:
             if old in code:

@@ -23,6 +23,8 @@ from kernrl.tasks.task import FULL, InputSet, Task
 
 MAX_BYTES = 2 << 30
 """Default bound on what eager PyTorch holds at once at full size, in bytes of float32."""
+MIN_BYTES = 128 << 20
+"""Least such bound: under it hardly a full size is left that is worth timing."""
 CHUNK = 16
 """Task indices a worker makes at a time."""
 
@@ -83,12 +85,14 @@ def generate_tasks(
     """Yield `count` tasks in order of their index, those of one split alone when `split` names it.
 
     The result depends on level, seed, split and max_bytes only, never on `workers` (processes; None or 1 works in this
-    one). Raises UsageError for a level other than 1 and 2 or an unknown split.
+    one). Raises UsageError for a level other than 1 and 2, an unknown split, or a max_bytes under 128 MiB.
     """
     if level not in (1, 2):
         raise UsageError(f"Level {level} cannot be generated: choose 1 (single ops) or 2 (fusion chains).")
     if split is not None and split not in SPLITS:
         raise UsageError(f"Unknown split {split!r}: choose one of {', '.join(SPLITS)}.")
+    if max_bytes < MIN_BYTES:
+        raise UsageError(f"{max_bytes} bytes are too few for full-size tasks: allow at least {MIN_BYTES} (128 MiB).")
     make = partial(_make_chunk, level=level, seed=seed, split=split, max_bytes=max_bytes)
     starts = count_from(0, CHUNK)
     if workers is None or workers <= 1:
