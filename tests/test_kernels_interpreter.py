@@ -71,7 +71,7 @@ def test_the_portable_kernels_compile_for_nvidia_and_amd(target, logits):
         compile_for(target, vocab._loss_kernel, 16, logits=logits, BLOCK=8192, **LOSS),
         compile_for(target, vocab._stats_kernel, 8, logits=logits, BLOCK=4096),
         compile_for(target, vocab._gradient_kernel, 8, logits=logits, BLOCK=4096, ENTROPY_GRADIENT=True),
-        compile_for(target, token_reduce._reduce_kernel, 16, BLOCK=2048, LOSS=1, KL=2, CORRECTION=2),
+        compile_for(target, token_reduce._reduce_kernel, 16, BLOCK=4096, LOSS=1, KL=2, CORRECTION=2),
     ]
     binary = "cubin" if target is HOPPER else "hsaco"
     assert all(kernel.asm[binary] for kernel in kernels)

@@ -47,9 +47,13 @@ def _fetch(smem, slot, row_ptr, chunk, cols, vocab, wanted, CHUNK: gl.constexpr)
 
 
 @gluon.jit
-def _accumulate(z, sums, moments, scale, c):
-    """Add a chunk's 2^y and 2^y y, eight neighbouring elements to a lane."""
-    y = gl.maximum(z.to(gl.float32) * scale + c, LOWEST)
+def _accumulate(z, sums, moments, scale, c, chunk, a, cols, CHUNK: gl.constexpr):
+    """Add a chunk's 2^y and 2^y y, eight neighbouring elements to a lane; the action's own term stays out, for beside it
+    the others would round away."""
+    z = z.to(gl.float32)
+    if a // CHUNK == chunk:
+        z = gl.where(cols == a % CHUNK, -float("inf"), z)
+    y = gl.maximum(z * scale + c, LOWEST)
     e = _exp2(y)
     sums += gl.convert_layout(gl.sum(e, 1), sums.type.layout)
     moments += gl.convert_layout(gl.sum(e * y, 1), moments.type.layout)
@@ -57,33 +61,22 @@ def _accumulate(z, sums, moments, scale, c):
 
 
 @gluon.jit
-def _finish(sums, moments, lane, a, y_a, CHUNK: gl.constexpr):
-    """(other, moment) from the lanes. The action's term leaves its own lane before lanes are added: beside it the others
-    would round away, and so only its lane's share of them does."""
-    e_a = gl.exp2(y_a)
-    sums = gl.where(lane == (a % CHUNK) // 8, sums - e_a, sums)
-    other, moment = gl.reduce((sums, moments), 0, _add_pairs)
-    return other, moment - gl.where(e_a > 0, e_a * y_a, 0.0)
-
-
-@gluon.jit
-def _careful_sums(row_ptr, vocab, a, z_a, scale, cols, lane, CHUNK: gl.constexpr):
-    """(c, y_a, other, moment) relative to the row's maximum, read again from memory: the rare row whose p_a underflows."""
+def _careful_sums(row_ptr, vocab, a, scale, cols, lanes: gl.constexpr, CHUNK: gl.constexpr):
+    """(c, other, moment) relative to the row's maximum, read again from memory: the rare row whose p_a underflows."""
     highest = gl.full(cols.shape, -float("inf"), gl.float32, cols.type.layout)
     for start in range(0, vocab, CHUNK):
         at = start + cols
         highest = gl.maximum(highest, gl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(gl.float32))
     top = gl.max(gl.max(highest, 1), 0)
     c = gl.where(top == -float("inf"), 0.0, -top * scale)
-    sums = gl.full(lane.shape, 0.0, gl.float32, lane.type.layout)
+    sums = gl.full([CHUNK // 8], 0.0, gl.float32, lanes)
     moments = sums
     for start in range(0, vocab, CHUNK):
         at = start + cols
         z = gl.load(row_ptr + at, mask=at < vocab, other=-float("inf"))
-        sums, moments = _accumulate(z, sums, moments, scale, c)
-    y_a = z_a * scale + c
-    other, moment = _finish(sums, moments, lane, a, y_a, CHUNK)
-    return c, y_a, other, moment
+        sums, moments = _accumulate(z, sums, moments, scale, c, start // CHUNK, a, cols, CHUNK)
+    other, moment = gl.reduce((sums, moments), 0, _add_pairs)
+    return c, other, moment
 
 
 @gluon.jit
@@ -125,8 +118,7 @@ def _resident_kernel(
     lanes: gl.constexpr = gl.SliceLayout(1, blocked)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
     smem = gl.allocate_shared_memory(logits_ptr.dtype.element_ty, [SLOTS, CHUNK // 8, 8], flat)
-    lane = gl.arange(0, CHUNK // 8, layout=lanes)
-    cols = lane[:, None] * 8 + gl.arange(0, 8, layout=gl.SliceLayout(0, blocked))[None, :]
+    cols = gl.arange(0, CHUNK // 8, layout=lanes)[:, None] * 8 + gl.arange(0, 8, layout=gl.SliceLayout(0, blocked))[None, :]
 
     step = gl.num_programs(0)
     row = gl.program_id(0)
@@ -158,29 +150,31 @@ def _resident_kernel(
             z = smem.index(h).load(blocked)
             _fetch(smem, h, row_ptr, SLOTS + h, cols, vocab, active, CHUNK)
             async_copy.commit_group()
-            sums, moments = _accumulate(z, sums, moments, scale, c)
+            sums, moments = _accumulate(z, sums, moments, scale, c, h, a, cols, CHUNK)
             held = held + (z,)  # noqa: RUF005 (Gluon has no starred tuples)
         for p in range(min(AHEAD, PAIRS - 1)):
             async_copy.wait_group(PAIRS - 1 + HELD - (HELD + 1) // 2)
-            sums, moments = _accumulate(smem.index(HELD + 2 * p).load(blocked), sums, moments, scale, c)
-            sums, moments = _accumulate(smem.index(HELD + 2 * p + 1).load(blocked), sums, moments, scale, c)
+            for i in gl.static_range(2):
+                chunk = HELD + 2 * p + i
+                sums, moments = _accumulate(smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, a, cols, CHUNK)
             async_copy.commit_group()
         for p in range(AHEAD, PAIRS - 1):
             async_copy.wait_group(SLOTS - 2 - AHEAD)
-            sums, moments = _accumulate(smem.index((HELD + 2 * p) % SLOTS).load(blocked), sums, moments, scale, c)
-            sums, moments = _accumulate(smem.index((HELD + 2 * p + 1) % SLOTS).load(blocked), sums, moments, scale, c)
-            async_copy.commit_group()
-            async_copy.commit_group()
+            for i in gl.static_range(2):
+                chunk = HELD + 2 * p + i
+                z = smem.index(chunk % SLOTS).load(blocked)
+                sums, moments = _accumulate(z, sums, moments, scale, c, chunk, a, cols, CHUNK)
+                async_copy.commit_group()
         async_copy.wait_group(0)
         for i in gl.static_range(SLOTS - 2, SLOTS):
             z = smem.index((HELD + i) % SLOTS).load(blocked).to(gl.float32)
             z = gl.where((HELD + i) * CHUNK + cols < vocab, z, -float("inf"))
-            sums, moments = _accumulate(z, sums, moments, scale, c)
+            sums, moments = _accumulate(z, sums, moments, scale, c, HELD + i, a, cols, CHUNK)
 
-        y_a = z_a * scale + c
-        other, moment = _finish(sums, moments, lane, a, y_a, CHUNK)
+        other, moment = gl.reduce((sums, moments), 0, _add_pairs)
         if active & ((other < OVERFLOW) == False):  # noqa: E712 (NaN too)
-            c, y_a, other, moment = _careful_sums(row_ptr, vocab, a, z_a, scale, cols, lane, CHUNK)
+            c, other, moment = _careful_sums(row_ptr, vocab, a, scale, cols, lanes, CHUNK)
+        y_a = z_a * scale + c
         logp, entropy, shift = row_outputs(y_a, other, moment)
         c += shift
         _loss, g, h_, _r, _lr, _lo, _hi, _be, _kl, _rho, _cut = token_loss(
@@ -238,10 +232,9 @@ class Layout(NamedTuple):
 
 
 # (elements a chunk, most slots, most held, warps, programs an SM, registers a thread), chosen by sweep on an H200: several
-# programs an SM hide each other's waits where rows are short (8192 x 32768 takes 1.13x a copy's time; 1.6x with one program),
-# and a long row needs the whole SM (8192 x 151936: 1.12x). Chunks of 1024 are 1 % faster on the short rows, but their 128
-# lanes keep 1 - p_a less exactly as p_a -> 1.
-_LAYOUTS = ((2048, 18, 0, 8, 3, 80), (4096, 14, 2, 8, 2, 128), (8192, 14, 5, 16, 1, 128))
+# programs an SM hide each other's waits where rows are short (one program takes 1.4x their time at 8192 x 32768),
+# and a long row needs the whole SM.
+_LAYOUTS = ((1024, 26, 8, 4, 4, 128), (4096, 14, 2, 8, 2, 128), (8192, 14, 5, 16, 1, 128))
 _SHORTEST_ROW = 16384  # below, the second read of `vocab`'s kernel finds the row in the cache
 
 

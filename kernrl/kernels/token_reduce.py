@@ -122,6 +122,6 @@ def reduce_tokens(
     loss = torch.empty((), dtype=torch.float32, device=logprobs.device)
     metrics = torch.empty(len(METRICS), dtype=torch.float32, device=logprobs.device)
     _reduce_kernel[(1,)](
-        loss, metrics, g, logprobs, entropy, tokens.ids.numel(), **tokens.kernel_args(config), BLOCK=2048, num_warps=16
+        loss, metrics, g, logprobs, entropy, tokens.ids.numel(), **tokens.kernel_args(config), BLOCK=4096, num_warps=16
     )  # fmt: skip
     return loss, metrics
