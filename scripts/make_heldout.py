@@ -9,6 +9,8 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
+from kernrl.errors import UsageError
+from kernrl.tasks.check import check_task
 from kernrl.tasks.generate import generate_tasks
 from kernrl.tasks.producers import FAMILIES
 from kernrl.tasks.rows import write_tasks
@@ -35,12 +37,23 @@ def choose(pool: list[Task]) -> list[Task]:
     return sorted(chosen, key=lambda task: task.id)
 
 
+def teaches(task: Task) -> bool:
+    """Whether the reference, run for real, gives outputs that depend on its inputs."""
+    try:
+        check_task(task)
+    except UsageError as error:
+        print(error)
+        return False
+    return True
+
+
 def main() -> None:
     """Draw, choose, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="file to write; it must not exist")
     options = parser.parse_args()
-    pool = list(generate_tasks(level=2, count=POOL, seed=SEED, split="heldout", workers=2))
+    drawn = generate_tasks(level=2, count=POOL, seed=SEED, split="heldout", workers=2)
+    pool = [task for task in drawn if teaches(task)]
     print(write_tasks(options.out, choose(pool)), "tasks")
 
 

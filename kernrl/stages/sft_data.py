@@ -15,7 +15,7 @@ from kernrl.tasks.rows import BadRow, parse_columns
 from kernrl.tasks.task import Task
 
 VALIDATION_TASKS = 256
-"""Tasks made for the validation loss when data is generated."""
+"""Most tasks made for the validation loss when data is generated; a tenth of the training tasks if that is fewer."""
 
 VALIDATION_EVERY = 50
 """Where a table has no validation split of its own, every so-manieth row is one."""
@@ -51,7 +51,7 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
 
 def _generated(config: SftConfig, split: str) -> Iterator[Task]:
     """Fusions, and single ops as an easy start; the validation split is of compositions that training never shows."""
-    fusions = config.count if split == "train" else VALIDATION_TASKS
+    fusions = config.count if split == "train" else max(10, min(VALIDATION_TASKS, config.count // 10))
     singles = fusions // 10
     common = {"seed": config.seed, "split": split, "workers": config.workers}
     yield from generate_tasks(level=1, count=singles, **common)

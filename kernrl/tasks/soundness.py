@@ -23,6 +23,8 @@ SHAKE = 1e-6
 MAGNIFIED = 100.0
 """Largest factor by which such errors may grow in the result, beside its RMS."""
 
+LIVE = 0.3
+"""Least share of the result's elements that other inputs must change: a clamp may leave almost everything at its bound."""
 VARIED = 4e-3
 """Least spread of the result, relative to its RMS."""
 STEADY = 100.0
@@ -139,6 +141,9 @@ def _is_visible(program: Program, start: Array) -> bool:
     result = _run(program, x)
     spread, size = float(result.std()), _rms(result)
     if not (np.isfinite(result).all() and 1e-4 < size < 1e4 and spread > VARIED * size):
+        return False
+    elsewhere = _run(program, np.roll(x, 1, axis=0))
+    if np.mean(np.abs(elsewhere - result) > VISIBLE * VARIED * size) < LIVE:
         return False
     for index, step in enumerate(program.steps):
         if step.before == step.after and _rms(_run(program, x, drop=index) - result) < VISIBLE * spread:
