@@ -56,6 +56,22 @@ def test_each_stage_answers(verifier: HardenedVerifier, reply: str, status: Stat
     assert verdict.reason
 
 
+TUNED = GOOD.replace(
+    "@triton.jit\ndef chain",
+    "@triton.autotune([{configs}], key=['n'])\n@triton.jit\ndef chain",
+).replace(", BLOCK=1024)", ")")
+FITS, TOO_WIDE = 'triton.Config({"BLOCK": 1024})', 'triton.Config({"BLOCK": 524288}, num_warps=1)'
+
+
+def test_an_autotuned_launch_does_without_configurations_that_do_not_compile(verifier: HardenedVerifier) -> None:
+    assert "autotune" in TUNED
+    for configs in (f"{TOO_WIDE}, {FITS}", f"{FITS}, {TOO_WIDE}"):
+        verdict = verifier.verify(TASK, TUNED.replace("{configs}", configs))
+        assert verdict.correct, verdict.reason
+    verdict = verifier.verify(TASK, TUNED.replace("{configs}", f"{TOO_WIDE}, {TOO_WIDE[:-2]}2)"))
+    assert verdict.status is Status.COMPILE_ERROR, verdict.reason
+
+
 def test_many_come_with_their_positions_and_a_broken_task_stops_nobody(verifier: HardenedVerifier) -> None:
     broken = Task(
         "broken", TASK.pytorch_code.replace("def forward(self, x", "def forward(self, y, x"), input_sets=TASK.input_sets

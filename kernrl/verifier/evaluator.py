@@ -27,7 +27,7 @@ from kernrl.verifier.inputs import BIG_BYTES, schedule
 from kernrl.verifier.job import Job, Measured
 from kernrl.verifier.lane import Outcome
 from kernrl.verifier.parse import Candidate, parse_reply
-from kernrl.verifier.plan import LaunchNode, Plan
+from kernrl.verifier.plan import LaunchNode, Node, Plan
 from kernrl.verifier.price import Price, price
 from kernrl.verifier.progress import Progress, Stopped, passed
 from kernrl.verifier.screen import screen
@@ -189,22 +189,19 @@ class StagedEvaluator:
                 self._facts[key] = learn(task, key[1], self._device, on_gpu=bool(self.gpus))
             return self._facts[key]
 
-    def _compiled(self, plans: Sequence[Plan], progress: Progress) -> dict[str, list[CompiledKernel]]:
-        """Machine code by input set."""
+    def _compiled(self, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], dict[str, list[CompiledKernel]]]:
+        """The plans with the launches that can be made, and their machine code by input set."""
         assert self._compiler
         with progress.at(Stage.TRACE, "compile"):
             kernels = [kernel for plan in plans for kernel in plan.kernels]
-            compiled = passed(self._compiler.compile(kernels, self.target, self.config.compile_timeout_s))
-        rest = iter(compiled)
-        by_set = {plan.input_set: [next(rest) for _ in plan.kernels] for plan in plans}
-        for plan in plans:
-            passed(_launchable(plan, by_set[plan.input_set]))
-        return by_set
+            rest = iter(self._compiler.compile_each(kernels, self.target, self.config.compile_timeout_s))
+        kept = [_launchable(plan, [next(rest) for _ in plan.kernels]) for plan in plans]
+        return [plan for plan, _ in kept], {plan.input_set: compiled for plan, compiled in kept}
 
     # --- on a GPU ------------------------------------------------------------------------------------------------
 
     def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> None:
-        kernels = self._compiled(plans, progress)
+        plans, kernels = self._compiled(plans, progress)
         progress.stage = Stage.CORRECTNESS
         gpu = min(self.gpus, key=Gpu.load)
         job = Job(
@@ -281,13 +278,32 @@ def _visible_gpus() -> list[str]:
     return listed[:count] if listed else [str(i) for i in range(count)]
 
 
-def _launchable(plan: Plan, kernels: Sequence[CompiledKernel]) -> Rejection | None:
-    """A Rejection when some launch has no variant that its target can take; autotuning would pass over the others too."""
-    objections = [check_compiled(c, source.ttir) for c, source in zip(kernels, plan.kernels, strict=True)]
-    for node in (*plan.setup, *plan.nodes):
-        if isinstance(node, LaunchNode) and all(objections[v.kernel] for v in node.variants):
-            return objections[node.variants[0].kernel]
-    return None
+def _launchable(plan: Plan, compiled: Sequence[CompiledKernel | Rejection]) -> tuple[Plan, list[CompiledKernel]]:
+    """The plan without the variants that its target cannot take, as autotuning passes over them too, and what they need.
+
+    Raises Stopped when some launch has no variant left.
+    """
+    number: dict[int, int] = {}
+    kernels: list[CompiledKernel] = []
+    objections: dict[int, Rejection] = {}
+    for old, (kernel, source) in enumerate(zip(compiled, plan.kernels, strict=True)):
+        if isinstance(kernel, Rejection):
+            objections[old] = kernel
+        elif (objection := check_compiled(kernel, source.ttir)) is not None:
+            objections[old] = objection
+        else:
+            number[old] = len(kernels)
+            kernels.append(kernel)
+
+    def keep(node: Node) -> Node:
+        if not isinstance(node, LaunchNode):
+            return node
+        variants = tuple(replace(v, kernel=number[v.kernel]) for v in node.variants if v.kernel in number)
+        return LaunchNode(variants) if variants else passed(objections[node.variants[0].kernel])
+
+    setup, nodes = tuple(map(keep, plan.setup)), tuple(map(keep, plan.nodes))
+    sources = tuple(source for old, source in enumerate(plan.kernels) if old in number)
+    return replace(plan, setup=setup, nodes=nodes, kernels=sources), kernels
 
 
 def _without_ir(plan: Plan) -> Plan:
