@@ -21,7 +21,7 @@ FLOORS = [
 """Rooms by floor, the highest first. A room may import itself and the rooms of lower floors."""
 
 ROOM_OF_MODULE = {"__main__": "cli", "cli": "cli", "command": "cli"} | dict.fromkeys(
-    ("__init__", "config", "console", "errors", "files", "settings"), "base"
+    ("__init__", "config", "console", "errors", "files", "settings", "syntax"), "base"
 )
 """Module at the package's top → its room; every folder is a room of its own name."""
 

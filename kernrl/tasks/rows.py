@@ -16,6 +16,7 @@ from typing import Any
 
 from kernrl.errors import UsageError, did_you_mean
 from kernrl.files import atomic_write
+from kernrl.syntax import parse_python
 from kernrl.tasks.task import FULL, InputSet, Solution, Task
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -86,7 +87,7 @@ def task_from_row(row: Mapping[str, Any], fallback_id: str, columns: Mapping[str
 def check_contract(code: str) -> None:
     """Raise BadRow unless `code` parses and binds `Model`, `get_inputs` and `get_init_inputs` at its top level."""
     try:
-        tree = ast.parse(code)
+        tree = parse_python(code)
     except (SyntaxError, ValueError) as error:
         raise BadRow(f"has code that is not Python: {error}") from None
     bound = {name for statement in tree.body for name in _names_bound(statement)}

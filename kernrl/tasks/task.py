@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernrl.errors import UsageError
+from kernrl.syntax import parse_python
 
 FULL, SMALL, RAGGED = "full", "small", "ragged"
 """Names of input sets: the source as written (timed), sizes an interpreter can manage, and sizes that divide by nothing."""
@@ -85,7 +86,7 @@ def override_constants(source: str, constants: Mapping[str, int], *, where: str 
     if not constants:
         return source
     spans: dict[str, tuple[int, int, int]] = {}
-    for node in ast.parse(source).body:
+    for node in parse_python(source).body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.targets[0], ast.Name):
             v = node.value
             spans[node.targets[0].id] = (v.lineno - 1, v.col_offset, v.end_col_offset or v.col_offset)

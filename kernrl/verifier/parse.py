@@ -7,6 +7,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from kernrl.syntax import parse_python
 from kernrl.verifier.verdict import Rejection, Status
 
 MAX_SOURCE_CHARS = 200_000
@@ -59,7 +60,7 @@ def _looks_like_code(text: str) -> bool:
     if re.search(r"^\s*class\s+ModelNew\b", text, re.MULTILINE):
         return True
     try:
-        body = ast.parse(text).body
+        body = parse_python(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return any(isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef) for node in body)

@@ -9,6 +9,7 @@ import ast
 import warnings
 from collections.abc import Iterator
 
+from kernrl.syntax import parse_python
 from kernrl.verifier.verdict import Rejection, Status
 
 ALLOWED_IMPORTS = frozenset((
@@ -66,7 +67,7 @@ def screen(source: str) -> Rejection | None:
         with warnings.catch_warnings():
             # a model's "\d" in a plain string is not our console's business
             warnings.simplefilter("ignore")
-            tree = ast.parse(source)
+            tree = parse_python(source)
     except SyntaxError as error:
         text = (error.text or "").strip()[:80]
         return Rejection(Status.SYNTAX_ERROR, f"{error.msg} at line {error.lineno}: {text}")
