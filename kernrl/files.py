@@ -41,6 +41,8 @@ def replace_file(path: Path, text: str) -> None:
     try:
         with open(temporary, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

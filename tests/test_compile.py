@@ -19,8 +19,7 @@ def kernel() -> KernelSource:
 
 
 def compiled(kernel: KernelSource, target: str = "sm_90", timeout_s: float = 60.0) -> CompiledKernel | Rejection:
-    done = compiler().compile([kernel], target, timeout_s)
-    return done if isinstance(done, Rejection) else done[0]
+    return compiler().compile([kernel], target, timeout_s)[0]
 
 
 @pytest.mark.parametrize("target", ["sm_90", "sm_80"])
@@ -60,6 +59,7 @@ def test_the_same_kernel_is_compiled_once(kernel):
 def test_a_cache_on_disk_serves_the_next_compiler(kernel, tmp_path, monkeypatch):
     first = Compiler(1, cache_dir=tmp_path)
     made = first.compile([kernel], "sm_90")
+    assert isinstance(made[0], CompiledKernel)
     first.close()
     second = Compiler(1, cache_dir=tmp_path)
     monkeypatch.setattr(second._sandbox, "open", lambda timeout_s: pytest.fail("compiled again"))
@@ -73,7 +73,7 @@ def test_a_cache_on_disk_serves_the_next_compiler(kernel, tmp_path, monkeypatch)
 
 def test_a_cache_that_cannot_be_written_costs_no_verdict(kernel):
     box = Compiler(1, cache_dir=__import__("pathlib").Path("/dev/null/cache"))
-    assert isinstance(box.compile([kernel], "sm_90"), list)
+    assert isinstance(box.compile([kernel], "sm_90")[0], CompiledKernel)
     box.close()
 
 
@@ -157,7 +157,7 @@ def test_a_tile_beyond_all_registers_is_told_at_once(kernel):
 
 
 def test_one_kernel_s_failure_leaves_the_others(kernel):
-    made, refused, again = compiler().compile_each([kernel, replace(kernel, ttir="module {\n}\n"), kernel], "sm_90")
+    made, refused, again = compiler().compile([kernel, replace(kernel, ttir="module {\n}\n"), kernel], "sm_90")
     assert made is again
     assert isinstance(made, CompiledKernel)
     assert isinstance(refused, Rejection)

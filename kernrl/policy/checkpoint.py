@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrl.errors import UsageError
+from kernrl.files import replace_file
 
 COMPLETE = "COMPLETE"
 
@@ -54,12 +55,7 @@ def prune_checkpoints(run: Path, keep: int) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """Write JSON so that a reader sees the old file or the new one, never a half."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
-        json.dump(data, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    replace_file(path, json.dumps(data, indent=2))
 
 
 def read_json(path: Path) -> Any:

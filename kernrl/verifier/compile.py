@@ -72,23 +72,12 @@ class Compiler:
 
     def compile(
         self, kernels: Sequence[KernelSource], target: str, timeout_s: float = 60.0
-    ) -> list[CompiledKernel] | Rejection:
-        """Machine code for each kernel, in order; or the first reason why there is none.
+    ) -> list[CompiledKernel | Rejection]:
+        """Machine code, or why there is none, for each kernel: an autotuned launch can do without some of its variants.
 
         `timeout_s` is each kernel's own, from when its turn comes. Raises InfrastructureError when the sandbox cannot be
         started.
         """
-        done: list[CompiledKernel] = []
-        for result in self.compile_each(kernels, target, timeout_s):
-            if isinstance(result, Rejection):
-                return result
-            done.append(result)
-        return done
-
-    def compile_each(
-        self, kernels: Sequence[KernelSource], target: str, timeout_s: float = 60.0
-    ) -> list[CompiledKernel | Rejection]:
-        """Machine code, or why there is none, for each kernel: an autotuned launch can do without some of its variants."""
         # waiting for a turn is not the kernel's fault, so the clock runs in the sandbox alone
         return [future.result() for future in [self._submit(kernel, target, timeout_s) for kernel in kernels]]
 

@@ -194,7 +194,7 @@ class StagedEvaluator:
         assert self._compiler
         with progress.at(Stage.TRACE, "compile"):
             kernels = [kernel for plan in plans for kernel in plan.kernels]
-            rest = iter(self._compiler.compile_each(kernels, self.target, self.config.compile_timeout_s))
+            rest = iter(self._compiler.compile(kernels, self.target, self.config.compile_timeout_s))
         kept = [_launchable(plan, [next(rest) for _ in plan.kernels]) for plan in plans]
         return [plan for plan, _ in kept], {plan.input_set: compiled for plan, compiled in kept}
 
