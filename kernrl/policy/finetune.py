@@ -19,6 +19,7 @@ from torch import Tensor
 from kernrl.kernels import linear_cross_entropy
 from kernrl.policy.attention import packed_kwargs
 from kernrl.policy.checkpoint import read_json, write_json
+from kernrl.policy.flops import TrainingFlops
 from kernrl.policy.load import Policy
 from kernrl.policy.packing import PackedDataset, PackedRow
 
@@ -91,6 +92,7 @@ class Finetuner:
     ):
         self.accelerator, self.policy, self.data, self.settings = accelerator, policy, data, settings
         self.step = 0
+        self._flops = TrainingFlops.of(policy)
         self.optimizer = _optimizer(policy.model, settings)
         if compile_model:
             policy.base.compile(dynamic=False)
@@ -107,7 +109,10 @@ class Finetuner:
         return s.learning_rate * (s.final_ratio + (1 - s.final_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
 
     def run(self, on_step: Callable[[dict[str, Any]], None]) -> None:
-        """Train from the current step to the last; `on_step` gets the metrics after each."""
+        """Train from the current step to the last; `on_step` gets the metrics after each.
+
+        Speeds leave padding out: `tokens_per_s` is of all ranks, `tflops` (of `TrainingFlops`, a second) of one device.
+        """
         self.policy.model.train()
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         rows = islice(self.data.rows(self.step * self.settings.rows_per_step), rank, None, world)
@@ -116,11 +121,16 @@ class Finetuner:
         while self.step < self.settings.steps:
             started = time.perf_counter()
             batch = [next(upcoming).to(device) for _ in range(self.settings.rows_per_step // world)]
+            waited = time.perf_counter() - started
             metrics = self._train_step(batch)
             self.step += 1
             seconds = time.perf_counter() - started
-            tokens = self.settings.rows_per_step * self.data.row_tokens
-            on_step({"step": self.step, **metrics, "seconds": seconds, "tokens_per_s": tokens / seconds})
+            tokens = sum(row.num_tokens for row in batch)
+            flops = self._flops.total(
+                tokens=tokens, targets=sum(row.num_targets for row in batch), pairs=sum(row.num_pairs for row in batch)
+            )
+            speed = {"tokens_per_s": world * tokens / seconds, "tflops": flops / seconds / 1e12}
+            on_step({"step": self.step, **metrics, "seconds": seconds, "data_wait_s": waited, **speed})
 
     def _train_step(self, batch: list[PackedRow]) -> dict[str, float]:
         for group in self.optimizer.param_groups:

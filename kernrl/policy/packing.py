@@ -44,8 +44,12 @@ class PackedRow:
     """float32 [N]: loss weight of each position"""
     cu_seqlens: Tensor
     """int32 [D + 1]; repeats of N at the end keep its length fixed, so that compiled code is reused"""
+    num_tokens: int
+    """Tokens that are not padding."""
     num_targets: int
     """Positions with a target in this row."""
+    num_pairs: int
+    """(query, key) pairs within its documents: what causal attention costs."""
 
     def to(self, device: torch.device | str) -> PackedRow:
         """The same row with its tensors on `device`."""
@@ -57,7 +61,7 @@ class PackedRow:
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> PackedRow:
         tensors = (self.input_ids, self.position_ids, self.targets, self.weights, self.cu_seqlens)
-        return PackedRow(*map(change, tensors), num_targets=self.num_targets)
+        return PackedRow(*map(change, tensors), self.num_tokens, self.num_targets, self.num_pairs)
 
 
 class PackedDataset:
@@ -130,6 +134,7 @@ class PackedDataset:
             targets[first : end - 1] = example.completion_ids
             weights[first : end - 1] = example.weight
             bounds.append(end)
+        num_tokens, num_pairs = bounds[-1], sum(n * (n + 1) // 2 for n in np.diff(bounds).tolist())
         # padding is documents too, none longer than a real one, so that max_seqlen holds for every row
         while bounds[-1] < n:
             end = min(n, bounds[-1] + self.max_seqlen)
@@ -143,7 +148,9 @@ class PackedDataset:
             targets=torch.from_numpy(targets),
             weights=torch.from_numpy(weights),
             cu_seqlens=torch.from_numpy(cu_seqlens),
+            num_tokens=num_tokens,
             num_targets=int((targets >= 0).sum()),
+            num_pairs=num_pairs,
         )
 
 

@@ -25,6 +25,7 @@ from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 from kernrl.stages.run import RunDirectory
 from kernrl.stages.sft_data import read_pairs
+from kernrl.verifier.devices import device_for
 
 TOKENIZER_PAIRS = 8_000
 """Pairs that nano's tokenizer is trained on: enough for every merge and phrase that matters, in a few seconds."""
@@ -130,11 +131,14 @@ def train_and_save(
     """All steps, with evaluation and checkpoints on the way; returns the lines that carry a validation loss."""
     accelerator, steps = finetuner.accelerator, finetuner.settings.steps
     evaluated: list[dict[str, Any]] = []
+    peak = peak_tflops()
     with progress() as bar:
         task = bar.add_task("sft", total=steps, completed=finetuner.step)
 
         def on_step(metrics: dict[str, Any]) -> None:
             step = metrics["step"]
+            if peak:
+                metrics["mfu"] = metrics["tflops"] / peak
             if step == steps or step % config.evaluate_every == 0:
                 metrics["validation_loss"] = finetuner.evaluate(validation)
                 evaluated.append(metrics)
@@ -146,6 +150,12 @@ def train_and_save(
 
         finetuner.run(on_step)
     return evaluated
+
+
+def peak_tflops() -> float | None:
+    """Dense bf16 peak of this GPU by its data sheet, the denominator of MFU; None where the table has none."""
+    device = device_for(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+    return device.half_tflops if device else None
 
 
 def save_final(policy: Policy, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import chain
 
@@ -53,7 +54,7 @@ def _generated(config: SftConfig, split: str) -> Iterator[Task]:
     """Fusions, and single ops as an easy start; the validation split is of compositions that training never shows."""
     fusions = config.count if split == "train" else max(10, min(VALIDATION_TASKS, config.count // 10))
     singles = fusions // 10
-    common = {"seed": config.seed, "split": split, "workers": config.workers}
+    common = {"seed": config.seed, "split": split, "workers": config.workers or len(os.sched_getaffinity(0))}
     yield from generate_tasks(level=1, count=singles, **common)
     yield from generate_tasks(level=2, count=fusions - singles, **common)
 
