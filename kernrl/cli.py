@@ -31,6 +31,7 @@ from kernrl.config import (
     EvalConfig,
     GenerateConfig,
     ListConfig,
+    QuickstartConfig,
     ReinforceConfig,
     ReportConfig,
     RewardWeightedConfig,
@@ -109,6 +110,14 @@ def tasks_root(context: typer.Context) -> None:
     """Make tasks, and look at them."""
     if context.invoked_subcommand is None:
         context.get_help()  # typer prints it at once
+
+
+@command(app, QuickstartConfig)
+def quickstart(config: QuickstartConfig) -> Result:
+    """See the whole of kernrl at work in a few minutes, on the shipped model."""
+    from kernrl.stages.quickstart import run
+
+    return run(config)
 
 
 @command(app, DoctorConfig)

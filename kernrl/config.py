@@ -347,3 +347,13 @@ class ReportConfig(Config):
     output: Path | None = Field(default=None, description="The page to write; report.html in the first run if not set.")
     title: str | None = Field(default=None, description="Title of the page; the runs' names if not set.")
     gpu_hour_price: float | None = Field(default=None, ge=0, description="Price of a GPU-hour, for the cost.")
+
+
+class QuickstartConfig(Config):
+    """`kernrl quickstart`."""
+
+    output: Path | None = Field(
+        default=None, description="Folder of everything it makes; the next free checkpoints/quickstart-N if not set."
+    )
+    model: str = Field(default="nano", description="Model to start from: 'nano' for the shipped one, or a folder.")
+    full: bool = Field(default=False, description="Start from nothing: make pairs and train nano first. Needs a GPU.")

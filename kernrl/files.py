@@ -63,6 +63,14 @@ def new_folder(path: Path, flag: str) -> Path:
     return path
 
 
+def next_folder(parent: Path, stem: str) -> Path:
+    """The first of `stem-1`, `stem-2`, … that is not in `parent`."""
+    number = 1
+    while (parent / f"{stem}-{number}").exists():
+        number += 1
+    return parent / f"{stem}-{number}"
+
+
 def refuse_existing(path: Path) -> None:
     """Raise UsageError when there is something at `path`."""
     if path.exists():

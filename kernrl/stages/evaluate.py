@@ -20,6 +20,7 @@ from rich.text import Text
 from kernrl.config import EvalConfig, VerifierConfig
 from kernrl.console import Result, log, progress
 from kernrl.errors import RunError, UsageError
+from kernrl.files import next_folder
 from kernrl.reports.kernelbench import Found, read_candidates, write_kernelbench
 from kernrl.reports.results import summarise
 from kernrl.reports.run_files import UNJUDGED, read_rows, read_run
@@ -50,7 +51,7 @@ def run(config: EvalConfig) -> Result:
     limits = [parse_limit(text) for text in config.fail_under]
     tasks = read_tasks(config)
     candidates = from_disk(config.from_run, tasks) if config.from_run else None
-    directory = RunDirectory.open(config.output or next_folder(Path("checkpoints")), config, resume=config.resume)
+    directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "eval"), config, resume=config.resume)
     with open_verifier(config) as verifier:
         if candidates is None:
             ask(config, tasks, directory, verifier)
@@ -94,14 +95,6 @@ def from_disk(folder: Path, tasks: Sequence[Task]) -> list[Found]:
 def say(problems: Iterator[str] | list[str]) -> None:
     for problem in problems:
         log.print(f"Skipped: {problem}", markup=False, highlight=False, soft_wrap=True)
-
-
-def next_folder(parent: Path) -> Path:
-    """The first of `eval-1`, `eval-2`, … that is not there."""
-    number = 1
-    while (parent / f"eval-{number}").exists():
-        number += 1
-    return parent / f"eval-{number}"
 
 
 def open_verifier(config: EvalConfig) -> Any:

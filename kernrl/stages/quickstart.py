@@ -1,0 +1,187 @@
+"""`kernrl quickstart`: the whole story on nano, told in the commands that a user would type.
+
+Each step is an ordinary command line, said and then run as it stands; nothing here knows how a stage works.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from kernrl.config import QuickstartConfig
+from kernrl.console import Result, log
+from kernrl.errors import RunError, UsageError
+from kernrl.files import new_folder, next_folder
+from kernrl.reports.report import comparisons, summarise_run
+from kernrl.reports.run_files import read_run
+from kernrl.reports.tables import runs_view
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command of the story."""
+
+    why: str
+    """What it does, for someone who sees it for the first time."""
+    command: str
+    """What follows `kernrl` on the command line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is done: what the machine at hand can do in minutes."""
+
+    held_out: int
+    """Tasks of the suite that are asked before and after."""
+    samples: int
+    """Candidates a task, everywhere."""
+    best_of_n_tasks: int
+    steps: int
+    """Of reinforce."""
+    step_tasks: int
+    train_tasks: int
+    """Made for both stages."""
+    best_of_n_rate: float = 1e-4
+    reinforce_rate: float = 1e-4
+
+
+ON_CPU = Size(held_out=12, samples=4, best_of_n_tasks=12, steps=3, step_tasks=6, train_tasks=60)
+ON_GPU = Size(held_out=64, samples=8, best_of_n_tasks=128, steps=10, step_tasks=32, train_tasks=1000)
+
+PAIRS_TASKS = 40_000
+"""Tasks that --full makes for SFT: about four worked solutions each."""
+
+MAX_TOKENS = 1024
+"""Longest reply: the worked solutions of the held-out suite are a few hundred tokens at most."""
+
+
+def run(config: QuickstartConfig) -> Result:
+    """Say and run every step; ends with what changed on the held-out tasks."""
+    import torch
+
+    on_gpu = torch.cuda.is_available()
+    if config.full and not on_gpu:
+        raise UsageError("--full trains from nothing, which needs a GPU; leave it out to start from the shipped model.")
+    folder = new_folder(config.output or next_folder(Path("checkpoints"), "quickstart"), "--output")
+    steps = story(config, folder, ON_GPU if on_gpu else ON_CPU)
+    if not on_gpu:
+        say(
+            "No GPU here: candidates are judged at small sizes by an interpreter of their kernels, and their times are "
+            "modelled. `kernrl doctor` says what else this machine can do."
+        )
+    began, seconds = time.perf_counter(), []
+    for number, step in enumerate(steps, 1):
+        say(f"\n[{number}/{len(steps)}] {step.why}", style="bold")
+        started = time.perf_counter()
+        run_command(step.command)
+        seconds.append({"command": f"kernrl {step.command}", "seconds": time.perf_counter() - started})
+        say(f"({seconds[-1]['seconds']:.0f} s)", style="dim")
+    return ending(folder, seconds, time.perf_counter() - began)
+
+
+def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
+    """The steps, from a look at a task to the report."""
+
+    def at(name: str) -> str:
+        return shlex.quote(str(folder / name))
+
+    samples = f"--samples {size.samples} --max-tokens {MAX_TOKENS}"
+    asked = f"--limit {size.held_out} {samples} --temperature 0.8"
+    practice = f"--tasks {at('tasks')} --split train {samples}"
+    task = Step(
+        "A task: PyTorch to rewrite as fused Triton kernels, and a worked solution. This one is held out: no training task "
+        "has its composition of ops.",
+        "tasks show heldout#2",
+    )
+    tasks = Step(
+        "Make tasks to learn on.",
+        f"tasks generate --count {PAIRS_TASKS if config.full else size.train_tasks} --out {at('tasks')}",
+    )
+    sft = Step(
+        "SFT: teach a small model from nothing, on the worked solutions of those tasks.",
+        f"sft --data {at('tasks')} --epochs 3 --output {at('sft')}",
+    )
+    model = at("sft/model") if config.full else shlex.quote(config.model)
+    return [
+        task,
+        tasks,
+        *([sft] if config.full else []),
+        Step(
+            f"Ask the model for candidates of {size.held_out} held-out tasks, {size.samples} each, and have them judged.",
+            f"eval --model {model} {asked} --output {at('before')}",
+        ),
+        Step(
+            "Best-of-N: sample on training tasks, keep the best candidates that are correct, and fine-tune on them.",
+            f"best-of-n --model {model} {practice} --tasks-per-round {size.best_of_n_tasks} "
+            f"--learning-rate {size.best_of_n_rate} --output {at('best-of-n')}",
+        ),
+        Step(
+            "REINFORCE: sample again, and push every token by how much better its candidate was than the others of its task.",
+            f"reinforce --model {at('best-of-n/model')} {practice} --steps {size.steps} --tasks-per-step {size.step_tasks} "
+            f"--learning-rate {size.reinforce_rate} --output {at('reinforce')}",
+        ),
+        Step(
+            "Ask the improved model for the same held-out tasks.",
+            f"eval --model {at('reinforce/model')} {asked} --output {at('after')}",
+        ),
+        Step(
+            "One page of all of it, for a browser.",
+            f"report {at('before')} {at('after')} {at('reinforce')} --title quickstart --output {at('report.html')}",
+        ),
+    ]
+
+
+def run_command(words: str) -> None:
+    """Say a command line and run it.
+
+    Raises:
+        RunError: it ended with another code than 0.
+    """
+    command = [*program(), *shlex.split(words)]
+    say(f"$ {shlex.join(command)}", style="cyan")
+    # stdout is for the result of this command, --json above all
+    shown = subprocess.DEVNULL if log.quiet else sys.stderr.fileno()
+    ended = subprocess.run([*command, *(["--quiet"] if log.quiet else [])], stdout=shown, check=False).returncode
+    if ended:
+        raise RunError(f"`{shlex.join(command)}` ended with {ended}; its last words are above.")
+
+
+def program() -> list[str]:
+    """How to call kernrl from here, so that what is shown can be copied: the script of this very installation."""
+    script = Path(sys.executable).with_name("kernrl")
+    if not script.exists():
+        return [sys.executable, "-m", "kernrl"]
+    on_path = shutil.which("kernrl")
+    if on_path and Path(on_path).resolve() == script.resolve():
+        return ["kernrl"]
+    return [os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)]
+
+
+def say(text: str, style: str = "") -> None:
+    log.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+
+def ending(folder: Path, seconds: list[dict[str, Any]], total_s: float) -> Result:
+    """What changed on the held-out tasks, and where to look next."""
+    runs = [read_run(folder / name) for name in ("before", "after")]
+    figures = [(run.name, summarise_run(run)) for run in runs]
+    changes = comparisons(runs)
+    page = folder / "report.html"
+    few = "So few steps change little: see the interval, and docs/results.md for whole runs."
+    view = Group(
+        Text("\nThe held-out tasks, before and after", style="bold"),
+        runs_view(figures, changes),
+        Text(f"\n{few}\nThe page: {page}\n{total_s / 60:.1f} minutes in all."),
+    )
+    data = {"output": str(folder), "page": str(page), "seconds": total_s, "steps": seconds}
+    return Result(data | dict(figures) | {"change": changes[0]}, view)
