@@ -253,6 +253,9 @@ class ReinforceConfig(ImproveConfig):
     )
     curriculum: bool = Field(default=False, description="Draw tasks that succeed half of the time more often than the rest.")
     save_every: int = Field(default=1, ge=1, description="Steps between checkpoints: how much a kill can lose.")
+    time_limit_s: float | None = Field(
+        default=None, gt=0, description="Stop after the step in which this many seconds have been spent, over every resume."
+    )
 
 
 class FinetuneOnSamplesConfig(ImproveConfig):

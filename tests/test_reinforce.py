@@ -204,6 +204,15 @@ def test_a_finished_run_can_be_made_longer(model, tasks, tmp_path):
     assert run(arguments(model, tasks, longer, "--resume", "--gamma", "0.9", steps=3)) == 2
 
 
+def test_a_run_stops_when_its_time_is_spent(model, tasks, tmp_path):
+    output = tmp_path / "run"
+    assert run(arguments(model, tasks, output, "--time-limit-s", "1e-9", "--save-every", "10", steps=5)) == 0
+    assert list(metrics(output)) == [1]
+    assert (output / "step_1").exists()
+    assert run(arguments(model, tasks, output, "--time-limit-s", "1e9", "--save-every", "10", "--resume", steps=3)) == 0
+    assert list(metrics(output)) == [1, 2, 3]
+
+
 def test_a_tracker_that_is_not_installed_is_named_before_anything_runs(model, tasks, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(improve, "find_spec", lambda name: None)
     assert run(arguments(model, tasks, tmp_path / "run", "--report-to", "wandb")) == 2

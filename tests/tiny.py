@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -84,6 +85,9 @@ class FakeVerifier:
 
     def __exit__(self, *exc: object) -> None:
         pass
+
+    def untimed(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
         for index, (task, text) in enumerate(pairs):

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -30,6 +30,10 @@ class Verifier(Protocol):
 
     def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
         """Verdicts in completion order, each with the index of its pair. Pairs are taken as they come."""
+        ...
+
+    def untimed(self) -> AbstractContextManager[None]:
+        """While inside, the caller keeps the GPUs busy, and nothing is timed on them."""
         ...
 
 

@@ -44,16 +44,25 @@ class GenerateEngine:
             which change under it and need no sync.
         compile: decode with a cache of fixed size, so that transformers compiles the step on a GPU. The first calls are
             slow, and prompts are padded to multiples of `PROMPT_STEP` so that few shapes are compiled.
+        gpu_turn: entered while a batch is decoded; `HardenedVerifier.untimed` keeps clocks off a GPU that decodes.
     """
 
-    def __init__(self, policy: Policy, *, batch_size: int = 256, dtype: torch.dtype | None = None, compile: bool = False):
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        batch_size: int = 256,
+        dtype: torch.dtype | None = None,
+        compile: bool = False,
+        gpu_turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ):
         self._trained: Any = policy.model
         self._model: Any = self._trained
         if dtype is not None and dtype != policy.head_weight.dtype:
             self._model = copy.deepcopy(self._trained).requires_grad_(False)
             for parameter in self._model.parameters():  # not `.to(dtype)`: it would round the rotary frequencies too
                 parameter.data = parameter.data.to(dtype)
-        self._batch_size, self._compile = batch_size, compile
+        self._batch_size, self._compile, self._gpu_turn = batch_size, compile, gpu_turn
         self._pad_id: Any = policy.tokenizer.pad_token_id
         self._context: int = getattr(policy.model.config, "max_position_embeddings", UNBOUNDED)
         self._version = 0
@@ -108,7 +117,8 @@ class GenerateEngine:
             if cancelled.is_set():
                 return
             batch = _Batch(part, sampling, self._version, emit, cancelled, started)
-            self._decode([prompts[p] for p, _ in part], batch, number)
+            with self._gpu_turn():
+                self._decode([prompts[p] for p, _ in part], batch, number)
             yield number
         _Batch(rows[fit:], sampling, self._version, emit, cancelled, started).fail()
         yield len(parts)

@@ -11,7 +11,7 @@ from kernrl.config import BestOfNConfig
 from kernrl.console import Result
 from kernrl.policy.checkpoint import commit_checkpoint
 from kernrl.policy.packing import Example
-from kernrl.rollouts.collect import Attempt
+from kernrl.rollouts.collect import Attempt, Verifier
 from kernrl.rollouts.metrics import step_metrics
 from kernrl.stages.improve import Bench, best_first, workbench
 from kernrl.stages.live import LiveTable, final_table
@@ -19,9 +19,13 @@ from kernrl.stages.sft import save_final
 from kernrl.stages.tune import fine_tune, sample_and_judge, save_policy, write_dataset
 
 
-def run(config: BestOfNConfig) -> Result:
-    """Run the stage: rounds, the kept candidates of each as a dataset, and a model that plain transformers loads."""
-    with workbench(config) as bench, LiveTable(config.rounds) as table:
+def run(config: BestOfNConfig, verifier: Verifier | None = None) -> Result:
+    """Run the stage: rounds, the kept candidates of each as a dataset, and a model that plain transformers loads.
+
+    Args:
+        verifier: one that is open already; by default one is opened for the run.
+    """
+    with workbench(config, verifier) as bench, LiveTable(config.rounds) as table:
         done = int(bench.checkpoint.name.removeprefix("step_")) if bench.checkpoint else 0
         for number in range(done + 1, config.rounds + 1):
             metrics = one_round(bench, config, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +34,7 @@ from kernrl.verifier.verdict import Verdict
 GENERATED_TASKS = 2000
 """Train compositions made when no source of tasks is named."""
 
-MAY_CHANGE = ("steps", "rounds", "gpu_hour_price")
+MAY_CHANGE = ("steps", "rounds", "time_limit_s", "gpu_hour_price")
 """Settings that a resume may change: a run can be made longer."""
 
 
@@ -78,8 +78,12 @@ class Bench:
 
 
 @contextmanager
-def workbench(config: ImproveConfig, turns: int = 1) -> Iterator[Bench]:
-    """Open the run and everything in it; a step's judged attempts are written down the moment they are known."""
+def workbench(config: ImproveConfig, verifier: Verifier | None = None, turns: int = 1) -> Iterator[Bench]:
+    """Open the run and everything in it; a step's judged attempts are written down the moment they are known.
+
+    Args:
+        verifier: one that is open already, and stays so; by default one is opened for the run.
+    """
     mixed = "bf16" if torch.cuda.is_available() else "no"
     tracker = None if config.report_to == "none" else config.report_to
     if tracker and find_spec(tracker) is None:
@@ -100,8 +104,16 @@ def workbench(config: ImproveConfig, turns: int = 1) -> Iterator[Bench]:
 
     # decoding reads every weight for every token: half the bytes, where the trained weights are float32
     dtype = torch.bfloat16 if on_gpu and not config.lora else None
-    engine = GenerateEngine(policy, batch_size=config.sampling_batch, dtype=dtype, compile=config.sampling_compile)
-    with closing(engine), open_verifier(config) as verifier:
+    with ExitStack() as stack:
+        verifier = verifier or stack.enter_context(open_verifier(config))
+        engine = GenerateEngine(
+            policy,
+            batch_size=config.sampling_batch,
+            dtype=dtype,
+            compile=config.sampling_compile,
+            gpu_turn=verifier.untimed,
+        )
+        stack.enter_context(closing(engine))
         collector = Collector(
             engine,
             policy.tokenizer,

@@ -8,6 +8,7 @@ is a function of the seed, the step and the weights alone: a run that was killed
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -26,7 +27,7 @@ from kernrl.policy.checkpoint import commit_checkpoint, read_json, write_json
 from kernrl.policy.load import Policy, load_policy
 from kernrl.policy.packing import Example
 from kernrl.rollouts.batch import LossRow, pack_rollouts
-from kernrl.rollouts.collect import Collected
+from kernrl.rollouts.collect import Collected, Verifier
 from kernrl.rollouts.metrics import step_metrics
 from kernrl.stages.improve import Bench, pass_rates, require_judged, sample_row, workbench
 from kernrl.stages.live import LiveTable, final_table
@@ -40,15 +41,19 @@ REFILLS = 3
 """Times a step draws further tasks for groups that taught nothing."""
 
 
-def run(config: ReinforceConfig) -> Result:
-    """Run the stage: steps, a checkpoint after each, and a model that plain transformers loads."""
-    with workbench(config, config.turns) as bench, LiveTable(config.steps) as table:
+def run(config: ReinforceConfig, verifier: Verifier | None = None) -> Result:
+    """Run the stage: steps, a checkpoint after each, and a model that plain transformers loads.
+
+    Args:
+        verifier: one that is open already; by default one is opened for the run.
+    """
+    with workbench(config, verifier, config.turns) as bench, LiveTable(config.steps) as table:
         learner = Learner(bench, config)
-        while learner.step < config.steps:
+        while not learner.finished:
             metrics = one_step(learner)
             bench.record(metrics, learner.step)
             table.add(metrics)
-            if learner.step % config.save_every == 0 or learner.step == config.steps:
+            if learner.step % config.save_every == 0 or learner.finished:
                 bench.directory.checkpoint(learner.step, learner.save)
         final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder))
         history = bench.history
@@ -149,6 +154,11 @@ class Learner:
         self.reference = self._load_reference()
         if bench.checkpoint:
             self._restore(bench.checkpoint)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has taken its steps, or its time."""
+        return self.step >= self.config.steps or self.seconds >= (self.config.time_limit_s or math.inf)
 
     def update(self, rows: list[LossRow]) -> dict[str, float]:
         """Optimizer steps on a step's rows; returns the loss's metrics, as means over all tokens and updates."""

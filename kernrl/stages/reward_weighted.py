@@ -12,7 +12,7 @@ from kernrl.console import Result
 from kernrl.errors import RunError
 from kernrl.policy.checkpoint import commit_checkpoint
 from kernrl.policy.packing import Example
-from kernrl.rollouts.collect import Attempt
+from kernrl.rollouts.collect import Attempt, Verifier
 from kernrl.rollouts.metrics import step_metrics
 from kernrl.stages.improve import Bench, workbench
 from kernrl.stages.live import final_table
@@ -20,10 +20,14 @@ from kernrl.stages.sft import save_final
 from kernrl.stages.tune import fine_tune, sample_and_judge, write_dataset
 
 
-def run(config: RewardWeightedConfig) -> Result:
-    """Run the stage: one round over all tasks, and a model that plain transformers loads."""
+def run(config: RewardWeightedConfig, verifier: Verifier | None = None) -> Result:
+    """Run the stage: one round over all tasks, and a model that plain transformers loads.
+
+    Args:
+        verifier: one that is open already; by default one is opened for the run.
+    """
     started = time.perf_counter()
-    with workbench(config) as bench:
+    with workbench(config, verifier) as bench:
         collected = sample_and_judge(bench, bench.tasks, (config.seed, 1), 1)
         weighted = [pair for group in collected.groups() for pair in weights_of(bench, group, config)]
         if not weighted:

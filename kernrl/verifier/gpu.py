@@ -83,6 +83,10 @@ class Gpu:
             with self._mutex:
                 lane.load -= 1
 
+    def untimed(self) -> contextlib.AbstractContextManager[None]:
+        """Keep the GPU busy with something else: nothing is timed meanwhile."""
+        return self._gate.shared()
+
     def _calibrated(self) -> timing.NoiseBand:
         """Same-against-same noise of this GPU and driver: measured once, kept in the cache folder."""
         name = f"noise-{self.facts['uuid']}-{self.facts['driver']}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -67,6 +68,15 @@ class HardenedVerifier:
                 yield from self._completed(pending)
         while pending:
             yield from self._completed(pending)
+
+    @contextlib.contextmanager
+    def untimed(self) -> Iterator[None]:
+        """While inside, the caller keeps the GPUs busy: candidates are traced, compiled and judged, but none is timed."""
+        self.evaluator.start()
+        with contextlib.ExitStack() as stack:
+            for gpu in self.evaluator.gpus:
+                stack.enter_context(gpu.untimed())
+            yield
 
     def _completed(self, pending: dict[Future[Verdict], list[tuple[int, Task]]]) -> Iterator[tuple[int, Verdict]]:
         done, _ = wait(pending, return_when=FIRST_COMPLETED)
