@@ -47,13 +47,15 @@ class FinetuneSettings:
 class PackedLoss(torch.nn.Module):
     """A policy with its cross-entropy on top, so that whatever wraps a module for several GPUs sees one forward.
 
-    The head runs inside the fused loss: logits are never held whole.
+    The head runs inside the fused loss: logits are never held whole. Compiling is of this module's call alone: the policy
+    itself stays as it is, to be sampled from and saved.
     """
 
-    def __init__(self, policy: Policy):
+    def __init__(self, policy: Policy, *, compile_model: bool = False):
         super().__init__()
         self.model = policy.model
         self._policy = policy
+        self._decode = torch.compile(self._hidden, dynamic=False) if compile_model else self._hidden
 
     def forward(self, row: PackedRow, max_seqlen: int, num_tokens: float, dtype: torch.dtype) -> Tensor:
         """Weighted cross-entropy summed over the row's targets and divided by `num_tokens`, in nats.
@@ -62,13 +64,17 @@ class PackedLoss(torch.nn.Module):
             max_seqlen: bound on the row's document lengths, in tokens.
             dtype: of hidden states and head weight in the loss (products are accumulated in float32).
         """
-        extra = packed_kwargs(row.position_ids, row.cu_seqlens, max_seqlen)
-        hidden = self._policy.base(input_ids=row.input_ids, **extra).last_hidden_state[0]
+        hidden = self._decode(row.input_ids, row.position_ids, row.cu_seqlens, max_seqlen)
         weight = self._policy.head_weight
         loss, _ = linear_cross_entropy(
             hidden.to(dtype), weight.to(dtype), row.targets, token_weights=row.weights, num_tokens=num_tokens
         )
         return loss
+
+    def _hidden(self, input_ids: Tensor, position_ids: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
+        """[N, H]: the decoder's last hidden states."""
+        extra = packed_kwargs(position_ids, cu_seqlens, max_seqlen)
+        return self._policy.base(input_ids=input_ids, **extra).last_hidden_state[0]
 
 
 class Finetuner:
@@ -94,9 +100,8 @@ class Finetuner:
         self.step = 0
         self._flops = TrainingFlops.of(policy)
         self.optimizer = _optimizer(policy.model, settings)
-        if compile_model:
-            policy.base.compile(dynamic=False)
-        self._loss, self._prepared = accelerator.prepare(PackedLoss(policy), self.optimizer)
+        loss = PackedLoss(policy, compile_model=compile_model)
+        self._loss, self._prepared = accelerator.prepare(loss, self.optimizer)
         self._dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else policy.head_weight.dtype
 
     def learning_rate(self, step: int) -> float:
