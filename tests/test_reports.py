@@ -123,7 +123,7 @@ def test_speeds_of_two_clocks_are_not_compared() -> None:
     change = compare([sample(correct("a", 1.0))], [sample(correct("a", 9.0, kind="modelled"))])
     assert change["correct"]["value"] == 0
     assert "fast_1" not in change
-    assert "not taken by one clock" in comparison_text("before", {"name": "after", **change})
+    assert "not timed by one clock" in comparison_text("before", {"name": "after", **change})
 
 
 def test_modelled_is_said_wherever_a_modelled_speed_is_shown(tmp_path: Path) -> None:

@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
-from rich.text import Text
-
 from kernrl.config import QuickstartConfig
 from kernrl.console import Result, log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import new_folder, next_folder
 from kernrl.reports.report import comparisons, summarise_run
 from kernrl.reports.run_files import read_run
-from kernrl.reports.tables import runs_view
+from kernrl.reports.tables import comparison_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,15 +170,15 @@ def say(text: str, style: str = "") -> None:
 
 def ending(folder: Path, seconds: list[dict[str, Any]], total_s: float) -> Result:
     """What changed on the held-out tasks, and where to look next."""
-    runs = [read_run(folder / name) for name in ("before", "after")]
-    figures = [(run.name, summarise_run(run)) for run in runs]
-    changes = comparisons(runs)
+    before, after = (read_run(folder / name) for name in ("before", "after"))
+    figures = {run.name: summarise_run(run) for run in (before, after)}
+    [change] = comparisons([before, after])
     page = folder / "report.html"
-    few = "So few steps change little: see the interval, and docs/results.md for whole runs."
-    view = Group(
-        Text("\nThe held-out tasks, before and after", style="bold"),
-        runs_view(figures, changes),
-        Text(f"\n{few}\nThe page: {page}\n{total_s / 60:.1f} minutes in all."),
+    view = (
+        f"\n{comparison_text(before.name, change)}\n"
+        "So short a training changes little: docs/results.md has whole ones.\n"
+        f"The page: {page}\n"
+        f"{total_s / 60:.1f} minutes in all."
     )
     data = {"output": str(folder), "page": str(page), "seconds": total_s, "steps": seconds}
-    return Result(data | dict(figures) | {"change": changes[0]}, view)
+    return Result(data | figures | {"change": change}, view)

@@ -1,0 +1,142 @@
+"""What each defence of the verifier is worth: switch it off, and count the false verdicts that follow.
+
+    python scripts/prove_verifier.py --out proof.json
+    python scripts/ablate_verifier.py --proof proof.json --out ablation.json [--device cpu] [--only poison,decoys]
+
+Judged again are the exploits and the quietly wrong candidates of tests/ that the proof let reach the defence in question:
+what was stopped before it is stopped there still. Candidates that hang are left out. Honest candidates are not asked: a
+check that is not made refuses nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+from kernrl.config import VerifierConfig  # noqa: E402
+from kernrl.tasks.task import FULL, Task  # noqa: E402
+from kernrl.verifier import evaluator as funnel  # noqa: E402
+from kernrl.verifier.evaluator import Defences, StagedEvaluator  # noqa: E402
+from kernrl.verifier.verdict import Stage, Status, Verdict  # noqa: E402
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """One defence, and how it is switched off."""
+
+    what: str
+    defences: Defences = field(default_factory=Defences)
+    one_shape: bool = False
+    """Whether candidates are asked at one input set alone: the full one on a GPU, the small one without."""
+    stage: Stage = Stage.CORRECTNESS
+    """The first stage whose refusals may have been this defence's."""
+
+
+ABLATIONS = {
+    "plan checks": Ablation(
+        "rules on operations, data flow and storages of the plan", Defences(plan_checks=False), stage=Stage.PLAN
+    ),
+    "input regimes": Ablation(
+        "inputs of other distributions than the task's own", Defences(regimes=("nominal",))
+    ),
+    "parameter redraw": Ablation("fresh numbers in parameters and statistics", Defences(redraw_parameters=False)),
+    "ragged shapes": Ablation("shapes that divide by nothing", one_shape=True),
+    "poison": Ablation("numbers in every buffer before each run", Defences(poison=False)),
+    "decoy search": Ablation("each authored launch left out in turn", Defences(decoys=False)),
+    "overwrite search": Ablation("guards around buffers, inputs compared bit by bit", Defences(overwrites=False)),
+    "floor": Ablation("times under the physical floor are not believed", Defences(floor=False), stage=Stage.TIMING),
+}  # fmt: skip
+
+BEFORE_RULES = (Status.TIMEOUT, Status.CRASH)
+"""Verdicts of the proof that no rule gave, so that no defence here could have."""
+
+
+def main() -> int:
+    options = _options()
+    proof = json.loads(options.proof.read_text())
+    verdicts = {name: Verdict.from_json(row) for name, row in proof["verdicts"].items()}
+    where, fastest = proof["where"], proof["fastest_honest_x"]
+    report: dict[str, Any] = {"where": where, "versions": proof["versions"], "counts": proof["counts"], "ablations": {}}
+    # the screen is advice, and would stop some before the defence in question is asked
+    funnel.screen = lambda source: None
+    with tempfile.TemporaryDirectory() as kept:  # machine code and the GPU's noise, shared by all
+        config = VerifierConfig(device=options.device, workers=options.workers, cache_dir=Path(kept), gpu_timeout_s=4)
+        for name in options.only.split(",") if options.only else ABLATIONS:
+            report["ablations"][name] = ablated(ABLATIONS[name], config, verdicts, where, fastest)
+            options.out.write_text(json.dumps(report, indent=1))
+            print(name, {k: v if isinstance(v, str) else len(v) for k, v in report["ablations"][name].items()}, flush=True)
+    return 0
+
+
+def ablated(
+    ablation: Ablation, config: VerifierConfig, proof: dict[str, Verdict], where: str, fastest: dict[str, float]
+) -> dict[str, Any]:
+    """Names of the fixtures that get through without one defence."""
+    exploits, wrong = suite.exploits(), suite.quietly_wrong()
+    asked = [f for f in [*exploits, *wrong] if reaches(proof.get(f.name), ablation.stage)]
+    started = time.monotonic()
+    verdicts = judge(asked, ablation, config, where)
+    by_name = {f.name: f for f in asked}
+    through = {
+        name: suite.escape(by_name[name], verdict, where, fastest.get(by_name[name].task.id))
+        for name, verdict in verdicts.items()
+        if verdict.correct
+    }
+    wrong_names = {f.name for f in wrong}
+    return {
+        "what": ablation.what,
+        "asked": sorted(by_name),
+        "exploits_accepted": sorted(n for n, how in through.items() if n not in wrong_names and not proof[n].correct and how),
+        "exploits_overpaid": sorted(n for n, how in through.items() if n not in wrong_names and proof[n].correct and how),
+        "wrong_accepted": sorted(n for n in through if n in wrong_names),
+        "seconds": f"{time.monotonic() - started:.1f}",
+    }
+
+
+def reaches(verdict: Verdict | None, stage: Stage) -> bool:
+    """Whether a candidate came as far as this stage in the proof, and was stopped there by a rule, if at all."""
+    order = list(Stage)
+    return verdict is not None and order.index(verdict.stage) >= order.index(stage) and verdict.status not in BEFORE_RULES
+
+
+def judge(asked: Sequence[suite.Fixture], ablation: Ablation, config: VerifierConfig, where: str) -> dict[str, Verdict]:
+    """Verdicts by name with the defence off."""
+    if ablation.one_shape:
+        asked = [replace(f, task=at_one_shape(f.task, where)) for f in asked]
+    evaluator = StagedEvaluator(config, defences=ablation.defences)
+    try:
+        return suite.judge_all(evaluator.evaluate, asked, evaluator.workers)
+    finally:
+        evaluator.close()
+
+
+def at_one_shape(task: Task, where: str) -> Task:
+    """The task without the sets that catch what divides by nothing; the full one is always there, for the time."""
+    kept = (FULL,) if where == "gpu" else (FULL, "small")
+    return replace(task, input_sets=tuple(s for s in task.input_sets if s.name in kept))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--proof", type=Path, required=True, help="what prove_verifier.py wrote on this kind of machine")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
+    parser.add_argument("--workers", type=int, help="candidates at once; by default one a core")
+    parser.add_argument("--only", default="", help=f"comma-separated, of: {', '.join(ABLATIONS)}")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
