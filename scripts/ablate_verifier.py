@@ -76,7 +76,8 @@ def main() -> int:
         for name in options.only.split(",") if options.only else ABLATIONS:
             report["ablations"][name] = ablated(ABLATIONS[name], config, verdicts, where, fastest)
             options.out.write_text(json.dumps(report, indent=1))
-            print(name, {k: v if isinstance(v, str) else len(v) for k, v in report["ablations"][name].items()}, flush=True)
+            through = {k: len(v) for k, v in report["ablations"][name].items() if isinstance(v, list)}
+            print(f"without {name}, of {report['ablations'][name]['asked']}: {through}", flush=True)
     return 0
 
 
@@ -84,24 +85,24 @@ def ablated(
     ablation: Ablation, config: VerifierConfig, proof: dict[str, Verdict], where: str, fastest: dict[str, float]
 ) -> dict[str, Any]:
     """Names of the fixtures that get through without one defence."""
-    exploits, wrong = suite.exploits(), suite.quietly_wrong()
-    asked = [f for f in [*exploits, *wrong] if reaches(proof.get(f.name), ablation.stage)]
+    exploits, wrong = (
+        [f for f in fixtures if reaches(proof.get(f.name), ablation.stage)]
+        for fixtures in (suite.exploits(), suite.quietly_wrong())
+    )
     started = time.monotonic()
-    verdicts = judge(asked, ablation, config, where)
-    by_name = {f.name: f for f in asked}
-    through = {
-        name: suite.escape(by_name[name], verdict, where, fastest.get(by_name[name].task.id))
-        for name, verdict in verdicts.items()
-        if verdict.correct
-    }
-    wrong_names = {f.name for f in wrong}
+    verdicts = judge([*exploits, *wrong], ablation, config, where)
+    escaped = [
+        f.name
+        for f in exploits
+        if verdicts[f.name].correct and suite.escape(f, verdicts[f.name], where, fastest.get(f.task.id))
+    ]
     return {
         "what": ablation.what,
-        "asked": sorted(by_name),
-        "exploits_accepted": sorted(n for n, how in through.items() if n not in wrong_names and not proof[n].correct and how),
-        "exploits_overpaid": sorted(n for n, how in through.items() if n not in wrong_names and proof[n].correct and how),
-        "wrong_accepted": sorted(n for n in through if n in wrong_names),
-        "seconds": f"{time.monotonic() - started:.1f}",
+        "asked": len(exploits) + len(wrong),
+        "exploits_accepted": [name for name in escaped if not proof[name].correct],
+        "exploits_overpaid": [name for name in escaped if proof[name].correct],
+        "wrong_accepted": [f.name for f in wrong if verdicts[f.name].correct],
+        "seconds": round(time.monotonic() - started, 1),
     }
 
 
