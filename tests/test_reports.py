@@ -372,3 +372,19 @@ def test_report_command_overwrites_no_ones_work(tmp_path: Path, capsys: pytest.C
     assert (tmp_path / "thesis.html").read_text() == "<p>years of work"
     assert cli.run(["report"]) == 2
     assert cli.run(["report", str(tmp_path / "absent")]) == 2
+
+
+def test_the_terminal_has_the_pages_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained = make_reinforce_run(tmp_path / "rl", steps=3)
+    assert cli.run(["report", str(trained)]) == 0
+    text = capsys.readouterr().out
+    last = read_run(trained).metrics[-1]
+    assert f"{last['reward']:.3f}" in text
+    judged = [s for s in read_run(trained).samples if s.step == 3]
+    correct_share = sum(s.verdict.correct for s in judged) / len(judged)
+    assert re.search(rf"right on every input +{100 * correct_share:.0f}%", text)
+    stopped = Counter(str(s.verdict.status) for s in judged if not s.verdict.correct)
+    assert all(f"{n} {status}" in text for status, n in stopped.items())
+    spent = [row["seconds"] for row in read_run(trained).metrics]
+    share = sum(s["update"] for s in spent) / sum(sum(s.values()) for s in spent)
+    assert f"{share:.0%}" in text[text.index("phase") :]

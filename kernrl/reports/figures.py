@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from kernrl.reports import charts
 from kernrl.reports.charts import Row, Series, counted, percent, short, times
-from kernrl.reports.results import clocks, group, if_modelled, passed, speedup_x
+from kernrl.reports.results import PAST_STAGE, clocks, group, if_modelled, passed, speedup_x
 from kernrl.reports.run_files import Run, Sample, number
 from kernrl.reports.statistics import TaskBootstrap, fast_p
 from kernrl.verifier.verdict import Stage
@@ -154,15 +154,6 @@ def funnel_panel(results: Mapping[str, Any], samples: Sequence[Sample]) -> Panel
         rows.append(Row(against, faster["value"], faster["low"], faster["high"], colour=2))
     note = f"Of {counted(len(judged), 'candidate')}. At the right of each name: what stopped candidates at that stage."
     return Panel("Where candidates stop", charts.share_rows(rows, label="share of candidates past each stage"), note=note)
-
-
-PAST_STAGE = {
-    Stage.PARSE: "has code",
-    Stage.SCREEN: "passes the screen",
-    Stage.TRACE: "traces",
-    Stage.PLAN: "obeys the rules",
-    Stage.CORRECTNESS: "right on every input",
-}
 
 
 def breakdown_panels(results: Mapping[str, Any]) -> list[Panel]:

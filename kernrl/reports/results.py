@@ -157,6 +157,16 @@ def funnel(tasks: TasksSamples, bootstrap: TaskBootstrap) -> Figures:
     return {str(stage): bootstrap.share([fmean(passed(s, stage) for s in task) for task in tasks]) for stage in stages}
 
 
+PAST_STAGE = {
+    Stage.PARSE: "has code",
+    Stage.SCREEN: "passes the screen",
+    Stage.TRACE: "traces",
+    Stage.PLAN: "obeys the rules",
+    Stage.CORRECTNESS: "right on every input",
+}
+"""Stage → what is true of a candidate that passed it."""
+
+
 def passed(sample: Sample, stage: Stage) -> bool:
     """True when the sample's verdict was given after `stage`, or is that it is correct."""
     order = list(Stage)

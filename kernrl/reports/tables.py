@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernrl.reports.charts import counted, percent, times
-from kernrl.reports.results import THRESHOLDS_X, if_modelled
+from kernrl.reports.charts import counted, percent, seconds, times
+from kernrl.reports.results import PAST_STAGE, THRESHOLDS_X, if_modelled
+from kernrl.verifier.verdict import Stage, Status
 
 Figure = Mapping[str, float | None]
 """`{value, low, high}`."""
@@ -38,7 +39,7 @@ def conditions(results: Mapping[str, Any]) -> str:
 
 def results_view(results: Mapping[str, Any]) -> RenderableType:
     """`results.json` as a person reads it."""
-    parts: list[RenderableType] = [_main(results)]
+    parts: list[RenderableType] = [_main(results), Text(), _funnel(results)]
     for key, title in (("by_family", "family"), ("by_depth", "depth")):
         if len(results.get(key) or {}) > 1:
             parts += [Text(), _breakdown(results[key], title, if_modelled(results))]
@@ -59,6 +60,25 @@ def _main(results: Mapping[str, Any]) -> Table:
             table.add_row(key, *(figure_text(figures[key]) for figures in baselines.values()))
     if baselines:
         table.add_row("geomean", *(figure_text(f["geomean_x"], as_times=True) for f in baselines.values()))
+    return table
+
+
+def _funnel(results: Mapping[str, Any]) -> Table:
+    """How many candidates pass each stage, and what stopped the others."""
+    table = Table("stage", "passed", box=None, pad_edge=False)
+    for stage, figure in results.get("funnel", {}).items():
+        table.add_row(PAST_STAGE[Stage(stage)], figure_text(figure))
+    stopped = [f"{count} {status}" for status, count in results.get("statuses", {}).items() if status != Status.CORRECT]
+    if stopped:
+        table.add_row("stopped", ", ".join(stopped))
+    return table
+
+
+def phases_view(spent_s: Mapping[str, float]) -> Table:
+    """Wall time by phase."""
+    table = Table("phase", "time", "share", box=None, pad_edge=False)
+    for phase, value in spent_s.items():
+        table.add_row(phase, seconds(value), percent(value / sum(spent_s.values())))
     return table
 
 

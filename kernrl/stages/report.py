@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from rich.console import Group
+from typing import Any
+
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kernrl.config import ReportConfig
 from kernrl.console import Result
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
+from kernrl.reports.figures import wall_seconds
 from kernrl.reports.report import comparisons, render_report, summarise_run
-from kernrl.reports.run_files import read_run
-from kernrl.reports.tables import results_view, runs_view
+from kernrl.reports.run_files import Run, read_run
+from kernrl.reports.tables import phases_view, results_view, runs_view
+from kernrl.stages.live import final_table
 
 OURS = '<meta name="generator" content="kernrl'
 
@@ -27,7 +31,19 @@ def run(config: ReportConfig) -> Result:
 
     figures = [(run.name, summarise_run(run)) for run in runs]
     changes = comparisons(runs)
-    view = results_view(figures[0][1]) if len(runs) == 1 else runs_view(figures, changes)
+    view = one_run(runs[0], figures[0][1]) if len(runs) == 1 else runs_view(figures, changes)
     problems = [Text(f"{run.name}: {problem}", style="yellow") for run in runs for problem in run.problems]
     data = {"page": str(page), "runs": [{"run": str(run.path), **f} for run, (_, f) in zip(runs, figures, strict=True)]}
     return Result(data | {"comparisons": changes}, Group(view, *problems, Text(f"\n{page}")))
+
+
+def one_run(run: Run, results: dict[str, Any]) -> Group:
+    """The steps of a run that trains, its figures, and where the time went."""
+    parts: list[RenderableType] = []
+    if any("reward" in row for row in run.metrics):
+        parts += [final_table(run.metrics, "steps"), Text()]
+    if run.samples or not run.metrics:
+        parts += [results_view(results), Text()]
+    if spent := wall_seconds(run):
+        parts.append(phases_view(spent))
+    return Group(*parts)
