@@ -2,6 +2,9 @@
 
 from kernrl.integrations.skyrl import register
 register()          # then: trainer.algorithm.policy_loss_type = "kernrl_fused"
+
+SkyRL comes as two packages. `skyrl_train` (up to 0.3) has a policy loss reduce itself; `skyrl` (0.3 on) scales the
+advantages by the reduction beforehand and has it sum. `register` serves whichever is installed.
 """
 
 from typing import Any
@@ -22,8 +25,8 @@ def ppo_policy_loss_fused(
     config: Any,
     loss_mask: Tensor | None = None,
     rollout_logprobs: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """(loss, clip ratio) as SkyRL's `ppo_policy_loss` computes them, in one launch and with no wait for the GPU.
+) -> tuple[Tensor, float]:
+    """(loss, clip ratio) as `skyrl_train`'s `ppo_policy_loss` computes them, in one launch.
 
     Args:
         log_probs, old_log_probs, advantages, loss_mask, rollout_logprobs: [B, T].
@@ -32,33 +35,78 @@ def ppo_policy_loss_fused(
             kernrl_fused clips as regular does.
 
     Returns:
-        Both as scalar tensors; the clip ratio counts every clipped token, dual clip included.
+        The loss, a scalar tensor, and the share of tokens clipped at 1 - eps_clip_low or 1 + eps_clip_high. SkyRL's
+        workers take nothing but numbers as metrics, so this waits for the GPU once, as SkyRL's own losses do.
     """
+    if config.loss_reduction not in REDUCTIONS:
+        raise UsageError(f"loss_reduction={config.loss_reduction!r} is not one of {', '.join(REDUCTIONS)}")
+    options: dict[str, Any] = {"aggregation": REDUCTIONS[config.loss_reduction]}
+    if config.loss_reduction == "seq_mean_token_sum_norm":
+        options["max_tokens"] = config.max_seq_len
+    if config.use_tis:
+        options |= {
+            "correction": "token_truncate", "correction_max": config.tis_imp_ratio_cap, "rollout_logprobs": rollout_logprobs
+        }  # fmt: skip
+    return _clipped_loss(log_probs, old_log_probs, advantages, config, loss_mask, options)
+
+
+def summed_policy_loss_fused(
+    log_probs: Tensor,
+    old_log_probs: Tensor,
+    advantages: Tensor,
+    config: Any,
+    loss_mask: Tensor | None = None,
+    rollout_logprobs: Tensor | None = None,
+) -> tuple[Tensor, dict[str, float]]:
+    """(loss, {"clip_ratio"}) as `skyrl`'s `ppo_policy_loss` computes them: a sum over tokens.
+
+    Args:
+        config: SkyRL's algorithm section: of its off_policy_correction, tis_ratio_type and the two caps are read; its masks
+            are refused.
+    """
+    options: dict[str, Any] = {"aggregation": "sum"}
+    correction = config.off_policy_correction
+    masks = ("sequence_mask_metric", "outlier_token_is_threshold_low", "outlier_token_is_threshold_high",
+             "token_mask_is_threshold_low", "token_mask_is_threshold_high")  # fmt: skip
+    if wanted := [name for name in masks if getattr(correction, name) is not None]:
+        raise UsageError(f"off_policy_correction.{wanted[0]} is not one that kernrl computes: leave it out, or use regular")
+    level = correction.tis_ratio_type
+    if level is not None and rollout_logprobs is not None:
+        options |= {
+            "correction": f"{level}_truncate", "correction_max": getattr(correction, f"{level}_tis_ratio_clip_high"),
+            "rollout_logprobs": rollout_logprobs,
+        }  # fmt: skip
+    loss, clip_ratio = _clipped_loss(log_probs, old_log_probs, advantages, config, loss_mask, options)
+    return loss, {"clip_ratio": clip_ratio}
+
+
+def _clipped_loss(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, config: Any, loss_mask: Tensor | None, options: dict
+) -> tuple[Tensor, float]:
     kind = config.policy_loss_type
     if kind not in ("regular", "dual_clip", NAME):
         raise UsageError(f"policy_loss_type={kind!r} is not one that kernrl computes: use regular, dual_clip or {NAME}")
-    if config.loss_reduction not in REDUCTIONS:
-        raise UsageError(f"loss_reduction={config.loss_reduction!r} is not one of {', '.join(REDUCTIONS)}")
-    use_tis = config.use_tis
     loss, metrics = ppo_loss(
-        log_probs,
-        old_log_probs,
-        advantages,
-        loss_mask,
-        epsilon_low=config.eps_clip_low,
-        epsilon_high=config.eps_clip_high,
-        delta=config.clip_ratio_c if kind == "dual_clip" else None,
-        aggregation=REDUCTIONS[config.loss_reduction],
-        max_tokens=config.max_seq_len if config.loss_reduction == "seq_mean_token_sum_norm" else None,
-        correction="token_truncate" if use_tis else "none",
-        correction_max=config.tis_imp_ratio_cap if use_tis else 2.0,
-        rollout_logprobs=rollout_logprobs if use_tis else None,
-    )
-    return loss, metrics["clip_ratio"]
+        log_probs, old_log_probs, advantages, loss_mask, epsilon_low=config.eps_clip_low, epsilon_high=config.eps_clip_high,
+        delta=config.clip_ratio_c if kind == "dual_clip" else None, **options,
+    )  # fmt: skip
+    return loss, (metrics["clip_low"] + metrics["clip_high"]).item()
 
 
 def register() -> None:
-    """Add the loss to SkyRL's registry of policy losses as `kernrl_fused`."""
-    from skyrl_train.utils.ppo_utils import PolicyLossRegistry  # pyright: ignore[reportMissingImports]
+    """Add the loss to SkyRL's registry of policy losses as `kernrl_fused`.
 
-    PolicyLossRegistry.register(NAME, ppo_policy_loss_fused)
+    Raises:
+        UsageError: neither `skyrl` nor `skyrl_train` is installed.
+    """
+    try:
+        from skyrl.backends.skyrl_train.utils.ppo_utils import PolicyLossRegistry  # pyright: ignore[reportMissingImports]
+
+        loss = summed_policy_loss_fused
+    except ModuleNotFoundError:
+        try:
+            from skyrl_train.utils.ppo_utils import PolicyLossRegistry  # pyright: ignore[reportMissingImports]
+        except ModuleNotFoundError as error:
+            raise UsageError("SkyRL is not installed: install skyrl, or skyrl-train up to 0.3") from error
+        loss = ppo_policy_loss_fused
+    PolicyLossRegistry.register(NAME, loss)
