@@ -1,4 +1,4 @@
-"""The fused losses on a GPU, against float64 references, and against Liger and TRL where they are installed."""
+"""The fused losses on a GPU, against float64 references; `tests/test_kernels_peers.py` compares them with other libraries."""
 
 import math
 
@@ -400,46 +400,6 @@ def test_ppo_loss_agrees_with_float64(name):
     want.backward()
     assert abs(loss - want) < 1e-5
     assert relative(leaf.grad, exact.grad) < 1e-5
-
-
-LIGER = {
-    "grpo": ({"epsilon_high": 0.28, "aggregation": "sequence_mean"}, {"eps_high": 0.28}),
-    "bnpo": ({}, {"eps_high": 0.2}),
-    "dr_grpo": ({"max_tokens": 40}, {"eps_high": 0.2, "max_completion_length": 40}),
-    "dapo": ({"epsilon_high": 0.28, "delta": 1.6}, {"eps_high": 0.28, "delta": 1.6}),
-    "cispo": ({"epsilon_high": 0.28}, {"eps_high": 1.28}),
-    "sapo": ({}, {"eps_high": 0.2}),
-}
-
-
-@pytest.mark.parametrize("loss_type", LIGER)
-def test_agrees_with_liger(loss_type):
-    liger = pytest.importorskip("liger_kernel.transformers.grpo_loss")
-    b, t, vocab = 4, 24, 32768
-    logits, ids, mask, advantages, noisy = batch(b, t, vocab, torch.float32)
-    ours, theirs = LIGER[loss_type]
-    options = {"old_logprobs": noisy["old"], "ref_logprobs": noisy["ref"], "beta": 0.04, "mask": mask, "loss_type": loss_type}
-    leaf = logits.clone().requires_grad_()
-    loss, _ = grpo_loss(leaf * 1, ids, advantages=advantages, temperature=0.8, **options, **ours)
-    loss.backward()
-    padded = torch.cat([logits, logits[:, :1]], 1).requires_grad_()
-    want, _ = liger.triton_grpo_loss(
-        padded, noisy["old"], noisy["ref"], ids, advantages, mask.int(), temperature=0.8, beta=0.04, eps_low=0.2,
-        inplace=False, loss_type=loss_type, reduce=True, num_items_in_batch=None, **theirs,
-    )  # fmt: skip
-    want.backward()
-    torch.testing.assert_close(loss, want, rtol=1e-4, atol=1e-6)
-    assert relative(leaf.grad, padded.grad[:, :-1]) < 1e-4
-
-
-def test_agrees_with_trl_log_probabilities():
-    kernels = pytest.importorskip("trl.kernels")
-    hidden, weight, ids, _ = linear_case(vocab=8192)
-    with torch.no_grad():
-        want, entropy, *_ = kernels.ChunkedLogProbFunction.apply(hidden, weight, None, ids, 0.9, 4096)
-        logp, ours = token_logprobs(hidden, ids, temperature=0.9, lm_head_weight=weight)
-    torch.testing.assert_close(logp, want, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(ours, entropy, rtol=1e-4, atol=1e-4)
 
 
 def test_a_config_without_old_logprobs_is_on_policy():
