@@ -171,12 +171,22 @@ class SftConfig(Config):
 
 class ImproveConfig(Config):
     """What best-of-n, reinforce and reward-weighted share: a model, tasks, sampling, a verifier and a reward."""
+    verify_every: int | None = Field(
+        default=None, ge=1, description="Steps between looks at what the model writes; none are taken if not set."
+    )
+    verify_tasks: int = Field(default=64, ge=1, description="Validation compositions asked at such a look, one sample each.")
+    heldout_samples: int | None = Field(
+        default=None,
+        ge=1,
+        description="Samples a task of an eval on the held-out suite at the end, for the model card; none if not set.",
+    )
 
     output: Path = Field(description="Folder of the run; made, or gone on with under --resume.")
     model: str = Field(description="A model folder, such as one that `kernrl sft` wrote, or a hub id.")
     revision: str | None = Field(default=None, description="Commit or tag of a hub model.")
     tasks: str = Field(default="generated", description="'generated' for train compositions made here, or a source of tasks.")
     split: str | None = Field(default=None, description="Only this split of the tasks; generated ones are of 'train'.")
+    verifier: VerifierConfig = VerifierConfig()
     map: tuple[str, ...] = Field(default=(), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")
     limit: int | None = Field(default=None, ge=1, description="At most this many tasks; 2000 when they are generated.")
     prompt: Literal["nano", "chat"] | None = Field(

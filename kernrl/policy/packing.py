@@ -7,7 +7,7 @@ and sees exactly the rows it would have seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -60,8 +60,14 @@ class PackedRow:
         return self._map(Tensor.pin_memory)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> PackedRow:
-        tensors = (self.input_ids, self.position_ids, self.targets, self.weights, self.cu_seqlens)
-        return PackedRow(*map(change, tensors), self.num_tokens, self.num_targets, self.num_pairs)
+        return replace(
+            self,
+            input_ids=change(self.input_ids),
+            position_ids=change(self.position_ids),
+            targets=change(self.targets),
+            weights=change(self.weights),
+            cu_seqlens=change(self.cu_seqlens),
+        )
 
 
 class PackedDataset:

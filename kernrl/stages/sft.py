@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from rich.table import Table
 from transformers import AutoConfig, set_seed
 
 from kernrl.config import SftConfig
 from kernrl.console import Result, log, progress
 from kernrl.errors import UsageError
+from kernrl.files import replace_file
 from kernrl.policy.attention import VARLEN
-from kernrl.policy.checkpoint import commit_checkpoint
+from kernrl.policy.checkpoint import commit_checkpoint, read_json, write_json
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy, add_lora, load_policy
@@ -23,8 +26,11 @@ from kernrl.policy.memory import count_parameters, estimate_training, require_me
 from kernrl.policy.nano import create_nano, train_tokenizer
 from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
+from kernrl.stages.model_card import model_card
 from kernrl.stages.run import RunDirectory
+from kernrl.stages.sft_check import TEMPERATURE, SampleCheck, heldout_figures, sample_check
 from kernrl.stages.sft_data import read_pairs
+from kernrl.stages.tracking import open_accelerator, start_tracker, track
 from kernrl.verifier.devices import device_for
 
 TOKENIZER_PAIRS = 8_000
@@ -33,29 +39,46 @@ TOKENIZER_PAIRS = 8_000
 
 def run(config: SftConfig) -> Result:
     """Run the stage: data, policy, steps, and a checkpoint that plain transformers loads."""
-    mixed = "bf16" if torch.cuda.is_available() else "no"
-    accelerator = Accelerator(mixed_precision=mixed, log_with=None if config.report_to == "none" else config.report_to)
+    started = time.perf_counter()
+    accelerator = open_accelerator(config.report_to, config.output)
     set_seed(config.seed)
     row_tokens = config.row_tokens or (65_536 if accelerator.device.type == "cuda" else 4_096)
     config = config.model_copy(update={"row_tokens": row_tokens})
     directory = RunDirectory.open(config.output, config, resume=config.resume)
+    start_tracker(accelerator, config)
 
     pairs = list(read_pairs(config, "train"))
     policy = starting_policy(config, directory.latest() if config.resume else None, pairs)
     train = pack(pairs, policy, config, "train")
     validation = pack(read_pairs(config, "validation"), policy, config, "validation")
     settings = schedule(config, train)
+    data_s = time.perf_counter() - started
 
     policy.model.to(accelerator.device)  # pyright: ignore[reportArgumentType]
     compile_model = config.compile and accelerator.device.type == "cuda"
     finetuner = Finetuner(accelerator, policy, train, settings, compile_model=compile_model)
     if config.resume and (latest := directory.latest()):
         finetuner.restore(latest)
-    history = train_and_save(finetuner, validation, directory, config)
+    look = sample_check(config, policy, directory) if config.verify_every else nullcontext()
+    with look as check:
+        train_and_save(finetuner, validation, directory, config, check)
+    accelerator.end_training()
+    results = {"parameters": policy.model.num_parameters(), "pairs": len(train.examples), "data_s": data_s}
+    results |= figures(directory.history)
+    return finish(config, policy, directory, results)
 
-    final = commit_checkpoint(config.output, "model", lambda folder: save_final(policy, folder))
-    results = {"validation_loss": history[-1]["validation_loss"], "steps": settings.steps, "model": str(final)}
+
+def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: dict[str, Any]) -> Result:
+    """The model with its history, what it writes for held-out tasks, and its card."""
+    history = directory.history
+    final = commit_checkpoint(config.output, "model", lambda folder: save_final(policy, folder, history))
+    results["model"] = str(final)
+    if config.heldout_samples:
+        results["heldout"] = heldout_figures(config, final)
+        results["heldout_temperature"] = TEMPERATURE
     directory.write_results(results)
+    made = read_json(config.output / "config.json")
+    replace_file(final / "README.md", model_card(config, results, made))
     return Result(results, summary(results, history))
 
 
@@ -126,12 +149,15 @@ def schedule(config: SftConfig, train: PackedDataset) -> FinetuneSettings:
 
 
 def train_and_save(
-    finetuner: Finetuner, validation: PackedDataset, directory: RunDirectory, config: SftConfig
-) -> list[dict[str, Any]]:
-    """All steps, with evaluation and checkpoints on the way; returns the lines that carry a validation loss."""
+    finetuner: Finetuner, validation: PackedDataset, directory: RunDirectory, config: SftConfig, check: SampleCheck | None
+) -> None:
+    """All steps, with evaluation, looks at what the model writes, and checkpoints on the way."""
     accelerator, steps = finetuner.accelerator, finetuner.settings.steps
-    evaluated: list[dict[str, Any]] = []
     peak = peak_tflops()
+
+    def due(step: int, every: int | None) -> bool:
+        return every is not None and (step % every == 0 or step == steps)
+
     with progress() as bar:
         task = bar.add_task("sft", total=steps, completed=finetuner.step)
 
@@ -139,17 +165,18 @@ def train_and_save(
             step = metrics["step"]
             if peak:
                 metrics["mfu"] = metrics["tflops"] / peak
-            if step == steps or step % config.evaluate_every == 0:
+            if due(step, config.evaluate_every):
                 metrics["validation_loss"] = finetuner.evaluate(validation)
-                evaluated.append(metrics)
             if accelerator.is_main_process:
+                if check and due(step, config.verify_every):
+                    metrics |= check(step)
                 directory.log(**metrics)
+                track(accelerator, metrics, step)
                 if step % config.save_every == 0 and step < steps:
                     directory.checkpoint(step, finetuner.save)
             bar.update(task, completed=step, description=f"sft: loss {metrics['loss']:.3f}")
 
         finetuner.run(on_step)
-    return evaluated
 
 
 def peak_tflops() -> float | None:
@@ -158,20 +185,38 @@ def peak_tflops() -> float | None:
     return device.half_tflops if device else None
 
 
-def save_final(policy: Policy, folder: Path) -> None:
-    """The model alone, in bf16 and in shards small enough to keep in a repository."""
+def figures(history: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a run's metrics come to. Speeds are medians over steps: the first ones compile."""
+    last = history[-1]
+    middle = {name: median(line[name] for line in history) for name in ("tokens_per_s", "tflops", "mfu") if name in last}
+    return {
+        "steps": last["step"],
+        "tokens": round(sum(line["tokens_per_s"] * line["seconds"] for line in history)),
+        "train_s": sum(line["seconds"] for line in history),
+        "data_wait_s": sum(line["data_wait_s"] for line in history),
+        "loss": last["loss"],
+        "validation_loss": last["validation_loss"],
+        **middle,
+        **{name: last[name] for name in ("correct", "compiled") if name in last},
+    }
+
+
+def save_final(policy: Policy, folder: Path, history: list[dict[str, Any]]) -> None:
+    """The model alone, in bf16 and in shards small enough to keep in a repository, and the history of its training."""
     model: Any = policy.model
     if hasattr(model, "merge_and_unload"):
         model = model.merge_and_unload()
     model = model.to("cpu", torch.bfloat16)
     model.save_pretrained(folder, max_shard_size="15MB")
     policy.tokenizer.save_pretrained(folder)
+    write_json(folder / "trainer_state.json", {"global_step": history[-1]["step"], "log_history": history})
 
 
 def summary(results: dict[str, Any], history: list[dict[str, Any]]) -> Table:
     """What a person sees at the end."""
-    table = Table("step", "loss", "validation loss", "tokens/s", title=f"model: {results['model']}")
-    for line in history[-5:]:
-        cells = (line["step"], f"{line['loss']:.4f}", f"{line['validation_loss']:.4f}", f"{line['tokens_per_s']:,.0f}")
-        table.add_row(*map(str, cells))
+    table = Table("step", "loss", "validation loss", "tokens/s", "MFU", "correct", title=f"model: {results['model']}")
+    for line in [line for line in history if "validation_loss" in line][-5:]:
+        loss, validation_loss, speed = line["loss"], line["validation_loss"], line["tokens_per_s"]
+        shares = (f"{line[name]:.0%}" if name in line else "" for name in ("mfu", "correct"))
+        table.add_row(str(line["step"]), f"{loss:.4f}", f"{validation_loss:.4f}", f"{speed:,.0f}", *shares)
     return table

@@ -1,0 +1,47 @@
+"""The accelerator of a training stage, with the tracker that `--report-to` names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from kernrl.errors import UsageError
+from kernrl.settings import Config
+
+
+def open_accelerator(report_to: str, folder: Path) -> Accelerator:
+    """bf16 where there is a GPU; the tracker writes under `folder` once `start_tracker` was called.
+
+    Raises:
+        UsageError: the tracker is not installed.
+    """
+    tracker = None if report_to == "none" else report_to
+    if tracker and find_spec(tracker) is None:
+        raise UsageError(f"--report-to {tracker} needs {tracker}: pip install 'kernrl[{tracker}]'.")
+    mixed = "bf16" if torch.cuda.is_available() else "no"
+    return Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder)
+
+
+def start_tracker(accelerator: Accelerator, config: Config) -> None:
+    """Begin a run of the tracker, if there is one. The folder of the run must be there."""
+    if accelerator.log_with:
+        # trackers take plain values
+        accelerator.init_trackers("kernrl", {k: str(v) for k, v in flat(config.model_dump(mode="json")).items()})
+
+
+def track(accelerator: Accelerator, metrics: Mapping[str, Any], step: int) -> None:
+    """Hand the numbers of a step to the tracker."""
+    accelerator.log({k: v for k, v in flat(metrics).items() if isinstance(v, int | float)}, step=step)
+
+
+def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested metrics with dotted names, as trackers want them."""
+    found: dict[str, Any] = {}
+    for name, value in metrics.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
