@@ -88,7 +88,11 @@ def _options(config_class: type[Config], table: str = "") -> Iterator[tuple[str,
             flag = flag_name(key)
             both = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
             info = typer.Option(
-                both, help=_help(field), show_default=False, rich_help_panel=table.rstrip(".").capitalize() or None
+                both,
+                metavar=_metavar(kind),
+                help=_help(field),
+                show_default=False,
+                rich_help_panel=table.rstrip(".").capitalize() or None,
             )
         yield key.replace(".", "__"), (key, _parameter(key.replace(".", "__"), None, _typer_type(kind) | None, info))
 
@@ -108,18 +112,31 @@ def _typer_type(kind: Any) -> Any:
     return list[str if typing.get_origin(arguments[0]) is Literal else arguments[0]]
 
 
+def _metavar(kind: Any) -> str | None:
+    """What help shows for a value, where typer's own word would leave the text little room: nothing for a switch."""
+    if typing.get_origin(kind) is tuple:
+        return "<path>" if Path in typing.get_args(kind) else "<str>"
+    return "<choice>" if _choices(kind) else "" if kind is bool else None
+
+
+def _choices(kind: Any) -> list[str]:
+    """The values of a Literal, which may be optional; none for another type."""
+    parts = typing.get_args(kind) if type(None) in typing.get_args(kind) else (kind,)
+    return [choice for part in parts if typing.get_origin(part) is Literal for choice in typing.get_args(part)]
+
+
 def _help(field: FieldInfo) -> str:
-    """The field's description and its default, as rich markup."""
+    """The field's description, its choices and its default, as rich markup."""
     default = field.get_default(call_default_factory=True)
+    notes = [f"one of {', '.join(choices)}"] if (choices := _choices(field.annotation)) else []
     if field.is_required():
-        note = "[required]"
-    elif default is None or default == ():
-        note = ""
+        notes.append("required")
     elif isinstance(default, bool):
-        note = f"[default: {'on' if default else 'off'}]"
-    else:
-        note = f"[default: {', '.join(map(str, default)) if isinstance(default, tuple) else default}]"
-    return f"{escape(field.description or '')} [dim]{escape(note)}[/dim]" if note else escape(field.description or "")
+        notes.append(f"default: {'on' if default else 'off'}")
+    elif default not in (None, ()):
+        notes.append(f"default: {', '.join(map(str, default)) if isinstance(default, tuple) else default}")
+    text = escape(field.description or "")
+    return f"{text} [dim]{escape('[' + '; '.join(notes) + ']')}[/dim]" if notes else text
 
 
 def _common(name: str, default: Any, kind: Any, help_text: str) -> inspect.Parameter:

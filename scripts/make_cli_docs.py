@@ -75,8 +75,8 @@ def _table(parameters: list[Any]) -> str:
 
 
 def _kind(parameter: Any) -> str:
-    """`a|b` of a choice, `int`, `list[str]` → `str, repeatable`."""
-    kind = parameter.display_type(None).strip("<>")
+    """`choice`, whose values the text names; `int`; `list[str]` → `str, repeatable`."""
+    kind = "choice" if parameter.metavar == "<choice>" else parameter.display_type(None).strip("<>")
     return f"{kind[5:-1]}, repeatable" if kind.startswith("list[") else kind
 
 
