@@ -187,6 +187,13 @@ class ImproveConfig(Config):
     tasks: str = Field(default="generated", description="'generated' for train compositions made here, or a source of tasks.")
     split: str | None = Field(default=None, description="Only this split of the tasks; generated ones are of 'train'.")
     verifier: VerifierConfig = VerifierConfig()
+
+    @model_validator(mode="after")
+    def _no_adapters_on_nothing(self) -> SftConfig:
+        if self.lora and self.model == "nano":
+            raise ValueError("--lora cannot teach nano, which is made from nothing: leave it out, or give another --model")
+        return self
+    verifier: VerifierConfig = VerifierConfig()
     map: tuple[str, ...] = Field(default=(), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")
     limit: int | None = Field(default=None, ge=1, description="At most this many tasks; 2000 when they are generated.")
     prompt: Literal["nano", "chat"] | None = Field(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,14 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from kernrl.cli import run
+from kernrl.errors import UsageError
+from kernrl.policy import nano
+from kernrl.policy.load import load_policy
 from kernrl.policy.nano import train_tokenizer
+from kernrl.stages import evaluate, sft_check
 from kernrl.stages.run import read_lines
+from kernrl.verifier.verdict import Status
+from tests.tiny import FakeVerifier, tiny_tasks, verdict_of
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +99,47 @@ def test_a_run_is_not_written_over_nor_resumed_with_other_settings(model, pairs,
     assert "not empty" in capsys.readouterr().err
     assert run(arguments(model, pairs, output, "--resume", "--seed", "7")) == 2
     assert "seed was 0 and is now 7" in capsys.readouterr().err
+
+
+def test_what_the_model_writes_is_looked_at_and_its_card_says_how_good_it_is(model, pairs, tmp_path, monkeypatch):
+    verifier = FakeVerifier(lambda text: verdict_of(text, Status.CORRECT if "answer" in text else Status.NO_CODE))
+    monkeypatch.setattr(sft_check, "HardenedVerifier", lambda config: verifier)
+    monkeypatch.setattr(sft_check, "MAX_TOKENS", 16)
+    monkeypatch.setattr(evaluate, "open_verifier", lambda config: verifier)
+    monkeypatch.setattr(evaluate, "read_tasks", lambda config: tiny_tasks(2))
+    output = tmp_path / "run"
+    more = ["--verify-every", "4", "--verify-tasks", "3", "--heldout-samples", "2", "--workers", "1"]
+    assert run(arguments(model, pairs, output, *more)) == 0
+    lines = {line["step"]: line for line in read_lines(output / "metrics.jsonl")}
+    assert [step for step, line in lines.items() if "verify_s" in line] == [4, 8]
+    looks = read_lines(output / "samples.jsonl")
+    assert [row["step"] for row in looks] == [4] * 3 + [8] * 3
+    share = sum("answer" in row["text"] for row in looks[3:]) / 3
+    assert lines[8]["correct"] == pytest.approx(share)
+    history = json.loads((output / "model" / "trainer_state.json").read_text())
+    assert [line["loss"] for line in history["log_history"]] == [line["loss"] for line in lines.values()]
+    card = (output / "model" / "README.md").read_text()
+    heldout = json.loads((output / "results.json").read_text())["heldout"]
+    assert f"| pass@1 | {heldout['pass@1']['value']:.3f}" in card
+    assert "2 held-out tasks" in card
+    assert f"kernrl sft --model {model}" in card
+    assert "--steps 8" in card
+
+
+def test_nano_by_name_is_the_trained_one(model, tmp_path, monkeypatch):
+    (tmp_path / "checkpoints").mkdir()
+    shutil.copytree(model, tmp_path / "checkpoints" / "nano")
+    monkeypatch.chdir(tmp_path)
+    assert load_policy("nano").head_weight.shape[1] == 64
+    monkeypatch.setattr(nano, "__file__", str(tmp_path / "elsewhere" / "kernrl" / "policy" / "nano.py"))
+    shutil.rmtree("checkpoints")
+    with pytest.raises(UsageError, match="kernrl sft --output"):
+        load_policy("nano")
+
+
+def test_adapters_on_nothing_are_refused(tmp_path, capsys):
+    assert run(["sft", "--output", str(tmp_path / "run"), "--lora"]) == 2
+    assert "--lora cannot teach nano" in capsys.readouterr().err
 
 
 def test_bad_data_is_refused_before_anything_is_trained(model, pairs, tmp_path, capsys):

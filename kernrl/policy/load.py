@@ -12,6 +12,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from kernrl.errors import UsageError
 from kernrl.policy.attention import VARLEN
+from kernrl.policy.nano import NANO, trained_nano
 
 # its bars would mix with ours, and ignore --quiet
 disable_progress_bar()
@@ -45,13 +46,15 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
     """Load a model and its tokenizer from a folder or the hub, with packed attention available.
 
     Args:
-        source: a folder written by `save_pretrained`, or a hub id such as `Qwen/Qwen2.5-Coder-7B-Instruct`.
+        source: a folder written by `save_pretrained`, a hub id such as `Qwen/Qwen2.5-Coder-7B-Instruct`, or `nano` for the
+            trained one of this repository.
         dtype: of the weights in memory: fp32, bf16 or fp16.
         revision: branch, tag or commit on the hub.
 
     Raises:
         UsageError: not found, not a causal language model, no end token, no chat template, or weights that do not fit.
     """
+    source = find_source(source)
     tokenizer = load_tokenizer(source, revision=revision)
     try:
         config = AutoConfig.from_pretrained(source, revision=revision)
@@ -74,8 +77,14 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
     return Policy(model, tokenizer)
 
 
+def find_source(model: str) -> str:
+    """What a name given as `--model` stands for: a folder or a hub id."""
+    return str(trained_nano()) if model == NANO else model
+
+
 def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer alone, checked for what training and sampling need: an end token and a chat template."""
+    source = find_source(source)
     if not Path(source).exists() and (source.startswith((".", "/", "~")) or source.count("/") > 1):
         raise UsageError(f"--model {source}: there is no such folder.")
     try:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+from kernrl.errors import UsageError
+
+NANO = "nano"
+"""What `--model` says for it."""
 
 VOCAB_SIZE = 4096
 CONTEXT = 4096
@@ -22,6 +28,22 @@ _CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"
 )
+
+
+def trained_nano() -> Path:
+    """Folder of the nano that the repository ships: `checkpoints/nano`, here or in the checkout this package lies in.
+
+    Raises:
+        UsageError: it is in neither place; a wheel does not carry it.
+    """
+    places = [root / "checkpoints" / NANO for root in (Path(), Path(__file__).parents[2])]
+    for folder in places:
+        if (folder / "config.json").exists():
+            return folder
+    raise UsageError(
+        f"--model nano: there is no trained nano in {' or '.join(map(str, places))}; make one with 'kernrl sft --output "
+        "checkpoints/sft' and give its folder checkpoints/sft/model, or copy checkpoints/nano from kernrl's repository."
+    )
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE) -> Qwen2Tokenizer:

@@ -23,7 +23,7 @@ from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy, add_lora, load_policy
 from kernrl.policy.memory import count_parameters, estimate_training, require_memory
-from kernrl.policy.nano import create_nano, train_tokenizer
+from kernrl.policy.nano import NANO, create_nano, train_tokenizer
 from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 from kernrl.stages.model_card import model_card
@@ -85,7 +85,7 @@ def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: 
 def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair]) -> Policy:
     """The policy at step 0, or as the checkpoint left it."""
     dtype = "bf16" if config.lora and torch.cuda.is_available() else "fp32"
-    if config.model == "nano" and checkpoint is None:
+    if config.model == NANO and checkpoint is None:
         texts = [text for p in pairs[:TOKENIZER_PAIRS] for text in (p.messages[-1]["content"], p.completion)]
         tokenizer = train_tokenizer(texts)
         policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
