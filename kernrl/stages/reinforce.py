@@ -55,7 +55,7 @@ def run(config: ReinforceConfig, verifier: Verifier | None = None) -> Result:
             table.add(metrics)
             if learner.step % config.save_every == 0 or learner.finished:
                 bench.directory.checkpoint(learner.step, learner.save)
-        final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder))
+        final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder, bench.history))
         history = bench.history
         results = {"steps": learner.step, "seconds": learner.seconds, "model": str(final), "last": history[-1]}
         bench.directory.write_results(results)

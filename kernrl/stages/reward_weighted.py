@@ -40,7 +40,7 @@ def run(config: RewardWeightedConfig, verifier: Verifier | None = None) -> Resul
         seconds = {**collected.seconds, "update": tuned.pop("update_s"), "step": time.perf_counter() - started}
         metrics = {"step": 1, **step_metrics(collected), **tuned, "seconds": seconds}
         bench.record(metrics, 1)
-        final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder))
+        final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder, bench.history))
         results = {"model": str(final), "last": metrics}
         bench.directory.write_results(results)
     return Result(results, final_table([metrics], f"model: {final}"))
