@@ -20,6 +20,16 @@ def split_commas(value: Any) -> Any:
 
 Baselines = Annotated[tuple[Literal["eager", "compile"], ...], BeforeValidator(split_commas)]
 
+Engine = Annotated[
+    Literal["generate", "server"],
+    Field(description="What samples: the model here, or an OpenAI-compatible server such as vLLM or SGLang."),
+]
+ServerUrl = Annotated[str | None, Field(description="Address of --engine server, such as http://localhost:8000.")]
+ServerModel = Annotated[
+    str | None, Field(description="Name of the model on the server; the first that it lists if not set, or --model.")
+]
+ServerTimeout = Annotated[float, Field(gt=0, description="Longest the server may take for one answer, or for new weights.")]
+
 
 class VerifierConfig(Config):
     """How candidates are judged."""
@@ -204,6 +214,15 @@ class ImproveConfig(Config):
     max_tokens: int = Field(default=2048, ge=1, description="Longest rollout.")
     sampling_batch: int = Field(default=256, ge=1, description="Rollouts decoded at once.")
     sampling_compile: bool = Field(default=False, description="Compile decoding where there is a GPU: slow at first.")
+    engine: Engine = "generate"
+    server_url: ServerUrl = None
+    server_model: ServerModel = None
+    server_timeout_s: ServerTimeout = 600.0
+    weight_sync: Literal["nccl", "ipc", "checkpoint", "lora", "none"] | None = Field(
+        default=None,
+        description="How new weights get to the server: vLLM's NCCL or CUDA IPC, a checkpoint or a LoRA adapter that it reads, "
+        "or not at all; by the server if not set.",
+    )
     reward: Literal["hierarchical", "best-of-n", "milestones", "log-speed"] = Field(
         default="hierarchical", description="Preset that turns a verdict into a reward."
     )
@@ -341,6 +360,10 @@ class EvalConfig(Config):
         default=None, description="How tasks are put to the model; by the model if not set."
     )
     sampling_batch: int = Field(default=256, ge=1, description="Replies decoded at once.")
+    engine: Engine = "generate"
+    server_url: ServerUrl = None
+    server_model: ServerModel = None
+    server_timeout_s: ServerTimeout = 600.0
     seed: int = Field(default=0, ge=0, description="Of sampling and of the intervals' resamples.")
     baseline: Baselines = Field(default=(), description="eager, compile, or eager,compile; as --verifier.baseline if not set.")
     fail_under: tuple[str, ...] = Field(

@@ -32,7 +32,7 @@ def run(config: BestOfNConfig, verifier: Verifier | None = None) -> Result:
             bench.record(metrics, number)
             table.add(metrics)
             bench.directory.checkpoint(number, lambda folder: save_policy(bench, folder))
-        final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder))
+        final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder, bench.history))
         history = bench.history
         results = {"rounds": config.rounds, "model": str(final), "last": history[-1]}
         bench.directory.write_results(results)
@@ -52,7 +52,8 @@ def one_round(bench: Bench, config: BestOfNConfig, number: int) -> dict[str, Any
     if kept:
         examples = [Example(a.prompt_ids, a.rollout.token_ids) for a in kept]
         tuned = fine_tune(bench, config, examples, config.seed + number)
-        bench.collector.engine.sync(bench.policy.model.named_parameters, number)
+        if number < config.rounds:
+            bench.collector.engine.sync(bench.policy.model.named_parameters, number)
     seconds = {**collected.seconds, "update": tuned.pop("update_s"), "step": time.perf_counter() - started}
     return {"step": number, **step_metrics(collected), **tuned, "seconds": seconds}
 

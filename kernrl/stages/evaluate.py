@@ -26,7 +26,7 @@ from kernrl.reports.results import summarise
 from kernrl.reports.run_files import UNJUDGED, read_rows, read_run
 from kernrl.reports.tables import results_view
 from kernrl.rollouts.collect import Attempt, Collector, Verifier, candidate_key
-from kernrl.rollouts.engine import Sampling
+from kernrl.rollouts.engine import RolloutEngine, Sampling
 from kernrl.stages.run import RunDirectory
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import parse_columns
@@ -181,25 +181,28 @@ def ask(config: EvalConfig, tasks: Sequence[Task], directory: RunDirectory, veri
             directory.log(step=number + 1, seconds=dict(collected.seconds))
 
 
-def load_model(config: EvalConfig, verifier: Verifier) -> tuple[Any, Collector]:
-    """The embedded engine and the collector that asks it."""
+def load_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, Collector]:
+    """What samples, and the collector that asks it."""
     import torch
 
     from kernrl.policy.load import load_policy
     from kernrl.rollouts.generate_engine import GenerateEngine
-    from kernrl.stages.improve import prompt_style, stop_ids
+    from kernrl.stages.engines import open_server
+    from kernrl.stages.improve import end_tokens, prompt_style
 
     assert config.model
-    on_gpu = torch.cuda.is_available()
-    policy = load_policy(config.model, dtype="bf16" if on_gpu else "fp32", revision=config.revision)
-    policy.model.requires_grad_(False).eval().to("cuda" if on_gpu else "cpu")  # pyright: ignore[reportArgumentType]
-    engine = GenerateEngine(policy, batch_size=config.sampling_batch)
-    sampling = Sampling(config.samples, config.max_tokens, config.temperature, stop_ids=stop_ids(policy))
-    style = config.prompt or prompt_style(policy.tokenizer)
+    if config.engine == "server":  # the weights are elsewhere
+        engine, tokenizer, settings = open_server(config)
+    else:
+        on_gpu = torch.cuda.is_available()
+        policy = load_policy(config.model, dtype="bf16" if on_gpu else "fp32", revision=config.revision)
+        policy.model.requires_grad_(False).eval().to("cuda" if on_gpu else "cpu")  # pyright: ignore[reportArgumentType]
+        tokenizer, settings = policy.tokenizer, policy.model.generation_config
+        engine = GenerateEngine(policy, batch_size=config.sampling_batch)
+    sampling = Sampling(config.samples, config.max_tokens, config.temperature, stop_ids=end_tokens(tokenizer, settings))
+    style = config.prompt or prompt_style(tokenizer)
     precision = config.verifier.precision
-    return engine, Collector(
-        engine, policy.tokenizer, verifier, lambda verdict: None, sampling, style=style, precision=precision
-    )
+    return engine, Collector(engine, tokenizer, verifier, lambda verdict: None, sampling, style=style, precision=precision)
 
 
 # --- limits ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import GenerationConfig, PreTrainedTokenizerBase, set_seed
 
 from kernrl.config import ImproveConfig
 from kernrl.console import log
@@ -21,9 +21,9 @@ from kernrl.policy.nano import END, USER, VOCAB_SIZE
 from kernrl.policy.pairs import PromptStyle
 from kernrl.rollouts.collect import Attempt, Collector, Verifier
 from kernrl.rollouts.engine import Sampling
-from kernrl.rollouts.generate_engine import GenerateEngine
 from kernrl.rollouts.metrics import fast_1
 from kernrl.rollouts.reward import UNKNOWN, Reward, reward
+from kernrl.stages.engines import open_engine
 from kernrl.stages.run import RunDirectory, read_lines
 from kernrl.tasks.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
@@ -102,18 +102,9 @@ def workbench(config: ImproveConfig, verifier: Verifier | None = None, turns: in
         # trackers take plain values
         accelerator.init_trackers("kernrl", {k: str(v) for k, v in flat(config.model_dump(mode="json")).items()})
 
-    # decoding reads every weight for every token: half the bytes, where the trained weights are float32
-    dtype = torch.bfloat16 if on_gpu and not config.lora else None
     with ExitStack() as stack:
         verifier = verifier or stack.enter_context(open_verifier(config))
-        engine = GenerateEngine(
-            policy,
-            batch_size=config.sampling_batch,
-            dtype=dtype,
-            compile=config.sampling_compile,
-            gpu_turn=verifier.untimed,
-        )
-        stack.enter_context(closing(engine))
+        engine = stack.enter_context(closing(open_engine(config, policy, verifier, directory.path)))
         collector = Collector(
             engine,
             policy.tokenizer,
@@ -170,10 +161,14 @@ def prompt_style(tokenizer: PreTrainedTokenizerBase) -> PromptStyle:
 
 
 def stop_ids(policy: Policy) -> tuple[int, ...]:
-    """The tokens that end a reply: the tokenizer's end token, and what the model's generation settings add."""
-    settings: Any = policy.model.generation_config
-    more = settings.eos_token_id if settings is not None else None
-    own: Any = policy.tokenizer.eos_token_id
+    """The tokens that end a reply."""
+    return end_tokens(policy.tokenizer, policy.model.generation_config)
+
+
+def end_tokens(tokenizer: PreTrainedTokenizerBase, settings: GenerationConfig | None) -> tuple[int, ...]:
+    """The tokenizer's end token, and what a model's generation settings add."""
+    more: Any = settings.eos_token_id if settings is not None else None
+    own: Any = tokenizer.eos_token_id
     ids = [own, *(more if isinstance(more, list) else [more])]
     return tuple(sorted({i for i in ids if i is not None}))
 

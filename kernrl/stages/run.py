@@ -19,7 +19,10 @@ from kernrl.errors import UsageError
 from kernrl.files import new_folder
 from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
 
-MAY_CHANGE_ON_RESUME = ("resume", "output", "report_to", "save_every", "keep_checkpoints", "workers", "fail_under")
+MAY_CHANGE_ON_RESUME = (
+    "resume", "output", "report_to", "save_every", "keep_checkpoints", "workers", "fail_under",
+    "server_url", "server_model", "server_timeout_s", "weight_sync",
+)  # fmt: skip
 """Settings that do not change what a run computes."""
 
 
