@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from kernrl import console
 from kernrl.console import Result
-from kernrl.settings import ARGUMENT, Config, flag_name, load_config, to_toml
+from kernrl.settings import ALSO, ARGUMENT, Config, flag_name, load_config, to_toml
 
 Options = dict[str, tuple[str, inspect.Parameter]]
 """Python parameter name → (dotted config key, typer parameter)."""
@@ -87,8 +87,11 @@ def _options(config_class: type[Config], table: str = "") -> Iterator[tuple[str,
         else:
             flag = flag_name(key)
             both = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+            extra = field.json_schema_extra
+            also = [str(extra[ALSO])] if isinstance(extra, dict) and ALSO in extra else []
             info = typer.Option(
                 both,
+                *also,
                 metavar=_metavar(kind),
                 help=_help(field),
                 show_default=False,

@@ -17,6 +17,9 @@ from kernrl.errors import UsageError, did_you_mean
 ARGUMENT: JsonDict = {"argument": True}
 """`json_schema_extra` of a field that the command line takes by position instead of by `--name`."""
 
+ALSO = "also"
+"""Key of `json_schema_extra`: another flag of the field, such as `--n`."""
+
 
 class Config(BaseModel):
     """Base of every config: frozen, and an unknown key is an error, never a silent default."""

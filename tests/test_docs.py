@@ -1,10 +1,16 @@
-"""What the pages say is true now: paths exist, and docs/cli.md is what the commands say."""
+"""What the pages say is true now: paths exist, commands are commands, Python runs, and what is generated is current."""
 
 import importlib.util
 import re
+import shlex
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
+
+from kernrl import cli
+from kernrl.tasks.loaders import load_tasks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + sorted(
@@ -12,13 +18,17 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md",
 )
 
 
-def test_cli_page_is_current() -> None:
-    spec = importlib.util.spec_from_file_location("make_cli_docs", ROOT / "scripts" / "make_cli_docs.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "cli.md").read_text() == module.render(), "run `make docs`"
+    return module
+
+
+def test_cli_page_is_current() -> None:
+    assert (ROOT / "docs" / "cli.md").read_text() == script("make_cli_docs").render(), "run `make docs`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -43,3 +53,57 @@ def test_readme_targets_are_in_the_makefile() -> None:
 def test_ci_runs_what_the_readme_says() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
     assert ".ci/run" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+
+
+CODE = re.compile(r"```(?:bash|console|text)?\n(.*?)```|((?:^    .*\n|^\n(?=    ))+)", re.DOTALL | re.MULTILINE)
+"""Fenced blocks that are no Python, and indented ones."""
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words after `kernrl` of every command line in a page's blocks of code."""
+    found = []
+    for block in CODE.finditer(text):
+        for line in (block[1] or block[2]).replace("\\\n", " ").splitlines():
+            words = shlex.split(line.strip().removeprefix("$ "), comments=True) if re.match(r"\s*(\$ )?kernrl ", line) else []
+            if words:
+                found.append(words[1 : words.index("|") if "|" in words else None])
+    return found
+
+
+def test_commands_are_found() -> None:
+    text = "Say\n\n    kernrl doctor  # here\n\n```bash\nkernrl eval --model x \\\n  --samples 2 | head\n```\n"
+    text += "\n```\n$ kernrl --help\n```\n"
+    assert commands(text) == [["doctor"], ["eval", "--model", "x", "--samples", "2"], ["--help"]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_is_one(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in commands(page.read_text()):
+        assert cli.run([*words, *([] if "--help" in words else ["--dry-run"])]) == 0, (words, capsys.readouterr().err)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the pages' examples name: a task, a candidate, and a run that judged candidates from disk."""
+    torch.set_num_threads(1)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))  # the verifier's cache
+    tasks = load_tasks("heldout", limit=2).tasks
+    (tmp_path / "my_kernels").mkdir()
+    for task in tasks:
+        (tmp_path / "my_kernels" / f"{task.id}.py").write_text(task.solutions[0].triton_code)
+    assert cli.run(["eval", "--from-run", "my_kernels", "--limit", "2", "--quiet"]) == 0
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_api_page_runs(workshop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(), re.DOTALL):
+        exec(compile(block, "docs/api.md", "exec"), names)
+    said = capsys.readouterr().out
+    assert "correct modelled" in said
+    assert re.search(r"0 wrong .+\n", said)
+    assert "1 no_code" in said
+    assert (workshop / "report.html").exists()
+    assert (workshop / "again" / "results.json").exists()
