@@ -171,16 +171,6 @@ class SftConfig(Config):
     compile: bool = Field(default=True, description="Compile the decoder where there is a GPU.")
     evaluate_every: int = Field(default=200, ge=1, description="Steps between validation losses.")
     save_every: int = Field(default=500, ge=1, description="Steps between checkpoints.")
-    seed: int = Field(default=0, ge=0, description="Of weights, data and shuffles.")
-    workers: int | None = Field(default=None, ge=1, description="Processes that make data; by default one a core.")
-    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = Field(
-        default="none", description="Tracker, besides metrics.jsonl."
-    )
-    resume: bool = Field(default=False, description="Go on from the newest checkpoint in --output.")
-
-
-class ImproveConfig(Config):
-    """What best-of-n, reinforce and reward-weighted share: a model, tasks, sampling, a verifier and a reward."""
     verify_every: int | None = Field(
         default=None, ge=1, description="Steps between looks at what the model writes; none are taken if not set."
     )
@@ -190,12 +180,12 @@ class ImproveConfig(Config):
         ge=1,
         description="Samples a task of an eval on the held-out suite at the end, for the model card; none if not set.",
     )
-
-    output: Path = Field(description="Folder of the run; made, or gone on with under --resume.")
-    model: str = Field(description="A model folder, such as one that `kernrl sft` wrote, or a hub id.")
-    revision: str | None = Field(default=None, description="Commit or tag of a hub model.")
-    tasks: str = Field(default="generated", description="'generated' for train compositions made here, or a source of tasks.")
-    split: str | None = Field(default=None, description="Only this split of the tasks; generated ones are of 'train'.")
+    seed: int = Field(default=0, ge=0, description="Of weights, data and shuffles.")
+    workers: int | None = Field(default=None, ge=1, description="Processes that make data; by default one a core.")
+    report_to: Literal["none", "tensorboard", "trackio", "wandb"] = Field(
+        default="none", description="Tracker, besides metrics.jsonl."
+    )
+    resume: bool = Field(default=False, description="Go on from the newest checkpoint in --output.")
     verifier: VerifierConfig = VerifierConfig()
 
     @model_validator(mode="after")
@@ -203,7 +193,16 @@ class ImproveConfig(Config):
         if self.lora and self.model == "nano":
             raise ValueError("--lora cannot teach nano, which is made from nothing: leave it out, or give another --model")
         return self
-    verifier: VerifierConfig = VerifierConfig()
+
+
+class ImproveConfig(Config):
+    """What best-of-n, reinforce and reward-weighted share: a model, tasks, sampling, a verifier and a reward."""
+
+    output: Path = Field(description="Folder of the run; made, or gone on with under --resume.")
+    model: str = Field(description="A model folder, such as one that `kernrl sft` wrote, or a hub id.")
+    revision: str | None = Field(default=None, description="Commit or tag of a hub model.")
+    tasks: str = Field(default="generated", description="'generated' for train compositions made here, or a source of tasks.")
+    split: str | None = Field(default=None, description="Only this split of the tasks; generated ones are of 'train'.")
     map: tuple[str, ...] = Field(default=(), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")
     limit: int | None = Field(default=None, ge=1, description="At most this many tasks; 2000 when they are generated.")
     prompt: Literal["nano", "chat"] | None = Field(
@@ -306,7 +305,7 @@ class FinetuneOnSamplesConfig(ImproveConfig):
 class BestOfNConfig(FinetuneOnSamplesConfig):
     """`kernrl best-of-n`."""
 
-    samples: int = Field(default=10, ge=1, description="Rollouts a task.")
+    samples: int = Field(default=10, ge=1, description="Rollouts a task.", json_schema_extra={"also": "--n"})
     keep: int = Field(default=3, ge=1, description="Most distinct candidates of a task that are learnt, the best first.")
     threshold: float = Field(default=0.5, description="Least reward of a candidate that is learnt.")
     rounds: int = Field(default=1, ge=1, description="Rounds of sampling and fine-tuning, each on tasks of its own.")

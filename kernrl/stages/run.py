@@ -67,15 +67,15 @@ class RunDirectory:
         prune_checkpoints(self.path, keep)
         return final
 
-    def latest(self) -> Path | None:
-        """The newest complete checkpoint, or None."""
-        return latest_checkpoint(self.path)
     @property
     def history(self) -> list[dict[str, Any]]:
         """The metrics of every step so far, over every resume."""
         lines = {line["step"]: line for line in read_lines(self.path / "metrics.jsonl")}
         return [lines[step] for step in sorted(lines)]
 
+    def latest(self) -> Path | None:
+        """The newest complete checkpoint, or None."""
+        return latest_checkpoint(self.path)
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Write `results.json`."""
