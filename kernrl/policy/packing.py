@@ -6,9 +6,10 @@ and sees exactly the rows it would have seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import torch
@@ -85,6 +86,15 @@ class PackedDataset:
         self._lengths = np.array([len(e) for e in examples], dtype=np.int64)
         assert len(examples) > 0
         assert self._lengths.max() <= row_tokens
+        # all examples end to end, from which a row is gathered in a few calls: rows are packed beside training, and loops
+        # over lists would keep the interpreter from it
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._ids = _flat(np.int32, (part for e in examples for part in (e.prompt_ids, e.completion_ids)))
+        # position t predicts token t + 1: the last prompt token predicts the first of the completion
+        parts = (([-100] * (len(e.prompt_ids) - 1), e.completion_ids, [-100]) for e in examples)
+        self._targets = _flat(np.int32, chain.from_iterable(parts))
+        self._weights = np.repeat(np.array([e.weight for e in examples], dtype=np.float32), self._lengths)
+        self._weights[self._targets < 0] = 0
         self._epochs: dict[int, list[list[int]]] = {}
 
     def epoch_rows(self, epoch: int) -> list[list[int]]:
@@ -125,22 +135,19 @@ class PackedDataset:
     def pack(self, members: Sequence[int]) -> PackedRow:
         """One row of the given examples."""
         n = self.row_tokens
+        lengths = self._lengths[list(members)]
+        num_tokens = int(lengths.sum())
+        position = np.arange(num_tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        source = position + np.repeat(self._starts[list(members)], lengths)
         input_ids = np.full(n, self.pad_id, dtype=np.int64)
         position_ids = np.zeros(n, dtype=np.int64)
         targets = np.full(n, -100, dtype=np.int64)
         weights = np.zeros(n, dtype=np.float32)
-        bounds = [0]
-        for member in members:
-            example, start = self.examples[member], bounds[-1]
-            ids = np.array(example.prompt_ids + example.completion_ids, dtype=np.int64)
-            end, first = start + len(ids), start + len(example.prompt_ids) - 1
-            input_ids[start:end] = ids
-            position_ids[start:end] = np.arange(len(ids))
-            # position t predicts token t + 1: the last prompt token predicts the first of the completion
-            targets[first : end - 1] = example.completion_ids
-            weights[first : end - 1] = example.weight
-            bounds.append(end)
-        num_tokens, num_pairs = bounds[-1], sum(n * (n + 1) // 2 for n in np.diff(bounds).tolist())
+        input_ids[:num_tokens] = self._ids[source]
+        position_ids[:num_tokens] = position
+        targets[:num_tokens] = self._targets[source]
+        weights[:num_tokens] = self._weights[source]
+        bounds = [0, *np.cumsum(lengths).tolist()]
         # padding is documents too, none longer than a real one, so that max_seqlen holds for every row
         while bounds[-1] < n:
             end = min(n, bounds[-1] + self.max_seqlen)
@@ -156,8 +163,12 @@ class PackedDataset:
             cu_seqlens=torch.from_numpy(cu_seqlens),
             num_tokens=num_tokens,
             num_targets=int((targets >= 0).sum()),
-            num_pairs=num_pairs,
+            num_pairs=int((lengths * (lengths + 1) // 2).sum()),
         )
+
+
+def _flat(dtype: type, parts: Iterable[list[int]]) -> np.ndarray:
+    return np.fromiter(chain.from_iterable(parts), dtype=dtype)
 
 
 def _next_fit(order: np.ndarray, lengths: np.ndarray, row_tokens: int) -> list[list[int]]:
