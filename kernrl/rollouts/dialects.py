@@ -163,16 +163,15 @@ class Facts:
 
 def ask_facts(server: Server) -> Facts:
     """Find out what a server is. Raises UsageError or InfrastructureError where nothing answers as OpenAI's API does."""
+    # asked first: `transformers serve` has no list of models where nothing was ever downloaded
+    if "/load_model" in (_or_empty(server, "/openapi.json").get("paths") or {}):
+        return Facts("transformers", (), None, {})
     answer = server.get("/v1/models")
     if not isinstance(answer, dict) or not isinstance(answer.get("data"), list):
         raise UsageError(f"--server-url {server.url}: this is no OpenAI-compatible server: /v1/models lists no models.")
     cards: list[dict[str, Any]] = [card for card in answer["data"] if not card.get("parent")]  # an adapter has one
     owner = cards[0].get("owned_by") if cards else None
-    kind: Kind = "openai"
-    if owner in ("vllm", "sglang"):
-        kind = owner
-    elif "/load_model" in (_or_empty(server, "/openapi.json").get("paths") or {}):
-        kind = "transformers"
+    kind: Kind = owner if owner in ("vllm", "sglang") else "openai"
     settings = _or_empty(server, "/server_info?config_format=json") if kind == "vllm" else {}
     context = cards[0].get("max_model_len") if cards else None
     return Facts(kind, tuple(card["id"] for card in cards), context, settings.get("vllm_config") or {})
@@ -194,6 +193,7 @@ def dialect_of(facts: Facts, tokenizer: PreTrainedTokenizerBase, temperature: fl
 def _or_empty(server: Server, path: str) -> dict[str, Any]:
     """What a route says, or nothing where the server does not have it."""
     try:
-        return server.get(path) or {}
+        answer = server.get(path)
     except Refused:
         return {}
+    return answer if isinstance(answer, dict) else {}

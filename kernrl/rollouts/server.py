@@ -59,7 +59,7 @@ class Server:
         return self._ask("GET", path, None, RETRIES)
 
     def post(self, path: str, body: Any = None, *, once: bool = False) -> Any:
-        """The answer to a POST, read as JSON; None where it is empty or no JSON.
+        """The answer to a POST, read as JSON; the text itself where it is none.
 
         Args:
             once: never ask again: the request changes something, and may have been heard.
@@ -96,7 +96,7 @@ class Server:
                 failure = f"nobody answers ({error or type(error).__name__}); is the server running?"
                 continue
             if status < 300:
-                return _json_or_none(text)
+                return _json_or_text(text)
             failure = f"status {status}: {_reason(text)}"
             if status not in BUSY:
                 raise Refused(self._said(path, failure), status)
@@ -120,16 +120,16 @@ class Server:
         return f"--server-url {self.url}: {path.partition('?')[0]}: {what}"
 
 
-def _json_or_none(text: str) -> Any:
+def _json_or_text(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return None
+        return text
 
 
 def _reason(text: str) -> str:
     """A server's own words, without the JSON around them."""
-    found = _json_or_none(text)
+    found = _json_or_text(text)
     for key in ("error", "detail", "message"):
         if isinstance(found, dict) and key in found:
             found = found[key]

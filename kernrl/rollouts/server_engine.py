@@ -97,7 +97,7 @@ class ServerEngine:
     def _checked(self, reply: Reply, sampling: Sampling, room: int) -> Reply:
         """The reply as the contract has it. Raises ValueError for one that breaks it."""
         ids, logprobs = reply.token_ids, reply.logprobs
-        if not ids or len(ids) > room + (not self.exact):  # text read again may come out longer
+        if self.exact and not 0 < len(ids) <= room:  # text read again may come out longer, or as nothing
             raise ValueError(f"{len(ids)} tokens where 1 to {room} were asked for")
         if reply.stopped and ids[-1] not in sampling.stop_ids:
             raise ValueError(f"it ended with token {ids[-1]}, with which --model never ends; is the same model served?")

@@ -53,7 +53,7 @@ def paused(server: Server) -> Iterator[None]:
     yield
     for _ in range(20):
         answer = server.post("/reset_prefix_cache")
-        if answer is None or answer.get("success", True):  # before 0.26 the answer was empty
+        if answer != {"success": False}:  # before 0.26 the answer was empty
             break
         time.sleep(0.25)  # blocks are held until the last requests have let go
     else:
@@ -208,7 +208,9 @@ def reload_transformers(server: Server) -> Callable[[Path], str]:
 
     def load(folder: Path) -> str:
         server.post("/reset")
-        server.post("/load_model", {"model": str(folder)})
+        events = str(server.post("/load_model", {"model": str(folder)}))  # how far it is, and at last how it ended
+        if '"status": "ready"' not in events:
+            raise InfrastructureError(f"--server-url {server.url}: /load_model: {events.strip().splitlines()[-1:]}")
         return str(folder)
 
     return load
