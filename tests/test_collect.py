@@ -206,3 +206,10 @@ def test_fast_1_needs_more_than_noise():
     assert not fast_1(verdict_of("", speedup_x=1.1), "compile")
     assert speed_geomean_x([verdict_of("", speedup_x=4.0), verdict_of("", speedup_x=1.0)]) == pytest.approx(2.0)
     assert speed_geomean_x([verdict_of("")]) is None
+
+
+def test_one_answer_to_everything_is_worth_a_look(tokenizer):
+    c = collector(tokenizer, lambda prompt, sample, call: "same" if sample else "other", FakeVerifier(judge), n=8)
+    metrics = step_metrics(c.collect(tiny_tasks(1), (0, 1)))
+    assert metrics["duplicates"] == 0.75
+    assert metrics["alarms"] == ["75% of the attempts repeat another's source"]

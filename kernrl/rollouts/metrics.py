@@ -18,6 +18,9 @@ SUSPICIOUS_SPEEDUP_X = 10.0
 POLICY_ALARM = 0.1
 """Share of attempts refused as against the rules from which a step is worth a look."""
 
+DUPLICATES_ALARM = 0.75
+"""Share of attempts that repeat another's source from which little is left to compare."""
+
 LENGTH_DRIFT_ALARM = 0.5
 """Relative change of the mean length since the run's first step from which a step is worth a look."""
 
@@ -60,14 +63,14 @@ def step_metrics(collected: Collected, first_length: float | None = None) -> dic
         "length": length,
         "longest": max(lengths, default=0),
         "truncated": _mean([a.rollout.finish == "length" for a in attempts]),
-        "duplicates": _mean([a.repeated for a in attempts]),
+        "duplicates": (duplicates := _mean([a.repeated for a in attempts])),
         "statuses": dict(Counter(str(a.verdict.status) for a in attempts)),
-        "alarms": alarms(judged, length, first_length),
+        "alarms": alarms(judged, duplicates or 0.0, length, first_length),
     }
 
 
-def alarms(judged: Sequence[Attempt], length: float, first_length: float | None) -> list[str]:
-    """What a person should look at: rules broken, speedups too good to be true, and lengths that run away."""
+def alarms(judged: Sequence[Attempt], duplicates: float, length: float, first_length: float | None) -> list[str]:
+    """What a person should look at: rules broken, speedups too good to be true, one answer to all, lengths that run away."""
     found = []
     refused = _mean([a.verdict.status in (Status.POLICY, Status.DECOY) for a in judged]) or 0.0
     if refused >= POLICY_ALARM:
@@ -75,6 +78,8 @@ def alarms(judged: Sequence[Attempt], length: float, first_length: float | None)
     speedups = [s.value for a in judged if a.verdict.correct and (s := a.verdict.speedup()) is not None]
     if speedups and max(speedups) >= SUSPICIOUS_SPEEDUP_X:
         found.append(f"a speedup of {max(speedups):.0f}x was measured")
+    if duplicates >= DUPLICATES_ALARM:
+        found.append(f"{duplicates:.0%} of the attempts repeat another's source")
     if first_length and abs(length / first_length - 1) >= LENGTH_DRIFT_ALARM:
         found.append(f"replies are {length / first_length:.1f} times as long as in the first step")
     return found
