@@ -339,7 +339,10 @@ class SamplesConfig(Config):
 class EvalConfig(Config):
     """`kernrl eval`."""
 
-    model: str | None = Field(default=None, description="Model to ask: a folder, such as `kernrl sft` wrote, or a hub id.")
+    model: str | None = Field(
+        default=None,
+        description="Model to ask: a folder, such as `kernrl sft` wrote, or a hub id; 'nano', the shipped one, if not set.",
+    )
     from_run: Path | None = Field(
         default=None,
         description="Judge candidates on disk instead of asking a model: a folder of .py files, a run of kernrl, or a run "
@@ -350,6 +353,7 @@ class EvalConfig(Config):
     split: str | None = Field(default=None, description="Only this split of the tasks.")
     map: tuple[str, ...] = Field(default=(), description="FIELD=COLUMN: read a field, such as pytorch_code, from this column.")
     revision: str | None = Field(default=None, description="Commit or tag of a hub model.")
+    tasks_revision: str | None = Field(default=None, description="Commit or tag of a hub dataset of tasks.")
     limit: int | None = Field(default=None, ge=1, description="At most this many tasks.")
     output: Path | None = Field(default=None, description="Folder of the run; the next free checkpoints/eval-N if not set.")
     samples: int = Field(default=8, ge=1, description="Candidates a task.")
@@ -371,9 +375,14 @@ class EvalConfig(Config):
     resume: bool = Field(default=False, description="Go on with the run in --output: what it has judged is kept.")
     verifier: VerifierConfig = VerifierConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nano_by_default(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return values if values.get("model") or values.get("from_run") else {**values, "model": "nano"}
+
     @model_validator(mode="after")
     def _one_origin(self) -> EvalConfig:
-        if (self.model is None) == (self.from_run is None):
+        if self.model and self.from_run:
             raise ValueError("Give either --model, to ask a model, or --from-run, to judge candidates on disk")
         if self.resume and self.output is None:
             raise ValueError("--resume needs --output, the folder of the run to go on with")

@@ -165,7 +165,7 @@ def test_limits_read_and_compare() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["--model", "x", "--from-run", "y"], ["--from-run", "absent"], ["--from-run", ".", "--resume"]],
+    [["--model", "absent"], ["--model", "x", "--from-run", "y"], ["--from-run", "absent"], ["--from-run", ".", "--resume"]],
 )
 def test_bad_input(tasks: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     evaluated("--tasks", tasks, *arguments, code=2)
@@ -206,6 +206,11 @@ def test_baselines_may_be_given_with_commas(tmp_path: Path, tasks: Path, capsys:
         evaluated("--tasks", tasks, "--model", "x", *flags, "--dry-run", "--json")
         assert json.loads(capsys.readouterr().out)["baseline"] == ["eager", "compile"]
     evaluated("--tasks", tasks, "--model", "x", "--baseline", "eager,jit", code=2)
+
+
+def test_nano_is_asked_where_nothing_is_named() -> None:
+    assert EvalConfig().model == "nano"
+    assert EvalConfig(from_run=Path("candidates")).model is None
 
 
 def test_baselines_reach_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def run(config: EvalConfig) -> Result:
 def read_tasks(config: EvalConfig) -> list[Task]:
     """The tasks to ask."""
     split = config.split or (f"level_{config.level}" if config.level else None)
-    loaded = load_tasks(config.tasks, split=split, columns=parse_columns(config.map), limit=None)
+    loaded = load_tasks(config.tasks, split=split, revision=config.tasks_revision, columns=parse_columns(config.map))
     say(map(str, loaded.problems))
     tasks = [task for task in loaded.tasks if config.level in (None, task.level)]
     if not tasks:
@@ -198,7 +198,7 @@ def load_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, C
         policy = load_policy(config.model, dtype="bf16" if on_gpu else "fp32", revision=config.revision)
         policy.model.requires_grad_(False).eval().to("cuda" if on_gpu else "cpu")  # pyright: ignore[reportArgumentType]
         tokenizer, settings = policy.tokenizer, policy.model.generation_config
-        engine = GenerateEngine(policy, batch_size=config.sampling_batch)
+        engine = GenerateEngine(policy, batch_size=config.sampling_batch, gpu_turn=verifier.untimed)
     sampling = Sampling(config.samples, config.max_tokens, config.temperature, stop_ids=end_tokens(tokenizer, settings))
     style = config.prompt or prompt_style(tokenizer)
     precision = config.verifier.precision
