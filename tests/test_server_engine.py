@@ -208,7 +208,7 @@ def test_nobody_there(tmp_path):
 
 def test_a_server_that_speaks_otherwise(tmp_path):
     with StandIn() as server:
-        server.faults = [no_json]
+        server.faults = [no_json, no_json]
         with pytest.raises(UsageError, match="no OpenAI-compatible server"):
             opened(server, tiny_policy(), tmp_path)
 
