@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -114,9 +116,15 @@ def test_a_line_says_what_a_step_did(model, tasks, tmp_path):
     assert weights(output / "model")["model.norm.weight"].dtype == torch.bfloat16
 
 
-def test_gpu_time_has_a_price_where_one_is_given():
-    assert reinforce.gpu_time(1800, None) == {"gpu_hours": 0.5}
-    assert reinforce.gpu_time(1800, 3.0) == {"gpu_hours": 0.5, "cost": 1.5}
+@pytest.mark.parametrize(
+    ("device", "processes", "price", "expected"),
+    [("cpu", 1, 3.0, {}), ("cuda", 1, None, {"gpu_hours": 0.5}), ("cuda", 2, 3.0, {"gpu_hours": 1.0, "cost": 3.0})],
+)
+def test_gpu_time_has_a_price_where_one_is_given(device, processes, price, expected):
+    machine: Any = SimpleNamespace(device=torch.device(device), num_processes=processes)
+    nothing: Any = None
+    bench = improve.Bench(machine, *[nothing] * 6, gpu_hour_price=price)
+    assert bench.gpu_time(1800) == expected
 
 
 class Killed(BaseException):

@@ -55,7 +55,8 @@ def one_round(bench: Bench, config: BestOfNConfig, number: int) -> dict[str, Any
         if number < config.rounds:
             bench.collector.engine.sync(bench.policy.model.named_parameters, number)
     seconds = {**collected.seconds, "update": tuned.pop("update_s"), "step": time.perf_counter() - started}
-    return {"step": number, **step_metrics(collected), **tuned, "seconds": seconds}
+    spent = sum(line["seconds"]["step"] for line in bench.history if line["step"] < number) + seconds["step"]
+    return {"step": number, **step_metrics(collected), **tuned, "seconds": seconds, **bench.gpu_time(spent)}
 
 
 def keep_best(bench: Bench, group: Sequence[Attempt], keep: int, threshold: float) -> list[Attempt]:

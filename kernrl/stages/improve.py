@@ -50,6 +50,7 @@ class Bench:
     checkpoint: Path | None
     """Where to go on from."""
     row_tokens: int
+    gpu_hour_price: float | None
 
     @property
     def pad_id(self) -> int:
@@ -70,6 +71,13 @@ class Bench:
         """The metrics of every step so far, over every resume."""
         lines = {line["step"]: line for line in read_lines(self.directory.path / "metrics.jsonl")}
         return [lines[step] for step in sorted(lines)]
+
+    def gpu_time(self, seconds: float) -> dict[str, float]:
+        """GPU-hours of so many seconds, and what they cost where an hour has a price; nothing without a GPU."""
+        if self.accelerator.device.type != "cuda":
+            return {}
+        hours = seconds * self.accelerator.num_processes / 3600
+        return {"gpu_hours": hours} | ({} if self.gpu_hour_price is None else {"cost": hours * self.gpu_hour_price})
 
     def record(self, metrics: dict[str, Any], step: int) -> None:
         """One line of `metrics.jsonl`, and of the tracker."""
@@ -116,9 +124,8 @@ def workbench(config: ImproveConfig, verifier: Verifier | None = None, turns: in
             turns=turns,
             known=known_verdicts(directory),
         )
-        yield Bench(
-            accelerator, directory, policy, tasks, collector, checkpoint, config.row_tokens or (16_384 if on_gpu else 4_096)
-        )
+        row_tokens = config.row_tokens or (16_384 if on_gpu else 4_096)
+        yield Bench(accelerator, directory, policy, tasks, collector, checkpoint, row_tokens, config.gpu_hour_price)
     accelerator.end_training()
 
 

@@ -82,16 +82,8 @@ def one_step(learner: Learner) -> dict[str, Any]:
     learner.finish_step(step, metrics["length"], now - started)
     phases = {**collected.seconds, "update": now - update_started, "step": now - started}
     learnt = {"learnt": len(examples), "learnt_tokens": sum(len(e.completion_ids) for e in examples)}
-    on_gpu = bench.accelerator.device.type == "cuda"
-    spent = gpu_time(learner.seconds, config.gpu_hour_price) if on_gpu else {}
-    speed = {"attempts_per_s": len(collected.attempts) / phases["step"], **spent}
+    speed = {"attempts_per_s": len(collected.attempts) / phases["step"], **bench.gpu_time(learner.seconds)}
     return {"step": step, **metrics, **learnt, **update, "seconds": phases, **speed}
-
-
-def gpu_time(seconds: float, price: float | None) -> dict[str, float]:
-    """GPU-hours of a run on one GPU, and what they cost where an hour has a price."""
-    hours = seconds / 3600
-    return {"gpu_hours": hours} | ({} if price is None else {"cost": hours * price})
 
 
 def collect_groups(learner: Learner, step: int) -> Collected:

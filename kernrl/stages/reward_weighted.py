@@ -38,7 +38,7 @@ def run(config: RewardWeightedConfig, verifier: Verifier | None = None) -> Resul
         examples = [Example(a.prompt_ids, a.rollout.token_ids, weight / mean) for a, weight in weighted]
         tuned = fine_tune(bench, config, examples, config.seed)
         seconds = {**collected.seconds, "update": tuned.pop("update_s"), "step": time.perf_counter() - started}
-        metrics = {"step": 1, **step_metrics(collected), **tuned, "seconds": seconds}
+        metrics = {"step": 1, **step_metrics(collected), **tuned, "seconds": seconds, **bench.gpu_time(seconds["step"])}
         bench.record(metrics, 1)
         final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder, bench.history))
         results = {"model": str(final), "last": metrics}
