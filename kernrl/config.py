@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from kernrl.settings import ARGUMENT, Config
+from kernrl.settings import ALSO, ARGUMENT, Config
 
 
 def split_commas(value: Any) -> Any:

@@ -76,8 +76,10 @@ class Bench:
         """GPU-hours of so many seconds, and what they cost where an hour has a price; nothing without a GPU."""
         if self.accelerator.device.type != "cuda":
             return {}
-        hours = seconds * self.accelerator.num_processes / 3600
-        return {"gpu_hours": hours} | ({} if self.gpu_hour_price is None else {"cost": hours * self.gpu_hour_price})
+        spent = {"gpu_hours": seconds * self.accelerator.num_processes / 3600}
+        if self.gpu_hour_price is not None:
+            spent["cost"] = spent["gpu_hours"] * self.gpu_hour_price
+        return spent
 
     def record(self, metrics: dict[str, Any], step: int) -> None:
         """One line of `metrics.jsonl`, and of the tracker."""
