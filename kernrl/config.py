@@ -287,6 +287,9 @@ class ReinforceConfig(ImproveConfig):
         default="drop", description="Groups in which all rewards are equal: leave out, keep, or replace by other tasks."
     )
     curriculum: bool = Field(default=False, description="Draw tasks that succeed half of the time more often than the rest.")
+    overlap: Literal[0, 1] = Field(
+        default=0, description="1: sample a step while the one before is verified, with weights that are one update older."
+    )
     save_every: int = Field(default=1, ge=1, description="Steps between checkpoints: how much a kill can lose.")
     time_limit_s: float | None = Field(
         default=None, gt=0, description="Stop after the step in which this many seconds have been spent, over every resume."
@@ -305,7 +308,7 @@ class FinetuneOnSamplesConfig(ImproveConfig):
 class BestOfNConfig(FinetuneOnSamplesConfig):
     """`kernrl best-of-n`."""
 
-    samples: int = Field(default=10, ge=1, description="Rollouts a task.", json_schema_extra={"also": "--n"})
+    samples: int = Field(default=10, ge=1, description="Rollouts a task.", json_schema_extra={ALSO: "--n"})
     keep: int = Field(default=3, ge=1, description="Most distinct candidates of a task that are learnt, the best first.")
     threshold: float = Field(default=0.5, description="Least reward of a candidate that is learnt.")
     rounds: int = Field(default=1, ge=1, description="Rounds of sampling and fine-tuning, each on tasks of its own.")

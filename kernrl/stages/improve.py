@@ -74,11 +74,11 @@ class Bench:
 
     def gpu_time(self, seconds: float) -> dict[str, float]:
         """GPU-hours of so many seconds, and what they cost where an hour has a price; nothing without a GPU."""
-        if self.accelerator.device.type != "cuda":
-            return {}
-        spent = {"gpu_hours": seconds * self.accelerator.num_processes / 3600}
-        if self.gpu_hour_price is not None:
-            spent["cost"] = spent["gpu_hours"] * self.gpu_hour_price
+        spent: dict[str, float] = {}
+        if self.accelerator.device.type == "cuda":
+            spent["gpu_hours"] = seconds * self.accelerator.num_processes / 3600
+            if self.gpu_hour_price is not None:
+                spent["cost"] = spent["gpu_hours"] * self.gpu_hour_price
         return spent
 
     def record(self, metrics: dict[str, Any], step: int) -> None:
