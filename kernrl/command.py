@@ -122,7 +122,7 @@ def _metavar(kind: Any) -> str | None:
     return "<choice>" if _choices(kind) else "" if kind is bool else None
 
 
-def _choices(kind: Any) -> list[str]:
+def _choices(kind: Any) -> list[Any]:
     """The values of a Literal, which may be optional; none for another type."""
     parts = typing.get_args(kind) if type(None) in typing.get_args(kind) else (kind,)
     return [choice for part in parts if typing.get_origin(part) is Literal for choice in typing.get_args(part)]
@@ -131,7 +131,7 @@ def _choices(kind: Any) -> list[str]:
 def _help(field: FieldInfo) -> str:
     """The field's description, its choices and its default, as rich markup."""
     default = field.get_default(call_default_factory=True)
-    notes = [f"one of {', '.join(choices)}"] if (choices := _choices(field.annotation)) else []
+    notes = [f"one of {', '.join(map(str, choices))}"] if (choices := _choices(field.annotation)) else []
     if field.is_required():
         notes.append("required")
     elif isinstance(default, bool):
