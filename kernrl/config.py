@@ -287,13 +287,29 @@ class ReinforceConfig(ImproveConfig):
         default="drop", description="Groups in which all rewards are equal: leave out, keep, or replace by other tasks."
     )
     curriculum: bool = Field(default=False, description="Draw tasks that succeed half of the time more often than the rest.")
-    overlap: Literal[0, 1] = Field(
-        default=0, description="1: sample a step while the one before is verified, with weights that are one update older."
+    overlap: int = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="Steps that sampling is ahead: at 1 a step is sampled, by weights one update older, while the one before "
+        "is verified.",
     )
     save_every: int = Field(default=1, ge=1, description="Steps between checkpoints: how much a kill can lose.")
     time_limit_s: float | None = Field(
         default=None, gt=0, description="Stop after the step in which this many seconds have been spent, over every resume."
     )
+
+    @model_validator(mode="after")
+    def _one_batch_ahead(self) -> ReinforceConfig:
+        other = {
+            "--turns": self.turns > 1,
+            "--constant-groups refill": self.constant_groups == "refill",
+            "--sampling-compile": self.sampling_compile and self.engine == "generate",
+        }
+        if self.overlap and any(other.values()):
+            flag = next(flag for flag, given in other.items() if given)
+            raise ValueError(f"--overlap 1 samples a step in one go, beside another: leave out {flag}, or --overlap")
+        return self
 
 
 class FinetuneOnSamplesConfig(ImproveConfig):

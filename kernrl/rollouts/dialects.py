@@ -54,6 +54,8 @@ class Dialect(Protocol):
 class Vllm:
     """vLLM's `/v1/completions`: ids in, ids and log-probs out."""
 
+    scaled: bool
+    """Whether its log-probs are known to be of the temperature that is sampled at; others are not looked at."""
     path = "/v1/completions"
     exact = True
 
@@ -77,7 +79,7 @@ class Vllm:
 
     def reply(self, answer: Any) -> Reply:
         choice = answer["choices"][0]
-        given = choice["logprobs"]
+        given = choice["logprobs"] if self.scaled else None
         return Reply(choice["token_ids"], given and given["token_logprobs"], choice["finish_reason"] == "stop")
 
 
@@ -180,13 +182,13 @@ def ask_facts(server: Server) -> Facts:
 def dialect_of(facts: Facts, tokenizer: PreTrainedTokenizerBase, temperature: float) -> Dialect:
     """How to talk to it. Raises UsageError for a vLLM known to give log-probs of another temperature."""
     if facts.kind == "vllm":
-        mode = facts.settings.get("model_config", {}).get("logprobs_mode", SCALED_LOGPROBS[0])
-        if temperature != 1.0 and mode not in SCALED_LOGPROBS:
+        mode = facts.settings.get("model_config", {}).get("logprobs_mode")
+        if temperature != 1.0 and mode and mode not in SCALED_LOGPROBS:
             raise UsageError(
                 f"--server-url: the server's log-probs leave out the temperature of {temperature:g}: start vLLM with "
                 f"--logprobs-mode {SCALED_LOGPROBS[0]}."
             )
-        return Vllm()
+        return Vllm(scaled=temperature == 1.0 or mode in SCALED_LOGPROBS)
     return Sglang() if facts.kind == "sglang" else Text(tokenizer, facts.kind == "transformers")
 
 

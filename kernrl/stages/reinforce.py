@@ -11,7 +11,10 @@ import contextlib
 import math
 import time
 from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -31,6 +34,7 @@ from kernrl.rollouts.collect import Collected, Verifier
 from kernrl.rollouts.metrics import step_metrics
 from kernrl.stages.improve import Bench, pass_rates, require_judged, sample_row, workbench
 from kernrl.stages.live import LiveTable, final_table
+from kernrl.stages.pipeline import OneAhead
 from kernrl.stages.sft import save_final
 
 RATIOS = ("ratio_mean", "clip_low", "clip_high", "clip_delta", "kl_old")
@@ -47,8 +51,11 @@ def run(config: ReinforceConfig, verifier: Verifier | None = None) -> Result:
     Args:
         verifier: one that is open already; by default one is opened for the run.
     """
-    with workbench(config, verifier, config.turns) as bench, LiveTable(config.steps) as table:
-        learner = Learner(bench, config)
+    with (
+        workbench(config, verifier, config.turns) as bench,
+        LiveTable(config.steps) as table,
+        contextlib.closing(Learner(bench, config)) as learner,
+    ):
         while not learner.finished:
             metrics = one_step(learner)
             bench.record(metrics, learner.step)
@@ -66,22 +73,25 @@ def one_step(learner: Learner) -> dict[str, Any]:
     """Sample, verify, compare, update: returns the step's metrics."""
     started = time.perf_counter()
     bench, config, step = learner.bench, learner.config, learner.step + 1
-    collected = collect_groups(learner, step)
+    collected = learner.ahead.take(step) if learner.ahead else collect_groups(learner, step)
     require_judged(collected.attempts)
     examples, logprobs = training_examples(bench, config, collected)
 
     update_started = time.perf_counter()
     update: dict[str, float] = {}
-    if examples:
-        rows = list(pack_rollouts(examples, logprobs, row_tokens=bench.row_tokens, pad_id=bench.pad_id))
-        update = learner.update(rows)
-    bench.collector.engine.sync(bench.policy.model.named_parameters, step)
+    # candidates of the step ahead may be under way: no clock may run beside an update
+    with bench.collector.verifier.untimed() if learner.ahead else contextlib.nullcontext():
+        if examples:
+            rows = list(pack_rollouts(examples, logprobs, row_tokens=bench.row_tokens, pad_id=bench.pad_id))
+            update = learner.update(rows)
+        bench.collector.engine.sync(bench.policy.model.named_parameters, step)
     now = time.perf_counter()
 
     metrics = step_metrics(collected, learner.first_length)
     learner.finish_step(step, metrics["length"], now - started)
     phases = {**collected.seconds, "update": now - update_started, "step": now - started}
-    learnt = {"learnt": len(examples), "learnt_tokens": sum(len(e.completion_ids) for e in examples)}
+    staleness = fmean(step - 1 - attempt.rollout.version for attempt in collected.attempts)
+    learnt = {"staleness": staleness, "learnt": len(examples), "learnt_tokens": sum(len(e.completion_ids) for e in examples)}
     speed = {"attempts_per_s": len(collected.attempts) / phases["step"], **bench.gpu_time(learner.seconds)}
     return {"step": step, **metrics, **learnt, **update, "seconds": phases, **speed}
 
@@ -144,6 +154,7 @@ class Learner:
         on_gpu = bench.accelerator.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(self.trainable, lr=config.learning_rate, weight_decay=0.0, fused=on_gpu)
         self.reference = self._load_reference()
+        self.ahead = OneAhead(bench, config, self.order, self.rollout_logprobs) if config.overlap else None
         if bench.checkpoint:
             self._restore(bench.checkpoint)
 
@@ -196,7 +207,7 @@ class Learner:
         torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
         order = {"drawn": self.order.drawn, "pass_rates": self.order.pass_rates}
         state = {"step": self.step, "seconds": self.seconds, "first_length": self.first_length, "order": order}
-        write_json(folder / "reinforce_state.json", state)
+        write_json(folder / "reinforce_state.json", state | {"ahead": self.ahead and self.ahead.state()})
 
     def _restore(self, folder: Path) -> None:
         """Go on from what `save` wrote (the policy's weights were loaded from the same folder)."""
@@ -206,6 +217,24 @@ class Learner:
         self.order.drawn = state["order"]["drawn"]
         self.order.pass_rates = {int(task): rate for task, rate in state["order"]["pass_rates"].items()}
         self.bench.collector.engine.sync(self.bench.policy.model.named_parameters, self.step)
+        if self.ahead:
+            self.ahead.restore(state.get("ahead"))
+
+    def close(self) -> None:
+        """Leave what is sampled ahead."""
+        if self.ahead:
+            self.ahead.close()
+
+    def rollout_logprobs(self, examples: Sequence[Example]) -> list[list[float]]:
+        """Log-probs of each example's sampled tokens under the policy as it is; none for one that fits no row."""
+        bench = self.bench
+        fits = [len(e.prompt_ids) + len(e.completion_ids) <= bench.row_tokens for e in examples]
+        fitting = [e for e, fit in zip(examples, fits, strict=True) if fit]
+        rows = pack_rollouts(fitting, [None] * len(fitting), row_tokens=bench.row_tokens, pad_id=bench.pad_id)
+        found = chain.from_iterable(
+            self._logprobs(bench.policy, self._to_device(r))[r.mask.nonzero()[:, 0]].tolist() for r in rows
+        )
+        return [list(islice(found, len(e.completion_ids))) if fit else [] for e, fit in zip(examples, fits, strict=True)]
 
     def _loss(self, row: LossRow, num_tokens: int, num_sequences: int) -> tuple[Tensor, dict[str, Tensor]]:
         """This row's share of the loss, which is normalised over the whole update; and its metrics."""
