@@ -1,6 +1,7 @@
 """What the pages say is true now: paths exist, commands are commands, Python runs, and what is generated is current."""
 
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -8,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from synthetic_run import make_reinforce_run
 
 from kernrl import cli
 from kernrl.tasks.loaders import load_tasks
@@ -107,3 +109,26 @@ def test_the_api_page_runs(workshop: Path, capsys: pytest.CaptureFixture[str]) -
     assert "1 no_code" in said
     assert (workshop / "report.html").exists()
     assert (workshop / "again" / "results.json").exists()
+
+
+NEED_A_MODEL = ("quickstart", "sft", "best-of-n", "reinforce", "reward-weighted", "eval")
+"""Commands of the README that take minutes: `make quickstart` runs them."""
+
+
+@pytest.mark.slow
+def test_the_readmes_quick_commands_run(workshop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = load_tasks("heldout#2").tasks[0]
+    (workshop / "my_task.py").write_text(task.source_at(task.input_set("small") or task.input_sets[0]))
+    (workshop / "candidate.py").write_text(task.solutions[0].triton_code)
+    pair = {"task": f"heldout::{task.id}", "candidate": task.solutions[1].triton_code}
+    (workshop / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
+    make_reinforce_run(workshop / "checkpoints" / "rl", steps=2)
+    (workshop / "checkpoints" / "eval-1").rename(workshop / "checkpoints" / "eval")
+    ran = [words for words in commands((ROOT / "README.md").read_text()) if words[0] not in NEED_A_MODEL]
+    for words in ran:
+        code = cli.run([*words, "--quiet"])
+        # a task file without small shapes needs a GPU, which is an answer too
+        assert code == (1 if words[:2] == ["verify", "my_task.py"] else 0), (words, capsys.readouterr().err)
+    assert len(ran) >= 6
+    assert json.loads((workshop / "verdicts.jsonl").read_text())["status"] == "correct"
+    assert (workshop / "report.html").exists()
