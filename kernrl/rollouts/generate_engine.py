@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from kernrl.kernels import token_logprobs
@@ -23,6 +24,9 @@ from kernrl.rollouts.engine import Finish, NamedTensors, Rollout, Sampling
 
 CHECK_EVERY = 8
 """Decoding steps between looks at which rows have ended: a look waits for the GPU."""
+
+ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Not cuDNN's: it plans anew for every length, and each token of a decode makes one."""
 
 UNBOUNDED = 2**31
 """Context of a model that names none."""
@@ -148,7 +152,13 @@ class GenerateEngine:
         self._model.eval()
         cuda = [device] if device.type == "cuda" else []
         try:
-            with torch.random.fork_rng(devices=cuda), torch.no_grad(), _current(device), _bare_settings(self._model):
+            with (
+                torch.random.fork_rng(devices=cuda),
+                torch.no_grad(),
+                _current(device),
+                _bare_settings(self._model),
+                sdpa_kernel(ATTENTION),
+            ):
                 torch.manual_seed(int(np.random.SeedSequence([sampling.seed, number]).generate_state(1)[0]))
                 output = self._model.generate(
                     ids.to(device),
