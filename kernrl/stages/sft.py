@@ -86,7 +86,9 @@ def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair
     """The policy at step 0, or as the checkpoint left it."""
     dtype = "bf16" if config.lora and torch.cuda.is_available() else "fp32"
     if config.model == NANO and checkpoint is None:
-        texts = [text for p in pairs[:TOKENIZER_PAIRS] for text in (p.messages[-1]["content"], p.completion)]
+        # from all over: what is generated begins with single ops
+        few = pairs[:: -(-len(pairs) // TOKENIZER_PAIRS)]
+        texts = [text for p in few for text in (p.messages[-1]["content"], p.completion)]
         tokenizer = train_tokenizer(texts)
         policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
         policy.model.set_attn_implementation(VARLEN)
