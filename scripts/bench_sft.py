@@ -84,8 +84,8 @@ def qwen(*, lora: bool) -> Policy:
 CASES = (
     Case("nano, compiled", nano, 65_536),
     Case("nano, eager", nano, 65_536, compile_model=False),
-    Case("Qwen2.5-Coder-1.5B, full", lambda: qwen(lora=False), 8_192, length=(600, 1600)),
-    Case("Qwen2.5-Coder-1.5B, LoRA", lambda: qwen(lora=True), 8_192, lora=True, length=(600, 1600)),
+    Case("Qwen2.5-Coder-1.5B, full, eager", lambda: qwen(lora=False), 16_384, False, length=(600, 1600)),
+    Case("Qwen2.5-Coder-1.5B, LoRA, eager", lambda: qwen(lora=True), 16_384, False, lora=True, length=(600, 1600)),
 )
 
 

@@ -102,8 +102,7 @@ def test_compiled_and_eager_steps_agree():
     assert losses[True] == pytest.approx(losses[False], rel=2e-2)
 
 
-@pytest.mark.parametrize("compile_flag", ["--compile", "--no-compile"])
-def test_a_resumed_run_goes_on_as_the_uninterrupted_one(tmp_path: Path, compile_flag: str):
+def test_a_resumed_run_goes_on_as_the_uninterrupted_one(tmp_path: Path):
     """Attention's gradient of the queries is summed by atomics, so the losses agree closely, not to the bit as on a CPU."""
     model = save_tiny_policy(tmp_path / "model")
     pairs = tmp_path / "pairs.jsonl"
@@ -111,7 +110,7 @@ def test_a_resumed_run_goes_on_as_the_uninterrupted_one(tmp_path: Path, compile_
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     sizes = ["--row-tokens", "512", "--rows-per-step", "2", "--max-length", "256", "--learning-rate", "0.01"]
     cadence = ["--evaluate-every", "4", "--save-every", "4", "--steps", "8", "--quiet"]
-    common = ["sft", "--model", str(model), "--data", str(pairs), *sizes, *cadence, compile_flag]
+    common = ["sft", "--model", str(model), "--data", str(pairs), *sizes, *cadence]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     assert run([*common, "--output", str(whole)]) == 0
     assert run([*common, "--output", str(resumed)]) == 0
