@@ -1,6 +1,7 @@
 """How fast verdicts come, how they scale, and how often the clock is fooled by chance.
 
     python scripts/bench_verifier.py --count 1000 --out bench_verifier.json
+    python scripts/bench_verifier.py --groups 16         # 8 candidates for each of 16 tasks, as reinforcement learning asks
     python scripts/bench_verifier.py --null 250          # same against same, and a planted 5 % slow-down
     python scripts/bench_verifier.py --plain 8           # beside an evaluator in KernelBench's manner
     python scripts/bench_verifier.py --cores 1 2 4 8 16  # scaling
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -44,6 +46,20 @@ def candidates(count: int, seed: int) -> list[Pair]:
                 seen.add(solution.triton_code)
                 pairs.append((task, solution.triton_code))
         if len(pairs) == count:
+            break
+    return pairs
+
+
+def groups(tasks: int, members: int, seed: int) -> list[Pair]:
+    """`members` distinct candidates for each task: its solutions, and the same with other numbers of warps."""
+    pairs: list[Pair] = []
+    for task in generate_tasks(level=2, count=4 * tasks, seed=seed):
+        texts = {s.triton_code: None for s in task.solutions}
+        for warps in (8, 2, 1, 16):
+            texts |= {re.sub(r"num_warps=\d+", f"num_warps={warps}", s.triton_code): None for s in task.solutions}
+        if len(texts) >= members:
+            pairs += [(task, text) for text in list(texts)[:members]]
+        if len(pairs) == tasks * members:
             break
     return pairs
 
@@ -154,6 +170,7 @@ def plain_child(reference: str, candidate: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=0, help="distinct candidates to verify")
+    parser.add_argument("--groups", type=int, default=0, help="tasks with eight candidates each")
     parser.add_argument("--warm", type=int, default=64, help="other candidates verified first")
     parser.add_argument("--null", type=int, default=0, help="same-against-same comparisons at each of four durations")
     parser.add_argument("--plain", type=int, default=0, help="candidates also given to the plain evaluator")
@@ -185,6 +202,9 @@ def main() -> None:
                 for row in found["not_correct"]:
                     print("not correct:", *row, flush=True)
                 results["rejected_ms"] = rejections_ms(verifier, pairs[0][0])
+            if options.groups:
+                results["groups"] = found = throughput(verifier, groups(options.groups, 8, options.seed + 2))
+                print("groups", json.dumps(found), flush=True)
             if options.null:
                 results["null"] = null(verifier, options.null)
     if options.plain:
