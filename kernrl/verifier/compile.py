@@ -21,7 +21,7 @@ from typing import Any
 
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.plan import KernelSource
-from kernrl.verifier.sandbox import Sandbox, Walls
+from kernrl.verifier.sandbox import End, Sandbox, Session, Walls
 from kernrl.verifier.verdict import Rejection, Status
 
 _MEMORY_ENTRIES = 4096
@@ -49,18 +49,33 @@ class CompiledKernel:
     target: str
 
 
+@dataclass(slots=True)
+class _Asked:
+    """A kernel that is to be compiled, and who waits for it."""
+
+    key: str
+    request: dict[str, Any]
+    future: Future[CompiledKernel | Rejection]
+
+
 class Compiler:
     """Compiles kernels; thread-safe. At most `workers` are compiled at once, whoever asks."""
 
     def __init__(
-        self, workers: int, *, targets: Sequence[str] = ("sm_90",), cache_dir: Path | None = None, require_sandbox: bool = False
-    ) -> None:
-        """`targets` are warmed up at the start; any other architecture works too. `cache_dir` None keeps nothing on disk."""
+        self, workers: int, *, targets: Sequence[str] = ("sm_90",), cache_dir: Path | None = None,
+        require_sandbox: bool = False, slots: threading.BoundedSemaphore | None = None,
+    ) -> None:  # fmt: skip
+        """`targets` are warmed up at the start; any other architecture works too. `cache_dir` None keeps nothing on disk.
+
+        `slots` bounds what is at work together with other users of the same cores.
+        """
         walls = Walls(may_execute=True, memory_bytes=8 << 30, cpu_s=120, file_bytes=256 << 20, require=require_sandbox)
         # line tables are for profilers, and make cubins three times the size
         env = {"TRITON_DISABLE_LINE_INFO": "1"}
         self._sandbox = Sandbox("kernrl.verifier.compile_child", walls=walls, settings={"targets": list(targets)}, env=env)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="compile")
+        self._workers, self._busy = workers, 0
+        self._slots = slots or threading.BoundedSemaphore(workers)
         self._lock = threading.Lock()
         self._known: collections.OrderedDict[str, Future[CompiledKernel | Rejection]] = collections.OrderedDict()
         self._dir = cache_dir
@@ -78,16 +93,26 @@ class Compiler:
         `timeout_s` is each kernel's own, from when its turn comes. Raises InfrastructureError when the sandbox cannot be
         started.
         """
+        futures: list[Future[CompiledKernel | Rejection]] = []
+        new: list[_Asked] = []
+        with self._lock:
+            for kernel in kernels:
+                futures.append(self._asked(kernel, target, new))
+            lots = min(len(new), max(1, self._workers - self._busy))
+            self._busy += lots
+        # side by side while there is room; one after another in one process, which is cheaper, where there is none
+        for i in range(lots):
+            self._pool.submit(self._work, new[i::lots], timeout_s)
         # waiting for a turn is not the kernel's fault, so the clock runs in the sandbox alone
-        return [future.result() for future in [self._submit(kernel, target, timeout_s) for kernel in kernels]]
+        return [future.result() for future in futures]
 
     def close(self) -> None:
         """End the sandbox and drop what waits."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._sandbox.close()
 
-    def _submit(self, kernel: KernelSource, target: str, timeout_s: float) -> Future[CompiledKernel | Rejection]:
-        """The future of one kernel; equal kernels share one."""
+    def _asked(self, kernel: KernelSource, target: str, new: list[_Asked]) -> Future[CompiledKernel | Rejection]:
+        """The future of one kernel; equal kernels share one. What nobody has asked before is added to `new`."""
         options = {
             "num_warps": kernel.num_warps,
             "num_stages": kernel.num_stages,
@@ -96,42 +121,66 @@ class Compiler:
         }
         request = {"ttir": kernel.ttir, "options": options, "target": target}
         key = hashlib.sha256(json.dumps([_FORMAT, self._version, request], sort_keys=True).encode()).hexdigest()
-        with self._lock:
-            future = self._known.get(key)
-            if future is None or (future.done() and (future.cancelled() or future.exception() is not None)):
-                future = self._pool.submit(self._one, key, request, timeout_s)
-                self._known[key] = future
-                if len(self._known) > _MEMORY_ENTRIES:
-                    self._known.popitem(last=False)
-            self._known.move_to_end(key)
+        future = self._known.get(key)
+        if future is None or (future.done() and future.exception() is not None):
+            future = self._known[key] = Future()
+            new.append(_Asked(key, request, future))
+            if len(self._known) > _MEMORY_ENTRIES:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
         return future
 
-    def _one(self, key: str, request: dict[str, Any], timeout_s: float) -> CompiledKernel | Rejection:
-        kept = self._load(key)
-        if kept is not None:
-            return kept
-        target = str(request["target"])
-        row: dict[str, Any] = {}
-        with self._sandbox.open(timeout_s) as session:
-            session.send(json.dumps(request).encode())
-            header, cubin = session.recv(), None
-            if header is not None:
-                row = json.loads(header)
-                if "reject" in row:
-                    status, reason = row["reject"]
-                    return Rejection(Status(status), reason)
-                cubin = session.recv()
-            if header is None or cubin is None:
-                end = session.end()
-                if end.timed_out or end.code == -24:
-                    # a result for this deadline, not for good
-                    self._forget(key)
-                    return _too_slow(timeout_s)
-                said = f": {end.log.strip().splitlines()[-1][:300]}" if end.log.strip() else ""
-                return Rejection(Status.COMPILE_ERROR, f"Triton's compiler died (exit {end.code}) on this kernel{said}.")
-        compiled = _kernel(row, cubin, target)
-        self._store(key, compiled)
+    def _work(self, lot: list[_Asked], timeout_s: float) -> None:
+        """Compile one lot, and tell whoever waits for it."""
+        try:
+            for asked in list(lot):
+                if (kept := self._load(asked.key)) is not None:
+                    asked.future.set_result(kept)
+                    lot.remove(asked)
+            while lot:
+                self._session(lot, timeout_s)
+        except BaseException as error:
+            for asked in lot:
+                asked.future.set_exception(error)
+        finally:
+            with self._lock:
+                self._busy -= 1
+
+    def _session(self, lot: list[_Asked], timeout_s: float) -> None:
+        """Compile from the front of the lot, in one process, until the lot is empty or the process is no more."""
+        with self._slots, self._sandbox.open(timeout_s) as session:
+            for i, asked in enumerate(list(lot)):
+                answer = self._answer(session, asked)
+                if answer is None and i:
+                    return  # the process may have died of what came before: this one gets its own
+                lot.pop(0).future.set_result(answer or self._died(asked, session.end(), timeout_s))
+                if answer is None:
+                    return
+
+    def _answer(self, session: Session, asked: _Asked) -> CompiledKernel | Rejection | None:
+        """What the process makes of one kernel; None when it is gone."""
+        session.send(json.dumps(asked.request).encode())
+        header = session.recv()
+        if header is None:
+            return None
+        row = json.loads(header)
+        if "reject" in row:
+            status, reason = row["reject"]
+            return Rejection(Status(status), reason)
+        cubin = session.recv()
+        if cubin is None:
+            return None
+        compiled = _kernel(row, cubin, str(asked.request["target"]))
+        self._store(asked.key, compiled)
         return compiled
+
+    def _died(self, asked: _Asked, end: End, timeout_s: float) -> Rejection:
+        if end.timed_out or end.code == -24:
+            # a result for this deadline, not for good
+            self._forget(asked.key)
+            return _too_slow(timeout_s)
+        said = f": {end.log.strip().splitlines()[-1][:300]}" if end.log.strip() else ""
+        return Rejection(Status.COMPILE_ERROR, f"Triton's compiler died (exit {end.code}) on this kernel{said}.")
 
     def _forget(self, key: str) -> None:
         with self._lock:

@@ -1,7 +1,8 @@
 """Inside the compiler's sandbox: TTIR text in, cubin out, by Triton's own pipeline.
 
-The text comes from an untrusted process, so it is parsed here, behind walls, in a process used once; only then does it
-become machine code. Operations that could smuggle in other machine code (inline assembly, foreign symbols) are refused.
+The text comes from an untrusted process, so it is parsed here, behind walls, in a process used for one candidate; only
+then does it become machine code. Operations that could smuggle in other machine code (inline assembly, foreign symbols)
+are refused.
 """
 
 from __future__ import annotations
@@ -56,18 +57,19 @@ def prepare(settings: dict[str, Any]) -> None:
 
 
 def handle(channel: Channel) -> None:
-    """Answer one request: a header frame, and the cubin."""
-    request = json.loads(channel.recv() or b"{}")
-    try:
-        header, cubin = compile_text(request["ttir"], request["target"], request["options"])
-    except Refused as error:
-        channel.send(json.dumps({"reject": ["policy", str(error)]}).encode())
-    except Exception as error:
-        said = str(error) if isinstance(error, TooWide) else f"{type(error).__name__}: {error}".strip()
-        channel.send(json.dumps({"reject": ["compile_error", said[:1500]]}).encode())
-    else:
-        channel.send(json.dumps(header).encode())
-        channel.send(cubin)
+    """Answer requests, all of one candidate, until the channel closes: a header frame and, where there is one, the cubin."""
+    while (asked := channel.recv()) is not None:
+        request = json.loads(asked)
+        try:
+            header, cubin = compile_text(request["ttir"], request["target"], request["options"])
+        except Refused as error:
+            channel.send(json.dumps({"reject": ["policy", str(error)]}).encode())
+        except Exception as error:
+            said = str(error) if isinstance(error, TooWide) else f"{type(error).__name__}: {error}".strip()
+            channel.send(json.dumps({"reject": ["compile_error", said[:1500]]}).encode())
+        else:
+            channel.send(json.dumps(header).encode())
+            channel.send(cubin)
 
 
 def compile_text(ttir: str, arch: str, options: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

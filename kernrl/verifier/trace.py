@@ -16,10 +16,14 @@ _MAX_REASON_CHARS = 2000
 class Tracer:
     """Records candidates' forward passes. Thread-safe; at most `workers` candidates are in the sandbox at once."""
 
-    def __init__(self, workers: int, *, target: str = "sm_90", require_sandbox: bool = False) -> None:
+    def __init__(
+        self, workers: int, *, target: str = "sm_90", require_sandbox: bool = False,
+        slots: threading.BoundedSemaphore | None = None,
+    ) -> None:  # fmt: skip
+        """`slots` bounds what is at work together with other users of the same cores."""
         walls = Walls(memory_bytes=4 << 30, cpu_s=60, file_bytes=64 << 20, require=require_sandbox)
         self._sandbox = Sandbox("kernrl.verifier.trace_child", walls=walls, settings={"target": target})
-        self._slots = threading.BoundedSemaphore(workers)
+        self._slots = slots or threading.BoundedSemaphore(workers)
 
     def start(self) -> None:
         """Warm up now rather than at the first trace."""
