@@ -74,7 +74,7 @@ def _norms(error: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def error_level(truth: Tensor, eager: Tensor, precision: str, *, modelled: Tensor | None = None) -> ErrorLevel:
-    """Eager's error against the truth (float64). `modelled` is a second admissible answer in float64, or None."""
+    """Eager's error against the truth (float64). `modelled` is a second admissible answer, or None."""
     if not truth.is_floating_point():
         truth, eager = truth.double(), eager.double()
     limit = torch.finfo(COMPUTE_DTYPE[precision]).max
@@ -87,7 +87,7 @@ def error_level(truth: Tensor, eager: Tensor, precision: str, *, modelled: Tenso
     weights = 1.0 / torch.maximum(fine.abs(), scale * RELATIVE_FLOOR).clamp_min(1e-300) if half else None
     figures = torch.stack([scale, *_norms(error, weights)])
     if modelled is not None:
-        other = torch.where(odd, 0.0, modelled - truth) if any_odd else modelled - truth
+        other = torch.where(odd | ~torch.isfinite(modelled), 0.0, modelled - truth)
         figures[1:] = torch.maximum(figures[1:], _norms(other, weights))
     scale_, rms, largest, relative = figures.tolist()
     if not any_odd:

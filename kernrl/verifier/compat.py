@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import triton
@@ -28,6 +29,7 @@ __all__ = [
     "make_ttir",
     "no_dispatch",
     "no_torch_functions",
+    "normalisations",
     "operations",
     "parse_ttir",
     "replace_run",
@@ -57,6 +59,17 @@ def no_dispatch() -> Any:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
+
+
+@cache
+def normalisations() -> Mapping[Any, Callable[..., Any]]:
+    """Norms and softmax as programs of plainer operations, by operator: torch's own decompositions."""
+    import torch
+    from torch._decomp import get_decompositions
+
+    aten = torch.ops.aten
+    norms = (aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm, aten._native_batch_norm_legit)
+    return get_decompositions([*norms, aten._native_batch_norm_legit_no_training, aten._softmax, aten._log_softmax])
 
 
 # --- triton --------------------------------------------------------------------------------------------------------

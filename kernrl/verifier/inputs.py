@@ -26,18 +26,19 @@ NOMINAL = "nominal"
 
 
 def _mixed(z: Tensor, u: Tensor) -> Tensor:
-    """Each row (index of the first axis) as it is, +3, ×64, ×1e-3 or mostly zeros, by lot."""
+    """Each row (index of the first axis) as it is, +3, −3, ×64, ×1e-3 or mostly zeros, by lot."""
     if not z.dim() or not z.numel():
         return z
-    lot = (u.reshape(z.shape[0], -1)[:, 0] * 5).long().reshape(-1, *[1] * (z.dim() - 1))
-    rows = z * z.new_tensor([1.0, 1.0, 64.0, 1e-3, 1.0])[lot] + z.new_tensor([0.0, 3.0, 0.0, 0.0, 0.0])[lot]
-    return torch.where((lot == 4) & (u >= 0.05), 0.0, rows)
+    lot = (u.reshape(z.shape[0], -1)[:, 0] * 6).floor().reshape(-1, *[1] * (z.dim() - 1))
+    factor = torch.where(lot == 2, 64.0, torch.where(lot == 3, 1e-3, 1.0))
+    return torch.where((lot == 4) & (u >= 0.05), 0.0, torch.addcmul(3.0 * (lot == 1) - 3.0 * (lot == 5), z, factor))
 
 
 REGIMES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "normal": lambda z, _: z,
     "uniform": lambda _, u: u,
     "offset": lambda z, _: z + 3.0,
+    "negative": lambda z, _: z - 3.0,
     "large": lambda z, _: z * 64.0,
     "small": lambda z, _: z * 1e-3,
     "sparse": lambda z, u: z * (u < 0.05),
@@ -65,23 +66,21 @@ def schedule(
 ) -> tuple[Draw, ...]:
     """The draws a candidate is judged on, cheap ones first.
 
-    Small and ragged sets take every regime between them; the full set, where each draw costs much, takes the task's own,
-    `normal`, and `mixed`, which has the others in one. A task of one set takes all its regimes there. Timed calls run on
-    what `refresh` draws, `normal` too, so that no timed input is of a kind that was not judged at full size. `regimes`
-    narrows the choice (a test of what each regime is worth).
+    Small and ragged sets take every regime between them; the full set, where each draw costs much, takes the task's own
+    and `mixed`, which has the others in one. A task of one set takes all its regimes there. Timed calls run on what
+    `refresh` draws, which is like the task's own, so that no timed input is of a kind that was not judged at full size.
+    `regimes` narrows the choice (a test of what each regime is worth).
     """
     others = [s.name for s in sets if s.name != FULL]
     if not others:
-        plan = {
-            FULL: [NOMINAL, "normal", "small", "mixed"] if big else [NOMINAL, "normal", "offset", "large", "small", "one_hot"]
-        }
+        plan = {FULL: [NOMINAL, "small", "mixed"] if big else [NOMINAL, "normal", "offset", "large", "small", "one_hot"]}
     elif len(others) == 1:
-        plan = {others[0]: [NOMINAL, "normal", "offset", "large", "small", "sparse", "one_hot"]}
+        plan = {others[0]: [NOMINAL, "normal", "offset", "negative", "large", "small", "sparse", "one_hot"]}
     else:
-        turns = [NOMINAL, "offset", "small", "one_hot"], [NOMINAL, "normal", "large", "sparse", "uniform"]
+        turns = [NOMINAL, "offset", "small", "one_hot"], [NOMINAL, "negative", "normal", "large", "sparse"]
         plan = {name: turns[i % 2] for i, name in enumerate(others)}
     if others and any(s.name == FULL for s in sets):
-        plan[FULL] = [NOMINAL, "normal", "mixed"]
+        plan[FULL] = [NOMINAL, "mixed"]
     pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]
     return tuple(Draw(name, regime, (seed + 7919 * i) % (1 << 63)) for i, (name, regime) in enumerate(pairs))
 
@@ -105,16 +104,23 @@ def rebuild(value: Any, leaves: list[Any]) -> Any:
     return leaves.pop(0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Where a tensor's numbers lie: in [low, high] evenly, or normal with the mean and variance that this would have."""
+
+    low: float
+    high: float
+    even: bool
+
+
 @dataclass(slots=True)
 class _Slot:
     """A tensor's place in the block, and how its numbers are drawn."""
 
     view: Tensor
-    low: float
-    high: float
-    redrawn: bool
+    spread: _Spread | None
+    """None for a tensor that always has the numbers `kept`."""
     kept: Tensor | None
-    """The numbers a tensor that is not redrawn always has."""
 
 
 def _seed(device: torch.device, seed: int) -> None:
@@ -131,26 +137,31 @@ def _extent(tensor: Tensor) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
 
 
-def _range_of(tensor: Tensor) -> tuple[float, float, bool]:
-    """(low, high, redraw?) for a parameter or buffer, from the values its constructor gave it.
+def _spread(tensor: Tensor) -> _Spread | None:
+    """How a parameter, buffer or input is redrawn, from the values its constructor or `get_inputs` gave it; None: it is not.
 
     Constants (ones and zeros above all) would hide a candidate that ignores them, so they are spread: 1 → [0.5, 1.5],
     0 → [-0.5, 0.5]. Others keep mean and spread, one-signed ones their range (a running variance stays positive).
     Masks (two values, or not finite) and empty tensors are kept.
     """
-    if tensor.numel() == 0 or not tensor.dtype.is_floating_point or not bool(torch.isfinite(tensor).all()):
-        return 0.0, 0.0, False
+    if tensor.numel() == 0 or not tensor.dtype.is_floating_point:
+        return None
     x = tensor.double()
-    low, high = float(x.min()), float(x.max())
+    lowest, highest = torch.aminmax(x)
+    two = ((x == lowest) | (x == highest)).all().double()
+    std, mean = torch.std_mean(x, correction=0)
+    low, high, mean, std, two_values = torch.stack([lowest, highest, mean, std, two]).tolist()  # the only sync
+    if not math.isfinite(mean):
+        return None
     if low == high:
         half = 0.5 * abs(low) if low else 0.5
-        return low - half, low + half, True
-    if tensor.numel() > 2 and bool(((x == low) | (x == high)).all()):
-        return low, high, False
+        return _Spread(low - half, low + half, True)
+    if tensor.numel() > 2 and two_values:
+        return None
     if low >= 0 or high <= 0:
-        return low, high, True
-    mean, half = float(x.mean()), float(x.std()) * math.sqrt(3.0)
-    return mean - half, mean + half, True
+        return _Spread(low, high, True)
+    half = std * math.sqrt(3.0)
+    return _Spread(mean - half, mean + half, max(high - mean, mean - low) < 1.1 * half)
 
 
 class TaskInputs:
@@ -216,23 +227,23 @@ class TaskInputs:
                 flat = block[start // unit : (start + _extent(tensor) * tensor.element_size()) // unit].view(tensor.dtype)
                 view = flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset())
                 view.copy_(tensor.detach())
-                low, high, redrawn = _range_of(view)
-                slots[id(tensor)] = _Slot(view, low, high, redrawn, None if redrawn else view.clone())
+                spread = _spread(view)
+                slots[id(tensor)] = _Slot(view, spread, None if spread else view.clone())
         return [slots[id(tensor)] for tensor in tensors]
 
     def _plan_state(self, redraw_parameters: bool) -> None:
         """Low and width of every state element, flat, so that one expression redraws the whole state."""
         for slot in self._state_slots:
-            if not redraw_parameters and slot.redrawn:
-                slot.redrawn, slot.kept = False, slot.view.clone()
-        redrawn = [slot for slot in self._state_slots if slot.redrawn]
-        end = max((slot.view.storage_offset() + _extent(slot.view) for slot in redrawn), default=0)
+            if not redraw_parameters and slot.spread:
+                slot.spread, slot.kept = None, slot.view.clone()
+        redrawn = [(slot, slot.spread) for slot in self._state_slots if slot.spread]
+        end = max((slot.view.storage_offset() + _extent(slot.view) for slot, _ in redrawn), default=0)
         self._low = torch.zeros(end, device=self.device)
         self._width = torch.ones(end, device=self.device)
-        for slot in redrawn:
+        for slot, spread in redrawn:
             place = slot.view.shape, slot.view.stride(), slot.view.storage_offset()
-            self._low.as_strided(*place).fill_(slot.low)
-            self._width.as_strided(*place).fill_(slot.high - slot.low)
+            self._low.as_strided(*place).fill_(spread.low)
+            self._width.as_strided(*place).fill_(spread.high - spread.low)
 
     @property
     def nbytes(self) -> int:
@@ -254,21 +265,28 @@ class TaskInputs:
                 slot.view.copy_(slot.kept)
         if draw.regime != NOMINAL:
             for slot in self._input_slots:
-                if slot.redrawn:
+                if slot.spread:
                     z = torch.randn(slot.view.shape, device=self.device)
                     u = torch.rand(slot.view.shape, device=self.device)
                     slot.view.copy_(REGIMES[draw.regime](z, u))
 
     def refresh(self) -> None:
-        """New contents for the floating inputs, in the same memory: what each timed call computes on."""
+        """New contents for the floating inputs, in the same memory: what each timed call computes on.
+
+        Normal or uniform, with the mean and spread of the task's own inputs: a kernel shall not know a timed call by its
+        numbers, nor be timed on numbers that its user does not have.
+        """
         for slot in self._input_slots:
-            if slot.redrawn:
-                slot.view.normal_()
+            if slot.spread and slot.spread.even:
+                slot.view.uniform_(slot.spread.low, slot.spread.high)
+            elif slot.spread:
+                mean, width = (slot.spread.low + slot.spread.high) / 2, slot.spread.high - slot.spread.low
+                slot.view.normal_(mean, width / math.sqrt(12.0))
 
     def scale(self, factor: float) -> None:
         """Multiply the floating inputs, in place."""
         for slot in self._input_slots:
-            if slot.redrawn:
+            if slot.spread:
                 slot.view.mul_(factor)
 
     def snapshot(self) -> tuple[Tensor, Tensor]:

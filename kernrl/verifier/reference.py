@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,11 +14,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.compare import ErrorLevel, error_level
+from kernrl.verifier.compat import normalisations
 from kernrl.verifier.inputs import TaskInputs, bind, flatten, rebuild
 from kernrl.verifier.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, policy_flags
 
 STIR_ROUNDOFFS = 2.0
 """Roundings of each input that eager's error counts for at least."""
+
+SERIAL_SHARE = 0.35
+"""Error of n numbers added one after another, in roundoffs times √n: a random walk of partial sums (1/√6 for numbers of
+random sign, 1/3 for numbers of one sign)."""
 
 _UNFOLD_BYTES = 2 << 30
 """Largest unfolded block of a float64 convolution; the batch is cut to fit."""
@@ -97,24 +103,55 @@ def cut_to_tf32(x: Tensor) -> Tensor:
 
 
 class Exact(TorchDispatchMode):
-    """Runs float64 convolutions as matrix products; with `tf32`, cuts what goes into any product as tensor cores do."""
+    """Runs float64 convolutions as matrix products; with `tf32`, cuts what goes into any product as tensor cores do; with
+    `roundoff`, moves every result at random as rounding in that precision would."""
 
     _OPERANDS: ClassVar = {
         **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),
         **dict.fromkeys(("addmm", "baddbmm", "addmv"), (1, 2)),
     }
+    _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
 
-    def __init__(self, *, tf32: bool = False):
+    def __init__(self, *, tf32: bool = False, roundoff: float = 0.0):
         super().__init__()
-        self._tf32 = tf32
+        self._tf32, self._roundoff = tf32, roundoff
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._roundoff:
+            return self._rounding(func, args, kwargs or {})
+        return self._run(func, args, kwargs or {})
+
+    def _rounding(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The operation as a program in lower precision may do it: norms and softmax step by step, sums term by term."""
+        parts = normalisations()
+        if func in parts:
+            with self:
+                return parts[func](*args, **kwargs)
+        name, share = func.overloadpacket.__name__, self._roundoff
+        if name in self._OPERANDS or name == "convolution":
+            left, right = (args[i] for i in self._OPERANDS.get(name, (0, 1)))
+            terms = right[0].numel() if name == "convolution" else left.shape[-1]
+            moved = _stirred(left, share * SERIAL_SHARE * math.sqrt(terms))
+            return self._run(func, [moved if a is left else a for a in args], kwargs)
+        result = self._run(func, args, kwargs)
+        if name in self._SUMS:
+            first = result[0] if isinstance(result, tuple) else result
+            share *= SERIAL_SHARE * math.sqrt(args[0].numel() / max(first.numel(), 1))
+            result = self._run(func, (_stirred(args[0], share), *args[1:]), kwargs)
+        elif torch.Tag.pointwise not in func.tags:
+            return result
+        for y in result if isinstance(result, tuple) else (result,):
+            if y.is_floating_point():
+                y.add_(y * _noise(y), alpha=share)
+        return result
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         args, name = list(args), func.overloadpacket.__name__
         if self._tf32:
             for i in self._OPERANDS.get(name, (0, 1) if name == "convolution" else ()):
                 args[i] = cut_to_tf32(args[i])
         if name != "convolution" or args[0].dtype != torch.float64 or args[0].dim() != args[1].dim():
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         x, w, bias, stride, padding, dilation, transposed, output_padding, groups = args
         dims = x.dim() - 2
         stride, padding, dilation, output_padding = (
@@ -127,12 +164,14 @@ class Exact(TorchDispatchMode):
         return y if bias is None else y + bias.reshape(-1, *[1] * dims)
 
 
+def _noise(x: Tensor) -> Tensor:
+    """float32 of mean 0 and variance 1 in x's shape; uniform, which is the cheapest and what rounding does."""
+    return torch.empty_like(x, dtype=torch.float32).uniform_(-math.sqrt(3.0), math.sqrt(3.0))
+
+
 def _stirred(x: Tensor, share: float) -> Tensor:
-    """float64 of a floating tensor, each element off by `share` times a standard normal; other tensors as they are."""
-    if not x.is_floating_point():
-        return x
-    wide = x.double()
-    return wide * (1.0 + share * torch.randn_like(wide)) if share else wide
+    """A floating tensor with each element off by `share` of itself, more or less; other tensors as they are."""
+    return x.addcmul(x, _noise(x).to(x.dtype), value=share) if x.is_floating_point() else x
 
 
 @dataclass(slots=True)
@@ -150,33 +189,46 @@ class Reference:
 
     def __init__(self, inputs: TaskInputs):
         self.inputs = inputs
-        self._wide = copy.deepcopy(inputs.module).double()
-        self._wide_state = {k: v.double() if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
-        bind(self._wide, self._wide_state)
-
-    def _run_wide(self, *, tf32: bool = False, stir: float = 0.0) -> list[Tensor]:
-        """Outputs in float64; with `stir`, of inputs and state that are each off by that share, at random."""
-        for name, tensor in self._wide_state.items():
-            tensor.copy_(_stirred(self.inputs.state[name], stir))
-        leaves = [_stirred(leaf, stir) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self.inputs.arguments)]
-        with torch.no_grad(), default_dtype(torch.float64), Exact(tf32=tf32):
-            return [y for y in flatten(self._wide(*rebuild(self.inputs.arguments, leaves))) if isinstance(y, Tensor)]
+        self._wide = _Copy(inputs, torch.float64)
+        self._rounded = _Copy(inputs, torch.float32) if COMPUTE_DTYPE[inputs.precision].itemsize == 4 else None
 
     def answer(self) -> Answer:
         """The answer on the numbers the inputs hold now.
 
-        Eager's error counts as at least what two roundings of every input and parameter make of the output: where a task
-        magnifies rounding (a variance of two numbers), one eager run says little of what an equally good one may show.
-        Under tf32, TF32 operands are modelled in every product besides: libraries may decline TF32 at odd shapes, and a
-        candidate that takes it there is no worse than its policy.
+        Eager's error counts as at least that of a second float32 run in which every input and parameter is off by two
+        roundings and every operation by one more than its own: where a task magnifies rounding (a variance of two numbers, a
+        softmax of large ones), one eager run says little of what an equally good program may show. Under tf32, TF32 operands
+        are modelled in every product besides: libraries may decline TF32 at odd shapes, and a candidate that takes it there
+        is no worse than its policy.
         """
-        truth = self._run_wide()
-        if COMPUTE_DTYPE[self.inputs.precision].itemsize == 4:
-            tf32 = self.inputs.precision == "tf32"
-            outputs = list(zip(truth, self._run_wide(tf32=tf32, stir=STIR_ROUNDOFFS * UNIT_ROUNDOFF["fp32"]), strict=True))
-        else:
-            outputs = [(y, None) for y in truth]
-        with torch.no_grad(), policy_flags(self.inputs.precision):
+        precision = self.inputs.precision
+        truth = self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact())
+        rounded: list[Any] = [None] * len(truth)
+        if self._rounded:
+            u = UNIT_ROUNDOFF["fp32"]
+            with policy_flags("fp32"):
+                rounded = self._rounded.run(
+                    lambda x: _stirred(x, STIR_ROUNDOFFS * u), Exact(tf32=precision == "tf32", roundoff=u)
+                )
+        with torch.no_grad(), policy_flags(precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
-        levels = [error_level(y, e, self.inputs.precision, modelled=m) for (y, m), e in zip(outputs, eager, strict=True)]
+        levels = [error_level(y, e, precision, modelled=m) for y, m, e in zip(truth, rounded, eager, strict=True)]
         return Answer(truth, levels, [y.dtype for y in eager])
+
+
+class _Copy:
+    """The reference in another dtype, with parameters and buffers of its own."""
+
+    def __init__(self, inputs: TaskInputs, dtype: torch.dtype):
+        self._inputs, self._dtype = inputs, dtype
+        self._module = copy.deepcopy(inputs.module).to(dtype)
+        self._state = {k: v.to(dtype) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
+        bind(self._module, self._state)
+
+    def run(self, change: Callable[[Tensor], Tensor], mode: Exact) -> list[Tensor]:
+        """Outputs on the inputs' numbers, each tensor passed through `change` first."""
+        for name, tensor in self._state.items():
+            tensor.copy_(change(self._inputs.state[name]))
+        leaves = [change(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self._inputs.arguments)]
+        with torch.no_grad(), default_dtype(self._dtype), mode:
+            return [y for y in flatten(self._module(*rebuild(self._inputs.arguments, leaves))) if isinstance(y, Tensor)]
