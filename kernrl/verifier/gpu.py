@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kernrl.errors import InfrastructureError
@@ -18,11 +19,14 @@ from kernrl.verifier.job import Job
 from kernrl.verifier.lane import Lane, Outcome
 from kernrl.verifier.stopwatch import Sizes
 from kernrl.verifier.verdict import Speedup
-from kernrl.verifier.worker import Nursery
+from kernrl.verifier.worker import Nursery, Process
 
 NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 4, 16)
-LANES = 2
+LANES = 4
 """Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts."""
+
+KEPT_SHARE = 0.5
+"""Of a GPU's memory, for what all lanes together keep of tasks: inputs, baselines, answers."""
 
 PATIENCE = 3
 """How many more jobs than the idlest a task's own lane may have before another takes over."""
@@ -39,8 +43,12 @@ class Gpu:
         redraw_parameters: bool = True,
     ):  # fmt: skip
         self._lanes = [
-            Lane(nursery, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s) for _ in range(lanes)
-        ]
+            Lane(
+                nursery, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
+                memory_share=KEPT_SHARE / (2 * lanes),
+            )
+            for _ in range(lanes)
+        ]  # fmt: skip
         self.facts: dict[str, str] = self._lanes[0].replay.ask("facts", timeout_s=60)
         self._gate = Gate(self.facts["uuid"])
         self._cache_dir = cache_dir
@@ -114,9 +122,9 @@ class Gpu:
 
     def start(self) -> None:
         """Start every lane's processes, so that the first candidates need not wait for CUDA."""
-        for lane in self._lanes:
-            lane.replay.start()
-            lane.judge.start()
+        processes = [process for lane in self._lanes for process in (lane.replay, lane.judge)]
+        with ThreadPoolExecutor(len(processes)) as pool:
+            list(pool.map(Process.start, processes))
 
     def close(self) -> None:
         for lane in self._lanes:

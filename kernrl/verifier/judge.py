@@ -21,7 +21,7 @@ from kernrl.verifier.inputs import NOMINAL, Draw, TaskInputs
 from kernrl.verifier.reference import Answer, Reference
 
 KEPT_BYTES = 24 << 30
-"""Answers kept on a GPU before the oldest go."""
+"""Answers kept before the oldest go, where nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class _Settled:
 class Judge:
     """Answers by task, and the comparison. `device` is `cuda` in the judge process and `cpu` where there is no GPU."""
 
-    def __init__(self, device: str, *, redraw_parameters: bool = True):
-        self._device, self._redraw = device, redraw_parameters
+    def __init__(self, device: str, *, redraw_parameters: bool = True, kept_bytes: float = KEPT_BYTES):
+        self._device, self._redraw, self._kept_bytes = device, redraw_parameters, kept_bytes
         self._settled: OrderedDict[tuple[Any, ...], _Settled] = OrderedDict()
 
     def compare(
@@ -117,7 +117,7 @@ class Judge:
         return _Settled(answers, settle([a.levels for a in answers], nominal), nbytes)
 
     def _make_room(self) -> None:
-        while self._settled and sum(s.nbytes for s in self._settled.values()) > KEPT_BYTES:
+        while self._settled and sum(s.nbytes for s in self._settled.values()) > self._kept_bytes:
             self._settled.popitem(last=False)
 
     def forget(self) -> None:
@@ -142,9 +142,11 @@ def _mismatch(shown: Sequence[Tensor], answer: Answer) -> str:
 class JudgeServer:
     """The judge process's commands."""
 
-    def __init__(self, *, redraw_parameters: bool = True):
+    def __init__(self, *, redraw_parameters: bool = True, memory_share: float = 0.2):
+        """`memory_share`: of the GPU's memory, for answers that are kept."""
         torch.zeros(1, device="cuda")  # the driver calls below need a context
-        self._judge = Judge("cuda", redraw_parameters=redraw_parameters)
+        kept_bytes = memory_share * torch.cuda.get_device_properties(0).total_memory
+        self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=kept_bytes)
         self._outbox = torch.empty(0, dtype=torch.uint8)
 
     def well(self) -> bool:

@@ -16,6 +16,7 @@ from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.gate import Gate
 from kernrl.verifier.job import Job, Measured, Replayed
+from kernrl.verifier.outbox import Outbox
 from kernrl.verifier.timing import NoiseBand
 from kernrl.verifier.verdict import Rejection, Stage, Status
 from kernrl.verifier.worker import Died, Failed, Nursery, Process, TimedOut
@@ -53,11 +54,17 @@ class _Rejected(Exception):
 class Lane:
     """One candidate at a time (`mutex`), on a GPU that other lanes may share (the gate)."""
 
-    def __init__(self, nursery: Nursery, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float):
-        self.replay = Process(nursery, "replay", device, {"share": share, "redraw_parameters": redraw_parameters})
-        self.judge = Process(nursery, "judge", device, {"redraw_parameters": redraw_parameters})
+    def __init__(
+        self, nursery: Nursery, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float
+    ):  # fmt: skip
+        """`memory_share`: of the GPU's memory, for each process to keep things of tasks in."""
+        settings = {"redraw_parameters": redraw_parameters, "memory_share": memory_share}
+        self.replay = Process(nursery, "replay", device, settings | {"share": share})
+        self.judge = Process(nursery, "judge", device, settings)
         self._timeout_s = timeout_s
         self._attached: tuple[int, int, int] | None = None
+        self._ready: tuple[Any, ...] = ()
+        """What baselines were prepared last, and in which process."""
         self.mutex = threading.Lock()
         self.load = 0
         """Jobs here, running and waiting."""
@@ -72,8 +79,7 @@ class Lane:
                 if not baselines or FULL not in job.plans:
                     return outcome
                 outcome.stage = Stage.TIMING
-                with outcome.clock("baseline"):
-                    self._ask_replay("prepare", list(baselines), timeout_s=TRUSTED_TIMEOUT_S)
+                self._baselines(job, baselines, outcome)
             with _entered(gate.alone(), outcome), outcome.clock("timing"):
                 measured: Measured = self._ask_replay("measure", list(baselines), noise, timeout_s=3 * self._timeout_s)
             with _entered(gate.shared(), outcome), outcome.clock("correctness"):
@@ -82,46 +88,50 @@ class Lane:
             outcome.seconds["gpu_busy"] = measured.gpu_seconds
         except _Rejected as rejected:
             outcome.rejection = rejected.rejection
+        finally:
+            self.replay.drain(self._timeout_s)
+            self.judge.drain(TRUSTED_TIMEOUT_S)
         return outcome
 
     def _correctness(self, job: Job, outcome: Outcome) -> None:
+        """Everything is asked at once: the judge makes its answers while replay runs, and replay's full set runs while
+        the small ones are judged."""
         cheap = [i for i, d in enumerate(job.draws) if d.input_set != FULL]
         full = [i for i, d in enumerate(job.draws) if d.input_set == FULL]
-        outbox = self._ask_replay("begin", job, timeout_s=self._timeout_s)
-        attached = (self.replay.starts, self.judge.starts, outbox.version)
-        if attached != self._attached:
-            self._ask_judge("attach", outbox)
-            self._attached = (self.replay.starts, self.judge.starts, outbox.version)
-        # the judge makes its answers while replay works
-        with self._preparing(job):
-            replayed = self._replayed(cheap or full, job, outcome, decoys=True)
-        self._judged(job, replayed, outcome)
-        decoys = replayed.decoys
-        if cheap and full:
-            # a few columns may happen not to depend on a launch: only what is idle at full size too is a decoy
-            replayed = self._replayed(full, job, outcome, decoys=bool(decoys))
+        phases = [phase for phase in (cheap, full) if phase]
+        self.judge.send("prepare", job.task, job.precision, job.draws)
+        self.replay.send("begin", job)
+        for phase in phases:
+            self.replay.send("check", phase)
+        owed = 1 + self._attach(self._replayed(outcome))
+        with outcome.clock("answers"):
+            for _ in range(owed):
+                self._from_judge()
+        decoys: list[str] = []
+        for _ in phases:
+            replayed: Replayed = self._replayed(outcome)
             self._judged(job, replayed, outcome)
             decoys = replayed.decoys
+        # a few columns may happen not to depend on a launch: only what is idle at full size too is a decoy
         if decoys:
             raise _Rejected(Status.DECOY, decoy_reason(decoys[0]))
 
-    @contextlib.contextmanager
-    def _preparing(self, job: Job) -> Iterator[None]:
-        """Within, the judge makes the answers; on leaving, they are there."""
-        try:
-            self.judge.send("prepare", job.task, job.precision, job.draws)
-            try:
-                yield
-            finally:
-                self.judge.receive(TRUSTED_TIMEOUT_S)
-        except (TimedOut, Died, Failed) as error:
-            self.judge.kill()
-            raise InfrastructureError(f"the judge process failed: {error}") from None
+    def _attach(self, outbox: Outbox) -> bool:
+        """Tell the judge of the outbox, where it is another than last time. Returns whether the judge owes an answer."""
+        attached = (self.replay.starts, self.judge.starts, outbox.version)
+        if attached == self._attached:
+            return False
+        self.judge.send("attach", outbox)
+        self._attached = attached
+        return True
 
-    def _replayed(self, phase: Sequence[int], job: Job, outcome: Outcome, *, decoys: bool = False) -> Replayed:
-        where = job.draws[phase[0]].input_set if decoys else None
-        with outcome.clock("replay"):
-            return self._ask_replay("check", phase, where, timeout_s=self._timeout_s)
+    def _baselines(self, job: Job, baselines: Sequence[str], outcome: Outcome) -> None:
+        """See to it that replay has captured the task's baselines."""
+        key = (self.replay.starts, job.task.id, job.task.pytorch_code, job.precision, *baselines)
+        if key != self._ready:
+            with outcome.clock("baseline"):
+                self._ask_replay("prepare", list(baselines), timeout_s=TRUSTED_TIMEOUT_S)
+            self._ready = key
 
     def _judged(self, job: Job, replayed: Replayed, outcome: Outcome) -> None:
         """Send outputs to the judge; raise when anything is wrong with them."""
@@ -135,16 +145,26 @@ class Lane:
             draw = job.draws[replayed.written[0]]
             raise _Rejected(Status.WRONG, f"An input or a parameter is changed on the {draw.input_set} shapes.")
         with outcome.clock("judge"):
-            records = self._ask_judge("compare", job.task, job.precision, job.draws, replayed.asked, replayed.shown)
+            self.judge.send("compare", job.task, job.precision, job.draws, replayed.asked, replayed.shown)
+            records = self._from_judge()
         outcome.errors += records
         worst = max(records, key=lambda r: r["excess"], default=None)
         if worst is not None and worst["excess"] > 1:
             raise _Rejected(Status.WRONG, describe(worst))
 
+    def _replayed(self, outcome: Outcome) -> Any:
+        with outcome.clock("replay"):
+            return self._from_replay(self._timeout_s)
+
     def _ask_replay(self, method: str, *arguments: Any, timeout_s: float) -> Any:
-        """Ask the process that runs the candidate: what goes wrong there is the candidate's doing, a broken task excepted."""
+        self.replay.send(method, *arguments)
+        return self._from_replay(timeout_s)
+
+    def _from_replay(self, timeout_s: float) -> Any:
+        """The next answer of the process that runs the candidate: what goes wrong there is the candidate's doing, a broken
+        task excepted."""
         try:
-            return self.replay.ask(method, *arguments, timeout_s=timeout_s)
+            return self.replay.receive(timeout_s)
         except TimedOut as error:
             raise _Rejected(Status.TIMEOUT, f"The kernels did not finish on the GPU: {error}.") from None
         except Failed as error:
@@ -152,9 +172,9 @@ class Lane:
         except Died as error:
             raise _Rejected(Status.CRASH, f"A kernel faulted on the GPU: {error}.") from None
 
-    def _ask_judge(self, method: str, *arguments: Any) -> Any:
+    def _from_judge(self) -> Any:
         try:
-            return self.judge.ask(method, *arguments, timeout_s=TRUSTED_TIMEOUT_S)
+            return self.judge.receive(TRUSTED_TIMEOUT_S)
         except (TimedOut, Died, Failed) as error:
             self.judge.kill()
             raise InfrastructureError(f"the judge process failed: {error}") from None

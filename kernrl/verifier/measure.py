@@ -20,7 +20,7 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL
 from kernrl.verifier import driver, timing
 from kernrl.verifier.compare import apart
-from kernrl.verifier.inputs import TaskInputs, flatten
+from kernrl.verifier.inputs import NOMINAL, TaskInputs, flatten
 from kernrl.verifier.job import Job, Measured, Replayed
 from kernrl.verifier.outbox import Outbox
 from kernrl.verifier.plan import ITEM_BYTES
@@ -95,7 +95,8 @@ class _SpotChecks:
 class ReplayServer:
     """The replay process's commands. One candidate at a time: `begin`, `check` as often as wanted, `measure`."""
 
-    def __init__(self, *, share: bool = True, redraw_parameters: bool = True):
+    def __init__(self, *, share: bool = True, redraw_parameters: bool = True, memory_share: float = 0.4):
+        """`memory_share`: of the GPU's memory, for what is kept of tasks."""
         torch.cuda.set_stream(torch.cuda.Stream())  # graphs cannot be captured on the default stream
         torch.backends.cudnn.benchmark_limit = CUDNN_CANDIDATES
         driver.forbid_persisting_l2()
@@ -104,9 +105,11 @@ class ReplayServer:
         self._inputs: OrderedDict[Any, TaskInputs] = OrderedDict()
         self._baselines: OrderedDict[Any, dict[str, Callable[[], None]]] = OrderedDict()
         properties = torch.cuda.get_device_properties(0)
-        self._memory = properties.total_memory
+        self._memory, self._kept_bytes = properties.total_memory, memory_share * properties.total_memory
         self._stopwatch = Stopwatch()
         self._full: _Opened | None = None
+        self._suspects: list[str] | None = None
+        """Kernels that seem decoys so far; None before the first look."""
 
     def well(self) -> bool:
         """Whether CUDA still works here."""
@@ -116,24 +119,28 @@ class ReplayServer:
 
     def begin(self, job: Job) -> Outbox:
         """Take up a candidate. Returns the outbox, which the judge must open anew when its `version` has changed."""
-        self.job, self._full = job, None
+        self.job, self._full, self._suspects = job, None, None
         self._modules.trim()
-        cheap = full = one = 0
+        self.arena.seal()
+        if (need := max(sum(s.nbytes for s in plan.storages) for plan in job.plans.values())) > self._memory:
+            raise ValueError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._memory >> 20}")
+        everything = one = 0
         for draw in job.draws:
             nbytes = sum(ref.numel * ITEM_BYTES[ref.dtype] + 256 for ref in job.plans[draw.input_set].outputs)
-            if draw.input_set == FULL:
-                full, one = full + nbytes, nbytes
-            else:
-                cheap += nbytes
-        self.outbox.reserve(max(cheap, full, (SPOT_CHECKS + 1) * one))
+            everything, one = everything + nbytes, max(one, nbytes)
+        self.outbox.reserve(max(everything, (SPOT_CHECKS + 1) * one))
+        self.outbox.clear()
         return self.outbox
 
-    def check(self, asked: Sequence[int], decoys_in: str | None = None) -> Replayed:
-        """Run the draws at these positions, one input set after another; look for decoys in one of the sets."""
-        self.outbox.clear()
+    def check(self, asked: Sequence[int]) -> Replayed:
+        """Run the draws at these positions, one input set after another.
+
+        Decoys are looked for in the first set, and in later calls for the same candidate among those found so far.
+        """
         result = Replayed()
         flags: list[Tensor] = []
-        for name in dict.fromkeys(self.job.draws[i].input_set for i in asked):
+        names = list(dict.fromkeys(self.job.draws[i].input_set for i in asked))
+        for name in names:
             positions = [i for i in asked if self.job.draws[i].input_set == name]
             inputs = self._task_inputs(name)
             opened = self._open(name, inputs)
@@ -141,8 +148,9 @@ class ReplayServer:
                 if name != FULL:
                     self._vary(opened.runner, i)
                 flags += self._ask(opened, inputs, i, result)
-            if name == decoys_in and self.job.decoys:
-                result.decoys += self._decoys(opened.runner, inputs, positions[0])
+            if name == names[0] and self.job.decoys and self._suspects != []:
+                self._suspects = self._decoys(opened.runner, inputs, positions[0])
+        result.decoys = self._suspects or []
         return self._settle(result, flags)
 
     def _settle(self, result: Replayed, flags: list[Tensor]) -> Replayed:
@@ -193,13 +201,13 @@ class ReplayServer:
     def _decoys(self, runner: Runner, inputs: TaskInputs, draw: int) -> list[str]:
         """Names of authored launches whose absence changes nothing in the outputs, whatever their buffers held before.
 
-        Asked on the draw and again on 64 times its inputs (a clamp may have nothing to do), each over memory of zeros (a
-        skipped launch may have made indices, and 0 is in range) and of another number.
+        Asked on the draw, on 64 times its inputs and on a thousandth of them (a clamp may have nothing to do), each over
+        memory of zeros (a skipped launch may have made indices, and 0 is in range) and of another number.
         """
         left = list(runner.authored)
         inputs.draw(self.job.draws[draw])
-        for scale in (1.0, 64.0):
-            inputs.scale(scale)
+        for factor in (1.0, 64.0, 2.0**-16):
+            inputs.scale(factor)
             for poison in (0, POISONS[1]):
                 left = self._idle(runner, left, poison) if left else left
         variants = [runner.plan.nodes[i].variants[0] for i in left]  # pyright: ignore[reportAttributeAccessIssue]
@@ -232,7 +240,7 @@ class ReplayServer:
         opened = self._open(FULL, inputs)
         full = [i for i, d in enumerate(self.job.draws) if d.input_set == FULL]
         # like what `refresh` gives, where there is such a draw: a kernel shall not know a judged call by its numbers
-        alike = [i for i in full if self.job.draws[i].regime == "normal"]
+        alike = [i for i in full if self.job.draws[i].regime == NOMINAL]
         spot = _SpotChecks(self, opened, inputs, alike or full)
         candidate = Timed(spot.before, opened.run, spot.after)
         blocks: dict[str, list[timing.Block]] = {}
@@ -263,12 +271,11 @@ class ReplayServer:
             runner.choice[node] = times.index(min(times))
 
     def _node_times(self, runner: Runner) -> tuple[list[float], float]:
-        """Device µs of every node alone, in order, and the share outside the authored launches."""
+        """Device µs of every node of one run, in order, and the share outside the authored launches."""
         with policy_flags(self.job.precision, autotune=True), torch.no_grad():
             runner.prepare(POISONS[1])
-            runner.run()
-            order = [Timed(lambda: None, lambda i=i: runner.run_node(i)) for i in range(len(runner.plan.nodes))]
-            us = self._stopwatch.time(order)
+            runner.forget()
+            us = self._stopwatch.steps([lambda i=i: runner.run_node(i) for i in range(len(runner.plan.nodes))])
         return us, sum(us[i] for i in runner.computed) / max(sum(us), 1e-9)
 
     def prepare(self, baselines: Sequence[str]) -> None:
@@ -322,7 +329,7 @@ class ReplayServer:
         """Inputs and state of one input set, kept for the group's other members while memory lasts."""
         key = self._key(name)
         if key not in self._inputs:
-            if torch.cuda.memory_reserved() > 0.4 * self._memory or len(self._inputs) > 512:
+            if torch.cuda.memory_reserved() > self._kept_bytes or len(self._inputs) > 512:
                 self.forget()
             input_set = self.job.task.input_set(name)
             assert input_set is not None

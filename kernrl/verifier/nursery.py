@@ -17,6 +17,8 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
+
 from kernrl.errors import UsageError
 
 _PR_SET_PDEATHSIG = 1
@@ -70,11 +72,14 @@ def _serve(request: dict[str, Any], channel: Connection) -> None:
 
 
 def _answer(server: Any, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
-    """("ok", value), ("usage", sentence), ("failed", error) or, when the CUDA context is lost, ("dead", error)."""
+    """("ok", value), ("usage", sentence), ("full", error) when the GPU's memory is, ("failed", error) or, when the CUDA
+    context is lost, ("dead", error)."""
     try:
         return "ok", getattr(server, method)(*arguments)
     except UsageError as error:
         return "usage", str(error)
+    except torch.OutOfMemoryError as error:
+        return "full", str(error).split(". GPU")[0]
     except Exception as error:
         text = f"{type(error).__name__}: {error}".split("\nCUDA kernel errors")[0].split("\nSearch for")[0].strip()
         if os.environ.get("KERNRL_TRACEBACKS"):

@@ -235,6 +235,10 @@ class Runner:
             else:
                 self._launch(launches[self.choice[i]])
 
+    def forget(self) -> None:
+        """Drop what ATen nodes made in the last run."""
+        self._live.clear()
+
     def run_node(self, i: int) -> None:
         """Queue one node alone; those before it must have run."""
         launches = self._launches[i]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,18 @@ class Stopwatch:
             program.after()
         torch.cuda.current_stream().synchronize()
         return [start.elapsed_time(stop) * 1e3 for start, stop in self._events[: len(order)]]
+
+    def steps(self, steps: Sequence[Callable[[], None]]) -> list[float]:
+        """Device µs of each step of one run, warm from the step before."""
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(len(steps) + 1)]
+        for _ in steps:
+            self._flush.zero_()  # work enough that every step is queued before the first begins
+        events[0].record()
+        for step, event in zip(steps, events[1:], strict=True):
+            step()
+            event.record()
+        events[-1].synchronize()
+        return [a.elapsed_time(b) * 1e3 for a, b in itertools.pairwise(events)]
 
     def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
         """Same against same through the very path that times candidates: (µs, the blocks of each comparison) a size.

@@ -76,7 +76,7 @@ class Process:
     def __init__(self, nursery: Nursery, role: str, device: str, settings: dict[str, Any]):
         self._nursery, self._request = nursery, (role, device, settings)
         self._channel: Connection | None = None
-        self._pid = 0
+        self._pid = self._owed = 0
         self.starts = 0
         """How many processes there have been: whatever one was told, the next does not know."""
 
@@ -93,11 +93,11 @@ class Process:
             state, value = "broken", "it died at once"
         if state != "ok":
             raise InfrastructureError(f"the GPU's {self._request[0]} process cannot start: {value.strip().splitlines()[-1]}")
-        self._channel, self._pid = channel, int(value)
+        self._channel, self._pid, self._owed = channel, int(value), 0
         self.starts += 1
 
     def send(self, method: str, *arguments: Any) -> None:
-        """Ask without waiting; `receive` must follow."""
+        """Ask without waiting. Commands are answered in order, each by one `receive`; `drain` drops what nobody waits for."""
         self.start()
         assert self._channel is not None
         try:
@@ -105,12 +105,13 @@ class Process:
         except OSError as error:
             self.kill()
             raise InfrastructureError(f"the {self._request[0]} process is gone ({error})") from None
+        self._owed += 1
 
     def receive(self, timeout_s: float) -> Any:
-        """The answer to the last `send`.
+        """The answer to the earliest `send` that has had none.
 
         Raises Failed, Died or TimedOut for what the command did, UsageError for the task's own trouble, and
-        InfrastructureError when somebody else ended the process.
+        InfrastructureError when somebody else ended the process or the GPU's memory is full of other things.
         """
         if self._channel is None:
             raise InfrastructureError(f"the {self._request[0]} process is gone")
@@ -122,12 +123,21 @@ class Process:
         except (EOFError, OSError):
             self.kill()
             raise InfrastructureError(f"the {self._request[0]} process was killed") from None
+        self._owed -= 1
         if state == "ok":
             return value
+        if state == "full":
+            raise InfrastructureError(f"the GPU has no memory left: {value}")
         if state == "dead":
             self.kill()
             raise Died(value)
         raise UsageError(value) if state == "usage" else Failed(value)
+
+    def drain(self, timeout_s: float) -> None:
+        """Take the answers still owed and drop them."""
+        while self._channel is not None and self._owed:
+            with contextlib.suppress(Failed, Died, TimedOut, UsageError, InfrastructureError):
+                self.receive(timeout_s)
 
     def ask(self, method: str, *arguments: Any, timeout_s: float) -> Any:
         """`send` and `receive`."""
