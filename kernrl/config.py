@@ -45,6 +45,12 @@ class VerifierConfig(Config):
         default=None, description="Architecture (sm_90) or GPU name to compile and model for; this machine's GPU if not set."
     )
     baseline: Baselines = Field(default=("eager",), description="What speed is measured against: eager, compile, or both.")
+    executor: str = Field(
+        default="local",
+        pattern=r"^(local|ray(://\S+)?)$",
+        description="Where candidates are judged: 'local', 'ray' for the Ray cluster of this machine, or ray://HOST:PORT.",
+        json_schema_extra={ALSO: "--verifier"},
+    )
     workers: int | None = Field(
         default=None, ge=1, description="Candidates traced and compiled at once; by default one a core."
     )

@@ -19,6 +19,7 @@ from kernrl.errors import InfrastructureError, UsageError
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.cache import task_fingerprint, verifier_version
 from kernrl.verifier.checks import check_compiled, check_plan
+from kernrl.verifier.cluster import Cluster, RemoteGpu
 from kernrl.verifier.compile import CompiledKernel, Compiler
 from kernrl.verifier.cpu import CpuReplay
 from kernrl.verifier.facts import TaskFacts, device_aimed_at, learn
@@ -63,12 +64,14 @@ class StagedEvaluator:
     def __init__(self, config: VerifierConfig, *, defences: Defences | None = None):
         """Finds the GPUs and starts nothing else. Raises UsageError for settings that this machine cannot serve."""
         self.config, self.defences = config, defences or Defences()
-        self.workers = config.workers or len(os.sched_getaffinity(0))
-        devices = _visible_gpus() if config.device != "cpu" else []
-        if config.device == "cuda" and not devices:
+        self._cluster = None if config.executor == "local" else Cluster(config.executor)
+        cores = sum(self._cluster.front_cpus) if self._cluster else len(os.sched_getaffinity(0))
+        self.workers = config.workers or cores
+        devices = _visible_gpus() if config.device != "cpu" and not self._cluster else []
+        if config.device == "cuda" and not (self._cluster.gpu_count if self._cluster else devices):
             raise UsageError("--device cuda: there is no GPU here; leave it out to judge on the CPU.")
         self._nursery = Nursery()
-        self.gpus: list[Gpu] = []
+        self.gpus: list[Gpu] | list[RemoteGpu] = []
         self._devices = devices
         self._facts: dict[tuple[str, str], TaskFacts] = {}
         self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
@@ -80,6 +83,9 @@ class StagedEvaluator:
         """Warm up every process now rather than at the first candidate. Raises InfrastructureError."""
         with self._starting:
             if self._started:
+                return
+            if self._cluster:
+                self._start_on(self._cluster)
                 return
             kernels = self.cache_dir / "cubins" if self.cache_dir else None
             lanes = max(1, min(LANES, self.workers // 3))
@@ -110,6 +116,17 @@ class StagedEvaluator:
             self._tracer.start()
             self._compiler.start()
             self._started = True
+
+    def _start_on(self, cluster: Cluster) -> None:
+        """Have the cluster's seats do what processes of this machine do otherwise."""
+        d = self.defences
+        if self.config.device != "cpu":
+            self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=d.redraw_parameters))
+        self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
+        self.target = self._device.arch
+        replay = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
+        self._tracer = self._compiler = self._cpu = cluster.front(self.config, self.cache_dir, self.target, replay)
+        self._started = True
 
     @property
     def conditions(self) -> list[str]:
@@ -203,7 +220,7 @@ class StagedEvaluator:
     def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> None:
         plans, kernels = self._compiled(plans, progress)
         progress.stage = Stage.CORRECTNESS
-        gpu = min(self.gpus, key=Gpu.load)
+        gpu = min(self.gpus, key=lambda one: one.load())
         job = Job(
             replace(task, solutions=(), instruction=""),
             self.precision_of(task),
@@ -227,7 +244,7 @@ class StagedEvaluator:
                 )
                 raise Stopped(Rejection(Status.WRONG, reason))
 
-    def _measured(self, gpu: Gpu, outcome: Outcome) -> Timing:
+    def _measured(self, gpu: Gpu | RemoteGpu, outcome: Outcome) -> Timing:
         assert outcome.measured
         measured: Measured = outcome.measured
         blocks = measured.blocks
@@ -266,7 +283,7 @@ class StagedEvaluator:
 
     def close(self) -> None:
         """End every process this evaluator started."""
-        for part in (self._tracer, self._compiler, self._cpu, *self.gpus, self._nursery):
+        for part in (self._tracer, self._compiler, self._cpu, *self.gpus, self._nursery, self._cluster):
             if part is not None:
                 part.close()
 

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 SWITCH_S = 0.0005
 """How long a thread may keep the interpreter while another waits: the default of 5 ms would be added to every step on a GPU."""
 
+RETRIES = 1
+"""Further looks at a candidate whose machinery broke; one more on a cluster, where a node may die meanwhile."""
+
 IN_FLIGHT = 4
 """Pairs at work for each worker: enough to keep sandbox, compiler and GPU busy at once."""
 
@@ -47,6 +50,7 @@ class HardenedVerifier:
         folder = self.evaluator.cache_dir
         self._cache = VerdictCache(folder / "verdicts.sqlite" if folder else None)
         self._threads = IN_FLIGHT * self.evaluator.workers
+        self._retries = RETRIES if self.config.executor == "local" else 1 + RETRIES
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         self._executor = executor or ThreadPoolExecutor(self._threads, thread_name_prefix="verify")
         self._running: dict[str, Future[Verdict]] = {}
@@ -111,7 +115,9 @@ class HardenedVerifier:
         if known is not None:
             return replace(known, task_id=task.id)
         verdict = self.evaluator.evaluate(task, candidate)
-        if verdict.status is Status.INFRA_ERROR:
+        for _ in range(self._retries):
+            if verdict.status is not Status.INFRA_ERROR:
+                break
             log.warning("retrying %s: %s", task.id, verdict.reason)
             verdict = self.evaluator.evaluate(task, candidate)
         self._cache.put(key, verdict)
