@@ -23,7 +23,7 @@ from typing import Annotated
 import typer
 
 from kernrl import __version__
-from kernrl.command import Output, command
+from kernrl.command import Launch, Output, command
 from kernrl.config import (
     BestOfNConfig,
     CheckConfig,
@@ -41,7 +41,7 @@ from kernrl.config import (
     StatsConfig,
     VerifyConfig,
 )
-from kernrl.console import Result
+from kernrl.console import Result, leads
 from kernrl.errors import KernrlError
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
@@ -64,8 +64,13 @@ def run(arguments: Sequence[str]) -> int:
     """
     try:
         ended = app(list(arguments), prog_name="kernrl", standalone_mode=False)
+        if isinstance(ended, Launch):
+            from kernrl.stages.launch import start
+
+            return start(ended.kind, ended.num_processes, arguments)
         if isinstance(ended, Output):
-            ended.print()
+            if leads():
+                ended.print()
             return ended.result.exit_code
     except (typer.TyperException, KernrlError) as error:
         sentence = error.format_message() if isinstance(error, typer.TyperException) else str(error)
@@ -85,7 +90,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(sentence: str, exit_code: int) -> int:
-    print(f"kernrl: {sentence}", file=sys.stderr)
+    if sentence and leads():
+        print(f"kernrl: {sentence}", file=sys.stderr)
     return exit_code
 
 

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from rich.markup import escape
 
 from kernrl import console
+from kernrl.config import TrainingConfig
 from kernrl.console import Result
 from kernrl.settings import ALSO, ARGUMENT, Config, flag_name, load_config, to_toml
 
@@ -42,23 +43,35 @@ class Output:
         print(end="", flush=True)  # unlike sys.stdout.flush(), does nothing where stdout is closed
 
 
-def command(group: typer.Typer, config_class: type[Config]) -> Callable[[Callable[[Any], Result]], Callable[..., Output]]:
+@dataclass(frozen=True)
+class Launch:
+    """What a command ends with instead where it is to run in several processes."""
+
+    kind: str
+    num_processes: int | None
+
+
+def command(
+    group: typer.Typer, config_class: type[Config]
+) -> Callable[[Callable[[Any], Result]], Callable[..., Output | Launch]]:
     """Decorate a function from a config to a Result as a command of `group`, named after the function (`list_` is
     `list`, `best_of_n` is `best-of-n`).
 
     The command resolves the config, stops there under `--dry-run`, and returns the function's Result for the CLI to print.
     """
 
-    def decorate(stage: Callable[[Any], Result]) -> Callable[..., Output]:
+    def decorate(stage: Callable[[Any], Result]) -> Callable[..., Output | Launch]:
         options: Options = dict(_options(config_class))
 
         @functools.wraps(stage)
-        def invoke(config: list[Path] | None, dry_run: bool, json: bool, quiet: bool, **given: Any) -> Output:
-            console.log.quiet = quiet
+        def invoke(config: list[Path] | None, dry_run: bool, json: bool, quiet: bool, **given: Any) -> Output | Launch:
+            console.log.quiet = quiet or not console.leads()
             flags = {key: given[name] for name, (key, _) in options.items() if given[name] not in (None, [])}
             resolved = load_config(config_class, config or (), flags)
             if dry_run:
                 return Output(Result(resolved.model_dump(mode="json"), to_toml(resolved).rstrip()), json)
+            if isinstance(resolved, TrainingConfig) and resolved.launch != "none" and not console.launched():
+                return Launch(resolved.launch, resolved.num_processes)
             return Output(stage(resolved), json)
 
         signature = inspect.Signature([parameter for _, parameter in options.values()] + COMMON)

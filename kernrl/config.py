@@ -143,7 +143,17 @@ class GenerateConfig(Config):
     )
 
 
-class SftConfig(Config):
+class TrainingConfig(Config):
+    """What every stage that trains shares: how many processes, and what each holds."""
+
+    launch: Literal["none", "ddp", "fsdp2"] = Field(
+        default="none",
+        description="Start one process a GPU, each with a replica of the policy (ddp) or with a part of it (fsdp2).",
+    )
+    num_processes: int | None = Field(default=None, ge=1, description="Processes that --launch starts; by default one a GPU.")
+
+
+class SftConfig(TrainingConfig):
     """`kernrl sft`."""
 
     output: Path = Field(description="Folder of the run; made, or gone on with under --resume.")
@@ -201,7 +211,7 @@ class SftConfig(Config):
         return self
 
 
-class ImproveConfig(Config):
+class ImproveConfig(TrainingConfig):
     """What best-of-n, reinforce and reward-weighted share: a model, tasks, sampling, a verifier and a reward."""
 
     output: Path = Field(description="Folder of the run; made, or gone on with under --resume.")

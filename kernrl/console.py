@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,16 @@ class Result:
     """What a person sees instead; a plain string is printed as it is, without wrapping."""
     exit_code: int = 0
     """0, or 1 where the command ran well and the answer is no."""
+
+
+def launched() -> bool:
+    """Whether a launcher (torchrun, accelerate) started this process, as one of several or not."""
+    return "LOCAL_RANK" in os.environ
+
+
+def leads() -> bool:
+    """Whether this process speaks: under a launcher, only rank 0 does."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def progress() -> Progress:

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from kernrl.algorithms import returns
 from kernrl.cli import run
-from kernrl.stages import improve, reinforce
+from kernrl.stages import improve, reinforce, tracking
 from kernrl.stages.run import read_lines
 from kernrl.tasks.rows import write_tasks
 from kernrl.verifier.verdict import Status
@@ -121,7 +121,7 @@ def test_a_line_says_what_a_step_did(model, tasks, tmp_path):
     [("cpu", 1, 3.0, {}), ("cuda", 1, None, {"gpu_hours": 0.5}), ("cuda", 2, 3.0, {"gpu_hours": 1.0, "cost": 3.0})],
 )
 def test_gpu_time_has_a_price_where_one_is_given(device, processes, price, expected):
-    machine: Any = SimpleNamespace(device=torch.device(device), num_processes=processes)
+    machine: Any = SimpleNamespace(accelerator=SimpleNamespace(device=torch.device(device)), size=processes)
     nothing: Any = None
     bench = improve.Bench(machine, *[nothing] * 6, gpu_hour_price=price)
     assert bench.gpu_time(1800) == expected
@@ -222,7 +222,7 @@ def test_a_run_stops_when_its_time_is_spent(model, tasks, tmp_path):
 
 
 def test_a_tracker_that_is_not_installed_is_named_before_anything_runs(model, tasks, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(improve, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     assert run(arguments(model, tasks, tmp_path / "run", "--report-to", "wandb")) == 2
     assert "pip install 'kernrl[wandb]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -17,7 +17,7 @@ from kernrl.rollouts import server as server_module
 from kernrl.rollouts import weight_sync
 from kernrl.rollouts.engine import Sampling
 from kernrl.rollouts.server import Server
-from kernrl.stages.engines import open_engine
+from kernrl.stages.engines import server_engine
 from kernrl.stages.run import read_lines
 
 END = tiny_policy().tokenizer.eos_token_id
@@ -37,7 +37,7 @@ def opened(server, policy, tmp_path, **changes):
         model="m", output=tmp_path / "run", engine="server", server_url=server.url, lora=hasattr(policy.model, "peft_config"),
         **settings,
     )  # fmt: skip
-    return open_engine(config, policy, verifier=None, run=tmp_path / "run")  # pyright: ignore[reportArgumentType]
+    return server_engine(config, policy, tmp_path / "run")
 
 
 def sample(engine, prompts=PROMPTS, sampling=SAMPLING):

@@ -17,7 +17,7 @@ from kernrl.rollouts.engine import Sampling
 from kernrl.rollouts.generate_engine import GenerateEngine
 from kernrl.rollouts.server import Server
 from kernrl.stages import evaluate
-from kernrl.stages.engines import open_engine
+from kernrl.stages.engines import server_engine
 from kernrl.stages.run import read_lines
 
 PROMPTS = [tiny_policy().tokenizer(text)["input_ids"] for text in ("a task", "another one", "b")]
@@ -59,7 +59,7 @@ def test_it_samples_from_the_weights_that_it_was_given(url, tmp_path):
     policy = tiny_policy()
     model = save_tiny_policy(tmp_path / "model")
     config = BestOfNConfig(model=str(model), output=tmp_path, engine="server", server_url=url, rounds=2)
-    engine = open_engine(config, policy, None, tmp_path)  # pyright: ignore[reportArgumentType]
+    engine = server_engine(config, policy, tmp_path)
     embedded = GenerateEngine(policy)
     assert greedy(engine, policy) == (before := greedy(embedded, policy))
     changed(policy)

@@ -7,37 +7,54 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 
+if TYPE_CHECKING:
+    from kernrl.policy.ranks import Ranks
+
 COMPLETE = "COMPLETE"
 
 
-def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None]) -> Path:
+def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ranks: Ranks | None = None) -> Path:
     """Let `write` fill a staging directory, then make it `parent/name` in one rename.
 
     A kill at any moment leaves either no `parent/name` or a complete one. A directory of that name is replaced.
+
+    Args:
+        write: called on every rank, with the same directory, which all of them must see.
+        ranks: who takes part; None for this process alone.
     """
-    parent.mkdir(parents=True, exist_ok=True)
+    leads, meet = (ranks.leads, ranks.meet) if ranks else (True, lambda: None)
     staging, final = parent / f".staging-{name}", parent / name
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir()
+    if leads:
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+    meet()
     try:
         write(staging)
-        (staging / COMPLETE).write_text("")
-        for file in sorted(staging.rglob("*")):
-            _fsync(file)
-        _fsync(staging)
-        if final.exists():  # only ever a step that is being written again after a resume
-            shutil.rmtree(final)
-        os.replace(staging, final)
+        meet()
+        if leads:
+            _publish(staging, final)
+        meet()
     except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
+        if leads:
+            shutil.rmtree(staging, ignore_errors=True)
         raise
-    _fsync(parent)
     return final
+
+
+def _publish(staging: Path, final: Path) -> None:
+    (staging / COMPLETE).write_text("")
+    for file in sorted(staging.rglob("*")):
+        _fsync(file)
+    _fsync(staging)
+    if final.exists():  # only ever a step that is being written again after a resume
+        shutil.rmtree(final)
+    os.replace(staging, final)
+    _fsync(final.parent)
 
 
 def latest_checkpoint(run: Path) -> Path | None:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 
+from kernrl.errors import UsageError
 from kernrl.kernels import linear_cross_entropy
 from kernrl.policy.attention import packed_kwargs
 from kernrl.policy.checkpoint import read_json, write_json
 from kernrl.policy.flops import TrainingFlops
 from kernrl.policy.load import Policy
 from kernrl.policy.packing import PackedDataset, PackedRow
+from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer, save_training, spread
+from kernrl.policy.ranks import Ranks
 
 T = TypeVar("T")
 
@@ -51,10 +51,10 @@ class PackedLoss(torch.nn.Module):
     itself stays as it is, to be sampled from and saved.
     """
 
-    def __init__(self, policy: Policy, *, compile_model: bool = False):
+    def __init__(self, policy: Policy, ranks: Ranks, *, compile_model: bool = False):
         super().__init__()
         self.model = policy.model
-        self._policy = policy
+        self._policy, self._ranks = policy, ranks
         self._decode = torch.compile(self._hidden, dynamic=False) if compile_model else self._hidden
 
     def forward(self, row: PackedRow, max_seqlen: int, num_tokens: float, dtype: torch.dtype) -> Tensor:
@@ -64,7 +64,8 @@ class PackedLoss(torch.nn.Module):
             max_seqlen: bound on the row's document lengths, in tokens.
             dtype: of hidden states and head weight in the loss (products are accumulated in float32).
         """
-        hidden = self._decode(row.input_ids, row.position_ids, row.cu_seqlens, max_seqlen)
+        with self._ranks.autocast():
+            hidden = self._decode(row.input_ids, row.position_ids, row.cu_seqlens, max_seqlen)
         weight = self._policy.head_weight
         loss, _ = linear_cross_entropy(
             hidden.to(dtype), weight.to(dtype), row.targets, token_weights=row.weights, num_tokens=num_tokens
@@ -81,28 +82,37 @@ class Finetuner:
     """A policy being trained: optimizer, schedule and position in the data.
 
     Args:
-        accelerator: one process, or as many as `accelerate launch` started.
+        ranks: that train together.
         policy: its weights are changed in place.
         data: the packed training rows.
         compile_model: compile the decoder (worth it from about a hundred steps on).
+
+    Raises:
+        UsageError: the rows of a step cannot be dealt out evenly.
     """
 
     def __init__(
         self,
-        accelerator: Accelerator,
+        ranks: Ranks,
         policy: Policy,
         data: PackedDataset,
         settings: FinetuneSettings,
         *,
         compile_model: bool = False,
     ):
-        self.accelerator, self.policy, self.data, self.settings = accelerator, policy, data, settings
+        if settings.rows_per_step % ranks.size:
+            raise UsageError(
+                f"--rows-per-step {settings.rows_per_step} cannot be dealt out to {ranks.size} processes; give a multiple."
+            )
+        self.ranks, self.policy, self.data, self.settings = ranks, policy, data, settings
+        self.device = ranks.accelerator.device
         self.step = 0
         self._flops = TrainingFlops.of(policy)
+        # between sharded layers weights are gathered, so those are compiled one by one
+        loss = PackedLoss(policy, ranks, compile_model=compile_model and not ranks.sharded)
+        self._loss = spread(ranks, loss, policy, compile_layers=compile_model)
         self.optimizer = _optimizer(policy.model, settings)
-        loss = PackedLoss(policy, compile_model=compile_model)
-        self._loss, self._prepared = accelerator.prepare(loss, self.optimizer)
-        self._dtype = torch.bfloat16 if accelerator.mixed_precision == "bf16" else policy.head_weight.dtype
+        self._dtype = torch.bfloat16 if ranks.accelerator.mixed_precision == "bf16" else policy.head_weight.dtype
 
     def learning_rate(self, step: int) -> float:
         """Linear warm-up, then a cosine down to `final_ratio`."""
@@ -119,13 +129,12 @@ class Finetuner:
         Speeds leave padding out: `tokens_per_s` is of all ranks, `tflops` (of `TrainingFlops`, a second) of one device.
         """
         self.policy.model.train()
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        rows = islice(self.data.rows(self.step * self.settings.rows_per_step), rank, None, world)
-        device = self.accelerator.device
+        world = self.ranks.size
+        rows = self.data.rows(self.step * self.settings.rows_per_step + self.ranks.index, every=world)
         upcoming = _ahead(self._pinned(row) for row in rows)
         while self.step < self.settings.steps:
             started = time.perf_counter()
-            batch = [next(upcoming).to(device) for _ in range(self.settings.rows_per_step // world)]
+            batch = [next(upcoming).to(self.device) for _ in range(self.settings.rows_per_step // world)]
             waited = time.perf_counter() - started
             metrics = self._train_step(batch)
             self.step += 1
@@ -141,51 +150,51 @@ class Finetuner:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.step)
         # the mean is over the targets of all ranks: gradients are averaged over ranks, hence the factor
-        targets = torch.tensor(sum(row.num_targets for row in batch), device=self.accelerator.device)
-        num_tokens = int(self.accelerator.reduce(targets, "sum")) / self.accelerator.num_processes  # pyright: ignore
-        total = torch.zeros((), device=self.accelerator.device)
+        targets = torch.tensor(sum(row.num_targets for row in batch), device=self.device)
+        num_tokens = int(self.ranks.sum(targets)) / self.ranks.size
+        total = torch.zeros((), device=self.device)
         for number, row in enumerate(batch, start=1):
-            last = number == len(batch)
-            with contextlib.nullcontext() if last else self.accelerator.no_sync(self._loss):
+            with accumulating(self._loss, last=number == len(batch)):
                 loss = self._loss(row, self.data.max_seqlen, num_tokens, self._dtype)
-                self.accelerator.backward(loss)
+                loss.backward()
             total += loss.detach()
-        norm = self.accelerator.clip_grad_norm_(self._loss.parameters(), self.settings.max_grad_norm)
-        self._prepared.step()
-        self._prepared.zero_grad()
-        mean = self.accelerator.reduce(total, "mean")
-        return {"loss": float(mean), "grad_norm": float(norm), "learning_rate": self.learning_rate(self.step)}  # pyright: ignore
+        norm = clip_gradients(self._loss.parameters(), self.settings.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        mean = self.ranks.sum(total) / self.ranks.size
+        return {"loss": float(mean), "grad_norm": float(norm), "learning_rate": self.learning_rate(self.step)}
 
     @torch.no_grad()
     def evaluate(self, data: PackedDataset) -> float:
         """Weighted mean loss over the targets of `data`, in nats a token. Every rank evaluates its share."""
         self.policy.model.eval()
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        sums = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)
-        for members in data.epoch_rows(0)[rank::world]:
-            row = data.pack(members).to(self.accelerator.device)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        rows = data.epoch_rows(0)
+        # ranks that share weights must run equally often: the last round is made up with rows of nothing but padding
+        rows = rows + [[] for _ in range(-len(rows) % self.ranks.size)]
+        for members in rows[self.ranks.index :: self.ranks.size]:
+            row = data.pack(members).to(self.device)
             loss = self._loss(row, data.max_seqlen, 1.0, self._dtype)
             sums += torch.stack([loss.double(), row.weights.sum().double()])
         self.policy.model.train()
-        total: Any = self.accelerator.reduce(sums, "sum")
+        total = self.ranks.sum(sums)
         return float(total[0] / total[1])
 
     def save(self, folder: Path) -> None:
-        """Write the weights as they are trained, the optimizer, and the position."""
-        self.policy.model.save_pretrained(folder)
-        self.policy.tokenizer.save_pretrained(folder)
-        torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
-        write_json(folder / "finetune_state.json", {"step": self.step, "torch_rng": torch.get_rng_state().tolist()})
+        """Write the weights as they are trained, the optimizer, and the position; every rank calls this."""
+        save_training(self.ranks, self.policy, self.optimizer, folder)
+        if self.ranks.leads:
+            write_json(folder / "finetune_state.json", {"step": self.step, "torch_rng": torch.get_rng_state().tolist()})
 
     def restore(self, folder: Path) -> None:
         """Go on from what `save` wrote (the policy's weights were loaded from the same folder)."""
-        self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
+        load_optimizer(self.ranks, self.policy, self.optimizer, folder)
         state = read_json(folder / "finetune_state.json")
         self.step = state["step"]
         torch.set_rng_state(torch.tensor(state["torch_rng"], dtype=torch.uint8))
 
     def _pinned(self, row: PackedRow) -> PackedRow:
-        return row.pin() if self.accelerator.device.type == "cuda" else row
+        return row.pin() if self.device.type == "cuda" else row
 
 
 def _optimizer(model: torch.nn.Module, settings: FinetuneSettings) -> torch.optim.AdamW:

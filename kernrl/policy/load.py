@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.state_dict_loader import load
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
@@ -16,6 +17,9 @@ from kernrl.policy.nano import NANO, trained_nano
 
 # its bars would mix with ours, and ignore --quiet
 disable_progress_bar()
+
+SHARDS = "shards"
+"""Folder of a checkpoint whose weights and optimizer were written by several processes, each its own part."""
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -63,6 +67,8 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
     if type(config) not in AutoModelForCausalLM._model_mapping:
         kind = getattr(config, "model_type", type(config).__name__)
         raise UsageError(f"--model {source} is a {kind!r} model, which is not a causal language model.")
+    if (Path(source) / SHARDS).exists():
+        return Policy(_from_shards(Path(source), config, DTYPES[dtype]), tokenizer)
     try:
         model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=DTYPES[dtype], attn_implementation=VARLEN)
     except (OSError, RuntimeError, ValueError) as error:
@@ -80,6 +86,13 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
 def find_source(model: str) -> str:
     """What a name given as `--model` stands for: a folder or a hub id."""
     return str(trained_nano()) if model == NANO else model
+
+
+def _from_shards(folder: Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
+    """The whole model, whatever the number of processes that wrote it; every process reads it by itself."""
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=VARLEN)
+    load({"model": model.state_dict()}, checkpoint_id=folder / SHARDS, no_dist=True)
+    return model
 
 
 def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:

@@ -41,6 +41,7 @@ def estimate_training(
     weight_bytes: int,
     lora_rank: int = 0,
     gradient_checkpointing: bool = False,
+    shards: int = 1,
 ) -> MemoryEstimate:
     """Estimate one training step with AdamW, packed attention and the fused head.
 
@@ -48,6 +49,9 @@ def estimate_training(
     attention matrix, which is never formed: about 34 bytes a token for every unit of hidden width and layer at a ratio of
     4 between the feed-forward and the hidden width, here split into its attention and feed-forward parts. With
     checkpointing only each layer's input stays, and one layer is held whole.
+
+    Args:
+        shards: devices that weights, gradients and optimizer are spread over (FSDP2).
     """
     hidden, layers = config.hidden_size, config.num_hidden_layers
     feed_forward = getattr(config, "intermediate_size", None) or 4 * hidden
@@ -58,9 +62,9 @@ def estimate_training(
     kept = layers * row_tokens * 2 * hidden + whole_layer if gradient_checkpointing else layers * whole_layer
     head = min(row_tokens, 4096) * config.vocab_size * 2 + row_tokens * hidden * 4
     return MemoryEstimate(
-        weights_bytes=parameters * weight_bytes + (trainable * 4 if lora_rank else 0),
-        gradients_bytes=trainable * (4 if lora_rank else weight_bytes),
-        optimizer_bytes=trainable * 8,
+        weights_bytes=(parameters * weight_bytes + (trainable * 4 if lora_rank else 0)) // shards,
+        gradients_bytes=trainable * (4 if lora_rank else weight_bytes) // shards,
+        optimizer_bytes=trainable * 8 // shards,
         activations_bytes=kept + head,
     )
 

@@ -121,13 +121,14 @@ class PackedDataset:
         """Length that every row's `cu_seqlens` is padded to, less one."""
         return self.row_tokens // int(self._lengths.min()) + 2
 
-    def rows(self, start_row: int = 0) -> Iterator[PackedRow]:
-        """Rows without end, epoch after epoch, from row number `start_row` of the whole run."""
+    def rows(self, start_row: int = 0, every: int = 1) -> Iterator[PackedRow]:
+        """Rows without end, epoch after epoch: every so many from row number `start_row` of the whole run."""
         epoch, skipped = 0, 0
         while True:
             rows = self.epoch_rows(epoch)
             for number, members in enumerate(rows):
-                if skipped + number >= start_row:
+                beyond = skipped + number - start_row
+                if beyond >= 0 and beyond % every == 0:
                     yield self.pack(members)
             skipped += len(rows)
             epoch += 1

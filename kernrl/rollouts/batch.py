@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,6 +29,16 @@ class LossRow:
     """float32 [N]: under the policy before this batch's first update; None where there is only one update."""
     ref_logprobs: Tensor | None = None
     """float32 [N]: under the reference model."""
+
+    def to(self, device: torch.device) -> LossRow:
+        """The same row on `device`, before anything was computed of it."""
+        noted = self.rollout_logprobs
+        return LossRow(self.row.to(device), self.max_seqlen, self.num_sequences, None if noted is None else noted.to(device))
+
+    def idle(self) -> LossRow:
+        """A row of the same shape from which nothing is learnt."""
+        row = replace(self.row, targets=torch.full_like(self.row.targets, -100), num_targets=0)
+        return replace(self, row=row, num_sequences=0)
 
     @property
     def mask(self) -> Tensor:

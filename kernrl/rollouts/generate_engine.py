@@ -48,6 +48,7 @@ class GenerateEngine:
             which change under it and need no sync.
         compile: decode with a cache of fixed size, so that transformers compiles the step on a GPU. The first calls are
             slow, and prompts are padded to multiples of `PROMPT_STEP` so that few shapes are compiled.
+        deal: (number, of how many): of so many engines with the same weights, each decodes every so-manieth batch.
         gpu_turn: entered while a batch is decoded; `HardenedVerifier.untimed` keeps clocks off a GPU that decodes.
     """
 
@@ -58,6 +59,7 @@ class GenerateEngine:
         batch_size: int = 256,
         dtype: torch.dtype | None = None,
         compile: bool = False,
+        deal: tuple[int, int] = (0, 1),
         gpu_turn: Callable[[], AbstractContextManager[None]] = nullcontext,
     ):
         self._trained: Any = policy.model
@@ -67,6 +69,7 @@ class GenerateEngine:
             for parameter in self._model.parameters():  # not `.to(dtype)`: it would round the rotary frequencies too
                 parameter.data = parameter.data.to(dtype)
         self._batch_size, self._compile, self._gpu_turn = batch_size, compile, gpu_turn
+        self._number, self._engines = deal
         self._pad_id: Any = policy.tokenizer.pad_token_id
         self._context: int = getattr(policy.model.config, "max_position_embeddings", UNBOUNDED)
         self._version = 0
@@ -117,14 +120,15 @@ class GenerateEngine:
         rows = [(p, s) for p in order for s in range(sampling.n)]
         fit = sum(len(prompts[p]) < self._context for p, _ in rows)  # the rest, which is longer, gets no reply
         parts = [rows[start : min(start + self._batch_size, fit)] for start in range(0, fit, self._batch_size)]
-        for number, part in enumerate(parts):
+        for number, part in list(enumerate(parts))[self._number :: self._engines]:
             if cancelled.is_set():
                 return
             batch = _Batch(part, sampling, self._version, emit, cancelled, started)
             with self._gpu_turn():
                 self._decode([prompts[p] for p, _ in part], batch, number)
             yield number
-        _Batch(rows[fit:], sampling, self._version, emit, cancelled, started).fail()
+        if self._number == 0:
+            _Batch(rows[fit:], sampling, self._version, emit, cancelled, started).fail()
         yield len(parts)
 
     def _decode(self, prompts: list[Sequence[int]], batch: _Batch, number: int) -> None:

@@ -9,13 +9,11 @@ from typing import Any
 from kernrl.algorithms.curriculum import TaskOrder
 from kernrl.config import BestOfNConfig
 from kernrl.console import Result
-from kernrl.policy.checkpoint import commit_checkpoint
 from kernrl.policy.packing import Example
 from kernrl.rollouts.collect import Attempt, Verifier
 from kernrl.rollouts.metrics import step_metrics
 from kernrl.stages.improve import Bench, best_first, workbench
 from kernrl.stages.live import LiveTable, final_table
-from kernrl.stages.sft import save_final
 from kernrl.stages.tune import fine_tune, sample_and_judge, save_policy, write_dataset
 
 
@@ -31,12 +29,9 @@ def run(config: BestOfNConfig, verifier: Verifier | None = None) -> Result:
             metrics = one_round(bench, config, number)
             bench.record(metrics, number)
             table.add(metrics)
-            bench.directory.checkpoint(number, lambda folder: save_policy(bench, folder))
-        final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder, bench.history))
-        history = bench.history
-        results = {"rounds": config.rounds, "model": str(final), "last": history[-1]}
-        bench.directory.write_results(results)
-    return Result(results, final_table(history, f"model: {final}"))
+            bench.directory.checkpoint(number, lambda folder: save_policy(bench, folder), bench.ranks)
+        results, history = bench.finish({"rounds": config.rounds})
+    return Result(results, final_table(history, f"model: {results['model']}"))
 
 
 def one_round(bench: Bench, config: BestOfNConfig, number: int) -> dict[str, Any]:
@@ -45,18 +40,22 @@ def one_round(bench: Bench, config: BestOfNConfig, number: int) -> dict[str, Any
     size = config.tasks_per_round
     # each round goes on where the one before stopped, so that it does not learn its own answers by heart
     order = TaskOrder(len(bench.tasks), config.seed, drawn=(number - 1) * size)
-    collected = sample_and_judge(bench, [bench.tasks[n] for n in order.draw(size)], (config.seed, number), number)
-    kept = [a for group in collected.groups() for a in keep_best(bench, group, config.keep, config.threshold)]
-    write_dataset(bench.directory.path / f"kept_{number}.jsonl", kept)
+
+    def sampled() -> tuple[list[Example], dict[str, Any], dict[str, float]]:
+        collected = sample_and_judge(bench, [bench.tasks[n] for n in order.draw(size)], (config.seed, number), number)
+        kept = [a for group in collected.groups() for a in keep_best(bench, group, config.keep, config.threshold)]
+        write_dataset(bench.directory.path / f"kept_{number}.jsonl", kept)
+        return [Example(a.prompt_ids, a.rollout.token_ids) for a in kept], step_metrics(collected), dict(collected.seconds)
+
+    examples, metrics, seconds = bench.lead(sampled)
     tuned: dict[str, Any] = {"learnt": 0, "update_s": 0.0}
-    if kept:
-        examples = [Example(a.prompt_ids, a.rollout.token_ids) for a in kept]
+    if examples:
         tuned = fine_tune(bench, config, examples, config.seed + number)
         if number < config.rounds:
-            bench.collector.engine.sync(bench.policy.model.named_parameters, number)
-    seconds = {**collected.seconds, "update": tuned.pop("update_s"), "step": time.perf_counter() - started}
+            bench.sync(number)
+    seconds |= {"update": tuned.pop("update_s"), "step": time.perf_counter() - started}
     spent = sum(line["seconds"]["step"] for line in bench.history if line["step"] < number) + seconds["step"]
-    return {"step": number, **step_metrics(collected), **tuned, "seconds": seconds, **bench.gpu_time(spent)}
+    return {"step": number, **metrics, **tuned, "seconds": seconds, **bench.gpu_time(spent)}
 
 
 def keep_best(bench: Bench, group: Sequence[Attempt], keep: int, threshold: float) -> list[Attempt]:

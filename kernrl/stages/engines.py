@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -10,12 +12,14 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from kernrl.config import BestOfNConfig, EvalConfig, ImproveConfig, ReinforceConfig
 from kernrl.errors import UsageError
 from kernrl.policy.load import Policy, load_tokenizer
+from kernrl.policy.ranks import Ranks
 from kernrl.rollouts.collect import Verifier
 from kernrl.rollouts.dialects import Facts, ask_facts, dialect_of
 from kernrl.rollouts.engine import RolloutEngine
 from kernrl.rollouts.generate_engine import UNBOUNDED, GenerateEngine
 from kernrl.rollouts.server import Server
 from kernrl.rollouts.server_engine import ServerEngine
+from kernrl.rollouts.shared_engine import SharedEngine
 from kernrl.rollouts.weight_sync import (
     AdapterLoad,
     CheckpointReload,
@@ -27,22 +31,45 @@ from kernrl.rollouts.weight_sync import (
 )
 
 
-def open_engine(config: ImproveConfig, policy: Policy, verifier: Verifier, run: Path) -> RolloutEngine:
-    """The engine of a training stage, with the policy's weights. Raises UsageError where a server is not fit for it.
+def open_engine(config: ImproveConfig, policy: Policy, verifier: Verifier, run: Path, ranks: Ranks) -> RolloutEngine:
+    """The engine of a training stage, with the policy's weights. Raises UsageError where it is not fit for it.
 
     Args:
         run: folder of the run; checkpoints for a server go under it.
     """
-    if config.engine == "generate":
-        on_gpu = policy.model.device.type == "cuda"
-        return GenerateEngine(
-            policy,
-            batch_size=config.sampling_batch,
-            # decoding reads every weight for every token: half the bytes, where the trained weights are float32
-            dtype=torch.bfloat16 if on_gpu and not config.lora else None,
-            compile=config.sampling_compile,
-            gpu_turn=verifier.untimed,
+    embedded = config.engine == "generate"
+    if embedded and ranks.sharded:
+        raise UsageError(
+            "--launch fsdp2 spreads the weights over processes that then cannot sample: give --engine server and --server-url."
         )
+    if ranks.sharded and isinstance(config, ReinforceConfig) and config.overlap:
+        raise UsageError("--overlap does not go with --launch fsdp2: leave one of them out.")
+    if ranks.size == 1:
+        return own_engine(config, policy, ranks, verifier.untimed) if embedded else server_engine(config, policy, run)
+    if embedded:
+        return SharedEngine(own_engine(config, policy, ranks, nullcontext), ranks, helped=True, busy=verifier.untimed)
+    asking = server_engine(config, policy, run) if ranks.leads else None
+    return SharedEngine(asking, ranks, helped=False, busy=nullcontext)
+
+
+def own_engine(
+    config: ImproveConfig, policy: Policy, ranks: Ranks, gpu_turn: Callable[[], AbstractContextManager[None]]
+) -> GenerateEngine:
+    """The model here, on this rank's device."""
+    on_gpu = policy.model.device.type == "cuda"
+    return GenerateEngine(
+        policy,
+        batch_size=config.sampling_batch,
+        # decoding reads every weight for every token: half the bytes, where the trained weights are float32
+        dtype=torch.bfloat16 if on_gpu and not config.lora else None,
+        compile=config.sampling_compile,
+        deal=(ranks.index, ranks.size),
+        gpu_turn=gpu_turn,
+    )
+
+
+def server_engine(config: ImproveConfig, policy: Policy, run: Path) -> ServerEngine:
+    """A server with the policy's weights. Raises UsageError where it is not fit for the stage."""
     server, facts, name = reach(config)
     weights = weights_to(config, server, facts, name, policy, run / "server")
     context = getattr(policy.model.config, "max_position_embeddings", UNBOUNDED)

@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator
 from transformers import GenerationConfig, PreTrainedTokenizerBase, set_seed
 
 from kernrl.config import ImproveConfig
 from kernrl.console import log
-from kernrl.errors import RunError, UsageError
+from kernrl.errors import RunError
+from kernrl.policy.checkpoint import commit_checkpoint
 from kernrl.policy.load import Policy, add_lora, load_policy
 from kernrl.policy.nano import END, USER, VOCAB_SIZE
 from kernrl.policy.pairs import PromptStyle
+from kernrl.policy.parallel import save_final, whole_weights
+from kernrl.policy.ranks import Ranks, open_ranks
 from kernrl.rollouts.collect import Attempt, Collector, Verifier
 from kernrl.rollouts.engine import Sampling
 from kernrl.rollouts.metrics import fast_1
 from kernrl.rollouts.reward import UNKNOWN, Reward, reward
+from kernrl.rollouts.shared_engine import SharedEngine
 from kernrl.stages.engines import open_engine
 from kernrl.stages.run import RunDirectory, read_lines
+from kernrl.stages.tracking import open_accelerator, start_tracker, track
 from kernrl.tasks.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import parse_columns
@@ -34,6 +37,8 @@ from kernrl.verifier.verdict import Verdict
 GENERATED_TASKS = 2000
 """Train compositions made when no source of tasks is named."""
 
+T = TypeVar("T")
+
 MAY_CHANGE = ("steps", "rounds", "time_limit_s", "gpu_hour_price")
 """Settings that a resume may change: a run can be made longer."""
 
@@ -42,7 +47,7 @@ MAY_CHANGE = ("steps", "rounds", "time_limit_s", "gpu_hour_price")
 class Bench:
     """All that an improvement stage works with."""
 
-    accelerator: Accelerator
+    ranks: Ranks
     directory: RunDirectory
     policy: Policy
     tasks: list[Task]
@@ -58,9 +63,8 @@ class Bench:
         return pad
 
     @property
-    def loss_dtype(self) -> torch.dtype:
-        """Of hidden states and head weight in the losses."""
-        return torch.bfloat16 if self.accelerator.mixed_precision == "bf16" else self.policy.head_weight.dtype
+    def device(self) -> torch.device:
+        return self.ranks.accelerator.device
 
     def fits(self, attempt: Attempt) -> bool:
         """Whether prompt and rollout fit a packed row; what does not is never cut."""
@@ -75,16 +79,41 @@ class Bench:
     def gpu_time(self, seconds: float) -> dict[str, float]:
         """GPU-hours of so many seconds, and what they cost where an hour has a price; nothing without a GPU."""
         spent: dict[str, float] = {}
-        if self.accelerator.device.type == "cuda":
-            spent["gpu_hours"] = seconds * self.accelerator.num_processes / 3600
+        if self.device.type == "cuda":
+            spent["gpu_hours"] = seconds * self.ranks.size / 3600
             if self.gpu_hour_price is not None:
                 spent["cost"] = spent["gpu_hours"] * self.gpu_hour_price
         return spent
 
+    def lead(self, work: Callable[[], T]) -> T:
+        """Run `work`, which may sample, on rank 0; every rank returns its result."""
+        engine = self.collector.engine
+        return engine.lead(work) if isinstance(engine, SharedEngine) else work()
+
+    def sync(self, version: int) -> None:
+        """Let the engine have the policy's weights as they are now; every rank calls this."""
+        if self.ranks.sharded:
+            weights = whole_weights(self.policy)
+            self.collector.engine.sync(lambda: iter(weights.items()), version)
+        else:
+            self.collector.engine.sync(self.policy.model.named_parameters, version)
+
     def record(self, metrics: dict[str, Any], step: int) -> None:
         """One line of `metrics.jsonl`, and of the tracker."""
-        self.directory.log(**metrics)
-        self.accelerator.log({k: v for k, v in flat(metrics).items() if isinstance(v, int | float)}, step=step)
+        if self.ranks.leads:
+            self.directory.log(**metrics)
+            track(self.ranks.accelerator, metrics, step)
+
+    def finish(self, results: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Write the final model and `results.json`; returns the results and the run's history."""
+        history = self.ranks.lead(lambda: self.history)
+        final = commit_checkpoint(
+            self.directory.path, "model", lambda folder: save_final(self.ranks, self.policy, folder, history), self.ranks
+        )
+        results |= {"model": str(final), "last": history[-1]}
+        if self.ranks.leads:
+            self.directory.write_results(results)
+        return results, history
 
 
 @contextmanager
@@ -94,27 +123,19 @@ def workbench(config: ImproveConfig, verifier: Verifier | None = None, turns: in
     Args:
         verifier: one that is open already, and stays so; by default one is opened for the run.
     """
-    mixed = "bf16" if torch.cuda.is_available() else "no"
-    tracker = None if config.report_to == "none" else config.report_to
-    if tracker and find_spec(tracker) is None:
-        raise UsageError(f"--report-to {tracker} needs {tracker}: pip install 'kernrl[{tracker}]'.")
-    accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=config.output)
-    if accelerator.num_processes > 1:
-        raise UsageError("This stage runs in one process: start it without a launcher.")
-    set_seed(config.seed)
-    on_gpu = accelerator.device.type == "cuda"
-    tasks = read_tasks(config)
-    directory = RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE)
-    checkpoint = directory.latest() if config.resume else None
-    policy = read_policy(config, checkpoint)
-    policy.model.to(accelerator.device)  # pyright: ignore[reportArgumentType]
-    if tracker:
-        # trackers take plain values
-        accelerator.init_trackers("kernrl", {k: str(v) for k, v in flat(config.model_dump(mode="json")).items()})
-
     with ExitStack() as stack:
+        ranks = stack.enter_context(open_ranks(open_accelerator(config.report_to, config.output)))
+        set_seed(config.seed)
+        tasks = ranks.lead(lambda: read_tasks(config))
+        directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE))
+        checkpoint = ranks.lead(directory.latest) if config.resume else None
+        policy = read_policy(config, checkpoint)
+        on_gpu = ranks.accelerator.device.type == "cuda"
+        if not ranks.sharded:
+            policy.model.to(ranks.accelerator.device)  # pyright: ignore[reportArgumentType]
+        start_tracker(ranks.accelerator, config)
         verifier = verifier or stack.enter_context(open_verifier(config))
-        engine = stack.enter_context(closing(open_engine(config, policy, verifier, directory.path)))
+        engine = stack.enter_context(closing(open_engine(config, policy, verifier, directory.path, ranks)))
         collector = Collector(
             engine,
             policy.tokenizer,
@@ -127,8 +148,7 @@ def workbench(config: ImproveConfig, verifier: Verifier | None = None, turns: in
             known=known_verdicts(directory),
         )
         row_tokens = config.row_tokens or (16_384 if on_gpu else 4_096)
-        yield Bench(accelerator, directory, policy, tasks, collector, checkpoint, row_tokens, config.gpu_hour_price)
-    accelerator.end_training()
+        yield Bench(ranks, directory, policy, tasks, collector, checkpoint, row_tokens, config.gpu_hour_price)
 
 
 def open_verifier(config: ImproveConfig) -> AbstractContextManager[Verifier]:
@@ -252,11 +272,3 @@ def best_first(attempts: list[Attempt]) -> list[Attempt]:
 def _value(attempt: Attempt) -> float:
     assert attempt.reward is not None
     return attempt.reward.value
-
-
-def flat(metrics: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested metrics with dotted names, as trackers want them."""
-    found: dict[str, Any] = {}
-    for name, value in metrics.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found

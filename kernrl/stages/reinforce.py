@@ -21,21 +21,22 @@ import torch
 from torch import Tensor
 
 from kernrl.algorithms.curriculum import TaskOrder
-from kernrl.algorithms.returns import advantages_of_groups, discounted_returns, is_constant, mismatch_kl
+from kernrl.algorithms.returns import advantages_of_groups, discounted_returns, is_constant
 from kernrl.config import ReinforceConfig
 from kernrl.console import Result
-from kernrl.kernels import check_ids, linear_grpo_loss, token_logprobs
-from kernrl.policy.attention import packed_kwargs
-from kernrl.policy.checkpoint import commit_checkpoint, read_json, write_json
-from kernrl.policy.load import Policy, load_policy
+from kernrl.kernels import check_ids
+from kernrl.policy.checkpoint import read_json, write_json
+from kernrl.policy.load import load_policy
 from kernrl.policy.packing import Example
+from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer, save_training, spread
 from kernrl.rollouts.batch import LossRow, pack_rollouts
 from kernrl.rollouts.collect import Collected, Verifier
 from kernrl.rollouts.metrics import step_metrics
 from kernrl.stages.improve import Bench, pass_rates, require_judged, sample_row, workbench
 from kernrl.stages.live import LiveTable, final_table
 from kernrl.stages.pipeline import OneAhead
-from kernrl.stages.sft import save_final
+from kernrl.stages.row_loss import RowLoss
+from kernrl.stages.stop import StopAfterStep
 
 RATIOS = ("ratio_mean", "clip_low", "clip_high", "clip_delta", "kl_old")
 AVERAGED = (*RATIOS, "kl_ref", "entropy", "correction_mean", "correction_cut", "ess", "mismatch_kl")
@@ -55,27 +56,34 @@ def run(config: ReinforceConfig, verifier: Verifier | None = None) -> Result:
         workbench(config, verifier, config.turns) as bench,
         LiveTable(config.steps) as table,
         contextlib.closing(Learner(bench, config)) as learner,
+        StopAfterStep(bench.ranks) as stop,
     ):
         while not learner.finished:
             metrics = one_step(learner)
             bench.record(metrics, learner.step)
             table.add(metrics)
-            if learner.step % config.save_every == 0 or learner.finished:
-                bench.directory.checkpoint(learner.step, learner.save)
-        final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder, bench.history))
-        history = bench.history
-        results = {"steps": learner.step, "seconds": learner.seconds, "model": str(final), "last": history[-1]}
-        bench.directory.write_results(results)
-    return Result(results, final_table(history, f"model: {final}"))
+            stopping = stop.wanted()
+            if stopping or learner.step % config.save_every == 0 or learner.finished:
+                bench.directory.checkpoint(learner.step, learner.save, bench.ranks)
+            if stopping:
+                raise KeyboardInterrupt
+        results, history = bench.finish({"steps": learner.step, "seconds": learner.seconds})
+    return Result(results, final_table(history, f"model: {results['model']}"))
 
 
 def one_step(learner: Learner) -> dict[str, Any]:
     """Sample, verify, compare, update: returns the step's metrics."""
     started = time.perf_counter()
     bench, config, step = learner.bench, learner.config, learner.step + 1
-    collected = learner.ahead.take(step) if learner.ahead else collect_groups(learner, step)
-    require_judged(collected.attempts)
-    examples, logprobs = training_examples(bench, config, collected)
+
+    def sampled() -> tuple[list[Example], list[list[float] | None], dict[str, Any], dict[str, float]]:
+        collected = learner.ahead.take(step) if learner.ahead else collect_groups(learner, step)
+        require_judged(collected.attempts)
+        metrics = step_metrics(collected, learner.first_length)
+        metrics["staleness"] = fmean(step - 1 - attempt.rollout.version for attempt in collected.attempts)
+        return *training_examples(bench, config, collected), metrics, dict(collected.seconds)
+
+    examples, logprobs, metrics, phases = bench.lead(sampled)
 
     update_started = time.perf_counter()
     update: dict[str, float] = {}
@@ -84,15 +92,13 @@ def one_step(learner: Learner) -> dict[str, Any]:
         if examples:
             rows = list(pack_rollouts(examples, logprobs, row_tokens=bench.row_tokens, pad_id=bench.pad_id))
             update = learner.update(rows)
-        bench.collector.engine.sync(bench.policy.model.named_parameters, step)
+        bench.sync(step)
     now = time.perf_counter()
 
-    metrics = step_metrics(collected, learner.first_length)
-    learner.finish_step(step, metrics["length"], now - started)
-    phases = {**collected.seconds, "update": now - update_started, "step": now - started}
-    staleness = fmean(step - 1 - attempt.rollout.version for attempt in collected.attempts)
-    learnt = {"staleness": staleness, "learnt": len(examples), "learnt_tokens": sum(len(e.completion_ids) for e in examples)}
-    speed = {"attempts_per_s": len(collected.attempts) / phases["step"], **bench.gpu_time(learner.seconds)}
+    phases |= {"update": now - update_started, "step": now - started}
+    learner.finish_step(step, metrics["length"], bench.ranks.tell(phases["step"]))
+    learnt = {"learnt": len(examples), "learnt_tokens": sum(len(e.completion_ids) for e in examples)}
+    speed = {"attempts_per_s": metrics["attempts"] / phases["step"], **bench.gpu_time(learner.seconds)}
     return {"step": step, **metrics, **learnt, **update, "seconds": phases, **speed}
 
 
@@ -150,11 +156,15 @@ class Learner:
         self.first_length: float | None = None
         """Mean length in tokens of the first step's rollouts."""
         self.order = TaskOrder(len(bench.tasks), config.seed, config.curriculum)
+        self.own_loss = RowLoss(bench.policy, config, bench.ranks)
+        """For what one rank does alone, where `loss` is for all of them together."""
+        self.loss = spread(bench.ranks, self.own_loss, bench.policy)
         self.trainable = [p for p in bench.policy.model.parameters() if p.requires_grad]
-        on_gpu = bench.accelerator.device.type == "cuda"
+        on_gpu = bench.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(self.trainable, lr=config.learning_rate, weight_decay=0.0, fused=on_gpu)
         self.reference = self._load_reference()
-        self.ahead = OneAhead(bench, config, self.order, self.rollout_logprobs) if config.overlap else None
+        ahead = config.overlap and bench.ranks.leads
+        self.ahead = OneAhead(bench, config, self.order, self.rollout_logprobs) if ahead else None
         if bench.checkpoint:
             self._restore(bench.checkpoint)
 
@@ -164,35 +174,58 @@ class Learner:
         return self.step >= self.config.steps or self.seconds >= (self.config.time_limit_s or math.inf)
 
     def update(self, rows: list[LossRow]) -> dict[str, float]:
-        """Optimizer steps on a step's rows; returns the loss's metrics, as means over all tokens and updates."""
-        config = self.config
-        rows = [self._to_device(row) for row in rows]
-        for row in rows:
-            if config.beta:
-                row.ref_logprobs = self._logprobs(self.reference, row)
-            if config.epochs * config.updates_per_epoch > 1:
-                row.old_logprobs = self._logprobs(self.bench.policy, row)
+        """Optimizer steps on a step's rows; returns the loss's metrics, as means over all tokens and updates.
+
+        Every rank is given all rows, and works on its share of each update's.
+        """
+        config, ranks = self.config, self.bench.ranks
         share = -(-len(rows) // config.updates_per_epoch)
-        chunks = [rows[start : start + share] for start in range(0, len(rows), share)] * config.epochs
-        totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.bench.accelerator.device))
+        chunks = [rows[start : start + share] for start in range(0, len(rows), share)]
+        mine = [self._dealt(chunk) for chunk in chunks]
+        for row in chain(*mine):
+            if config.beta:
+                row.ref_logprobs = self._reference_logprobs(row)
+            if config.epochs * config.updates_per_epoch > 1:
+                row.old_logprobs = self._logprobs(self.loss, row)
+        updates = len(chunks) * config.epochs
+        totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.bench.device))
         self.bench.policy.model.train()
-        for chunk in chunks:
+        for chunk, dealt in list(zip(chunks, mine, strict=True)) * config.epochs:
             num_tokens = sum(row.row.num_targets for row in chunk)
             num_sequences = sum(row.num_sequences for row in chunk)
-            for row in chunk:
-                loss, metrics = self._loss(row, num_tokens, num_sequences)
-                loss.backward()
-                totals["loss"] += loss.detach() / len(chunks)
-                totals["ratio_max"] = torch.maximum(totals["ratio_max"], metrics["ratio_max"])
+            for number, row in enumerate(dealt, start=1):
+                with accumulating(self.loss, last=number == len(dealt)):
+                    loss, metrics = self.loss(row, num_tokens, num_sequences)
+                    (loss * ranks.size).backward()  # gradients are averaged over ranks
+                totals["loss"] += loss.detach() / updates
                 for name in metrics.keys() & set(AVERAGED):
-                    totals[name] += metrics[name] * (row.row.num_targets / num_tokens / len(chunks))
-            totals["grad_norm"] += torch.nn.utils.clip_grad_norm_(self.trainable, config.max_grad_norm) / len(chunks)
+                    totals[name] += metrics[name] * (row.row.num_targets / num_tokens / updates)
+                if "ratio_max" in metrics:
+                    totals["ratio_max"] = torch.maximum(totals["ratio_max"], metrics["ratio_max"])
+            totals["grad_norm"] += clip_gradients(self.trainable, config.max_grad_norm) / updates
             self.optimizer.step()
             self.optimizer.zero_grad()
         check_ids()
         if not config.beta:
             totals.pop("kl_ref", None)
-        return {name: value.item() for name, value in totals.items()}
+        return self._over_ranks(totals)
+
+    def _dealt(self, chunk: list[LossRow]) -> list[LossRow]:
+        """This rank's rows of an update, on its device; as many as the others', since all must run equally often."""
+        ranks = self.bench.ranks
+        idle = [chunk[-1].idle() for _ in range(-len(chunk) % ranks.size)]
+        return [row.to(self.bench.device) for row in [*chunk, *idle][ranks.index :: ranks.size]]
+
+    def _over_ranks(self, totals: dict[str, Tensor]) -> dict[str, float]:
+        """Shares of means added up; what is alike on all ranks, or a maximum, is left so."""
+        if self.bench.ranks.size == 1:
+            return {name: value.item() for name, value in totals.items()}
+        alike = {"grad_norm", "ratio_max"}
+        names = self.bench.ranks.tell(sorted(totals))  # rank 0 never idles, so it has seen them all
+        sums = self.bench.ranks.sum(torch.stack([totals[n] if n not in alike else totals[n] * 0 for n in names]))
+        most = self.bench.ranks.max(torch.stack([totals[n] for n in names]))
+        values = zip(names, sums.tolist(), most.tolist(), strict=True)
+        return {name: highest if name in alike else total for name, total, highest in values}
 
     def finish_step(self, step: int, length: float, seconds: float) -> None:
         """Move on: what is saved from here on belongs to the next step."""
@@ -201,22 +234,22 @@ class Learner:
         self.first_length = self.first_length or length
 
     def save(self, folder: Path) -> None:
-        """Write weights, optimizer and position."""
-        self.bench.policy.model.save_pretrained(folder)
-        self.bench.policy.tokenizer.save_pretrained(folder)
-        torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
+        """Write weights, optimizer and position; every rank calls this."""
+        save_training(self.bench.ranks, self.bench.policy, self.optimizer, folder)
+        if not self.bench.ranks.leads:
+            return
         order = {"drawn": self.order.drawn, "pass_rates": self.order.pass_rates}
         state = {"step": self.step, "seconds": self.seconds, "first_length": self.first_length, "order": order}
         write_json(folder / "reinforce_state.json", state | {"ahead": self.ahead and self.ahead.state()})
 
     def _restore(self, folder: Path) -> None:
         """Go on from what `save` wrote (the policy's weights were loaded from the same folder)."""
-        self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
+        load_optimizer(self.bench.ranks, self.bench.policy, self.optimizer, folder)
         state = read_json(folder / "reinforce_state.json")
         self.step, self.seconds, self.first_length = state["step"], state["seconds"], state["first_length"]
         self.order.drawn = state["order"]["drawn"]
         self.order.pass_rates = {int(task): rate for task, rate in state["order"]["pass_rates"].items()}
-        self.bench.collector.engine.sync(self.bench.policy.model.named_parameters, self.step)
+        self.bench.sync(self.step)
         if self.ahead:
             self.ahead.restore(state.get("ahead"))
 
@@ -232,78 +265,28 @@ class Learner:
         fitting = [e for e, fit in zip(examples, fits, strict=True) if fit]
         rows = pack_rollouts(fitting, [None] * len(fitting), row_tokens=bench.row_tokens, pad_id=bench.pad_id)
         found = chain.from_iterable(
-            self._logprobs(bench.policy, self._to_device(r))[r.mask.nonzero()[:, 0]].tolist() for r in rows
+            self._logprobs(self.own_loss, r.to(bench.device))[r.mask.nonzero()[:, 0]].tolist() for r in rows
         )
         return [list(islice(found, len(e.completion_ids))) if fit else [] for e, fit in zip(examples, fits, strict=True)]
 
-    def _loss(self, row: LossRow, num_tokens: int, num_sequences: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """This row's share of the loss, which is normalised over the whole update; and its metrics."""
-        config = self.config
-        hidden, weight = self._hidden_and_head(self.bench.policy, row)
-        loss, metrics = linear_grpo_loss(
-            hidden,
-            weight,
-            row.row.targets,
-            advantages=row.row.weights,
-            old_logprobs=row.old_logprobs,
-            ref_logprobs=row.ref_logprobs,
-            rollout_logprobs=row.rollout_logprobs,
-            mask=row.mask,
-            cu_seqlens=row.row.cu_seqlens,
-            temperature=config.temperature,
-            loss_type=config.loss,
-            epsilon_low=config.epsilon_low,
-            epsilon_high=config.epsilon_high,
-            delta=config.delta,
-            beta=config.beta,
-            kl_estimator=config.kl_estimator,
-            correction=config.correction if row.rollout_logprobs is not None else "none",
-            correction_max=config.correction_max,
-            correction_min=config.correction_min,
-            entropy_coef=config.entropy_coef,
-            num_tokens=num_tokens,
-            num_sequences=num_sequences,
-            max_tokens=config.max_tokens,
-        )
-        if row.rollout_logprobs is None:
-            return loss, metrics
-        old = row.old_logprobs
-        if old is None:
-            with torch.no_grad():
-                old = self._chosen(hidden, weight, row)
-        return loss, metrics | {"mismatch_kl": mismatch_kl(old, row.rollout_logprobs, row.mask)}
-
     @torch.no_grad()
-    def _logprobs(self, policy: Policy | None, row: LossRow) -> Tensor:
-        """Log-probs of the row's sampled tokens under the policy as it is, or under the reference; float32 [N]."""
-        mine: Any = self.bench.policy.model
-        held_off = mine.disable_adapter() if policy is None else contextlib.nullcontext()
-        with held_off:
-            hidden, weight = self._hidden_and_head(policy or self.bench.policy, row)
-        return self._chosen(hidden, weight, row)
+    def _logprobs(self, loss: torch.nn.Module, row: LossRow) -> Tensor:
+        """Log-probs of the row's sampled tokens under a policy as it is now; float32 [N], 0 elsewhere."""
+        return loss(row)
 
-    def _chosen(self, hidden: Tensor, weight: Tensor, row: LossRow) -> Tensor:
-        """Log-probs of the row's sampled tokens; float32 [N], 0 elsewhere."""
-        temperature = self.config.temperature
-        return token_logprobs(hidden, row.row.targets, temperature=temperature, lm_head_weight=weight, mask=row.mask)[0]
+    def _reference_logprobs(self, row: LossRow) -> Tensor:
+        """The same under the reference. Under LoRA it is the policy with its adapters off."""
+        if self.reference is not None:
+            return self._logprobs(self.reference, row)
+        model: Any = self.bench.policy.model
+        with model.disable_adapter():
+            return self._logprobs(self.loss, row)
 
-    def _hidden_and_head(self, policy: Policy, row: LossRow) -> tuple[Tensor, Tensor]:
-        """Hidden states [N, H] of a packed row, and the head's weight [V, H]."""
-        extra = packed_kwargs(row.row.position_ids, row.row.cu_seqlens, row.max_seqlen)
-        with self.bench.accelerator.autocast():
-            hidden = policy.base(input_ids=row.row.input_ids, **extra).last_hidden_state[0]
-        return hidden.to(self.bench.loss_dtype), policy.head_weight.to(self.bench.loss_dtype)
-
-    def _load_reference(self) -> Policy | None:
-        """The starting model, frozen. Under LoRA it is the policy with its adapters off, and None stands for it."""
+    def _load_reference(self) -> RowLoss | None:
+        """The starting model, frozen and whole on every rank; None where there is none, or LoRA has it."""
         if not self.config.beta or self.config.lora:
             return None
-        dtype = "bf16" if self.bench.accelerator.device.type == "cuda" else "fp32"
+        dtype = "bf16" if self.bench.device.type == "cuda" else "fp32"
         reference = load_policy(self.config.model, dtype=dtype, revision=self.config.revision)
-        reference.model.requires_grad_(False).eval().to(self.bench.accelerator.device)  # pyright: ignore
-        return reference
-
-    def _to_device(self, row: LossRow) -> LossRow:
-        device = self.bench.accelerator.device
-        noted = row.rollout_logprobs
-        return LossRow(row.row.to(device), row.max_seqlen, row.num_sequences, None if noted is None else noted.to(device))
+        reference.model.requires_grad_(False).eval().to(self.bench.device)  # pyright: ignore
+        return RowLoss(reference, self.config, self.bench.ranks)

@@ -6,17 +6,16 @@ import math
 import time
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 from kernrl.config import RewardWeightedConfig
 from kernrl.console import Result
 from kernrl.errors import RunError
-from kernrl.policy.checkpoint import commit_checkpoint
 from kernrl.policy.packing import Example
 from kernrl.rollouts.collect import Attempt, Verifier
 from kernrl.rollouts.metrics import step_metrics
 from kernrl.stages.improve import Bench, workbench
 from kernrl.stages.live import final_table
-from kernrl.stages.sft import save_final
 from kernrl.stages.tune import fine_tune, sample_and_judge, write_dataset
 
 
@@ -28,22 +27,25 @@ def run(config: RewardWeightedConfig, verifier: Verifier | None = None) -> Resul
     """
     started = time.perf_counter()
     with workbench(config, verifier) as bench:
-        collected = sample_and_judge(bench, bench.tasks, (config.seed, 1), 1)
-        weighted = [pair for group in collected.groups() for pair in weights_of(bench, group, config)]
-        if not weighted:
-            raise RunError("No rollout earned a reward above 0: fine-tune the model first (kernrl sft), or sample more.")
-        write_dataset(bench.directory.path / "weighted.jsonl", (attempt for attempt, _ in weighted))
-        # a mean of 1 leaves the learning rate its meaning, whatever the reward's scale
-        mean = fmean(weight for _, weight in weighted)
-        examples = [Example(a.prompt_ids, a.rollout.token_ids, weight / mean) for a, weight in weighted]
+        examples, found, seconds = bench.lead(lambda: weighted_examples(bench, config))
         tuned = fine_tune(bench, config, examples, config.seed)
-        seconds = {**collected.seconds, "update": tuned.pop("update_s"), "step": time.perf_counter() - started}
-        metrics = {"step": 1, **step_metrics(collected), **tuned, "seconds": seconds, **bench.gpu_time(seconds["step"])}
-        bench.record(metrics, 1)
-        final = commit_checkpoint(config.output, "model", lambda folder: save_final(bench.policy, folder, bench.history))
-        results = {"model": str(final), "last": metrics}
-        bench.directory.write_results(results)
-    return Result(results, final_table([metrics], f"model: {final}"))
+        seconds |= {"update": tuned.pop("update_s"), "step": time.perf_counter() - started}
+        bench.record({"step": 1, **found, **tuned, "seconds": seconds, **bench.gpu_time(seconds["step"])}, 1)
+        results, history = bench.finish({})
+    return Result(results, final_table(history, f"model: {results['model']}"))
+
+
+def weighted_examples(bench: Bench, config: RewardWeightedConfig) -> tuple[list[Example], dict[str, Any], dict[str, float]]:
+    """Sample and judge: what is learnt, the metrics, and the seconds it took."""
+    collected = sample_and_judge(bench, bench.tasks, (config.seed, 1), 1)
+    weighted = [pair for group in collected.groups() for pair in weights_of(bench, group, config)]
+    if not weighted:
+        raise RunError("No rollout earned a reward above 0: fine-tune the model first (kernrl sft), or sample more.")
+    write_dataset(bench.directory.path / "weighted.jsonl", (attempt for attempt, _ in weighted))
+    # a mean of 1 leaves the learning rate its meaning, whatever the reward's scale
+    mean = fmean(weight for _, weight in weighted)
+    examples = [Example(a.prompt_ids, a.rollout.token_ids, weight / mean) for a, weight in weighted]
+    return examples, step_metrics(collected), dict(collected.seconds)
 
 
 def weights_of(bench: Bench, group: Sequence[Attempt], config: RewardWeightedConfig) -> list[tuple[Attempt, float]]:

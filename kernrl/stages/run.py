@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernrl import __version__
 from kernrl.config import Config
@@ -19,8 +19,11 @@ from kernrl.errors import UsageError
 from kernrl.files import new_folder
 from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
 
+if TYPE_CHECKING:
+    from kernrl.policy.ranks import Ranks
+
 MAY_CHANGE_ON_RESUME = (
-    "resume", "output", "report_to", "save_every", "keep_checkpoints", "workers", "fail_under",
+    "resume", "output", "report_to", "save_every", "keep_checkpoints", "workers", "launch", "num_processes", "fail_under",
     "server_url", "server_model", "server_timeout_s", "weight_sync",
 )  # fmt: skip
 """Settings that do not change what a run computes."""
@@ -61,10 +64,11 @@ class RunDirectory:
         """Append one line to `samples.jsonl`."""
         self._append("samples.jsonl", row)
 
-    def checkpoint(self, step: int, write: Callable[[Path], None], *, keep: int = 2) -> Path:
-        """Write `step_N` whole, then drop all but the newest `keep`."""
-        final = commit_checkpoint(self.path, f"step_{step}", write)
-        prune_checkpoints(self.path, keep)
+    def checkpoint(self, step: int, write: Callable[[Path], None], ranks: Ranks | None = None, *, keep: int = 2) -> Path:
+        """Write `step_N` whole, on every rank, then drop all but the newest `keep`."""
+        final = commit_checkpoint(self.path, f"step_{step}", write, ranks)
+        if ranks is None or ranks.leads:
+            prune_checkpoints(self.path, keep)
         return final
 
     @property

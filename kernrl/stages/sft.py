@@ -18,7 +18,7 @@ from kernrl.console import Result, log, progress
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.policy.attention import VARLEN
-from kernrl.policy.checkpoint import commit_checkpoint, read_json, write_json
+from kernrl.policy.checkpoint import commit_checkpoint, read_json
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy, add_lora, load_policy
@@ -26,10 +26,13 @@ from kernrl.policy.memory import count_parameters, estimate_training, require_me
 from kernrl.policy.nano import NANO, create_nano, train_tokenizer
 from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
+from kernrl.policy.parallel import save_final
+from kernrl.policy.ranks import Ranks, open_ranks
 from kernrl.stages.model_card import model_card
 from kernrl.stages.run import RunDirectory
 from kernrl.stages.sft_check import TEMPERATURE, SampleCheck, heldout_figures, sample_check
 from kernrl.stages.sft_data import read_pairs
+from kernrl.stages.stop import StopAfterStep
 from kernrl.stages.tracking import open_accelerator, start_tracker, track
 from kernrl.verifier.devices import device_for
 
@@ -40,61 +43,57 @@ TOKENIZER_PAIRS = 8_000
 def run(config: SftConfig) -> Result:
     """Run the stage: data, policy, steps, and a checkpoint that plain transformers loads."""
     started = time.perf_counter()
-    accelerator = open_accelerator(config.report_to, config.output)
-    set_seed(config.seed)
-    row_tokens = config.row_tokens or (65_536 if accelerator.device.type == "cuda" else 4_096)
-    config = config.model_copy(update={"row_tokens": row_tokens})
-    directory = RunDirectory.open(config.output, config, resume=config.resume)
-    start_tracker(accelerator, config)
+    with open_ranks(open_accelerator(config.report_to, config.output)) as ranks:
+        set_seed(config.seed)
+        on_gpu = ranks.accelerator.device.type == "cuda"
+        config = config.model_copy(update={"row_tokens": config.row_tokens or (65_536 if on_gpu else 4_096)})
+        directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume))
+        start_tracker(ranks.accelerator, config)
+        latest = ranks.lead(directory.latest) if config.resume else None
 
-    pairs = list(read_pairs(config, "train"))
-    policy = starting_policy(config, directory.latest() if config.resume else None, pairs)
-    train = pack(pairs, policy, config, "train")
-    validation = pack(read_pairs(config, "validation"), policy, config, "validation")
-    settings = schedule(config, train)
-    data_s = time.perf_counter() - started
+        pairs = list(read_pairs(config, "train")) if ranks.leads else []
+        policy = starting_policy(config, latest, pairs, ranks)
+        train = ranks.lead(lambda: pack(pairs, policy, config, "train"))
+        validation = ranks.lead(lambda: pack(read_pairs(config, "validation"), policy, config, "validation"))
+        settings = schedule(config, train)
+        data_s = time.perf_counter() - started
 
-    policy.model.to(accelerator.device)  # pyright: ignore[reportArgumentType]
-    compile_model = config.compile and accelerator.device.type == "cuda"
-    finetuner = Finetuner(accelerator, policy, train, settings, compile_model=compile_model)
-    if config.resume and (latest := directory.latest()):
-        finetuner.restore(latest)
-    look = sample_check(config, policy, directory) if config.verify_every else nullcontext()
-    with look as check:
-        train_and_save(finetuner, validation, directory, config, check)
-    accelerator.end_training()
-    results = {"parameters": policy.model.num_parameters(), "pairs": len(train.examples), "data_s": data_s}
-    results |= figures(directory.history)
-    return finish(config, policy, directory, results)
+        finetuner = Finetuner(ranks, policy, train, settings, compile_model=config.compile and on_gpu)
+        if latest:
+            finetuner.restore(latest)
+        look = sample_check(config, policy, directory) if config.verify_every and ranks.leads else nullcontext()
+        with look as check:
+            train_and_save(finetuner, validation, directory, config, check)
+        results = {"parameters": policy.model.num_parameters(), "pairs": len(train.examples), "data_s": data_s}
+        return finish(config, policy, directory, results, ranks)
 
 
-def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: dict[str, Any]) -> Result:
+def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: dict[str, Any], ranks: Ranks) -> Result:
     """The model with its history, what it writes for held-out tasks, and its card."""
-    history = directory.history
-    final = commit_checkpoint(config.output, "model", lambda folder: save_final(policy, folder, history))
-    results["model"] = str(final)
-    if config.heldout_samples:
-        results["heldout"] = heldout_figures(config, final)
-        results["heldout_temperature"] = TEMPERATURE
-    directory.write_results(results)
-    made = read_json(config.output / "config.json")
-    replace_file(final / "README.md", model_card(config, results, made))
+    history = ranks.lead(lambda: directory.history)
+    final = commit_checkpoint(config.output, "model", lambda folder: save_final(ranks, policy, folder, history), ranks)
+    results |= {**figures(history), "model": str(final)}
+    if ranks.leads:
+        if config.heldout_samples:
+            results["heldout"] = heldout_figures(config, final)
+            results["heldout_temperature"] = TEMPERATURE
+        directory.write_results(results)
+        replace_file(final / "README.md", model_card(config, results, read_json(config.output / "config.json")))
     return Result(results, summary(results, history))
 
 
-def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair]) -> Policy:
+def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair], ranks: Ranks) -> Policy:
     """The policy at step 0, or as the checkpoint left it."""
+    if ranks.sharded and config.verify_every:
+        raise UsageError("--verify-every samples from the model here, which cannot be done from FSDP2's shards: leave it out.")
     dtype = "bf16" if config.lora and torch.cuda.is_available() else "fp32"
     if config.model == NANO and checkpoint is None:
-        # from all over: what is generated begins with single ops
-        few = pairs[:: -(-len(pairs) // TOKENIZER_PAIRS)]
-        texts = [text for p in few for text in (p.messages[-1]["content"], p.completion)]
-        tokenizer = train_tokenizer(texts)
+        tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs)))
         policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
         policy.model.set_attn_implementation(VARLEN)
     else:
         source = str(checkpoint) if checkpoint and not config.lora else config.model
-        foretell_memory(config, source, dtype)
+        foretell_memory(config, source, dtype, shards=ranks.size if ranks.sharded else 1)
         policy = load_policy(source, dtype=dtype, revision=config.revision if source == config.model else None)
     if config.lora:
         adapted = add_lora(policy.model, rank=config.lora_rank, alpha=2 * config.lora_rank, checkpoint=checkpoint)
@@ -104,7 +103,13 @@ def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair
     return policy
 
 
-def foretell_memory(config: SftConfig, source: str, dtype: str) -> None:
+def few_texts(pairs: list[Pair]) -> list[str]:
+    """What nano's tokenizer is trained on: from all over, since what is generated begins with single ops."""
+    few = pairs[:: -(-len(pairs) // TOKENIZER_PAIRS)]
+    return [text for p in few for text in (p.messages[-1]["content"], p.completion)]
+
+
+def foretell_memory(config: SftConfig, source: str, dtype: str, *, shards: int) -> None:
     """Refuse, before anything is loaded, a run that this GPU cannot hold."""
     if not torch.cuda.is_available():
         return
@@ -120,6 +125,7 @@ def foretell_memory(config: SftConfig, source: str, dtype: str) -> None:
         weight_bytes=2 if dtype == "bf16" else 4,
         lora_rank=config.lora_rank if config.lora else 0,
         gradient_checkpointing=config.gradient_checkpointing,
+        shards=shards,
     )
     free, _ = torch.cuda.mem_get_info()
     require_memory(estimate, free, lora=config.lora, gradient_checkpointing=config.gradient_checkpointing)
@@ -154,13 +160,13 @@ def train_and_save(
     finetuner: Finetuner, validation: PackedDataset, directory: RunDirectory, config: SftConfig, check: SampleCheck | None
 ) -> None:
     """All steps, with evaluation, looks at what the model writes, and checkpoints on the way."""
-    accelerator, steps = finetuner.accelerator, finetuner.settings.steps
+    ranks, steps = finetuner.ranks, finetuner.settings.steps
     peak = peak_tflops()
 
     def due(step: int, every: int | None) -> bool:
         return every is not None and (step % every == 0 or step == steps)
 
-    with progress() as bar:
+    with progress() as bar, StopAfterStep(ranks) as stop:
         task = bar.add_task("sft", total=steps, completed=finetuner.step)
 
         def on_step(metrics: dict[str, Any]) -> None:
@@ -169,13 +175,16 @@ def train_and_save(
                 metrics["mfu"] = metrics["tflops"] / peak
             if due(step, config.evaluate_every):
                 metrics["validation_loss"] = finetuner.evaluate(validation)
-            if accelerator.is_main_process:
+            if ranks.leads:
                 if check and due(step, config.verify_every):
                     metrics |= check(step)
                 directory.log(**metrics)
-                track(accelerator, metrics, step)
-                if step % config.save_every == 0 and step < steps:
-                    directory.checkpoint(step, finetuner.save)
+                track(ranks.accelerator, metrics, step)
+            stopping = stop.wanted()
+            if stopping or (step % config.save_every == 0 and step < steps):
+                directory.checkpoint(step, finetuner.save, ranks)
+            if stopping:
+                raise KeyboardInterrupt
             bar.update(task, completed=step, description=f"sft: loss {metrics['loss']:.3f}")
 
         finetuner.run(on_step)
@@ -201,17 +210,6 @@ def figures(history: list[dict[str, Any]]) -> dict[str, Any]:
         **middle,
         **{name: last[name] for name in ("correct", "compiled") if name in last},
     }
-
-
-def save_final(policy: Policy, folder: Path, history: list[dict[str, Any]]) -> None:
-    """The model alone, in bf16 and in shards small enough to keep in a repository, and the history of its training."""
-    model: Any = policy.model
-    if hasattr(model, "merge_and_unload"):
-        model = model.merge_and_unload()
-    model = model.to("cpu", torch.bfloat16)
-    model.save_pretrained(folder, max_shard_size="15MB")
-    policy.tokenizer.save_pretrained(folder)
-    write_json(folder / "trainer_state.json", {"global_step": history[-1]["step"], "log_history": history})
 
 
 def summary(results: dict[str, Any], history: list[dict[str, Any]]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,13 +19,18 @@ def open_accelerator(report_to: str, folder: Path) -> Accelerator:
     """bf16 where there is a GPU; the tracker writes under `folder` once `start_tracker` was called.
 
     Raises:
-        UsageError: the tracker is not installed.
+        UsageError: the tracker is not installed, or the launcher's config shards in a way that is not FSDP2.
     """
     tracker = None if report_to == "none" else report_to
     if tracker and find_spec(tracker) is None:
         raise UsageError(f"--report-to {tracker} needs {tracker}: pip install 'kernrl[{tracker}]'.")
-    mixed = "bf16" if torch.cuda.is_available() else "no"
-    return Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder)
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" or os.environ.get("FSDP_VERSION", "2") != "2":
+        raise UsageError(
+            "The launcher's config asks for DeepSpeed or FSDP1: use --launch fsdp2, or a config with fsdp_version: 2."
+        )
+    on_gpu = torch.cuda.is_available()
+    # on a CPU, accelerate joins the launcher's other processes only when it is told that a CPU is meant
+    return Accelerator(mixed_precision="bf16" if on_gpu else "no", cpu=not on_gpu, log_with=tracker, project_dir=folder)
 
 
 def start_tracker(accelerator: Accelerator, config: Config) -> None:

@@ -12,6 +12,7 @@ from kernrl.config import FinetuneOnSamplesConfig
 from kernrl.files import atomic_write
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.parallel import whole_weights
 from kernrl.rollouts.collect import Attempt, Collected
 from kernrl.stages.improve import Bench, require_judged, sample_row
 from kernrl.tasks.task import Task
@@ -43,8 +44,7 @@ def fine_tune(bench: Bench, config: FinetuneOnSamplesConfig, examples: list[Exam
         max_grad_norm=config.max_grad_norm,
     )
     losses: list[float] = []
-    Finetuner(bench.accelerator, bench.policy, data, settings).run(lambda metrics: losses.append(metrics["loss"]))
-    bench.accelerator.free_memory()  # it would keep every round's optimizer
+    Finetuner(bench.ranks, bench.policy, data, settings).run(lambda metrics: losses.append(metrics["loss"]))
     return {
         "learnt": len(examples),
         "learnt_tokens": sum(len(e.completion_ids) for e in examples),
@@ -72,6 +72,8 @@ def write_dataset(path: Path, attempts: Iterable[Attempt]) -> None:
 
 
 def save_policy(bench: Bench, folder: Path) -> None:
-    """The weights as they are trained: what the next round starts from."""
-    bench.policy.model.save_pretrained(folder)
-    bench.policy.tokenizer.save_pretrained(folder)
+    """The weights as they are trained: what the next round starts from. Every rank calls this."""
+    weights = whole_weights(bench.policy) if bench.ranks.sharded else None
+    if bench.ranks.leads:
+        bench.policy.model.save_pretrained(folder, state_dict=weights)
+        bench.policy.tokenizer.save_pretrained(folder)
