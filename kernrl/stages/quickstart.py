@@ -48,12 +48,12 @@ class Size:
     step_tasks: int
     train_tasks: int
     """Made for both stages."""
-    best_of_n_rate: float = 1e-4
-    reinforce_rate: float = 1e-4
+    best_of_n_rate: float = 2e-5
+    reinforce_rate: float = 2e-5
 
 
-ON_CPU = Size(held_out=12, samples=4, best_of_n_tasks=12, steps=3, step_tasks=6, train_tasks=60)
-ON_GPU = Size(held_out=64, samples=8, best_of_n_tasks=128, steps=10, step_tasks=32, train_tasks=1000)
+ON_CPU = Size(held_out=12, samples=4, best_of_n_tasks=8, steps=3, step_tasks=4, train_tasks=40)
+ON_GPU = Size(held_out=64, samples=8, best_of_n_tasks=64, steps=6, step_tasks=16, train_tasks=500)
 
 PAIRS_TASKS = 40_000
 """Tasks that --full makes for SFT: about four worked solutions each."""
@@ -119,7 +119,7 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
         ),
         Step(
             "Best-of-N: sample on training tasks, keep the best candidates that are correct, and fine-tune on them.",
-            f"best-of-n --model {model} {practice} --tasks-per-round {size.best_of_n_tasks} "
+            f"best-of-n --model {model} {practice} --epochs 1 --tasks-per-round {size.best_of_n_tasks} "
             f"--learning-rate {size.best_of_n_rate} --output {at('best-of-n')}",
         ),
         Step(
