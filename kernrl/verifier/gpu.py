@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import secrets
 import threading
 import time
@@ -20,6 +21,8 @@ from kernrl.verifier.lane import Lane, Outcome
 from kernrl.verifier.stopwatch import Sizes
 from kernrl.verifier.verdict import Speedup
 from kernrl.verifier.worker import Nursery, Process
+
+log = logging.getLogger(__name__)
 
 NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 4, 16)
 LANES = 4
@@ -70,7 +73,10 @@ class Gpu:
         return sum(lane.load for lane in self._lanes)
 
     def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
-        """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
+        """Correctness, then time; anew where a process was lost.
+
+        Raises InfrastructureError when the processes cannot work, UsageError for a broken task.
+        """
         with self._mutex:
             lane = self._home.get(task_key)
             idlest = min(self._lanes, key=lambda one: one.load)
@@ -81,11 +87,16 @@ class Gpu:
         try:
             with lane.mutex:
                 waited = time.monotonic() - begun
-                outcome = lane.run(job, baselines, self._gate, self.noise)
+                try:
+                    outcome = lane.run(job, baselines, self._gate, self.noise)
+                except InfrastructureError as error:
+                    log.warning("a lane starts anew: %s", error)
+                    lane.close()  # what killed one of its processes may have killed the other
+                    outcome = lane.run(job, baselines, self._gate, self.noise)
                 outcome.seconds["gpu_queue"] = outcome.seconds.get("gpu_queue", 0.0) + waited
                 return outcome
         except InfrastructureError:
-            lane.close()  # what killed one of its processes may have killed the other; both start anew
+            lane.close()
             raise
         finally:
             with self._mutex:

@@ -74,7 +74,7 @@ class Lane:
         outcome = Outcome(Stage.CORRECTNESS)
         try:
             with _entered(gate.shared(), outcome):
-                with outcome.clock("correctness"):
+                with outcome.clock("correctness"), self._done():
                     self._correctness(job, outcome)
                 if not baselines or FULL not in job.plans:
                     return outcome
@@ -88,10 +88,16 @@ class Lane:
             outcome.seconds["gpu_busy"] = measured.gpu_seconds
         except _Rejected as rejected:
             outcome.rejection = rejected.rejection
+        return outcome
+
+    @contextlib.contextmanager
+    def _done(self) -> Iterator[None]:
+        """On leaving, whatever was asked is done with: nothing of it may run on beside another lane's timing."""
+        try:
+            yield
         finally:
             self.replay.drain(self._timeout_s)
             self.judge.drain(TRUSTED_TIMEOUT_S)
-        return outcome
 
     def _correctness(self, job: Job, outcome: Outcome) -> None:
         """Everything is asked at once: the judge makes its answers while replay runs, and replay's full set runs while

@@ -36,8 +36,7 @@ class Stopwatch:
 
     def compare(self, baseline: Timed, candidate: Timed, noise: timing.NoiseBand) -> list[timing.Block]:
         """Paired blocks of two programs, as many as it takes (`timing.look`)."""
-        (first,) = self.time([candidate])  # warms it, and says how long it is; a baseline has run before
-        calls = timing.calls_per_block(first)
+        calls = timing.calls_per_block(min(self.time([baseline, candidate])))  # warms both, too
 
         def block() -> timing.Block:
             us = self.time([baseline, candidate, candidate, baseline] * calls)

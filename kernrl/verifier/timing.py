@@ -19,6 +19,9 @@ SURE_BLOCKS, MOST_BLOCKS = 5, 15
 STEADY_US = 80.0
 """Programs this long vary so little from call to call (0.7 % on an H200; 2 to 3 % at 36 µs) that blocks need no repeats."""
 
+LONG_US = 1000.0
+"""From here one block is enough for a clear difference."""
+
 CLEAR = 0.1
 """|log ratio| from which a few blocks that agree are enough, where it is five times the noise too."""
 
@@ -52,14 +55,15 @@ def calls_per_block(us: float) -> int:
 
 
 def look(block: Callable[[], Block], noise: NoiseBand) -> list[Block]:
-    """Blocks until the answer is plain: one or, for short programs, two where the difference is clear, else 5 to 15."""
+    """Blocks until the answer is plain: two that agree, or for long programs one, where the difference is clear, else 5 to 15."""
     blocks: list[Block] = []
     while len(blocks) < MOST_BLOCKS:
         blocks.append(block())
         logs, us = _logs(blocks), shorter_us(blocks)
         band = noise.at(us)
-        clear, few = max(CLEAR, 5 * band), 1 if us >= STEADY_US else 2
-        if len(blocks) >= few and (max(logs) < -clear or min(logs) > clear):
+        clear, few = max(CLEAR, 5 * band), 1 if us >= LONG_US else 2
+        agree = max(logs) - min(logs) < clear  # a call in a thousand is many times too long
+        if len(blocks) >= few and agree and (max(logs) < -clear or min(logs) > clear):
             break
         if len(blocks) >= SURE_BLOCKS and _decided(interval(logs), band):
             break
