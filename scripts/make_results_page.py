@@ -1,0 +1,207 @@
+"""Write the tables of docs/results.md from docs/benchmarks/*.json: `make docs`. No figure on that page is typed by hand.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME is a function of `TABLES`. What is around it is prose.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernrl.reports.charts import percent
+from kernrl.reports.tables import figure_text
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "results.md"
+BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def render(page: str) -> str:
+    """The page with every table made anew. Raises KeyError for the name of no table, FileNotFoundError for missing data."""
+    return BLOCK.sub(lambda found: f"{found[1]}\n{TABLES[found[2]]()}\n{found[3]}", page)
+
+
+def read(name: str) -> Any:
+    return json.loads((DOCS / "benchmarks" / f"{name}.json").read_text())
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+METHODS = {
+    "start": "SFT, where all start",
+    "further-sft": "more SFT",
+    "best-of-n": "best-of-N",
+    "reward-weighted": "reward-weighted SFT",
+    "reinforce, all seeds": "REINFORCE, three seeds",
+}
+
+PASS_K = 8
+
+DOLLARS_A_GPU_HOUR = 3.0
+"""What cost is reckoned at: an assumption, near what an H200 is rented for."""
+
+
+def training() -> str:
+    """One row a method, all from the same start."""
+    data = read("training")
+    rows = []
+    for name, title in METHODS.items():
+        row = data["rows"][name]
+        change, against = row.get("change", {}), row["against"]
+        cells = [
+            figure_text(row["correct"]),
+            points(change.get("correct")),
+            figure_text(row[f"pass@{PASS_K}"]),
+            figure_text(against["eager"]["fast_1"]),
+            figure_text(against["compile"]["fast_1"]),
+            figure_text(against["eager"]["geomean_x"], as_times=True),
+            figure_text(change.get("speed_ratio_x"), as_times=True),
+        ]
+        rows.append([title, *cells])
+    head = [
+        "",
+        "correct",
+        "change, points",
+        f"pass@{PASS_K}",
+        "faster than eager",
+        "than compile",
+        "speed",
+        "speed, same tasks",
+    ]
+    start = data["rows"]["start"]
+    return table(head, rows) + f"\n{start['tasks']} held-out tasks, {PASS_K} candidates each. {conditions(data)}\n"
+
+
+def seeds() -> str:
+    """Each seed of REINFORCE by itself: how far one run is from the next."""
+    data = read("training")
+    names = data["rows"]["reinforce, all seeds"]["runs"]
+    return table(["run", "correct", "change, points", "faster than eager", "speed"], (short_row(data, n, n) for n in names))
+
+
+def choices() -> str:
+    """Short runs that differ from the first in one choice."""
+    data = read("training")
+    rows = [short_row(data, name, name) for name in data["settings"]["choices"] if name in data["rows"]]
+    steps = data["settings"]["short steps"]
+    return table(["run", "correct", "change, points", "faster than eager", "speed"], rows) + f"\n{steps} steps each.\n"
+
+
+def short_row(data: Any, name: str, title: str) -> list[str]:
+    row = data["rows"][name]
+    eager = row["against"]["eager"]
+    speed = figure_text(eager["geomean_x"], as_times=True)
+    return [title, figure_text(row["correct"]), points(row["change"]["correct"]), figure_text(eager["fast_1"]), speed]
+
+
+def cost() -> str:
+    """Time and money of each run."""
+    data = read("training")
+    rows = []
+    for name in (*METHODS, *data["settings"]["choices"]):
+        if spent := data["rows"].get(name, {}).get("training"):
+            shares = spent.get("share_of_time", {})
+            hours = spent["seconds"] / 3600
+            rows.append(
+                [
+                    METHODS.get(name, name),
+                    f"{spent['attempts']:.0f}" if "attempts" in spent else "–",
+                    f"{spent['attempts_per_s']:.0f}" if "attempts_per_s" in spent else "–",
+                    *(percent(shares[p]) if shares else "–" for p in ("generate", "verify", "update")),
+                    f"{spent['seconds']:.0f} s",
+                    f"{hours:.3f}",
+                    f"{hours * DOLLARS_A_GPU_HOUR:.2f}",
+                ]
+            )
+    head = ["run", "candidates", "a second", "sampling", "verifying", "updating", "time", "GPU-hours", "cost, $"]
+    return table(head, rows) + f"\nAt ${DOLLARS_A_GPU_HOUR:g} a GPU-hour, which is an assumption.\n"
+
+
+def points(figure: Any) -> str:
+    """A difference of shares in percentage points, with its interval."""
+    if not figure or figure["value"] is None:
+        return "–"
+    value, low, high = (figure[key] for key in ("value", "low", "high"))
+    return f"{100 * value:+.1f}" + ("" if low is None else f" [{100 * low:+.1f}, {100 * high:+.1f}]")
+
+
+def ablation() -> str:
+    """One row a defence: what gets through without it."""
+    data = read("ablation")
+    rows = []
+    for name, row in data["ablations"].items():
+        kinds = ("exploits_accepted", "wrong_accepted", "exploits_overpaid")
+        examples = [f"`{example}`" for kind in kinds for example in row[kind][:2]][:3]
+        rows.append([name, row["what"], row["asked"], *(len(row[kind]) for kind in kinds), ", ".join(examples) or "none"])
+    head = ["switched off", "which is", "judged again", "exploits accepted", "wrong accepted", "overpaid", "such as"]
+    return table(head, rows) + f"\n{conditions(data)}\n"
+
+
+def validation() -> str:
+    """One row a task: kernrl's verdict beside the plain evaluation's."""
+    data = read("validation")
+    rows = []
+    for row in data["tasks"]:
+        verdict, plain = row["verdict"], row["plain"]
+        errors = [record["excess"] for record in verdict["errors"]]
+        worst = f"{max(errors):.2g}" if errors else "–"
+        says = f"**{verdict['status']}**" if not verdict["correct"] else verdict["status"]
+        other = plain.get("error") or ("correct" if plain["correct"] else "wrong")
+        rows.append([" → ".join(row["composition"]), says, len(errors), worst, *times(verdict), other, plain_x(plain)])
+    head = ["task", "verdict", "inputs", "error / tolerance", "eager, µs", "candidate, µs", "speedup", "plain", "speedup"]
+    same = sum(row["verdict"]["correct"] == row["plain"]["correct"] for row in data["tasks"])
+    return table(head, rows) + f"\n{same} of {len(rows)} verdicts are confirmed.{agreement(data['tasks'])} {conditions(data)}\n"
+
+
+def times(verdict: dict[str, Any]) -> list[str]:
+    """Eager's time, the candidate's, and the speedup with its interval."""
+    timing = verdict["timing"]
+    if not timing:
+        return ["–"] * 3
+    up = timing["speedups_x"]["eager"]
+    return [
+        f"{timing['baseline_us']['eager']:.0f}",
+        f"{timing['candidate_us']:.0f}",
+        f"{up['value']:.2f} [{up['low']:.2f}, {up['high']:.2f}]",
+    ]
+
+
+def plain_x(plain: dict[str, Any]) -> str:
+    return f"{plain['speedup_x']:.2f}" if "speedup_x" in plain else "–"
+
+
+def agreement(rows: list[dict[str, Any]]) -> str:
+    """How far the two speedups are apart, over the tasks that both timed."""
+    both = [
+        row["plain"]["speedup_x"] / row["verdict"]["timing"]["speedups_x"]["eager"]["value"]
+        for row in rows
+        if row["verdict"]["timing"] and "speedup_x" in row["plain"]
+    ]
+    if not both:
+        return ""
+    return (
+        f" The plain speedup is {statistics.median(both):.2f} times kernrl's in the median, "
+        f"{min(both):.2f} to {max(both):.2f} times in all."
+    )
+
+
+def conditions(data: dict[str, Any]) -> str:
+    """Where figures were taken."""
+    versions = data["versions"]
+    gpu = data.get("gpu") or versions["gpu"]
+    return f"{gpu}, torch {versions['torch']}, triton {versions['triton']}."
+
+
+TABLES: dict[str, Callable[[], str]] = {make.__name__: make for make in (training, seeds, choices, cost, ablation, validation)}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(PAGE.read_text()))
+    print(f"wrote {PAGE}")
