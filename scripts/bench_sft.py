@@ -31,6 +31,7 @@ from kernrl.policy.load import Policy, add_lora
 from kernrl.policy.memory import GIB, count_parameters, estimate_training
 from kernrl.policy.nano import create_nano, train_tokenizer
 from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.ranks import Ranks
 from kernrl.stages.run import environment
 from kernrl.verifier.devices import device_for
 
@@ -111,8 +112,8 @@ def measure(case: Case, steps: int) -> dict[str, Any]:
     config = policy.model.config
     data = rows_of_lengths(case, config.vocab_size)
     settings = FinetuneSettings(steps=4 + steps, rows_per_step=1, learning_rate=1e-5)
-    accelerator = Accelerator(mixed_precision="bf16")
-    finetuner = Finetuner(accelerator, policy, data, settings, compile_model=case.compile_model)
+    ranks = Ranks(Accelerator(mixed_precision="bf16"))
+    finetuner = Finetuner(ranks, policy, data, settings, compile_model=case.compile_model)
     lines: list[dict[str, Any]] = []
     started = time.perf_counter()
     finetuner.run(lines.append)

@@ -20,6 +20,7 @@ from kernrl.policy.attention import packed_kwargs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy
 from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.ranks import Ranks
 from kernrl.stages.run import read_lines
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
@@ -79,7 +80,7 @@ def test_a_document_does_not_move_by_one_bit_when_its_neighbours_change(policy):
 def test_rows_of_any_documents_share_one_compilation(policy):
     policy.model.train()
     settings = FinetuneSettings(steps=2, rows_per_step=1, learning_rate=1e-3)
-    finetuner = Finetuner(Accelerator(mixed_precision="bf16"), policy, dataset(), settings, compile_model=True)
+    finetuner = Finetuner(Ranks(Accelerator(mixed_precision="bf16")), policy, dataset(), settings, compile_model=True)
     losses: list[float] = []
     finetuner.run(lambda metrics: losses.append(metrics["loss"]))
     finetuner.settings = FinetuneSettings(steps=12, rows_per_step=1, learning_rate=1e-3)
@@ -95,7 +96,7 @@ def test_compiled_and_eager_steps_agree():
         policy = tiny_policy()
         policy.model.to("cuda")  # pyright: ignore[reportArgumentType]
         settings = FinetuneSettings(steps=6, rows_per_step=1, learning_rate=1e-3)
-        finetuner = Finetuner(Accelerator(mixed_precision="bf16"), policy, dataset(), settings, compile_model=compiled)
+        finetuner = Finetuner(Ranks(Accelerator(mixed_precision="bf16")), policy, dataset(), settings, compile_model=compiled)
         seen: list[float] = []
         finetuner.run(lambda metrics, seen=seen: seen.append(metrics["loss"]))
         losses[compiled] = seen
