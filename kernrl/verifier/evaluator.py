@@ -105,10 +105,11 @@ class StagedEvaluator:
             self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
             self.target = self._device.arch
             required = self.config.require_sandbox
-            # every lane keeps a core or two busy with launches, and a GPU that waits for one times nothing
-            front = max(1, self.workers - 2 * lanes * len(self.gpus))
-            self._tracer = Tracer(front, target=self.target, require_sandbox=required)
-            self._compiler = Compiler(front, targets=(self.target,), cache_dir=kernels, require_sandbox=required)
+            # the lanes keep some cores busy with launches, and a GPU that waits for one times nothing
+            front = max(1, self.workers - lanes * len(self.gpus) // 2)
+            slots = threading.BoundedSemaphore(front)
+            self._tracer = Tracer(front, target=self.target, require_sandbox=required, slots=slots)
+            self._compiler = Compiler(front, targets=(self.target,), cache_dir=kernels, require_sandbox=required, slots=slots)
             if not self.gpus:
                 d = self.defences
                 settings = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
