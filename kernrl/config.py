@@ -169,15 +169,26 @@ class SftConfig(TrainingConfig):
     prompt: Literal["nano", "chat"] | None = Field(
         default=None, description="How tasks are put to the model; by the model if not set."
     )
-    epochs: float = Field(default=3.0, gt=0, description="Passes over the data, unless --steps is given.")
+    epochs: float | None = Field(
+        default=None, gt=0, description="Passes over the data, unless --steps is given; 6 for nano and 1 for others if not set."
+    )
     steps: int | None = Field(default=None, ge=1, description="Optimizer steps.")
     max_length: int = Field(default=4096, ge=16, description="Longest pair in tokens; longer ones are counted and left out.")
     row_tokens: int | None = Field(
-        default=None, ge=16, description="Tokens of a packed row, the unit of a forward pass: 65536 on a GPU and 4096 on a CPU."
+        default=None,
+        ge=16,
+        description="Tokens of a packed row, the unit of a forward pass; if not set, 65536 for nano and 16384 for others on a "
+        "GPU, 4096 on a CPU.",
     )
-    rows_per_step: int = Field(default=4, ge=1, description="Packed rows an optimizer step, over all processes.")
-    learning_rate: float = Field(
-        default=1e-3, gt=0, description="Highest rate of the cosine schedule; use about 1e-5 for a hub model."
+    rows_per_step: int | None = Field(
+        default=None,
+        ge=1,
+        description="Packed rows an optimizer step, over all processes; if not set, 1 for nano, 4 for others, or one a process.",
+    )
+    learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        description="Highest rate of the cosine schedule; 1.5e-3 for nano, 1e-5 for others and 2e-4 with --lora if not set.",
     )
     warmup_ratio: float = Field(default=0.03, ge=0, lt=1, description="Share of the steps in which the rate rises.")
     weight_decay: float = Field(default=0.1, ge=0, description="AdamW's decay of matrices.")

@@ -13,11 +13,12 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from kernrl.cli import run
+from kernrl.config import SftConfig
 from kernrl.errors import UsageError
 from kernrl.policy import nano
 from kernrl.policy.load import load_policy
 from kernrl.policy.nano import train_tokenizer
-from kernrl.stages import evaluate, sft_check
+from kernrl.stages import evaluate, sft, sft_check
 from kernrl.stages.run import read_lines
 from kernrl.verifier.verdict import Status
 from tests.tiny import FakeVerifier, tiny_tasks, verdict_of
@@ -124,6 +125,13 @@ def test_what_the_model_writes_is_looked_at_and_its_card_says_how_good_it_is(mod
     assert "2 held-out tasks" in card
     assert f"kernrl sft --model {model}" in card
     assert "--steps 8" in card
+
+
+def test_what_is_left_open_depends_on_the_model(tmp_path):
+    nano_run = sft.with_defaults(SftConfig(output=tmp_path), on_gpu=True, processes=1)
+    assert (nano_run.row_tokens, nano_run.rows_per_step, nano_run.learning_rate) == (65_536, 1, 1.5e-3)
+    adapters = sft.with_defaults(SftConfig(output=tmp_path, model="m", lora=True, rows_per_step=2), on_gpu=False, processes=1)
+    assert (adapters.row_tokens, adapters.rows_per_step, adapters.learning_rate, adapters.epochs) == (4_096, 2, 2e-4, 1)
 
 
 def test_nano_by_name_is_the_trained_one(model, tmp_path, monkeypatch):

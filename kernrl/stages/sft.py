@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -46,7 +47,7 @@ def run(config: SftConfig) -> Result:
     with open_ranks(open_accelerator(config.report_to, config.output)) as ranks:
         set_seed(config.seed)
         on_gpu = ranks.accelerator.device.type == "cuda"
-        config = config.model_copy(update={"row_tokens": config.row_tokens or (65_536 if on_gpu else 4_096)})
+        config = with_defaults(config, on_gpu=on_gpu, processes=ranks.size)
         directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume))
         start_tracker(ranks.accelerator, config)
         latest = ranks.lead(directory.latest) if config.resume else None
@@ -66,6 +67,18 @@ def run(config: SftConfig) -> Result:
             train_and_save(finetuner, validation, directory, config, check)
         results = {"parameters": policy.model.num_parameters(), "pairs": len(train.examples), "data_s": data_s}
         return finish(config, policy, directory, results, ranks)
+
+
+def with_defaults(config: SftConfig, *, on_gpu: bool, processes: int) -> SftConfig:
+    """What was left open, by the model: nano is taught from nothing, others are only adapted."""
+    nano = config.model == NANO
+    usual = {
+        "epochs": 6.0 if nano else 1.0,
+        "row_tokens": (65_536 if nano else 16_384) if on_gpu else 4_096,
+        "rows_per_step": math.lcm(1 if nano else 4, processes),
+        "learning_rate": 1.5e-3 if nano else 2e-4 if config.lora else 1e-5,
+    }
+    return config.model_copy(update={name: value for name, value in usual.items() if getattr(config, name) is None})
 
 
 def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: dict[str, Any], ranks: Ranks) -> Result:
@@ -146,11 +159,15 @@ def pack(pairs: Iterator[Pair] | list[Pair], policy: Policy, config: SftConfig, 
 
 def schedule(config: SftConfig, train: PackedDataset) -> FinetuneSettings:
     """How many steps, and at which rate."""
-    steps = config.steps or max(1, round(config.epochs * train.rows_per_epoch / config.rows_per_step))
+    epochs, rows_per_step, learning_rate = config.epochs, config.rows_per_step, config.learning_rate
+    assert epochs is not None  # `with_defaults` left nothing open
+    assert rows_per_step is not None
+    assert learning_rate is not None
+    steps = config.steps or max(1, round(epochs * train.rows_per_epoch / rows_per_step))
     return FinetuneSettings(
         steps=steps,
-        rows_per_step=config.rows_per_step,
-        learning_rate=config.learning_rate,
+        rows_per_step=rows_per_step,
+        learning_rate=learning_rate,
         warmup_ratio=config.warmup_ratio,
         weight_decay=config.weight_decay,
     )
