@@ -79,6 +79,14 @@ def two_kernels() -> dict[str, float]:
     return {"gradient": error[mask].max().item(), "masked": out[~mask].abs().max().item()}
 
 
+def broken_rows() -> dict[str, float]:
+    """A logit of NaN anywhere in an active row makes its log-prob NaN, and leaves the row beside it alone."""
+    logits, ids, mask = hard_logits(6, 2500)
+    logits[0, (ids[0] + 1200) % 2500] = math.nan
+    logp, _, _ = vocab_stats(logits, ids, mask, TEMPERATURE)
+    return {"masked": float(not logp[0].isnan() or not logp[1:].isfinite().all())}
+
+
 CASES = {
     "grpo": {"old_logprobs": 0.4},
     "delta, k2": {
@@ -96,4 +104,8 @@ CASES = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    print(json.dumps({**{name: compare(case) for name, case in CASES.items()}, "two_kernels": two_kernels()}))
+    print(
+        json.dumps(
+            {**{name: compare(case) for name, case in CASES.items()}, "two_kernels": two_kernels(), "broken": broken_rows()}
+        )
+    )

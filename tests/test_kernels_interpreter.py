@@ -37,7 +37,7 @@ def test_interpreted_kernels_agree_with_float64():
 POINTERS = {
     "out_ptr": "*bf16", "logits_ptr": "*bf16", "ids_ptr": "*i64", "flag_ptr": "*i32", "mask_ptr": "*u8",
 }  # fmt: skip
-INTEGERS = ("n_rows", "vocab", "tokens_per_advantage", "n_tokens")
+INTEGERS = ("n_rows", "vocab", "tokens_per_advantage", "n_tokens", "programs")
 
 
 def compile_for(target, kernel, warps, missing=(), logits="*bf16", **constants):
@@ -71,7 +71,8 @@ def test_the_portable_kernels_compile_for_nvidia_and_amd(target, logits):
         compile_for(target, vocab._loss_kernel, 16, logits=logits, BLOCK=8192, **LOSS),
         compile_for(target, vocab._stats_kernel, 8, logits=logits, BLOCK=4096),
         compile_for(target, vocab._gradient_kernel, 8, logits=logits, BLOCK=4096, ENTROPY_GRADIENT=True),
-        compile_for(target, token_reduce._reduce_kernel, 16, BLOCK=4096, LOSS=1, KL=2, CORRECTION=2),
+        compile_for(target, token_reduce._partial_kernel, 4, BLOCK=256, LOSS=1, KL=2, CORRECTION=2),
+        compile_for(target, token_reduce._total_kernel, 4, BLOCK=token_reduce.PROGRAMS),
     ]
     binary = "cubin" if target is HOPPER else "hsaco"
     assert all(kernel.asm[binary] for kernel in kernels)

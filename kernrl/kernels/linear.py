@@ -18,14 +18,15 @@ from kernrl.kernels.grpo import grpo_loss_reference, loss_of_logprobs, needs_seq
 from kernrl.kernels.token_loss import LOSS_TYPES, METRICS, LossConfig, Tokens
 from kernrl.kernels.token_reduce import reduce_tokens
 from kernrl.kernels.tokens import prepare, with_sequence_correction
-from kernrl.kernels.vocab import vocab_gradient, vocab_loss, vocab_stats
+from kernrl.kernels.vocab import row_results, vocab_gradient, vocab_loss, vocab_stats
 
 CHUNK_BYTES = 640 << 20  # of logits held at a time; 2048 rows of a vocabulary of 151,936 in bfloat16
+MAIN_GRAD_CHUNK_BYTES = 1190 << 20  # where no float32 accumulator is held beside them
 
 
-def rows_per_chunk(n: int, weight: Tensor, chunk_rows: int | None) -> int:
-    """At most `chunk_rows`, or what CHUNK_BYTES hold, evened out over the chunks that N rows take."""
-    most = chunk_rows or max(128, CHUNK_BYTES // (weight.shape[0] * weight.element_size()))
+def rows_per_chunk(n: int, weight: Tensor, chunk_rows: int | None, chunk_bytes: int = CHUNK_BYTES) -> int:
+    """At most `chunk_rows`, or what `chunk_bytes` hold, evened out over the chunks that N rows take."""
+    most = chunk_rows or max(128, chunk_bytes // (weight.shape[0] * weight.element_size()))
     each = math.ceil(n / math.ceil(max(1, n) / most))
     return max(16, math.ceil(each / 16) * 16)
 
@@ -71,7 +72,10 @@ class _Gradients:
                 positions = torch.arange(count, device=dead.device)
                 positions[holes] = movers
                 d_logits, hidden = d_logits[:count], hidden[positions]
-        self._add_hidden(torch.mm(d_logits, self.weight), start, positions, None if dead is None else dead.numel())
+        if self.rows is None and positions is None:
+            torch.mm(d_logits, self.weight, out=self.d_hidden[start : start + len(d_logits)])
+        else:
+            self._add_hidden(torch.mm(d_logits, self.weight), start, positions, None if dead is None else dead.numel())
         if not self.started and self.d_weight.dtype == d_logits.dtype:
             torch.mm(d_logits.t(), hidden, out=self.d_weight)
         elif not self.started:
@@ -85,7 +89,8 @@ class _Gradients:
     def _add_hidden(self, d_hidden: Tensor, start: int, positions: Tensor | None, chunk: int | None) -> None:
         count = d_hidden.shape[0]
         if positions is None:
-            target = slice(start, start + count) if self.rows is None else self.rows[start : start + count]
+            assert self.rows is not None
+            target = self.rows[start : start + count]
         else:
             assert chunk is not None
             if self.rows is None:
@@ -99,6 +104,11 @@ class _Gradients:
         if self.main_grad is not None:
             return self.d_hidden, None
         return self.d_hidden, self.d_weight.to(self.weight.dtype)
+
+
+def clips(tokens: Tokens, config: LossConfig) -> bool:
+    """True where the gradient of a token can be 0 because its ratio is clipped."""
+    return LOSS_TYPES[config.loss_type] == 0 and tokens.old_logprobs is not None
 
 
 def rows_that_matter(tokens: Tokens, config: LossConfig) -> Tensor | None:
@@ -116,6 +126,19 @@ def rows_that_matter(tokens: Tokens, config: LossConfig) -> Tensor | None:
     return None if rows.numel() == keep.numel() else rows
 
 
+def _chunk_gradient(
+    logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float, g: Tensor | None, h: Tensor | None, results: Tensor
+) -> None:  # fmt: skip
+    """Turn a chunk's logits into their gradient, in place, by its own loss or by given g and h; results [3, C] receives
+    logp, entropy and g."""
+    if g is None:
+        vocab_loss(logits, logits, tokens, config, temperature, results)
+    else:
+        results[2].copy_(g)
+        stats = vocab_stats(logits, tokens.ids, tokens.mask, temperature)
+        vocab_gradient(logits, logits, tokens.ids, tokens.mask, stats, results[2], h, temperature)
+
+
 class _LinearLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -129,37 +152,29 @@ class _LinearLoss(torch.autograd.Function):
             given = loss, metrics
         elif tokens.old_logprobs is not None:
             tokens = with_sequence_correction(tokens, tokens.old_logprobs, config)
-        rows = rows_that_matter(tokens, config)
-        whole = hidden
+        whole, rows = hidden, rows_that_matter(tokens, config)
+        tokens = tokens[slice(None) if rows is None else rows]
         if rows is not None:
-            hidden, tokens = hidden[rows], tokens[rows]
-            if g is not None:
-                g, h = g[rows], None if h is None else h[rows]
+            hidden, g, h = hidden[rows], None if g is None else g[rows], None if h is None else h[rows]
         n = hidden.shape[0]
-        chunk_rows = rows_per_chunk(n, weight, chunk_rows)
-        chunks = -(-n // chunk_rows)
+        # Rounding a float32 dweight to another one takes 2 bytes an element at the end; until then they serve for logits.
+        chunk_bytes = MAIN_GRAD_CHUNK_BYTES if weight_grad is not None else max(CHUNK_BYTES, 2 * weight.numel())
+        chunk_rows = rows_per_chunk(n, weight, chunk_rows, chunk_bytes)
         buffer = torch.empty(min(chunk_rows, n), weight.shape[0], dtype=hidden.dtype, device=hidden.device)
-        gradients = _Gradients(whole, weight, rows, chunks, weight_grad)
-        logp, entropy = (torch.empty(n, dtype=torch.float32, device=hidden.device) for _ in range(2))
-        clips = LOSS_TYPES[config.loss_type] == 0 and tokens.old_logprobs is not None
-        cuts = config.correction != "none"
-        logits = buffer
-        may_die = (clips or cuts) and config.entropy_coef == 0 and config.beta == 0
+        gradients = _Gradients(whole, weight, rows, -(-n // chunk_rows), weight_grad)
+        results = row_results(n, hidden.device)
+        zeros_possible = (
+            config.entropy_coef == 0 and config.beta == 0 and (clips(tokens, config) or config.correction != "none")
+        )
         for start in range(0, n, chunk_rows):
             part = slice(start, min(start + chunk_rows, n))
             logits = torch.mm(hidden[part], weight.t(), out=buffer[: part.stop - start])
-            if g is not None:
-                ids, mask = tokens.ids[part], None if tokens.mask is None else tokens.mask[part]
-                stats = vocab_stats(logits, ids, mask, temperature)
-                g_part = g[part].contiguous()
-                vocab_gradient(logits, logits, ids, mask, stats, g_part, None if h is None else h[part], temperature)
-            else:
-                logp[part], entropy[part], g_part = vocab_loss(logits, logits, tokens[part], config, temperature)
-            gradients.add(logits, hidden[part], start, g_part == 0 if may_die else None)
-        del buffer, logits  # before the weight's gradient is rounded into memory of its own
-        loss, metrics = given or reduce_tokens(logp, entropy, tokens, config)
+            g_part, h_part = (None if x is None else x[part] for x in (g, h))
+            _chunk_gradient(logits, tokens[part], config, temperature, g_part, h_part, results[:, part])
+            gradients.add(logits, hidden[part], start, results[2, part] == 0 if zeros_possible else None)
+        buffer = logits = None  # before the weight's gradient is rounded into memory of its own
+        loss, metrics = given or reduce_tokens(results[0], results[1], tokens, config)
         ctx.gradients = gradients.finish()
-        ctx.main_grad = weight_grad is not None
         ctx.mark_non_differentiable(metrics)
         ctx.set_materialize_grads(False)
         return loss, metrics
@@ -206,8 +221,9 @@ def linear_grpo_loss(
     Args:
         hidden: [N, H] or [B, T, H]; hidden[i] scores action_ids[i].
         lm_head_weight: [V, H], of hidden's dtype.
-        chunk_rows: most rows of logits held at a time; None for what 640 MiB hold. Fewer, larger chunks are faster: each
-            chunk reads and writes the float32 dweight once more.
+        chunk_rows: most rows of logits held at a time; None for what 640 MiB hold (or the weight's bytes, where those are
+            more), and 1190 MiB with `weight_grad`. Fewer, larger chunks are faster: each reads and writes the float32
+            dweight once more.
         weight_grad: float32 [V, H] that the weight's gradient is added to (a trainer's main gradient), in the forward
             pass. autograd then hands none to the weight, and the loss must be the root of `backward`, unscaled.
         options: `advantages` and every other keyword of `grpo_loss`, but `inplace`.

@@ -24,7 +24,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from kernrl.kernels.row_math import LOWEST, OVERFLOW, gradient_coefficients, row_outputs
+from kernrl.kernels.row_math import OVERFLOW, at_least_lowest, gradient_coefficients, row_outputs
 from kernrl.kernels.token_loss import token_loss
 from kernrl.kernels.token_reduce import load_token
 
@@ -47,21 +47,26 @@ def _fetch(smem, slot, row_ptr, chunk, cols, vocab, wanted, CHUNK: gl.constexpr)
 
 
 @gluon.jit
-def _accumulate(z, sums, moments, scale, c, chunk, a, cols, CHUNK: gl.constexpr):
-    """Add a chunk's 2^y and 2^y y, eight neighbouring elements to a lane; the action's own term stays out, for beside it
-    the others would round away."""
-    z = z.to(gl.float32)
-    if a // CHUNK == chunk:
-        z = gl.where(cols == a % CHUNK, -float("inf"), z)
-    y = gl.maximum(z * scale + c, LOWEST)
+def _accumulate(z, sums, moments, scale, c, chunk, skip):
+    """Add a chunk's 2^y and 2^y y, eight neighbouring elements to a lane; the lane whose `skip` is this chunk adds nothing."""
+    y = at_least_lowest(z.to(gl.float32) * scale + c)
     e = _exp2(y)
-    sums += gl.convert_layout(gl.sum(e, 1), sums.type.layout)
-    moments += gl.convert_layout(gl.sum(e * y, 1), moments.type.layout)
+    wanted = skip != chunk
+    sums += gl.where(wanted, gl.convert_layout(gl.sum(e, 1), sums.type.layout), 0.0)
+    moments += gl.where(wanted, gl.convert_layout(gl.sum(e * y, 1), moments.type.layout), 0.0)
     return sums, moments
 
 
 @gluon.jit
-def _careful_sums(row_ptr, vocab, a, scale, cols, lanes: gl.constexpr, CHUNK: gl.constexpr):
+def _neighbour_sums(near, a, scale, c):
+    """(other, moment) of the group of eight that the lanes left out, but for the action's own."""
+    y = at_least_lowest(near.to(gl.float32) * scale + c)
+    e = gl.where(gl.arange(0, 8, layout=near.type.layout) == (a % 8).to(gl.int32), 0.0, _exp2(y))
+    return gl.sum(e, 0), gl.sum(e * y, 0)
+
+
+@gluon.jit
+def _careful_sums(row_ptr, vocab, a, near, skip, scale, cols, CHUNK: gl.constexpr):
     """(c, other, moment) relative to the row's maximum, read again from memory: the rare row whose p_a underflows."""
     highest = gl.full(cols.shape, -float("inf"), gl.float32, cols.type.layout)
     for start in range(0, vocab, CHUNK):
@@ -69,14 +74,15 @@ def _careful_sums(row_ptr, vocab, a, scale, cols, lanes: gl.constexpr, CHUNK: gl
         highest = gl.maximum(highest, gl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(gl.float32))
     top = gl.max(gl.max(highest, 1), 0)
     c = gl.where(top == -float("inf"), 0.0, -top * scale)
-    sums = gl.full([CHUNK // 8], 0.0, gl.float32, lanes)
+    sums = gl.full(skip.shape, 0.0, gl.float32, skip.type.layout)
     moments = sums
     for start in range(0, vocab, CHUNK):
         at = start + cols
         z = gl.load(row_ptr + at, mask=at < vocab, other=-float("inf"))
-        sums, moments = _accumulate(z, sums, moments, scale, c, start // CHUNK, a, cols, CHUNK)
+        sums, moments = _accumulate(z, sums, moments, scale, c, start // CHUNK, skip)
     other, moment = gl.reduce((sums, moments), 0, _add_pairs)
-    return c, other, moment
+    near_other, near_moment = _neighbour_sums(near, a, scale, c)
+    return c, other + near_other, moment + near_moment
 
 
 @gluon.jit
@@ -86,7 +92,7 @@ def _store_gradient(
     at = chunk * CHUNK + cols
     y = z.to(gl.float32) * scale + c
     if ENTROPY_GRADIENT:
-        y = gl.maximum(y, LOWEST)
+        y = at_least_lowest(y)
         d = (constant + slope * y) * _exp2(y)
     else:
         d = constant * _exp2(y)
@@ -118,7 +124,9 @@ def _resident_kernel(
     lanes: gl.constexpr = gl.SliceLayout(1, blocked)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
     smem = gl.allocate_shared_memory(logits_ptr.dtype.element_ty, [SLOTS, CHUNK // 8, 8], flat)
-    cols = gl.arange(0, CHUNK // 8, layout=lanes)[:, None] * 8 + gl.arange(0, 8, layout=gl.SliceLayout(0, blocked))[None, :]
+    eight: gl.constexpr = gl.BlockedLayout([8], [32], [num_warps], [0])  # every thread has all eight
+    lane = gl.arange(0, CHUNK // 8, layout=lanes)
+    cols = lane[:, None] * 8 + gl.arange(0, 8, layout=gl.SliceLayout(0, blocked))[None, :]
 
     step = gl.num_programs(0)
     row = gl.program_id(0)
@@ -136,6 +144,10 @@ def _resident_kernel(
         next_ptr = row_ptr + step.to(gl.int64) * vocab
         z_a = gl.where(active, z_a, 0.0)
         c = -z_a * scale
+        # The action's term stays out of the lanes' sums, or the others' would round away beside it; to leave out its whole
+        # group of eight costs next to nothing.
+        skip = gl.where(lane == (a % CHUNK // 8).to(gl.int32), (a // CHUNK).to(gl.int32), -1)
+        near = gl.load(row_ptr + (a - a % 8) + gl.arange(0, 8, layout=eight), mask=active & valid, other=0.0)
         sums = gl.full([CHUNK // 8], 0.0, gl.float32, lanes)
         moments = sums
 
@@ -150,30 +162,33 @@ def _resident_kernel(
             z = smem.index(h).load(blocked)
             _fetch(smem, h, row_ptr, SLOTS + h, cols, vocab, active, CHUNK)
             async_copy.commit_group()
-            sums, moments = _accumulate(z, sums, moments, scale, c, h, a, cols, CHUNK)
+            sums, moments = _accumulate(z, sums, moments, scale, c, h, skip)
             held = held + (z,)  # noqa: RUF005 (Gluon has no starred tuples)
         for p in range(min(AHEAD, PAIRS - 1)):
             async_copy.wait_group(PAIRS - 1 + HELD - (HELD + 1) // 2)
             for i in gl.static_range(2):
                 chunk = HELD + 2 * p + i
-                sums, moments = _accumulate(smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, a, cols, CHUNK)
+                sums, moments = _accumulate(smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip)
             async_copy.commit_group()
         for p in range(AHEAD, PAIRS - 1):
             async_copy.wait_group(SLOTS - 2 - AHEAD)
             for i in gl.static_range(2):
                 chunk = HELD + 2 * p + i
                 z = smem.index(chunk % SLOTS).load(blocked)
-                sums, moments = _accumulate(z, sums, moments, scale, c, chunk, a, cols, CHUNK)
+                sums, moments = _accumulate(z, sums, moments, scale, c, chunk, skip)
                 async_copy.commit_group()
         async_copy.wait_group(0)
         for i in gl.static_range(SLOTS - 2, SLOTS):
             z = smem.index((HELD + i) % SLOTS).load(blocked).to(gl.float32)
             z = gl.where((HELD + i) * CHUNK + cols < vocab, z, -float("inf"))
-            sums, moments = _accumulate(z, sums, moments, scale, c, HELD + i, a, cols, CHUNK)
+            sums, moments = _accumulate(z, sums, moments, scale, c, HELD + i, skip)
 
         other, moment = gl.reduce((sums, moments), 0, _add_pairs)
+        near_other, near_moment = _neighbour_sums(near, a, scale, c)
+        other += near_other
+        moment += near_moment
         if active & ((other < OVERFLOW) == False):  # noqa: E712 (NaN too)
-            c, other, moment = _careful_sums(row_ptr, vocab, a, scale, cols, lanes, CHUNK)
+            c, other, moment = _careful_sums(row_ptr, vocab, a, near, skip, scale, cols, CHUNK)
         y_a = z_a * scale + c
         logp, entropy, shift = row_outputs(y_a, other, moment)
         c += shift

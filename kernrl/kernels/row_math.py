@@ -17,6 +17,12 @@ LOWEST = tl.constexpr(-150.0)  # 2^-150 is 0 in float32; keeps 0 * -inf out of t
 
 
 @triton.jit
+def at_least_lowest(y):
+    """max(y, LOWEST); NaN stays NaN, so that a broken logit shows in its row's loss."""
+    return tl.maximum(y, LOWEST, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def row_outputs(y_a, other, moment):
     """(logp, entropy, -log2 of the row's sum) from the action's exponent y_a = z_a * scale + c and the row's sums."""
     e_a = tl.exp2(y_a)

@@ -1,4 +1,5 @@
-"""From per-token log-probs and entropies to the loss and its metrics: one launch over [N], no atomics, no host sync."""
+"""From per-token log-probs and entropies to the loss and its metrics: [N] to at most PROGRAMS partial sums, and those to
+one. Sums are taken in a fixed order, without atomics, so they are the same from run to run; nothing waits for the GPU."""
 
 # Triton's language is not Python's: pyright cannot follow it.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
@@ -10,6 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernrl.kernels.token_loss import METRICS, LossConfig, Tokens, token_loss
+
+PROGRAMS = 256
+SUMS = tl.constexpr(14)  # what `_combine` adds up
 
 
 @triton.jit
@@ -46,18 +50,18 @@ def _combine(
 
 
 @triton.jit(do_not_specialize=["n_tokens", "tokens_per_advantage"])
-def _reduce_kernel(
-    loss_ptr, metrics_ptr, g_ptr, logp_ptr, entropy_ptr, n_tokens,
+def _partial_kernel(
+    partial_ptr, g_ptr, logp_ptr, entropy_ptr, n_tokens,
     mask_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale,
     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
     LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program walks all tokens in order, so the sums are the same from run to run."""
+    """Each program strides over the tokens and writes its SUMS to a column of partial [SUMS, programs]."""
     zero = tl.zeros([BLOCK], tl.float32)
     loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum = zero, zero, zero, zero, zero, zero
     kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum = zero, zero, zero, zero, zero
     omega_sum, omega_square_sum, ratio_max = zero, zero, zero
-    for start in range(0, n_tokens, BLOCK):
+    for start in range(tl.program_id(0) * BLOCK, n_tokens, tl.num_programs(0) * BLOCK):
         token = start + tl.arange(0, BLOCK)
         # Masked tokens are read too, so that no load waits for the mask's; `where` keeps them out.
         inside = token < n_tokens
@@ -91,13 +95,26 @@ def _reduce_kernel(
         cut_sum += tl.where(active & cut, 1.0, 0.0)
         omega_sum += omega
         omega_square_sum += omega * omega
-    loss, count, ratio, low, high, beyond, kl_old, kl, entropy, rho, cut, omega, omega_square, ratio_max = tl.reduce(
+    sums = tl.reduce(
         (
             loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum,
             omega_sum, omega_square_sum, ratio_max,
         ),
         0,
         _combine,
+    )  # fmt: skip
+    for i in tl.static_range(SUMS):
+        tl.store(partial_ptr + i * tl.num_programs(0) + tl.program_id(0), sums[i])
+
+
+@triton.jit(do_not_specialize=["programs"])
+def _total_kernel(loss_ptr, metrics_ptr, partial_ptr, programs, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    parts = ()
+    for i in tl.static_range(SUMS):
+        parts = parts + (tl.load(partial_ptr + i * programs + at, mask=at < programs, other=0.0),)  # noqa: RUF005
+    loss, count, ratio, low, high, beyond, kl_old, kl, entropy, rho, cut, omega, omega_square, ratio_max = tl.reduce(
+        parts, 0, _combine
     )  # fmt: skip
     per = 1 / tl.maximum(count, 1.0)
     tl.store(loss_ptr, loss)
@@ -119,9 +136,11 @@ def reduce_tokens(
     logprobs: Tensor, entropy: Tensor, tokens: Tokens, config: LossConfig, g: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """(loss [], metrics [len(METRICS)]) float32 on the GPU. `g` [N], where given, receives dloss/dlogp."""
+    n = tokens.ids.numel()
     loss = torch.empty((), dtype=torch.float32, device=logprobs.device)
     metrics = torch.empty(len(METRICS), dtype=torch.float32, device=logprobs.device)
-    _reduce_kernel[(1,)](
-        loss, metrics, g, logprobs, entropy, tokens.ids.numel(), **tokens.kernel_args(config), BLOCK=4096, num_warps=16
-    )  # fmt: skip
+    programs = max(1, min(PROGRAMS, triton.cdiv(n, 256)))
+    partial = torch.empty(SUMS.value, programs, dtype=torch.float32, device=logprobs.device)
+    _partial_kernel[(programs,)](partial, g, logprobs, entropy, n, **tokens.kernel_args(config), BLOCK=256, num_warps=4)
+    _total_kernel[(1,)](loss, metrics, partial, programs, BLOCK=PROGRAMS, num_warps=4)
     return loss, metrics

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from kernrl.kernels import resident
 from kernrl.kernels.id_check import invalid_id_flag
-from kernrl.kernels.row_math import LOWEST, OVERFLOW, gradient_coefficients, row_outputs
+from kernrl.kernels.row_math import OVERFLOW, at_least_lowest, gradient_coefficients, row_outputs
 from kernrl.kernels.token_loss import LossConfig, Tokens, token_loss
 from kernrl.kernels.token_reduce import load_token
 
@@ -58,7 +58,7 @@ def _sums(row_ptr, vocab, a, scale, c, BLOCK: tl.constexpr):
         z = tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
         if a // BLOCK == start // BLOCK:
             z = tl.where(at == a, -float("inf"), z)
-        y = tl.maximum(z * scale + c, LOWEST)
+        y = at_least_lowest(z * scale + c)
         e = tl.exp2(y)
         sums += tl.sum(e, 1)
         moments += tl.sum(e * y, 1)
@@ -96,7 +96,7 @@ def _write_gradient(
         y = z * scale + c
         d = constant * tl.exp2(y)
         if ENTROPY_GRADIENT:
-            y = tl.maximum(y, LOWEST)
+            y = at_least_lowest(y)
             d = (constant + slope * y) * tl.exp2(y)
         tl.store(out_ptr + at, d.to(out_ptr.dtype.element_ty), mask=at < vocab)
     tl.debug_barrier()  # another thread stored the action's element
@@ -242,22 +242,29 @@ def vocab_gradient(
         )  # fmt: skip
 
 
+def row_results(n: int, device: torch.device) -> Tensor:
+    """[3, N] float32, each row at a multiple of 16 bytes: Triton would compile anew for pointers that are not."""
+    return torch.empty(3, math.ceil(n / 4) * 4, dtype=torch.float32, device=device)[:, :n]
+
+
 def vocab_loss(
-    out: Tensor, logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(logp, entropy, g) [N] float32; writes dloss/dlogits [N, V] into `out` (which may be `logits`) in the same launch.
+    out: Tensor, logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float, results: Tensor | None = None
+) -> Tensor:
+    """[3, N] float32: logp, entropy and g, in `results` where given; writes dloss/dlogits [N, V] into `out` (which may be
+    `logits`) in the same launch.
 
     Rows that fit on chip go through `resident`, which reads and writes each logit once; others are read twice.
     """
     n, vocab = logits.shape
-    logp, entropy, g = (torch.empty(n, dtype=torch.float32, device=logits.device) for _ in range(3))
+    if results is None:
+        results = row_results(n, logits.device)
     if n == 0:
-        return logp, entropy, g
-    args = (out, logits, tokens.ids, invalid_id_flag(logits.device), logp, entropy, g)
+        return results
+    args = (out, logits, tokens.ids, invalid_id_flag(logits.device), *results)
     scalars = {"scale": LOG2_E / temperature, "inverse_temperature": 1 / temperature}
     options = {**scalars, **tokens.kernel_args(config), "ENTROPY_GRADIENT": config.entropy_coef != 0}
     if layout := resident.layout_for(logits):
         resident.launch(layout, args, n, vocab, options)
     else:
         _loss_kernel[(n,)](*args, vocab, **options, **_tile(vocab, most=8192))
-    return logp, entropy, g
+    return results

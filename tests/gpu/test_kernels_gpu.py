@@ -129,7 +129,7 @@ def test_logprobs_are_accurate_in_float32(vocab):
 
 @pytest.mark.parametrize("vocab", [32768, 151936, 50257])
 def test_hard_rows(vocab):
-    """p -> 1, a first tile of -inf, an action of p = e^-150 and one of p = 0."""
+    """p -> 1, a first tile of -inf, an action of p = e^-150 and one of p = 0, and all that matters in one group of eight."""
     logits, ids, *_ = batch(1, 6, vocab)
     ids[:] = vocab - 77
     logits[0, 0, ids[0, 0]] = 30.0
@@ -137,6 +137,7 @@ def test_hard_rows(vocab):
     logits[0, 2, : vocab // 2] = -math.inf
     logits[0, 3, ids[0, 3]] = -120.0
     logits[0, 4, ids[0, 4]] = -math.inf
+    logits[0, 5, ids[0, 5]], logits[0, 5, ids[0, 5] + 1] = 30.0, 22.0
     options = {"advantages": torch.ones(1, 6, device="cuda"), "loss_type": "reinforce", "aggregation": "sum"}
     finite = torch.tensor([0, 1, 2, 3, 5], device="cuda")
     rows, row_ids = logits[:, finite], ids[:, finite]
@@ -164,6 +165,18 @@ def test_masked_rows_may_hold_anything(vocab):
     assert torch.equal(gradient, want)
     assert all(value.isfinite() for value in metrics.values())
     check_ids()
+
+
+@pytest.mark.parametrize("vocab", [32768, 151936, 50257])
+def test_a_nan_in_an_active_row_shows(vocab):
+    logits, ids, *_ = batch(1, 6, vocab)
+    logits[0, 2, (ids[0, 2] + vocab // 3) % vocab] = math.nan
+    logp, _ = token_logprobs(logits, ids, temperature=0.8)
+    assert logp.isnan().tolist() == [[False, False, True, False, False, False]]
+    loss, _, gradient = run(logits, ids, {"advantages": torch.ones(1, device="cuda")})
+    assert loss.isnan()
+    assert gradient[0, 2].isnan().all()
+    assert gradient[0, [0, 1, 3, 4, 5]].isfinite().all()
 
 
 @pytest.mark.parametrize("vocab", [32768, 50257])
@@ -196,8 +209,9 @@ def test_runs_are_bitwise_the_same(vocab):
         assert torch.equal(gradient, other)
 
 
-def test_beyond_int32_elements_and_65535_tokens():
-    n, vocab = 70_000, 32768
+@pytest.mark.parametrize("vocab", [32768, 50257])
+def test_beyond_int32_elements_and_65535_tokens(vocab):
+    n = 70_000
     logits = torch.empty(n, vocab, dtype=torch.bfloat16, device="cuda").normal_()
     ids = torch.randint(0, vocab, (n,), device="cuda")
     last = logits[-64:].clone()
