@@ -3,17 +3,20 @@
     python scripts/bench_loss.py --out docs/benchmarks/loss.json        # measure (about three minutes on an H200)
     python scripts/bench_loss.py --render docs/benchmarks/loss.json     # write loss.md and loss.svg beside it
 
-Every figure is forward + backward in bfloat16 through the public function, the median of repeated runs, each with the
-inputs restored and the L2 cache flushed outside the timed span. Peers that are not installed are left out.
+Every figure is forward + backward in bfloat16 through the public function: the median over rounds in which each
+implementation runs once, with the inputs restored and the L2 cache flushed outside the timed span. Peers that are not
+installed are left out.
 """
 
 import argparse
 import importlib.metadata
 import json
 import platform
+import shutil
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,29 +25,48 @@ LOGITS_SHAPES = [(8192, 32768), (8192, 151936), (32768, 32768), (32768, 151936)]
 LINEAR_SHAPES = [(8192, 1536), (16384, 1536), (8192, 3584), (16384, 3584)]
 VOCAB = 151936
 SEQUENCES = 8
+ROUNDS = 11
+MAIN_GRAD = "kernrl, into a float32 main gradient"
 TEMPERATURE, BETA, EPSILON = 0.9, 0.04, 0.2
 GIB = 2**30
 
 
-def median_ms(run: Callable[[], object], restore: Callable[[], object] | None = None, budget_ms: float = 200) -> float:
-    """Median milliseconds on the GPU of `run`, each time after `restore` and a flushed cache."""
+def once_ms(run: Callable[[], object], restore: Callable[[], object] | None = None) -> float:
+    """Milliseconds on the GPU of `run`, after `restore` and with a flushed cache."""
     # Clearing 2 GiB also keeps the GPU busy while Python gets ahead of it, so that the span holds GPU time alone.
     flush = torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+    if restore:
+        restore()
+    flush.zero_()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
 
-    def once() -> float:
-        if restore:
-            restore()
-        flush.zero_()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        return start.elapsed_time(end)
 
-    once()
-    repeats = int(min(20, max(5, budget_ms / once())))
-    return statistics.median(once() for _ in range(repeats))
+def medians_ms(
+    runs: dict[str, Callable[[], object]], restore: Callable[[], object] | None = None, rounds: int = ROUNDS
+) -> dict[str, float]:
+    """Median milliseconds of each, run in turn: a GPU at its power limit slows down as it warms, so what is to be compared
+    must meet the same GPU. What runs out of memory is left out."""
+    able = {}
+    for name, run in runs.items():
+        try:
+            once_ms(run, restore)
+            able[name] = run
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+    times = {name: [] for name in able}
+    for _ in range(rounds):
+        for name, run in able.items():
+            times[name].append(once_ms(run, restore))
+    return {name: statistics.median(of) for name, of in times.items()}
+
+
+def forward_backward(loss: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
+    loss(*(x.detach().requires_grad_() for x in inputs)).backward()
 
 
 def peak_bytes(run: Callable[[], object]) -> int:
@@ -131,44 +153,27 @@ def logits_peers(tokens: dict) -> Iterator[tuple[str, Callable[[torch.Tensor], t
 
 def bench_logits(n: int, vocab: int) -> Iterator[dict]:
     tokens = make_tokens(n, vocab, density=1.0)
-    length = n // SEQUENCES
     # Liger wants one position more in each sequence, so each implementation gets its logits in its own shape.
     master = torch.randn(n + SEQUENCES, vocab, device="cuda", dtype=torch.bfloat16) * 2
     buffer = torch.empty_like(master)
-    floor = median_ms(lambda: buffer[:n].copy_(master[:n]))
-    yield {"name": "copy", "ms": floor, "peak_gib": 0.0, "x_floor": 1.0}
+    runs: dict[str, Callable[[], object]] = {"copy": lambda: buffer[:n].copy_(master[:n])}
     for name, loss in logits_peers(tokens):
         rows = n + SEQUENCES if name.startswith("Liger") else n
-        shape = (SEQUENCES, rows // SEQUENCES, vocab)
-        assert shape[1] - length == (rows > n)
-
-        def run(rows=rows, shape=shape, loss=loss):
-            loss(buffer[:rows].view(shape).detach().requires_grad_()).backward()
-
-        def restore():
-            buffer.copy_(master)
-
-        try:
-            ms = median_ms(run, restore)
-            yield {"name": name, "ms": ms, "peak_gib": peak_bytes(run) / GIB, "x_floor": ms / floor}
-        except torch.OutOfMemoryError:
-            yield {"name": name, "ms": None, "peak_gib": None, "x_floor": None}
+        runs[name] = partial(forward_backward, loss, buffer[:rows].view(SEQUENCES, rows // SEQUENCES, vocab))
+    times = medians_ms(runs, lambda: buffer.copy_(master))
+    for name, run in runs.items():
+        ms = times.get(name)
+        peak = None if ms is None else peak_bytes(run) / GIB
+        yield {"name": name, "ms": ms, "peak_gib": peak, "x_floor": None if ms is None else ms / times["copy"]}
 
 
 def linear_peers(tokens: dict, weight: torch.Tensor, slow: bool) -> Iterator[tuple[str, Callable]]:
     from kernrl.kernels import linear_grpo_loss
 
     options = our_options(tokens)
-    for rows in (2048, 4096):
-        yield (
-            f"kernrl, {rows} rows",
-            lambda h, w, rows=rows: linear_grpo_loss(h, w, tokens["ids"], chunk_rows=rows, **options)[0],
-        )
+    yield "kernrl", lambda h, w: linear_grpo_loss(h, w, tokens["ids"], **options)[0]
     main = torch.zeros(weight.shape, dtype=torch.float32, device="cuda")
-    yield (
-        "kernrl, 4096 rows, into a float32 main gradient",
-        lambda h, w: linear_grpo_loss(h, w, tokens["ids"], chunk_rows=4096, weight_grad=main, **options)[0],
-    )
+    yield MAIN_GRAD, lambda h, w: linear_grpo_loss(h, w, tokens["ids"], weight_grad=main, **options)[0]
     yield "eager", lambda h, w: eager(h @ w.t(), tokens)
     try:
         from trl.kernels import ChunkedLogProbFunction  # pyright: ignore[reportMissingImports]
@@ -205,57 +210,62 @@ def linear_peers(tokens: dict, weight: torch.Tensor, slow: bool) -> Iterator[tup
         yield f"Liger fused linear, TF32 {'on' if tf32 else 'off'}", run
 
 
-def gemms_ms(hidden: torch.Tensor, weight: torch.Tensor) -> float:
-    """What a linear layer's three products take by themselves, logits held whole."""
-    logits = torch.empty(hidden.shape[0], VOCAB, device="cuda", dtype=torch.bfloat16).normal_()
+def three_gemms(hidden: torch.Tensor, weight: torch.Tensor) -> Callable[[], object]:
+    """A linear layer's three products by themselves, logits held whole and outputs allocated beforehand."""
+    logits = torch.empty(hidden.shape[0], VOCAB, device="cuda", dtype=torch.bfloat16)
+    d_hidden, d_weight = torch.empty_like(hidden), torch.empty_like(weight)
 
     def run():
         torch.mm(hidden, weight.t(), out=logits)
-        torch.mm(logits, weight)
-        torch.mm(logits.t(), hidden)
+        torch.mm(logits, weight, out=d_hidden)
+        torch.mm(logits.t(), hidden, out=d_weight)
 
-    return median_ms(run)
+    return run
 
 
 def copy_gb_per_s() -> float:
     source, target = torch.empty(2, 1 << 31, dtype=torch.uint8, device="cuda")
-    return 2 * source.numel() / median_ms(lambda: target.copy_(source)) / 1e6
+    return 2 * source.numel() / medians_ms({"copy": lambda: target.copy_(source)})["copy"] / 1e6
 
 
 def bench_linear(n: int, width: int) -> Iterator[dict]:
     hidden = torch.randn(SEQUENCES, n // SEQUENCES, width, device="cuda", dtype=torch.bfloat16)
     weight = torch.randn(VOCAB, width, device="cuda", dtype=torch.bfloat16) * width**-0.5
-    gradients = (hidden.numel() + weight.numel()) * 2
-    floor = gemms_ms(hidden.view(n, width), weight)
-    yield {"name": "three GEMMs", "ms": floor, "peak_gib": 0.0, "x_floor": 1.0, "density": 1.0}
+    runs, densities = {"three GEMMs": three_gemms(hidden.view(n, width), weight)}, {"three GEMMs": 1.0}
     for density in (1.0, 0.5, 0.25):
         tokens = make_tokens(n, VOCAB, density)
         for name, loss in linear_peers(tokens, weight, slow=n == 8192):
-            if density < 1 and name != "kernrl, 2048 rows":
+            if density < 1 and name != MAIN_GRAD:
                 continue
+            label = name if density == 1 else f"{name}, density {density}"
+            runs[label], densities[label] = partial(forward_backward, loss, hidden, weight), density
+    times = medians_ms(runs, rounds=ROUNDS if n > 8192 else 7)
+    for name, run in runs.items():
+        # A main gradient is the caller's, and autograd makes none for the weight beside it.
+        gradients = hidden.numel() * 2 + (0 if name.startswith(MAIN_GRAD) else weight.numel() * 2)
+        extra = 0.0 if name == "three GEMMs" else (peak_bytes(run) - gradients) / GIB
+        ms = times[name]
+        yield {"name": name, "ms": ms, "peak_gib": extra, "x_floor": ms / times["three GEMMs"], "density": densities[name]}
 
-            def run(loss=loss):
-                loss(hidden.detach().requires_grad_(), weight.detach().requires_grad_()).backward()
 
-            ms = median_ms(run)
-            extra = (peak_bytes(run) - gradients) / GIB
-            yield {"name": name, "ms": ms, "peak_gib": extra, "x_floor": ms / floor, "density": density}
+def measure(out: Path) -> None:
+    """Write the figures to `out`, anew after each shape."""
 
-
-def measure() -> dict:
     def version(name: str) -> str | None:
         try:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             return None
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    commit = None
+    if shutil.which("git"):
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip() or None
     result = {
         "gpu": torch.cuda.get_device_name(),
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "versions": {name: version(name) for name in ("torch", "triton", "liger-kernel", "trl")},
-        "commit": commit or None,
+        "commit": commit,
         "copy_gb_per_s": copy_gb_per_s(),
         "logits": [],
         "linear": [],
@@ -267,7 +277,7 @@ def measure() -> dict:
                 result[kind].append(row)
                 print(kind, json.dumps(row), flush=True)
             torch.cuda.empty_cache()
-    return result
+            out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def render(path: Path) -> None:
@@ -292,7 +302,7 @@ def markdown(data: dict) -> str:
         lines += [f"| {header} | implementation | ms | × {floor} | {memory}, GiB |", "|---|---|---:|---:|---:|"]
         for row in data[kind]:
             shape = " × ".join(map(str, row["shape"])) if kind == "logits" else ", ".join(map(str, row["shape"]))
-            name = row["name"] if row.get("density", 1) == 1 else f"{row['name']}, density {row['density']}"
+            name = row["name"]
             if row["ms"] is None:
                 lines.append(f"| {shape} | {name} | out of memory | | |")
             else:
@@ -337,7 +347,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(measure(), indent=1) + "\n")
+        measure(args.out)
     if args.render:
         render(args.render)
 
