@@ -10,7 +10,7 @@ help:  ## say what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 quickstart: $(VENV)/.installed  ## set up, and see kernrl at work on this machine
-	bash scripts/quickstart.sh $(BIN)/kernrl
+	$(BIN)/kernrl quickstart
 
 test: $(VENV)/.installed-dev  ## set up, and run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not gpu"

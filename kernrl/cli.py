@@ -53,6 +53,9 @@ app.add_typer(tasks_app, name="tasks")
 
 def main() -> None:
     """The console script."""
+    # OpenMP's threads spin while they wait, and starve the verifier's processes where there is no GPU: sampling beside them
+    # took more than 60 s on two cores, and 24 s with threads that sleep. It has to be said before torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     sys.exit(run(sys.argv[1:]))
 
 
