@@ -183,7 +183,7 @@ class SftConfig(TrainingConfig):
     rows_per_step: int | None = Field(
         default=None,
         ge=1,
-        description="Packed rows an optimizer step, over all processes; if not set, 1 for nano, 4 for others, or one a process.",
+        description="Packed rows an optimizer step, over all processes; if not set, 1 for nano, 4 for others.",
     )
     learning_rate: float | None = Field(
         default=None,
