@@ -112,3 +112,12 @@ def test_the_pretended_gpu_is_in_the_table():
     assert {"Stream", "Event", "CUDAGraph"} <= set(pretend._REFUSED)
     with pytest.raises(ValueError, match="no architecture"):
         arch_number("90")
+
+
+def test_norms_and_softmax_can_be_taken_apart():
+    aten, parts = torch.ops.aten, compat.normalisations()
+    x = torch.randn(3, 8, dtype=torch.float64)
+    apart = parts[aten._softmax.default](x, -1, False)
+    assert torch.allclose(apart, torch.softmax(x, -1))
+    for name in ("native_layer_norm", "native_group_norm", "native_batch_norm", "_log_softmax"):
+        assert getattr(aten, name).default in parts

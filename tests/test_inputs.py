@@ -126,3 +126,39 @@ def test_float64_convolutions_by_matrix_products(dims: int, stride: int, padding
     with Exact():
         mine = transposed(x, w, bias, **how, **more)
     assert torch.allclose(mine, transposed(x, w, bias, **how, **more))
+
+
+def test_rounding_anew_moves_a_sum_more_than_its_neighbours() -> None:
+    x = torch.randn(64, 4096, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    u = 2.0**-24
+    with Exact(roundoff=u):
+        total, double = x.sum(1), x * 2
+    moved, shifted = (total - x.sum(1)).abs(), (double - 2 * x).abs() / (2 * x.abs())
+    assert 0 < shifted.max() < 2 * u
+    assert moved.max() > 100 * u, "4096 numbers one after another lose more than one rounding"
+    with Exact():
+        assert torch.equal(x.sum(1), total) is False
+        assert torch.equal(x * 2, 2 * x)
+
+
+def test_timed_numbers_are_like_the_task_s_own() -> None:
+    task = Task("even", CODE_OF_TWO)
+    inputs = TaskInputs(task, task.input_sets[0], "fp32", "cpu")
+    inputs.refresh()
+    even, normal = inputs.inputs
+    assert 0 <= even.min() < 0.05
+    assert 0.95 < even.max() <= 1
+    assert abs(normal.mean() - 1) < 0.2
+    assert normal.max() > 6
+
+
+CODE_OF_TWO = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, a, b):
+        return a + b
+def get_inputs():
+    return [torch.rand(4096), 2 * torch.randn(4096) + 1]
+def get_init_inputs():
+    return []
+"""

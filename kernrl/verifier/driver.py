@@ -17,7 +17,6 @@ _DEFAULT_SHARED_BYTES = 48 << 10
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 _CLUSTER_DIMENSION, _COOPERATIVE = 4, 2  # CUlaunchAttributeID
 _PERSISTING_L2_LIMIT = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
-_BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC
 
 
 class CudaError(RuntimeError):
@@ -140,12 +139,6 @@ def open_shared(handle: bytes, nbytes: int) -> torch.Tensor:
     parsed = _IpcHandle.from_buffer_copy(handle)
     check(_library().cuIpcOpenMemHandle_v2(ctypes.byref(address), parsed, _LAZY_PEER_ACCESS), "open shared memory")
     return torch.as_tensor(_Memory(address.value, nbytes), device="cuda")
-
-
-def wait_without_spinning() -> None:
-    """Let a process that waits for its GPU leave the core to others. Only before CUDA is initialised."""
-    check(_library().cuInit(0), "initialise")
-    check(_library().cuDevicePrimaryCtxSetFlags_v2(0, _BLOCKING_SYNC), "context flags")
 
 
 def forbid_persisting_l2() -> None:

@@ -144,7 +144,6 @@ class JudgeServer:
 
     def __init__(self, *, redraw_parameters: bool = True, memory_share: float = 0.2):
         """`memory_share`: of the GPU's memory, for answers that are kept."""
-        driver.wait_without_spinning()
         torch.zeros(1, device="cuda")  # the driver calls below need a context
         kept_bytes = memory_share * torch.cuda.get_device_properties(0).total_memory
         self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=kept_bytes)

@@ -97,7 +97,6 @@ class ReplayServer:
 
     def __init__(self, *, share: bool = True, redraw_parameters: bool = True, memory_share: float = 0.4):
         """`memory_share`: of the GPU's memory, for what is kept of tasks."""
-        driver.wait_without_spinning()
         torch.cuda.set_stream(torch.cuda.Stream())  # graphs cannot be captured on the default stream
         torch.backends.cudnn.benchmark_limit = CUDNN_CANDIDATES
         driver.forbid_persisting_l2()

@@ -55,7 +55,7 @@ def calls_per_block(us: float) -> int:
 
 
 def look(block: Callable[[], Block], noise: NoiseBand) -> list[Block]:
-    """Blocks until the answer is plain: two that agree, or for long programs one, where the difference is clear, else 5 to 15."""
+    """Blocks until the answer is plain: where the difference is clear two that agree (of long programs one), else 5 to 15."""
     blocks: list[Block] = []
     while len(blocks) < MOST_BLOCKS:
         blocks.append(block())
