@@ -67,7 +67,7 @@ def commands(text: str) -> list[list[str]]:
     for block in CODE.finditer(text):
         for line in (block[1] or block[2]).replace("\\\n", " ").splitlines():
             words = shlex.split(line.strip().removeprefix("$ "), comments=True) if re.match(r"\s*(\$ )?kernrl ", line) else []
-            if words:
+            if words and "..." not in words:  # an excerpt
                 found.append(words[1 : words.index("|") if "|" in words else None])
     return found
 
