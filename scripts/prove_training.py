@@ -51,7 +51,7 @@ Row = dict[str, Any]
 
 SHARED: Row = {"max_tokens": MAX_TOKENS, "sampling_batch": 1024, "row_tokens": 32_768}
 TUNING: Row = {"learning_rate": 2e-4, "epochs": 2}
-REINFORCE: Row = SHARED | {"steps": 10_000, "save_every": 10_000, "tasks_per_step": 32, "learning_rate": 2e-4, "limit": 4000}
+REINFORCE: Row = SHARED | {"steps": 10_000, "save_every": 10_000, "tasks_per_step": 32, "learning_rate": 1e-5, "limit": 4000}
 SHORT_STEPS = 8
 """Steps of the runs that differ in one choice from `loo`: all ask the same tasks, with the same seed."""
 
