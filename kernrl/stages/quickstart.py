@@ -176,7 +176,7 @@ def ending(folder: Path, seconds: list[dict[str, Any]], total_s: float) -> Resul
     page = folder / "report.html"
     view = (
         f"\n{comparison_text(before.name, change)}\n"
-        "So short a training changes little: docs/results.md has whole ones.\n"
+        "So short a training changes little: look at the interval.\n"
         f"The page: {page}\n"
         f"{total_s / 60:.1f} minutes in all."
     )
