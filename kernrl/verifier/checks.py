@@ -77,6 +77,8 @@ def check_plan(
     """
     policy, limits = policy or Policy(), limits or Limits()
     try:
+        if plan.input_set != spec.input_set:
+            _object(Status.TRACE_ERROR, f"The plan is for {plan.input_set!r}, and {spec.input_set!r} was asked for.")
         _check_storages(plan, spec, limits)
         for node in plan.setup:
             _check_setup(node, plan)
@@ -250,15 +252,30 @@ def _check_outputs(plan: Plan, wanted: Sequence[TensorSpec] | None) -> None:
             _object(Status.WRONG, f"forward() returns {_shapes(got)}, and the reference returns {_shapes(want)}.")
     if not plan.outputs:
         _object(Status.WRONG, "forward() returns no tensor.")
-    seen: set[int] = set()
-    for output in plan.outputs:
+    for position, output in enumerate(plan.outputs):
         if plan.storages[output.storage].kind != "temp":
             _object(Status.POLICY, "forward() returns memory of an input or a parameter: write the result to a new tensor.")
-        if output.storage in seen:
+        if any(_share(output, other) for other in plan.outputs[:position]):
             _object(Status.POLICY, "forward() returns two tensors that share memory: return separate ones.")
         if _overlaps(output):
             _object(Status.POLICY, "forward() returns an expanded tensor, whose elements share memory: write all of them.")
-        seen.add(output.storage)
+
+
+def _share(a: TensorRef, b: TensorRef) -> bool:
+    """True when two views may have an element in common; parts of one buffer, one after another or interleaved, have none."""
+    if a.storage != b.storage or not a.numel or not b.numel:
+        return False
+    first, last = ([r.offset * ITEM_BYTES[r.dtype] for r in (a, b)], [_end_bytes(r) for r in (a, b)])
+    if last[0] <= first[1] or last[1] <= first[0]:
+        return False
+    alike = (a.dtype, a.shape, a.stride) == (b.dtype, b.shape, b.stride)
+    pair = TensorRef(a.storage, a.dtype, (2, *a.shape), (abs(a.offset - b.offset), *a.stride))
+    return not alike or _overlaps(pair)
+
+
+def _end_bytes(ref: TensorRef) -> int:
+    reach = sum((n - 1) * st for n, st in zip(ref.shape, ref.stride, strict=True))
+    return (ref.offset + reach + 1) * ITEM_BYTES[ref.dtype]
 
 
 def _overlaps(ref: TensorRef) -> bool:

@@ -17,6 +17,8 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   each move a result by a few u; a mean over 56 × 56 numbers gathered by atomics was seen 4.3u off in RMS, eager 0.5u.
 - In bf16 and fp16 every honest method computes inside in float32 and rounds once, so the error is also compared element by
   element relative to the output there: a wrong branch on small outputs cannot hide behind the rounding of large ones.
+- Integers and booleans have no rounding to compare: besides, the share of elements that differ at all is held to eager's own
+  share. Where eager's argmax meets many ties its numeric error is as large as that of a constant.
 - NaNs and infinities must be where truth or eager has them, and nowhere else.
 """
 
@@ -44,6 +46,7 @@ class ErrorLevel:
     rms: float
     max: float
     relative_rms: float
+    """Relative to the truth under the 16-bit policies; for integers and booleans, the share of elements that differ."""
     scale: float
     """RMS of the truth over its comparable elements; `settle` raises it to the nominal draw's."""
     precision: str
@@ -73,10 +76,20 @@ def _norms(error: Tensor, weights: Tensor | None) -> Tensor:
     return torch.stack([rms, largest, relative])
 
 
+def _differing(error: Tensor) -> Tensor:
+    """[RMS, max, share of elements that differ] of an integer output's error, without a sync."""
+    figures = _norms(error, None)
+    figures[2] = (error != 0).double().mean() if error.numel() else 0.0
+    return figures
+
+
 def error_level(truth: Tensor, eager: Tensor, precision: str, *, modelled: Tensor | None = None) -> ErrorLevel:
     """Eager's error against the truth (float64). `modelled` is a second admissible answer, or None."""
     if not truth.is_floating_point():
-        truth, eager = truth.double(), eager.double()
+        truth = truth.double()
+        errors = [_differing(y.double() - truth) for y in (eager, *([] if modelled is None else [modelled]))]
+        scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
+        return ErrorLevel(*torch.stack(errors).amax(0).tolist(), float(scale), precision)
     limit = torch.finfo(COMPUTE_DTYPE[precision]).max
     odd = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
     any_odd = bool(odd.any())
@@ -123,6 +136,9 @@ def settle(levels: list[list[ErrorLevel]], nominal: int) -> list[list[Tolerance]
 
 def measure(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
     """[RMS, max, relative RMS, elements wrongly (not) finite] of an output's error, float64, on its device, without a sync."""
+    if not truth.is_floating_point():
+        figures = _differing(output.double() - truth.double())
+        return torch.cat([figures, figures.new_zeros(1)])
     error = output.double() - truth
     misplaced = error.new_zeros(())
     if level.odd is not None:
@@ -165,7 +181,7 @@ def apart(a: Tensor, b: Tensor, precision: str) -> Tensor:
 
 def first_wrong(output: Tensor, truth: Tensor) -> dict[str, Any]:
     """Where an output is furthest off: index, value got, value expected."""
-    error = (output.double() - truth).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+    error = (output.double() - truth.double()).abs().nan_to_num(nan=math.inf, posinf=math.inf)
     error = torch.where((output.double() == truth) | (torch.isnan(output) & torch.isnan(truth)), 0.0, error)
     place = int(error.argmax())
     index = [int(i) for i in torch.unravel_index(torch.tensor(place), output.shape)]

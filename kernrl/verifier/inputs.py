@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kernrl.tasks.task import FULL, InputSet, Task, load_reference
+from kernrl.tasks.task import FULL, InputSet, Reference, Task, load_reference
 from kernrl.verifier.precision import COMPUTE_DTYPE, cast_dtype
 
 ALIGN_BYTES = 512
@@ -177,9 +177,7 @@ class TaskInputs:
         reference = load_reference(task, input_set)
         self._get_inputs = reference.get_inputs
         _seed(self.device, 0)
-        with torch.device(self.device):
-            module = reference.Model(*reference.get_init_inputs())
-        self.module: nn.Module = module.to(self.device, COMPUTE_DTYPE[precision])
+        self.module = self._construct(reference, 0)
         given = self._nominal(0)
         leaves = flatten(given)
         state = {k: v for k, v in self.module.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
@@ -192,8 +190,24 @@ class TaskInputs:
         views = iter(self.inputs)
         self.arguments = rebuild(given, [next(views) if isinstance(leaf, Tensor) else leaf for leaf in leaves])
         """Forward's arguments, whose tensors are `inputs`."""
-        self._plan_state(redraw_parameters)
+        self._plan_state(redraw_parameters, self._constants(reference))
         bind(self.module, self.state)
+
+    def _construct(self, reference: Reference, seed: int) -> nn.Module:
+        """The reference's module, its initial values drawn from a seed."""
+        _seed(self.device, seed)
+        with torch.device(self.device):
+            module = reference.Model(*reference.get_init_inputs())
+        return module.to(self.device, COMPUTE_DTYPE[self.precision])
+
+    def _constants(self, reference: Reference) -> set[str]:
+        """Buffers that every construction makes alike, such as tables of frequencies: no state, but numbers that a candidate
+        may write out. Running statistics are made alike too, and are state."""
+        names = [n for n, _ in self.module.named_buffers() if not n.endswith(("running_mean", "running_var"))]
+        if not any(n in self.state and self.state[n].is_floating_point() for n in names):
+            return set()
+        again = dict(self._construct(reference, 1).named_buffers())
+        return {n for n in names if n in self.state and torch.equal(self.state[n], again[n])}
 
     def _nominal(self, seed: int) -> list[Any]:
         """What `get_inputs` gives under a seed, made on this device and cast to the policy."""
@@ -231,10 +245,10 @@ class TaskInputs:
                 slots[id(tensor)] = _Slot(view, spread, None if spread else view.clone())
         return [slots[id(tensor)] for tensor in tensors]
 
-    def _plan_state(self, redraw_parameters: bool) -> None:
-        """Low and width of every state element, flat, so that one expression redraws the whole state."""
-        for slot in self._state_slots:
-            if not redraw_parameters and slot.spread:
+    def _plan_state(self, redraw_parameters: bool, constants: set[str]) -> None:
+        """Low and width of every state element, flat, so that one expression redraws the whole state, but for `constants`."""
+        for name, slot in zip(self.state, self._state_slots, strict=True):
+            if slot.spread and (not redraw_parameters or name in constants):
                 slot.spread, slot.kept = None, slot.view.clone()
         redrawn = [(slot, slot.spread) for slot in self._state_slots if slot.spread]
         end = max((slot.view.storage_offset() + _extent(slot.view) for slot, _ in redrawn), default=0)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, Task
-from kernrl.verifier.inputs import Draw, TaskInputs, bind, flatten, schedule
+from kernrl.verifier.inputs import Draw, TaskInputs, bind, flatten, rebuild, schedule
 from kernrl.verifier.judge import Judge
 from kernrl.verifier.precision import policy_flags
 
@@ -83,8 +83,8 @@ def _reordered(inputs: TaskInputs) -> list[Tensor]:
     """Computed wider and rounded once: another order of every sum, as good as any."""
     module = copy.deepcopy(inputs.module).double()
     bind(module, {k: v.double() if v.is_floating_point() else v.clone() for k, v in inputs.state.items()})
-    leaves = [x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs.arguments]
-    wide = [y for y in flatten(module(*leaves)) if isinstance(y, Tensor)]
+    leaves = [x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in flatten(inputs.arguments)]
+    wide = [y for y in flatten(module(*rebuild(inputs.arguments, leaves))) if isinstance(y, Tensor)]
     dtypes = [y.dtype for y in _eager(inputs)]
     return [y.to(dtype) for y, dtype in zip(wide, dtypes, strict=True)]
 
@@ -93,16 +93,17 @@ def _half(inputs: TaskInputs) -> list[Tensor]:
     """Every parameter and input rounded to fp16 on the way in."""
     module = copy.deepcopy(inputs.module)
     bind(module, {k: v.half().to(v.dtype) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()})
-    leaves = [x.half().to(x.dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs.arguments]
-    return [y for y in flatten(module(*leaves)) if isinstance(y, Tensor)]
+    half = [x.half().to(x.dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in flatten(inputs.arguments)]
+    return [y for y in flatten(module(*rebuild(inputs.arguments, half))) if isinstance(y, Tensor)]
 
 
 def _mutants(inputs: TaskInputs) -> Iterator[tuple[str, Run]]:
     """Wrong answers that a careless check lets pass."""
     yield "zeros", lambda i: [torch.zeros_like(y) for y in _eager(i)]
-    yield "constant_mean", lambda i: [torch.full_like(y, float(y.double().mean())) for y in _eager(i)]
-    yield "last_tile_unwritten", lambda i: [_cut(y) for y in _eager(i)]
     first, shapes = inputs.inputs[0], [y.shape for y in _eager(inputs)]
+    if any(shape.numel() > 1 for shape in shapes):  # the mean of one number is that number
+        yield "constant_mean", lambda i: [torch.full_like(y, float(y.double().mean())) for y in _eager(i)]
+    yield "last_tile_unwritten", lambda i: [_cut(y) for y in _eager(i)]
     if shapes == [first.shape]:
         yield "input_copy", lambda i: [i.inputs[0].clone()]
     for name in [n for n, p in inputs.module.named_parameters() if n.rsplit(".", 1)[-1] == "bias" and p is not None]:

@@ -212,7 +212,7 @@ class Machine:
     def _reduce(self, op: Op, active: Tensor) -> Sequence[Any]:
         """Fold halves onto each other; every tile size is a power of two."""
         axis, region = self._axis(op), op.regions[0]["entry"]
-        values = [self._of(v) for v in op.operands]
+        values = self._tiles(op)
         while values[0].shape[axis] > 1:
             half = values[0].shape[axis] // 2
             values = self._combine(
@@ -223,7 +223,7 @@ class Machine:
     def _scan(self, op: Op, active: Tensor) -> Sequence[Any]:
         """Inclusive prefix combination in log2(n) steps of doubling distance."""
         axis, region = self._axis(op), op.regions[0]["entry"]
-        values = [self._of(v) for v in op.operands]
+        values = self._tiles(op)
         backwards = "reverse = true" in op.text
         values = [v.flip(axis) if backwards else v for v in values]
         size, distance = values[0].shape[axis], 1
@@ -240,6 +240,11 @@ class Machine:
             self.values[argument] = value
         last = self.block(region, torch.ones(1, dtype=torch.bool))
         return [torch.broadcast_to(self._of(v), left[0].shape) for v in last.operands]
+
+    def _tiles(self, op: Op) -> list[Tensor]:
+        """A reduction's or scan's operands with all their elements: a constant tile is held as one."""
+        shape = read_type(op.types.partition("->")[0].strip(" (")).shape
+        return [v.expand(v.shape[0], *shape) for v in map(self._of, op.operands)]
 
     def _axis(self, op: Op) -> int:
         found = re.search(r"axis = (\d+)", op.text)
