@@ -89,7 +89,8 @@ def error_level(truth: Tensor, eager: Tensor, precision: str, *, modelled: Tenso
         truth = truth.double()
         errors = [_differing(y.double() - truth) for y in (eager, *([] if modelled is None else [modelled]))]
         scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
-        return ErrorLevel(*torch.stack(errors).amax(0).tolist(), float(scale), precision)
+        rms, largest, share = torch.stack(errors).amax(0).tolist()
+        return ErrorLevel(rms, largest, share, float(scale), precision)
     limit = torch.finfo(COMPUTE_DTYPE[precision]).max
     odd = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
     any_odd = bool(odd.any())
