@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,11 @@ from test_reinforce import tasks as tasks
 from tiny import FakeVerifier
 from torch._C._distributed_c10d import TCPStore
 from transformers import AutoModelForCausalLM
+from vllm_stand_in import StandIn
 
 from kernrl.cli import run
+from kernrl.errors import InfrastructureError
+from kernrl.rollouts.generate_engine import GenerateEngine
 from kernrl.stages import improve, reinforce
 from kernrl.stages.run import read_lines
 
@@ -95,6 +99,18 @@ def rl(model, tasks, output, *more, steps=3):
     return ["reinforce", *where, *sizes, "--learning-rate", "0.01", "--reward", "best-of-n", "--quiet", *more]
 
 
+def tune(stage, model, tasks, output, *more):
+    sizes = ["--samples", "4", "--max-tokens", "8", "--row-tokens", "160", "--rows-per-step", "2", "--sampling-batch", "2"]
+    where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output)]
+    return [stage, *where, *sizes, "--learning-rate", "0.01", "--reward", "best-of-n", "--quiet", *more]
+
+
+TUNED = {
+    "best-of-n": ("--rounds", "3", "--tasks-per-round", "2", "--threshold", "-9"),
+    "reward-weighted": ("--weighting", "exp"),
+}
+
+
 def losses(output):
     """Step → what is learnt from it and how; the last line of a step counts."""
     names = ("loss", "grad_norm", "validation_loss", "entropy", "reward", "learnt_tokens")
@@ -111,13 +127,20 @@ def weights(folder):
     return AutoModelForCausalLM.from_pretrained(folder).state_dict()
 
 
+@pytest.fixture(scope="module")
+def alone(model, pairs, tmp_path_factory):
+    """A run of `sft` in one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    assert together(sft(model, pairs, folder / "run"), folder, size=1)[0] == [0]
+    return folder / "run"
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_sft_learns_the_same_in_two_processes(model, pairs, tmp_path, kind):
-    assert together(sft(model, pairs, tmp_path / "one"), tmp_path, size=1)[0] == [0]
+def test_sft_learns_the_same_in_two_processes(model, pairs, tmp_path, kind, alone):
     codes, errors = together(sft(model, pairs, tmp_path / "two"), tmp_path, kind=kind)
     assert codes == [0, 0], errors
-    same(losses(tmp_path / "two"), losses(tmp_path / "one"))
-    one, two = weights(tmp_path / "one" / "model"), weights(tmp_path / "two" / "model")
+    same(losses(tmp_path / "two"), losses(alone))
+    one, two = weights(alone / "model"), weights(tmp_path / "two" / "model")
     assert one.keys() == two.keys()
     assert all(torch.allclose(one[n].float(), two[n].float(), atol=2e-2, rtol=1e-2) for n in one)
 
@@ -133,24 +156,71 @@ def test_reinforce_samples_and_learns_the_same_in_two_processes(model, tasks, tm
     assert len(one) == 27
 
 
-def stop_at_step_three():
-    """Ctrl-C on rank 1, in the middle of the run."""
-    if os.environ.get("RANK") == "1":
-        seen = iter(range(100))
-        original = torch.optim.AdamW.step
+def ending():
+    """Stop tokens that even a tiny model meets."""
+    improve.stop_ids = lambda policy: (ord(" "), *range(4, 30))
 
-        def step(self, *args, **kwargs):
-            if next(seen) == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-            return original(self, *args, **kwargs)
 
-        torch.optim.AdamW.step = step
+@pytest.mark.parametrize("stage", TUNED)
+def test_rounds_sample_keep_and_learn_the_same_in_two_processes(model, tasks, tmp_path, stage):
+    for size, name in ((1, "one"), (2, "two")):
+        arguments = tune(stage, model, tasks, tmp_path / name, *TUNED[stage])
+        codes, errors = together(arguments, tmp_path, size=size, before=ending)
+        assert codes == [0] * size, errors
+    assert_same_run(tmp_path / "two", tmp_path / "one")
+
+
+@pytest.mark.parametrize("stage", [*TUNED, "reinforce"])
+def test_shards_learn_from_a_server_what_one_process_does(model, tasks, tmp_path, stage):
+    for size, name in ((1, "one"), (2, "two")):
+        with StandIn(end_token=29) as server:
+            flags = ("--engine", "server", "--server-url", server.url)
+            output = tmp_path / name
+            arguments = rl(model, tasks, output) if stage == "reinforce" else tune(stage, model, tasks, output, *TUNED[stage])
+            codes, errors = together([*arguments, *flags], tmp_path, size=size, kind="fsdp2", before=ending)
+            assert codes == [0] * size, errors
+    assert_same_run(tmp_path / "two", tmp_path / "one")
+
+
+def assert_same_run(found, expected):
+    """The same samples, the same losses in every step, and the same model in the end."""
+    same(losses(found), losses(expected))
+    assert any(values for values in losses(expected).values())
+    one, two = ({row["id"]: row["text"] for row in read_lines(run / "samples.jsonl")} for run in (expected, found))
+    assert one == two
+    one, two = weights(expected / "model"), weights(found / "model")
+    assert all(torch.allclose(one[n].float(), two[n].float(), atol=2e-2, rtol=1e-2) for n in one)
+
+
+def test_a_step_ahead_is_the_same_in_two_processes(model, tasks, tmp_path):
+    for size, name in ((1, "one"), (2, "two")):
+        codes, errors = together(rl(model, tasks, tmp_path / name, "--overlap", "1", steps=4), tmp_path, size=size)
+        assert codes == [0] * size, errors
+    assert_same_run(tmp_path / "two", tmp_path / "one")
+
+
+def stopping_at_step_three(number=signal.SIGINT):
+    """A signal to rank 1, in the middle of the run."""
+
+    def before():
+        if os.environ.get("RANK") == "1":
+            seen = iter(range(100))
+            original = torch.optim.AdamW.step
+
+            def step(self, *args, **kwargs):
+                if next(seen) == 2:
+                    os.kill(os.getpid(), number)
+                return original(self, *args, **kwargs)
+
+            torch.optim.AdamW.step = step
+
+    return before
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_is_stopped_goes_on_in_another_number_of_processes(model, pairs, tmp_path, kind):
-    assert together(sft(model, pairs, tmp_path / "whole"), tmp_path, size=1)[0] == [0]
-    codes, errors = together(sft(model, pairs, tmp_path / "run"), tmp_path, kind=kind, before=stop_at_step_three)
+def test_a_run_that_is_stopped_goes_on_in_another_number_of_processes(model, pairs, tmp_path, kind, alone):
+    shutil.copytree(alone, tmp_path / "whole")
+    codes, errors = together(sft(model, pairs, tmp_path / "run"), tmp_path, kind=kind, before=stopping_at_step_three())
     assert codes == [130, 130], errors
     assert (tmp_path / "run" / "step_3" / "COMPLETE").exists()
     assert together(sft(model, pairs, tmp_path / "run", "--resume"), tmp_path, size=1)[0] == [0]
@@ -160,6 +230,45 @@ def test_a_run_that_is_stopped_goes_on_in_another_number_of_processes(model, pai
     codes, errors = together(sft(model, pairs, tmp_path / "whole", "--resume"), tmp_path, kind=kind)
     assert codes == [0, 0], errors
     same(losses(tmp_path / "whole"), losses(tmp_path / "run"))
+
+
+def test_reinforce_stopped_by_a_scheduler_goes_on_in_one_process_and_back(model, tasks, tmp_path):
+    flags = ("--overlap", "1")
+    codes, errors = together(rl(model, tasks, tmp_path / "whole", *flags, steps=5), tmp_path)
+    assert codes == [0, 0], errors
+    before = stopping_at_step_three(signal.SIGTERM)
+    codes, errors = together(rl(model, tasks, tmp_path / "run", *flags, steps=5), tmp_path, before=before)
+    assert codes == [130, 130], errors
+    resumed = [*rl(model, tasks, tmp_path / "run", *flags, steps=5), "--resume"]
+    assert together(resumed, tmp_path, size=1, before=killed_after_one_step)[0] == [9]
+    codes, errors = together(resumed, tmp_path)
+    assert codes == [0, 0], errors
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def killed_after_one_step():
+    seen = iter(range(100))
+    original = reinforce.Learner.finish_step
+
+    def finish_step(self, step, length, seconds):
+        if next(seen) == 1:
+            os._exit(9)
+        return original(self, step, length, seconds)
+
+    reinforce.Learner.finish_step = finish_step
+
+
+def test_best_of_n_goes_on_in_another_number_of_processes(model, tasks, tmp_path):
+    for name in ("whole", "run"):
+        codes, errors = together(tune("best-of-n", model, tasks, tmp_path / name, *TUNED["best-of-n"]), tmp_path, before=ending)
+        assert codes == [0, 0], errors
+    # as if it had been killed in round 3
+    for left in ("step_3", "model"):
+        shutil.rmtree(tmp_path / "run" / left)
+    resumed = tune("best-of-n", model, tasks, tmp_path / "run", *TUNED["best-of-n"], "--resume")
+    codes, errors = together(resumed, tmp_path, size=1, before=ending)
+    assert codes == [0], errors
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 def fail_on_rank_one():
@@ -184,9 +293,42 @@ def test_bad_input_is_told_once(model, pairs, tmp_path):
     codes, errors = together(sft(model, pairs, tmp_path / "full"), tmp_path)
     assert codes == [2, 2]
     assert errors.count("is not empty") == 1
-    codes, errors = together(sft(model, pairs, tmp_path / "odd", "--rows-per-step", "3"), tmp_path)
-    assert codes == [2, 2]
-    assert errors.count("cannot be dealt out to 2 processes") == 1
+
+
+def test_rows_that_do_not_deal_out_evenly_change_nothing(model, pairs, tmp_path):
+    for size, name in ((1, "one"), (2, "two")):
+        codes, errors = together(sft(model, pairs, tmp_path / name, "--rows-per-step", "3"), tmp_path, size=size)
+        assert codes == [0] * size, errors
+    same(losses(tmp_path / "two"), losses(tmp_path / "one"))
+
+
+class BrokenVerifier(FakeVerifier):
+    """Breaks at the first candidate, while rank 1 has hours of sampling before it."""
+
+    def verify_many(self, pairs):
+        next(iter(pairs))
+        raise InfrastructureError("the verifier broke")
+
+
+def verification_breaks():
+    improve.open_verifier = lambda config: BrokenVerifier(judge)
+    if os.environ["RANK"] == "1":
+        real = GenerateEngine.generate
+
+        def endless(self, prompts, sampling):
+            found = list(real(self, prompts, sampling))
+            while True:
+                time.sleep(0.01)
+                yield found[0]
+
+        GenerateEngine.generate = endless
+
+
+def test_an_error_of_the_verifier_ends_the_ranks_that_sample_for_it(model, tasks, tmp_path):
+    codes, errors = together(rl(model, tasks, tmp_path / "run"), tmp_path, before=verification_breaks)
+    assert codes == [3, 3], errors
+    assert errors.count("the verifier broke") == 1
+    assert "Traceback" not in errors
 
 
 def test_shards_do_not_sample(model, tasks, tmp_path):

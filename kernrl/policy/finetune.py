@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from kernrl.errors import UsageError
 from kernrl.kernels import linear_cross_entropy
 from kernrl.policy.attention import packed_kwargs
 from kernrl.policy.checkpoint import read_json, write_json
@@ -86,9 +86,7 @@ class Finetuner:
         policy: its weights are changed in place.
         data: the packed training rows.
         compile_model: compile the decoder (worth it from about a hundred steps on).
-
-    Raises:
-        UsageError: the rows of a step cannot be dealt out evenly.
+        loss: the `loss` of an earlier Finetuner of this policy, whose weights are spread over the ranks already.
     """
 
     def __init__(
@@ -99,18 +97,17 @@ class Finetuner:
         settings: FinetuneSettings,
         *,
         compile_model: bool = False,
+        loss: torch.nn.Module | None = None,
     ):
-        if settings.rows_per_step % ranks.size:
-            raise UsageError(
-                f"--rows-per-step {settings.rows_per_step} cannot be dealt out to {ranks.size} processes; give a multiple."
-            )
         self.ranks, self.policy, self.data, self.settings = ranks, policy, data, settings
         self.device = ranks.accelerator.device
         self.step = 0
         self._flops = TrainingFlops.of(policy)
-        # between sharded layers weights are gathered, so those are compiled one by one
-        loss = PackedLoss(policy, ranks, compile_model=compile_model and not ranks.sharded)
-        self._loss = spread(ranks, loss, policy, compile_layers=compile_model)
+        if loss is None:
+            # between sharded layers weights are gathered, so those are compiled one by one
+            own = PackedLoss(policy, ranks, compile_model=compile_model and not ranks.sharded)
+            loss = spread(ranks, own, policy, compile_layers=compile_model)
+        self.loss = loss
         self.optimizer = _optimizer(policy.model, settings)
         self._dtype = torch.bfloat16 if ranks.accelerator.mixed_precision == "bf16" else policy.head_weight.dtype
 
@@ -129,36 +126,43 @@ class Finetuner:
         Speeds leave padding out: `tokens_per_s` is of all ranks, `tflops` (of `TrainingFlops`, a second) of one device.
         """
         self.policy.model.train()
-        world = self.ranks.size
-        rows = self.data.rows(self.step * self.settings.rows_per_step + self.ranks.index, every=world)
-        upcoming = _ahead(self._pinned(row) for row in rows)
+        upcoming = _ahead(self._pinned(row) for row in self._dealt())
         while self.step < self.settings.steps:
             started = time.perf_counter()
-            batch = [next(upcoming).to(self.device) for _ in range(self.settings.rows_per_step // world)]
+            batch = [next(upcoming).to(self.device) for _ in range(-(-self.settings.rows_per_step // self.ranks.size))]
             waited = time.perf_counter() - started
-            metrics = self._train_step(batch)
+            counts = torch.tensor([[row.num_tokens, row.num_targets, row.num_pairs] for row in batch]).sum(0)
+            tokens, targets, pairs = self.ranks.sum(counts.to(self.device)).tolist()
+            metrics = self._train_step(batch, targets)
             self.step += 1
             seconds = time.perf_counter() - started
-            tokens = sum(row.num_tokens for row in batch)
-            flops = self._flops.total(
-                tokens=tokens, targets=sum(row.num_targets for row in batch), pairs=sum(row.num_pairs for row in batch)
-            )
-            speed = {"tokens_per_s": world * tokens / seconds, "tflops": flops / seconds / 1e12}
+            flops = self._flops.total(tokens=tokens, targets=targets, pairs=pairs) / self.ranks.size
+            speed = {"tokens_per_s": tokens / seconds, "tflops": flops / seconds / 1e12}
             on_step({"step": self.step, **metrics, "seconds": seconds, "data_wait_s": waited, **speed})
 
-    def _train_step(self, batch: list[PackedRow]) -> dict[str, float]:
+    def _dealt(self) -> Iterator[PackedRow]:
+        """This rank's rows from the current step on: in every step as many as the others', since all must run equally often.
+
+        What is missing is made up with rows of nothing but padding.
+        """
+        size, each = self.ranks.size, self.settings.rows_per_step
+        members = self.data.members(self.step * each)
+        while True:
+            step = list(islice(members, each)) + [[] for _ in range(-each % size)]
+            yield from map(self.data.pack, step[self.ranks.index :: size])
+
+    def _train_step(self, batch: list[PackedRow], targets: int) -> dict[str, float]:
+        """One update on this rank's rows of a step that has `targets` on all ranks together."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.step)
-        # the mean is over the targets of all ranks: gradients are averaged over ranks, hence the factor
-        targets = torch.tensor(sum(row.num_targets for row in batch), device=self.device)
-        num_tokens = int(self.ranks.sum(targets)) / self.ranks.size
+        num_tokens = targets / self.ranks.size  # gradients are averaged over ranks
         total = torch.zeros((), device=self.device)
         for number, row in enumerate(batch, start=1):
-            with accumulating(self._loss, last=number == len(batch)):
-                loss = self._loss(row, self.data.max_seqlen, num_tokens, self._dtype)
+            with accumulating(self.loss, last=number == len(batch)):
+                loss = self.loss(row, self.data.max_seqlen, num_tokens, self._dtype)
                 loss.backward()
             total += loss.detach()
-        norm = clip_gradients(self._loss.parameters(), self.settings.max_grad_norm)
+        norm = clip_gradients(self.loss.parameters(), self.settings.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         mean = self.ranks.sum(total) / self.ranks.size
@@ -174,7 +178,7 @@ class Finetuner:
         rows = rows + [[] for _ in range(-len(rows) % self.ranks.size)]
         for members in rows[self.ranks.index :: self.ranks.size]:
             row = data.pack(members).to(self.device)
-            loss = self._loss(row, data.max_seqlen, 1.0, self._dtype)
+            loss = self.loss(row, data.max_seqlen, 1.0, self._dtype)
             sums += torch.stack([loss.double(), row.weights.sum().double()])
         self.policy.model.train()
         total = self.ranks.sum(sums)

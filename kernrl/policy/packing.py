@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count, islice
 
 import numpy as np
 import torch
@@ -121,17 +121,13 @@ class PackedDataset:
         """Length that every row's `cu_seqlens` is padded to, less one."""
         return self.row_tokens // int(self._lengths.min()) + 2
 
-    def rows(self, start_row: int = 0, every: int = 1) -> Iterator[PackedRow]:
-        """Rows without end, epoch after epoch: every so many from row number `start_row` of the whole run."""
-        epoch, skipped = 0, 0
-        while True:
-            rows = self.epoch_rows(epoch)
-            for number, members in enumerate(rows):
-                beyond = skipped + number - start_row
-                if beyond >= 0 and beyond % every == 0:
-                    yield self.pack(members)
-            skipped += len(rows)
-            epoch += 1
+    def rows(self, start_row: int = 0) -> Iterator[PackedRow]:
+        """Rows without end, epoch after epoch, from row number `start_row` of the whole run."""
+        return map(self.pack, self.members(start_row))
+
+    def members(self, start_row: int = 0) -> Iterator[list[int]]:
+        """The example numbers of each of those rows."""
+        return islice(chain.from_iterable(map(self.epoch_rows, count())), start_row, None)
 
     def pack(self, members: Sequence[int]) -> PackedRow:
         """One row of the given examples."""

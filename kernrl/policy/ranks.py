@@ -88,6 +88,14 @@ class Ranks:
         dist.recv_object_list(box, src=rank, group=self.group)
         return box[0]
 
+    def note(self, what: str) -> None:
+        """Put a note where every rank can look at any time, without waiting for anybody."""
+        self._board.set(f"kernrl/{what}", "")
+
+    def noted(self, what: str) -> bool:
+        """Whether any rank has noted that."""
+        return self._board.check([f"kernrl/{what}"])
+
     def any(self, wish: bool) -> bool:
         """Whether any rank wishes it."""
         if self.size == 1:

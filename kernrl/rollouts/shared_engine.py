@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -35,6 +35,7 @@ class SharedEngine:
         self, engine: RolloutEngine | None, ranks: Ranks, *, helped: bool, busy: Callable[[], AbstractContextManager[None]]
     ):
         self._engine, self._ranks, self._helped, self._busy = engine, ranks, helped, busy
+        self._calls = 0
 
     def lead(self, work: Callable[[], T]) -> T:
         """Run `work` on rank 0; the other ranks decode for it until it returns, and then return its result too."""
@@ -44,8 +45,12 @@ class SharedEngine:
             return result
         while not isinstance(message := self._ranks.tell(), _Done):
             assert self._engine
-            for rollout in self._engine.generate(*message):
-                self._ranks.send(rollout)
+            call, prompts, sampling = message
+            with closing(self._engine.generate(prompts, sampling)) as rollouts:
+                for rollout in rollouts:
+                    if self._ranks.noted(call):
+                        break
+                    self._ranks.send(rollout)
             self._ranks.send(None)
         return message.result
 
@@ -57,6 +62,8 @@ class SharedEngine:
             return
         arrived: SimpleQueue[Rollout | BaseException | None] = SimpleQueue()
         at_work = self._ranks.size - 1
+        self._calls += 1
+        call = f"call {self._calls} is off"
 
         def others(wait: bool) -> Iterator[Rollout]:
             nonlocal at_work
@@ -70,13 +77,18 @@ class SharedEngine:
                     yield message
 
         with self._busy(), ThreadPoolExecutor(at_work, "rollouts") as threads:
-            self._ranks.tell((prompts, sampling))
+            self._ranks.tell((call, prompts, sampling))
             for rank in range(1, self._ranks.size):
                 threads.submit(self._receive, rank, arrived)
-            for rollout in self._engine.generate(prompts, sampling):
-                yield rollout
-                yield from others(wait=False)
-            yield from others(wait=True)
+            try:
+                with closing(self._engine.generate(prompts, sampling)) as own:
+                    for rollout in own:
+                        yield rollout
+                        yield from others(wait=False)
+                yield from others(wait=True)
+            finally:
+                if at_work:  # nobody listens any more
+                    self._ranks.note(call)
 
     def sync(self, named: NamedTensors, version: int) -> None:
         """See `RolloutEngine.sync`; on every rank."""

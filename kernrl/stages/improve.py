@@ -56,6 +56,8 @@ class Bench:
     """Where to go on from."""
     row_tokens: int
     gpu_hour_price: float | None
+    loss: torch.nn.Module | None = None
+    """The policy as fine-tuning made it ready: weights are spread over the ranks once, for all rounds."""
 
     @property
     def pad_id(self) -> int:

@@ -1,4 +1,5 @@
-"""Ctrl-C as a wish: the step in hand is finished and saved before a run ends. A second one ends it at once."""
+"""Ctrl-C, or a scheduler's SIGTERM, as a wish: the step in hand is finished and saved before a run ends. A second one ends it
+at once."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from kernrl.policy.ranks import Ranks
 
 
 class StopAfterStep:
-    """While it is open, notes Ctrl-C (SIGINT) on any rank; the loop asks after every step, and saves before it ends."""
+    """While it is open, notes signals on any rank; the loop asks after every step, and saves before it ends."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self, ranks: Ranks):
         self._ranks, self._noted = ranks, False
@@ -19,12 +22,13 @@ class StopAfterStep:
     def __enter__(self) -> StopAfterStep:
         self._ours = threading.current_thread() is threading.main_thread()  # only there can signals be handled
         if self._ours:
-            self._before = signal.signal(signal.SIGINT, self._note)
+            self._before = [signal.signal(number, self._note) for number in self.SIGNALS]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._ours:
-            signal.signal(signal.SIGINT, self._before)
+            for number, handler in zip(self.SIGNALS, self._before, strict=True):
+                signal.signal(number, handler)
 
     def wanted(self) -> bool:
         """Whether any rank was told to stop; all of them ask together."""
@@ -34,4 +38,4 @@ class StopAfterStep:
         if self._noted:
             raise KeyboardInterrupt
         self._noted = True
-        log.print("Stopping after this step; Ctrl-C again stops at once.")
+        log.print("Stopping after this step; once more, and it stops at once.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrl.config import FinetuneOnSamplesConfig
+from kernrl.console import log
 from kernrl.files import atomic_write
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.packing import Example, PackedDataset
@@ -43,8 +44,12 @@ def fine_tune(bench: Bench, config: FinetuneOnSamplesConfig, examples: list[Exam
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
     )
+    if idle := -config.rows_per_step % bench.ranks.size:
+        log.print(f"--rows-per-step {config.rows_per_step} leaves {idle} processes without a row; give a multiple of them.")
     losses: list[float] = []
-    Finetuner(bench.ranks, bench.policy, data, settings).run(lambda metrics: losses.append(metrics["loss"]))
+    finetuner = Finetuner(bench.ranks, bench.policy, data, settings, loss=bench.loss)
+    finetuner.run(lambda metrics: losses.append(metrics["loss"]))
+    bench.loss = finetuner.loss
     return {
         "learnt": len(examples),
         "learnt_tokens": sum(len(e.completion_ids) for e in examples),

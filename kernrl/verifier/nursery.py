@@ -32,7 +32,8 @@ def main(descriptor: int) -> None:
 
     control = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for who asks, who ends this one by going
+        signal.signal(number, signal.SIG_IGN)
     while True:
         data, fds, _, _ = socket.recv_fds(control, 65536, 1)
         if not data:

@@ -185,7 +185,8 @@ class Zygote:
 def main(config: dict[str, Any]) -> None:
     """Entry of the zygote's process: leave the caller's namespaces, import, close the file system off, serve."""
     control = socket.socket(fileno=config["control"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for who asks, who ends this one by going
+        signal.signal(number, signal.SIG_IGN)
     entered = isolation.enter_namespaces(config["walls"]["require"])
     # the pid namespace holds from this fork on; the outer process only waits
     inner = os.fork()
