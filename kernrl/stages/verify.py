@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-import os
 import sys
 from collections import Counter
 from functools import cache
@@ -97,7 +97,8 @@ def _append(file: TextIO, index: int, verdict: Verdict) -> None:
 
 def _read_pairs(path: Path) -> list[dict[str, Any]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # a source may hold U+2028, which JSON leaves alone and splitlines() does not
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except OSError as error:
         raise UsageError(f"--pairs: {path}: {error.strerror}.") from error
     rows = []
@@ -134,9 +135,11 @@ def _finished(path: Path, count: int) -> dict[int, str]:
 
 def _beside(path: Path, name: str) -> Path | None:
     """The file a row names, from here or from the pairs file's folder, or None."""
-    if "\n" in name or len(name) > os.pathconf("/", "PC_PATH_MAX"):
+    if "\n" in name:
         return None
-    return next((p for p in (Path(name), path.parent / name) if p.is_file()), None)
+    with contextlib.suppress(OSError, ValueError):  # a one-line reply may be no name that a file could have
+        return next((p for p in (Path(name), path.parent / name) if p.is_file()), None)
+    return None
 
 
 def _task_of(config: VerifyConfig, path: Path, row: dict[str, Any], index: int) -> Task:

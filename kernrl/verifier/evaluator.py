@@ -34,7 +34,7 @@ from kernrl.verifier.progress import Progress, Stopped, passed
 from kernrl.verifier.screen import screen
 from kernrl.verifier.timing import shorter_us, speedup
 from kernrl.verifier.trace import Tracer
-from kernrl.verifier.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict
+from kernrl.verifier.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict, printable
 from kernrl.verifier.worker import Nursery
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class StagedEvaluator:
         return Verdict(
             status=status,
             stage=progress.stage,
-            reason=reason,
+            reason=printable(reason),
             task_id=task.id,
             candidate_sha=progress.sha,
             precision=self.precision_of(task),

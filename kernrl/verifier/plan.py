@@ -161,7 +161,7 @@ class TraceSpec:
 # --- JSON --------------------------------------------------------------------------------------------------------
 
 MAX_NODES, MAX_STORAGES, MAX_KERNELS, MAX_VARIANTS = 4096, 8192, 512, 128
-MAX_TTIR_CHARS, MAX_TEXT_CHARS, MAX_ITEMS, MAX_DEPTH, MAX_RANK = 2_000_000, 512, 8192, 8, 16
+MAX_TTIR_CHARS, MAX_TEXT_CHARS, MAX_ITEMS, MAX_DEPTH, MAX_RANK = 1_000_000, 512, 8192, 8, 16
 MAX_STORAGE_BYTES = 1 << 40
 _SPECIAL_KINDS = frozenset(("dtype", "device", "layout", "memory_format", "float", "complex", "triton_dtype", "function"))
 
@@ -326,8 +326,11 @@ def _kernel(row: Any) -> KernelSource:
     _fields(row, "kernels", {"function", "ttir", "signature", "constexprs", "launch", "options"})
     warps, stages, ctas = (_int(v, "launch", 1, 64) for v in row["launch"])
     read = _Reader(())
+    function = _text(row["function"], "function")
+    if not function.isidentifier():
+        _fail("a function's name is no name")
     return KernelSource(
-        _text(row["function"], "function"),
+        function,
         _text(row["ttir"], "ttir", MAX_TTIR_CHARS),
         _table(row["signature"], "signature", _text),
         _table(row["constexprs"], "constexprs", read.arg),

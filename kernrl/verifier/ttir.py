@@ -67,16 +67,28 @@ def walk(blocks: Mapping[str, Block]) -> Iterator[Op]:
                 yield from walk(region)
 
 
+MAX_LINE_CHARS, MAX_RESULTS, MAX_NESTING = 16_384, 512, 64
+"""Far beyond what a kernel prints; a forged text shall cost the reader neither time nor memory."""
+
 _VALUE = re.compile(r"%[\w-]+(?:#\d+)?")
 _OP = re.compile(r'(?:(%[\w-]+)(?::(\d+))? = )?"?([a-z_]+\.[a-z_.0-9]+)"?(.*)')
 _PARAM = re.compile(r"(%[\w-]+): (!tt\.ptr<(\w+)(?:, \d+)?>|[a-z]\w*)")
 _LABEL = re.compile(r"\^(\w+)(?:\((.*)\))?:.*")
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=128)
 def parse(text: str) -> Function:
     """The public function of a TTIR module. Raises TtirError."""
+    try:
+        return _parse(text)
+    except (ValueError, IndexError) as error:
+        raise error if isinstance(error, TtirError) else TtirError(f"malformed: {error}") from None
+
+
+def _parse(text: str) -> Function:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#loc")]
+    if any(len(line) > MAX_LINE_CHARS for line in lines):
+        raise TtirError(f"a line of more than {MAX_LINE_CHARS} characters")
     if len(lines) < 4 or not re.fullmatch(r"module (attributes \{.*\} )?\{", lines[0]):
         raise TtirError("no module")
     head = re.match(r"tt\.func public @(\w+)\((.*)\) attributes \{.*\} \{", lines[1])
@@ -120,6 +132,8 @@ class _Reader:
 
     def region(self, names: tuple[str, ...] = ()) -> dict[str, Block]:
         """Blocks up to the line that closes the region, which is left to be read."""
+        if len(self.scopes) > MAX_NESTING:
+            raise TtirError(f"regions nested deeper than {MAX_NESTING}")
         self.scopes.append({})
         block = Block([self.define(n) for n in names])
         blocks = {"entry": block}
@@ -157,6 +171,8 @@ class _Reader:
                 if not re.fullmatch(r"\}( \{.*\})?|\}\)( \{.*\})? : .*", closing):
                     raise TtirError(f"not the end of a region: {closing[:80]}")
                 op.text += closing
+        if many is not None and (len(many) > 3 or int(many) > MAX_RESULTS):
+            raise TtirError(f"an operation of {many[:20]} results")
         if result is not None:
             op.results = [self.define(f"{result}#{i}") for i in range(int(many))] if many else [self.define(result)]
         return op
@@ -205,14 +221,14 @@ class Access:
     writes: frozenset[int]
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=512)
 def access(text: str) -> Access:
     """Which pointer parameters a kernel reads and writes; all of them where that cannot be told."""
     try:
         function = parse(text)
         pointers = frozenset(i for i, kind in enumerate(function.param_types) if kind.startswith("*"))
         return _access(function, pointers)
-    except TtirError:
+    except (TtirError, IndexError):
         everything = frozenset(range(512))
         return Access(everything, everything)
 
@@ -311,7 +327,10 @@ def work(text: str, scalars: Mapping[int, int], grid: tuple[int, int, int]) -> W
     function = parse(text)
     values: dict[int, int] = {function.params[i]: v for i, v in scalars.items() if i < len(function.params)}
     dots: dict[str, float] = {}
-    counted = _count(function.body, values, grid, math.prod(grid), dots)
+    try:
+        counted = _count(function.body, values, grid, math.prod(grid), dots)
+    except (ValueError, IndexError, OverflowError) as error:
+        raise TtirError(f"malformed: {error}") from None
     return Work(dots, counted)
 
 
@@ -362,7 +381,9 @@ def _evaluate(op: Op, values: dict[int, int], grid: tuple[int, int, int]) -> Non
         values[op.results[0]] = grid["xyz".index(op.text.split()[0])]
     elif op.name in _ARITHMETIC and all(v in values for v in op.operands):
         try:
-            values[op.results[0]] = _ARITHMETIC[op.name](*(values[v] for v in op.operands))
+            result = _ARITHMETIC[op.name](*(values[v] for v in op.operands))
+            # products of products would grow without end
+            values[op.results[0]] = (result + (1 << 63)) % (1 << 64) - (1 << 63)
         except (ZeroDivisionError, ValueError, OverflowError):
             return
 

@@ -45,6 +45,16 @@ class Rejection:
     """One sentence; where it can, it tells a model how to write it instead."""
 
 
+MAX_REASON_CHARS = 4000
+
+
+def printable(text: str) -> str:
+    """Text that a candidate may have had a say in, cut to `MAX_REASON_CHARS`; what would act on a terminal is spelled out."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text[:MAX_REASON_CHARS]
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Speedup:
     """Baseline time over candidate time, with its 95 % interval."""
