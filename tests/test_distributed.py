@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
@@ -345,20 +344,3 @@ def test_a_killed_rank_ends_the_run(model, tasks, tmp_path):
     processes[1].kill()
     assert finish(processes) == [3, -signal.SIGKILL]
     assert "Traceback" not in errors.read_text()
-
-
-@pytest.mark.slow
-def test_the_flag_starts_the_processes_and_ends_with_their_exit_code(model, pairs, tmp_path):
-    command = [sys.executable, "-m", "kernrl", *sft(model, pairs, tmp_path / "run", "--launch", "ddp", "--num-processes", "2")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert first.returncode == 0, first.stderr
-    assert len(losses(tmp_path / "run")) == 4
-    second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert second.returncode == 2
-    assert second.stderr.count("is not empty") == 1
-
-
-def test_one_process_is_not_launched(model, pairs, tmp_path, capsys):
-    assert run(sft(model, pairs, tmp_path / "run", "--launch", "ddp", "--num-processes", "1")) == 2
-    assert "is for two processes or more" in capsys.readouterr().err
