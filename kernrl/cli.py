@@ -44,7 +44,8 @@ from kernrl.config import (
 from kernrl.console import Result, leads
 from kernrl.errors import KernrlError
 
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_ERRORS = (*FULL_DISK, errno.EROFS, errno.EACCES)
 
 app = typer.Typer(name="kernrl", rich_markup_mode="rich", pretty_exceptions_enable=False)
 tasks_app = typer.Typer(rich_markup_mode="rich")
@@ -77,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
             return ended.result.exit_code
     except (typer.TyperException, KernrlError) as error:
         sentence = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        return _fail(sentence, error.exit_code)
+        return _fail(sentence.replace("Value error, ", ""), error.exit_code)
     except KeyboardInterrupt:
         ended = 130
     except BrokenPipeError:
@@ -87,7 +88,8 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
-        return _fail(f"{error.filename or 'the output'}: {error.strerror}.", 1)
+        remedy = "make room, or name another place" if error.errno in FULL_DISK else "name another file or folder"
+        return _fail(f"{error.filename or 'the output'}: {error.strerror}; {remedy}.", 1)
     # a code comes from typer itself: 130 for Ctrl-C in a command, 0 for --help and --version
     return _fail("Interrupted.", 130) if ended == 130 else ended or 0
 

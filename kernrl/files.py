@@ -18,34 +18,45 @@ def atomic_write(path: Path) -> Iterator[TextIO]:
     The text goes to a temporary file beside `path`, which an exception removes.
 
     Raises:
-        UsageError: `path` exists already.
+        UsageError: `path` exists already, or its folder does not.
     """
     refuse_existing(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    require_folder_of(path)
+    with _beside(path) as temporary:
         with open(temporary, "x", encoding="utf-8") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         refuse_existing(path)
         os.rename(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     _sync_folder(path.parent)
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a UTF-8 file that can be made again, over the old one: a reader sees that or the new one, never a half."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    """Write a UTF-8 file that can be made again, over the old one: a reader sees that or the new one, never a half.
+
+    Raises:
+        UsageError: The folder of `path` does not exist.
+    """
+    require_folder_of(path)
+    with _beside(path) as temporary:
         with open(temporary, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A name in the same folder, whose file an exception removes."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and str(error.filename) in ("None", str(temporary)):
+            error.filename = str(path)  # of a full disk it names no file, of others the temporary one
         raise
 
 
@@ -59,7 +70,10 @@ def new_folder(path: Path, flag: str) -> Path:
         raise UsageError(f"{flag}: {path} is a file; name a folder.")
     if path.is_dir() and any(path.iterdir()):
         raise UsageError(f"{flag}: {path} is not empty; name a new folder, or empty this one.")
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:
+        raise UsageError(f"{flag}: {path} cannot be made ({error.strerror}: {error.filename}); name another folder.") from None
     return path
 
 
@@ -75,6 +89,12 @@ def refuse_existing(path: Path) -> None:
     """Raise UsageError when there is something at `path`."""
     if path.exists():
         raise UsageError(f"{path} exists already; name another file, or move this one away.")
+
+
+def require_folder_of(path: Path) -> None:
+    """Raise UsageError when the folder that a file is to go into is not there."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.parent}; make it, or name another file.")
 
 
 def _sync_folder(folder: Path) -> None:

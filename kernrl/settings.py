@@ -22,10 +22,10 @@ ALSO = "also"
 
 
 class Config(BaseModel):
-    """Base of every config: frozen, and an unknown key is an error, never a silent default."""
+    """Base of every config: frozen, every number finite, and an unknown key is an error, never a silent default."""
 
     # defer_build: a command builds the validators of its own config only, not of all of them
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, defer_build=True)
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)

@@ -121,7 +121,7 @@ def test_help_shows_description_and_default(demo: list[Demo], capsys: pytest.Cap
         (["--steps", "many"], ["--steps", "integer"]),
         (["--steps", "0"], ["--steps should be greater than or equal to 1, not 0"]),
         (["--step", "2"], ["No such option: --step", "--steps"]),
-        (["--mode", "c"], ["--mode", "'a'"]),
+        (["--mode", "c"], ["'--mode': 'c' is not one of 'a'"]),
         (["--config", "none.toml"], ["none.toml"]),
     ],
 )
@@ -133,6 +133,9 @@ def test_bad_flags_exit_2(demo: list[Demo], capsys: pytest.CaptureFixture[str], 
     assert all(word in captured.err for word in words), captured.err
 
 
+MAKE_ROOM = "make room, or name another place.\n"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "sentence"),
     [
@@ -140,8 +143,13 @@ def test_bad_flags_exit_2(demo: list[Demo], capsys: pytest.CaptureFixture[str], 
         (RunError("it broke."), 1, "kernrl: it broke.\n"),
         (InfrastructureError("the worker died."), 3, "kernrl: the worker died.\n"),
         (KeyboardInterrupt(), 130, "kernrl: Interrupted.\n"),
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/b"), 1, "kernrl: a/b: No space left on device.\n"),
-        (OSError(errno.EROFS, os.strerror(errno.EROFS)), 1, "kernrl: the output: Read-only file system.\n"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/b"), 1, f"kernrl: a/b: No space left on device; {MAKE_ROOM}"),
+        (OSError(errno.EFBIG, os.strerror(errno.EFBIG), "a/b"), 1, f"kernrl: a/b: File too large; {MAKE_ROOM}"),
+        (
+            OSError(errno.EROFS, os.strerror(errno.EROFS)),
+            1,
+            "kernrl: the output: Read-only file system; name another file or folder.\n",
+        ),
     ],
 )
 def test_errors_become_a_sentence_and_a_code(

@@ -56,6 +56,8 @@ def test_config_is_frozen() -> None:
         ('mode = "slow"\n', ["'mode'", "'fast' or 'sure'", "'slow'"]),
         ("tags = [1]\n", ["bad.toml: 'tags'", "valid string"]),
         ("verifier = 3\n", ["bad.toml: 'verifier'"]),
+        ("rate = inf\n", ["bad.toml: 'rate'", "finite"]),
+        ("rate = nan\n", ["bad.toml: 'rate'", "finite"]),
         ("steps = \n", ["bad.toml", "TOML"]),
     ],
 )

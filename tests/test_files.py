@@ -1,0 +1,44 @@
+"""Files that appear whole or not at all, and what is said where they cannot."""
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from kernrl import cli
+from kernrl.errors import UsageError
+from kernrl.files import atomic_write, new_folder, replace_file
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    page = tmp_path / "none" / "page.html"
+    with pytest.raises(UsageError, match=r"page\.html: there is no folder .*none; make it"):
+        replace_file(page, "text")
+    with pytest.raises(UsageError, match="there is no folder"), atomic_write(page):
+        pass
+
+
+def test_a_folder_below_a_file_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="--out: .*file/run cannot be made"):
+        new_folder(tmp_path / "file" / "run", "--out")
+
+
+def test_a_full_disk_leaves_nothing_and_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A limit on the size of a file stands for the disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        code = cli.run(["tasks", "generate", "--out", str(tmp_path / "t"), "--count", "20", "--workers", "1", "--quiet"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 1
+    said = capsys.readouterr().err
+    assert said == f"kernrl: {tmp_path}/t/tasks.jsonl: File too large; make room, or name another place.\n"
+    assert not (tmp_path / "t").exists()
+
+
+def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="other"), atomic_write(tmp_path / "page") as file:  # noqa: PT012
+        file.write((tmp_path / "other").read_text())
+    assert not list(tmp_path.iterdir())
