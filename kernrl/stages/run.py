@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -28,33 +29,42 @@ MAY_CHANGE_ON_RESUME = (
 )  # fmt: skip
 """Settings that do not change what a run computes."""
 
+LOCK = ".lock"
+"""File of a run's folder that the process which writes there has locked."""
+
 
 class RunDirectory:
     """Files of one run. `metrics.jsonl` and `samples.jsonl` only ever grow; a step that is run again after a resume appears
     twice, and readers take its last line."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, lock: int | None = None):
         self.path = path
+        self._lock = lock
+        """Descriptor of the lock, which this process holds until it ends."""
 
     @classmethod
     def open(cls, path: Path, config: Config, *, resume: bool, may_change: tuple[str, ...] = ()) -> RunDirectory:
-        """Start a run in a new folder, or go on with one.
+        """Start a run in a new folder, or go on with one. A run that was refused before it did anything is begun anew.
 
         Args:
             may_change: settings that a resume may give another value, besides those of `MAY_CHANGE_ON_RESUME`.
 
         Raises:
-            UsageError: the folder is not empty and `resume` is false, or its run was made with other settings.
+            UsageError: the folder is not empty and `resume` is false, its run was made with other settings, or another process
+                is at work there.
         """
         described = {"config": config.model_dump(mode="json"), "argv": sys.argv, **environment()}
-        if resume and (path / "config.json").exists():
+        going_on = resume and (path / "config.json").exists()
+        if not going_on and not _did_nothing(path):
+            new_folder(path, "--output")
+        lock = _lock(path)
+        if going_on:
             _require_same(read_json(path / "config.json")["config"], described["config"], path, may_change)
             for lines in path.glob("*.jsonl"):
                 _drop_cut_line(lines)
         else:
-            new_folder(path, "--output")
             write_json(path / "config.json", described)
-        return cls(path)
+        return cls(path, lock)
 
     def log(self, **metrics: Any) -> None:
         """Append one line to `metrics.jsonl`."""
@@ -119,6 +129,27 @@ def environment() -> dict[str, Any]:
         "commit": _commit(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+def _lock(path: Path) -> int:
+    """Lock a run's folder for this process: two at once would mix their steps. A process that ends, however, lets go."""
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UsageError(f"--output: another process is at work in {path}; wait for it, or name another folder.") from None
+    except OSError:
+        pass  # a file system without locks: there, it is for the user to see to
+    return descriptor
+
+
+def _did_nothing(path: Path) -> bool:
+    """Whether all there is of a run is what it was asked: it was refused after that, over its data or its model."""
+    if not path.is_dir() or not {file.name for file in path.iterdir()} <= {LOCK, "config.json"}:
+        return False
+    config = path / "config.json"
+    return not config.exists() or "argv" in read_json(config)
 
 
 def _drop_cut_line(path: Path) -> None:
