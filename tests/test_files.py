@@ -20,7 +20,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_below_a_file_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="--out: .*file/run cannot be made"):
+    with pytest.raises(UsageError, match=r"--out: .*file/run cannot be made"):
         new_folder(tmp_path / "file" / "run", "--out")
 
 
@@ -39,6 +39,6 @@ def test_a_full_disk_leaves_nothing_and_names_the_file(tmp_path: Path, capsys: p
 
 
 def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="other"), atomic_write(tmp_path / "page") as file:  # noqa: PT012
+    with pytest.raises(FileNotFoundError, match="other"), atomic_write(tmp_path / "page") as file:
         file.write((tmp_path / "other").read_text())
     assert not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ def test_a_run_that_was_refused_at_once_is_begun_anew(tmp_path: Path) -> None:
 
 def test_what_a_run_did_is_not_written_over(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path / "run", DoctorConfig(), resume=False).log(step=1)
-    with pytest.raises(UsageError, match="--output: .*run is not empty"):
+    with pytest.raises(UsageError, match=r"--output: .*run is not empty"):
         RunDirectory.open(tmp_path / "run", DoctorConfig(), resume=False)
 
 
