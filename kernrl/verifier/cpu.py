@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import LifoQueue
@@ -23,6 +24,9 @@ from kernrl.verifier.worker import Died, Failed, Nursery, Process, TimedOut
 PLAN_TIMEOUT_S = 60.0
 CANDIDATE_TIMEOUT_S = 300.0
 
+MEMORY_BYTES = 8 << 30
+"""What an interpreter process may hold: an operation that asks for more fails, rather than taking the machine's."""
+
 
 @dataclass(slots=True)
 class Judged:
@@ -40,6 +44,7 @@ class CpuServer:
 
     def __init__(self, *, redraw_parameters: bool = True, poison: bool = True, decoys: bool = True):
         torch.set_num_threads(1)
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         self._redraw, self._poison, self._decoys = redraw_parameters, poison, decoys
         self._judge = Judge("cpu", redraw_parameters=redraw_parameters)
 

@@ -273,11 +273,12 @@ class StagedEvaluator:
             progress.errors = judged.errors
             passed(judged.rejection)
         progress.stage = Stage.TIMING
-        ratio = facts.reference.modelled_us / cost.modelled_us
+        us = max(cost.modelled_us, facts.least_modelled_us)
+        ratio = facts.reference.modelled_us / us
         progress.timing = Timing(
             kind="modelled",
             device=self._device.name,
-            candidate_us=cost.modelled_us,
+            candidate_us=us,
             baseline_us={"eager": facts.reference.modelled_us},
             speedups_x={"eager": Speedup(ratio, ratio, ratio, significant=False)},
         )

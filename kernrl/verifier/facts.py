@@ -10,7 +10,7 @@ from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.devices import Device, device_for
 from kernrl.verifier.plan import TensorSpec, TraceSpec
-from kernrl.verifier.price import Price, physical_floor_us, price
+from kernrl.verifier.price import Price, least_modelled_us, physical_floor_us, price
 from kernrl.verifier.spec import outputs_of, reference_plan, spec_of
 
 DEFAULT_GPU = "NVIDIA H200"
@@ -29,6 +29,8 @@ class TaskFacts:
     reference: Price
     """The reference's own cost at the last set."""
     floor_us: float
+    least_modelled_us: float
+    """The shortest modelled time that is believed of a candidate."""
 
 
 def learn(task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:
@@ -47,6 +49,7 @@ def learn(task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFa
         outputs=(*(outputs_of(task, s, precision, device.arch) for s in sets[:-1]), last),
         reference=price(plan, device, precision),
         floor_us=physical_floor_us(plan, device),
+        least_modelled_us=least_modelled_us(plan, device, precision),
     )
 
 

@@ -23,6 +23,9 @@ from kernrl.verifier.verdict import Rejection, Status
 POISON = 0xFF
 """NaN in every float type, -1 in every integer."""
 
+MAX_PLAN_BYTES = 1 << 30
+"""At shapes small enough to be interpreted, an honest plan holds a few MiB."""
+
 _PARAMETERS = {
     "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
@@ -39,6 +42,9 @@ def interpret(
     `crash` for an access out of bounds, `timeout` past `timeout_s`, `needs_gpu` for what cannot be interpreted.
     """
     deadline = time.monotonic() + timeout_s
+    held = sum(s.nbytes for s in plan.storages)
+    if held > MAX_PLAN_BYTES:
+        return Rejection(Status.NEEDS_GPU, f"The plan holds {held >> 20} MiB, too much for the interpreter.")
     replay = _Replay(plan, tensors, deadline, poison)
     try:
         for node in plan.setup:

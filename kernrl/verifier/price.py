@@ -75,6 +75,19 @@ def physical_floor_us(plan: Plan, device: Device) -> float:
     return moved / (device.bandwidth_gb_s * 1e3)
 
 
+def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
+    """Modelled time below which a candidate's own price is not believed, from the reference's plan.
+
+    A price is read off what a candidate says of itself: views of its buffers, and loops whose trips may not be known. So
+    it counts as moving at least what the reference must move, and as doing half of its products (a causal mask is worth
+    that much), in one launch.
+    """
+    products = sum(flops_of(n.op, n.args, n.outputs) for n in plan.nodes if isinstance(n, AtenNode))
+    half = any(o.dtype in ("float16", "bfloat16") for o in plan.outputs)
+    unit = "half" if half else "tf32" if precision == "tf32" else "fp32"
+    return max(physical_floor_us(plan, device) + LAUNCH_US, _us(0, {unit: products / 2}, 0.0, device))
+
+
 def flops_of(op: str, args: tuple[object, ...], outputs: tuple[TensorRef | None, ...]) -> float:
     """Floating-point operations of a library call (2 a multiply-add); 0 for any other op."""
     name, out = aten.base_name(op), outputs[0] if outputs else None
