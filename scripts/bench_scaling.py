@@ -5,6 +5,10 @@
     python scripts/bench_scaling.py lora --out lora.json
     accelerate launch --config_file kernrl/stages/accelerate/fsdp2.yaml scripts/bench_scaling.py full sft --out fsdp2.json
     python scripts/bench_scaling.py verdicts --out verdicts.json     # on the GPUs of CUDA_VISIBLE_DEVICES
+    python scripts/bench_scaling.py table 1.json 2.json lora.json fsdp2.json verdicts.json
+
+`--small` takes sizes that a CPU bears, to try the script. `--out` is written anew after every part, so that a part that does
+not end costs nothing of what came before; `rl` ends the processes' group, so it comes last.
 
 Parts: `sft` steps of nano on random tokens; `rl` steps of `kernrl reinforce` with the verifier, whose clock is left out of
 the reward so that the same rollouts earn the same on any day; `lora` and `full` steps of the architecture of
@@ -32,6 +36,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer, set_seed
 
 from kernrl.config import ReinforceConfig, VerifierConfig
+from kernrl.files import replace_file
 from kernrl.policy.attention import VARLEN
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy, add_lora
@@ -58,15 +63,15 @@ KINDS = {
 """What a kernel's name says it does; the rest is elementwise."""
 
 
-def seven_billion(vocab_size: int = 152_064, layers: int = 28) -> Qwen2Config:
-    """The published configuration of Qwen2.5-Coder-7B."""
+def seven_billion(*, small: bool) -> Qwen2Config:
+    """The published configuration of Qwen2.5-Coder-7B, or the same with less of everything but the heads."""
     return Qwen2Config(
-        vocab_size=vocab_size,
-        hidden_size=3584,
-        num_hidden_layers=layers,
+        vocab_size=512 if small else 152_064,
+        hidden_size=112 if small else 3584,
+        num_hidden_layers=2 if small else 28,
         num_attention_heads=28,
         num_key_value_heads=4,
-        intermediate_size=18_944,
+        intermediate_size=256 if small else 18_944,
         max_position_embeddings=32_768,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         tie_word_embeddings=False,
@@ -80,11 +85,11 @@ def nano(device: torch.device) -> Policy:
     return Policy(policy.model.to(device), tokenizer)  # pyright: ignore[reportArgumentType]
 
 
-def seven(device: torch.device, *, lora: bool) -> Policy:
+def seven(device: torch.device, *, lora: bool, small: bool) -> Policy:
     """Random weights, made on the GPU: on a CPU they would take minutes."""
     set_seed(0)
     with torch.device(device):
-        model = Qwen2ForCausalLM(seven_billion()).to(torch.bfloat16 if lora else torch.float32)  # pyright: ignore
+        model = Qwen2ForCausalLM(seven_billion(small=small)).to(torch.bfloat16 if lora else torch.float32)  # pyright: ignore
     if lora:
         model = add_lora(model, rank=16, alpha=32)
     model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -108,16 +113,25 @@ def tune(
 ) -> dict[str, Any]:
     """Losses of all steps, medians of those that are timed, and where the last one's time went."""
     policy.model.set_attn_implementation(VARLEN)
-    torch.cuda.reset_peak_memory_stats()
+    on_gpu = ranks.accelerator.device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
     settings = FinetuneSettings(steps=WARM + steps, rows_per_step=rows_per_step, learning_rate=1e-4)
     finetuner = Finetuner(ranks, policy, data, settings, compile_model=compile_model)
     lines: list[dict[str, Any]] = []
-    finetuner.run(lines.append)
+
+    def on_step(metrics: dict[str, Any]) -> None:
+        lines.append(metrics)
+        if ranks.leads:  # what is known if time runs out
+            print(f"step {metrics['step']}: loss {metrics['loss']:.6f}, {metrics['seconds']:.3f} s", flush=True)
+
+    finetuner.run(on_step)
     finetuner.settings = replace(settings, steps=WARM + steps + 1)
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
         finetuner.run(lambda metrics: None)
     timed = lines[WARM:]
     return {
+        "sharded": ranks.sharded,
         "parameters": policy.model.num_parameters(),
         "rows_per_step": rows_per_step,
         "row_tokens": data.row_tokens,
@@ -126,7 +140,7 @@ def tune(
         "step_s": median(line["seconds"] for line in timed),
         "tokens_per_s": median(line["tokens_per_s"] for line in timed),
         "tflops_per_gpu": median(line["tflops"] for line in timed),
-        "peak_gib": torch.cuda.max_memory_allocated() / GIB,
+        "peak_gib": torch.cuda.max_memory_allocated() / GIB if on_gpu else None,
         "profile_ms": spent(profiler),
     }
 
@@ -170,7 +184,7 @@ class WithoutClock:
             yield position, replace(verdict, timing=None)
 
 
-def rl(model: str, steps: int, attempts: int) -> dict[str, Any]:
+def rl(model: str, steps: int, attempts: int, max_tokens: int) -> dict[str, Any]:
     """Metrics of `kernrl reinforce` on generated tasks."""
     with tempfile.TemporaryDirectory() as folder, HardenedVerifier(VerifierConfig(cache=False)) as verifier:
         config = ReinforceConfig(
@@ -180,7 +194,7 @@ def rl(model: str, steps: int, attempts: int) -> dict[str, Any]:
             steps=steps,
             tasks_per_step=attempts // 8,
             samples=8,
-            max_tokens=512,
+            max_tokens=max_tokens,
             sampling_batch=attempts // 2,
             learning_rate=1e-5,
             save_every=steps,
@@ -200,43 +214,78 @@ def verdicts(count: int) -> dict[str, Any]:
     return {k: found[k] for k in ("verdicts", "wall_s", "verdicts_per_s", "statuses", "mean_seconds")}
 
 
+ROWS = {
+    "sft": ("losses", "step_s", "tokens_per_s", "tflops_per_gpu", "peak_gib"),
+    "lora": ("step_s", "tokens_per_s", "tflops_per_gpu", "peak_gib"),
+    "full": ("step_s", "tokens_per_s", "tflops_per_gpu", "peak_gib"),
+    "verdicts": ("verdicts", "verdicts_per_s"),
+}
+"""What `table` shows of each part."""
+
+
+def table(files: Iterable[Path]) -> None:
+    """One line a part and file, from what was written; `rl` has one a step."""
+    for file in files:
+        record = json.loads(file.read_text())
+        for part in [name for name in ("sft", "rl", "lora", "full", "verdicts") if name in record]:
+            heading = f"{part}, {record['processes']} processes, {record['gpus']} GPUs"
+            for found in record[part]["steps"] if part == "rl" else [record[part]]:
+                shown = {name: found.get(name) for name in ROWS.get(part, found)}
+                print(heading, ", ".join(f"{name} {rounded(value)}" for name, value in shown.items()), sep=": ")
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to five digits, in lists and tables too."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list) else float(f"{value:.5g}") if value else value
+
+
 def main() -> None:
+    """Run the parts that are asked for, or show what earlier ones wrote."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=("sft", "rl", "lora", "full", "verdicts"))
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("parts", nargs="+", help="sft, rl, lora, full, verdicts; or table and the files to show")
+    parser.add_argument("--out", type=Path, help="file to write")
     parser.add_argument("--model", default="nano", help="of `rl`")
     parser.add_argument("--steps", type=int, default=10, help="that are timed")
     parser.add_argument("--attempts", type=int, default=128, help="a step of `rl`")
     parser.add_argument("--count", type=int, default=300, help="of `verdicts`")
-    parser.add_argument("--row-tokens", type=int, default=16_384, help="of `lora` and `full`")
+    parser.add_argument("--small", action="store_true", help="sizes that a CPU bears")
     options = parser.parse_args()
+    if options.parts[0] == "table":
+        table(map(Path, options.parts[1:]))
+        return
+    if options.out is None:
+        parser.error("--out is where the figures go")
     accelerator = open_accelerator("none", Path())
     ranks = Ranks(accelerator)
-    device = accelerator.device
-    large = {"rows_per_step": ranks.size, "steps": 4, "compile_model": False}
+    device, small = accelerator.device, options.small
 
-    def rows() -> PackedDataset:
-        return random_rows(152_064, options.row_tokens, (600, 1600), 16)
+    def large(*, lora: bool) -> dict[str, Any]:
+        rows = random_rows(512 if small else 152_064, 512 if small else 16_384, (60, 160) if small else (600, 1600), 16)
+        policy = seven(device, lora=lora, small=small)
+        return tune(ranks, policy, rows, rows_per_step=ranks.size, steps=4, compile_model=False)
 
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "sft": lambda: tune(
-            ranks, nano(device), random_rows(256, 65_536, (60, 210), 64), rows_per_step=4, steps=options.steps,
-            compile_model=not ranks.sharded,
+            ranks, nano(device), random_rows(256, 512 if small else 65_536, (60, 210), 64), rows_per_step=4,
+            steps=options.steps, compile_model=device.type == "cuda" and not ranks.sharded,
         ),
-        "rl": lambda: rl(options.model, 3, options.attempts),
-        "lora": lambda: tune(ranks, seven(device, lora=True), rows(), **large),
-        "full": lambda: tune(ranks, seven(device, lora=False), rows(), **large),
+        "lora": lambda: large(lora=True),
+        "full": lambda: large(lora=False),
         "verdicts": lambda: verdicts(options.count),
+        "rl": lambda: rl(options.model, 3, options.attempts, 64 if small else 512),
     }  # fmt: skip
     record: dict[str, Any] = {"gpus": torch.cuda.device_count(), "processes": ranks.size, "made": environment()}
-    for part in options.parts:
+    for part in sorted(options.parts, key=list(parts).index):
         started = time.perf_counter()
         record[part] = parts[part]()
         record[part]["total_s"] = time.perf_counter() - started
         torch.cuda.empty_cache()
         if ranks.leads:
-            print(part, json.dumps(record[part]), flush=True)
-            options.out.write_text(json.dumps(record, indent=1) + "\n")
+            replace_file(options.out, json.dumps(record, indent=1) + "\n")
+    if ranks.leads:
+        table([options.out])
 
 
 if __name__ == "__main__":
