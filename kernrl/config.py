@@ -164,8 +164,11 @@ class SftConfig(TrainingConfig):
         "completion.",
     )
     count: int = Field(default=40_000, ge=20, description="Tasks to make when data is generated; each has several solutions.")
-    map: tuple[str, ...] = Field(default=(), description="FIELD=COLUMN: read a field, such as triton_code, from this column.")
-    revision: str | None = Field(default=None, description="Commit or tag of a hub model or dataset.")
+    map: tuple[str, ...] = Field(
+        default=(), description="FIELD=COLUMN: read a field, such as triton_code or messages, from this column."
+    )
+    revision: str | None = Field(default=None, description="Commit or tag of a hub model.")
+    data_revision: str | None = Field(default=None, description="Commit or tag of a hub dataset.")
     prompt: Literal["nano", "chat"] | None = Field(
         default=None, description="How tasks are put to the model; by the model if not set."
     )

@@ -28,8 +28,11 @@ def tokenize_pairs(pairs: Iterable[Pair], tokenizer: PreTrainedTokenizerBase, ma
 
     def flush() -> None:
         prompts = [prompt_text(p.messages, tokenizer) for p in waiting]
-        prompt_ids: Any = tokenizer(prompts, add_special_tokens=False)["input_ids"]
-        completion_ids: Any = tokenizer([p.completion for p in waiting], add_special_tokens=False)["input_ids"]
+        # not verbose: what is too long is counted here, and needs no warning of the tokenizer's
+        prompt_ids, completion_ids = (
+            tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+            for texts in (prompts, [p.completion for p in waiting])
+        )
         for pair, prompt, completion in zip(waiting, prompt_ids, completion_ids, strict=True):
             example = Example(prompt, [*completion, end_id], pair.weight)
             if len(example) > max_length:

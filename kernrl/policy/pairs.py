@@ -12,6 +12,9 @@ from kernrl.tasks.task import Task
 Message = dict[str, str]
 PromptStyle = Literal["nano", "chat"]
 
+PAIR_FIELDS = ("messages", "prompt", "completion")
+"""Columns of TRL's forms of SFT data."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -41,25 +44,46 @@ def task_pairs(tasks: Iterable[Task], style: PromptStyle, precision: str | None 
             yield Pair(messages, f"{code}\n" if style == "nano" else f"```python\n{code}\n```")
 
 
-def row_pair(row: Mapping[str, Any]) -> Pair:
+def has_pair(row: Mapping[str, Any], columns: Mapping[str, str]) -> bool:
+    """Whether a row is in one of TRL's forms, well made or not: it has `messages`, or `prompt` and `completion`."""
+    messages, prompt, completion = (row.get(columns.get(field, field)) for field in PAIR_FIELDS)
+    return messages is not None or (prompt is not None and completion is not None)
+
+
+def row_pair(row: Mapping[str, Any], columns: Mapping[str, str] | None = None) -> Pair:
     """The pair of one row in either of TRL's forms: `messages`, or `prompt` and `completion` (texts or message lists).
 
     Of a conversation, the last assistant message is learnt and everything before it is the prompt.
 
+    Args:
+        columns: field → column, for the fields of `PAIR_FIELDS` whose column has another name.
+
     Raises:
-        UnusableRow: neither form is there, or the conversation does not end with the assistant.
+        UnusableRow: neither form is there, a part of it is empty or no text, or the conversation does not end with the
+            assistant.
     """
-    if row.get("messages"):
-        *before, last = row["messages"]
-        if last.get("role") != "assistant" or not before:
-            raise UnusableRow("has messages that do not end with the assistant's answer to something")
-        return Pair([_message(m) for m in before], str(last["content"]))
-    prompt, completion = row.get("prompt"), row.get("completion")
-    if prompt and completion:
-        messages = [_message(m) for m in prompt] if isinstance(prompt, list) else [{"role": "user", "content": str(prompt)}]
-        return Pair(messages, str(completion[-1]["content"]) if isinstance(completion, list) else str(completion))
-    raise UnusableRow(f"has neither `messages` nor `prompt` and `completion`; its columns are {', '.join(row)}")
+    if not has_pair(row, columns or {}):
+        raise UnusableRow(f"has neither `messages` nor `prompt` and `completion`; its columns are {', '.join(row)}")
+    messages, prompt, completion = (row.get((columns or {}).get(field, field)) for field in PAIR_FIELDS)
+    if messages is None:
+        *before, last = [*_messages("prompt", prompt, "user"), *_messages("completion", completion, "assistant")]
+    else:
+        *before, last = _messages("messages", messages)
+    if last["role"] != "assistant" or not before or not last["content"]:
+        raise UnusableRow("has messages that do not end with the assistant's answer to something")
+    return Pair(before, last["content"])
 
 
-def _message(message: Mapping[str, Any]) -> Message:
-    return {"role": str(message["role"]), "content": str(message["content"])}
+def _messages(field: str, value: Any, role: str = "") -> list[Message]:
+    """A list of messages, or one text as the message of `role`."""
+    if isinstance(value, str) and value and role:
+        return [{"role": role, "content": value}]
+    listed: Any = value if isinstance(value, list | tuple) else ()
+    if not listed or not all(_is_message(m) for m in listed):
+        what = "a text or messages" if role else "messages"
+        raise UnusableRow(f"has a column `{field}` that is not {what} of a role and a content: {value!r:.60}")
+    return [{"role": m["role"], "content": m["content"]} for m in listed]
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(value.get(key), str) for key in ("role", "content"))

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from kernrl.config import SftConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
-from kernrl.policy.pairs import Pair, UnusableRow, row_pair, task_pairs
+from kernrl.policy.pairs import PAIR_FIELDS, Pair, UnusableRow, has_pair, row_pair, task_pairs
 from kernrl.tasks.generate import generate_tasks
-from kernrl.tasks.loaders import load_tasks, read_rows
-from kernrl.tasks.rows import BadRow, parse_columns
+from kernrl.tasks.loaders import Row, load_tasks, read_rows
+from kernrl.tasks.rows import COLUMNS, BadRow, parse_columns
 from kernrl.tasks.task import Task
+
+T = TypeVar("T")
+
+FORMS = "`messages`, or `prompt` and `completion`"
 
 VALIDATION_TASKS = 256
 """Most tasks made for the validation loss when data is generated; a tenth of the training tasks if that is fewer."""
@@ -25,6 +29,10 @@ SPLITS = {"train": ("train",), "validation": ("validation", "test", "eval")}
 """Names a split goes by in the data people have."""
 
 
+HELD_OUT = "heldout"
+"""Split that is never trained on."""
+
+
 def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
     """The pairs of the `train` or `validation` split of `--data`.
 
@@ -34,20 +42,28 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
     style = "nano" if config.prompt == "nano" or (config.prompt is None and config.model == "nano") else "chat"
     if config.data == "generated":
         return task_pairs(_generated(config, split), style)
-    table = _table_pairs(config, split)
-    if (first := next(table, None)) is not None:
-        return chain([first], table)
+    columns = parse_columns(config.map, (*COLUMNS, *PAIR_FIELDS))
+    rows = list(read_rows(config.data, revision=config.data_revision) or ())
+    if any(has_pair(row, columns) for _, row in rows if not isinstance(row, BadRow)):
+        return iter(_part(_table_pairs(config, rows, columns, tell=split == "train"), config, split))
     # no row in TRL's forms: then they are tasks, whose solutions are the answers
-    loaded = load_tasks(config.data, revision=config.revision, columns=parse_columns(config.map))
-    wanted = [t for t in loaded.tasks if t.split in SPLITS[split]]
-    if not any(t.split for t in loaded.tasks):
-        wanted = [t for n, t in enumerate(loaded.tasks) if (n % VALIDATION_EVERY == 0) == (split == "validation")]
-    if not any(t.solutions for t in wanted):
+    return task_pairs(_part(_tasks(config, columns), config, split), style)
+
+
+def _part(items: Sequence[tuple[str, T]], config: SftConfig, split: str) -> list[T]:
+    """What is of a split, by the names of splits; where none is named for validation, every so-manieth."""
+    if any(name in SPLITS["validation"] for name, _ in items):
+        part = [item for name, item in items if name in SPLITS[split]]
+    else:
+        free = [item for name, item in items if name != HELD_OUT]
+        part = [item for n, item in enumerate(free) if (n % VALIDATION_EVERY == 0) == (split == "validation")]
+    if not part:
+        names = ", ".join(sorted({name or "not named" for name, _ in items}))
         raise UsageError(
-            f"--data {config.data}: no {split} row has `messages`, `prompt` and `completion`, or a task with a "
-            "`triton_code` or `solutions`; name other columns with --map."
+            f"--data {config.data}: none of its {len(items)} usable rows is left for {split} (splits: {names}); "
+            "give at least one row to learn from and one to validate on."
         )
-    return task_pairs(wanted, style)
+    return part
 
 
 def _generated(config: SftConfig, split: str) -> Iterator[Task]:
@@ -59,17 +75,35 @@ def _generated(config: SftConfig, split: str) -> Iterator[Task]:
     yield from generate_tasks(level=2, count=fusions - singles, **common)
 
 
-def _table_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
-    refused = 0
-    rows = [row for _, row in read_rows(config.data, revision=config.revision) or () if not isinstance(row, BadRow)]
-    named = any(row.get("split") in SPLITS["validation"] for row in rows)
-    for number, row in enumerate(rows):
-        mine = row.get("split") in SPLITS[split] if named else (number % VALIDATION_EVERY == 0) == (split == "validation")
-        if not mine:
-            continue
+def _table_pairs(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, str], *, tell: bool) -> list[tuple[str, Pair]]:
+    """(split, pair) of the rows that hold one; `tell` says on stderr what the others lack."""
+    found: list[tuple[str, Pair]] = []
+    problems: list[str] = []
+    for where, row in rows:
         try:
-            yield row_pair(row)
-        except UnusableRow:
-            refused += 1
-    if refused and refused < len(rows):
-        log.print(f"{config.data}: {refused} {split} rows hold no pair and were left out.")
+            if isinstance(row, BadRow):
+                raise UnusableRow(str(row))
+            found.append((str(row.get("split") or ""), row_pair(row, columns)))
+        except UnusableRow as error:
+            problems.append(f"{where} {error}")
+    if not found:
+        raise UsageError(f"--data {config.data}: no row holds a pair to learn: {problems[0]}.")
+    if problems and tell:
+        count = f"{len(problems)} of {len(rows)} rows hold no pair and were left out"
+        log.print(f"{config.data}: {count}; the first: {problems[0]}.", markup=False, highlight=False, soft_wrap=True)
+    return found
+
+
+def _tasks(config: SftConfig, columns: Mapping[str, str]) -> list[tuple[str, Task]]:
+    """(split, task) of the tasks that have a solution."""
+    try:
+        loaded = load_tasks(config.data, revision=config.data_revision, columns=columns)
+    except UsageError as error:
+        raise UsageError(f"--data: no row has {FORMS} (--map names other columns), and none is a task. {error}") from None
+    found = [(task.split, task) for task in loaded.tasks if task.solutions]
+    if not found:
+        raise UsageError(
+            f"--data {config.data}: no row has {FORMS}, or a task with a `triton_code` or `solutions`; "
+            "name other columns with --map."
+        )
+    return found

@@ -84,7 +84,15 @@ def load_tasks(
         if len(tasks) == most:
             break
     if not tasks:
-        what = f" with the id {task_id!r}" if task_id else f" of split {split!r}" if split else ""
+        what = (
+            f" with the id {task_id!r}"
+            if task_id
+            else f" in row {row}"
+            if row is not None
+            else f" of split {split!r}"
+            if split
+            else ""
+        )
         raise UsageError(f"{source}: there is no task{what}{_because(problems)}.")
     return LoadedTasks(tuple(tasks.values()), tuple(problems))
 
@@ -112,6 +120,8 @@ def read_rows(source: str | Path, *, split: str | None = None, revision: str | N
         UsageError: There is nothing of that name, or it cannot be read.
     """
     base = str(source)
+    if not base:
+        raise UsageError(f"the source of tasks is empty: name a file, a folder, a dataset id or {' or '.join(SHIPPED)!r}.")
     path = _shipped(SHIPPED[base]) if base in SHIPPED else Path(base)
     if revision and (path.exists() or base in SHIPPED):
         raise UsageError(f"--revision: {base} is not a dataset of the hub.")
@@ -193,7 +203,7 @@ def _table(path: Path) -> Iterator[Row]:
             rows = (row for batch in batches for row in batch.to_pylist())
             yield from ((f"{path}, row {n}", row) for n, row in enumerate(rows, start=1))
         except (pyarrow.ArrowException, OSError) as error:
-            raise UsageError(f"{path}: this is not a parquet file: {error}.") from None
+            raise UsageError(f"{path}: this is not a parquet file: {str(error).rstrip('.')}.") from None
     elif path.suffix == ".json":
         yield from _json_array(path)
     else:

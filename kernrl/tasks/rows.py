@@ -96,15 +96,19 @@ def check_contract(code: str) -> None:
         raise BadRow(f"has code that defines no {' and no '.join(missing)}")
 
 
-def parse_columns(pairs: Iterable[str]) -> dict[str, str]:
-    """`["pytorch_code=source"]` → `{"pytorch_code": "source"}`, for `--map`; raises UsageError."""
+def parse_columns(pairs: Iterable[str], fields: Collection[str] = tuple(COLUMNS)) -> dict[str, str]:
+    """`["pytorch_code=source"]` → `{"pytorch_code": "source"}`, for `--map`; raises UsageError.
+
+    Args:
+        fields: What may be mapped: those of a task, unless a reader knows of others.
+    """
     columns = {}
     for pair in pairs:
         field, equals, column = pair.partition("=")
         if not (field and equals and column):
             raise UsageError(f"--map {pair}: write FIELD=COLUMN, such as pytorch_code=source.")
-        if field not in COLUMNS:
-            raise UsageError(f"--map {pair}: a task has no field {field!r}: {did_you_mean(field, list(COLUMNS))}")
+        if field not in fields:
+            raise UsageError(f"--map {pair}: there is no field {field!r}: {did_you_mean(field, list(fields))}")
         columns[field] = column
     return columns
 
