@@ -18,6 +18,8 @@ from kernrl.verifier.devices import arch_number
 from kernrl.verifier.zygote import Channel
 
 _DIALECTS = frozenset(("tt", "arith", "math", "scf", "cf", "ub", "builtin"))
+_HARMLESS_OPS = frozenset(("llvm.intr.assume", "ttg.barrier", "gpu.barrier"))
+"""What tl.assume and tl.debug_barrier are in the IR, in one release of Triton or another."""
 _REFUSED_OPS = {
     "tt.elementwise_inline_asm": "inline assembly is not allowed: write it with tl operations",
     "tt.print": "tl.device_print is not allowed: remove it",
@@ -84,7 +86,7 @@ def compile_text(ttir: str, arch: str, options: dict[str, Any]) -> tuple[dict[st
         # the plan checks read this text line by line, so it must be exactly what the parser understood
         raise Refused("the kernel's IR is not in Triton's own notation")
     for name, symbol in compat.operations(module):
-        if name.split(".")[0] not in _DIALECTS:
+        if name.split(".")[0] not in _DIALECTS and name not in _HARMLESS_OPS:
             raise Refused(f"the operation {name} is not allowed in a kernel")
         if name in _REFUSED_OPS:
             raise Refused(_REFUSED_OPS[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -58,9 +58,9 @@ class Launches:
         if 0 in extent:
             return
         values = {
-            name: self._value(name, kind, special.bound[name])
-            for name, kind in special.signature.items()
-            if kind != "constexpr"
+            name: self._value(name, kind, value)
+            for parameter, kinds in special.signature.items()
+            for name, kind, value in _parts(parameter, kinds, special.bound[parameter])
         }
         variant = Variant(self._number(fn, special), extent, values)  # pyright: ignore[reportArgumentType]
         if self._collecting is None:
@@ -114,17 +114,15 @@ class Launches:
         return KernelSource(
             function=fn.__name__,
             ttir=compat.make_ttir(fn, special, self.target),
-            signature={k: v for k, v in special.signature.items() if v != "constexpr"},
-            constexprs={names[path[0]]: _constant(v) for path, v in special.constexprs.items()},
+            signature={name: kind for k, kinds in special.signature.items() for name, kind, _ in _parts(k, kinds)},
+            constexprs={".".join((names[i], *map(str, rest))): _constant(v) for (i, *rest), v in special.constexprs.items()},
             num_warps=options.num_warps,
             num_stages=options.num_stages,
             num_ctas=options.num_ctas,
             options={name: getattr(options, name) for name in _KEPT_OPTIONS},
         )
 
-    def _value(self, name: str, kind: Any, value: Any) -> Arg:
-        if not isinstance(kind, str):
-            raise Untraceable(f"the launch argument {name} is a tuple: pass its parts as separate arguments")
+    def _value(self, name: str, kind: str, value: Any) -> Arg:
         if kind.startswith("tensordesc"):
             raise Untraceable(f"{name} is a host-made tensor descriptor: make it in the kernel with tl.make_tensor_descriptor")
         if kind.startswith("*"):
@@ -144,6 +142,15 @@ class Launches:
         if number >> 46 == 1:  # see Recorder: what data_ptr() answers
             raise Untraceable(f"the launch argument {name} is an address: pass the tensor itself")
         return number
+
+
+def _parts(name: str, kind: Any, value: Any = None) -> Iterator[tuple[str, str, Any]]:
+    """(name, Triton type, value) of what a parameter hands to the machine: a tuple's parts, and no constexprs."""
+    if not isinstance(kind, str):
+        for i, part in enumerate(kind):
+            yield from _parts(f"{name}.{i}", part, value[i] if value is not None else None)
+    elif kind != "constexpr":
+        yield name, kind, value
 
 
 def _finite(value: float) -> Arg:

@@ -347,6 +347,9 @@ _HANDLERS: dict[str, Callable[[Machine, Op, Tensor], Sequence[Any]]] = {
     "tt.get_program_id": Machine._program_id,
     "tt.get_num_programs": Machine._num_programs,
     "tt.addptr": Machine._addptr,
+    "tt.split": lambda machine, op, active: machine._tiles(op)[0].unbind(-1),
     "llvm.intr.assume": lambda machine, op, active: [],
     "tt.assert": lambda machine, op, active: [],
+    "ttg.barrier": lambda machine, op, active: [],
+    "gpu.barrier": lambda machine, op, active: [],
 }

@@ -33,6 +33,45 @@ def _refuse(sentence: str) -> Any:
     return refused
 
 
+class _NoAutocast(contextlib.ContextDecorator):
+    """autocast that is switched off, as a context or a decorator; one that is switched on is refused."""
+
+    def __init__(self, *args: Any, enabled: bool = True, **kwargs: Any) -> None:
+        if enabled:
+            raise Untraceable("autocast is not traced: cast tensors with .to(dtype) where you mean it")
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *args: Any) -> None: ...
+
+
+class _PlainOp:
+    """What torch.library.custom_op and triton_op make, for a trace: the function itself, which is then seen through."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def register_kernel(self, device_types: Any, function: Any = None, /) -> Any:
+        def take(given: Any) -> Any:
+            if device_types is None or "cuda" in device_types:
+                self._function = given
+            return given
+
+        return take if function is None else take(function)
+
+    def register_fake(self, function: Any = None, /, **_: Any) -> Any:
+        return function if function is not None else lambda given: given
+
+    register_autograd = register_vmap = register_fake
+
+
+def _custom_op(name: str, function: Any = None, /, *, device_types: Any = None, **_: Any) -> Any:
+    return _PlainOp if function is None else _PlainOp(function)
+
+
 class _NoGrad(torch.no_grad):
     """inference_mode for a trace: under the real one, composite ops would be recorded whole."""
 
@@ -122,9 +161,10 @@ def install(arch: str) -> GPUTarget:
         setattr(torch.cuda, name, answer)
     torch.inference_mode = _NoGrad  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     torch.compile = _refuse("torch.compile is not an authored kernel: write the fusion in Triton")
-    autocast = _refuse("autocast is not traced: cast tensors with .to(dtype) where you mean it")
-    torch.autocast = autocast  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
-    torch.cuda.amp.autocast = torch.amp.autocast = autocast  # pyright: ignore[reportAttributeAccessIssue]
+    torch.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
+    torch.cuda.amp.autocast = torch.amp.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue]
+    torch.library.custom_op = torch.library.triton_op = _custom_op  # pyright: ignore[reportAttributeAccessIssue]
+    torch.library.wrap_triton = lambda kernel: kernel  # pyright: ignore[reportAttributeAccessIssue]
     threading.Thread.start = _refuse("threads are not traced: call things in order")
     target = GPUTarget("cuda", number, 32)
     table = {

@@ -289,6 +289,9 @@ class _PassForCuda(TorchFunctionMode):
             raise Untraceable(VALUE_NEEDED.format(what=_VALUES[name]))
         if func in (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy):
             return self._literal(func, args, kwargs)
+        if func is torch.Tensor.new_tensor:
+            device = CPU if self.recorder.is_cpu(args[0]) else CUDA
+            return self._literal(torch.tensor, args[1:], {"dtype": args[0].dtype, "device": device, **kwargs})
         if func in (torch.Tensor.to, torch.Tensor.cuda):
             return self._move(func, args, kwargs)
         if func is torch.Tensor.get_device:

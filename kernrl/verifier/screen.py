@@ -44,7 +44,7 @@ _FORBIDDEN_ATTRIBUTES = {
     "torch.multiprocessing": "processes cannot be started: write the computation in Triton",
     "torch.distributed": "one GPU is verified: leave torch.distributed out",
     "torch._inductor": "compiled graphs are not authored kernels: write the fusion in Triton",
-    "torch._dynamo": "compiled graphs are not authored kernels: write the fusion in Triton",
+    "torch._dynamo.optimize": "compiled graphs are not authored kernels: write the fusion in Triton",
     "torch.cuda.Stream": _STREAM,
     "torch.cuda.stream": _STREAM,
     "torch.cuda.Event": _STREAM,

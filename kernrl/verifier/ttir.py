@@ -71,7 +71,7 @@ MAX_LINE_CHARS, MAX_RESULTS, MAX_NESTING = 16_384, 512, 64
 """Far beyond what a kernel prints; a forged text shall cost the reader neither time nor memory."""
 
 _VALUE = re.compile(r"%[\w-]+(?:#\d+)?")
-_OP = re.compile(r'(?:(%[\w-]+)(?::(\d+))? = )?"?([a-z_]+\.[a-z_.0-9]+)"?(.*)')
+_OP = re.compile(r'(?:(%[\w-]+(?:, %[\w-]+)*)(?::(\d+))? = )?"?([a-z_]+\.[a-z_.0-9]+)"?(.*)')
 _PARAM = re.compile(r"(%[\w-]+): (!tt\.ptr<(\w+)(?:, \d+)?>|[a-z]\w*)")
 _LABEL = re.compile(r"\^(\w+)(?:\((.*)\))?:.*")
 
@@ -174,7 +174,8 @@ class _Reader:
         if many is not None and (len(many) > 3 or int(many) > MAX_RESULTS):
             raise TtirError(f"an operation of {many[:20]} results")
         if result is not None:
-            op.results = [self.define(f"{result}#{i}") for i in range(int(many))] if many else [self.define(result)]
+            names = [f"{result}#{i}" for i in range(int(many))] if many else result.split(", ")
+            op.results = [self.define(name) for name in names]
         return op
 
     def loop(self, name: str, text: str) -> Op:
