@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--tasks-per-step", type=int, default=32)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=512)
+    parser.add_argument("--row-tokens", type=int, default=32_768)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
     args = parser.parse_args()
@@ -55,7 +56,7 @@ def main() -> None:
             settings = {
                 "model": args.model, "tasks": str(tasks), "output": folder, "overlap": overlap, "seed": seed,
                 "tasks_per_step": args.tasks_per_step, "samples": args.samples, "max_tokens": args.max_tokens,
-                "sampling_batch": 1024, "row_tokens": 32_768, "learning_rate": args.learning_rate,
+                "sampling_batch": 1024, "row_tokens": args.row_tokens, "learning_rate": args.learning_rate,
                 "steps": 10_000, "save_every": 10_000, "time_limit_s": args.seconds,
             }  # fmt: skip
             reinforce.run(ReinforceConfig.model_validate(settings), verifier)
