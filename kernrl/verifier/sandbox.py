@@ -193,6 +193,7 @@ def _environment() -> dict[str, str]:
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "2",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         # memory that a compiler gives back it asks for again at once, and every page of it is a fault
         "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
         "MALLOC_MMAP_THRESHOLD_": str(1 << 30),

@@ -96,6 +96,10 @@ class Zygote:
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
             raise RuntimeError(f"the zygote has {threads} threads, and a fork keeps only one")
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        isolation.use_large_pages()
         if entered["mount"]:
             # installed beside torch, this package would bring worked solutions and the held-out tasks into reach
             isolation.enter_private_root(paths, DEVICES, hidden=(str(Path(kernrl.__file__).resolve().parent),))
@@ -106,9 +110,6 @@ class Zygote:
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        gc.collect()
-        gc.freeze()
-        gc.disable()
         self.control.send(json.dumps({"entered": self.entered}).encode())
         while True:
             now = time.monotonic()
