@@ -1,6 +1,7 @@
 """Every private name of torch and triton the verifier uses: when a release moves one, the test that breaks here names it."""
 
 import importlib.metadata
+import re
 
 import pytest
 import torch
@@ -75,6 +76,45 @@ def test_make_ttir(special):
     text = compat.make_ttir(scale, special, TARGET)
     assert "tt.func public @scale(%arg0: !tt.ptr<f32> {tt.divisibility = 16 : i32}" in text
     assert "loc(" not in text
+
+
+def test_hints_can_be_changed_without_lowering_anew(special):
+    x = torch.empty(64, device="meta")
+    text = compat.make_ttir(scale, special, TARGET)
+    for n in (63, 64):
+        with compat.no_torch_functions():
+            other = compat.specialise(scale, (x, x, n, 2.0), {"BLOCK": 32, "num_warps": 2})
+        again = compat.rehint(text, other)
+        assert again == compat.make_ttir(scale, other, TARGET)
+        assert (again == text) == (n == 64)
+    assert compat.rehint("module {\n  tt.func public @f(%arg0: i32) attributes {} {", special) is None
+
+
+def test_an_excerpt_of_libdevice_gives_the_same_machine_code(special, tmp_path, monkeypatch):
+    path = tmp_path / "k.ttir"
+    kernel = compat.make_ttir(scale, special, TARGET)
+    path.write_text(re.sub(r"(%\w+) = arith.mulf (%\w+), (%\w+)( : .*)", r"%e = math.erf \2\4\n    \1 = math.log %e\4", kernel))
+
+    def ptx() -> str:
+        module, backend, options = compat.parse_ttir(str(path), TARGET, {"num_warps": 2})
+        stages, metadata = compat._stages(backend, options), compat._metadata(TARGET, options)
+        for stage in ("ttgir", "llir", "ptx"):
+            module = stages[stage](module, metadata)
+        # comments, and labels and private names, are numbered by what else was linked
+        return re.sub(r"//.*|\$L__BB\S+|_\$_str[\w$]*", "", module)
+
+    linked = []
+    link = compat.llvm.link_extern_libs
+    monkeypatch.setattr(compat.llvm, "link_extern_libs", lambda module, paths: [linked.append(paths), link(module, paths)])
+    whole = ptx()
+    compat.link_excerpts({f"__nv_{name}": compat.excerpt(f"__nv_{name}", 1, TARGET) for name in ("erff", "logf")})
+    linked.clear()
+    assert ptx() == whole
+    assert len(linked) == 2
+    assert not any("libdevice" in path for paths in linked for path in paths)
+    path.write_text(path.read_text().replace("math.erf", "math.cos"))
+    assert "entry" in ptx()
+    assert "libdevice" in linked[-1][0]
 
 
 def test_parse_and_lower(special, tmp_path):

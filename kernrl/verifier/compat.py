@@ -6,13 +6,15 @@ triton 3.6 to 3.9 and torch 2.11 to 2.13.
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import triton
-from triton._C.libtriton import ir
+from triton._C.libtriton import ir, llvm
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler.compiler import ASTSource, make_backend
 from triton.runtime.autotuner import Autotuner
@@ -25,6 +27,8 @@ __all__ = [
     "GPUTarget",
     "Specialised",
     "entry",
+    "excerpt",
+    "link_excerpts",
     "lower",
     "make_ttir",
     "no_dispatch",
@@ -32,6 +36,7 @@ __all__ = [
     "normalisations",
     "operations",
     "parse_ttir",
+    "rehint",
     "replace_run",
     "set_driver",
     "specialise",
@@ -115,6 +120,23 @@ def make_ttir(fn: Any, special: Specialised, target: GPUTarget) -> str:
     return stages["ttir"](module, _metadata(target, special.options)).str_nodebug()
 
 
+_ARGUMENT = re.compile(r"(%arg\d+: (?:!tt\.ptr<[\w, ]+>|\w+))(?: \{tt\.divisibility = \d+ : i32\})?")
+
+
+def rehint(ttir: str, special: Specialised) -> str | None:
+    """`make_ttir` of a specialisation that differs from the text's own in what its arguments are divisible by, and in
+    nothing else: those hints are attributes of the arguments, and no pass above TTIR looks at them. None where the
+    text's arguments are not plain ones."""
+    hints = [special.attrs.get((i,), []) for i, kind in enumerate(special.signature.values()) if kind != "constexpr"]
+    head = re.search(r"tt\.func public @\w+\((.*)\) attributes", ttir)
+    arguments = _ARGUMENT.findall(head[1]) if head else []
+    if head is None or len(arguments) != len(hints) or _ARGUMENT.sub("", head[1]).replace(", ", ""):
+        return None
+    texts = ("".join(f" {{{name} = {value} : i32}}" for name, value in hint) for hint in hints)
+    line = ", ".join(argument + text for argument, text in zip(arguments, texts, strict=True))
+    return ttir[: head.start(1)] + line + ttir[head.end(1) :]
+
+
 def replace_run(launch: Callable[..., None], tune: Callable[..., None]) -> None:
     """Let `launch` and `tune` be called where Triton would launch a kernel or tune one."""
     JITFunction.run = launch  # pyright: ignore[reportAttributeAccessIssue]
@@ -152,11 +174,63 @@ def lower(module: Any, backend: Any, options: Any, target: GPUTarget) -> tuple[b
     return module, metadata
 
 
-def _context(backend: Any) -> Any:
+def excerpt(symbol: str, operands: int, target: GPUTarget) -> str:
+    """LLVM IR of a function of libdevice from `operands` floats to one, with what it calls."""
+    backend: Any = make_backend(target)
+    types, values = ", ".join(["f32"] * operands), ", ".join(f"%arg{i}" for i in range(operands))
+    typed = ", ".join(f"%arg{i}: f32" for i in range(operands))
+    text = f"""module {{
+  llvm.func @{symbol}({types}) -> f32
+  llvm.func @caller({typed}) -> f32 {{
+    %0 = llvm.call @{symbol}({values}) : ({types}) -> f32
+    llvm.return %0 : f32
+  }}
+}}"""
+    with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file:
+        file.write(text)
+        file.flush()
+        mlir = ir.parse_mlir_module(file.name, _context(backend))
+    llvm.init_targets()
+    context = llvm.context()
+    module = llvm.to_module(mlir, context)
+    llvm.link_extern_libs(module, [path for _, path in backend.parse_options({}).extern_libs])
+    # linked for the symbol alone, which inside it is private
+    return str(module).replace(f"define internal float @{symbol}(", f"define float @{symbol}(")
+
+
+def link_excerpts(excerpts: Mapping[str, str]) -> None:
+    """From now on, let Triton link a kernel that needs these functions alone with their excerpts (of `excerpt`).
+
+    It would parse the whole of libdevice for each kernel, which takes longer than anything else it does for a small one.
+    """
+    link = llvm.link_extern_libs
+
+    def linked(module: Any, paths: list[str]) -> None:
+        needed = [f.name for f in module.get_functions() if f.is_declaration() and f.name.startswith("__nv_")]
+        if not excerpts.keys() >= set(needed):
+            link(module, paths)
+            return
+        for symbol in needed:
+            with tempfile.NamedTemporaryFile("w", suffix=".ll") as file:
+                file.write(excerpts[symbol])
+                file.flush()
+                link(module, [file.name])
+
+    llvm.link_extern_libs = linked  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@cache
+def _context_of(target: GPUTarget) -> Any:
+    backend = make_backend(target)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     return context
+
+
+def _context(backend: Any) -> Any:
+    """One context a process: the dialects take milliseconds to load, and a fork inherits them."""
+    return _context_of(backend.target)
 
 
 def _stages(backend: Any, options: Any) -> dict[str, Callable[[Any, Any], Any]]:

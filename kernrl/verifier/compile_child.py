@@ -44,6 +44,11 @@ _WARM_UP = """module {
 """
 
 
+_EXCERPTS = dict.fromkeys(("logf", "erff", "tanhf", "expm1f", "log1pf", "rsqrtf", "floorf", "ceilf", "log2f", "sqrtf"), 1)
+_EXCERPTS |= {"powf": 2, "fminf": 2}
+"""Functions of libdevice that fused kernels call, with how many floats each takes; any other brings in the whole library."""
+
+
 class Refused(ValueError):
     """TTIR that is well formed and not allowed."""
 
@@ -54,6 +59,8 @@ class TooWide(ValueError):
 
 def prepare(settings: dict[str, Any]) -> None:
     """Once in the zygote: let LLVM initialise itself, and learn ptxas' version, on an example of our own."""
+    target = compat.GPUTarget("cuda", arch_number(settings["targets"][0]), 32)
+    compat.link_excerpts({f"__nv_{name}": compat.excerpt(f"__nv_{name}", n, target) for name, n in _EXCERPTS.items()})
     for arch in settings["targets"]:
         compile_text(_WARM_UP, arch, {"num_warps": 4, "num_stages": 1})
 

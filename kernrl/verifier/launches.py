@@ -28,6 +28,8 @@ class Launches:
         """Those the current input set uses, as its plan numbers them."""
         self._numbers: dict[tuple[Any, str], int] = {}
         self._lowered: dict[tuple[Any, str], KernelSource] = {}
+        self._texts: dict[tuple[Any, str], str] = {}
+        """TTIR by function and all of a specialisation but what its arguments are divisible by."""
         self._collecting: list[Variant] | None = None
 
     def begin(self, recorder: Recorder) -> None:
@@ -113,7 +115,7 @@ class Launches:
         names = list(special.signature)
         return KernelSource(
             function=fn.__name__,
-            ttir=compat.make_ttir(fn, special, self.target),
+            ttir=self._ttir(fn, special),
             signature={name: kind for k, kinds in special.signature.items() for name, kind, _ in _parts(k, kinds)},
             constexprs={".".join((names[i], *map(str, rest))): _constant(v) for (i, *rest), v in special.constexprs.items()},
             num_warps=options.num_warps,
@@ -121,6 +123,14 @@ class Launches:
             num_ctas=options.num_ctas,
             options={name: getattr(options, name) for name in _KEPT_OPTIONS},
         )
+
+    def _ttir(self, fn: Any, special: compat.Specialised) -> str:
+        """The kernel's TTIR. Input sets mostly differ in divisibility, and generating IR is the larger part of a trace."""
+        key = fn, f"{special.signature}{special.constexprs}{special.options}"
+        text = compat.rehint(self._texts[key], special) if key in self._texts else None
+        if text is None:
+            text = self._texts[key] = compat.make_ttir(fn, special, self.target)
+        return text
 
     def _value(self, name: str, kind: str, value: Any) -> Arg:
         if kind.startswith("tensordesc"):
