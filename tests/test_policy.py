@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from transformers import BertConfig
 
 from kernrl.errors import UsageError
 from kernrl.policy import attention
@@ -214,6 +215,46 @@ def test_bad_models_are_refused_in_one_sentence(model, tokenizer, tmp_path):
     (good / "config.json").write_text(json.dumps({**wrong, "hidden_size": 256}))
     with pytest.raises(UsageError, match="weights do not load"):
         load_policy(str(good))
+
+
+def test_a_model_that_sees_what_follows_is_refused(tokenizer, tmp_path):
+    BertConfig().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="'bert' model, which is not a causal"):
+        load_policy(str(tmp_path))
+
+
+def test_weights_that_are_not_there_are_not_made_up(model, tokenizer, tmp_path):
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    layers = config["num_hidden_layers"] + 1
+    types = [*config["layer_types"], "full_attention"]
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers, "layer_types": types}))
+    with pytest.raises(UsageError, match=rf"do not fit its config.json: \d+ are missing, such as model.layers.{layers - 1}"):
+        load_policy(str(tmp_path))
+
+
+def test_a_cut_download_is_refused(model, tokenizer, tmp_path):
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(UsageError, match="weights do not load"):
+        load_policy(str(tmp_path))
+
+
+def test_a_folder_without_its_tokenizer_is_refused(model, tmp_path):
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="tokenizer"):
+        load_policy(str(tmp_path))
+
+
+def test_a_typo_beside_other_models_is_not_asked_of_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "checkpoints").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="--model checkpoints/sfft: there is no such folder"):
+        load_policy("checkpoints/sfft")
 
 
 def test_memory_is_foretold_with_a_remedy(model):

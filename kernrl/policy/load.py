@@ -7,8 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch.distributed.checkpoint.state_dict_loader import load
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from kernrl.errors import UsageError
@@ -64,15 +72,22 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
         config = AutoConfig.from_pretrained(source, revision=revision)
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {source}: no model configuration can be read there ({_first_line(error)}).") from error
-    if type(config) not in AutoModelForCausalLM._model_mapping:
+    if not _is_causal(config):
         kind = getattr(config, "model_type", type(config).__name__)
         raise UsageError(f"--model {source} is a {kind!r} model, which is not a causal language model.")
     if (Path(source) / SHARDS).exists():
         return Policy(_from_shards(Path(source), config, DTYPES[dtype]), tokenizer)
     try:
-        model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=DTYPES[dtype], attn_implementation=VARLEN)
-    except (OSError, RuntimeError, ValueError) as error:
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            source, revision=revision, dtype=DTYPES[dtype], attn_implementation=VARLEN, output_loading_info=True
+        )
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise UsageError(f"--model {source}: its weights do not load ({_first_line(error)}).") from error
+    model, loading = found
+    if missing := sorted(loading["missing_keys"]):  # transformers would make them up
+        raise UsageError(
+            f"--model {source}: its weights do not fit its config.json: {len(missing)} are missing, such as {missing[0]}."
+        )
     embedding: Any = model.get_input_embeddings()
     rows = embedding.weight.shape[0]
     if len(tokenizer) > rows:
@@ -81,6 +96,12 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
             "use the tokenizer the model was trained with."
         )
     return Policy(model, tokenizer)
+
+
+def _is_causal(config: Any) -> bool:
+    """Whether a token sees only what stands before it. Encoders such as BERT have a causal head too, and would see all."""
+    bidirectional = type(config) in AutoModelForMaskedLM._model_mapping and not getattr(config, "is_decoder", False)
+    return type(config) in AutoModelForCausalLM._model_mapping and not bidirectional
 
 
 def find_source(model: str) -> str:
@@ -98,12 +119,17 @@ def _from_shards(folder: Path, config: Any, dtype: torch.dtype) -> PreTrainedMod
 def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer alone, checked for what training and sampling need: an end token and a chat template."""
     source = find_source(source)
-    if not Path(source).exists() and (source.startswith((".", "/", "~")) or source.count("/") > 1):
+    folder = Path(source)
+    # `checkpoints/typo` beside a folder `checkpoints` is a typo, not a model to ask the hub for
+    beside = "/" in source and folder.parent.is_dir()
+    if not folder.exists() and (source.startswith((".", "/", "~")) or source.count("/") > 1 or beside):
         raise UsageError(f"--model {source}: there is no such folder.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {source}: no tokenizer can be read there ({_first_line(error)}).") from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a folder without a tokenizer
+        raise UsageError(f"--model {source}: its tokenizer knows no words; is tokenizer.json missing there?")
     if tokenizer.eos_token_id is None:
         raise UsageError(f"--model {source}: its tokenizer has no end token; set `eos_token` in tokenizer_config.json.")
     if tokenizer.chat_template is None:
