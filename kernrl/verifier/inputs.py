@@ -273,7 +273,10 @@ class TaskInputs:
         _seed(self.device, draw.seed ^ 0x5DEECE66D)
         if self._low.numel():
             uniform = torch.rand_like(self._low)
-            self.floats[: uniform.numel()].copy_(torch.addcmul(self._low, uniform, self._width, out=uniform))
+            torch.addcmul(self._low, uniform, self._width, out=uniform)
+            if draw.regime == "small" and not any(slot.spread for slot in self._input_slots):
+                uniform *= 1e-3  # what is looked up in tables has no other numbers that could be small
+            self.floats[: uniform.numel()].copy_(uniform)
         for slot in (*self._state_slots, *(self._input_slots if draw.regime != NOMINAL else ())):
             if slot.kept is not None:
                 slot.view.copy_(slot.kept)

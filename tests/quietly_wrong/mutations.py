@@ -133,6 +133,61 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     "tf32_dot": ("linear_gelu_epilogue", (('input_precision="ieee"', 'input_precision="tf32"'),)),
     "tf32_dot_by_default": ("matmul_residual_clamp_fused", ((', input_precision="ieee"', ""),)),
     "tf32_scores": ("bmm_softmax_fused", (('input_precision="ieee"', 'input_precision="tf32"'),)),
+    # attention, positions, tables
+    "causal_off_by_one": ("causal_attention_flash", (("offs_m[:, None] >= offs_n", "offs_m[:, None] + 1 >= offs_n"),)),
+    "flash_sum_not_rescaled": ("causal_attention_flash", (("l_i * alpha + tl.sum(p, 1)", "l_i + tl.sum(p, 1)"),)),
+    "flash_probabilities_in_half": (
+        "causal_attention_flash",
+        (("tl.dot(p.to(v.dtype), v, acc", "tl.dot(p.to(tl.float16), v.to(tl.float16), acc"),),
+    ),
+    "flash_second_product_tf32": ("causal_attention_flash", (('v, acc, input_precision="ieee"', "v, acc"),)),
+    "rope_position_of_the_head": ("rope_heads_halves", (("(row // H) % S", "row % S"),)),
+    "rope_by_pairs_not_halves": (
+        "rope_heads_halves",
+        (
+            ("x_ptr + row * D + i, mask=m", "x_ptr + row * D + 2 * i, mask=m"),
+            ("x_ptr + row * D + HALF + i, mask=m", "x_ptr + row * D + 2 * i + 1, mask=m"),
+        ),
+    ),
+    "embedding_norm_eps": ("token_embedding_norm_row", (("self.norm.eps, BLOCK", "1e-6, BLOCK"),)),
+    "attention_bias_of_projection": ("qkv_block_attend", ((" + self.proj.bias", ""),)),
+    # losses and counts
+    "smoothing_over_the_other_classes": (
+        "smooth_cross_entropy_rows",
+        (("(1 - smoothing) *", "(1 - smoothing * C / (C - 1)) *"),),
+    ),
+    "online_maximum_padded_with_zero": (
+        "smooth_cross_entropy_online_atomic",
+        (('mask=c < C, other=-float("inf")', "mask=c < C, other=0.0"),),
+    ),
+    "huber_slope": ("huber_mean_persistent", (("delta * (d - 0.5 * delta)", "(d - 0.5 * delta)"),)),
+    "scatter_loses_collisions": (
+        "scatter_counts_atomics",
+        (("tl.atomic_add(out + k, tl.load(", "tl.store(out + k, tl.load(out + k, mask=m) + tl.load("),),
+    ),
+    "running_sum_of_the_last_block": ("masked_cumsum_blocks", (("carry += tl.sum", "carry = tl.sum"),)),
+    # indices and flags
+    "index_within_the_tile": ("top_score_fused_namedtuple", (("n0 + a, where", "a, where"),)),
+    "argmax_without_bias": ("argmax_rows_head", ((" + tl.load(b + i, mask=i < N, other=0.0)", ""),)),
+    "rounded_instead_of_cut": ("mixed_dtype_gate_flat", (("v.to(tl.int32)", "tl.floor(v + 0.5).to(tl.int32)"),)),
+    "flag_of_another_threshold": ("mixed_dtype_gate_flat", (("v > 0, mask", "v > 0.01, mask"),)),
+    # windows, layouts, cells
+    "average_excludes_padding": ("conv1d_glu_pool_tail", (("acc / 3.0", "acc / tl.where(t == 0, 2.0, 3.0)"),)),
+    "average_counts_padding": ("two_pools_one_pass", (("acc / cnt.to(tl.float32)", "acc / 9.0"),)),
+    "maximum_sees_padding": ("two_pools_one_pass", (('tl.where(ok, v, -float("inf"))', "v"),)),
+    "depthwise_kernel_transposed": ("depthwise_separable_two_kernels", (("c * 9 + dy * 3 + dx", "c * 9 + dx * 3 + dy"),)),
+    "instance_norm_padding_in_variance": ("instance_norm_prelu_loops", (("tl.where(i < HW, v - mean, 0.0)", "v - mean"),)),
+    "one_slope_for_all_channels": ("instance_norm_prelu_loops", (("tl.load(slope + c)", "tl.load(slope)"),)),
+    "statistics_unbiased": ("global_pool_head_welford", (("m2 / count + eps", "m2 / (count - 1) + eps"),)),
+    "running_statistics_in_training": ("global_pool_head_welford", (("if self.training:", "if not self.training:"),)),
+    "strides_taken_for_granted": ("strided_inputs_strides", (("x + i * sxm + j * sxn", "x + i * N + j"),)),
+    "reset_gate_outside": ("gated_cell_gates", (("tl.load(bx + 2 * H, mask=m) + r *", "r * tl.load(bx + 2 * H, mask=m) + r *"),)),
+    "number_of_the_input_ignored": ("gated_cell_gates", (("z * hv + shift,", "z * hv + 0.0 * shift,"),)),
+    "last_split_dropped": ("gemm_tanh_split_k", (("static_range(SPLIT)", "static_range(SPLIT - 1)"),)),
+    "halves_of_the_gate_swapped": (
+        "swiglu_mlp_lazy_pack",
+        (("self.w1.weight.data, self.w3.weight.data", "self.w3.weight.data, self.w1.weight.data"),),
+    ),
 }  # fmt: skip
 
 

@@ -1,0 +1,29 @@
+# task: mish_chain
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+@triton.jit
+def mish_chain(x, y, n, scale_ptr, BLOCK: tl.constexpr):
+    scale = tl.load(scale_ptr)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n, other=0.0)
+    t = v * scale
+    e = tl.exp(tl.minimum(t, 20.0))
+    m = e * (e + 2.0)
+    t = tl.where(t > 20.0, t, t * m / (m + 2.0))
+    tl.store(y + i, tl.minimum(tl.maximum(t + v, -1.0), 3.0), mask=i < n)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x):
+        y = torch.empty_like(x)
+        n = x.numel()
+        t = x.new_tensor([self.scale, -1.0, 3.0])
+        mish_chain[(triton.cdiv(n, 256),)](x, y, n, t, BLOCK=256)
+        return y
