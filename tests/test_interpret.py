@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernrl.tasks.task import load_reference
+from kernrl.verifier.cpu import sources
+from kernrl.verifier.inputs import Draw, TaskInputs, flatten
 from kernrl.verifier.interpret import interpret
 from kernrl.verifier.mathops import _tf32
 from kernrl.verifier.spec import spec_of
@@ -221,23 +222,14 @@ HONEST = read_folder("honest")
 def test_honest_candidates_are_right(fixture):
     """Every honest fixture at its small and ragged shapes, on drawn parameters, against eager PyTorch."""
     task, precision = fixture.task, fixture.precision
-    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     for input_set in task.input_sets[1:]:
         plan = plan_of(fixture.source, spec_of(task, input_set, precision, "sm_90"))
-        torch.manual_seed(1)
-        reference = load_reference(task, input_set)
-        model, inputs = reference.Model(*reference.get_init_inputs()), list(reference.get_inputs())
-        for tensor in model.state_dict().values():
-            if tensor.is_floating_point():
-                tensor.normal_().abs_().add_(0.1)
-        if half is not None:
-            model, inputs = model.to(half), [v.to(half) if isinstance(v, torch.Tensor) else v for v in inputs]
-        state = {k: v.clone() for k, v in model.state_dict().items()}
-        with torch.no_grad():
-            want = model(*inputs)
-        tensors = [v for v in inputs if isinstance(v, torch.Tensor)]
-        got = interpret(plan, {**dict(enumerate(tensors)), **state})
+        inputs = TaskInputs(task, input_set, precision, "cpu")
+        inputs.draw(Draw(input_set.name, "normal", 1))
+        got = interpret(plan, sources(inputs))
         assert isinstance(got, list), got
-        for ours, theirs in zip(got, want if isinstance(want, tuple) else (want,), strict=True):
+        with torch.no_grad():
+            want = inputs.module(*inputs.arguments)
+        for ours, theirs in zip(got, flatten(want), strict=True):
             error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
             assert error < {"tf32": 2e-3, "bf16": 2e-2, "fp16": 3e-3}.get(precision, 2e-6), input_set.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import Task
 from kernrl.verifier.compare import apart
 from kernrl.verifier.inputs import Draw, TaskInputs
-from kernrl.verifier.interpret import interpret
+from kernrl.verifier.interpret import POISON, interpret
 from kernrl.verifier.judge import Judge
 from kernrl.verifier.lane import decoy_reason, describe
 from kernrl.verifier.plan import LaunchNode, Plan
@@ -63,7 +64,9 @@ class CpuServer:
             outputs = []
             for i in asked:
                 inputs.draw(draws[i])
-                result = interpret(plan, sources(inputs), timeout_s=PLAN_TIMEOUT_S, **({} if self._poison else {"poison": 0}))
+                # draws take turns through the variants of autotuned launches: every configuration must be right
+                poison = POISON if self._poison else 0
+                result = interpret(plan, sources(inputs), timeout_s=PLAN_TIMEOUT_S, poison=poison, turn=i)
                 if isinstance(result, Rejection):
                     judged.rejection = result
                     return judged
@@ -94,10 +97,11 @@ class CpuServer:
 
 
 def _idle(plan: Plan, inputs: TaskInputs, draws: Sequence[Draw], precision: str) -> list[str]:
-    """Kernels whose launch changes no output, on any of these draws or 64 times their inputs, whatever memory held."""
+    """Kernels whose launch changes no output, on any of these draws, 64 times their inputs or a thousandth of them (a clamp
+    may have nothing to do), whatever memory held: zeros (a launch left out may have made indices) or another number."""
     left = {i: node for i, node in enumerate(plan.nodes) if isinstance(node, LaunchNode)}
     for draw in draws[:2]:
-        for scale, poison in ((1.0, 0), (1.0, 0x3C), (64.0, 0)):
+        for scale, poison in itertools.product((1.0, 64.0, 2.0**-10), (0, 0x3C)):
             inputs.draw(draw)
             inputs.scale(scale)
             whole = interpret(plan, sources(inputs), poison=poison)

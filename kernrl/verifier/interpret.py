@@ -33,19 +33,25 @@ _PARAMETERS = {
 
 
 def interpret(
-    plan: Plan, tensors: Mapping[int | str, Tensor], *, timeout_s: float = 60.0, skip: int | None = None, poison: int = POISON
+    plan: Plan,
+    tensors: Mapping[int | str, Tensor],
+    *,
+    timeout_s: float = 60.0,
+    skip: int | None = None,
+    poison: int = POISON,
+    turn: int = 0,
 ) -> list[Tensor] | Rejection:
     """Forward's outputs on CPU tensors, keyed as `Storage.source` is: inputs by position, state by key.
 
     `tensors` have the spec's dtype and strides and are not changed. `skip` leaves out one node, to see whether it matters;
-    `poison` is the byte that fresh memory is filled with. An autotuned launch runs its first variant. Rejected with
-    `crash` for an access out of bounds, `timeout` past `timeout_s`, `needs_gpu` for what cannot be interpreted.
+    `poison` is the byte that fresh memory is filled with; an autotuned launch of n variants runs number `turn` mod n. Rejected
+    with `crash` for an access out of bounds, `timeout` past `timeout_s`, `needs_gpu` for what cannot be interpreted.
     """
     deadline = time.monotonic() + timeout_s
     held = sum(s.nbytes for s in plan.storages)
     if held > MAX_PLAN_BYTES:
         return Rejection(Status.NEEDS_GPU, f"The plan holds {held >> 20} MiB, too much for the interpreter.")
-    replay = _Replay(plan, tensors, deadline, poison)
+    replay = _Replay(plan, tensors, deadline, poison, turn)
     try:
         for node in plan.setup:
             replay.node(node)
@@ -67,8 +73,8 @@ def interpret(
 class _Replay:
     """A plan's memory on the CPU, and how to run its nodes on it."""
 
-    def __init__(self, plan: Plan, tensors: Mapping[int | str, Tensor], deadline: float, poison: int) -> None:
-        self.plan, self.deadline, self.where = plan, deadline, "the plan"
+    def __init__(self, plan: Plan, tensors: Mapping[int | str, Tensor], deadline: float, poison: int, turn: int) -> None:
+        self.plan, self.deadline, self.turn, self.where = plan, deadline, turn, "the plan"
         self.storages: list[Tensor] = []
         for storage in plan.storages:
             if storage.source is None:
@@ -90,7 +96,7 @@ class _Replay:
             self._call(node)
         else:
             assert isinstance(node, LaunchNode)
-            self._launch(node.variants[0])
+            self._launch(node.variants[self.turn % len(node.variants)])
 
     def _call(self, node: AtenNode) -> None:
         if node.op == CONSTANT_OP:
