@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from rich.table import Table
-from transformers import AutoConfig, set_seed
+from transformers import set_seed
 
 from kernrl.config import SftConfig
 from kernrl.console import Result, log, progress
@@ -23,7 +23,7 @@ from kernrl.policy.checkpoint import commit_checkpoint, read_json
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy, add_lora, load_policy
-from kernrl.policy.memory import count_parameters, estimate_training, require_memory
+from kernrl.policy.memory import foretell_memory
 from kernrl.policy.nano import NANO, create_nano, train_tokenizer
 from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
@@ -106,7 +106,15 @@ def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair
         policy.model.set_attn_implementation(VARLEN)
     else:
         source = str(checkpoint) if checkpoint and not config.lora else config.model
-        foretell_memory(config, source, dtype, shards=ranks.size if ranks.sharded else 1)
+        foretell_memory(
+            source,
+            row_tokens=config.row_tokens or 0,
+            weight_bytes=2 if dtype == "bf16" else 4,
+            lora_rank=config.lora_rank if config.lora else 0,
+            gradient_checkpointing=config.gradient_checkpointing,
+            shards=ranks.size if ranks.sharded else 1,
+            compiled=config.compile,
+        )
         policy = load_policy(source, dtype=dtype, revision=config.revision if source == config.model else None)
     if config.lora:
         adapted = add_lora(policy.model, rank=config.lora_rank, alpha=2 * config.lora_rank, checkpoint=checkpoint)
@@ -120,28 +128,6 @@ def few_texts(pairs: list[Pair]) -> list[str]:
     """What nano's tokenizer is trained on: from all over, since what is generated begins with single ops."""
     few = pairs[:: -(-len(pairs) // TOKENIZER_PAIRS)]
     return [text for p in few for text in (p.messages[-1]["content"], p.completion)]
-
-
-def foretell_memory(config: SftConfig, source: str, dtype: str, *, shards: int) -> None:
-    """Refuse, before anything is loaded, a run that this GPU cannot hold."""
-    if not torch.cuda.is_available():
-        return
-    try:
-        model_config = AutoConfig.from_pretrained(source)
-        parameters = count_parameters(model_config)
-    except (OSError, ValueError):
-        return  # load_policy says what is wrong with it
-    estimate = estimate_training(
-        model_config,
-        parameters=parameters,
-        row_tokens=config.row_tokens or 0,
-        weight_bytes=2 if dtype == "bf16" else 4,
-        lora_rank=config.lora_rank if config.lora else 0,
-        gradient_checkpointing=config.gradient_checkpointing,
-        shards=shards,
-    )
-    free, _ = torch.cuda.mem_get_info()
-    require_memory(estimate, free, lora=config.lora, gradient_checkpointing=config.gradient_checkpointing)
 
 
 def pack(pairs: Iterator[Pair] | list[Pair], policy: Policy, config: SftConfig, split: str) -> PackedDataset:

@@ -1,0 +1,124 @@
+"""The memory estimate against what autograd saves on the meta device, what peft adds, and what an H200 took."""
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from kernrl.errors import UsageError
+from kernrl.policy import memory
+from kernrl.policy.load import add_lora
+from kernrl.policy.memory import GIB, count_adapters, count_parameters, estimate_training, layer_bytes
+
+
+def decoder(hidden, feed_forward, heads, key_heads, layers, vocab_size=1024, **more):
+    return Qwen2Config(
+        vocab_size=vocab_size, hidden_size=hidden, intermediate_size=feed_forward, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=key_heads, **more,
+    )  # fmt: skip
+
+
+WIDTHS = {"nano": (512, 1280, 8, 2), "1.5B": (1536, 8960, 12, 2), "7B": (3584, 18_944, 28, 4)}
+SEVEN = decoder(*WIDTHS["7B"], layers=28, vocab_size=152_064, tie_word_embeddings=False)
+NANO = decoder(*WIDTHS["nano"], layers=6, vocab_size=4096)
+
+
+def on_meta(config, *, lora, checkpointing=False):
+    with torch.device("meta"):
+        model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+        if lora:
+            model = add_lora(model, rank=16, alpha=32)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if lora:
+        model.enable_input_require_grads()
+    return model.train()
+
+
+def saved_bytes(model, tokens=16):
+    """Bytes that autograd keeps of a forward pass, weights left out."""
+    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in weights:
+            kept[storage._cdata] = storage
+        return tensor
+
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    ids = torch.zeros(1, tokens, dtype=torch.long, device="meta")
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        output = base.get_decoder()(input_ids=ids, attention_mask={"full_attention": None}, use_cache=False)
+    assert output.last_hidden_state.requires_grad
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_layer_keeps_what_autograd_saves_for_it(widths, lora):
+    few, many = (saved_bytes(on_meta(decoder(*widths, layers=n), lora=lora)) for n in (1, 3))
+    found = (many - few) / 2 / 16
+    assert layer_bytes(decoder(*widths, layers=1), lora=lora, autocast=False, compiled=False) == pytest.approx(found, rel=0.03)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_under_checkpointing_a_layer_keeps_its_input_alone(lora):
+    few, many = (saved_bytes(on_meta(decoder(*WIDTHS["7B"], layers=n), lora=lora, checkpointing=True)) for n in (1, 3))
+    assert (many - few) / 2 / 16 == 2 * 3584
+    one, three = (
+        estimate_training(
+            decoder(*WIDTHS["7B"], layers=n), parameters=0, row_tokens=16, weight_bytes=2, gradient_checkpointing=True
+        ).activations_bytes
+        for n in (1, 3)
+    )
+    assert (three - one) / 2 / 16 == 2 * 3584
+
+
+def test_adapters_are_counted_as_peft_makes_them():
+    config = decoder(*WIDTHS["7B"], layers=2)
+    made = on_meta(config, lora=True)
+    trainable = [p for p in made.parameters() if p.requires_grad]
+    assert count_adapters(config, 16) == sum(p.numel() for p in trainable)
+    assert {p.dtype for p in trainable} == {torch.float32}  # 4 bytes for the weight, 4 for its gradient, 8 for its moments
+
+
+@pytest.mark.parametrize(
+    ("row_tokens", "compiled", "peak_gib"),
+    [(65_536, True, 7.62), (131_072, True, 14.57), (65_536, False, 11.46)],
+)
+def test_nano_took_on_an_h200_what_is_foretold(row_tokens, compiled, peak_gib):
+    """Measured with torch 2.11 by scripts/bench_sft.py."""
+    parameters = count_parameters(NANO)
+    estimate = estimate_training(NANO, parameters=parameters, row_tokens=row_tokens, weight_bytes=4, compiled=compiled)
+    assert estimate.total_bytes / GIB == pytest.approx(peak_gib, rel=0.05)
+
+
+def test_seven_billion_fits_where_it_should():
+    parameters = count_parameters(SEVEN)
+    assert parameters == 7_615_616_512
+    rows = {"parameters": parameters, "row_tokens": 16_384, "gradient_checkpointing": True}
+    lora = estimate_training(SEVEN, weight_bytes=2, lora_rank=16, **rows)
+    assert lora.weights_bytes - 4 * count_adapters(SEVEN, 16) == 2 * parameters
+    assert lora.gathered_bytes == 0
+    assert lora.total_bytes < 40 * GIB
+    whole = estimate_training(SEVEN, weight_bytes=4, **rows)
+    shards = [estimate_training(SEVEN, weight_bytes=4, shards=n, **rows) for n in (2, 8)]
+    assert whole.total_bytes > 120 * GIB > shards[0].total_bytes > shards[1].total_bytes
+    state = [s.weights_bytes + s.gradients_bytes + s.optimizer_bytes for s in shards]
+    assert state == pytest.approx([16 * parameters / 2, 16 * parameters / 8])
+    # embedding and head whole in bf16, with their gradients, and the head's in float32
+    assert shards[0].gathered_bytes == shards[1].gathered_bytes > 20 * 152_064 * 3584
+
+
+def test_a_run_that_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, monkeypatch):
+    SEVEN.save_pretrained(tmp_path)  # no weights
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (139 * GIB, 140 * GIB))
+    settings = {"row_tokens": 16_384, "weight_bytes": 4, "lora_rank": 0, "gradient_checkpointing": True, "compiled": True}
+    memory.foretell_memory(str(tmp_path), shards=2, **settings)
+    with pytest.raises(
+        UsageError, match=r"This run needs about 13\d\.\d GiB .* but 130\.0 GiB are free: use .* --lora\."
+    ) as refused:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (130 * GIB, 140 * GIB))
+        memory.foretell_memory(str(tmp_path), shards=1, **settings)
+    assert str(refused.value).count(". ") == 0
