@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kernrl.verifier.known import RANDOM
 from kernrl.verifier.plan import (
     AtenNode,
     KernelSource,
@@ -129,9 +130,6 @@ def _derived(setup: list[Node], recorder: Recorder) -> set[int]:
     return found
 
 
-_RANDOM = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial", "exponential")
-
-
 def _needed_setup(
     setup: list[Node], recorder: Recorder, outputs: tuple[TensorRef, ...], unmatched: dict[int, str]
 ) -> list[Node]:
@@ -143,7 +141,7 @@ def _needed_setup(
         written = writes(node) - state
         if not written & wanted:
             continue
-        random = isinstance(node, AtenNode) and any(word in node.op for word in _RANDOM)
+        random = isinstance(node, AtenNode) and any(word in node.op for word in RANDOM)
         if random and (names := [name for number, name in unmatched.items() if number in wanted]):
             known = ", ".join(str(recorder.storages[i].source) for i in sorted(state)) or "none"
             raise Untraceable(

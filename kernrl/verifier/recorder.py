@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.compat import no_dispatch, no_torch_functions, storage_key
+from kernrl.verifier.known import known_value
 from kernrl.verifier.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 
 CUDA = torch.device("cuda", 0)
@@ -286,6 +287,9 @@ class _PassForCuda(TorchFunctionMode):
         if name in _VALUES and args and isinstance(args[0], torch.Tensor):
             if name == "cpu" and self.recorder.is_cpu(args[0]):
                 return args[0]
+            if (real := known_value(self.recorder, args[0])) is not None:
+                with no_torch_functions(), no_dispatch():
+                    return func(real, *args[1:], **kwargs)
             raise Untraceable(VALUE_NEEDED.format(what=_VALUES[name]))
         if func in (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy):
             return self._literal(func, args, kwargs)
