@@ -125,6 +125,7 @@ def measure(case: Case, steps: int) -> dict[str, Any]:
         row_tokens=case.row_tokens,
         weight_bytes=2 if case.lora else 4,
         lora_rank=LORA_RANK if case.lora else 0,
+        compiled=case.compile_model,
     )
     tflops = median(line["tflops"] for line in lines)
     return {

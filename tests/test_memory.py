@@ -24,7 +24,7 @@ NANO = decoder(*WIDTHS["nano"], layers=6, vocab_size=4096)
 
 def on_meta(config, *, lora, checkpointing=False):
     with torch.device("meta"):
-        model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+        model = Qwen2ForCausalLM(config).to(torch.bfloat16)  # pyright: ignore[reportArgumentType]
         if lora:
             model = add_lora(model, rank=16, alpha=32)
     if checkpointing:
@@ -116,9 +116,6 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (139 * GIB, 140 * GIB))
     settings = {"row_tokens": 16_384, "weight_bytes": 4, "lora_rank": 0, "gradient_checkpointing": True, "compiled": True}
     memory.foretell_memory(str(tmp_path), shards=2, **settings)
-    with pytest.raises(
-        UsageError, match=r"This run needs about 13\d\.\d GiB .* but 130\.0 GiB are free: use .* --lora\."
-    ) as refused:
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (130 * GIB, 140 * GIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (130 * GIB, 140 * GIB))
+    with pytest.raises(UsageError, match=r"^This run needs about 13\d\.\d GiB .* but 130\.0 GiB are free: use .* --lora\.$"):
         memory.foretell_memory(str(tmp_path), shards=1, **settings)
-    assert str(refused.value).count(". ") == 0
