@@ -262,6 +262,9 @@ class ImproveConfig(TrainingConfig):
     authored_share: bool = Field(
         default=False, description="Scale the speed reward by the share of time in the candidate's kernels."
     )
+    modelled_speed: bool = Field(
+        default=False, description="Without a GPU, reward speedups by the roofline model as if they had been measured."
+    )
     learning_rate: float = Field(default=1e-5, gt=0, description="AdamW's rate.")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm.")
     row_tokens: int | None = Field(
@@ -286,6 +289,9 @@ class ReinforceConfig(ImproveConfig):
     """`kernrl reinforce`."""
 
     steps: int = Field(default=100, ge=1, description="Steps: each samples, verifies and updates once.")
+    warmup_steps: int = Field(
+        default=5, ge=0, description="Steps over which the rate rises to --learning-rate: AdamW's first steps are its longest."
+    )
     tasks_per_step: int = Field(default=16, ge=1, description="Groups a step.")
     turns: int = Field(
         default=1, ge=1, description="Tries a rollout has; the verdict's reason goes back to the model between them."

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from kernrl.algorithms import returns
 from kernrl.cli import run
+from kernrl.config import ReinforceConfig
 from kernrl.stages import improve, reinforce, tracking
 from kernrl.stages.run import read_lines
 from kernrl.tasks.rows import write_tasks
@@ -72,6 +73,43 @@ def weights(folder):
 
 def rewards(output):
     return [line["reward"] for line in read_lines(output / "metrics.jsonl")]
+
+
+def test_an_update_is_the_policy_gradient(model, tasks, tmp_path):
+    """Against a gradient made by hand: no packing, no fused loss, double precision."""
+    sizes = {"tasks_per_step": 4, "max_tokens": 8, "row_tokens": 256}
+    exact = {"learning_rate": 1.0, "max_grad_norm": 1e9, "reward": "best-of-n"}
+    where = {"model": str(model), "tasks": str(tasks), "output": tmp_path / "run"}
+    config = ReinforceConfig.model_validate({**where, **sizes, **exact})
+    with improve.workbench(config) as bench:
+        learner = reinforce.Learner(bench, config)
+        examples, logprobs = reinforce.training_examples(bench, config, reinforce.collect_groups(learner, 1))
+        rows = list(reinforce.pack_rollouts(examples, logprobs, row_tokens=256, pad_id=bench.pad_id))
+        assert len(rows) > 1
+        learner.optimizer = torch.optim.SGD(learner.trainable)  # pyright: ignore[reportAttributeAccessIssue]
+        before = {name: p.detach().clone() for name, p in bench.policy.model.named_parameters()}
+        learner.update(rows)
+        rate = learner.learning_rate
+        step = {name: (before[name] - p.detach()) / rate for name, p in bench.policy.model.named_parameters()}
+
+    plain = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").double()
+    for e, noted in zip(examples, logprobs, strict=True):
+        scores = plain(torch.tensor([e.prompt_ids + e.completion_ids])).logits[0].log_softmax(-1)
+        found = scores[len(e.prompt_ids) - 1 : -1].gather(1, torch.tensor(e.completion_ids)[:, None])[:, 0]
+        assert found.tolist() == pytest.approx(noted, abs=1e-4)
+        (-e.weight * found.sum() / sum(len(e.completion_ids) for e in examples)).backward()
+    for name, parameter in plain.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(step[name].double(), parameter.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_the_rate_rises_and_goes_on_where_it_was(model, tasks, tmp_path):
+    output = tmp_path / "run"
+    options = ("--warmup-steps", "3")
+    assert run(arguments(model, tasks, output, *options, steps=2)) == 0
+    assert run(arguments(model, tasks, output, *options, "--resume", steps=6)) == 0
+    rates = [line["learning_rate"] for line in read_lines(output / "metrics.jsonl")]
+    assert rates == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01, 0.01])
 
 
 @pytest.mark.parametrize("loss", ["reinforce", "grpo"])

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from tiny import verdict_of
@@ -98,3 +99,14 @@ def test_the_baseline_can_be_named():
     assert r
     assert r.value == pytest.approx(1 + 0.3 * 0.9)
     assert r.parts == {"syntax": 1.0, "correct": 1.0, "speed_x": 0.9, "share": 1.0}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_modelled_speedup_earns_only_where_it_is_asked_to(preset):
+    timed = verdict_of("", speedup_x=2.0, significant=False)
+    assert timed.timing
+    modelled = replace(timed, timing=replace(timed.timing, kind="modelled"))
+    assert reward(modelled, preset) == reward(SAME, preset)
+    assert reward(modelled, preset, modelled=True) == reward(TWICE, preset)
+    # what was measured and lies within the noise earns nothing in either case
+    assert reward(timed, preset, modelled=True) == reward(SAME, preset)

@@ -35,6 +35,7 @@ def reward(
     baseline: str | None = None,
     cap_x: float = 3.0,
     authored_share: bool = False,
+    modelled: bool = False,
 ) -> Reward | None:
     """The reward of a verdict; None where nothing is known about the candidate.
 
@@ -53,12 +54,14 @@ def reward(
         cap_x: a speedup beyond this is worth no more, so that one outlier does not rule a group.
         authored_share: multiply what speed adds to correctness by the share of the device time spent in the candidate's
             own Triton kernels, so that wrapping library calls does not pay.
+        modelled: count a modelled speedup as a measured one. It says how much memory traffic a candidate saves, and knows
+            nothing of how well its kernels run.
     """
     if verdict.status in UNKNOWN:
         return None
     correct = float(verdict.correct)
     syntax = float(verdict.status not in NO_PROGRAM)
-    speed_x = min(_speed_x(verdict, baseline), cap_x) if verdict.correct else 0.0
+    speed_x = min(_speed_x(verdict, baseline, modelled), cap_x) if verdict.correct else 0.0
     share = 1.0 - verdict.timing.unfused_share if authored_share and verdict.timing else 1.0
     parts = {"syntax": syntax, "correct": correct, "speed_x": speed_x, "share": share}
     if preset == "hierarchical":
@@ -66,25 +69,29 @@ def reward(
     elif preset == "best-of-n":
         value = correct + 0.3 * share * speed_x
     elif preset == "milestones":
-        value = 1.0 + share * _milestones(verdict) if verdict.correct else -1.0
+        value = 1.0 + share * _milestones(verdict, modelled) if verdict.correct else -1.0
     else:
         value = correct * max(0.1, 1.0 + share * math.log(max(speed_x, 1e-3)))
     return Reward(value, parts)
 
 
-def _speed_x(verdict: Verdict, baseline: str | None) -> float:
-    """The speedup that counts: 1 where it was not timed, or cannot be told from the noise."""
+def _speed_x(verdict: Verdict, baseline: str | None, modelled: bool) -> float:
+    """The speedup that counts: 1 where it was not timed, cannot be told from the noise, or is a model's and may not count."""
     timed = verdict.timing.speedups_x if verdict.timing else {}
     found = timed.get(baseline) if baseline else next(iter(timed.values()), None)
-    return found.value if found and found.significant else 1.0
+    return found.value if found and _counts(verdict, found, modelled) else 1.0
 
 
-def _milestones(verdict: Verdict) -> int:
-    eager, compiled = verdict.speedup("eager"), verdict.speedup("compile")
-    if not _clearly_faster(eager):
-        return 0
-    return 2 if _clearly_faster(compiled) else 1
+def _counts(verdict: Verdict, speedup: Speedup, modelled: bool) -> bool:
+    """Whether a speedup is one that was measured beyond the noise, or a model's where that may count."""
+    return speedup.significant or (modelled and verdict.timing is not None and verdict.timing.kind == "modelled")
 
 
-def _clearly_faster(speedup: Speedup | None) -> bool:
-    return speedup is not None and speedup.significant and speedup.value >= MILESTONE_MARGIN_X
+def _milestones(verdict: Verdict, modelled: bool) -> int:
+    reached = 0
+    for baseline in ("eager", "compile"):
+        speedup = verdict.speedup(baseline)
+        if speedup is None or not _counts(verdict, speedup, modelled) or speedup.value < MILESTONE_MARGIN_X:
+            break
+        reached += 1
+    return reached

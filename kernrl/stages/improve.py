@@ -214,6 +214,7 @@ def reward_of(config: ImproveConfig) -> Callable[[Verdict], Reward | None]:
             baseline=config.baseline,
             cap_x=config.speed_cap,
             authored_share=config.authored_share,
+            modelled=config.modelled_speed,
         )
 
     return worth

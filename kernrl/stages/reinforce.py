@@ -173,6 +173,11 @@ class Learner:
         """Whether the run has taken its steps, or its time."""
         return self.step >= self.config.steps or self.seconds >= (self.config.time_limit_s or math.inf)
 
+    @property
+    def learning_rate(self) -> float:
+        """Of the step in flight: a linear warm-up, then constant."""
+        return self.config.learning_rate * min(1.0, (self.step + 1) / (self.config.warmup_steps + 1))
+
     def update(self, rows: list[LossRow]) -> dict[str, float]:
         """Optimizer steps on a step's rows; returns the loss's metrics, as means over all tokens and updates.
 
@@ -187,6 +192,8 @@ class Learner:
                 row.ref_logprobs = self._reference_logprobs(row)
             if config.epochs * config.updates_per_epoch > 1:
                 row.old_logprobs = self._logprobs(self.loss, row)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate
         updates = len(chunks) * config.epochs
         totals: dict[str, Tensor] = defaultdict(lambda: torch.zeros((), device=self.bench.device))
         self.bench.policy.model.train()
@@ -208,7 +215,7 @@ class Learner:
         check_ids()
         if not config.beta:
             totals.pop("kl_ref", None)
-        return self._over_ranks(totals)
+        return self._over_ranks(totals) | {"learning_rate": self.learning_rate}
 
     def _dealt(self, chunk: list[LossRow]) -> list[LossRow]:
         """This rank's rows of an update, on its device; as many as the others', since all must run equally often."""
