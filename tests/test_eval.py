@@ -159,8 +159,9 @@ def test_limits_read_and_compare() -> None:
     figures = {"fast_1": {"value": 0.5}, "baselines": {"eager": {"fast_1": {"value": 0.5}}}}
     assert below(Limit(None, "fast_1", 0.5), figures) is None
     assert below(Limit("eager", "fast_1", 0.51), figures) == "eager.fast_1 is 0.5, less than 0.51."
-    with pytest.raises(UsageError, match="NAME=VALUE"):
-        parse_limit("nonsense=1")
+    for bad in ("nonsense=1", "fast_1=nan", "fast_1=half", "pass@0=1"):  # nothing is lower than NaN: all would pass
+        with pytest.raises(UsageError, match="NAME=VALUE"):
+            parse_limit(bad)
 
 
 @pytest.mark.parametrize(

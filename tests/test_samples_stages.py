@@ -143,6 +143,12 @@ def test_a_model_that_gets_nothing_right_is_told_what_to_do(model, tasks, tmp_pa
     assert "kernrl sft" in capsys.readouterr().err
 
 
+def test_samples_of_something_else_are_no_traceback(tmp_path, capsys):
+    (tmp_path / "samples.jsonl").write_text('{"id": 1}\nno JSON\n')
+    assert run(["samples", str(tmp_path)]) == 2
+    assert "has no samples" in capsys.readouterr().err
+
+
 def test_samples_lists_the_best_first_and_shows_one(model, tasks, tmp_path, capsys):
     output = tmp_path / "run"
     assert run(arguments("reward-weighted", model, tasks, output)) == 0

@@ -6,6 +6,7 @@ asked in rounds of fixed size with a random stream each, and a round that is ask
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -207,7 +208,8 @@ def load_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, C
 
 # --- limits ------------------------------------------------------------------------------------------------------
 
-LIMIT = re.compile(r"(?:(?P<baseline>eager|compile)\.)?(?P<name>correct|compiled|pass@\d+|fast_[\d.]+|geomean_x)=(?P<value>.+)")
+FIGURES = r"correct|compiled|pass@[1-9]\d*|fast_[\d.]+|geomean_x"
+LIMIT = re.compile(rf"(?:(?P<baseline>eager|compile)\.)?(?P<name>{FIGURES})=(?P<value>.+)")
 
 
 def parse_limit(text: str) -> Limit:
@@ -216,9 +218,12 @@ def parse_limit(text: str) -> Limit:
     if match is None:
         _bad_limit(text)
     try:
-        return Limit(match["baseline"], match["name"], float(match["value"]))
+        value = float(match["value"])
     except ValueError:
         _bad_limit(text)
+    if not math.isfinite(value):  # nothing is lower than NaN: every figure would pass
+        _bad_limit(text)
+    return Limit(match["baseline"], match["name"], value)
 
 
 def _bad_limit(text: str) -> NoReturn:

@@ -12,11 +12,14 @@ from rich.text import Text
 from kernrl.config import SamplesConfig
 from kernrl.console import Result
 from kernrl.errors import UsageError, did_you_mean
-from kernrl.stages.run import read_lines
+from kernrl.reports.run_files import read_rows
 from kernrl.verifier.parse import parse_reply
 from kernrl.verifier.verdict import Rejection, Status, Verdict
 
 BEST = "best"
+
+NEEDED = {"id", "step", "task", "text", "tokens", "reward", "reward_parts", "verdict"}
+"""What every row of a run has; any other row is not one of kernrl's."""
 
 
 def run(config: SamplesConfig) -> Result:
@@ -39,7 +42,8 @@ def read_samples(config: SamplesConfig) -> list[dict[str, Any]]:
     Raises:
         UsageError: the run has none.
     """
-    rows = {row["id"]: row for row in read_lines(config.run / "samples.jsonl")}
+    file = config.run / "samples.jsonl"
+    rows = {row["id"]: row for _, row in read_rows(file, []) if row.keys() >= NEEDED}
     if not rows:
         raise UsageError(f"{config.run} has no samples; name the folder of a run that sampled.")
     wanted = [
