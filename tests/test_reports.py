@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from synthetic_run import correct, make_eval_run, make_reinforce_run, row, timin
 
 from kernrl import cli
 from kernrl.errors import UsageError
+from kernrl.reports.figures import largest, time_panels
 from kernrl.reports.gallery import best, cheats, highlighted, instructive, kind_of_reason
 from kernrl.reports.graph import fusion_chart
 from kernrl.reports.report import comparisons, newest, render_report
@@ -38,6 +40,21 @@ def sample(judged: Verdict, number: int = 0, **rest: object) -> Sample:
 
 def wrong(task_id: str, stage: Stage = Stage.CORRECTNESS, status: Status = Status.WRONG, reason: str = "no") -> Verdict:
     return verdict(task_id, status, stage, reason)
+
+
+def test_a_bar_has_no_more_parts_than_colours_and_loses_no_time() -> None:
+    assert largest({"parse": 1.0, "trace": 3.0}) == {"trace": 3.0, "parse": 1.0}
+    many = {f"stage {n}": float(n) for n in range(1, 10)}
+    shown = largest(many)
+    assert list(shown) == ["stage 9", "stage 8", "stage 7", "stage 6", "stage 5", "4 others"]
+    assert sum(shown.values()) == sum(many.values())
+
+
+def test_waiting_is_no_work(tmp_path: Path) -> None:
+    judged = replace(correct("a", 2.0), seconds={"trace": 2.0, "gpu_queue": 60.0, "gpu_busy": 1.0}, cached=False)
+    panel = time_panels(Run(tmp_path, samples=[sample(judged)]))[0]
+    assert [text for text, _ in panel.legend] == ["trace: 2 s, 100%"]
+    assert "waited 60 s for their turn" in panel.note
 
 
 # --- figures -----------------------------------------------------------------------------------------------------

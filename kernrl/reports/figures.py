@@ -196,8 +196,12 @@ def wall_seconds(run: Run) -> dict[str, float]:
     return {phase: value for phase, value in total.items() if value > 0.001 * whole}
 
 
+NO_WORK = ("gpu_queue", "gpu_busy")
+"""Of a verdict's seconds, no stage's own: waiting for a turn, and how long the GPU was busy with the other stages' work."""
+
+
 def verifier_seconds(samples: Sequence[Sample]) -> dict[str, float]:
-    """The verifier's work by stage, summed over the candidates that it looked at afresh."""
+    """The verifier's time by stage, and waiting, summed over the candidates that it looked at afresh."""
     total: defaultdict[str, float] = defaultdict(float)
     for sample in samples:
         for stage, spent in sample.verdict.seconds.items() if not sample.verdict.cached else ():
@@ -207,15 +211,24 @@ def verifier_seconds(samples: Sequence[Sample]) -> dict[str, float]:
 
 def time_panels(run: Run) -> list[Panel]:
     """Where the wall time went, and where the verifier's did."""
-    panels = []
-    verified = "Summed over candidates; many are verified side by side, so this is more than the clock saw."
-    for title, spent, note in (
-        ("Wall time by phase", wall_seconds(run), ""),
-        ("The verifier's work by stage", verifier_seconds(run.samples), verified),
-    ):
-        total = sum(spent.values())
-        if total:
-            parts = list(spent.items())
-            legend = tuple((f"{n}: {charts.seconds(v)}, {percent(v / total)}", i) for i, (n, v) in enumerate(parts))
-            panels.append(Panel(title, charts.stacked_bar(parts, label=title), legend, note))
-    return panels
+    spent = verifier_seconds(run.samples)
+    waited = f" Candidates waited {charts.seconds(spent['gpu_queue'])} for their turn." if "gpu_queue" in spent else ""
+    verified = f"Summed over candidates; many are verified side by side, so this is more than the clock saw.{waited}"
+    work = {stage: value for stage, value in spent.items() if stage not in NO_WORK}
+    parts = (("Wall time by phase", wall_seconds(run), ""), ("The verifier's work by stage", largest(work), verified))
+    return [_time_panel(title, seconds, note) for title, seconds, note in parts if seconds]
+
+
+def largest(parts: Mapping[str, float]) -> dict[str, float]:
+    """As many as there are colours, the largest first; what is left is put together."""
+    ordered = sorted(parts.items(), key=lambda part: -part[1])
+    if len(ordered) <= charts.COLOURS:
+        return dict(ordered)
+    shown, rest = ordered[: charts.COLOURS - 1], ordered[charts.COLOURS - 1 :]
+    return dict(shown) | {f"{len(rest)} others": sum(value for _, value in rest)}
+
+
+def _time_panel(title: str, spent: Mapping[str, float], note: str) -> Panel:
+    total, parts = sum(spent.values()), list(spent.items())
+    legend = tuple((f"{n}: {charts.seconds(v)}, {percent(v / total)}", i) for i, (n, v) in enumerate(parts))
+    return Panel(title, charts.stacked_bar(parts, label=title), legend, note)

@@ -142,8 +142,8 @@ def _lead(run: Run, results: dict[str, Any], scope: str) -> str:
     if not results["baseline"]:
         return f"{said}. None was timed."
     faster, speed = results["fast_1"]["value"], results["geomean_x"]["value"]
-    by_model = if_modelled(results, " by the model")
-    said = f"{said} and {percent(faster)} are also faster than {results['baseline']}{by_model}."
+    clock = f"{if_modelled(results, ' by the model of') or ' on'} {results['timing']['device']}"
+    said = f"{said} and {percent(faster)} are also faster than {results['baseline']}{clock}."
     return said if speed is None else f"{said} The correct ones have {times(speed)} its speed, as a geometric mean."
 
 
