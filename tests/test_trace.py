@@ -353,8 +353,6 @@ def test_what_cannot_be_traced_says_what_to_write_instead(body, says):
 @pytest.mark.parametrize(
     ("init", "body", "says"),
     [
-        ("self.linear = nn.Linear(32, 16); self.w = (self.linear.weight * 2).cuda()", "return launch(x @ self.w.t())", "compute it in forward()"),
-        ("self.linear = nn.Linear(32, 16); self.w = self.linear.weight.t().contiguous()", "return launch(x @ self.w.cuda())", "compute it in forward()"),
         ("self.extra = nn.Parameter(torch.randn(5, 32))", "return launch(x @ self.extra.t())", "no counterpart"),
         ("self.noise = torch.randn(32, device='cuda')", "return launch(x + self.noise)", "random"),
     ],
@@ -364,6 +362,23 @@ def test_what_the_constructor_may_not_make(init, body, says):
     assert isinstance(rejection, Rejection)
     assert rejection.status is Status.UNTRACEABLE
     assert says in rejection.reason
+
+
+@pytest.mark.parametrize(
+    ("init", "body"),
+    [
+        ("self.linear = nn.Linear(32, 16); self.w = (self.linear.weight * 2).cuda()", "return launch(x @ self.w.t())"),
+        ("self.linear = nn.Linear(32, 16); self.w = self.linear.weight.t().contiguous()", "return launch(x @ self.w.cuda())"),
+    ],
+)
+def test_what_the_constructor_makes_of_a_weight_is_made_in_every_call(init, body):
+    """Weights change; a constructor's work on them is no gain that is not timed."""
+    plan = plan_of(module(body, init), spec(dense(8, 32), state=LINEAR))
+    assert not plan.setup
+    made = plan.nodes[0]
+    assert isinstance(made, AtenNode)
+    assert made.op in ("aten.mul.Tensor", "aten.clone.default")
+    assert plan.storages[made.args[0].storage].source == "linear.weight"
 
 
 ERRORS = {

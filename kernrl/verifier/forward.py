@@ -38,12 +38,13 @@ def record_forward(cls: type, spec: TraceSpec, recorder: Recorder, kernels: list
     unmatched = _bind_state(model, spec, recorder)
     model.train(spec.training)
     setup, recorder.nodes = recorder.nodes, []
-    recorder.stale = _derived(setup, recorder)
+    derived = _derived(setup, recorder)
     sources = iter(range(sum(1 for _ in tensor_specs(spec.inputs))))
     inputs = [_materialise(a, recorder, sources) for a in spec.inputs]
     with torch.no_grad():
         returned = model(*inputs)
     outputs = tuple(recorder.ref(t) for t in _outputs(returned, recorder))
+    setup = _each_call(setup, derived, recorder, outputs)
     return _finish(spec, recorder, _needed_setup(setup, recorder, outputs, unmatched), outputs, kernels)
 
 
@@ -128,6 +129,21 @@ def _derived(setup: list[Node], recorder: Recorder) -> set[int]:
         if reads(node) & (state | found):
             found |= writes(node) - state
     return found
+
+
+def _each_call(setup: list[Node], derived: set[int], recorder: Recorder, outputs: tuple[TensorRef, ...]) -> list[Node]:
+    """Let every call of forward make what it uses of `derived`: weights change. Returns the rest of the setup.
+
+    So a weight that the constructor packs is packed, and timed, as if forward did it.
+    """
+    wanted = {s for n in recorder.nodes for s in reads(n)} | {o.storage for o in outputs}
+    moved: list[Node] = []
+    for node in reversed(setup):
+        if writes(node) & derived & wanted:
+            moved.append(node)
+            wanted |= reads(node)
+    recorder.nodes[:0] = moved[::-1]
+    return [node for node in setup if not any(node is other for other in moved)]
 
 
 def _needed_setup(

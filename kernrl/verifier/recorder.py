@@ -55,8 +55,6 @@ class Recorder:
         self.on_cpu: set[int] = set()
         """Storages (by key) that a real run would have made in host memory."""
         self.factory_device = CUDA
-        self.stale: set[int] = set()
-        """Storages (by number) that the constructor computed from a parameter."""
 
     def adopt(self, tensor: torch.Tensor, kind: str = "temp", source: int | str | None = None) -> int:
         """Number a tensor's storage; a storage seen before keeps its number and takes the new kind."""
@@ -75,10 +73,6 @@ class Recorder:
         """The view a tensor is."""
         with no_torch_functions():
             number = self.adopt(tensor)
-            if number in self.stale:
-                raise Untraceable(
-                    "__init__ computes a tensor from a parameter, and weights change afterwards: compute it in forward()"
-                )
             return TensorRef(
                 number, dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
             )
@@ -196,9 +190,6 @@ class _RecordAten(TorchDispatchMode):
         args = tuple(self._to_meta(a) for a in args)
         kwargs = {k: self._to_meta(v) for k, v in kwargs.items()}
         inputs = [*_tensors(args), *_tensors(list(kwargs.values()))]
-        if recorder.stale:
-            for tensor in inputs:
-                recorder.ref(tensor)
         device = self._device(name, inputs, kwargs)
         takes_device = any(a.name == "device" for a in func._schema.arguments)
         if takes_device and (not inputs or kwargs.get("device") is not None):
