@@ -20,8 +20,9 @@ lint: $(VENV)/.installed-dev  ## set up, and run ruff and pyright
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
-docs: $(VENV)/.installed  ## write docs/cli.md from the commands
+docs: $(VENV)/.installed  ## write docs/cli.md from the commands, and the tables of docs/results.md
 	$(BIN)/python scripts/make_cli_docs.py
+	$(BIN)/python scripts/make_results_page.py
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build

@@ -68,7 +68,9 @@ def main() -> int:
     proof = json.loads(options.proof.read_text())
     verdicts = {name: Verdict.from_json(row) for name, row in proof["verdicts"].items()}
     where, fastest = proof["where"], proof["fastest_honest_x"]
-    report: dict[str, Any] = {"where": where, "versions": proof["versions"], "counts": proof["counts"], "ablations": {}}
+    report: dict[str, Any] = {key: proof[key] for key in ("where", "versions", "counts")}
+    report["all_on"] = {key: len(proof[key]) for key in ("escapes", "wrong_accepted", "honest_refused")}
+    report["ablations"] = {}
     # the screen is advice, and would stop some before the defence in question is asked
     funnel.screen = lambda source: None
     with tempfile.TemporaryDirectory() as kept:  # machine code and the GPU's noise, shared by all

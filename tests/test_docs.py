@@ -33,6 +33,24 @@ def test_cli_page_is_current() -> None:
     assert (ROOT / "docs" / "cli.md").read_text() == script("make_cli_docs").render(), "run `make docs`"
 
 
+def test_results_page_is_current() -> None:
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert script("make_results_page").render(page) == page, "run `make docs`"
+
+
+def test_a_table_appears_when_its_measurement_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = script("make_results_page")
+    page = "<!-- table: ablation -->\n<!-- end -->\n"
+    monkeypatch.setattr(made, "DOCS", tmp_path)
+    assert "Not measured yet: `docs/benchmarks/ablation.json`" in made.render(page)
+    (tmp_path / "benchmarks").mkdir()
+    recorded = json.loads((ROOT / "docs" / "benchmarks" / "ablation_cpu.json").read_text())
+    (tmp_path / "benchmarks" / "ablation.json").write_text(json.dumps(recorded | {"gpu": "NVIDIA H200"}))
+    table = made.render(made.render(page))
+    assert "| poison |" in table
+    assert "NVIDIA H200, torch" in table
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_paths_lead_somewhere(page: Path) -> None:
     text = page.read_text()
