@@ -21,7 +21,7 @@ BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def render(page: str) -> str:
-    """The page with every table made anew, where its measurement has been recorded. Raises KeyError for the name of no table."""
+    """The page with every table made anew whose measurement is recorded. Raises KeyError for the name of no table."""
     return BLOCK.sub(lambda found: f"{found[1]}\n{made(TABLES[found[2]])}\n{found[3]}", page)
 
 
@@ -29,7 +29,7 @@ def made(make: Callable[[], str]) -> str:
     try:
         return make()
     except FileNotFoundError as error:
-        return f"*Not measured yet: `docs/benchmarks/{Path(error.filename).name}` is not there.*\n"
+        return f"*Not measured yet: there is no {Path(error.filename).name}.*\n"
 
 
 def read(name: str) -> Any:

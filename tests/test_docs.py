@@ -42,7 +42,7 @@ def test_a_table_appears_when_its_measurement_is_recorded(tmp_path: Path, monkey
     made = script("make_results_page")
     page = "<!-- table: ablation -->\n<!-- end -->\n"
     monkeypatch.setattr(made, "DOCS", tmp_path)
-    assert "Not measured yet: `docs/benchmarks/ablation.json`" in made.render(page)
+    assert "Not measured yet: there is no ablation.json" in made.render(page)
     (tmp_path / "benchmarks").mkdir()
     recorded = json.loads((ROOT / "docs" / "benchmarks" / "ablation_cpu.json").read_text())
     (tmp_path / "benchmarks" / "ablation.json").write_text(json.dumps(recorded | {"gpu": "NVIDIA H200"}))
