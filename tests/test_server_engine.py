@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from kernrl.rollouts.server import Server
 from kernrl.stages.engines import server_engine
 from kernrl.stages.run import read_lines
 
-END = tiny_policy().tokenizer.eos_token_id
+END: Any = tiny_policy().tokenizer.eos_token_id
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12, 13], [14]]
 SAMPLING = Sampling(n=3, max_tokens=12, temperature=0.7, seed=1, stop_ids=(END, *range(100, 130)))
 
@@ -167,6 +168,7 @@ def test_a_server_that_stays_broken_is_no_reward_of_zero(tmp_path):
         ({"choices": [{"token_ids": [5], "logprobs": {"token_logprobs": [None]}, "finish_reason": "length"}]}, "without its"),
         ({"choices": [{"token_ids": [5] * 13, "logprobs": None, "finish_reason": "length"}]}, "13 tokens where 1 to 12"),
         ({"choices": [{"token_ids": [5], "logprobs": None, "finish_reason": "stop"}]}, "is the same model served"),
+        ({"choices": [{"token_ids": [5], "logprobs": None, "finish_reason": "abort"}]}, "ended for the reason 'abort'"),
     ],
 )
 def test_what_is_no_completion_is_said_so(tmp_path, answer, complaint):

@@ -46,7 +46,7 @@ class Dialect(Protocol):
         ...
 
     def reply(self, answer: Any) -> Reply:
-        """Read the answer. Raises KeyError, IndexError or TypeError where it has another form."""
+        """Read the answer. Raises KeyError, IndexError, TypeError or ValueError where it has another form."""
         ...
 
 
@@ -80,7 +80,7 @@ class Vllm:
     def reply(self, answer: Any) -> Reply:
         choice = answer["choices"][0]
         given = choice["logprobs"] if self.scaled else None
-        return Reply(choice["token_ids"], given and given["token_logprobs"], choice["finish_reason"] == "stop")
+        return Reply(choice["token_ids"], given and given["token_logprobs"], _stopped(choice["finish_reason"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Sglang:
     def reply(self, answer: Any) -> Reply:
         about = answer["meta_info"]
         logprobs = [value for value, *_ in about["output_token_logprobs"]]
-        return Reply(answer["output_ids"], logprobs, about["finish_reason"]["type"] == "stop")
+        return Reply(answer["output_ids"], logprobs, _stopped(about["finish_reason"]["type"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +190,13 @@ def dialect_of(facts: Facts, tokenizer: PreTrainedTokenizerBase, temperature: fl
             )
         return Vllm(scaled=temperature == 1.0 or mode in SCALED_LOGPROBS)
     return Sglang() if facts.kind == "sglang" else Text(tokenizer, facts.kind == "transformers")
+
+
+def _stopped(reason: Any) -> bool:
+    """Whether a completion ended by itself. One that the server gave up (`abort`) is none: half of it was never sampled."""
+    if reason not in ("stop", "length"):
+        raise ValueError(f"it ended for the reason {reason!r}")
+    return reason == "stop"
 
 
 def _or_empty(server: Server, path: str) -> dict[str, Any]:

@@ -133,6 +133,8 @@ def weights_to(
             raise UsageError("--weight-sync lora: under --data-parallel-size only one of vLLM's replicas loads the adapter.")
         return AdapterLoad(server, policy, folder)
     if way in ("nccl", "ipc"):
+        if facts.kind != "vllm":
+            raise UsageError(f"--weight-sync {way}: only vLLM takes weights in that way; use --weight-sync checkpoint.")
         if ((facts.settings.get("weight_transfer_config") or {}).get("backend")) != way:
             raise UsageError(f'--weight-sync {way}: {dev_mode} and --weight-transfer-config \'{{"backend": "{way}"}}\'.')
         return NativeTransfer(server, way, name, dtype)
