@@ -49,19 +49,23 @@ Row = dict[str, Any]
 
 # --- the runs ----------------------------------------------------------------------------------------------------
 
-SHARED: Row = {"max_tokens": MAX_TOKENS, "sampling_batch": 1024, "row_tokens": 32_768}
-TUNING: Row = {"learning_rate": 2e-4, "epochs": 2}
-REINFORCE: Row = SHARED | {"steps": 10_000, "save_every": 10_000, "tasks_per_step": 32, "learning_rate": 1e-5, "limit": 4000}
-SHORT_STEPS = 8
-"""Steps of the runs that differ in one choice from `loo`: all ask the same tasks, with the same seed."""
-
-CHOICES: dict[str, Row] = {
+SHARED: Row = {"max_tokens": MAX_TOKENS, "sampling_batch": 1024, "row_tokens": 32_768, "reward": "log-speed"}
+TUNING: Row = {"learning_rate": 3e-5, "epochs": 1}
+REINFORCE: Row = SHARED | {
+    "steps": 10_000,
+    "save_every": 10_000,
+    "tasks_per_step": 32,
+    "learning_rate": 3e-5,
+    "warmup_steps": 4,
+    "limit": 4000,
+}
+CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same tasks, with the same seed
     "loo": {},
     "no-baseline": {"advantage": "none"},
     "group-scaled": {"advantage": "group"},
     "reward-best-of-n": {"reward": "best-of-n"},
     "reward-milestones": {"reward": "milestones"},
-    "reward-log-speed": {"reward": "log-speed"},
+    "reward-hierarchical": {"reward": "hierarchical"},
 }
 SEEDS = (0, 1, 2)
 METHODS = ("further-sft", "best-of-n", "reward-weighted", *(f"reinforce-{seed}" for seed in SEEDS))
@@ -73,7 +77,7 @@ def train_one(name: str, args: argparse.Namespace, verifier: HardenedVerifier, f
     base: Row = {"model": str(args.model), "output": folder}
     attempts = args.rate * args.seconds
     if name == "further-sft":
-        data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 2e-4, "rows_per_step": 2}
+        data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 3e-5, "rows_per_step": 2}
         sft.run(SftConfig.model_validate(base | data | {"compile": False}))
     elif name == "best-of-n":
         rounds = {"rounds": 3, "samples": 10, "tasks_per_round": max(1, round(attempts / 30))}
@@ -83,7 +87,7 @@ def train_one(name: str, args: argparse.Namespace, verifier: HardenedVerifier, f
         sizes = {"samples": 4, "limit": max(1, round(attempts / 4))}
         reward_weighted.run(RewardWeightedConfig.model_validate(base | SHARED | TUNING | sizes | {"seed": 9}), verifier)
     elif name in CHOICES:
-        settings = REINFORCE | {"steps": SHORT_STEPS, "seed": 20} | CHOICES[name]
+        settings = REINFORCE | {"steps": args.short_steps, "seed": 20} | CHOICES[name]
         reinforce.run(ReinforceConfig.model_validate(base | settings), verifier)
     else:
         settings = REINFORCE | {"seed": 10 + int(name[-1]), "time_limit_s": args.seconds}
@@ -262,7 +266,7 @@ def table(args: argparse.Namespace) -> None:
         rows["reinforce, all seeds"] = figures_of(args.out, seeds, start)
     facts = next(json.loads((args.out / name / "train.json").read_text()) for name in there - {"start"})
     about = {key: facts[key] for key in ("versions", "gpu", "commit")}
-    settings = {"reinforce": REINFORCE, "short steps": SHORT_STEPS, "choices": CHOICES, "temperature": TEMPERATURE}
+    settings = {"reinforce": REINFORCE, "tuning": TUNING, "choices": CHOICES, "temperature": TEMPERATURE}
     curves = {name: curve(args.out, name) for name in rows if name in seeds or name in CHOICES}
     text = json.dumps({**about, "settings": settings, "rows": rows, "curves": curves}, indent=1)
     lines = [
@@ -311,6 +315,7 @@ def main() -> None:
     part["train"].add_argument("--seconds", type=float, default=60, help="time of each method's steps")
     part["train"].add_argument("--rate", type=float, default=40, help="attempts a second that reinforce reached")
     part["train"].add_argument("--sft-steps", type=int, default=300, help="steps of further-sft that take as long")
+    part["train"].add_argument("--short-steps", type=int, default=8, help="steps of the runs that differ in one choice")
     part["train"].add_argument("--keep", choices=RUNS, help="run whose model is kept in --out")
     part["judge"].add_argument("--baseline", nargs="+", default=("eager", "compile"), help="eager, compile, or both")
     part["judge"].add_argument("--budget-s", type=float, default=math.inf, help="seconds after which no more are begun")
