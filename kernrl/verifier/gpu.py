@@ -139,4 +139,4 @@ class Gpu:
 
     def close(self) -> None:
         for lane in self._lanes:
-            lane.close()
+            lane.close(wait=False)

@@ -185,10 +185,10 @@ class Lane:
             self.judge.kill()
             raise InfrastructureError(f"the judge process failed: {error}") from None
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """End both processes."""
-        self.replay.kill()
-        self.judge.kill()
+        self.replay.kill(wait=wait)
+        self.judge.kill(wait=wait)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 
 from kernrl.errors import InfrastructureError, UsageError
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S, GONE_TIMEOUT_S = 120.0, 10.0
 
 
 class Failed(RuntimeError):
@@ -41,14 +42,22 @@ class Nursery:
     def fork(self, role: str, device: str, settings: dict[str, Any]) -> Connection:
         """A channel to a new process in that role."""
         with self._lock:
-            if self._server is None or self._server.poll() is not None:
-                self._start()
             ours, theirs = socket.socketpair()
             request = json.dumps({"role": role, "device": device, "settings": settings}).encode()
-            assert self._control is not None
-            socket.send_fds(self._control, [request], [theirs.fileno()])
+            try:
+                socket.send_fds(self._running(), [request], [theirs.fileno()])
+            except OSError:  # it died, and this is how that is noticed
+                self._drop()
+                socket.send_fds(self._running(), [request], [theirs.fileno()])
             theirs.close()
         return Connection(ours.detach())
+
+    def _running(self) -> socket.socket:
+        if self._control is None or self._server is None or self._server.poll() is not None:
+            self._drop()
+            self._start()
+        assert self._control is not None
+        return self._control
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -60,14 +69,17 @@ class Nursery:
     def close(self) -> None:
         """End the fork server and, with it, every process it forked."""
         with self._lock:
-            if self._control is not None:
-                self._control.close()
-            if self._server is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._server.wait(5)
-                self._server.kill()
-                self._server.wait()
-            self._server = self._control = None
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._server is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._server.wait(5)
+            self._server.kill()
+            self._server.wait()
+        self._server = self._control = None
 
 
 class Process:
@@ -77,6 +89,7 @@ class Process:
         self._nursery, self._request = nursery, (role, device, settings)
         self._channel: Connection | None = None
         self._pid = self._owed = 0
+        self._handle = -1
         self.starts = 0
         """How many processes there have been: whatever one was told, the next does not know."""
 
@@ -84,17 +97,26 @@ class Process:
         """Make sure that it runs. Raises InfrastructureError when it cannot."""
         if self._channel is not None:
             return
-        channel = self._nursery.fork(*self._request)
         try:
-            if not channel.poll(START_TIMEOUT_S):
-                raise InfrastructureError(f"the GPU's {self._request[0]} process did not start in {START_TIMEOUT_S:.0f} s.")
-            state, value = channel.recv()
+            try:
+                channel, pid = self._forked()
+            except (EOFError, OSError):  # a fork server on its way out takes requests with it
+                channel, pid = self._forked()
         except (EOFError, OSError):
-            state, value = "broken", "it died at once"
-        if state != "ok":
-            raise InfrastructureError(f"the GPU's {self._request[0]} process cannot start: {value.strip().splitlines()[-1]}")
-        self._channel, self._pid, self._owed = channel, int(value), 0
+            raise InfrastructureError(f"the GPU's {self._request[0]} process died at once") from None
+        self._channel, self._pid, self._owed = channel, pid, 0
         self.starts += 1
+
+    def _forked(self) -> tuple[Connection, int]:
+        role = self._request[0]
+        channel = self._nursery.fork(*self._request)
+        if not channel.poll(START_TIMEOUT_S):
+            raise InfrastructureError(f"the GPU's {role} process did not start in {START_TIMEOUT_S:.0f} s.")
+        state, value = channel.recv()
+        if state != "ok":
+            raise InfrastructureError(f"the GPU's {role} process cannot start: {value.strip().splitlines()[-1]}")
+        self._handle = os.pidfd_open(value)
+        return channel, value
 
     def send(self, method: str, *arguments: Any) -> None:
         """Ask without waiting. Commands are answered in order, each by one `receive`; `drain` drops what nobody waits for."""
@@ -144,10 +166,17 @@ class Process:
         self.send(method, *arguments)
         return self.receive(timeout_s)
 
-    def kill(self) -> None:
-        """End it now, whatever its GPU is doing."""
-        if self._channel is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            self._channel.close()
-        self._channel = None
+    def kill(self, *, wait: bool = True) -> None:
+        """End it now, whatever its GPU is doing; with `wait`, come back when it has left the GPU."""
+        channel, self._channel = self._channel, None
+        if channel is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        if wait:
+            # a process has ended only once its devices are closed, and with them all that it had queued on them
+            gone = select.poll()
+            gone.register(self._handle, select.POLLIN)
+            gone.poll(1e3 * GONE_TIMEOUT_S)
+        os.close(self._handle)
+        channel.close()
