@@ -2,12 +2,16 @@
 
 import pytest
 import torch
+from tiny import tiny_tasks
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from kernrl.cli import run
 from kernrl.errors import UsageError
 from kernrl.policy import memory
 from kernrl.policy.load import add_lora
 from kernrl.policy.memory import GIB, count_adapters, count_parameters, estimate_training, layer_bytes
+from kernrl.stages import improve
+from kernrl.tasks.rows import write_tasks
 
 
 def decoder(hidden, feed_forward, heads, key_heads, layers, vocab_size=1024, **more):
@@ -119,3 +123,16 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (130 * GIB, 140 * GIB))
     with pytest.raises(UsageError, match=r"^This run needs about 13\d\.\d GiB .* but 130\.0 GiB are free: use .* --lora\.$"):
         memory.foretell_memory(str(tmp_path), shards=1, **settings)
+
+
+def test_a_stage_that_samples_foretells_too(tmp_path, monkeypatch, capsys):
+    SEVEN.save_pretrained(tmp_path / "model")
+    write_tasks(tmp_path / "tasks.jsonl", tiny_tasks())
+
+    def refuse(source, **settings):
+        raise UsageError(f"{source} {settings}")
+
+    monkeypatch.setattr(improve, "foretell_memory", refuse)
+    where = ["--model", str(tmp_path / "model"), "--tasks", str(tmp_path / "tasks.jsonl"), "--output", str(tmp_path / "run")]
+    assert run(["reinforce", *where, "--lora", "--gradient-checkpointing", "--quiet"]) == 2
+    assert "'lora_rank': 16, 'gradient_checkpointing': True, 'shards': 1, 'compiled': False" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from kernrl.errors import UsageError
+from kernrl.policy.load import find_source
 
 GIB = 2**30
 
@@ -46,7 +47,7 @@ def foretell_memory(
     if not torch.cuda.is_available():
         return
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(find_source(source))
         parameters = count_parameters(config)
     except (OSError, ValueError):
         return  # load_policy says what is wrong with it

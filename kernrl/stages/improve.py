@@ -16,6 +16,7 @@ from kernrl.console import log
 from kernrl.errors import RunError
 from kernrl.policy.checkpoint import commit_checkpoint
 from kernrl.policy.load import Policy, add_lora, load_policy
+from kernrl.policy.memory import foretell_memory
 from kernrl.policy.nano import END, USER, VOCAB_SIZE
 from kernrl.policy.pairs import PromptStyle
 from kernrl.policy.parallel import save_final, whole_weights
@@ -131,8 +132,9 @@ def workbench(config: ImproveConfig, verifier: Verifier | None = None, turns: in
         tasks = ranks.lead(lambda: read_tasks(config))
         directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE))
         checkpoint = ranks.lead(directory.latest) if config.resume else None
-        policy = read_policy(config, checkpoint)
         on_gpu = ranks.accelerator.device.type == "cuda"
+        row_tokens = config.row_tokens or (16_384 if on_gpu else 4_096)
+        policy = read_policy(config, checkpoint, row_tokens, shards=ranks.size if ranks.sharded else 1)
         if not ranks.sharded:
             policy.model.to(ranks.accelerator.device)  # pyright: ignore[reportArgumentType]
         start_tracker(ranks.accelerator, config)
@@ -149,7 +151,6 @@ def workbench(config: ImproveConfig, verifier: Verifier | None = None, turns: in
             turns=turns,
             known=known_verdicts(directory),
         )
-        row_tokens = config.row_tokens or (16_384 if on_gpu else 4_096)
         yield Bench(ranks, directory, policy, tasks, collector, checkpoint, row_tokens, config.gpu_hour_price)
 
 
@@ -172,10 +173,19 @@ def read_tasks(config: ImproveConfig) -> list[Task]:
     return list(loaded.tasks)
 
 
-def read_policy(config: ImproveConfig, checkpoint: Path | None) -> Policy:
-    """The model at step 0, or as the checkpoint left it."""
+def read_policy(config: ImproveConfig, checkpoint: Path | None, row_tokens: int, *, shards: int) -> Policy:
+    """The model at step 0, or as the checkpoint left it. Raises UsageError where this GPU cannot hold its training."""
     dtype = "bf16" if config.lora and torch.cuda.is_available() else "fp32"
     source = str(checkpoint) if checkpoint and not config.lora else config.model
+    foretell_memory(
+        source,
+        row_tokens=row_tokens,
+        weight_bytes=2 if dtype == "bf16" else 4,
+        lora_rank=config.lora_rank if config.lora else 0,
+        gradient_checkpointing=config.gradient_checkpointing,
+        shards=shards,
+        compiled=False,
+    )
     policy = load_policy(source, dtype=dtype, revision=config.revision if source == config.model else None)
     if config.lora:
         adapted = add_lora(policy.model, rank=config.lora_rank, alpha=2 * config.lora_rank, checkpoint=checkpoint)
