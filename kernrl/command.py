@@ -23,6 +23,9 @@ from kernrl.settings import ALSO, ARGUMENT, Config, flag_name, load_config, to_t
 Options = dict[str, tuple[str, inspect.Parameter]]
 """Python parameter name → (dotted config key, typer parameter)."""
 
+OFF, ALIAS = "no__", "also__"
+"""What the Python names of a switch's `--no-` form and of a flag's longer form begin with."""
+
 
 @dataclass(frozen=True)
 class Output:
@@ -66,7 +69,8 @@ def command(
         @functools.wraps(stage)
         def invoke(config: list[Path] | None, dry_run: bool, json: bool, quiet: bool, **given: Any) -> Output | Launch:
             console.log.quiet = quiet or not console.leads()
-            flags = {key: given[name] for name, (key, _) in options.items() if given[name] not in (None, [])}
+            said = {name: given[name] for name in options if given[name] not in (None, [])}
+            flags = {options[name][0]: False if name.startswith(OFF) else value for name, value in said.items()}
             resolved = load_config(config_class, config or (), flags)
             if dry_run:
                 return Output(Result(resolved.model_dump(mode="json"), to_toml(resolved).rstrip()), json)
@@ -98,19 +102,32 @@ def _options(config_class: type[Config], table: str = "") -> Iterator[tuple[str,
         if field.json_schema_extra == ARGUMENT:
             info: Any = typer.Argument(metavar=name.upper(), help=_help(field), show_default=False)
         else:
-            flag = flag_name(key)
-            both = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
             extra = field.json_schema_extra
             also = [str(extra[ALSO])] if isinstance(extra, dict) and ALSO in extra else []
-            info = typer.Option(
-                both,
-                *also,
-                metavar=_metavar(kind),
-                help=_help(field),
-                show_default=False,
-                rich_help_panel=table.rstrip(".").capitalize() or None,
-            )
+            panel = table.rstrip(".").capitalize() or None
+            if kind is bool:
+                yield from _switch(key, field, panel)
+                continue
+            # help shows the short name where the long one leaves no room for it in a column of 80
+            flags = [*also] if table and also else [flag_name(key), *also]
+            common: Any = {"metavar": _metavar(kind), "help": _help(field), "show_default": False, "rich_help_panel": panel}
+            info = typer.Option(*flags, **common)
+            if table and also:
+                name = ALIAS + key.replace(".", "__")
+                long = typer.Option(flag_name(key), hidden=True, **common)
+                yield name, (key, _parameter(name, None, _typer_type(kind) | None, long))
         yield key.replace(".", "__"), (key, _parameter(key.replace(".", "__"), None, _typer_type(kind) | None, info))
+
+
+def _switch(key: str, field: FieldInfo, panel: str | None) -> Iterator[tuple[str, tuple[str, inspect.Parameter]]]:
+    """`--name` and `--no-name`. Help shows the one that changes something: with both, 80 columns cut long names short."""
+    for on in (True, False):
+        flag = flag_name(key) if on else f"--no-{flag_name(key)[2:]}"
+        name = ("" if on else OFF) + key.replace(".", "__")
+        help_text = _help(field) if on else f"Switch off: {_help(field)}"
+        hidden = on == field.get_default()
+        info = typer.Option(flag, metavar="", help=help_text, show_default=False, hidden=hidden, rich_help_panel=panel)
+        yield name, (key, _parameter(name, None, bool | None, info))
 
 
 def _parameter(name: str, default: Any, kind: Any, info: Any) -> inspect.Parameter:
@@ -157,9 +174,9 @@ def _help(field: FieldInfo) -> str:
 
 def _common(name: str, default: Any, kind: Any, help_text: str) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
-    return _parameter(
-        name, default, kind, typer.Option(flag, help=help_text, show_default=False, rich_help_panel="Every command")
-    )
+    metavar = "" if kind is bool else "<path>"
+    info = typer.Option(flag, metavar=metavar, help=help_text, show_default=False, rich_help_panel="Every command")
+    return _parameter(name, default, kind, info)
 
 
 COMMON = [

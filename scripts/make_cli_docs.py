@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from kernrl.cli import app
-from kernrl.command import COMMON
+from kernrl.command import ALIAS, COMMON, OFF
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 
@@ -21,7 +21,8 @@ This page is made from the commands by `make docs`.
 
 Settings come from a command's defaults, then from each `--config` file from left to right, then from its flags. A
 config file is TOML with the flags' names, `_` for `-`; a flag with a dot, `--table.name`, is `name` in `[table]`. An
-unknown key is an error. `--dry-run` prints the resolved settings in that form and stops.
+unknown key is an error. A switch `--name` has its opposite, `--no-name`. `--dry-run` prints the resolved settings in
+that form and stops.
 
 | exit code | meaning |
 |---|---|
@@ -65,10 +66,14 @@ def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 def _table(parameters: list[Any]) -> str:
     lines = ["| setting | value | what it is |", "|---|---|---|"]
-    for parameter in parameters:
+    forms: dict[str, list[Any]] = {}
+    for parameter in parameters:  # what help has no room for stands here too
+        forms.setdefault(parameter.name.removeprefix(OFF).removeprefix(ALIAS), []).append(parameter)
+    for same in forms.values():
+        parameter = same[0]
         positional = parameter.param_type_name == "argument"
-        written = parameter.metavar if positional else ", ".join([*parameter.opts, *parameter.secondary_opts])
-        switch = parameter.display_type(None) == "<bool>"
+        written = parameter.metavar if positional else ", ".join(flag for form in same for flag in form.opts)
+        switch = parameter.metavar == ""
         cells = (f"`{written}`", "" if switch else _kind(parameter), Text.from_markup(parameter.help or "").plain)
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"

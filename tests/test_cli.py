@@ -115,6 +115,27 @@ def test_help_shows_description_and_default(demo: list[Demo], capsys: pytest.Cap
     assert max(map(len, text.splitlines())) <= 80
 
 
+COMMANDS = ["quickstart", "doctor", "verify", "sft", "best-of-n", "reinforce", "reward-weighted", "eval", "report", "samples",
+            *(f"tasks {name}" for name in ("generate", "list", "show", "stats", "check"))]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_room_for_every_flag(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    assert cli.run([*name.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_switch_goes_both_ways(demo: list[Demo], tmp_path: Path) -> None:
+    file = tmp_path / "fast.toml"
+    file.write_text("fast = true\n")
+    for flags, fast in (([], False), (["--fast"], True), (["--config", str(file), "--no-fast"], False)):
+        assert cli.run(flags) == int(fast)
+    assert [config.fast for config in demo] == [False, True, False]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
