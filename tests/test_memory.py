@@ -10,7 +10,7 @@ from kernrl.errors import UsageError
 from kernrl.policy import memory
 from kernrl.policy.load import add_lora
 from kernrl.policy.memory import GIB, count_adapters, count_parameters, estimate_training, layer_bytes
-from kernrl.stages import improve
+from kernrl.stages import starting
 from kernrl.tasks.rows import write_tasks
 
 
@@ -132,7 +132,7 @@ def test_a_stage_that_samples_foretells_too(tmp_path, monkeypatch, capsys):
     def refuse(source, **settings):
         raise UsageError(f"{source} {settings}")
 
-    monkeypatch.setattr(improve, "foretell_memory", refuse)
+    monkeypatch.setattr(starting, "foretell_memory", refuse)
     where = ["--model", str(tmp_path / "model"), "--tasks", str(tmp_path / "tasks.jsonl"), "--output", str(tmp_path / "run")]
     assert run(["reinforce", *where, "--lora", "--gradient-checkpointing", "--quiet"]) == 2
     assert "'lora_rank': 16, 'gradient_checkpointing': True, 'shards': 1, 'compiled': False" in capsys.readouterr().err

@@ -15,8 +15,7 @@ from kernrl.config import ImproveConfig
 from kernrl.console import log
 from kernrl.errors import RunError
 from kernrl.policy.checkpoint import commit_checkpoint
-from kernrl.policy.load import Policy, add_lora, load_policy
-from kernrl.policy.memory import foretell_memory
+from kernrl.policy.load import Policy
 from kernrl.policy.nano import END, USER, VOCAB_SIZE
 from kernrl.policy.pairs import PromptStyle
 from kernrl.policy.parallel import save_final, whole_weights
@@ -28,6 +27,7 @@ from kernrl.rollouts.reward import UNKNOWN, Reward, reward
 from kernrl.rollouts.shared_engine import SharedEngine
 from kernrl.stages.engines import open_engine
 from kernrl.stages.run import RunDirectory, read_lines
+from kernrl.stages.starting import read_policy
 from kernrl.stages.tracking import open_accelerator, start_tracker, track
 from kernrl.tasks.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
@@ -134,7 +134,7 @@ def workbench(config: ImproveConfig, verifier: Verifier | None = None, turns: in
         checkpoint = ranks.lead(directory.latest) if config.resume else None
         on_gpu = ranks.accelerator.device.type == "cuda"
         row_tokens = config.row_tokens or (16_384 if on_gpu else 4_096)
-        policy = read_policy(config, checkpoint, row_tokens, shards=ranks.size if ranks.sharded else 1)
+        policy = read_policy(config, checkpoint, row_tokens, ranks)
         if not ranks.sharded:
             policy.model.to(ranks.accelerator.device)  # pyright: ignore[reportArgumentType]
         start_tracker(ranks.accelerator, config)
@@ -171,28 +171,6 @@ def read_tasks(config: ImproveConfig) -> list[Task]:
     for problem in loaded.problems:
         log.print(f"Skipped: {problem}", markup=False, highlight=False, soft_wrap=True)
     return list(loaded.tasks)
-
-
-def read_policy(config: ImproveConfig, checkpoint: Path | None, row_tokens: int, *, shards: int) -> Policy:
-    """The model at step 0, or as the checkpoint left it. Raises UsageError where this GPU cannot hold its training."""
-    dtype = "bf16" if config.lora and torch.cuda.is_available() else "fp32"
-    source = str(checkpoint) if checkpoint and not config.lora else config.model
-    foretell_memory(
-        source,
-        row_tokens=row_tokens,
-        weight_bytes=2 if dtype == "bf16" else 4,
-        lora_rank=config.lora_rank if config.lora else 0,
-        gradient_checkpointing=config.gradient_checkpointing,
-        shards=shards,
-        compiled=False,
-    )
-    policy = load_policy(source, dtype=dtype, revision=config.revision if source == config.model else None)
-    if config.lora:
-        adapted = add_lora(policy.model, rank=config.lora_rank, alpha=2 * config.lora_rank, checkpoint=checkpoint)
-        policy = Policy(adapted, policy.tokenizer)
-    if config.gradient_checkpointing:
-        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
-    return policy
 
 
 def prompt_style(tokenizer: PreTrainedTokenizerBase) -> PromptStyle:

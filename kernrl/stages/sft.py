@@ -22,8 +22,7 @@ from kernrl.policy.attention import VARLEN
 from kernrl.policy.checkpoint import commit_checkpoint, read_json
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
-from kernrl.policy.load import Policy, add_lora, load_policy
-from kernrl.policy.memory import foretell_memory
+from kernrl.policy.load import Policy
 from kernrl.policy.nano import NANO, create_nano, train_tokenizer
 from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
@@ -33,6 +32,7 @@ from kernrl.stages.model_card import model_card
 from kernrl.stages.run import RunDirectory
 from kernrl.stages.sft_check import TEMPERATURE, SampleCheck, heldout_figures, sample_check
 from kernrl.stages.sft_data import read_pairs
+from kernrl.stages.starting import read_policy
 from kernrl.stages.stop import StopAfterStep
 from kernrl.stages.tracking import open_accelerator, start_tracker, track
 from kernrl.verifier.devices import device_for
@@ -99,26 +99,11 @@ def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair
     """The policy at step 0, or as the checkpoint left it."""
     if ranks.sharded and config.verify_every:
         raise UsageError("--verify-every samples from the model here, which cannot be done from FSDP2's shards: leave it out.")
-    dtype = "bf16" if config.lora and torch.cuda.is_available() else "fp32"
-    if config.model == NANO and checkpoint is None:
-        tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs)))
-        policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
-        policy.model.set_attn_implementation(VARLEN)
-    else:
-        source = str(checkpoint) if checkpoint and not config.lora else config.model
-        foretell_memory(
-            source,
-            row_tokens=config.row_tokens or 0,
-            weight_bytes=2 if dtype == "bf16" else 4,
-            lora_rank=config.lora_rank if config.lora else 0,
-            gradient_checkpointing=config.gradient_checkpointing,
-            shards=ranks.size if ranks.sharded else 1,
-            compiled=config.compile,
-        )
-        policy = load_policy(source, dtype=dtype, revision=config.revision if source == config.model else None)
-    if config.lora:
-        adapted = add_lora(policy.model, rank=config.lora_rank, alpha=2 * config.lora_rank, checkpoint=checkpoint)
-        policy = Policy(adapted, policy.tokenizer)
+    if config.model != NANO or checkpoint is not None:
+        return read_policy(config, checkpoint, config.row_tokens or 0, ranks, compiled=config.compile)
+    tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs)))
+    policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
+    policy.model.set_attn_implementation(VARLEN)
     if config.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     return policy
