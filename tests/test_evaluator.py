@@ -41,6 +41,20 @@ def test_a_right_candidate_gets_modelled_time(verifier: HardenedVerifier) -> Non
     assert verifier.verify(TASK, GOOD).cached
 
 
+def test_a_candidate_cannot_look_cheaper_than_its_task(verifier: HardenedVerifier) -> None:
+    hidden = (suite.HERE / "exploits" / "x_hidden_bytes.py").read_text()
+    honest, claimed = verifier.verify(TASK, GOOD).speedup(), verifier.verify(TASK, hidden).speedup()
+    assert honest
+    assert claimed
+    assert claimed.value <= 1.01 * honest.value
+
+
+def test_a_reason_does_nothing_to_a_terminal(verifier: HardenedVerifier) -> None:
+    reason = verifier.verify(TASK, (suite.HERE / "exploits" / "x_terminal_escapes.py").read_text()).reason
+    assert "\\x1b[2J" in reason
+    assert all(c.isprintable() or c in "\n\t" for c in reason)
+
+
 @pytest.mark.parametrize(
     ("reply", "status", "stage"),
     [

@@ -65,7 +65,7 @@ def interpret(
         return Rejection(Status.TIMEOUT, f"{replay.where} takes longer than {timeout_s:g} s in the interpreter.")
     except TtirError as error:
         return Rejection(Status.NEEDS_GPU, f"{replay.where}: {error}.")
-    except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, MemoryError) as error:
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError) as error:
         # torch refuses an ATen call, as it would on a GPU
         return Rejection(Status.CRASH, f"{replay.where}: {str(error).splitlines()[0] if str(error) else type(error).__name__}.")
 

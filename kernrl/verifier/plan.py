@@ -337,8 +337,16 @@ def _kernel(row: Any) -> KernelSource:
         warps,
         stages,
         ctas,
-        _table(row["options"], "options", read.arg),
+        _table(row["options"], "options", _option),
     )
+
+
+def _option(value: Any, where: str) -> Arg:
+    """A backend option, of those that the tracer keeps: others reach ptxas' command line, or what is linked."""
+    known = {"options.maxnreg": (int, type(None)), "options.enable_fp_fusion": bool}
+    if not isinstance(value, known.get(where, ())):
+        _fail(f"{where} = {str(value)[:40]}")
+    return value
 
 
 class _Reader:
