@@ -5,13 +5,16 @@
     python scripts/bench_verifier.py --null 250          # same against same, and a planted 5 % slow-down
     python scripts/bench_verifier.py --plain 8           # beside an evaluator in KernelBench's manner
     python scripts/bench_verifier.py --cores 1 2 4 8 16  # scaling
+    python scripts/bench_verifier.py --front 60          # core-milliseconds a candidate before the GPU, by part
 
-Every candidate is a worked solution of a generated level-2 task, no two alike, and none from a cache. Needs a GPU.
+Every candidate is a worked solution of a generated level-2 task, no two alike, and none from a cache. All but `--front` needs
+a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -21,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,8 +32,14 @@ from typing import Any
 from kernrl.config import VerifierConfig
 from kernrl.tasks.generate import generate_tasks
 from kernrl.tasks.task import Task
+from kernrl.verifier.checks import check_plan
+from kernrl.verifier.compile import Compiler
+from kernrl.verifier.devices import device_for
+from kernrl.verifier.facts import learn
 from kernrl.verifier.gpu import Gpu
 from kernrl.verifier.hardened import HardenedVerifier
+from kernrl.verifier.price import price
+from kernrl.verifier.trace import Tracer
 
 Pair = tuple[Task, str]
 
@@ -91,9 +100,52 @@ def throughput(verifier: HardenedVerifier, pairs: Sequence[Pair]) -> dict[str, A
 
 
 def _cpu_s() -> float:
-    """Core-seconds this machine has worked since it started."""
-    user, nice, system = (int(n) for n in Path("/proc/stat").read_text().split()[1:4])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+    """Core-seconds that this process and all it started have worked; of those that ended, where somebody waited for them."""
+    children: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+            ticks[int(stat.parent.name)] = sum(int(n) for n in fields[11:15])
+    todo, total = [os.getpid()], 0
+    while todo:
+        pid = todo.pop()
+        todo += children.get(pid, [])
+        total += ticks.get(pid, 0)
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def front(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Core-milliseconds a candidate for what comes before the GPU, one candidate after another; needs no GPU."""
+    device = device_for("sm_90")
+    assert device
+    facts = {task.id: learn(task, "fp32", device, on_gpu=True) for task, _ in pairs}
+    tracer, compiler = Tracer(1), Compiler(1)
+    found: dict[str, float] = {}
+
+    def clocked(name: str, act: Callable[[], Any]) -> Any:
+        begun = _cpu_s()
+        done = act()
+        time.sleep(0.5)  # until the last child has been waited for
+        found[name] = 1e3 * (_cpu_s() - begun) / len(pairs)
+        return done
+
+    def checked() -> None:
+        for (task, _), plans in zip(pairs, traced, strict=True):
+            for plan, spec, outputs in zip(plans, facts[task.id].specs, facts[task.id].outputs, strict=True):
+                assert check_plan(plan, spec, outputs=outputs) is None
+            price(plans[-1], device, "fp32")
+
+    tracer.trace(pairs[0][1], facts[pairs[0][0].id].specs)
+    traced = clocked("trace", lambda: [tracer.trace(code, facts[task.id].specs) for task, code in pairs])
+    clocked("plan", checked)
+    tracer.close()
+    kernels = [[kernel for plan in plans for kernel in plan.kernels] for plans in traced]
+    compiler.start()
+    clocked("compile", lambda: [compiler.compile(asked, "sm_90") for asked in kernels])
+    compiler.close()
+    return found | {"kernels": sum(map(len, kernels)) / len(pairs)}
 
 
 def rejections_ms(verifier: HardenedVerifier, task: Task) -> dict[str, float]:
@@ -201,23 +253,8 @@ def report(name: str, results: dict[str, Any], found: dict[Any, Any]) -> None:
         print("not correct:", *row, flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--count", type=int, default=0, help="distinct candidates to verify")
-    parser.add_argument("--groups", type=int, default=0, help="tasks with eight candidates each")
-    parser.add_argument("--warm", type=int, default=64, help="other candidates verified first")
-    parser.add_argument("--null", type=int, default=0, help="same-against-same comparisons at each of four durations")
-    parser.add_argument("--plain", type=int, default=0, help="candidates also given to the plain evaluator")
-    parser.add_argument("--cores", type=int, nargs="*", default=[], help="core counts for the scaling table")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="JSON with everything measured")
-    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.child:
-        plain_child(*options.child)
-        return
-    results: dict[str, Any] = {"argv": sys.argv[1:], "cores": len(os.sched_getaffinity(0))}
-    pairs = candidates(max(options.count, options.plain), options.seed)
+def on_gpu(options: argparse.Namespace, pairs: Sequence[Pair], results: dict[str, Any]) -> None:
+    """Throughput, rejections and the null, in one warm verifier."""
     with HardenedVerifier(VerifierConfig(cache=False)) as verifier:
         begun = time.perf_counter()
         verifier.evaluator.start()
@@ -232,6 +269,30 @@ def main() -> None:
             report("groups", results, throughput(verifier, groups(options.groups, 8, options.seed + 2)))
         if options.null:
             results["null"] = null(verifier, options.null)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--count", type=int, default=0, help="distinct candidates to verify")
+    parser.add_argument("--groups", type=int, default=0, help="tasks with eight candidates each")
+    parser.add_argument("--warm", type=int, default=64, help="other candidates verified first")
+    parser.add_argument("--null", type=int, default=0, help="same-against-same comparisons at each of four durations")
+    parser.add_argument("--plain", type=int, default=0, help="candidates also given to the plain evaluator")
+    parser.add_argument("--front", type=int, default=0, help="candidates whose way to the GPU is clocked")
+    parser.add_argument("--cores", type=int, nargs="*", default=[], help="core counts for the scaling table")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="JSON with everything measured")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        plain_child(*options.child)
+        return
+    results: dict[str, Any] = {"argv": sys.argv[1:], "cores": len(os.sched_getaffinity(0))}
+    if options.front:
+        report("front", results, front(candidates(options.front, options.seed + 4)))
+    pairs = candidates(max(options.count, options.plain), options.seed)
+    if options.count or options.groups or options.null:
+        on_gpu(options, pairs, results)
     if options.cores:
         report("cores", results, {cores: on_cores(cores, options.seed + 3 + cores) for cores in options.cores})
     if options.plain:
