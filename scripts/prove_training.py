@@ -50,7 +50,7 @@ Row = dict[str, Any]
 # --- the runs ----------------------------------------------------------------------------------------------------
 
 SHARED: Row = {"max_tokens": MAX_TOKENS, "sampling_batch": 1024, "row_tokens": 32_768, "reward": "log-speed"}
-TUNING: Row = {"learning_rate": 3e-5, "epochs": 1}
+TUNING: Row = {"learning_rate": 2e-5, "epochs": 1}
 REINFORCE: Row = SHARED | {
     "steps": 10_000,
     "save_every": 10_000,
@@ -77,7 +77,7 @@ def train_one(name: str, args: argparse.Namespace, verifier: HardenedVerifier, f
     base: Row = {"model": str(args.model), "output": folder}
     attempts = args.rate * args.seconds
     if name == "further-sft":
-        data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 3e-5, "rows_per_step": 2}
+        data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 2e-5, "rows_per_step": 2}
         sft.run(SftConfig.model_validate(base | data | {"compile": False}))
     elif name == "best-of-n":
         rounds = {"rounds": 3, "samples": 10, "tasks_per_round": max(1, round(attempts / 30))}
