@@ -54,7 +54,7 @@ def one_round(bench: Bench, config: BestOfNConfig, number: int) -> dict[str, Any
         if number < config.rounds:
             bench.sync(number)
     seconds |= {"update": tuned.pop("update_s"), "step": time.perf_counter() - started}
-    spent = sum(line["seconds"]["step"] for line in bench.history if line["step"] < number) + seconds["step"]
+    spent = sum(line["seconds"]["step"] for line in bench.directory.history if line["step"] < number) + seconds["step"]
     return {"step": number, **metrics, **tuned, "seconds": seconds, **bench.gpu_time(spent)}
 
 

@@ -73,12 +73,6 @@ class Bench:
         """Whether prompt and rollout fit a packed row; what does not is never cut."""
         return 0 < len(attempt.rollout.token_ids) <= self.row_tokens - len(attempt.prompt_ids)
 
-    @property
-    def history(self) -> list[dict[str, Any]]:
-        """The metrics of every step so far, over every resume."""
-        lines = {line["step"]: line for line in read_lines(self.directory.path / "metrics.jsonl")}
-        return [lines[step] for step in sorted(lines)]
-
     def gpu_time(self, seconds: float) -> dict[str, float]:
         """GPU-hours of so many seconds, and what they cost where an hour has a price; nothing without a GPU."""
         spent: dict[str, float] = {}
@@ -109,7 +103,7 @@ class Bench:
 
     def finish(self, results: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Write the final model and `results.json`; returns the results and the run's history."""
-        history = self.ranks.lead(lambda: self.history)
+        history = self.ranks.lead(lambda: self.directory.history)
         final = commit_checkpoint(
             self.directory.path, "model", lambda folder: save_final(self.ranks, self.policy, folder, history), self.ranks
         )
