@@ -60,3 +60,11 @@ def test_a_book_is_no_candidate():
 def test_the_sha_is_of_the_source():
     assert Candidate("é").sha == hashlib.sha256("é".encode()).hexdigest()
     assert len(Candidate("\ud800").sha) == 64
+
+
+@pytest.mark.parametrize(
+    "text", [(" " * 100_000 + "```") * 2, "```python\nx" + "\n" * 190_000 + "x\n```", "`" * 100_000 + "x`"]
+)
+def test_no_reply_is_read_in_the_square_of_its_length(text):
+    """Each of these once took minutes: the test would not fail, but never end."""
+    assert parse_reply(text) is not None

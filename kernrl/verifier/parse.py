@@ -13,7 +13,9 @@ from kernrl.verifier.verdict import Rejection, Status
 MAX_SOURCE_CHARS = 200_000
 
 # a fence opens or closes at the start of a line; an answer that was cut off may leave the last one open
-_FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[ \t]*([\w+.-]*)[^\n`]*$", re.MULTILINE)
+# (possessive, as a line of nothing but spaces and ticks would take the square of its length otherwise)
+_FENCE = re.compile(r"^[ \t]*+(?:```++|~~~++)[ \t]*+([\w+.-]*+)[^\n`]*+$", re.MULTILINE)
+_CLASS = re.compile(r"^[ \t]*+class[ \t]++ModelNew\b", re.MULTILINE)
 _PYTHON = frozenset(("python", "py", "python3", "triton", ""))
 
 
@@ -32,7 +34,7 @@ class Candidate:
 def parse_reply(text: str) -> Candidate | Rejection:
     """The code of a reply: its last fenced Python block that defines ModelNew, else the last one, else the bare text."""
     blocks = [body for language, body in _blocks(text) if language.lower() in _PYTHON and body.strip()]
-    defining = [body for body in blocks if re.search(r"^\s*class\s+ModelNew\b", body, re.MULTILINE)]
+    defining = [body for body in blocks if _CLASS.search(body)]
     source = (defining or blocks or [text])[-1]
     if not blocks and not _looks_like_code(text):
         return Rejection(Status.NO_CODE, "The reply holds no code: put one complete Python module in a ```python block.")
@@ -57,7 +59,7 @@ def _blocks(text: str) -> list[tuple[str, str]]:
 
 
 def _looks_like_code(text: str) -> bool:
-    if re.search(r"^\s*class\s+ModelNew\b", text, re.MULTILINE):
+    if _CLASS.search(text):
         return True
     try:
         body = parse_python(text).body
