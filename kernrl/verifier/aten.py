@@ -12,7 +12,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-LIBRARY = _names("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _convolution linear matmul")
+LIBRARY = _names("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _convolution linear matmul _int_mm _trilinear")
 """Matrix products and convolutions, which a task may leave to the library."""
 
 FILL = _names(
@@ -25,12 +25,13 @@ MOVE = _names(
     "clone copy _to_copy cat stack constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d"
     " replication_pad2d repeat repeat_interleave roll flip tril triu index gather index_select embedding masked_fill where"
     " im2col pixel_shuffle pixel_unshuffle channel_shuffle slice_scatter select_scatter unfold_copy diag_embed expand_copy"
-    " view_copy permute_copy index_put scatter scatter_add index_add sort topk"
+    " view_copy permute_copy index_put scatter scatter_add index_add sort topk col2im index_copy index_fill masked_scatter"
+    " diagonal_copy rot90 block_diag scatter_reduce"
 )
 """Copies and rearrangements."""
 
 POINT = _names(
-    "abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or"
+    "abs acos acosh add addcdiv addcmul addr asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or"
     " bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min copysign cos cosh digamma div elu eq erf erfc"
     " erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac ge gelu glu gt hardshrink hardsigmoid hardswish hardtanh"
     " heaviside hypot isfinite isinf isnan le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid_forward logaddexp"
@@ -46,6 +47,10 @@ REDUCE = _names(
     " native_batch_norm cudnn_batch_norm native_group_norm native_layer_norm _fused_rms_norm rms_norm"
     " avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d"
     " max_pool2d_with_indices max_pool3d_with_indices upsample_nearest1d upsample_nearest2d upsample_nearest3d"
+    " _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d"
+    " _cdist_forward mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy binary_cross_entropy_with_logits"
+    " nll_loss_forward nll_loss2d_forward cummax cummin kthvalue trace linalg_cross bucketize searchsorted histc"
+    " affine_grid_generator _weight_norm_interface"
     " upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d upsample_linear1d grid_sampler_2d"
     " _scaled_dot_product_efficient_attention _scaled_dot_product_flash_attention"
 )
