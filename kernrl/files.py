@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -54,7 +54,8 @@ def _beside(path: Path) -> Iterator[Path]:
     try:
         yield temporary
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only disk refuses this too, and the first refusal is the one to tell
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and str(error.filename) in ("None", str(temporary)):
             error.filename = str(path)  # of a full disk it names no file, of others the temporary one
         raise

@@ -9,9 +9,10 @@ import sys
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import BertConfig
 
-from kernrl.errors import UsageError
+from kernrl.errors import RunError, UsageError
 from kernrl.policy import attention
 from kernrl.policy.attention import VARLEN, packed_kwargs
 from kernrl.policy.checkpoint import COMPLETE, commit_checkpoint, latest_checkpoint, prune_checkpoints
@@ -173,6 +174,18 @@ def test_a_failed_write_leaves_nothing(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
+        commit_checkpoint(tmp_path, "step_1", fail)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error", [SafetensorError("I/O error: No space left"), RuntimeError("[enforce] PytorchStreamWriter failed")]
+)
+def test_a_full_disk_is_named_in_whatever_words(tmp_path, error):
+    def fail(folder):
+        raise error
+
+    with pytest.raises(RunError, match=r"step_1 could not be written .*make room"):
         commit_checkpoint(tmp_path, "step_1", fail)
     assert list(tmp_path.iterdir()) == []
 

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernrl.errors import UsageError
+from safetensors import SafetensorError
+
+from kernrl.errors import RunError, UsageError
 from kernrl.files import replace_file
 
 if TYPE_CHECKING:
@@ -39,9 +41,11 @@ def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ra
         if leads:
             _publish(staging, final)
         meet()
-    except BaseException:
+    except BaseException as error:
         if leads:
             shutil.rmtree(staging, ignore_errors=True)
+        if isinstance(error, SafetensorError) or "PytorchStreamWriter" in str(error):  # their words for a full disk
+            raise RunError(f"{final} could not be written ({error}); make room, or name another place.") from error
         raise
     return final
 
