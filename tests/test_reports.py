@@ -17,7 +17,7 @@ from synthetic_run import correct, make_eval_run, make_reinforce_run, row, timin
 
 from kernrl import cli
 from kernrl.errors import UsageError
-from kernrl.reports.figures import largest, time_panels
+from kernrl.reports.figures import largest, time_panels, training_panels
 from kernrl.reports.gallery import best, cheats, highlighted, instructive, kind_of_reason
 from kernrl.reports.graph import fusion_chart
 from kernrl.reports.report import comparisons, newest, render_report
@@ -48,6 +48,12 @@ def test_a_bar_has_no_more_parts_than_colours_and_loses_no_time() -> None:
     shown = largest(many)
     assert list(shown) == ["stage 9", "stage 8", "stage 7", "stage 6", "stage 5", "4 others"]
     assert sum(shown.values()) == sum(many.values())
+
+
+def test_a_band_stays_within_what_was_seen(tmp_path: Path) -> None:
+    norms = [{"step": n, "grad_norm": 40.0 if n == 1 else 0.1} for n in range(1, 201)]
+    panel = next(p for p in training_panels([Run(tmp_path, metrics=norms)]) if p.title == "Gradient norm")
+    assert ">-" not in str(panel.chart)  # no tick below 0: nothing was
 
 
 def test_waiting_is_no_work(tmp_path: Path) -> None:

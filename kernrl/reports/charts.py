@@ -15,7 +15,7 @@ from itertools import pairwise
 from markupsafe import Markup
 
 WIDTH = 360
-LEFT, RIGHT, TOP, BOTTOM = 40, 10, 8, 30
+LEFT, RIGHT, TOP, BOTTOM = 44, 10, 8, 30
 MOST_POINTS = 240
 """Points a line keeps; a longer one is averaged in buckets, for it would have more points than the screen has pixels."""
 COLOURS = 6

@@ -88,15 +88,16 @@ def _metric(run: Run, key: str) -> Series | None:
 
 
 def _smooth(series: Series, name: str = "", colour: int = 0) -> Series:
-    """The moving mean over a twentieth of the steps, and one standard deviation around it, where there are many steps."""
+    """The moving mean over a twentieth of the steps, and one standard deviation around it within what was seen, where there are
+    many steps."""
     n, name = len(series.y), name or series.name
     if n < SMOOTH_FROM:
         return Series(name, series.x, series.y, colour=colour)
     reach = n // 40
     windows = [series.y[max(0, i - reach) : i + reach + 1] for i in range(n)]
     means, spreads = [fmean(w) for w in windows], [pstdev(w) for w in windows]
-    low = [m - s for m, s in zip(means, spreads, strict=True)]
-    high = [m + s for m, s in zip(means, spreads, strict=True)]
+    low = [max(m - s, min(w)) for m, s, w in zip(means, spreads, windows, strict=True)]
+    high = [min(m + s, max(w)) for m, s, w in zip(means, spreads, windows, strict=True)]
     return Series(name, series.x, means, low, high, colour)
 
 
