@@ -75,7 +75,7 @@ def test_line_is_inside_the_picture_and_in_order(ys: list[float]) -> None:
 def test_line_passes_through_its_points() -> None:
     svg = line_chart([Series("a", [0, 5, 10], [0, 0.5, 1])], label="a", bounds=(0, 1), height=200)
     (x0, y0), (x1, y1), (x2, y2) = points(svg)
-    assert (x0, x1, x2) == (40, 195, 350)
+    assert (x0, x1, x2) == (44, 197, 350)
     assert (y0, y1, y2) == (170, 89, 8)
 
 
