@@ -160,7 +160,10 @@ def test_verdicts_are_those_of_this_machine_and_a_node_that_dies_loses_none(node
 
 def test_without_a_cluster_there_is_one_sentence() -> None:
     command = [sys.executable, "-m", "kernrl", "verify", "heldout#1", "-", "--device", "cpu", "--verifier"]
-    ended = subprocess.run([*command, "ray://127.0.0.1:1"], input="no code", capture_output=True, text=True, timeout=120)
+    impatient = {**os.environ, "RAY_CLIENT_INITIAL_CONNECTION_TIMEOUT_S": "1", "RAY_CLIENT_MAX_CONNECTION_TIMEOUT_S": "1"}
+    ended = subprocess.run(
+        [*command, "ray://127.0.0.1:1"], input="no code", env=impatient, capture_output=True, text=True, timeout=120
+    )
     assert ended.returncode == 3
     assert "--verifier ray://127.0.0.1:1: no Ray cluster answers" in ended.stderr
     ended = subprocess.run([*command, "spark"], input="no code", capture_output=True, text=True, timeout=120)
