@@ -267,12 +267,12 @@ def main() -> None:
         return tune(ranks, policy, rows, rows_per_step=ranks.size, steps=4, compile_model=False)
 
     parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "lora": lambda: large(lora=True),
+        "full": lambda: large(lora=False),
         "sft": lambda: tune(
             ranks, nano(device), random_rows(256, 512 if small else 65_536, (60, 210), 64), rows_per_step=4,
             steps=options.steps, compile_model=device.type == "cuda" and not ranks.sharded,
         ),
-        "lora": lambda: large(lora=True),
-        "full": lambda: large(lora=False),
         "verdicts": lambda: verdicts(options.count),
         "rl": lambda: rl(options.model, 3, options.attempts, 64 if small else 512),
     }  # fmt: skip
