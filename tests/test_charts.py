@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kernrl.reports.charts import (
@@ -63,6 +63,8 @@ def test_log_ticks_enclose(low: float, high: float) -> None:
 
 
 @given(st.lists(FINITE, min_size=1, max_size=30))
+@example([5e-324])
+@example([0.0, 5e-324])
 def test_line_is_inside_the_picture_and_in_order(ys: list[float]) -> None:
     svg = line_chart([Series("a", list(range(len(ys))), ys)], label="a", height=200)
     drawn = points(svg)

@@ -18,6 +18,9 @@ WIDTH = 360
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 8, 30
 MOST_POINTS = 240
 """Points a line keeps; a longer one is averaged in buckets, for it would have more points than the screen has pixels."""
+NOTHING = 1e-290
+"""What is smaller is 0 on an axis: the distance of two ticks could no longer be told."""
+
 COLOURS = 6
 
 Format = Callable[[float], str]
@@ -85,8 +88,9 @@ def counted(number: int, noun: str) -> str:
 
 def nice_ticks(low: float, high: float, about: int = 4) -> list[float]:
     """Round values (1, 2 or 5 times a power of ten apart) from at most `low` to at least `high`."""
-    if not high > low:
-        low, high = low - (abs(low) or 1) / 2, low + (abs(low) or 1) / 2
+    if high - low < NOTHING:
+        half = abs(low) / 2 if abs(low) > NOTHING else 0.5
+        low, high = low - half, low + half
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
