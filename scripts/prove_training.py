@@ -258,7 +258,7 @@ def points(figure: Row | None) -> str:
 
 def table(args: argparse.Namespace) -> None:
     """JSON with everything, and markdown with what a reader wants first."""
-    there = {name for name in RUNS if (args.out / name / "replies.jsonl").exists()}
+    there = {name for name in RUNS if samples_of(args.out, [name])}  # the runs that were judged, if only in part
     start = samples_of(args.out, ["start"])
     rows: dict[str, Row] = {name: figures_of(args.out, [name], start) for name in RUNS if name in there}
     seeds = [f"reinforce-{seed}" for seed in SEEDS if f"reinforce-{seed}" in there]
