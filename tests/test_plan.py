@@ -13,19 +13,15 @@ from kernrl.verifier.plan import (
     KernelSource,
     LaunchNode,
     Plan,
-    PlanError,
     Special,
     Storage,
     TensorRef,
     TensorSpec,
     TraceSpec,
     Variant,
-    decode,
-    decode_spec,
-    encode,
-    encode_spec,
     walk_refs,
 )
+from kernrl.verifier.wire import PlanError, decode, decode_spec, encode, encode_spec
 
 X = TensorRef(0, "float32", (4, 8), (8, 1))
 W = TensorRef(1, "bfloat16", (8, 4), (1, 8), 0)

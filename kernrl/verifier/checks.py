@@ -1,7 +1,7 @@
 """Is this plan allowed, and is it the candidate's own work? Decided from data alone, before anything runs on a GPU.
 
 A plan may be forged by the process that wrote it. So nothing here is taken on trust: views lie inside their storages
-(`plan.decode`), and below, storages are what the task says, ops are on the allow-list, launches fit their kernels' own
+(`wire.decode`), and below, storages are what the task says, ops are on the allow-list, launches fit their kernels' own
 IR, inputs and parameters are not written, and every output depends on a kernel the candidate wrote.
 """
 

@@ -6,9 +6,10 @@ import json
 import threading
 from collections.abc import Sequence
 
-from kernrl.verifier.plan import Plan, PlanError, TraceSpec, decode, encode_spec
+from kernrl.verifier.plan import Plan, TraceSpec
 from kernrl.verifier.sandbox import End, Sandbox, Session, Walls
 from kernrl.verifier.verdict import Rejection, Status
+from kernrl.verifier.wire import PlanError, decode, encode_spec
 
 _MAX_REASON_CHARS = 2000
 

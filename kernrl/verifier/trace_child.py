@@ -1,7 +1,7 @@
 """Inside the sandbox: run a candidate on tensors without memory and say what it would launch.
 
 Nothing in this process is trusted once the candidate's module has been executed; its answer is decoded and checked by
-`plan.decode` and `checks.check_plan` elsewhere.
+`wire.decode` and `checks.check_plan` elsewhere.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import triton
 from kernrl.verifier import pretend
 from kernrl.verifier.forward import record_forward
 from kernrl.verifier.launches import Launches
-from kernrl.verifier.plan import Plan, TensorSpec, TraceSpec, decode_spec, encode
+from kernrl.verifier.plan import Plan, TensorSpec, TraceSpec
 from kernrl.verifier.recorder import Recorder, Untraceable
+from kernrl.verifier.wire import decode_spec, encode
 from kernrl.verifier.zygote import Channel
 
 _launches: Launches | None = None
