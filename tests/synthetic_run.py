@@ -76,6 +76,7 @@ def row(judged: Verdict, *, step: int = 0, member: int = 0, family: str = "linea
         "tokens": 400,
         "text": f"Here it is.\n```python\n{text}\n```",
         "reward": 0.7 if judged.correct else 0.0,
+        "reward_parts": {"correct": float(judged.correct)},
         "verdict": judged.to_json(),
     }
 
