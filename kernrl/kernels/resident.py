@@ -28,6 +28,8 @@ from kernrl.kernels.row_math import OVERFLOW, at_least_lowest, gradient_coeffici
 from kernrl.kernels.token_loss import token_loss
 from kernrl.kernels.token_reduce import load_token
 
+async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared  # as triton 3.9 calls it
+
 
 @gluon.jit
 def _exp2(x):
@@ -43,7 +45,7 @@ def _add_pairs(a0, b0, a1, b1):
 def _fetch(smem, slot, row_ptr, chunk, cols, vocab, wanted, CHUNK: gl.constexpr):
     """Request a chunk of a row into a slot; what lies outside the row arrives as zeros."""
     at = chunk * CHUNK + cols
-    async_copy.async_copy_global_to_shared(smem.index(slot), row_ptr + at, mask=(at < vocab) & wanted)
+    async_load(smem.index(slot), row_ptr + at, mask=(at < vocab) & wanted)
 
 
 @gluon.jit
