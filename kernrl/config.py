@@ -363,6 +363,13 @@ class BestOfNConfig(FinetuneOnSamplesConfig):
     samples: int = Field(default=10, ge=1, description="Rollouts a task.", json_schema_extra={ALSO: "--n"})
     keep: int = Field(default=3, ge=1, description="Most distinct candidates of a task that are learnt, the best first.")
     threshold: float = Field(default=0.5, description="Least reward of a candidate that is learnt.")
+    against: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Push the worst candidates of a group away with this share of the weight that draws to its best; tasks "
+        "whose candidates are all as good are then left out.",
+    )
     rounds: int = Field(default=1, ge=1, description="Rounds of sampling and fine-tuning, each on tasks of its own.")
     tasks_per_round: int = Field(default=256, ge=1, description="Tasks a round.")
 

@@ -108,6 +108,33 @@ def test_nothing_kept_is_no_error(model, tasks, tmp_path):
     assert (output / "kept_1.jsonl").read_text() == ""
 
 
+def test_the_best_are_set_against_the_worst(model, tasks, tmp_path, monkeypatch):
+    learnt = []
+    real = best_of_n.fine_tune
+    monkeypatch.setattr(best_of_n, "fine_tune", lambda *args: learnt.extend(args[2]) or real(*args))
+    output = tmp_path / "run"
+    assert run(arguments("best-of-n", model, tasks, output, "--against", "0.5", "--tasks-per-round", "4", "--keep", "2")) == 0
+    samples = read_lines(output / "samples.jsonl")
+    best = {task: max(r["reward"] for r in samples if r["task"] == task) for task in {r["task"] for r in samples}}
+    rows = [json.loads(line) for line in (output / "kept_1.jsonl").read_text().splitlines()]
+    assert all(row["reward"] >= best[row["task"]] - best_of_n.MARGIN for row in rows)
+    weights = [e.weight for e in learnt]
+    drawn, pushed = [w for w in weights if w > 0], [w for w in weights if w < 0]
+    assert drawn == [1.0] * len(rows)
+    assert sum(pushed) == pytest.approx(-0.5 * len(rows))
+    assert lines(output)[0]["kept"] == len(rows) < lines(output)[0]["learnt"] == len(weights)
+    # what is pushed away is none of the good ones: the worst of its task first
+    words = {tuple(e.completion_ids) for e in learnt if e.weight < 0}
+    worst = [min((r for r in samples if r["task"] == task), key=lambda r: r["reward"])["reward"] for task in best]
+    assert len(words) >= sum(low < high for low, high in zip(worst, best.values(), strict=True))
+
+
+def test_groups_that_are_all_as_good_teach_no_difference(model, tasks, tmp_path, monkeypatch, verifier):
+    monkeypatch.setattr(verifier, "judge", lambda text: verdict_of(text, speedup_x=1.0))
+    assert run(arguments("best-of-n", model, tasks, tmp_path / "run", "--against", "0.5", "--tasks-per-round", "2")) == 0
+    assert lines(tmp_path / "run")[0]["learnt"] == 0
+
+
 @pytest.mark.parametrize("weighting", ["reward", "exp"])
 def test_reward_weighted_raises_the_reward(model, tasks, tmp_path, weighting):
     first, second = tmp_path / "first", tmp_path / "second"

@@ -12,9 +12,12 @@ from kernrl.console import Result
 from kernrl.policy.packing import Example
 from kernrl.rollouts.collect import Attempt, Verifier
 from kernrl.rollouts.metrics import step_metrics
-from kernrl.stages.improve import Bench, best_first, workbench
+from kernrl.stages.improve import Bench, best_first, value_of, workbench
 from kernrl.stages.live import LiveTable, final_table
 from kernrl.stages.tune import fine_tune, sample_and_judge, save_policy, write_dataset
+
+MARGIN = 0.03
+"""Rewards nearer to each other than this count as equal when the best of a group are set against its worst."""
 
 
 def run(config: BestOfNConfig, verifier: Verifier | None = None) -> Result:
@@ -43,9 +46,14 @@ def one_round(bench: Bench, config: BestOfNConfig, number: int) -> dict[str, Any
 
     def sampled() -> tuple[list[Example], dict[str, Any], dict[str, float]]:
         collected = sample_and_judge(bench, [bench.tasks[n] for n in order.draw(size)], (config.seed, number), number)
-        kept = [a for group in collected.groups() for a in keep_best(bench, group, config.keep, config.threshold)]
+        picked = [pick(bench, config, group) for group in collected.groups()]
+        kept = [a for best, _ in picked for a in best]
         write_dataset(bench.directory.path / f"kept_{number}.jsonl", kept)
-        return [Example(a.prompt_ids, a.rollout.token_ids) for a in kept], step_metrics(collected), dict(collected.seconds)
+        examples = [Example(a.prompt_ids, a.rollout.token_ids) for a in kept]
+        for best, worse in picked:
+            # however many there are of either, a task's worst weigh `against` times what its best do
+            examples += [Example(a.prompt_ids, a.rollout.token_ids, -config.against * len(best) / len(worse)) for a in worse]
+        return examples, step_metrics(collected) | {"kept": len(kept)}, dict(collected.seconds)
 
     examples, metrics, seconds = bench.lead(sampled)
     tuned: dict[str, Any] = {"learnt": 0, "update_s": 0.0}
@@ -66,3 +74,20 @@ def keep_best(bench: Bench, group: Sequence[Attempt], keep: int, threshold: floa
         if worth and attempt.verdict.correct and attempt.rollout.finish == "stop" and bench.fits(attempt):
             distinct.setdefault(attempt.key, attempt)
     return list(distinct.values())[:keep]
+
+
+def pick(bench: Bench, config: BestOfNConfig, group: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+    """What is drawn to and, with `--against`, what is pushed away: as many distinct ones at most, the worst first.
+
+    The one is then only what is as good as the best. What both have in common, which is most of what they say, cancels, and
+    what is left is the difference; a group without any teaches nothing, and both lists are empty.
+    """
+    best = keep_best(bench, group, config.keep, config.threshold)
+    if not best or not config.against:
+        return best, []
+    bar = value_of(best[0]) - MARGIN
+    worse: dict[str, Attempt] = {}
+    for attempt in reversed(best_first(list(group))):
+        if value_of(attempt) < bar and bench.fits(attempt):
+            worse.setdefault(attempt.key, attempt)
+    return ([a for a in best if value_of(a) >= bar], list(worse.values())[: config.keep]) if worse else ([], [])

@@ -251,9 +251,10 @@ def pass_rates(groups: list[list[Attempt]]) -> list[float | None]:
 def best_first(attempts: list[Attempt]) -> list[Attempt]:
     """By reward; among equals the faster, then the shorter."""
     known = [a for a in attempts if a.reward is not None]
-    return sorted(known, key=lambda a: (-_value(a), not fast_1(a.verdict), len(a.rollout.token_ids), a.order))
+    return sorted(known, key=lambda a: (-value_of(a), not fast_1(a.verdict), len(a.rollout.token_ids), a.order))
 
 
-def _value(attempt: Attempt) -> float:
+def value_of(attempt: Attempt) -> float:
+    """Its reward, which must be known."""
     assert attempt.reward is not None
     return attempt.reward.value
