@@ -25,7 +25,7 @@ class Example:
     completion_ids: list[int]
     """Ends with the tokenizer's end token."""
     weight: float = 1.0
-    """Factor on the loss of every completion token (1 in plain SFT, the reward in reward-weighted SFT; below 0 it is unlearnt)."""
+    """Factor on the loss of every completion token (1 in plain SFT, the reward in reward-weighted SFT; below 0 unlearns)."""
 
     def __len__(self) -> int:
         return len(self.prompt_ids) + len(self.completion_ids)
