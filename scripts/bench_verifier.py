@@ -34,12 +34,16 @@ from kernrl.tasks.generate import generate_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.checks import check_plan
 from kernrl.verifier.compile import Compiler
+from kernrl.verifier.cpu import CpuReplay
 from kernrl.verifier.devices import device_for
 from kernrl.verifier.facts import learn
 from kernrl.verifier.gpu import Gpu
 from kernrl.verifier.hardened import HardenedVerifier
+from kernrl.verifier.inputs import schedule
 from kernrl.verifier.price import price
+from kernrl.verifier.route import interpreted
 from kernrl.verifier.trace import Tracer
+from kernrl.verifier.worker import Nursery
 
 Pair = tuple[Task, str]
 
@@ -141,7 +145,23 @@ def front(pairs: Sequence[Pair]) -> dict[str, float]:
     traced = clocked("trace", lambda: [tracer.trace(code, facts[task.id].specs) for task, code in pairs])
     clocked("plan", checked)
     tracer.close()
-    kernels = [[kernel for plan in plans for kernel in plan.kernels] for plans in traced]
+    mine = [interpreted(plans, on_gpu=True) for plans in traced]
+    nursery = Nursery()
+    interpreter = CpuReplay(nursery, 1, {})
+
+    def judged() -> None:
+        for i, ((task, _), plans) in enumerate(zip(pairs, mine, strict=True)):
+            said = interpreter.judge(task, "fp32", plans, schedule(facts[task.id].sets, i)) if plans else None
+            assert said is None or said.rejection is None, said
+
+    interpreter.judge(pairs[0][0], "fp32", mine[0], schedule(facts[pairs[0][0].id].sets, len(pairs)))
+    clocked("interpreter", judged)
+    interpreter.close()
+    nursery.close()
+    kernels = [
+        [kernel for plan in plans if plan.input_set not in asked for kernel in plan.kernels]
+        for plans, asked in zip(traced, mine, strict=True)
+    ]
     compiler.start()
     clocked("compile", lambda: [compiler.compile(asked, "sm_90") for asked in kernels])
     compiler.close()

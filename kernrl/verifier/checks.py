@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernrl.verifier import aten, ttir
 from kernrl.verifier.compile import CompiledKernel
@@ -30,6 +30,7 @@ from kernrl.verifier.plan import (
     walk_refs,
 )
 from kernrl.verifier.price import NodeCost, Price, physical_floor_us, price
+from kernrl.verifier.progress import passed
 from kernrl.verifier.verdict import Rejection, Status
 
 __all__ = [
@@ -112,6 +113,34 @@ def check_compiled(kernel: CompiledKernel, source_ttir: str) -> Rejection | None
     if kernel.parameters != ttir.parse(source_ttir).param_types:
         return Rejection(Status.INFRA_ERROR, f"{kernel.name}: the compiler's parameters are not those of its IR.")
     return None
+
+
+def launchable(plan: Plan, compiled: Sequence[CompiledKernel | Rejection]) -> tuple[Plan, list[CompiledKernel]]:
+    """The plan without the variants that its target cannot take, as autotuning passes over them too, and what they need.
+
+    Raises Stopped when some launch has no variant left.
+    """
+    number: dict[int, int] = {}
+    kernels: list[CompiledKernel] = []
+    objections: dict[int, Rejection] = {}
+    for old, (kernel, source) in enumerate(zip(compiled, plan.kernels, strict=True)):
+        if isinstance(kernel, Rejection):
+            objections[old] = kernel
+        elif (objection := check_compiled(kernel, source.ttir)) is not None:
+            objections[old] = objection
+        else:
+            number[old] = len(kernels)
+            kernels.append(kernel)
+
+    def keep(node: Node) -> Node:
+        if not isinstance(node, LaunchNode):
+            return node
+        variants = tuple(replace(v, kernel=number[v.kernel]) for v in node.variants if v.kernel in number)
+        return LaunchNode(variants) if variants else passed(objections[node.variants[0].kernel])
+
+    setup, nodes = tuple(map(keep, plan.setup)), tuple(map(keep, plan.nodes))
+    sources = tuple(source for old, source in enumerate(plan.kernels) if old in number)
+    return replace(plan, setup=setup, nodes=nodes, kernels=sources), kernels
 
 
 def written(node: Node, plan: Plan) -> set[int]:

@@ -20,7 +20,7 @@ from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.tasks.task import Task
 from kernrl.verifier.compile import CompiledKernel, Compiler
-from kernrl.verifier.cpu import CpuReplay, Judged
+from kernrl.verifier.cpu import CANDIDATE_TIMEOUT_S, CpuReplay, Judged
 from kernrl.verifier.gpu import LANES, Gpu
 from kernrl.verifier.inputs import Draw
 from kernrl.verifier.job import Job
@@ -53,7 +53,7 @@ TRIES = 3
 
 
 class FrontSeat:
-    """Sandbox and compiler and, for a cluster without GPUs, the interpreter."""
+    """Sandbox, compiler and interpreter."""
 
     def __init__(self, config: VerifierConfig, cache_dir: Path | None, target: str, slots: int, replay: dict[str, bool]):
         self._tracer = Tracer(slots, target=target, require_sandbox=config.require_sandbox)
@@ -72,8 +72,15 @@ class FrontSeat:
     def compile(self, kernels: Sequence[KernelSource], target: str, timeout_s: float) -> list[CompiledKernel | Rejection]:
         return list(self._compiler.compile(kernels, target, timeout_s))
 
-    def judge(self, task: Task, precision: str, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Judged:
-        return self._cpu.judge(task, precision, plans, draws)
+    def judge(
+        self,
+        task: Task,
+        precision: str,
+        plans: Mapping[str, Plan],
+        draws: Sequence[Draw],
+        timeout_s: float = CANDIDATE_TIMEOUT_S,
+    ) -> Judged:
+        return self._cpu.judge(task, precision, plans, draws, timeout_s)
 
 
 class GpuSeat:
@@ -222,9 +229,16 @@ class Front:
         """See `Compiler.compile`."""
         return self._ask("compile", kernels, target, timeout_s)
 
-    def judge(self, task: Task, precision: str, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Judged:
+    def judge(
+        self,
+        task: Task,
+        precision: str,
+        plans: Mapping[str, Plan],
+        draws: Sequence[Draw],
+        timeout_s: float = CANDIDATE_TIMEOUT_S,
+    ) -> Judged:
         """See `CpuReplay.judge`."""
-        return self._ask("judge", task, precision, plans, draws)
+        return self._ask("judge", task, precision, plans, draws, timeout_s)
 
     def close(self) -> None:
         """The cluster ends its seats."""

@@ -1,9 +1,15 @@
-"""Correctness where there is no GPU: the same plan, the same draws and the same judge, at sizes an interpreter can manage."""
+"""Correctness without a GPU: the same plan, the same draws and the same judge, at sizes an interpreter can manage.
+
+All that is said of a candidate where there is no GPU, and of its ragged shapes where there is one, which so need not be
+compiled.
+"""
 
 from __future__ import annotations
 
 import itertools
 import resource
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import LifoQueue
@@ -14,8 +20,8 @@ import torch
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import Task
 from kernrl.verifier.compare import apart
-from kernrl.verifier.inputs import Draw, TaskInputs
-from kernrl.verifier.interpret import POISON, interpret
+from kernrl.verifier.inputs import POISONS, Draw, TaskInputs
+from kernrl.verifier.interpret import Unable, interpret
 from kernrl.verifier.judge import Judge
 from kernrl.verifier.lane import decoy_reason, describe
 from kernrl.verifier.plan import LaunchNode, Plan
@@ -24,6 +30,11 @@ from kernrl.verifier.worker import Died, Failed, Nursery, Process, TimedOut
 
 PLAN_TIMEOUT_S = 60.0
 CANDIDATE_TIMEOUT_S = 300.0
+GRACE_S = 2.0
+"""What a process may take beyond a candidate's time: single calls of torch, the reference's among them, are not cut short."""
+
+KEPT_BYTES = 128 << 20
+"""Answers that a process keeps, for the other members of a group."""
 
 MEMORY_BYTES = 8 << 30
 """What an interpreter process may hold: an operation that asks for more fails, rather than taking the machine's."""
@@ -47,15 +58,22 @@ class CpuServer:
         torch.set_num_threads(1)
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         self._redraw, self._poison, self._decoys = redraw_parameters, poison, decoys
-        self._judge = Judge("cpu", redraw_parameters=redraw_parameters)
+        self._judge = Judge("cpu", redraw_parameters=redraw_parameters, kept_bytes=KEPT_BYTES)
 
     def well(self) -> bool:
         """An exception leaves nothing behind here."""
         return True
 
-    def judge(self, task: Task, precision: str, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Judged:
+    def judge(
+        self,
+        task: Task,
+        precision: str,
+        plans: Mapping[str, Plan],
+        draws: Sequence[Draw],
+        timeout_s: float = CANDIDATE_TIMEOUT_S,
+    ) -> Judged:
         """Interpret every plan on its draws and compare; the first thing wrong ends it."""
-        judged = Judged()
+        judged, deadline = Judged(), time.monotonic() + timeout_s
         for name, plan in plans.items():
             input_set = task.input_set(name)
             assert input_set is not None
@@ -65,8 +83,9 @@ class CpuServer:
             for i in asked:
                 inputs.draw(draws[i])
                 # draws take turns through the variants of autotuned launches: every configuration must be right
-                poison = POISON if self._poison else 0
-                result = interpret(plan, sources(inputs), timeout_s=PLAN_TIMEOUT_S, poison=poison, turn=i)
+                poison = POISONS[i % 2] if self._poison else 0
+                left_s = min(PLAN_TIMEOUT_S, deadline - time.monotonic())
+                result = interpret(plan, sources(inputs), timeout_s=left_s, poison=poison, turn=i)
                 if isinstance(result, Rejection):
                     judged.rejection = result
                     return judged
@@ -130,13 +149,24 @@ def _same(a: list[torch.Tensor] | Rejection, b: list[torch.Tensor] | Rejection, 
 class CpuReplay:
     """Interpreter processes, one a worker, started as they are needed."""
 
-    def __init__(self, nursery: Nursery, workers: int, settings: dict[str, Any]):
+    def __init__(
+        self, nursery: Nursery, workers: int, settings: dict[str, Any], slots: threading.BoundedSemaphore | None = None
+    ):
+        """`slots` bounds what is at work together with other users of the same cores."""
+        self._slots = slots or threading.BoundedSemaphore(workers)
         self._idle: LifoQueue[Process] = LifoQueue()
         self._all = [Process(nursery, "cpu", "", settings) for _ in range(workers)]
         for process in self._all:
             self._idle.put(process)
 
-    def judge(self, task: Task, precision: str, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Judged:
+    def judge(
+        self,
+        task: Task,
+        precision: str,
+        plans: Mapping[str, Plan],
+        draws: Sequence[Draw],
+        timeout_s: float = CANDIDATE_TIMEOUT_S,
+    ) -> Judged:
         """`CpuServer.judge` in the next free process. Raises InfrastructureError when that breaks."""
         if not plans:
             reason = (
@@ -145,9 +175,10 @@ class CpuReplay:
             return Judged(Rejection(Status.NEEDS_GPU, reason))
         process = self._idle.get()
         try:
-            return process.ask("judge", task, precision, plans, draws, timeout_s=CANDIDATE_TIMEOUT_S)
+            with self._slots:
+                return process.ask("judge", task, precision, plans, draws, timeout_s, timeout_s=timeout_s + GRACE_S)
         except TimedOut as error:
-            return Judged(Rejection(Status.TIMEOUT, f"The interpreter gave {error}."))
+            return Judged(Unable(Status.TIMEOUT, f"The interpreter gave {error}."))
         except (Died, Failed) as error:
             process.kill()
             raise InfrastructureError(f"the interpreter process failed: {error}") from None

@@ -16,21 +16,23 @@ import triton
 from kernrl import __version__
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.tasks.task import FULL, Task
+from kernrl.tasks.task import Task
 from kernrl.verifier.cache import task_fingerprint, verifier_version
-from kernrl.verifier.checks import check_compiled, check_plan
+from kernrl.verifier.checks import check_plan, launchable
 from kernrl.verifier.cluster import Cluster, RemoteGpu
 from kernrl.verifier.compile import CompiledKernel, Compiler
 from kernrl.verifier.cpu import CpuReplay
 from kernrl.verifier.facts import TaskFacts, device_aimed_at, learn
 from kernrl.verifier.gpu import LANES, Gpu
 from kernrl.verifier.inputs import BIG_BYTES, schedule
+from kernrl.verifier.interpret import Unable
 from kernrl.verifier.job import Job, Measured
 from kernrl.verifier.lane import Outcome
 from kernrl.verifier.parse import Candidate, parse_reply
-from kernrl.verifier.plan import LaunchNode, Node, Plan
+from kernrl.verifier.plan import Plan
 from kernrl.verifier.price import Price, price
 from kernrl.verifier.progress import Progress, Stopped, passed
+from kernrl.verifier.route import interpreted
 from kernrl.verifier.screen import screen
 from kernrl.verifier.timing import shorter_us, speedup
 from kernrl.verifier.trace import Tracer
@@ -41,6 +43,9 @@ log = logging.getLogger(__name__)
 
 FLOOR_MARGIN = 0.9
 """A time below this share of the physical floor is not believed."""
+
+INTERPRETER_TIMEOUT_S = 2.0
+"""What the interpreter may take where there is a GPU that would do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +115,9 @@ class StagedEvaluator:
             slots = threading.BoundedSemaphore(front)
             self._tracer = Tracer(front, target=self.target, require_sandbox=required, slots=slots)
             self._compiler = Compiler(front, targets=(self.target,), cache_dir=kernels, require_sandbox=required, slots=slots)
-            if not self.gpus:
-                d = self.defences
-                settings = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
-                self._cpu = CpuReplay(self._nursery, self.workers, settings)
+            d = self.defences
+            settings = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
+            self._cpu = CpuReplay(self._nursery, front, settings, slots)
             self._tracer.start()
             self._compiler.start()
             self._started = True
@@ -213,27 +217,30 @@ class StagedEvaluator:
         with progress.at(Stage.TRACE, "compile"):
             kernels = [kernel for plan in plans for kernel in plan.kernels]
             rest = iter(self._compiler.compile(kernels, self.target, self.config.compile_timeout_s))
-        kept = [_launchable(plan, [next(rest) for _ in plan.kernels]) for plan in plans]
+        kept = [launchable(plan, [next(rest) for _ in plan.kernels]) for plan in plans]
         return [plan for plan, _ in kept], {plan.input_set: compiled for plan, compiled in kept}
 
     # --- on a GPU ------------------------------------------------------------------------------------------------
 
     def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> None:
+        plans, decoys = self._beside_gpu(task, facts, plans, progress)
         plans, kernels = self._compiled(plans, progress)
         progress.stage = Stage.CORRECTNESS
         gpu = min(self.gpus, key=lambda one: one.load())
+        draws = schedule(facts.sets, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans))
         job = Job(
             replace(task, solutions=(), instruction=""),
             self.precision_of(task),
             {plan.input_set: _without_ir(plan) for plan in plans},
             kernels,
-            schedule(facts.sets, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans)),
+            [draw for draw in draws if draw.input_set in kernels],
             poison=self.defences.poison,
-            decoys=self.defences.decoys,
+            decoys=decoys,
             overwrites=self.defences.overwrites,
         )
         outcome = gpu.run(job, self.config.baseline, facts.key)
-        progress.stage, progress.errors = outcome.stage, outcome.errors
+        progress.stage = outcome.stage
+        progress.errors += outcome.errors
         progress.seconds |= outcome.seconds
         passed(outcome.rejection)
         if outcome.measured:
@@ -244,6 +251,33 @@ class StagedEvaluator:
                     f"{us:.1f} µs is less than moving the task's data takes ({facts.floor_us:.1f} µs): not all of it was used."
                 )
                 raise Stopped(Rejection(Status.WRONG, reason))
+
+    def _beside_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], bool]:
+        """Judge by the interpreter what it can, before anything is compiled.
+
+        Returns the plans that are left to the GPU, and whether decoys are still to be looked for: a launch that does nothing
+        at ragged shapes may do something at full size. Raises Stopped for what the interpreter found wrong.
+        """
+        mine, all_plans = interpreted(plans, on_gpu=True), (list(plans), self.defences.decoys)
+        if not mine:
+            return all_plans
+        assert self._cpu
+        with progress.at(Stage.CORRECTNESS, "interpreter"):
+            draws = schedule(facts.sets, secrets.randbits(63), self.defences.regimes)
+            try:
+                judged = self._cpu.judge(
+                    replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S
+                )
+            except InfrastructureError as error:
+                log.warning("the GPU judges what the interpreter cannot: %s", error)
+                return all_plans
+        if isinstance(judged.rejection, Unable):
+            return all_plans
+        progress.errors = judged.errors
+        suspected = judged.rejection is not None and judged.rejection.status is Status.DECOY
+        if not suspected:
+            passed(judged.rejection)
+        return [plan for plan in plans if plan.input_set not in mine], suspected
 
     def _measured(self, gpu: Gpu | RemoteGpu, outcome: Outcome) -> Timing:
         assert outcome.measured
@@ -267,7 +301,7 @@ class StagedEvaluator:
         self._compiled(plans[-1:], progress)  # what does not compile is not correct, though it may interpret
         assert self._cpu
         with progress.at(Stage.CORRECTNESS):
-            small = {plan.input_set: plan for plan in plans if plan.input_set != FULL}
+            small = interpreted(plans, on_gpu=False)
             draws = schedule(facts.sets, secrets.randbits(63), self.defences.regimes)
             judged = self._cpu.judge(replace(task, solutions=()), self.precision_of(task), small, draws)
             progress.errors = judged.errors
@@ -295,34 +329,6 @@ def _visible_gpus() -> list[str]:
     count = torch.cuda.device_count()
     listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return listed[:count] if listed else [str(i) for i in range(count)]
-
-
-def _launchable(plan: Plan, compiled: Sequence[CompiledKernel | Rejection]) -> tuple[Plan, list[CompiledKernel]]:
-    """The plan without the variants that its target cannot take, as autotuning passes over them too, and what they need.
-
-    Raises Stopped when some launch has no variant left.
-    """
-    number: dict[int, int] = {}
-    kernels: list[CompiledKernel] = []
-    objections: dict[int, Rejection] = {}
-    for old, (kernel, source) in enumerate(zip(compiled, plan.kernels, strict=True)):
-        if isinstance(kernel, Rejection):
-            objections[old] = kernel
-        elif (objection := check_compiled(kernel, source.ttir)) is not None:
-            objections[old] = objection
-        else:
-            number[old] = len(kernels)
-            kernels.append(kernel)
-
-    def keep(node: Node) -> Node:
-        if not isinstance(node, LaunchNode):
-            return node
-        variants = tuple(replace(v, kernel=number[v.kernel]) for v in node.variants if v.kernel in number)
-        return LaunchNode(variants) if variants else passed(objections[node.variants[0].kernel])
-
-    setup, nodes = tuple(map(keep, plan.setup)), tuple(map(keep, plan.nodes))
-    sources = tuple(source for old, source in enumerate(plan.kernels) if old in number)
-    return replace(plan, setup=setup, nodes=nodes, kernels=sources), kernels
 
 
 def _without_ir(plan: Plan) -> Plan:

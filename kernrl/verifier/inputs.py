@@ -21,6 +21,10 @@ from kernrl.verifier.precision import COMPUTE_DTYPE, cast_dtype
 ALIGN_BYTES = 512
 GUARD_BYTES = 512
 
+POISONS = (0xFF, 0x3C)
+"""Fill bytes: 0xFF is NaN in every float type and -1 in every integer; 0x3C a small finite number in all of them, so that
+a launch multiplied by zero shows (NaN times zero would not be zero)."""
+
 NOMINAL = "nominal"
 """The regime of the task's own `get_inputs`."""
 

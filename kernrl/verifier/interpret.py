@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,6 +33,11 @@ _PARAMETERS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Unable(Rejection):
+    """The interpreter came to its own limits, which may not be the candidate's: a GPU might say otherwise."""
+
+
 def interpret(
     plan: Plan,
     tensors: Mapping[int | str, Tensor],
@@ -45,12 +51,13 @@ def interpret(
 
     `tensors` have the spec's dtype and strides and are not changed. `skip` leaves out one node, to see whether it matters;
     `poison` is the byte that fresh memory is filled with; an autotuned launch of n variants runs number `turn` mod n. Rejected
-    with `crash` for an access out of bounds, `timeout` past `timeout_s`, `needs_gpu` for what cannot be interpreted.
+    with `crash` for an access out of bounds; Unable with `timeout` past `timeout_s`, `needs_gpu` for what cannot be
+    interpreted, `crash` for an ATen call that torch refuses here.
     """
     deadline = time.monotonic() + timeout_s
     held = sum(s.nbytes for s in plan.storages)
     if held > MAX_PLAN_BYTES:
-        return Rejection(Status.NEEDS_GPU, f"The plan holds {held >> 20} MiB, too much for the interpreter.")
+        return Unable(Status.NEEDS_GPU, f"The plan holds {held >> 20} MiB, too much for the interpreter.")
     replay = _Replay(plan, tensors, deadline, poison, turn)
     try:
         for node in plan.setup:
@@ -62,12 +69,12 @@ def interpret(
     except Fault as fault:
         return Rejection(Status.CRASH, f"{replay.where}: {fault}.")
     except TooSlow:
-        return Rejection(Status.TIMEOUT, f"{replay.where} takes longer than {timeout_s:g} s in the interpreter.")
+        return Unable(Status.TIMEOUT, f"{replay.where} takes longer than {timeout_s:.3g} s in the interpreter.")
     except TtirError as error:
-        return Rejection(Status.NEEDS_GPU, f"{replay.where}: {error}.")
+        return Unable(Status.NEEDS_GPU, f"{replay.where}: {error}.")
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError) as error:
-        # torch refuses an ATen call, as it would on a GPU
-        return Rejection(Status.CRASH, f"{replay.where}: {str(error).splitlines()[0] if str(error) else type(error).__name__}.")
+        # torch refuses an ATen call, as it would on a GPU, most likely
+        return Unable(Status.CRASH, f"{replay.where}: {str(error).splitlines()[0] if str(error) else type(error).__name__}.")
 
 
 class _Replay:

@@ -20,12 +20,12 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL
 from kernrl.verifier import driver, timing
 from kernrl.verifier.compare import apart
-from kernrl.verifier.inputs import NOMINAL, TaskInputs, flatten
+from kernrl.verifier.inputs import NOMINAL, POISONS, TaskInputs, flatten
 from kernrl.verifier.job import Job, Measured, Replayed
 from kernrl.verifier.outbox import Outbox
 from kernrl.verifier.plan import ITEM_BYTES
 from kernrl.verifier.precision import policy_flags
-from kernrl.verifier.replay import POISONS, Arena, Modules, Runner
+from kernrl.verifier.replay import Arena, Modules, Runner
 from kernrl.verifier.stopwatch import Sizes, Stopwatch, Timed, capture
 
 SPOT_CHECKS = 4

@@ -41,9 +41,11 @@ def main(descriptor: int) -> None:
         if os.fork() == 0:
             control.close()
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            with contextlib.suppress(OSError):  # a GPU must not wait behind compilers; only root may ask for it
-                os.nice(-10)
-            _serve(json.loads(data), Connection(fds[0]))
+            request = json.loads(data)
+            if request["role"] != "cpu":
+                with contextlib.suppress(OSError):  # a GPU must not wait behind compilers; only root may ask for it
+                    os.nice(-10)
+            _serve(request, Connection(fds[0]))
             os._exit(0)
         os.close(fds[0])
 

@@ -21,10 +21,6 @@ from kernrl.verifier.compile import CompiledKernel
 from kernrl.verifier.inputs import ALIGN_BYTES, GUARD_BYTES, TaskInputs
 from kernrl.verifier.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, Special, TensorRef, Variant
 
-POISONS = (0xFF, 0x3C)
-"""Fill bytes: 0xFF is NaN in every float type and -1 in every integer; 0x3C a small finite number in all of them, so that
-a launch multiplied by zero shows (NaN times zero would not be zero)."""
-
 FIELD_BYTES, LEAST_BYTES, FIELD_POISON = 64 << 20, 256 << 20, 0x5B
 """The field on either side of the buffers, the whole arena at least, and what the field is filled with."""
 
