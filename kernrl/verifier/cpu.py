@@ -74,10 +74,9 @@ class CpuServer:
     ) -> Judged:
         """Interpret every plan on its draws and compare; the first thing wrong ends it."""
         judged, deadline = Judged(), time.monotonic() + timeout_s
+        inputs_of = {name: self._inputs(task, name, precision) for name in plans}
         for name, plan in plans.items():
-            input_set = task.input_set(name)
-            assert input_set is not None
-            inputs = TaskInputs(task, input_set, precision, "cpu", redraw_parameters=self._redraw)
+            inputs = inputs_of[name]
             asked = [i for i, d in enumerate(draws) if d.input_set == name]
             outputs = []
             for i in asked:
@@ -96,20 +95,24 @@ class CpuServer:
                 judged.rejection = Rejection(Status.WRONG, describe(worst))
                 return judged
         if self._decoys and plans:
-            judged.rejection = self._decoy(task, precision, plans, draws)
+            judged.rejection = self._decoy(precision, plans, draws, inputs_of)
         return judged
 
-    def _decoy(self, task: Task, precision: str, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Rejection | None:
+    def _inputs(self, task: Task, name: str, precision: str) -> TaskInputs:
+        input_set = task.input_set(name)
+        assert input_set is not None
+        return TaskInputs(task, input_set, precision, "cpu", redraw_parameters=self._redraw)
+
+    def _decoy(
+        self, precision: str, plans: Mapping[str, Plan], draws: Sequence[Draw], inputs_of: Mapping[str, TaskInputs]
+    ) -> Rejection | None:
         """A Rejection when every set has a launch without which the outputs are the same.
 
         One set does not prove it: at small shapes a few columns may happen not to depend on a launch.
         """
         idle = []
         for name, plan in plans.items():
-            input_set = task.input_set(name)
-            assert input_set is not None
-            inputs = TaskInputs(task, input_set, precision, "cpu", redraw_parameters=self._redraw)
-            idle = _idle(plan, inputs, [d for d in draws if d.input_set == name], precision)
+            idle = _idle(plan, inputs_of[name], [d for d in draws if d.input_set == name], precision)
             if not idle:
                 return None
         return Rejection(Status.DECOY, decoy_reason(idle[0]))

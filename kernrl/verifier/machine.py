@@ -8,6 +8,7 @@ shapes, not for speed; programs that wait for one another cannot be run.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -34,6 +35,13 @@ DTYPES = {
 _TYPE = re.compile(r"(?:tensor<((?:\d+x)*))?(!tt\.ptr<)?(\w+)")
 
 
+@functools.lru_cache(maxsize=128)
+def _widest(function: Function) -> int:
+    """Elements of a kernel's largest tile."""
+    tiles = [read_type(m[0]).shape for op in function.walk() for m in re.finditer(r"tensor<(?:\d+x)+[!\w.]+", op.text)]
+    return max((math.prod(s) for s in tiles), default=1)
+
+
 class TooSlow(RuntimeError):
     """The deadline passed."""
 
@@ -55,6 +63,7 @@ class Type:
         return DTYPES[self.element]
 
 
+@functools.lru_cache(maxsize=2048)
 def read_type(text: str) -> Type:
     """`tensor<64x!tt.ptr<f32>>`, `i32`, … Raises TtirError on others and on tiles over Triton's own limit."""
     found = _TYPE.match(text.strip())
@@ -68,7 +77,11 @@ def read_type(text: str) -> Type:
 
 def result_type(op: Op) -> Type:
     """The type of an operation's result: after `->` or ` to `, else the first one given."""
-    types = op.types
+    return _result_type(op.types)
+
+
+@functools.lru_cache(maxsize=2048)
+def _result_type(types: str) -> Type:
     if types.strip() in ("true", "false"):
         return Type((), "i1", False)
     for arrow in ("-> ", " to "):
@@ -95,8 +108,7 @@ class Machine:
         self.function, self.memory, self.grid, self.deadline = function, memory, grid, deadline
         self.values: dict[int, Any] = {}
         self.programs = torch.zeros(1, dtype=torch.int64)
-        tiles = [read_type(m[0]).shape for op in function.walk() for m in re.finditer(r"tensor<(?:\d+x)+[!\w.]+", op.text)]
-        self.widest = max((math.prod(s) for s in tiles), default=1)
+        self.widest = _widest(function)
 
     def run(self, arguments: Sequence[Tensor]) -> None:
         """Run every program. `arguments`: one tensor of size 1 a parameter; pointers as addresses."""

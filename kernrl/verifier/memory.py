@@ -26,22 +26,28 @@ class Memory:
 
     def flat(self, address: Tensor, dtype: torch.dtype, what: str) -> list[tuple[Tensor, Tensor, Tensor]]:
         """(elements of a storage, positions of addresses in it, which addresses those are); addresses [n] are checked."""
+        lowest, highest = (int(a) >> STORAGE_BITS for a in torch.aminmax(address))
+        if lowest == highest:  # as nearly always
+            return [(*self._within(lowest, address, dtype, what), torch.arange(len(address)))]
         parts = []
         numbers = address >> STORAGE_BITS
         for number in torch.unique(numbers).tolist():
             inside = (numbers == number).nonzero().squeeze(1)
-            offset = address[inside] & ((1 << STORAGE_BITS) - 1)
-            storage = self.storages.get(number)
-            size = 0 if storage is None else storage.numel()
-            # a pointer a little before its storage lies at the end of the one below
-            if storage is None or bool((offset + dtype.itemsize > size).any()):
-                far = int(offset.max()) if storage is not None else 0
-                raise Fault(f"{what} out of bounds: byte {far} of a buffer of {size}")
-            if bool((offset % dtype.itemsize != 0).any()):
-                raise Fault(f"{what} at a misaligned address")
-            whole = storage[: size // dtype.itemsize * dtype.itemsize].view(dtype)
-            parts.append((whole, offset // dtype.itemsize, inside))
+            parts.append((*self._within(number, address[inside], dtype, what), inside))
         return parts
+
+    def _within(self, number: int, address: Tensor, dtype: torch.dtype, what: str) -> tuple[Tensor, Tensor]:
+        """The elements of a storage, and the positions in it of addresses that all begin there."""
+        offset = address & ((1 << STORAGE_BITS) - 1)
+        storage = self.storages.get(number)
+        size = 0 if storage is None else storage.numel()
+        # a pointer a little before its storage lies at the end of the one below
+        if storage is None or int(far := offset.max()) + dtype.itemsize > size:
+            raise Fault(f"{what} out of bounds: byte {int(far) if storage is not None else 0} of a buffer of {size}")
+        position = offset // dtype.itemsize
+        if dtype.itemsize > 1 and not torch.equal(position * dtype.itemsize, offset):
+            raise Fault(f"{what} at a misaligned address")
+        return storage[: size // dtype.itemsize * dtype.itemsize].view(dtype), position
 
     def load(self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype) -> Tensor:
         """Elements at byte addresses where `mask` holds, else `other` (or 0)."""

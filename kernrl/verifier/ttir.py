@@ -43,7 +43,7 @@ class Op:
         return self.text.rpartition(" : ")[2]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Function:
     """A kernel: its parameters' values and types, and its body's blocks by label."""
 
