@@ -99,7 +99,7 @@ UNWRITTEN = "    tl.store(y_ptr + offsets, x, mask=offsets < n - 1)"
     [
         (HANG, {Status.TIMEOUT, Status.WRONG}),
         (FAR, {Status.CRASH}),
-        (NEAR, {Status.WRONG}),
+        (NEAR, {Status.WRONG, Status.CRASH}),
         (UNWRITTEN, {Status.WRONG}),
     ],
     ids=["hang", "fault", "overrun", "unwritten"],
