@@ -6,6 +6,7 @@ compiled.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import resource
 import threading
@@ -20,6 +21,7 @@ import torch
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import Task
 from kernrl.verifier.compare import apart
+from kernrl.verifier.compat import normalisations
 from kernrl.verifier.inputs import POISONS, Draw, TaskInputs
 from kernrl.verifier.interpret import Unable, interpret
 from kernrl.verifier.judge import Judge
@@ -56,6 +58,9 @@ class CpuServer:
 
     def __init__(self, *, redraw_parameters: bool = True, poison: bool = True, decoys: bool = True):
         torch.set_num_threads(1)
+        # what the first answer would import, here on no candidate's time; not in the fork server, since it may touch CUDA
+        importlib.import_module("torch._dynamo")
+        normalisations()
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         self._redraw, self._poison, self._decoys = redraw_parameters, poison, decoys
         self._judge = Judge("cpu", redraw_parameters=redraw_parameters, kept_bytes=KEPT_BYTES)

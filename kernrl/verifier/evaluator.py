@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 FLOOR_MARGIN = 0.9
 """A time below this share of the physical floor is not believed."""
 
-INTERPRETER_TIMEOUT_S = 2.0
+INTERPRETER_TIMEOUT_S = 5.0
 """What the interpreter may take where there is a GPU that would do instead."""
 
 

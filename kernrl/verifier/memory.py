@@ -40,10 +40,12 @@ class Memory:
         """The elements of a storage, and the positions in it of addresses that all begin there."""
         offset = address & ((1 << STORAGE_BITS) - 1)
         storage = self.storages.get(number)
-        size = 0 if storage is None else storage.numel()
+        if storage is None:
+            raise Fault(f"{what} out of bounds: byte 0 of a buffer of 0")
+        size, furthest = storage.numel(), int(offset.max())
         # a pointer a little before its storage lies at the end of the one below
-        if storage is None or int(far := offset.max()) + dtype.itemsize > size:
-            raise Fault(f"{what} out of bounds: byte {int(far) if storage is not None else 0} of a buffer of {size}")
+        if furthest + dtype.itemsize > size:
+            raise Fault(f"{what} out of bounds: byte {furthest} of a buffer of {size}")
         position = offset // dtype.itemsize
         if dtype.itemsize > 1 and not torch.equal(position * dtype.itemsize, offset):
             raise Fault(f"{what} at a misaligned address")
