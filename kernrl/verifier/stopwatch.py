@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,9 @@ def capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
     graph.capture_begin(capture_error_mode="thread_local")
     try:
         run()
-    finally:
-        graph.capture_end()
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # what went wrong first is what is told
+            graph.capture_end()
+        raise
+    graph.capture_end()
     return graph
