@@ -105,6 +105,7 @@ def test_nothing_of_a_rejected_candidate_is_left_at_work(gpu: Gpu, nursery: Fake
         ("too big", Status.CRASH, False),
         ("faults", Status.CRASH, True),
         ("hangs", Status.TIMEOUT, True),
+        ("hangs and keeps the judge", Status.TIMEOUT, True),
         ("overruns", Status.WRONG, True),
     ],
 )

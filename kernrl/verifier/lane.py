@@ -112,7 +112,7 @@ class Lane:
         owed = 1 + self._attach(self._replayed(outcome))
         with outcome.clock("answers"):
             for _ in range(owed):
-                self._from_judge()
+                self._answered()
         decoys: list[str] = []
         for _ in phases:
             replayed: Replayed = self._replayed(outcome)
@@ -172,11 +172,20 @@ class Lane:
         try:
             return self.replay.receive(timeout_s)
         except TimedOut as error:
-            raise _Rejected(Status.TIMEOUT, f"The kernels did not finish on the GPU: {error}.") from None
+            raise _Rejected(Status.TIMEOUT, hung(str(error))) from None
         except Failed as error:
             raise _Rejected(Status.CRASH, f"The plan cannot be launched: {error}.") from None
         except Died as error:
             raise _Rejected(Status.CRASH, f"A kernel faulted on the GPU: {error}.") from None
+
+    def _answered(self) -> None:
+        """Wait for the judge while replay runs. A kernel that hangs can keep the judge from the GPU, so its time ends here too;
+        both may have much to prepare for a new task, so it has twice as long."""
+        patience_s = 2 * self._timeout_s
+        if not self.judge.ready(patience_s) and not self.replay.ready(0.0):
+            self.replay.kill()
+            raise _Rejected(Status.TIMEOUT, hung(f"no answer within {patience_s:g} s"))
+        self._from_judge()
 
     def _from_judge(self) -> Any:
         try:
@@ -203,6 +212,11 @@ def _entered(gate: contextlib.AbstractContextManager[None], outcome: Outcome) ->
 def decoy_reason(kernel: str) -> str:
     """What is said of a launch that makes no difference."""
     return f"The output is the same without the kernel {kernel}: launch only kernels that do the work."
+
+
+def hung(error: str) -> str:
+    """What is said of kernels that are not done in time."""
+    return f"The kernels did not finish on the GPU: {error}."
 
 
 def describe(record: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ from kernrl.verifier.job import Job, Measured, Replayed
 from kernrl.verifier.outbox import Outbox
 from kernrl.verifier.plan import ITEM_BYTES
 from kernrl.verifier.precision import policy_flags
-from kernrl.verifier.replay import Arena, Modules, Runner
+from kernrl.verifier.replay import Arena, Modules, Runner, memory_bytes
 from kernrl.verifier.stopwatch import Sizes, Stopwatch, Timed, capture
 
 SPOT_CHECKS = 4
@@ -122,7 +122,7 @@ class ReplayServer:
         self.job, self._full, self._suspects = job, None, None
         self._modules.trim()
         self.arena.seal()
-        if (need := max(sum(s.nbytes for s in plan.storages) for plan in job.plans.values())) > self._memory:
+        if (need := max(memory_bytes(plan, job.kernels[name]) for name, plan in job.plans.items())) > self._memory:
             raise ValueError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._memory >> 20}")
         everything = one = 0
         for draw in job.draws:

@@ -149,10 +149,7 @@ class Runner:
             else:
                 tensor = inputs.inputs[storage.source] if storage.kind == "input" else inputs.state[storage.source]  # pyright: ignore
                 self._static[i] = (tensor.untyped_storage(), int(tensor.storage_offset()) * tensor.element_size())
-        scratch = [
-            kernel.global_scratch_bytes * max(_programs(node, k) for node in (*self.plan.setup, *self.plan.nodes))
-            for k, kernel in enumerate(self._kernels)
-        ]
+        scratch = _scratch_bytes(self.plan, self._kernels)
         places = self._arena.lay_out([*sizes, *scratch])
         base = self._arena.block.untyped_storage()
         self._static.update({i: (base, offset) for i, offset in zip(temps, places, strict=False)})
@@ -317,6 +314,19 @@ def _refs(value: Any) -> list[TensorRef]:
 
 def _leaves(value: Any) -> list[Any]:
     return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, (tuple, list)) else [value]
+
+
+def memory_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> int:
+    """What a plan holds on the GPU at most: every storage, and the scratch memory that its kernels were compiled to want."""
+    return sum(storage.nbytes for storage in plan.storages) + sum(_scratch_bytes(plan, kernels))
+
+
+def _scratch_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> list[int]:
+    """Global scratch for each kernel's widest launch."""
+    nodes = (*plan.setup, *plan.nodes)
+    return [
+        kernel.global_scratch_bytes * max((_programs(node, k) for node in nodes), default=0) for k, kernel in enumerate(kernels)
+    ]
 
 
 def _programs(node: Node, kernel: int) -> int:

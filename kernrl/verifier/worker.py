@@ -129,6 +129,13 @@ class Process:
             raise InfrastructureError(f"the {self._request[0]} process is gone ({error})") from None
         self._owed += 1
 
+    def ready(self, timeout_s: float) -> bool:
+        """Whether an answer is here, or comes within that time, or none can come any more: `receive` would not wait."""
+        try:
+            return self._channel is None or self._channel.poll(timeout_s)
+        except (EOFError, OSError):
+            return True
+
     def receive(self, timeout_s: float) -> Any:
         """The answer to the earliest `send` that has had none.
 
