@@ -81,7 +81,9 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(sentence.replace("Value error, ", ""), error.exit_code)
     except KeyboardInterrupt:
         ended = 130
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise  # rich, which prints the help, ends the process with 1 where its reader has gone
         # the reader (`head`, say) has what it wants; without this the interpreter's last flush would complain
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -222,6 +222,13 @@ def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
         assert len(done.stdout.splitlines()) == 1
 
 
+def test_help_whose_reader_has_gone_is_no_error() -> None:
+    """`true` reads nothing, so that the first write already fails."""
+    line = f"{sys.executable} -m kernrl --help | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_no_colour_where_none_is_wanted(tmp_path: Path) -> None:
     file = tmp_path / "t.py"
     file.write_text(TASK)
