@@ -93,7 +93,7 @@ class StagedEvaluator:
                 self._start_on(self._cluster)
                 return
             kernels = self.cache_dir / "cubins" if self.cache_dir else None
-            lanes = max(1, min(LANES, self.workers // 3))
+            lanes = max(1, min(LANES, self.workers // 2))
             self.gpus = [
                 Gpu(
                     self._nursery,
@@ -111,7 +111,7 @@ class StagedEvaluator:
             self.target = self._device.arch
             required = self.config.require_sandbox
             # the lanes keep some cores busy with launches, and a GPU that waits for one times nothing
-            front = max(1, self.workers - lanes * len(self.gpus) // 2)
+            front = max(1, self.workers - lanes * len(self.gpus) // 4)
             slots = threading.BoundedSemaphore(front)
             self._tracer = Tracer(front, target=self.target, require_sandbox=required, slots=slots)
             self._compiler = Compiler(front, targets=(self.target,), cache_dir=kernels, require_sandbox=required, slots=slots)

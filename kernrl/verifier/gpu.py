@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kernrl.errors import InfrastructureError
 from kernrl.verifier import timing
+from kernrl.verifier.cache import verifier_version
 from kernrl.verifier.gate import Gate
 from kernrl.verifier.job import Job
 from kernrl.verifier.lane import Lane, Outcome
@@ -25,8 +26,9 @@ from kernrl.verifier.worker import Nursery, Process
 log = logging.getLogger(__name__)
 
 NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 4, 16)
-LANES = 4
-"""Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts."""
+LANES = 8
+"""Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts. While one times, the others wait: the more are
+through with correctness by then, the more are timed in a row."""
 
 KEPT_SHARE = 0.5
 """Of a GPU's memory, for what all lanes together keep of tasks: inputs, baselines, answers."""
@@ -108,7 +110,7 @@ class Gpu:
 
     def _calibrated(self) -> timing.NoiseBand:
         """Same-against-same noise of this GPU and driver: measured once, kept in the cache folder."""
-        name = f"noise-{self.facts['uuid']}-{self.facts['driver']}.json"
+        name = f"noise-{self.facts['uuid']}-{self.facts['driver']}-{verifier_version()}.json"
         path = self._cache_dir / name if self._cache_dir else None
         with contextlib.suppress(OSError, ValueError, TypeError):
             if path:
