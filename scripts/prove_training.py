@@ -6,7 +6,8 @@
 
 Every run starts from the same model and learns on train compositions alone; what it then writes for the held-out suite
 is judged together with what all the others wrote, a task at a time, so that all are timed side by side. Each part skips what
-is in `--out` already, so the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`). Needs a GPU.
+is in `--out` already, so the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its runs on
+several GPUs at once. Without a GPU it does the same with modelled times, which only shows that the script runs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 
 from kernrl.config import BestOfNConfig, ReinforceConfig, RewardWeightedConfig, SftConfig, VerifierConfig
+from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.policy.examples import prompt_text
 from kernrl.policy.load import load_policy
@@ -49,16 +51,12 @@ Row = dict[str, Any]
 
 # --- the runs ----------------------------------------------------------------------------------------------------
 
-SHARED: Row = {"max_tokens": MAX_TOKENS, "sampling_batch": 1024, "row_tokens": 32_768, "reward": "log-speed"}
-TUNING: Row = {"learning_rate": 2e-5, "epochs": 1}
-REINFORCE: Row = SHARED | {
-    "steps": 10_000,
-    "save_every": 10_000,
-    "tasks_per_step": 32,
-    "learning_rate": 3e-5,
-    "warmup_steps": 4,
-    "limit": 4000,
-}
+SHARED: Row = {"max_tokens": MAX_TOKENS, "samples": 8, "sampling_batch": 1024, "row_tokens": 2048, "limit": 1000}
+SHARED |= {"reward": "log-speed", "modelled_speed": True}  # where there is a GPU nothing is modelled
+AGAINST: Row = SHARED | {"against": 0.5, "keep": 3, "rounds": 3, "learning_rate": 5e-5, "epochs": 1, "warmup_ratio": 0.1}
+WEIGHTED: Row = SHARED | {"weighting": "exp", "learning_rate": 3e-5, "epochs": 1, "warmup_ratio": 0.1}
+REINFORCE: Row = SHARED | {"tasks_per_step": 32, "updates_per_epoch": 4, "learning_rate": 1e-4, "warmup_steps": 1}
+REINFORCE |= {"steps": 10_000, "save_every": 10_000}
 CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same tasks, with the same seed
     "loo": {},
     "no-baseline": {"advantage": "none"},
@@ -72,43 +70,53 @@ METHODS = ("further-sft", "best-of-n", "reward-weighted", *(f"reinforce-{seed}" 
 RUNS = ("start", *METHODS, *CHOICES)
 
 
-def train_one(name: str, args: argparse.Namespace, verifier: HardenedVerifier, folder: Path) -> None:
-    """One run in `folder`. Sampling methods get as many tasks as `--rate` attempts a second allow in `--seconds`."""
-    base: Row = {"model": str(args.model), "output": folder}
-    attempts = args.rate * args.seconds
+def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: HardenedVerifier, folder: Path) -> None:
+    """One run in `folder`. Methods without a time limit get as many tasks as reinforce's pace allows in `seconds`."""
+    base: Row = {"model": str(args.model), "output": folder, "workers": args.workers}
     if name == "further-sft":
         data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 2e-5, "rows_per_step": 2}
         sft.run(SftConfig.model_validate(base | data | {"compile": False}))
     elif name == "best-of-n":
-        rounds = {"rounds": 3, "samples": 10, "tasks_per_round": max(1, round(attempts / 30))}
-        settings = base | SHARED | TUNING | rounds | {"seed": 8, "limit": 4000}
-        best_of_n.run(BestOfNConfig.model_validate(settings), verifier)
+        rounds = {"tasks_per_round": tasks_for(args, seconds / AGAINST["rounds"]), "seed": 8}
+        best_of_n.run(BestOfNConfig.model_validate(base | AGAINST | rounds), verifier)
     elif name == "reward-weighted":
-        sizes = {"samples": 4, "limit": max(1, round(attempts / 4))}
-        reward_weighted.run(RewardWeightedConfig.model_validate(base | SHARED | TUNING | sizes | {"seed": 9}), verifier)
-    elif name in CHOICES:
-        settings = REINFORCE | {"steps": args.short_steps, "seed": 20} | CHOICES[name]
-        reinforce.run(ReinforceConfig.model_validate(base | settings), verifier)
+        sizes = {"limit": tasks_for(args, seconds), "seed": 9}
+        reward_weighted.run(RewardWeightedConfig.model_validate(base | WEIGHTED | sizes), verifier)
     else:
-        settings = REINFORCE | {"seed": 10 + int(name[-1]), "time_limit_s": args.seconds}
-        reinforce.run(ReinforceConfig.model_validate(base | settings), verifier)
+        own = {"steps": args.short_steps, "seed": 20} | CHOICES[name] if name in CHOICES else {"seed": 10 + int(name[-1])}
+        settings = base | REINFORCE | {"tasks_per_step": args.tasks_per_step, "time_limit_s": seconds} | own
+        reinforce.run(ReinforceConfig.model_validate(settings), verifier)
+
+
+def tasks_for(args: argparse.Namespace, seconds: float) -> int:
+    """How many tasks are asked in `seconds`, at `--rate` attempts a second or as fast as reinforce was in `--out`."""
+    done = [path.parent.name for path in args.out.glob("reinforce-*/train.json")]
+    if not args.rate and not done:
+        raise UsageError("--rate must say how many attempts a second there will be: no run of reinforce is in --out yet.")
+    rate = args.rate or training_figures(args.out, done)["attempts_per_s"]
+    return max(1, round(rate * seconds / SHARED["samples"]))
 
 
 def train(args: argparse.Namespace) -> None:
     """Train each run that has no replies yet, and have its model answer the held-out suite."""
     names = [name for name in args.runs if not (args.out / name / "replies.jsonl").exists()]
+    opened = time.perf_counter()
     with HardenedVerifier(VerifierConfig(cache_dir=args.cache_dir)) as verifier, tempfile.TemporaryDirectory() as scratch:
         for name in names:
+            left_s = args.budget_s - (time.perf_counter() - opened)
+            if name != "start" and left_s < args.seconds / 2:
+                print(name, "was left out: too little time", flush=True)
+                continue
             (args.out / name).mkdir(parents=True, exist_ok=True)
             folder, model, lines = Path(scratch) / name, args.model, []
             if name != "start":
                 begun = time.perf_counter()
-                train_one(name, args, verifier, folder)
+                train_one(name, args, min(args.seconds, left_s), verifier, folder)
                 model = folder / "model"
                 lines = read_lines(folder / "metrics.jsonl")
                 facts = {"wall_s": time.perf_counter() - begun, "steps": lines, **environment()}
                 (args.out / name / "train.json").write_text(json.dumps(facts))
-            replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier))
+            replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier, args.heldout))
             replace_file(args.out / name / "replies.jsonl", replies)
             if args.keep == name:
                 model.rename(args.out / name / "model")
@@ -121,9 +129,9 @@ def last_line(lines: Sequence[Row]) -> list[str]:
     return [f"{key} {first:.3g} -> {last:.3g}" for key, first, last in ends if first is not None and last is not None]
 
 
-def answer(model: Path, verifier: HardenedVerifier) -> Iterator[Row]:
-    """The model's replies to the held-out suite, in a fixed order."""
-    tasks = load_tasks("heldout").tasks
+def answer(model: Path, verifier: HardenedVerifier, count: int | None) -> Iterator[Row]:
+    """The model's replies to the held-out suite, or to its first `count` tasks, in a fixed order."""
+    tasks = load_tasks("heldout", limit=count).tasks
     policy = load_policy(str(model), dtype="bf16")
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
     style, tokenizer = prompt_style(policy.tokenizer), policy.tokenizer
@@ -266,7 +274,8 @@ def table(args: argparse.Namespace) -> None:
         rows["reinforce, all seeds"] = figures_of(args.out, seeds, start)
     facts = next(json.loads((args.out / name / "train.json").read_text()) for name in there - {"start"})
     about = {key: facts[key] for key in ("versions", "gpu", "commit")}
-    settings = {"reinforce": REINFORCE, "tuning": TUNING, "choices": CHOICES, "temperature": TEMPERATURE}
+    settings: Row = {"best-of-n": AGAINST, "reward-weighted": WEIGHTED, "reinforce": REINFORCE, "choices": CHOICES}
+    settings |= {"temperature": TEMPERATURE}
     curves = {name: curve(args.out, name) for name in rows if name in seeds or name in CHOICES}
     text = json.dumps({**about, "settings": settings, "rows": rows, "curves": curves}, indent=1)
     lines = [
@@ -313,7 +322,11 @@ def main() -> None:
         one.add_argument("--cache-dir", type=Path, help="folder of the verifier's caches")
     part["train"].add_argument("--model", type=Path, required=True, help="model folder that every run starts from")
     part["train"].add_argument("--seconds", type=float, default=60, help="time of each method's steps")
-    part["train"].add_argument("--rate", type=float, default=40, help="attempts a second that reinforce reached")
+    part["train"].add_argument("--budget-s", type=float, default=math.inf, help="time of all: what does not fit is left out")
+    part["train"].add_argument("--rate", type=float, help="attempts a second; by default what reinforce reached in --out")
+    part["train"].add_argument("--tasks-per-step", type=int, default=32, help="groups of eight in a step of reinforce")
+    part["train"].add_argument("--workers", type=int, help="processes that make tasks; by default one a core")
+    part["train"].add_argument("--heldout", type=int, help="ask only this many held-out tasks; all by default")
     part["train"].add_argument("--sft-steps", type=int, default=300, help="steps of further-sft that take as long")
     part["train"].add_argument("--short-steps", type=int, default=8, help="steps of the runs that differ in one choice")
     part["train"].add_argument("--keep", choices=RUNS, help="run whose model is kept in --out")
