@@ -39,7 +39,7 @@ from kernrl.verifier.devices import device_for
 from kernrl.verifier.facts import learn
 from kernrl.verifier.gpu import Gpu
 from kernrl.verifier.hardened import HardenedVerifier
-from kernrl.verifier.inputs import schedule
+from kernrl.verifier.inputs import Seeds, schedule
 from kernrl.verifier.price import price
 from kernrl.verifier.route import interpreted
 from kernrl.verifier.trace import Tracer
@@ -146,15 +146,16 @@ def front(pairs: Sequence[Pair]) -> dict[str, float]:
     clocked("plan", checked)
     tracer.close()
     mine = [interpreted(plans, on_gpu=True) for plans in traced]
-    nursery = Nursery()
+    nursery, seeds = Nursery(), Seeds()
     interpreter = CpuReplay(nursery, 1, {})
 
     def judged() -> None:
-        for i, ((task, _), plans) in enumerate(zip(pairs, mine, strict=True)):
-            said = interpreter.judge(task, "fp32", plans, schedule(facts[task.id].sets, i)) if plans else None
+        for (task, _), plans in zip(pairs, mine, strict=True):
+            draws = schedule(facts[task.id].sets, seeds.next(task.id))
+            said = interpreter.judge(task, "fp32", plans, draws) if plans else None
             assert said is None or said.rejection is None, said
 
-    interpreter.judge(pairs[0][0], "fp32", mine[0], schedule(facts[pairs[0][0].id].sets, len(pairs)))
+    interpreter.judge(pairs[0][0], "fp32", mine[0], schedule(facts[pairs[0][0].id].sets, 0))
     clocked("interpreter", judged)
     interpreter.close()
     nursery.close()

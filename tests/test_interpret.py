@@ -9,8 +9,9 @@ import torch.nn.functional as F
 
 from kernrl.verifier.cpu import sources
 from kernrl.verifier.inputs import Draw, TaskInputs, flatten
-from kernrl.verifier.interpret import interpret
+from kernrl.verifier.interpret import Case, interpret, interpret_cases
 from kernrl.verifier.mathops import _tf32
+from kernrl.verifier.plan import Plan
 from kernrl.verifier.spec import spec_of
 from kernrl.verifier.verdict import Rejection, Status
 from tests.front import HEAD, dense, module, plan_of, spec
@@ -19,10 +20,12 @@ from tests.suite import read_folder
 torch.set_num_threads(1)
 
 
+def planned(source: str, *tensors: torch.Tensor) -> Plan:
+    return plan_of(source, spec(*(dense(*t.shape, dtype=str(t.dtype).removeprefix("torch.")) for t in tensors)))
+
+
 def run(source: str, *tensors: torch.Tensor, **kwargs) -> Any:
-    dtype = lambda t: str(t.dtype).removeprefix("torch.")  # noqa: E731
-    plan = plan_of(source, spec(*(dense(*t.shape, dtype=dtype(t)) for t in tensors)))
-    return interpret(plan, dict(enumerate(tensors)), **kwargs)
+    return interpret(planned(source, *tensors), dict(enumerate(tensors)), **kwargs)
 
 
 def kernel(
@@ -197,8 +200,37 @@ def test_inputs_are_not_changed_and_a_node_can_be_skipped():
     (twice,) = run(source, x)
     assert torch.equal(x, X)
     assert torch.equal(twice, X * 4)
-    (skipped,) = run(source, x, skip=0)
-    assert bool(torch.isnan(skipped).all())
+    skipped = interpret_cases(planned(source, x), [Case({0: x}, skip=0)])
+    assert isinstance(skipped, list)
+    assert bool(torch.isnan(skipped[0][0]).all())
+
+
+BY_VALUE = {
+    "addresses": "v = tl.load(x + i)\nj = (tl.abs(v) * 9).to(tl.int32)\ntl.store(y + r * B + i, tl.load(x + j * B + i))",
+    "stores": "v = tl.load(x + r * B + i)\nj = (tl.abs(tl.sum(v, 0))).to(tl.int32) % 8\ntl.store(y + r * B + (i + j) % B, v)",
+    "loops": "v = tl.load(x + r * B + i)\nwhile tl.sum(tl.abs(v), 0) > 1:\n    v = v * 0.5\ntl.store(y + r * B + i, v)",
+    "branches": "v = tl.load(x + r * B + i)\nif tl.sum(v, 0) > 0:\n    v = -v\ntl.store(y + r * B + i, v)",
+    "atomics": "v = tl.load(x + r * B + i)\nj = (tl.abs(v) * 9).to(tl.int32)\ntl.atomic_add(y + j, v)\ntl.atomic_max(y + 64 + i, v)",
+    "products": "m = tl.arange(0, 16)\na = tl.load(x + m[:, None] % 8 * B + i[None, :])\n"
+    "tl.store(y + m[:, None] * 16 + m[None, :], tl.dot(a, tl.trans(a), input_precision='ieee'))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BY_VALUE.values(), ids=BY_VALUE.keys())
+def test_cases_side_by_side_come_to_what_each_comes_to_alone(body):
+    """Also where addresses, loops and branches depend on numbers, so that the cases go different ways."""
+    drawn = torch.randn(5, 8, 32, generator=torch.Generator().manual_seed(1)).mul(0.3).clamp(-0.8, 0.8)
+    body = "r = tl.program_id(0)\ni = tl.arange(0, B)\n" + body
+    source = kernel(body, call="x, y, 1, B=32", grid="(8,)" if "dot" not in body else "(1,)", out="torch.zeros_like(x)")
+    plan = planned(source, X)
+    cases = [Case({0: x}, poison=17 * n, skip=1 if n == 3 else None) for n, x in enumerate(drawn)]
+    together = interpret_cases(plan, cases)
+    alone = [interpret_cases(plan, [case]) for case in cases]
+    assert isinstance(together, list)
+    for ours, theirs in zip(together, alone, strict=True):
+        assert isinstance(theirs, list)
+        torch.testing.assert_close(ours, theirs[0], rtol=1e-6, atol=1e-6, equal_nan=True)
+    assert not torch.equal(together[0][0], together[1][0])
 
 
 def test_a_kernel_without_end_is_a_timeout():

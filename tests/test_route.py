@@ -145,8 +145,8 @@ def test_the_gpu_is_asked_what_the_interpreter_cannot_say(
 
 def test_a_killed_interpreter_costs_nobody_a_verdict(evaluator: StagedEvaluator) -> None:
     assert judge(evaluator, GOOD)[0].correct
-    for process in evaluator._cpu._all:  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-        process.kill()
+    for seat in evaluator._cpu._seats:  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        seat.process.kill()  # pyright: ignore[reportAttributeAccessIssue]
     verdict, job = judge(evaluator, GOOD)
     assert verdict.correct
     assert job

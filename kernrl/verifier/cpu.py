@@ -6,14 +6,15 @@ compiled.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import resource
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from queue import LifoQueue
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.compare import apart
 from kernrl.verifier.compat import normalisations
 from kernrl.verifier.inputs import POISONS, Draw, TaskInputs
-from kernrl.verifier.interpret import Unable, interpret
+from kernrl.verifier.interpret import Case, Unable, interpret_cases
 from kernrl.verifier.judge import Judge
 from kernrl.verifier.lane import decoy_reason, describe
 from kernrl.verifier.plan import LaunchNode, Plan
@@ -37,6 +38,11 @@ GRACE_S = 2.0
 
 KEPT_BYTES = 128 << 20
 """Answers that a process keeps, for the other members of a group."""
+
+PATIENCE = 2
+"""How many more may want a task's own process than the idlest one before the task moves there."""
+
+MAX_HOMES = 4096
 
 MEMORY_BYTES = 8 << 30
 """What an interpreter process may hold: an operation that asks for more fails, rather than taking the machine's."""
@@ -64,6 +70,7 @@ class CpuServer:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         self._redraw, self._poison, self._decoys = redraw_parameters, poison, decoys
         self._judge = Judge("cpu", redraw_parameters=redraw_parameters, kept_bytes=KEPT_BYTES)
+        self._questions: OrderedDict[tuple[Any, ...], Questions] = OrderedDict()
 
     def well(self) -> bool:
         """An exception leaves nothing behind here."""
@@ -78,68 +85,119 @@ class CpuServer:
         timeout_s: float = CANDIDATE_TIMEOUT_S,
     ) -> Judged:
         """Interpret every plan on its draws and compare; the first thing wrong ends it."""
-        judged, deadline = Judged(), time.monotonic() + timeout_s
-        inputs_of = {name: self._inputs(task, name, precision) for name in plans}
+        judged, deadline, proven = Judged(), time.monotonic() + timeout_s, not self._decoys
+        questions = {name: self._asked(task, name, precision, [d for d in draws if d.input_set == name]) for name in plans}
         for name, plan in plans.items():
-            inputs = inputs_of[name]
             asked = [i for i, d in enumerate(draws) if d.input_set == name]
-            outputs = []
-            for i in asked:
-                inputs.draw(draws[i])
-                # draws take turns through the variants of autotuned launches: every configuration must be right
-                poison = POISONS[i % 2] if self._poison else 0
-                left_s = min(PLAN_TIMEOUT_S, deadline - time.monotonic())
-                result = interpret(plan, sources(inputs), timeout_s=left_s, poison=poison, turn=i)
-                if isinstance(result, Rejection):
-                    judged.rejection = result
-                    return judged
-                outputs.append(result)
+            if not asked:
+                continue
+            # draws take turns through the variants of autotuned launches: every configuration must be right
+            cases = [
+                Case(tensors, poison=POISONS[i % 2] if self._poison else 0, turn=i)
+                for i, tensors in zip(asked, questions[name].tensors, strict=True)
+            ]
+            left_s = min(PLAN_TIMEOUT_S, deadline - time.monotonic())
+            outputs, left = _with_launches_left_out(plan, cases, [] if proven else _launches(plan), precision, left_s)
+            proven |= not left
+            if isinstance(outputs, Rejection):
+                judged.rejection = outputs
+                return judged
             judged.errors += self._judge.compare(task, precision, draws, asked, outputs)
             worst = max(judged.errors, key=lambda r: r["excess"], default=None)
             if worst is not None and worst["excess"] > 1:
                 judged.rejection = Rejection(Status.WRONG, describe(worst))
                 return judged
-        if self._decoys and plans:
-            judged.rejection = self._decoy(precision, plans, draws, inputs_of)
+        if not proven:
+            judged.rejection = self._decoy(precision, plans, questions)
         return judged
 
-    def _inputs(self, task: Task, name: str, precision: str) -> TaskInputs:
-        input_set = task.input_set(name)
-        assert input_set is not None
-        return TaskInputs(task, input_set, precision, "cpu", redraw_parameters=self._redraw)
+    def _asked(self, task: Task, name: str, precision: str, draws: Sequence[Draw]) -> Questions:
+        """What a candidate is asked at one input set: kept, since the other members of its group are asked the same."""
+        key = (task.id, task.pytorch_code, precision, name, *draws)
+        if key not in self._questions:
+            input_set = task.input_set(name)
+            assert input_set is not None
+            inputs = TaskInputs(task, input_set, precision, "cpu", redraw_parameters=self._redraw)
+            self._questions[key] = Questions(inputs, draws)
+            while len(self._questions) > 1 and sum(q.nbytes for q in self._questions.values()) > KEPT_BYTES:
+                self._questions.popitem(last=False)
+        self._questions.move_to_end(key)
+        return self._questions[key]
 
-    def _decoy(
-        self, precision: str, plans: Mapping[str, Plan], draws: Sequence[Draw], inputs_of: Mapping[str, TaskInputs]
-    ) -> Rejection | None:
+    def _decoy(self, precision: str, plans: Mapping[str, Plan], questions: Mapping[str, Questions]) -> Rejection | None:
         """A Rejection when every set has a launch without which the outputs are the same.
 
         One set does not prove it: at small shapes a few columns may happen not to depend on a launch.
         """
         idle = []
         for name, plan in plans.items():
-            idle = _idle(plan, inputs_of[name], [d for d in draws if d.input_set == name], precision)
+            idle = _idle(plan, questions[name], precision)
             if not idle:
                 return None
         return Rejection(Status.DECOY, decoy_reason(idle[0]))
 
 
-def _idle(plan: Plan, inputs: TaskInputs, draws: Sequence[Draw], precision: str) -> list[str]:
+class Questions:
+    """The draws of one input set, as tensors."""
+
+    def __init__(self, inputs: TaskInputs, draws: Sequence[Draw]):
+        self._inputs, self._draws = inputs, draws
+        self.tensors = [self.scaled(i, 1.0) for i in range(len(draws))]
+        """A mapping for `Case` each draw."""
+        self.nbytes = (1 + len(draws)) * inputs.nbytes
+
+    def scaled(self, position: int, factor: float) -> dict[int | str, torch.Tensor]:
+        """The numbers of one draw, its floating inputs multiplied."""
+        self._inputs.draw(self._draws[position])
+        self._inputs.scale(factor)
+        return {
+            # in its own strides, gaps and all, which `clone` would close up
+            key: torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
+            for key, tensor in sources(self._inputs).items()
+        }
+
+
+def _launches(plan: Plan) -> list[int]:
+    """Positions of the authored launches."""
+    return [i for i, node in enumerate(plan.nodes) if isinstance(node, LaunchNode)]
+
+
+def _with_launches_left_out(
+    plan: Plan, cases: Sequence[Case], launches: list[int], precision: str, timeout_s: float
+) -> tuple[list[list[torch.Tensor]] | Rejection, list[int]]:
+    """What the cases come to, and those of `launches` that change nothing in the first: asked together, as is cheapest."""
+    first = cases[0].tensors
+    extra = [Case(first, poison=0, skip=i) for i in (None, *launches)] if launches else []
+    found = interpret_cases(plan, [*cases, *extra], timeout_s=timeout_s)
+    if isinstance(found, Rejection):  # maybe for want of a launch
+        if extra and found.status is Status.CRASH:
+            found = interpret_cases(plan, cases, timeout_s=timeout_s)
+        return found, launches
+    outputs, looked = found[: len(cases)], found[len(cases) :]
+    return outputs, [i for i, other in zip(launches, looked[1:], strict=True) if _same(looked[0], other, precision)]
+
+
+def _idle(plan: Plan, questions: Questions, precision: str) -> list[str]:
     """Kernels whose launch changes no output, on any of these draws, 64 times their inputs or a thousandth of them (a clamp
     may have nothing to do), whatever memory held: zeros (a launch left out may have made indices) or another number."""
-    left = {i: node for i, node in enumerate(plan.nodes) if isinstance(node, LaunchNode)}
-    for draw in draws[:2]:
-        for scale, poison in itertools.product((1.0, 64.0, 2.0**-10), (0, 0x3C)):
-            inputs.draw(draw)
-            inputs.scale(scale)
-            whole = interpret(plan, sources(inputs), poison=poison)
-            left = {
-                i: node
-                for i, node in left.items()
-                if _same(whole, interpret(plan, sources(inputs), poison=poison, skip=i), precision)
-            }
+    left = _launches(plan)
+    for position, scale in itertools.product(range(min(2, len(questions.tensors))), (1.0, 64.0, 2.0**-10)):
+        tensors = questions.scaled(position, scale)
+        for poison in (0, 0x3C):
+            whole, *without = _each(plan, [Case(tensors, poison=poison, skip=i) for i in (None, *left)])
+            left = [i for i, other in zip(left, without, strict=True) if _same(whole, other, precision)]
             if not left:
                 return []
-    return [plan.kernels[node.variants[0].kernel].function for node in left.values()]
+    return [plan.kernels[plan.nodes[i].variants[0].kernel].function for i in left]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _each(plan: Plan, cases: Sequence[Case]) -> list[list[torch.Tensor] | Rejection]:
+    """What each case comes to: side by side, and one by one when any of them fails."""
+    together = interpret_cases(plan, cases)
+    if not isinstance(together, Rejection):
+        return list(together)
+    alone = [interpret_cases(plan, [case]) for case in cases]
+    return [found if isinstance(found, Rejection) else found[0] for found in alone]
 
 
 def sources(inputs: TaskInputs) -> dict[int | str, torch.Tensor]:
@@ -155,17 +213,16 @@ def _same(a: list[torch.Tensor] | Rejection, b: list[torch.Tensor] | Rejection, 
 
 
 class CpuReplay:
-    """Interpreter processes, one a worker, started as they are needed."""
+    """Interpreter processes, started as they are needed. A group's candidates go to the same one, which has their answers."""
 
     def __init__(
         self, nursery: Nursery, workers: int, settings: dict[str, Any], slots: threading.BoundedSemaphore | None = None
     ):
         """`slots` bounds what is at work together with other users of the same cores."""
         self._slots = slots or threading.BoundedSemaphore(workers)
-        self._idle: LifoQueue[Process] = LifoQueue()
-        self._all = [Process(nursery, "cpu", "", settings) for _ in range(workers)]
-        for process in self._all:
-            self._idle.put(process)
+        self._mutex = threading.Lock()
+        self._seats = [_Seat(Process(nursery, "cpu", "", settings)) for _ in range(workers)]
+        self._home: dict[tuple[str, str], _Seat] = {}
 
     def judge(
         self,
@@ -175,24 +232,48 @@ class CpuReplay:
         draws: Sequence[Draw],
         timeout_s: float = CANDIDATE_TIMEOUT_S,
     ) -> Judged:
-        """`CpuServer.judge` in the next free process. Raises InfrastructureError when that breaks."""
+        """`CpuServer.judge` in a process of this machine. Raises InfrastructureError when that breaks."""
         if not plans:
             reason = (
                 "This task has no small shapes, so it needs a GPU: its plan is in order, and nothing more can be said here."
             )
             return Judged(Rejection(Status.NEEDS_GPU, reason))
-        process = self._idle.get()
-        try:
-            with self._slots:
+        with self._seat(task) as process, self._slots:
+            try:
                 return process.ask("judge", task, precision, plans, draws, timeout_s, timeout_s=timeout_s + GRACE_S)
-        except TimedOut as error:
-            return Judged(Unable(Status.TIMEOUT, f"The interpreter gave {error}."))
-        except (Died, Failed) as error:
-            process.kill()
-            raise InfrastructureError(f"the interpreter process failed: {error}") from None
+            except TimedOut as error:
+                return Judged(Unable(Status.TIMEOUT, f"The interpreter gave {error}."))
+            except (Died, Failed) as error:
+                process.kill()
+                raise InfrastructureError(f"the interpreter process failed: {error}") from None
+
+    @contextlib.contextmanager
+    def _seat(self, task: Task) -> Iterator[Process]:
+        """A process for this caller alone: the task's own, unless others wait for that."""
+        key = (task.id, task.pytorch_code)
+        with self._mutex:
+            seat, idlest = self._home.get(key), min(self._seats, key=lambda one: one.load)
+            if seat is None or seat.load >= idlest.load + PATIENCE:
+                if len(self._home) >= MAX_HOMES:
+                    self._home.clear()
+                seat = self._home[key] = idlest
+            seat.load += 1
+        try:
+            with seat.mutex:
+                yield seat.process
         finally:
-            self._idle.put(process)
+            with self._mutex:
+                seat.load -= 1
 
     def close(self) -> None:
-        for process in self._all:
-            process.kill()
+        for seat in self._seats:
+            seat.process.kill()
+
+
+@dataclass(slots=True)
+class _Seat:
+    """An interpreter process, and how many want it."""
+
+    process: Process
+    load: int = 0
+    mutex: threading.Lock = field(default_factory=threading.Lock)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +23,7 @@ from kernrl.verifier.compile import CompiledKernel, Compiler
 from kernrl.verifier.cpu import CpuReplay
 from kernrl.verifier.facts import TaskFacts, device_aimed_at, learn
 from kernrl.verifier.gpu import LANES, Gpu
-from kernrl.verifier.inputs import BIG_BYTES, schedule
+from kernrl.verifier.inputs import BIG_BYTES, Seeds, schedule
 from kernrl.verifier.interpret import Unable
 from kernrl.verifier.job import Job, Measured
 from kernrl.verifier.lane import Outcome
@@ -78,6 +77,7 @@ class StagedEvaluator:
         self._nursery = Nursery()
         self.gpus: list[Gpu] | list[RemoteGpu] = []
         self._devices = devices
+        self._seeds = Seeds()
         self._facts: dict[tuple[str, str], TaskFacts] = {}
         self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
         self._tracer = self._compiler = self._cpu = None
@@ -263,7 +263,7 @@ class StagedEvaluator:
             return all_plans
         assert self._cpu
         with progress.at(Stage.CORRECTNESS, "interpreter"):
-            draws = schedule(facts.sets, secrets.randbits(63), self.defences.regimes)
+            draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
             try:
                 judged = self._cpu.judge(
                     replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S
@@ -302,7 +302,7 @@ class StagedEvaluator:
         assert self._cpu
         with progress.at(Stage.CORRECTNESS):
             small = interpreted(plans, on_gpu=False)
-            draws = schedule(facts.sets, secrets.randbits(63), self.defences.regimes)
+            draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
             judged = self._cpu.judge(replace(task, solutions=()), self.precision_of(task), small, draws)
             progress.errors = judged.errors
             passed(judged.rejection)

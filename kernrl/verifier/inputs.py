@@ -7,7 +7,11 @@ Two processes that hold the same task and draw the same seed on the same kind of
 
 from __future__ import annotations
 
+import hashlib
 import math
+import secrets
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +91,22 @@ def schedule(
         plan[FULL] = [NOMINAL, "mixed"]
     pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]
     return tuple(Draw(name, regime, (seed + 7919 * i) % (1 << 63)) for i, (name, regime) in enumerate(pairs))
+
+
+class Seeds:
+    """Secret seeds of the draws, by task: new with every 32nd candidate, so that a group shares its answers."""
+
+    def __init__(self) -> None:
+        self._secret, self._mutex = secrets.token_bytes(16), threading.Lock()
+        self._served: Counter[str] = Counter()
+
+    def next(self, task_key: str) -> int:
+        """The seed for one more candidate of a task; 63 bits."""
+        with self._mutex:
+            turn = self._served[task_key] // 32
+            self._served[task_key] += 1
+        digest = hashlib.blake2b(f"{turn} {task_key}".encode(), key=self._secret, digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
 
 
 def flatten(value: Any) -> list[Any]:

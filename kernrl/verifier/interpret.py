@@ -8,7 +8,7 @@ a GPU's in the last bits (order of sums, approximations); TF32 products are roun
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,9 @@ POISON = 0xFF
 MAX_PLAN_BYTES = 1 << 30
 """At shapes small enough to be interpreted, an honest plan holds a few MiB."""
 
+SIDE_BY_SIDE_BYTES = 64 << 20
+"""What the cases that run side by side may hold together."""
+
 _PARAMETERS = {
     "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
     "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
@@ -38,34 +41,55 @@ class Unable(Rejection):
     """The interpreter came to its own limits, which may not be the candidate's: a GPU might say otherwise."""
 
 
-def interpret(
-    plan: Plan,
-    tensors: Mapping[int | str, Tensor],
-    *,
-    timeout_s: float = 60.0,
-    skip: int | None = None,
-    poison: int = POISON,
-    turn: int = 0,
-) -> list[Tensor] | Rejection:
-    """Forward's outputs on CPU tensors, keyed as `Storage.source` is: inputs by position, state by key.
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a plan is run on, and what is special about that run."""
 
-    `tensors` have the spec's dtype and strides and are not changed. `skip` leaves out one node, to see whether it matters;
-    `poison` is the byte that fresh memory is filled with; an autotuned launch of n variants runs number `turn` mod n. Rejected
-    with `crash` for an access out of bounds; Unable with `timeout` past `timeout_s`, `needs_gpu` for what cannot be
-    interpreted, `crash` for an ATen call that torch refuses here.
+    tensors: Mapping[int | str, Tensor]
+    """Of the spec's dtypes and strides, keyed as `Storage.source` is: inputs by position, state by key. Not changed."""
+    skip: int | None = None
+    """A node that is left out, to see whether it matters."""
+    poison: int = POISON
+    """The byte that fresh memory is filled with."""
+    turn: int = 0
+    """An autotuned launch of n variants runs number `turn` mod n."""
+
+
+def interpret(plan: Plan, tensors: Mapping[int | str, Tensor], *, timeout_s: float = 60.0) -> list[Tensor] | Rejection:
+    """Forward's outputs on CPU tensors: `interpret_cases` of one."""
+    found = interpret_cases(plan, [Case(tensors)], timeout_s=timeout_s)
+    return found if isinstance(found, Rejection) else found[0]
+
+
+def interpret_cases(plan: Plan, cases: Sequence[Case], *, timeout_s: float = 60.0) -> list[list[Tensor]] | Rejection:
+    """Forward's outputs for each case, all of them run side by side: what is one and the same for all (addresses, masks,
+    the text of a kernel) is then computed once.
+
+    Rejected with `crash` for an access out of bounds in any of them; Unable with `timeout` past `timeout_s`, `needs_gpu` for
+    what cannot be interpreted, `crash` for an ATen call that torch refuses here.
     """
     deadline = time.monotonic() + timeout_s
     held = sum(s.nbytes for s in plan.storages)
     if held > MAX_PLAN_BYTES:
         return Unable(Status.NEEDS_GPU, f"The plan holds {held >> 20} MiB, too much for the interpreter.")
-    replay = _Replay(plan, tensors, deadline, poison, turn)
+    together = max(1, SIDE_BY_SIDE_BYTES // max(held, 1))
+    outputs: list[list[Tensor]] = []
+    for first in range(0, len(cases), together):
+        found = _side_by_side(plan, cases[first : first + together], deadline, timeout_s)
+        if isinstance(found, Rejection):
+            return found
+        outputs += found
+    return outputs
+
+
+def _side_by_side(plan: Plan, cases: Sequence[Case], deadline: float, timeout_s: float) -> list[list[Tensor]] | Rejection:
+    replay = _Replay(plan, cases, deadline)
     try:
         for node in plan.setup:
-            replay.node(node)
+            replay.node(node, range(len(cases)))
         for position, node in enumerate(plan.nodes):
-            if position != skip:
-                replay.node(node)
-        return [replay.tensor(ref).clone() for ref in plan.outputs]
+            replay.node(node, [i for i, case in enumerate(cases) if case.skip != position])
+        return [[replay.tensor(ref, i).clone() for ref in plan.outputs] for i in range(len(cases))]
     except Fault as fault:
         return Rejection(Status.CRASH, f"{replay.where}: {fault}.")
     except TooSlow:
@@ -78,79 +102,83 @@ def interpret(
 
 
 class _Replay:
-    """A plan's memory on the CPU, and how to run its nodes on it."""
+    """A plan's memory on the CPU, a case beside the other, and how to run its nodes on it."""
 
-    def __init__(self, plan: Plan, tensors: Mapping[int | str, Tensor], deadline: float, poison: int, turn: int) -> None:
-        self.plan, self.deadline, self.turn, self.where = plan, deadline, turn, "the plan"
-        self.storages: list[Tensor] = []
-        for storage in plan.storages:
-            if storage.source is None:
-                self.storages.append(torch.full((storage.nbytes,), poison, dtype=torch.uint8))
-            else:
-                self.storages.append(_bytes_of(tensors[storage.source], storage.nbytes))
+    def __init__(self, plan: Plan, cases: Sequence[Case], deadline: float) -> None:
+        self.plan, self.cases, self.deadline, self.where = plan, cases, deadline, "the plan"
+        self.memory = Memory([s.nbytes for s in plan.storages], len(cases))
+        for number, storage in enumerate(plan.storages):
+            for i, case in enumerate(cases):
+                span = self.memory.bytes_of(number, i)
+                span.fill_(case.poison if storage.source is None else POISON)
+                if storage.source is not None:
+                    tensor = case.tensors[storage.source]
+                    flat = span[: storage.nbytes // tensor.element_size() * tensor.element_size()].view(tensor.dtype)
+                    flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset()).copy_(tensor)
 
-    def tensor(self, ref: TensorRef) -> Tensor:
-        """A plan's view as a torch tensor over its memory."""
-        whole = self.storages[ref.storage]
-        usable = whole.numel() // ITEM_BYTES[ref.dtype] * ITEM_BYTES[ref.dtype]
-        return whole[:usable].view(getattr(torch, ref.dtype)).as_strided(ref.shape, ref.stride, ref.offset)
+    def tensor(self, ref: TensorRef, case: int) -> Tensor:
+        """A plan's view as a torch tensor over a case's memory."""
+        whole = self.memory.bytes_of(ref.storage, case)
+        flat = whole[: whole.numel() // ITEM_BYTES[ref.dtype] * ITEM_BYTES[ref.dtype]].view(getattr(torch, ref.dtype))
+        return flat.as_strided(ref.shape, ref.stride, flat.storage_offset() + ref.offset)
 
-    def node(self, node: Node) -> None:
+    def node(self, node: Node, cases: Sequence[int]) -> None:
+        """Run a node for some of the cases, by number."""
         if isinstance(node, AtenNode):
             self.where = node.op
-            if time.monotonic() > self.deadline:
-                raise TooSlow
-            self._call(node)
-        else:
-            assert isinstance(node, LaunchNode)
-            self._launch(node.variants[self.turn % len(node.variants)])
+            for case in cases:
+                if time.monotonic() > self.deadline:
+                    raise TooSlow
+                self._call(node, case)
+            return
+        assert isinstance(node, LaunchNode)
+        for turn, variant in enumerate(node.variants):
+            taking = [case for case in cases if self.cases[case].turn % len(node.variants) == turn]
+            if taking:
+                self._launch(variant, taking)
 
-    def _call(self, node: AtenNode) -> None:
+    def _call(self, node: AtenNode, case: int) -> None:
         if node.op == CONSTANT_OP:
             dtype = getattr(torch, node.kwargs["dtype"].value)
             results: Any = torch.tensor([_plain(v) for v in node.args[0]], dtype=dtype).reshape(node.args[1])
         else:
             _, packet, overload = node.op.split(".")
             operator = getattr(getattr(torch.ops.aten, packet), overload)
-            results = operator(*(self._value(a) for a in node.args), **{k: self._value(v) for k, v in node.kwargs.items()})
+            args = [self._value(a, case) for a in node.args]
+            results = operator(*args, **{k: self._value(v, case) for k, v in node.kwargs.items()})
         for result, ref in zip(_leaves(results), node.outputs, strict=True):
             if ref is not None and result is not None:
-                home = self.tensor(ref)
+                home = self.tensor(ref, case)
                 if home.data_ptr() != result.data_ptr():
                     home.copy_(result)
 
-    def _value(self, arg: Any) -> Any:
+    def _value(self, arg: Any, case: int) -> Any:
         if isinstance(arg, TensorRef):
-            return self.tensor(arg)
+            return self.tensor(arg, case)
         if isinstance(arg, tuple | list):
-            return [self._value(a) for a in arg]
+            return [self._value(a, case) for a in arg]
         return _plain(arg)
 
-    def _launch(self, variant: Variant) -> None:
+    def _launch(self, variant: Variant, cases: Sequence[int]) -> None:
         kernel = self.plan.kernels[variant.kernel]
         self.where = kernel.function
         function = parse(kernel.ttir)
         arguments = [self._argument(k, v) for k, v in zip(function.param_types, variant.args.values(), strict=True)]
-        memory = Memory(dict(enumerate(self.storages)))
-        Machine(function, memory, variant.grid, self.deadline).run(arguments)
+        # all cases are run, since that costs least; those that were not meant to take part are put back
+        others = [i for i in range(len(self.cases)) if i not in cases]
+        kept = self.memory.kept(others)
+        Machine(function, self.memory, variant.grid, self.deadline).run(arguments)
+        self.memory.restore(others, kept)
 
     def _argument(self, kind: str, value: Any) -> Tensor:
         if isinstance(value, TensorRef):
-            return torch.tensor([(value.storage << STORAGE_BITS) + value.offset * ITEM_BYTES[value.dtype]])
+            return torch.tensor([[(value.storage << STORAGE_BITS) + value.offset * ITEM_BYTES[value.dtype]]])
         value = _plain(value)
         if kind == "i64" and value >= 1 << 63:
             value -= 1 << 64
         if kind not in _PARAMETERS:
             raise TtirError(f"a parameter of type {kind}")
-        return torch.tensor([value], dtype=_PARAMETERS[kind])
-
-
-def _bytes_of(tensor: Tensor, nbytes: int) -> Tensor:
-    """A private copy of the bytes a tensor spans, in its own strides."""
-    span = torch.full((nbytes,), POISON, dtype=torch.uint8)
-    flat = span[: nbytes // tensor.element_size() * tensor.element_size()].view(tensor.dtype)
-    flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
-    return span
+        return torch.tensor([[value]], dtype=_PARAMETERS[kind])
 
 
 def _plain(arg: Any) -> Any:

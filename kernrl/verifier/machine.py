@@ -1,6 +1,7 @@
-"""Run a kernel's TTIR on the CPU, all programs of a batch side by side, with every access bounds-checked.
+"""Run a kernel's TTIR on the CPU, all cases and all programs of a batch side by side, with every access bounds-checked.
 
-Each value is a torch tensor with the programs in its first dimension (size 1 where all agree). A pointer is a byte address
+Each value is a torch tensor whose first dimension is the cases (runs of the same plan on other numbers) and whose second is
+the programs; either is of size 1 where all agree, as cases do on nearly every address. A pointer is a byte address
 in an imaginary memory where storage `i` begins at `i << 40`, so an access beyond its storage is seen, whatever the
 pointer arithmetic. Loops and branches on which programs disagree run under a mask. Meant for correctness on small
 shapes, not for speed; programs that wait for one another cannot be run.
@@ -92,7 +93,7 @@ def _result_type(types: str) -> Type:
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A tensor descriptor: base address, sizes and strides in elements (each [P]), and the block it moves."""
+    """A tensor descriptor: base address, sizes and strides in elements (each [cases, programs]), and the block it moves."""
 
     base: Tensor
     shape: list[Tensor]
@@ -111,12 +112,12 @@ class Machine:
         self.widest = _widest(function)
 
     def run(self, arguments: Sequence[Tensor]) -> None:
-        """Run every program. `arguments`: one tensor of size 1 a parameter; pointers as addresses."""
-        total, batch = math.prod(self.grid), max(1, BATCH_ELEMENTS // self.widest)
+        """Run every program. `arguments`: a tensor [1, 1] a parameter; pointers as addresses."""
+        total, batch = math.prod(self.grid), max(1, BATCH_ELEMENTS // (self.widest * self.memory.cases))
         for first in range(0, total, batch):
             self.programs = torch.arange(first, min(first + batch, total))
             self.values = dict(zip(self.function.params, arguments, strict=True))
-            self._body(torch.ones(len(self.programs), dtype=torch.bool))
+            self._body(torch.ones(1, len(self.programs), dtype=torch.bool))
 
     def _body(self, active: Tensor) -> None:
         """The function's blocks in order; a branch forward sends some programs to each side."""
@@ -141,7 +142,7 @@ class Machine:
         if last.name == "cf.br":
             return [(labels[0][0], here, [self.values[v] for v in last.operands])]
         if last.name == "cf.cond_br":
-            condition = self._of(last.operands[0]).expand(len(here))
+            condition = self._of(last.operands[0])
             if len(last.operands) > 1:
                 raise TtirError("a conditional branch with values")
             return [(labels[0][0], here & condition, []), (labels[1][0], here & ~condition, [])]
@@ -177,7 +178,7 @@ class Machine:
         carried = [self._of(v) for v in op.operands[3:]]
         index = low
         while True:
-            going = active & (index < high).expand(len(active))
+            going = active & (index < high)
             if not going.any():
                 return carried
             self.values[body.args[0]] = index
@@ -198,7 +199,7 @@ class Machine:
             condition = self.block(test, going)
             passed = [self._of(v) for v in condition.operands[1:]]
             results = [self._merge(going, new, old) for new, old in zip(passed, results, strict=True)]
-            going = going & self._of(condition.operands[0]).expand(len(active))
+            going = going & self._of(condition.operands[0])
             if not going.any():
                 return results
             for argument, value in zip(body.args, passed, strict=True):
@@ -207,7 +208,7 @@ class Machine:
             carried = [self._merge(going, self._of(v), old) for v, old in zip(last.operands, carried, strict=True)]
 
     def _if(self, op: Op, active: Tensor) -> Sequence[Any]:
-        condition = self._of(op.operands[0]).expand(len(active))
+        condition = self._of(op.operands[0])
         results: list[Any] = [None] * len(op.results)
         for region, taken in zip(op.regions, (active & condition, active & ~condition), strict=False):
             if taken.any():
@@ -219,7 +220,7 @@ class Machine:
         """`new` where the mask holds, `old` elsewhere; what no program has defined yet may be anything."""
         if old is None or old is new or bool(mask.all()) or isinstance(new, Descriptor):
             return new
-        return torch.where(mask.reshape(-1, *[1] * (new.dim() - 1)), new, old)
+        return torch.where(mask.reshape(*mask.shape, *[1] * (new.dim() - 2)), new, old)
 
     def _reduce(self, op: Op, active: Tensor) -> Sequence[Any]:
         """Fold halves onto each other; every tile size is a power of two."""
@@ -250,27 +251,29 @@ class Machine:
     def _combine(self, region: Block, left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
         for argument, value in zip(region.args, [*left, *right], strict=True):
             self.values[argument] = value
-        last = self.block(region, torch.ones(1, dtype=torch.bool))
+        last = self.block(region, torch.ones(1, 1, dtype=torch.bool))
         return [torch.broadcast_to(self._of(v), left[0].shape) for v in last.operands]
 
     def _tiles(self, op: Op) -> list[Tensor]:
         """A reduction's or scan's operands with all their elements: a constant tile is held as one."""
         shape = read_type(op.types.partition("->")[0].strip(" (")).shape
-        return [v.expand(v.shape[0], *shape) for v in map(self._of, op.operands)]
+        return [v.expand(*v.shape[:2], *shape) for v in map(self._of, op.operands)]
 
     def _axis(self, op: Op) -> int:
         found = re.search(r"axis = (\d+)", op.text)
         if found is None:
             raise TtirError("a reduction without an axis")
-        return int(found[1]) + 1
+        return int(found[1]) + 2
 
     # --- memory --------------------------------------------------------------------------------------------------
 
     def _masked(self, mask: Tensor | None, address: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
-        """Addresses and mask for every program of the batch."""
-        shape = (len(active), *address.shape[1:])
-        here = active.reshape(-1, *[1] * (address.dim() - 1)).expand(shape)
-        return address.expand(shape), here if mask is None else here & mask.expand(shape)
+        """Addresses and mask for every program of the batch: one row where all cases agree on both, else one a case."""
+        here = active.reshape(*active.shape, *[1] * (address.dim() - 2))
+        here = here if mask is None else here & mask
+        lead = map(max, here.shape[:2], address.shape[:2])
+        shape = (*lead, *address.shape[2:])
+        return address.expand(shape), here.expand(shape)
 
     def _load(self, op: Op, active: Tensor) -> Sequence[Any]:
         address, *rest = (self._of(v) for v in op.operands)
@@ -302,12 +305,12 @@ class Machine:
 
     def _through(self, descriptor: Descriptor, indices: Sequence[Tensor], active: Tensor) -> tuple[Tensor, Tensor]:
         rank = len(descriptor.block.shape)
-        address = descriptor.base.reshape(-1, *[1] * rank)
+        address = descriptor.base.reshape(*descriptor.base.shape, *[1] * rank)
         mask = torch.ones(1, dtype=torch.bool)
         for axis, (size, index) in enumerate(zip(descriptor.block.shape, indices, strict=True)):
-            along = index.long().reshape(-1, 1) + torch.arange(size)
-            along = along.reshape(-1, *[1] * axis, size, *[1] * (rank - 1 - axis))
-            limit, stride = (v.reshape(-1, *[1] * rank) for v in (descriptor.shape[axis], descriptor.stride[axis]))
+            along = index.long().unsqueeze(-1) + torch.arange(size)
+            along = along.reshape(*index.shape, *[1] * axis, size, *[1] * (rank - 1 - axis))
+            limit, stride = (v.reshape(*v.shape, *[1] * rank) for v in (descriptor.shape[axis], descriptor.stride[axis]))
             mask = mask & (along >= 0) & (along < limit)
             address = address + along * stride * descriptor.block.dtype.itemsize
         address, mask = torch.broadcast_tensors(address, mask)
@@ -317,13 +320,13 @@ class Machine:
         descriptor, *indices = (self._of(v) for v in op.operands)
         address, mask = self._through(descriptor, indices, active)
         loaded = self.memory.load(address, mask, None, descriptor.block.dtype)
-        return [loaded.reshape(-1, *result_type(op).shape)]
+        return [loaded.reshape(*loaded.shape[:2], *result_type(op).shape)]
 
     def _descriptor_store(self, op: Op, active: Tensor) -> Sequence[Any]:
         # tt.descriptor_store %desc[%i, %j], %value
         descriptor, *indices, value = (self._of(v) for v in op.operands)
         address, mask = self._through(descriptor, indices, active)
-        self.memory.store(address, value.reshape(-1, *descriptor.block.shape), mask)
+        self.memory.store(address, value.reshape(*value.shape[:2], *descriptor.block.shape), mask)
         return []
 
     # --- indices -------------------------------------------------------------------------------------------------
@@ -331,10 +334,10 @@ class Machine:
     def _program_id(self, op: Op, active: Tensor) -> Sequence[Any]:
         x, y, _ = self.grid
         per_axis = {"x": self.programs % x, "y": self.programs // x % y, "z": self.programs // (x * y)}
-        return [per_axis[op.text.split()[0]].to(torch.int32)]
+        return [per_axis[op.text.split()[0]].to(torch.int32).unsqueeze(0)]
 
     def _num_programs(self, op: Op, active: Tensor) -> Sequence[Any]:
-        return [torch.tensor([self.grid["xyz".index(op.text.split()[0])]], dtype=torch.int32)]
+        return [torch.tensor([[self.grid["xyz".index(op.text.split()[0])]]], dtype=torch.int32)]
 
     def _addptr(self, op: Op, active: Tensor) -> Sequence[Any]:
         pointer, offset = (self._of(v) for v in op.operands)

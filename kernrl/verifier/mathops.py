@@ -1,7 +1,8 @@
-"""What each of TTIR's operations on values computes, as torch functions over [programs, *tile] tensors."""
+"""What each of TTIR's operations on values computes, as torch functions over [cases, programs, *tile] tensors."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 
@@ -96,7 +97,7 @@ def _constant(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor
     text = re.sub(r"^\s*(?:dense<)?", "", value).rstrip(">").strip()
     if text.startswith("["):
         raise TtirError("a constant of several values")
-    return _number(text, dtype).reshape(1, *[1] * len(_shape(op.types)))
+    return _number(text, dtype).reshape(1, 1, *[1] * len(_shape(op.types)))
 
 
 def _number(text: str, dtype: torch.dtype) -> Tensor:
@@ -110,6 +111,7 @@ def _number(text: str, dtype: torch.dtype) -> Tensor:
     return torch.tensor(value, dtype=torch.float64 if dtype.is_floating_point else torch.int64).to(dtype)
 
 
+@functools.lru_cache(maxsize=2048)
 def _shape(types: str) -> tuple[int, ...]:
     found = _SHAPE.search(types)
     return tuple(int(d) for d in found[1].split("x")[:-1]) if found else ()
@@ -121,32 +123,34 @@ def _to(op: Op) -> tuple[int, ...]:
 
 def _full(value: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A tile with all its elements, for operations that regroup them."""
-    return value.expand(value.shape[0], *shape)
+    return value.expand(*value.shape[:2], *shape)
 
 
 def _make_range(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     end, start = (int(v) for v in re.findall(r"(?:end|start) = (\d+)", op.text))
-    return torch.arange(start, end, dtype=torch.int32).unsqueeze(0)
+    return torch.arange(start, end, dtype=torch.int32).reshape(1, 1, -1)
 
 
 def _splat(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     shape = _to(op)
-    return arguments[0].reshape(-1, *[1] * len(shape)).expand(-1, *shape)
+    value = arguments[0]
+    return value.reshape(*value.shape, *[1] * len(shape)).expand(*value.shape, *shape)
 
 
 def _reshape(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    return _full(arguments[0], _shape(op.types.partition("->")[0])).reshape(-1, *_to(op))
+    value = arguments[0]
+    return _full(value, _shape(op.types.partition("->")[0])).reshape(*value.shape[:2], *_to(op))
 
 
 def _transpose(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     found = re.search(r"order = array<i32: ([\d, ]+)>", op.text)
-    order = [int(v) + 1 for v in found[1].split(",")] if found else [2, 1]
-    return _full(arguments[0], _shape(op.types.partition("->")[0])).permute(0, *order)
+    order = [int(v) + 2 for v in found[1].split(",")] if found else [3, 2]
+    return _full(arguments[0], _shape(op.types.partition("->")[0])).permute(0, 1, *order)
 
 
 def _expand_dims(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     found = re.search(r"axis = (\d+)", op.text)
-    return arguments[0].unsqueeze(int(found[1]) + 1 if found else 1)
+    return arguments[0].unsqueeze(int(found[1]) + 2 if found else 2)
 
 
 def _tf32(a: Tensor) -> Tensor:
@@ -175,10 +179,9 @@ def _join(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 def _gather(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     found = re.search(r"axis = (\d+)", op.text)
     source, index = arguments
-    rows = max(source.shape[0], index.shape[0])
-    return torch.gather(
-        source.expand(rows, *source.shape[1:]), int(found[1]) + 1 if found else 1, index.expand(rows, *index.shape[1:]).long()
-    )
+    lead = tuple(map(max, source.shape[:2], index.shape[:2]))
+    source, index = (v.expand(*lead, *v.shape[2:]) for v in (source, index))
+    return torch.gather(source, int(found[1]) + 2 if found else 2, index.long())
 
 
 def _clamp(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -274,7 +277,7 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
     "tt.precise_sqrt": torch.sqrt,
     "tt.precise_divf": torch.div,
     "tt.mulhiui": _high_product,
-    "tt.unsplat": lambda a: a.reshape(a.shape[0]),
+    "tt.unsplat": lambda a: a.reshape(a.shape[:2]),
     "tt.ptr_to_int": lambda a: a,
 }
 

@@ -1,9 +1,12 @@
-"""The imaginary memory that interpreted kernels address: a checked byte address for every element of every storage."""
+"""The imaginary memory that interpreted kernels address: a checked byte address for every element of every storage.
+
+Every case (a run of the plan on numbers of its own) has such a memory, all laid out alike, so that one address serves them all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,74 +16,109 @@ from kernrl.verifier.ttir import TtirError
 STORAGE_BITS = 40
 """Storage `i` begins at address `i << 40`."""
 
+ALIGN_BYTES = 16
+
 
 class Fault(RuntimeError):
     """The kernel did what a GPU would fault on: an access out of bounds or misaligned."""
 
 
-@dataclass(slots=True)
 class Memory:
-    """The storages a kernel can reach, as flat byte tensors by number."""
+    """The storages a kernel can reach, by number, once a case.
 
-    storages: Mapping[int, Tensor]
+    Addresses and masks are [cases, ...], or [1, ...] where all cases agree; values have a row a case, or one for all.
+    """
 
-    def flat(self, address: Tensor, dtype: torch.dtype, what: str) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """(elements of a storage, positions of addresses in it, which addresses those are); addresses [n] are checked."""
-        lowest, highest = (int(a) >> STORAGE_BITS for a in torch.aminmax(address))
+    def __init__(self, sizes: Sequence[int], cases: int) -> None:
+        """`sizes` in bytes. What is in memory at first is for the caller to write: see `bytes_of`."""
+        self._sizes, self.cases = sizes, cases
+        self._blocks = [torch.empty(cases, -(-n // ALIGN_BYTES) * ALIGN_BYTES, dtype=torch.uint8) for n in sizes]
+
+    def bytes_of(self, storage: int, case: int) -> Tensor:
+        """One case's storage, uint8 [its size]."""
+        return self._blocks[storage][case, : self._sizes[storage]]
+
+    def kept(self, cases: Sequence[int]) -> list[Tensor]:
+        """A copy of all that some cases hold, for `restore`."""
+        return [block[list(cases)] for block in self._blocks]
+
+    def restore(self, cases: Sequence[int], kept: Sequence[Tensor]) -> None:
+        """Undo whatever happened to these cases."""
+        for block, before in zip(self._blocks, kept, strict=True):
+            block[list(cases)] = before
+
+    def load(self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Elements at byte addresses where `mask` holds, else `other` (or 0): a row a case."""
+        shape = (self.cases, *address.shape[1:])
+        if other is not None:
+            result = torch.broadcast_to(other, shape).contiguous().clone().view(self.cases, -1)
+        else:
+            result = torch.zeros(self.cases, math.prod(shape[1:]), dtype=dtype)
+        for whole, place, where, case in self._places(address, mask, dtype, "a load"):
+            if case is None:
+                result[:, where] = whole[:, place]
+            else:
+                result[case, where] = whole[case, place]
+        return result.view(shape)
+
+    def store(self, address: Tensor, value: Tensor, mask: Tensor) -> None:
+        """Write elements at byte addresses where `mask` holds."""
+        for whole, place, where, case in self._places(address, mask, value.dtype, "a store"):
+            if case is None:
+                whole[:, place] = value.expand(value.shape[0], *address.shape[1:]).reshape(value.shape[0], -1)[:, where]
+            else:
+                whole[case, place] = value.expand(address.shape).reshape(self.cases, -1)[case, where]
+
+    def update(self, kind: str, address: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """An atomic read-modify-write; returns what was there before."""
+        before = self.load(address, mask, None, value.dtype)
+        address, mask = (v.expand(self.cases, *address.shape[1:]) for v in (address, mask))
+        values = value.expand(address.shape).reshape(self.cases, -1)
+        for whole, place, where, case in self._places(address, mask, value.dtype, "an atomic"):
+            case = torch.zeros_like(place) if case is None else case  # there is but one
+            # all cases' memory lies in one piece, row after row
+            _combine(kind, whole.view(-1), case * whole.shape[1] + place, values[case, where])
+        return before
+
+    def _places(
+        self, address: Tensor, mask: Tensor, dtype: torch.dtype, what: str
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor | None]]:
+        """For each storage that is touched: its elements [cases, n]; positions in it; which of the addresses those are; and
+        the case of each, or None when they are all cases'. Raises Fault."""
+        if address.shape[0] == 1:
+            case, where = None, mask.reshape(-1).nonzero().squeeze(1)
+            asked = address.reshape(-1)[where]
+        else:
+            case, where = mask.reshape(self.cases, -1).nonzero(as_tuple=True)
+            asked = address.reshape(self.cases, -1)[case, where]
+        if not where.numel():
+            return
+        lowest, highest = (int(a) >> STORAGE_BITS for a in torch.aminmax(asked))
         if lowest == highest:  # as nearly always
-            return [(*self._within(lowest, address, dtype, what), torch.arange(len(address)))]
-        parts = []
-        numbers = address >> STORAGE_BITS
+            yield (*self._within(lowest, asked, dtype, what), where, case)
+            return
+        numbers = asked >> STORAGE_BITS
         for number in torch.unique(numbers).tolist():
             inside = (numbers == number).nonzero().squeeze(1)
-            parts.append((*self._within(number, address[inside], dtype, what), inside))
-        return parts
+            yield (
+                *self._within(number, asked[inside], dtype, what),
+                where[inside],
+                None if case is None else case[inside],
+            )
 
     def _within(self, number: int, address: Tensor, dtype: torch.dtype, what: str) -> tuple[Tensor, Tensor]:
         """The elements of a storage, and the positions in it of addresses that all begin there."""
-        offset = address & ((1 << STORAGE_BITS) - 1)
-        storage = self.storages.get(number)
-        if storage is None:
+        if not 0 <= number < len(self._sizes):
             raise Fault(f"{what} out of bounds: byte 0 of a buffer of 0")
-        size, furthest = storage.numel(), int(offset.max())
+        offset = address & ((1 << STORAGE_BITS) - 1)
+        size, furthest = self._sizes[number], int(offset.max())
         # a pointer a little before its storage lies at the end of the one below
         if furthest + dtype.itemsize > size:
             raise Fault(f"{what} out of bounds: byte {furthest} of a buffer of {size}")
         position = offset // dtype.itemsize
         if dtype.itemsize > 1 and not torch.equal(position * dtype.itemsize, offset):
             raise Fault(f"{what} at a misaligned address")
-        return storage[: size // dtype.itemsize * dtype.itemsize].view(dtype), position
-
-    def load(self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Elements at byte addresses where `mask` holds, else `other` (or 0)."""
-        if other is not None:
-            result = torch.broadcast_to(other, address.shape).contiguous().clone()
-        else:
-            result = torch.zeros(address.shape, dtype=dtype)
-        where = mask.reshape(-1).nonzero().squeeze(1)
-        if where.numel():
-            flat = result.view(-1)
-            for whole, position, inside in self.flat(address.reshape(-1)[where], dtype, "a load"):
-                flat[where[inside]] = whole[position]
-        return result
-
-    def store(self, address: Tensor, value: Tensor, mask: Tensor) -> None:
-        """Write elements at byte addresses where `mask` holds."""
-        where = mask.reshape(-1).nonzero().squeeze(1)
-        if where.numel():
-            values = torch.broadcast_to(value, address.shape).reshape(-1)[where]
-            for whole, position, inside in self.flat(address.reshape(-1)[where], value.dtype, "a store"):
-                whole[position] = values[inside]
-
-    def update(self, kind: str, address: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """An atomic read-modify-write; returns what was there before."""
-        before = self.load(address, mask, None, value.dtype)
-        where = mask.reshape(-1).nonzero().squeeze(1)
-        if where.numel():
-            values = torch.broadcast_to(value, address.shape).reshape(-1)[where]
-            for whole, position, inside in self.flat(address.reshape(-1)[where], value.dtype, "an atomic"):
-                _combine(kind, whole, position, values[inside])
-        return before
+        return self._blocks[number].view(dtype), position
 
 
 def _combine(kind: str, whole: Tensor, position: Tensor, values: Tensor) -> None:
