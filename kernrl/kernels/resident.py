@@ -3,10 +3,13 @@
 A softmax gradient needs each row twice, first for its sum and then for its gradient. Rows in flight on all SMs together
 overflow the L2 cache, so a second read mostly goes to memory again: 3 transfers where 2 would do. Here one program holds
 its whole row: SLOTS chunks in shared memory and HELD more in registers (a Qwen row of 151,936 bf16 logits is 304 KB; an
-H100's SM has 227 KB and 256 KB of them). Chunks arrive by asynchronous copies that run ahead of the arithmetic:
+H100's SM has 227 KB and 256 KB of them). Chunks arrive by asynchronous copies that run ahead of the arithmetic, and one
+row's second pass is the next row's first:
 
-    first pass    chunks 0..HELD-1 move from their slots to registers, and chunks SLOTS.. take the slots over
-    second pass   as each slot's gradient is stored, the same slot of the *next* row is requested
+    slot by slot    store the gradient of this row's chunk, request the next row's chunk into its slot, and sum the chunk
+                    of the next row that has arrived LAG slots behind
+    then            store the gradients of the chunks held in registers; move the next row's first HELD chunks there, and
+                    request its last HELD chunks into their slots; sum what is left of it
 
 Written in Gluon (Triton's lower level), because Triton cannot name shared memory; NVIDIA sm_90 and later. Everything else
 uses the kernels of `vocab`, which share this one's mathematics through `row_math` and `token_loss`.
@@ -57,6 +60,13 @@ def _accumulate(z, sums, moments, scale, c, chunk, skip):
     sums += gl.where(wanted, gl.convert_layout(gl.sum(e, 1), sums.type.layout), 0.0)
     moments += gl.where(wanted, gl.convert_layout(gl.sum(e * y, 1), moments.type.layout), 0.0)
     return sums, moments
+
+
+@gluon.jit
+def _lane_to_skip(lane, a, CHUNK: gl.constexpr):
+    """[CHUNK / 8]: the chunk in which a lane meets the action, -1 for the lanes that never do. Its term stays out of the
+    lanes' sums, or the others' would round away beside it; to leave out its whole group of eight costs next to nothing."""
+    return gl.where(lane == (a % CHUNK // 8).to(gl.int32), (a // CHUNK).to(gl.int32), -1)
 
 
 @gluon.jit
@@ -117,11 +127,11 @@ def _resident_kernel(
     mask_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale,
     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
     LOSS: gl.constexpr, KL: gl.constexpr, CORRECTION: gl.constexpr, ENTROPY_GRADIENT: gl.constexpr,
-    CHUNK: gl.constexpr, PAIRS: gl.constexpr, HELD: gl.constexpr, num_warps: gl.constexpr,
+    CHUNK: gl.constexpr, SLOTS: gl.constexpr, HELD: gl.constexpr, LAG: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """Programs stride over the rows. Chunks go in pairs, to halve the barriers that separate a slot's users."""
-    SLOTS: gl.constexpr = 2 * PAIRS
-    AHEAD: gl.constexpr = (SLOTS - HELD) // 2  # pairs of the first pass that need no chunk requested within it
+    """Programs stride over the rows. Chunk SLOTS + h of a row takes the slot of its chunk h, which moves to registers."""
+    EARLY: gl.constexpr = SLOTS - LAG  # chunks of a row that are summed while the row before it is stored
+    gl.static_assert(HELD <= EARLY, "a chunk would move to registers before it has been summed")
     blocked: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [num_warps, 1], [1, 0])
     lanes: gl.constexpr = gl.SliceLayout(1, blocked)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
@@ -134,56 +144,44 @@ def _resident_kernel(
     row = gl.program_id(0)
     a, active = _row_inputs(row, n_rows, ids_ptr, mask_ptr)
     offset = row.to(gl.int64) * vocab
-    for p in range(PAIRS):
-        _fetch(smem, 2 * p, logits_ptr + offset, 2 * p, cols, vocab, active, CHUNK)
-        _fetch(smem, 2 * p + 1, logits_ptr + offset, 2 * p + 1, cols, vocab, active, CHUNK)
+    for slot in range(SLOTS):
+        _fetch(smem, slot, logits_ptr + offset, slot, cols, vocab, active, CHUNK)
         async_copy.commit_group()
     valid = (a >= 0) & (a < vocab)
     z_a = gl.load(logits_ptr + offset + a, mask=active & valid, other=float("nan")).to(gl.float32)
+    z_a = gl.where(active, z_a, 0.0)
     next_a, next_active = _row_inputs(row + step, n_rows, ids_ptr, mask_ptr)
+    c = -z_a * scale
+    skip = _lane_to_skip(lane, a, CHUNK)
+    sums = gl.full([CHUNK // 8], 0.0, gl.float32, lanes)
+    moments = sums
+    async_copy.wait_group(LAG)
+    for chunk in range(EARLY):
+        sums, moments = _accumulate(smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip)
     while row < n_rows:
         row_ptr = logits_ptr + offset
         next_ptr = row_ptr + step.to(gl.int64) * vocab
-        z_a = gl.where(active, z_a, 0.0)
-        c = -z_a * scale
-        # The action's term stays out of the lanes' sums, or the others' would round away beside it; to leave out its whole
-        # group of eight costs next to nothing.
-        skip = gl.where(lane == (a % CHUNK // 8).to(gl.int32), (a // CHUNK).to(gl.int32), -1)
         near = gl.load(row_ptr + (a - a % 8) + gl.arange(0, 8, layout=eight), mask=active & valid, other=0.0)
-        sums = gl.full([CHUNK // 8], 0.0, gl.float32, lanes)
-        moments = sums
-
+        next_valid = (next_a >= 0) & (next_a < vocab)
+        next_z_a = gl.load(next_ptr + next_a, mask=next_active & next_valid, other=float("nan")).to(gl.float32)
+        later_a, later_active = _row_inputs(row + 2 * step, n_rows, ids_ptr, mask_ptr)
         advantage, weight, old, ref, correction = load_token(
             row, active, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
         )  # fmt: skip
 
-        # First pass. wait_group(n) waits for all but the last n requests; empty ones keep n the same in every round.
+        # The rest of the first pass: chunks 0..HELD-1, summed already, make room for the row's last ones.
         held = ()
         for h in gl.static_range(HELD):
-            async_copy.wait_group(PAIRS - 1 - h // 2 + h)
-            z = smem.index(h).load(blocked)
+            held = held + (smem.index(h).load(blocked),)  # noqa: RUF005 (Gluon has no starred tuples)
+        for h in gl.static_range(HELD):
             _fetch(smem, h, row_ptr, SLOTS + h, cols, vocab, active, CHUNK)
             async_copy.commit_group()
-            sums, moments = _accumulate(z, sums, moments, scale, c, h, skip)
-            held = held + (z,)  # noqa: RUF005 (Gluon has no starred tuples)
-        for p in range(min(AHEAD, PAIRS - 1)):
-            async_copy.wait_group(PAIRS - 1 + HELD - (HELD + 1) // 2)
-            for i in gl.static_range(2):
-                chunk = HELD + 2 * p + i
-                sums, moments = _accumulate(smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip)
-            async_copy.commit_group()
-        for p in range(AHEAD, PAIRS - 1):
-            async_copy.wait_group(SLOTS - 2 - AHEAD)
-            for i in gl.static_range(2):
-                chunk = HELD + 2 * p + i
-                z = smem.index(chunk % SLOTS).load(blocked)
-                sums, moments = _accumulate(z, sums, moments, scale, c, chunk, skip)
-                async_copy.commit_group()
-        async_copy.wait_group(0)
-        for i in gl.static_range(SLOTS - 2, SLOTS):
-            z = smem.index((HELD + i) % SLOTS).load(blocked).to(gl.float32)
-            z = gl.where((HELD + i) * CHUNK + cols < vocab, z, -float("inf"))
-            sums, moments = _accumulate(z, sums, moments, scale, c, HELD + i, skip)
+        for i in gl.static_range(LAG + HELD):  # wait_group(n) waits for all but the last n requests
+            async_copy.wait_group(LAG + HELD - 1 - i)
+            z = smem.index((EARLY + i) % SLOTS).load(blocked).to(gl.float32)
+            if i == LAG + HELD - 1:
+                z = gl.where((EARLY + i) * CHUNK + cols < vocab, z, -float("inf"))
+            sums, moments = _accumulate(z, sums, moments, scale, c, EARLY + i, skip)
 
         other, moment = gl.reduce((sums, moments), 0, _add_pairs)
         near_other, near_moment = _neighbour_sums(near, a, scale, c)
@@ -191,8 +189,7 @@ def _resident_kernel(
         moment += near_moment
         if active & ((other < OVERFLOW) == False):  # noqa: E712 (NaN too)
             c, other, moment = _careful_sums(row_ptr, vocab, a, near, skip, scale, cols, CHUNK)
-        y_a = z_a * scale + c
-        logp, entropy, shift = row_outputs(y_a, other, moment)
+        logp, entropy, shift = row_outputs(z_a * scale + c, other, moment)
         c += shift
         _loss, g, h_, _r, _lr, _lo, _hi, _be, _kl, _rho, _cut = token_loss(
             logp, entropy, advantage, weight, old, ref, correction,
@@ -208,21 +205,28 @@ def _resident_kernel(
         if active & (valid == False):  # noqa: E712
             gl.store(flag_ptr, 1)
 
-        # Second pass; slot s < HELD holds chunk SLOTS + s, the others their own.
-        next_valid = (next_a >= 0) & (next_a < vocab)
-        z_a = gl.load(next_ptr + next_a, mask=next_active & next_valid, other=float("nan")).to(gl.float32)
-        later_a, later_active = _row_inputs(row + 2 * step, n_rows, ids_ptr, mask_ptr)
+        # The second pass, and the next row's first. Slot s < HELD holds chunk SLOTS + s, the others their own.
+        next_z_a = gl.where(next_active, next_z_a, 0.0)
+        next_c = -next_z_a * scale
+        next_skip = _lane_to_skip(lane, next_a, CHUNK)
+        sums = gl.full([CHUNK // 8], 0.0, gl.float32, lanes)
+        moments = sums
         target = out_ptr + offset
-        for p in range(PAIRS):
-            first = smem.index(2 * p).load(blocked)
-            second = smem.index(2 * p + 1).load(blocked)
-            _fetch(smem, 2 * p, next_ptr, 2 * p, cols, vocab, next_active, CHUNK)
-            _fetch(smem, 2 * p + 1, next_ptr, 2 * p + 1, cols, vocab, next_active, CHUNK)
+        for slot in range(LAG):
+            present = smem.index(slot).load(blocked)
+            _fetch(smem, slot, next_ptr, slot, cols, vocab, next_active, CHUNK)
             async_copy.commit_group()
-            chunk = gl.where(2 * p < HELD, SLOTS + 2 * p, 2 * p)
-            _store_gradient(first, target, chunk, cols, vocab, scale, c, constant, slope, ENTROPY_GRADIENT, CHUNK)
-            chunk = gl.where(2 * p + 1 < HELD, SLOTS + 2 * p + 1, 2 * p + 1)
-            _store_gradient(second, target, chunk, cols, vocab, scale, c, constant, slope, ENTROPY_GRADIENT, CHUNK)
+            chunk = gl.where(slot < HELD, SLOTS + slot, slot)
+            _store_gradient(present, target, chunk, cols, vocab, scale, c, constant, slope, ENTROPY_GRADIENT, CHUNK)
+        for slot in range(LAG, SLOTS):
+            async_copy.wait_group(LAG - 1)
+            leaving = smem.index(slot).load(blocked)
+            arrived = smem.index(slot - LAG).load(blocked)
+            _fetch(smem, slot, next_ptr, slot, cols, vocab, next_active, CHUNK)
+            async_copy.commit_group()
+            chunk = gl.where(slot < HELD, SLOTS + slot, slot)
+            _store_gradient(leaving, target, chunk, cols, vocab, scale, c, constant, slope, ENTROPY_GRADIENT, CHUNK)
+            sums, moments = _accumulate(arrived, sums, moments, scale, next_c, slot - LAG, next_skip)
         for h in gl.static_range(HELD):
             _store_gradient(held[h], target, h, cols, vocab, scale, c, constant, slope, ENTROPY_GRADIENT, CHUNK)
         # The thread that stored the action's element is the one that stores over it, so the order is sure.
@@ -232,27 +236,43 @@ def _resident_kernel(
 
         row += step
         offset += step.to(gl.int64) * vocab
-        a, active, valid = next_a, next_active, next_valid
+        a, active, valid, z_a, c, skip = next_a, next_active, next_valid, next_z_a, next_c, next_skip
         next_a, next_active = later_a, later_active
     async_copy.wait_group(0)
 
 
 class Layout(NamedTuple):
-    """How a row of a given length is held."""
+    """How a row is held: `slots` chunks in shared memory and `held` in registers."""
 
-    chunk: int
+    chunk: int  # elements
     slots: int
     held: int
+    lag: int
     warps: int
     programs_per_sm: int
-    max_registers: int
+    max_registers: int  # a thread
 
 
-# (elements a chunk, most slots, most held, warps, programs an SM, registers a thread), chosen by sweep on an H200: several
-# programs an SM hide each other's waits where rows are short (one program takes 1.4x their time at 8192 x 32768),
-# and a long row needs the whole SM.
-_LAYOUTS = ((1024, 26, 8, 4, 4, 128), (4096, 14, 2, 8, 2, 128), (8192, 14, 5, 16, 1, 128))
+# The most slots and held chunks of each, for rows of growing length; chosen by sweep on an H200. Several programs an SM hide
+# each other's waits where rows are short, and a long row needs the whole SM.
+_LAYOUTS = (
+    Layout(chunk=1024, slots=26, held=8, lag=4, warps=4, programs_per_sm=4, max_registers=128),
+    Layout(chunk=4096, slots=14, held=2, lag=4, warps=8, programs_per_sm=2, max_registers=128),
+    Layout(chunk=8192, slots=14, held=5, lag=6, warps=16, programs_per_sm=1, max_registers=128),
+)
 _SHORTEST_ROW = 16384  # below, the second read of `vocab`'s kernel finds the row in the cache
+
+
+def layout_of_row(vocab: int) -> Layout | None:
+    """How to hold a row of `vocab` 16-bit logits; None where it is too short to gain, or too long."""
+    if vocab < _SHORTEST_ROW:
+        return None
+    for layout in _LAYOUTS:
+        chunks = -(-vocab // layout.chunk)
+        if chunks <= layout.slots + layout.held:
+            slots = min(layout.slots, chunks)
+            return layout._replace(slots=slots, held=chunks - slots)
+    return None
 
 
 def layout_for(logits: Tensor) -> Layout | None:
@@ -260,20 +280,14 @@ def layout_for(logits: Tensor) -> Layout | None:
     if not logits.is_cuda or torch.version.hip or torch.cuda.get_device_capability(logits.device)[0] < 9:
         return None
     vocab = logits.shape[1]
-    aligned = vocab % 8 == 0 and logits.data_ptr() % 16 == 0
-    if logits.dtype not in (torch.bfloat16, torch.float16) or not aligned or vocab < _SHORTEST_ROW:
+    if logits.dtype not in (torch.bfloat16, torch.float16) or vocab % 8 or logits.data_ptr() % 16:
         return None
-    for chunk, most_slots, most_held, warps, programs, registers in _LAYOUTS:
-        chunks = -(-vocab // chunk)
-        if chunks <= most_slots + most_held:
-            slots = min(most_slots, chunks + chunks % 2)
-            return Layout(chunk, slots, max(0, chunks - slots), warps, programs, registers)
-    return None
+    return layout_of_row(vocab)
 
 
 def launch(layout: Layout, args: tuple, n_rows: int, vocab: int, options: dict) -> None:
     programs = layout.programs_per_sm * torch.cuda.get_device_properties(args[1].device).multi_processor_count
     _resident_kernel[(min(programs, n_rows),)](
-        *args, n_rows, vocab, **options, CHUNK=layout.chunk, PAIRS=layout.slots // 2, HELD=layout.held,
+        *args, n_rows, vocab, **options, CHUNK=layout.chunk, SLOTS=layout.slots, HELD=layout.held, LAG=layout.lag,
         num_warps=layout.warps, maxnreg=layout.max_registers,
     )  # fmt: skip

@@ -43,25 +43,21 @@ def vocab_stats_reference(logits: Tensor, ids: Tensor, temperature: float) -> tu
 
 
 @triton.jit
-def _tile_columns(BLOCK: tl.constexpr):
-    """[BLOCK / 8, 8] column offsets: eight neighbours to a lane, so that a lane's share is summed without its neighbours."""
-    return tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
-
-
-@triton.jit
 def _sums(row_ptr, vocab, a, scale, c, BLOCK: tl.constexpr):
     """(y_a, other, moment) of one row relative to c, without the action's own term: beside it the others would round away."""
-    sums = tl.zeros([BLOCK // 8], tl.float32)
-    moments = tl.zeros([BLOCK // 8], tl.float32)
+    # A sum for each element of a tile: to reduce every tile would leave one share in several lanes of an unaligned row, rounded
+    # differently in each, and to store it from all of them would be a race.
+    sums = tl.zeros([BLOCK], tl.float32)
+    moments = tl.zeros([BLOCK], tl.float32)
     for start in range(0, vocab, BLOCK):
-        at = start + _tile_columns(BLOCK)
+        at = start + tl.arange(0, BLOCK)
         z = tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
         if a // BLOCK == start // BLOCK:
             z = tl.where(at == a, -float("inf"), z)
         y = at_least_lowest(z * scale + c)
         e = tl.exp2(y)
-        sums += tl.sum(e, 1)
-        moments += tl.sum(e * y, 1)
+        sums += e
+        moments += e * y
     y_a = tl.load(row_ptr + a).to(tl.float32) * scale + c
     return y_a, tl.sum(sums), tl.sum(moments)
 
@@ -72,11 +68,10 @@ def _stats(row_ptr, vocab, a, scale, BLOCK: tl.constexpr):
     c = -tl.load(row_ptr + a).to(tl.float32) * scale
     y_a, other, moment = _sums(row_ptr, vocab, a, scale, c, BLOCK)
     if not other < OVERFLOW:  # NaN too
-        highest = tl.full([BLOCK // 8], -float("inf"), tl.float32)
+        highest = tl.full([BLOCK], -float("inf"), tl.float32)
         for start in range(0, vocab, BLOCK):
-            at = start + _tile_columns(BLOCK)
-            z = tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
-            highest = tl.maximum(highest, tl.max(z, 1))
+            at = start + tl.arange(0, BLOCK)
+            highest = tl.maximum(highest, tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32))
         top = tl.max(highest)
         c = tl.where(top == -float("inf"), 0.0, -top * scale)
         y_a, other, moment = _sums(row_ptr, vocab, a, scale, c, BLOCK)
@@ -211,10 +206,11 @@ def _loss_kernel(
     tl.store(g_ptr + row, g)
 
 
-def _tile(vocab: int, most: int = 4096) -> dict:
-    """Chosen by sweep on an H200: tiles of 4096 read at a copy's speed; the two-pass kernel prefers 8192."""
-    block = max(256, min(most, triton.next_power_of_2(vocab)))
-    return {"BLOCK": block, "num_warps": block // 512 or 1}
+def _tile(vocab: int, most: int, per_thread: int = 8) -> dict:
+    """The tile of a row, at most `most` elements; chosen by sweep on an H200. Eight elements a thread leave the kernels that
+    sum enough registers for several rows an SM, and a short row in two tiles fills more of them."""
+    block = max(256, min(most, triton.next_power_of_2(vocab) // 2))
+    return {"BLOCK": block, "num_warps": block // (32 * per_thread) or 1}
 
 
 def vocab_stats(logits: Tensor, ids: Tensor, mask: Tensor | None, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -224,7 +220,7 @@ def vocab_stats(logits: Tensor, ids: Tensor, mask: Tensor | None, temperature: f
     if n:
         mask = None if mask is None else mask.view(torch.uint8)
         flag = invalid_id_flag(logits.device)
-        _stats_kernel[(n,)](logits, ids, mask, flag, logp, entropy, c, vocab, LOG2_E / temperature, **_tile(vocab))
+        _stats_kernel[(n,)](logits, ids, mask, flag, logp, entropy, c, vocab, LOG2_E / temperature, **_tile(vocab, 2048))
     return logp, entropy, c
 
 
@@ -238,7 +234,7 @@ def vocab_gradient(
         mask = None if mask is None else mask.view(torch.uint8)
         _gradient_kernel[(n,)](
             out, logits, ids, mask, *stats, g, h, vocab, LOG2_E / temperature, 1 / temperature,
-            ENTROPY_GRADIENT=h is not None, **_tile(vocab),
+            ENTROPY_GRADIENT=h is not None, **_tile(vocab, 4096, per_thread=16),
         )  # fmt: skip
 
 
@@ -266,5 +262,5 @@ def vocab_loss(
     if layout := resident.layout_for(logits):
         resident.launch(layout, args, n, vocab, options)
     else:
-        _loss_kernel[(n,)](*args, vocab, **options, **_tile(vocab, most=8192))
+        _loss_kernel[(n,)](*args, vocab, **options, **_tile(vocab, 4096))
     return results
