@@ -126,7 +126,8 @@ def test_trouble_is_the_candidates_alone(
 
 
 def test_killed_processes_are_replaced(gpu: Gpu, nursery: FakeNursery) -> None:
-    gpu.start()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: run(gpu, "right", f"task {i % 2}"), range(8)))
     for process in nursery.started:
         process.kill()
     with ThreadPoolExecutor(8) as pool:

@@ -92,7 +92,6 @@ class GpuSeat:
             Nursery(), device, lanes=LANES, cache_dir=cache_dir, timeout_s=config.gpu_timeout_s,
             redraw_parameters=redraw_parameters,
         )  # fmt: skip
-        self._gpu.start()
 
     def about(self) -> tuple[dict[str, str], NoiseBand]:
         """Which GPU it is, and its noise."""

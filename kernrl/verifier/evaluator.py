@@ -85,7 +85,10 @@ class StagedEvaluator:
         self._started = False
 
     def start(self) -> None:
-        """Warm up every process now rather than at the first candidate. Raises InfrastructureError."""
+        """Warm up now rather than at the first candidate; a GPU's further lanes start when work comes for them.
+
+        Raises InfrastructureError.
+        """
         with self._starting:
             if self._started:
                 return
@@ -105,8 +108,6 @@ class StagedEvaluator:
                 )
                 for device in self._devices
             ]
-            for gpu in self.gpus:
-                gpu.start()
             self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
             self.target = self._device.arch
             required = self.config.require_sandbox

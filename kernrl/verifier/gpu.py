@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kernrl.errors import InfrastructureError
@@ -21,7 +20,7 @@ from kernrl.verifier.job import Job
 from kernrl.verifier.lane import Lane, Outcome
 from kernrl.verifier.stopwatch import Sizes
 from kernrl.verifier.verdict import Speedup
-from kernrl.verifier.worker import Nursery, Process
+from kernrl.verifier.worker import Nursery
 
 log = logging.getLogger(__name__)
 
@@ -132,12 +131,6 @@ class Gpu:
         with self._gate.alone():
             sizes = self._null(pairs, self.noise, slowdown)
         return [timing.speedup(blocks, self.noise) for _, found in sizes for blocks in found]
-
-    def start(self) -> None:
-        """Start every lane's processes, so that the first candidates need not wait for CUDA."""
-        processes = [process for lane in self._lanes for process in (lane.replay, lane.judge)]
-        with ThreadPoolExecutor(len(processes)) as pool:
-            list(pool.map(Process.start, processes))
 
     def close(self) -> None:
         for lane in self._lanes:
