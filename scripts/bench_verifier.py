@@ -266,30 +266,41 @@ def on_cores(cores: int, seed: int) -> dict[str, float]:
     return {name: found[name] for name in ("verdicts", "verdicts_per_s", "core_s_per_verdict")}
 
 
-def report(name: str, results: dict[str, Any], found: dict[Any, Any]) -> None:
-    """Keep what was found, and print it."""
-    results[name] = found
-    print(name, json.dumps({k: v for k, v in found.items() if k != "not_correct"}), flush=True)
-    for row in found.get("not_correct", ()):
-        print("not correct:", *row, flush=True)
+class Results(dict[str, Any]):
+    """Everything measured so far; each part is printed and written when it is known, so that a run cut short leaves something."""
+
+    def __init__(self, out: Path | None):
+        super().__init__(argv=sys.argv[1:], cores=len(os.sched_getaffinity(0)))
+        self._out = out
+
+    def keep(self, name: str, found: Any) -> None:
+        self[name] = found
+        wrong = found.pop("not_correct", []) if isinstance(found, dict) else []
+        print(name, json.dumps(found), flush=True)
+        for row in wrong:
+            print("not correct:", *row, flush=True)
+        if wrong:
+            found["not_correct"] = wrong
+        if self._out:
+            self._out.write_text(json.dumps(self, indent=1))
 
 
-def on_gpu(options: argparse.Namespace, pairs: Sequence[Pair], results: dict[str, Any]) -> None:
+def on_gpu(options: argparse.Namespace, pairs: Sequence[Pair], results: Results) -> None:
     """Throughput, rejections and the null, in one warm verifier."""
     with HardenedVerifier(VerifierConfig(cache=False)) as verifier:
         begun = time.perf_counter()
         verifier.evaluator.start()
-        results["start_s"] = time.perf_counter() - begun
-        results["versions"] = verifier.evaluator.versions
+        results.keep("start_s", time.perf_counter() - begun)
+        results.keep("versions", verifier.evaluator.versions)
         throughput(verifier, candidates(options.warm, options.seed + 1))
         if options.count:
-            report("cold", results, throughput(verifier, pairs))
-            report("again", results, throughput(verifier, pairs))  # their machine code is known now, their verdicts are not
-            results["rejected_ms"] = rejections_ms(verifier, pairs[0][0])
+            results.keep("cold", throughput(verifier, pairs))
+            results.keep("again", throughput(verifier, pairs))  # their machine code is known now, their verdicts are not
+            results.keep("rejected_ms", rejections_ms(verifier, pairs[0][0]))
         if options.groups:
-            report("groups", results, throughput(verifier, groups(options.groups, 8, options.seed + 2)))
+            results.keep("groups", throughput(verifier, groups(options.groups, 8, options.seed + 2)))
         if options.null:
-            results["null"] = null(verifier, options.null)
+            results.keep("null", null(verifier, options.null))
 
 
 def main() -> None:
@@ -308,21 +319,16 @@ def main() -> None:
     if options.child:
         plain_child(*options.child)
         return
-    results: dict[str, Any] = {"argv": sys.argv[1:], "cores": len(os.sched_getaffinity(0))}
+    results = Results(options.out)
     if options.front:
-        report("front", results, front(candidates(options.front, options.seed + 4)))
+        results.keep("front", front(candidates(options.front, options.seed + 4)))
     pairs = candidates(max(options.count, options.plain), options.seed)
     if options.count or options.groups or options.null:
         on_gpu(options, pairs, results)
-    if options.cores:
-        report("cores", results, {cores: on_cores(cores, options.seed + 3 + cores) for cores in options.cores})
     if options.plain:
-        results["plain_s"] = plain(pairs[: options.plain])
-    if options.out:
-        options.out.write_text(json.dumps(results, indent=1))
-    for name in ("start_s", "rejected_ms", "null", "plain_s"):
-        if name in results:
-            print(name, json.dumps(results[name]))
+        results.keep("plain_s", plain(pairs[: options.plain]))
+    for cores in options.cores:
+        results.keep("scaling", results.get("scaling", {}) | {cores: on_cores(cores, options.seed + 3 + cores)})
 
 
 if __name__ == "__main__":
