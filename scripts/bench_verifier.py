@@ -267,7 +267,7 @@ def on_cores(cores: int, seed: int) -> dict[str, float]:
 
 
 class Results(dict[str, Any]):
-    """Everything measured so far; each part is printed and written when it is known, so that a run cut short leaves something."""
+    """Everything measured so far, printed and written part by part: a run cut short leaves something."""
 
     def __init__(self, out: Path | None):
         super().__init__(argv=sys.argv[1:], cores=len(os.sched_getaffinity(0)))
