@@ -4,19 +4,20 @@
     python scripts/bench_loss.py --render docs/benchmarks/loss.json     # write loss.md and loss.svg beside it
 
 Every figure is forward + backward in bfloat16 through the public function: the median over rounds in which each
-implementation runs once, with the inputs restored and the L2 cache flushed outside the timed span. Peers that are not
-installed are left out.
+implementation runs once, with the inputs restored, the L2 cache flushed and, for hidden states in, the GPU warmed by the same
+products outside the timed span. Peers that are not installed are left out.
 """
 
 import argparse
+import functools
 import importlib.metadata
 import json
 import platform
 import shutil
 import statistics
 import subprocess
+import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ LINEAR_SHAPES = [(8192, 1536), (16384, 1536), (8192, 3584), (16384, 3584)]
 VOCAB = 151936
 SEQUENCES = 8
 ROUNDS = 11
+WARM_S = 0.05
 MAIN_GRAD = "kernrl, into a float32 main gradient"
 TEMPERATURE, BETA, EPSILON = 0.9, 0.04, 0.2
 GIB = 2**30
@@ -33,11 +35,12 @@ GIB = 2**30
 
 def once_ms(run: Callable[[], object], restore: Callable[[], object] | None = None) -> float:
     """Milliseconds on the GPU of `run`, after `restore` and with a flushed cache."""
-    # Clearing 2 GiB also keeps the GPU busy while Python gets ahead of it, so that the span holds GPU time alone.
     flush = torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
     if restore:
         restore()
-    flush.zero_()
+    # Several milliseconds, in which Python gets ahead of the GPU: the span holds GPU time alone.
+    for _ in range(6):
+        flush.zero_()
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     run()
@@ -49,8 +52,7 @@ def once_ms(run: Callable[[], object], restore: Callable[[], object] | None = No
 def medians_ms(
     runs: dict[str, Callable[[], object]], restore: Callable[[], object] | None = None, rounds: int = ROUNDS
 ) -> dict[str, float]:
-    """Median milliseconds of each, run in turn: a GPU at its power limit slows down as it warms, so what is to be compared
-    must meet the same GPU. What runs out of memory is left out."""
+    """Median milliseconds of each, run in turn. What runs out of memory is left out."""
     able = {}
     for name, run in runs.items():
         try:
@@ -92,6 +94,11 @@ def grpo_of_logprobs(logp, tokens):
 def eager(logits, tokens):
     logp = (logits.float() / TEMPERATURE).log_softmax(-1).gather(-1, tokens["ids"][..., None])[..., 0]
     return grpo_of_logprobs(logp, tokens)
+
+
+@functools.cache
+def compiled_eager() -> Callable:
+    return torch.compile(eager, dynamic=True)
 
 
 def make_tokens(n: int, vocab: int, density: float) -> dict:
@@ -146,8 +153,7 @@ def logits_peers(tokens: dict) -> Iterator[tuple[str, Callable[[torch.Tensor], t
         )
     except ImportError:
         pass
-    compiled = torch.compile(eager, dynamic=True)
-    yield "torch.compile", lambda x: compiled(x, tokens)
+    yield "torch.compile", lambda x: compiled_eager()(x, tokens)
     yield "eager", lambda x: eager(x, tokens)
 
 
@@ -159,7 +165,7 @@ def bench_logits(n: int, vocab: int) -> Iterator[dict]:
     runs: dict[str, Callable[[], object]] = {"copy": lambda: buffer[:n].copy_(master[:n])}
     for name, loss in logits_peers(tokens):
         rows = n + SEQUENCES if name.startswith("Liger") else n
-        runs[name] = partial(forward_backward, loss, buffer[:rows].view(SEQUENCES, rows // SEQUENCES, vocab))
+        runs[name] = functools.partial(forward_backward, loss, buffer[:rows].view(SEQUENCES, rows // SEQUENCES, vocab))
     times = medians_ms(runs, lambda: buffer.copy_(master))
     for name, run in runs.items():
         ms = times.get(name)
@@ -223,6 +229,15 @@ def three_gemms(hidden: torch.Tensor, weight: torch.Tensor) -> Callable[[], obje
     return run
 
 
+def warm(gemms: Callable[[], object]) -> None:
+    """Hold the GPU at its power limit for a while, as the layers below a head do. It slows down there, and what runs after
+    something light would gain by what went before it."""
+    start = time.perf_counter()
+    while time.perf_counter() - start < WARM_S:
+        gemms()
+        torch.cuda.synchronize()
+
+
 def copy_gb_per_s() -> float:
     source, target = torch.empty(2, 1 << 31, dtype=torch.uint8, device="cuda")
     return 2 * source.numel() / medians_ms({"copy": lambda: target.copy_(source)})["copy"] / 1e6
@@ -231,15 +246,17 @@ def copy_gb_per_s() -> float:
 def bench_linear(n: int, width: int) -> Iterator[dict]:
     hidden = torch.randn(SEQUENCES, n // SEQUENCES, width, device="cuda", dtype=torch.bfloat16)
     weight = torch.randn(VOCAB, width, device="cuda", dtype=torch.bfloat16) * width**-0.5
-    runs, densities = {"three GEMMs": three_gemms(hidden.view(n, width), weight)}, {"three GEMMs": 1.0}
+    gemms = three_gemms(hidden.view(n, width), weight)
+    runs: dict[str, Callable[[], object]] = {"three GEMMs": gemms}
+    densities = {"three GEMMs": 1.0}
     for density in (1.0, 0.5, 0.25):
         tokens = make_tokens(n, VOCAB, density)
         for name, loss in linear_peers(tokens, weight, slow=n == 8192):
             if density < 1 and name != MAIN_GRAD:
                 continue
             label = name if density == 1 else f"{name}, density {density}"
-            runs[label], densities[label] = partial(forward_backward, loss, hidden, weight), density
-    times = medians_ms(runs, rounds=ROUNDS if n > 8192 else 7)
+            runs[label], densities[label] = functools.partial(forward_backward, loss, hidden, weight), density
+    times = medians_ms(runs, lambda: warm(gemms), rounds=7)
     for name, run in runs.items():
         # A main gradient is the caller's, and autograd makes none for the weight beside it.
         gradients = hidden.numel() * 2 + (0 if name.startswith(MAIN_GRAD) else weight.numel() * 2)

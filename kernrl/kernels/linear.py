@@ -20,15 +20,24 @@ from kernrl.kernels.token_reduce import reduce_tokens
 from kernrl.kernels.tokens import prepare, with_sequence_correction
 from kernrl.kernels.vocab import row_results, vocab_gradient, vocab_loss, vocab_stats
 
-CHUNK_BYTES = 640 << 20  # of logits held at a time; 2048 rows of a vocabulary of 151,936 in bfloat16
-MAIN_GRAD_CHUNK_BYTES = 1190 << 20  # where no float32 accumulator is held beside them
+STATS_CHUNK_BYTES = 640 << 20  # of logits held at a time; 2048 rows of a vocabulary of 151,936 in bfloat16
+EXTRA_BYTES = 1190 << 20  # of memory above the inputs and the gradients: 4096 such rows, where nothing else takes of it
 
 
-def rows_per_chunk(n: int, weight: Tensor, chunk_rows: int | None, chunk_bytes: int = CHUNK_BYTES) -> int:
+def rows_per_chunk(n: int, weight: Tensor, chunk_rows: int | None, chunk_bytes: int = STATS_CHUNK_BYTES) -> int:
     """At most `chunk_rows`, or what `chunk_bytes` hold, evened out over the chunks that N rows take."""
     most = chunk_rows or max(128, chunk_bytes // (weight.shape[0] * weight.element_size()))
     each = math.ceil(n / math.ceil(max(1, n) / most))
     return max(16, math.ceil(each / 16) * 16)
+
+
+def _chunk_bytes(n: int, weight: Tensor, has_main_grad: bool) -> int:
+    """Most logits of N rows that keep a gradient within EXTRA_BYTES, or within its float32 dweight where that is more."""
+    if has_main_grad or n * weight.shape[0] * weight.element_size() <= EXTRA_BYTES:
+        return EXTRA_BYTES  # no float32 sum beside the gradient: it is the caller's, or one chunk needs none
+    # The sum takes 2 bytes an element more than the gradient it is rounded to; rounding takes 2 more, when the logits are gone.
+    sum_bytes = 2 * weight.numel()
+    return max(EXTRA_BYTES - sum_bytes, sum_bytes)
 
 
 def linear_stats(
@@ -157,9 +166,7 @@ class _LinearLoss(torch.autograd.Function):
         if rows is not None:
             hidden, g, h = hidden[rows], None if g is None else g[rows], None if h is None else h[rows]
         n = hidden.shape[0]
-        # Rounding a float32 dweight to another one takes 2 bytes an element at the end; until then they serve for logits.
-        chunk_bytes = MAIN_GRAD_CHUNK_BYTES if weight_grad is not None else max(CHUNK_BYTES, 2 * weight.numel())
-        chunk_rows = rows_per_chunk(n, weight, chunk_rows, chunk_bytes)
+        chunk_rows = rows_per_chunk(n, weight, chunk_rows, _chunk_bytes(n, weight, weight_grad is not None))
         buffer = torch.empty(min(chunk_rows, n), weight.shape[0], dtype=hidden.dtype, device=hidden.device)
         gradients = _Gradients(whole, weight, rows, -(-n // chunk_rows), weight_grad)
         results = row_results(n, hidden.device)
@@ -221,9 +228,9 @@ def linear_grpo_loss(
     Args:
         hidden: [N, H] or [B, T, H]; hidden[i] scores action_ids[i].
         lm_head_weight: [V, H], of hidden's dtype.
-        chunk_rows: most rows of logits held at a time; None for what 640 MiB hold (or the weight's bytes, where those are
-            more), and 1190 MiB with `weight_grad`. Fewer, larger chunks are faster: each reads and writes the float32
-            dweight once more.
+        chunk_rows: most rows of logits held at a time; None for as many as keep the memory above inputs and gradients
+            within 1.2 GiB, or within what the float32 dweight takes by itself. Fewer, larger chunks are faster: each reads
+            and writes the float32 dweight once more.
         weight_grad: float32 [V, H] that the weight's gradient is added to (a trainer's main gradient), in the forward
             pass. autograd then hands none to the weight, and the loss must be the root of `backward`, unscaled.
         options: `advantages` and every other keyword of `grpo_loss`, but `inplace`.

@@ -342,6 +342,18 @@ def test_weight_grad_accumulates_in_float32():
     assert torch.equal(h.grad, h2.grad)
 
 
+@pytest.mark.parametrize("main_grad", [False, True])
+def test_linear_loss_holds_little_above_inputs_and_gradients(main_grad):
+    hidden, weight, ids, _ = linear_case(n=5000, width=1536, vocab=151936)
+    h, w = hidden.requires_grad_(), weight.requires_grad_()
+    main = torch.zeros(weight.shape, device="cuda") if main_grad else None
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    linear_grpo_loss(h, w, ids, advantages=torch.ones(5000, device="cuda"), temperature=1.0, weight_grad=main)[0].backward()
+    gradients = hidden.nbytes + (0 if main_grad else weight.nbytes)
+    assert torch.cuda.max_memory_allocated() - before - gradients < 1.2 * 2**30
+
+
 def test_linear_cross_entropy_agrees_with_pytorch():
     hidden, weight, ids, _ = linear_case()
     ids[::5] = -100
