@@ -18,7 +18,8 @@ from torch import Tensor
 from kernrl.verifier.machine import Machine, TooSlow
 from kernrl.verifier.memory import STORAGE_BITS, Fault, Memory
 from kernrl.verifier.plan import CONSTANT_OP, ITEM_BYTES, AtenNode, LaunchNode, Node, Plan, Special, TensorRef, Variant
-from kernrl.verifier.ttir import TtirError, parse
+from kernrl.verifier.races import Race, Watch, ordered_by_atomics
+from kernrl.verifier.ttir import Function, TtirError, access, parse
 from kernrl.verifier.verdict import Rejection, Status
 
 POISON = 0xFF
@@ -65,8 +66,8 @@ def interpret_cases(plan: Plan, cases: Sequence[Case], *, timeout_s: float = 60.
     """Forward's outputs for each case, all of them run side by side: what is one and the same for all (addresses, masks,
     the text of a kernel) is then computed once.
 
-    Rejected with `crash` for an access out of bounds in any of them; Unable with `timeout` past `timeout_s`, `needs_gpu` for
-    what cannot be interpreted, `crash` for an ATen call that torch refuses here.
+    Rejected with `crash` for an access out of bounds in any of them, `wrong` for a race between programs; Unable with
+    `timeout` past `timeout_s`, `needs_gpu` for what cannot be interpreted, `crash` for an ATen call that torch refuses here.
     """
     deadline = time.monotonic() + timeout_s
     held = sum(s.nbytes for s in plan.storages)
@@ -92,6 +93,8 @@ def _side_by_side(plan: Plan, cases: Sequence[Case], deadline: float, timeout_s:
         return [[replay.tensor(ref, i).clone() for ref in plan.outputs] for i in range(len(cases))]
     except Fault as fault:
         return Rejection(Status.CRASH, f"{replay.where}: {fault}.")
+    except Race as race:
+        return Rejection(Status.WRONG, f"The result of {replay.where} depends on the order of its programs: {race}.")
     except TooSlow:
         return Unable(Status.TIMEOUT, f"{replay.where} takes longer than {timeout_s:.3g} s in the interpreter.")
     except TtirError as error:
@@ -167,8 +170,21 @@ class _Replay:
         # all cases are run, since that costs least; those that were not meant to take part are put back
         others = [i for i in range(len(self.cases)) if i not in cases]
         kept = self.memory.kept(others)
+        self.memory.watch = self._watch(function, kernel.ttir, variant)
         Machine(function, self.memory, variant.grid, self.deadline).run(arguments)
         self.memory.restore(others, kept)
+
+    def _watch(self, function: Function, text: str, variant: Variant) -> Watch | None:
+        """Who looks for races in a launch; nobody where only cases are run from which something was left out."""
+        counted = next((i for i, case in enumerate(self.cases) if case.skip is not None), len(self.cases))
+        if not counted or ordered_by_atomics(function):
+            return None
+        touched, values = access(text), list(variant.args.values())
+        stored, loaded = (
+            frozenset(v.storage for i, v in enumerate(values) if isinstance(v, TensorRef) and i in side)
+            for side in (touched.writes, touched.reads)
+        )
+        return Watch(stored, loaded, counted)
 
     def _argument(self, kind: str, value: Any) -> Tensor:
         if isinstance(value, TensorRef):

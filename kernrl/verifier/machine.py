@@ -115,6 +115,7 @@ class Machine:
         """Run every program. `arguments`: a tensor [1, 1] a parameter; pointers as addresses."""
         total, batch = math.prod(self.grid), max(1, BATCH_ELEMENTS // (self.widest * self.memory.cases))
         for first in range(0, total, batch):
+            self.memory.first_program = first
             self.programs = torch.arange(first, min(first + batch, total))
             self.values = dict(zip(self.function.params, arguments, strict=True))
             self._body(torch.ones(1, len(self.programs), dtype=torch.bool))

@@ -188,6 +188,27 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
         "swiglu_mlp_lazy_pack",
         (("self.w1.weight.data, self.w3.weight.data", "self.w3.weight.data, self.w1.weight.data"),),
     ),
+    # programs that race: right in any one order, or nearly always
+    "start_and_sum_in_one_launch": (
+        "gated_avgpool_atomics",
+        (
+            ("def accumulate(x, y, HW, inv,", "def accumulate(x, bias, C, y, HW, inv,"),
+            ("    tl.atomic_add(", "    if part == 0:\n        tl.store(y + plane, tl.load(bias + plane % C))\n    tl.atomic_add("),
+            ("        start[(triton.cdiv(B * C, 128),)](self.bias, y, B * C, C, BLOCK=128)\n", ""),
+            ("(x, y, H * W, 1.0", "(x, self.bias, C, y, H * W, 1.0"),
+        ),
+    ),
+    "statistics_of_another_program": (
+        "row_stats_two_launches",
+        (
+            ("    else:\n", "        r = (tl.num_programs(0) - 1) * ROWS - tl.program_id(0) * ROWS + tl.arange(0, ROWS)\n        mask = (r < M)[:, None] & (c < N)[None, :]\n        v = tl.load(x + r[:, None] * N + c[None, :], mask=mask, other=0.0)\n"),
+            ("for mode in (0, 1)", "for mode in (0,)"),
+        ),
+    ),
+    "splits_added_without_atomics": (
+        "linear_gelu_splitk_atomics",
+        (("tl.atomic_add(acc_ptr + rm[:, None] * N + rn[None, :], acc, mask", "acc += tl.load(acc_ptr + rm[:, None] * N + rn[None, :], mask=(rm < M)[:, None] & (rn < N)[None, :])\n    tl.store(acc_ptr + rm[:, None] * N + rn[None, :], acc, mask"),),
+    ),
 }  # fmt: skip
 
 
