@@ -55,7 +55,7 @@ SHARED: Row = {"max_tokens": MAX_TOKENS, "samples": 8, "sampling_batch": 1024, "
 SHARED |= {"reward": "log-speed", "modelled_speed": True}  # where there is a GPU nothing is modelled
 AGAINST: Row = SHARED | {"against": 0.5, "keep": 3, "rounds": 3, "learning_rate": 5e-5, "epochs": 1, "warmup_ratio": 0.1}
 WEIGHTED: Row = SHARED | {"weighting": "exp", "learning_rate": 3e-5, "epochs": 1, "warmup_ratio": 0.1}
-REINFORCE: Row = SHARED | {"tasks_per_step": 32, "updates_per_epoch": 4, "learning_rate": 1e-4, "warmup_steps": 1}
+REINFORCE: Row = SHARED | {"tasks_per_step": 48, "updates_per_epoch": 6, "learning_rate": 7e-5, "warmup_steps": 1}
 REINFORCE |= {"steps": 10_000, "save_every": 10_000}
 CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same tasks, with the same seed
     "loo": {},
@@ -324,7 +324,7 @@ def main() -> None:
     part["train"].add_argument("--seconds", type=float, default=60, help="time of each method's steps")
     part["train"].add_argument("--budget-s", type=float, default=math.inf, help="time of all: what does not fit is left out")
     part["train"].add_argument("--rate", type=float, help="attempts a second; by default what reinforce reached in --out")
-    part["train"].add_argument("--tasks-per-step", type=int, default=32, help="groups of eight in a step of reinforce")
+    part["train"].add_argument("--tasks-per-step", type=int, default=48, help="groups of eight in a step of reinforce")
     part["train"].add_argument("--workers", type=int, help="processes that make tasks; by default one a core")
     part["train"].add_argument("--heldout", type=int, help="ask only this many held-out tasks; all by default")
     part["train"].add_argument("--sft-steps", type=int, default=300, help="steps of further-sft that take as long")
