@@ -56,6 +56,13 @@ class Judged:
     errors: list[dict[str, Any]] = field(default_factory=list)
 
 
+def warm_up() -> None:
+    """Import what the first answer would, on no candidate's time: once in the fork server of these processes."""
+    torch.set_num_threads(1)
+    importlib.import_module("torch._dynamo")
+    normalisations()
+
+
 class CpuServer:
     """An interpreter process's commands.
 
@@ -63,10 +70,7 @@ class CpuServer:
     """
 
     def __init__(self, *, redraw_parameters: bool = True, poison: bool = True, decoys: bool = True):
-        torch.set_num_threads(1)
-        # what the first answer would import, here on no candidate's time; not in the fork server, since it may touch CUDA
-        importlib.import_module("torch._dynamo")
-        normalisations()
+        warm_up()
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         self._redraw, self._poison, self._decoys = redraw_parameters, poison, decoys
         self._judge = Judge("cpu", redraw_parameters=redraw_parameters, kept_bytes=KEPT_BYTES)

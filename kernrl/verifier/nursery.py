@@ -1,7 +1,8 @@
 """The fork server of the processes that replay and judge: torch is imported once, so a dead one is replaced in half a second.
 
 Run as `python -m kernrl.verifier.nursery FD`. Each request is a role and a socket; the answer is a child that serves that
-role on it. Everything here is trusted code: candidates reach a GPU process as machine code only.
+role on it. Interpreter processes come from a fork server of their own, which has imported what they need: that may touch
+CUDA, which no fork survives. Everything here is trusted code: candidates reach a GPU process as machine code only.
 """
 
 from __future__ import annotations
@@ -30,24 +31,59 @@ def main(descriptor: int) -> None:
     import kernrl.verifier.cpu
     import kernrl.verifier.measure  # noqa: F401
 
-    control = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for who asks, who ends this one by going
         signal.signal(number, signal.SIG_IGN)
+    _fork_on_request(socket.socket(fileno=descriptor))
+
+
+def _fork_on_request(control: socket.socket, *, only_interpreters: bool = False) -> None:
+    """Fork a child for each request, or have the interpreters' fork server do it, until the other side closes."""
+    interpreters: socket.socket | None = None
     while True:
         data, fds, _, _ = socket.recv_fds(control, 65536, 1)
         if not data:
             return
-        if os.fork() == 0:
-            control.close()
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            request = json.loads(data)
+        request = json.loads(data)
+        if request["role"] == "cpu" and not only_interpreters:
+            interpreters = _passed_on(data, fds[0], interpreters, control)
+        elif os.fork() == 0:
+            _become_child(control)
             if request["role"] != "cpu":
                 with contextlib.suppress(OSError):  # a GPU must not wait behind compilers; only root may ask for it
                     os.nice(-10)
             _serve(request, Connection(fds[0]))
             os._exit(0)
         os.close(fds[0])
+
+
+def _passed_on(data: bytes, descriptor: int, interpreters: socket.socket | None, control: socket.socket) -> socket.socket:
+    """Hand a request to the interpreters' fork server, or to a new one where there is none alive; returns its socket."""
+    if interpreters is not None:
+        with contextlib.suppress(OSError):
+            socket.send_fds(interpreters, [data], [descriptor])
+            return interpreters
+        interpreters.close()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        _become_child(control)
+        ours.close()
+        os.close(descriptor)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        from kernrl.verifier.cpu import warm_up
+
+        warm_up()
+        _fork_on_request(theirs, only_interpreters=True)
+        os._exit(0)
+    theirs.close()
+    socket.send_fds(ours, [data], [descriptor])
+    return ours
+
+
+def _become_child(control: socket.socket) -> None:
+    """Keep nothing of who forked, and end with it."""
+    control.close()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _serve(request: dict[str, Any], channel: Connection) -> None:
