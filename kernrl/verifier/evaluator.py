@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -122,6 +123,9 @@ class StagedEvaluator:
             self._tracer.start()
             self._compiler.start()
             self._started = True
+            # collecting garbage shall not look at torch and triton again, which would stop all threads for a tenth of a second
+            gc.collect()
+            gc.freeze()
 
     def _start_on(self, cluster: Cluster) -> None:
         """Have the cluster's seats do what processes of this machine do otherwise."""
@@ -320,6 +324,7 @@ class StagedEvaluator:
 
     def close(self) -> None:
         """End every process this evaluator started."""
+        gc.unfreeze()
         for part in (self._tracer, self._compiler, self._cpu, *self.gpus, self._nursery, self._cluster):
             if part is not None:
                 part.close()

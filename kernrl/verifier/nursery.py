@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ def main(descriptor: int) -> None:
     import kernrl.verifier.cpu
     import kernrl.verifier.measure  # noqa: F401
 
+    _settle()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for who asks, who ends this one by going
         signal.signal(number, signal.SIG_IGN)
@@ -73,11 +75,19 @@ def _passed_on(data: bytes, descriptor: int, interpreters: socket.socket | None,
         from kernrl.verifier.cpu import warm_up
 
         warm_up()
+        _settle()
         _fork_on_request(theirs, only_interpreters=True)
         os._exit(0)
     theirs.close()
     socket.send_fds(ours, [data], [descriptor])
     return ours
+
+
+def _settle() -> None:
+    """What is imported by now stays: collecting garbage shall neither look at it again, which takes long, nor write to its
+    memory, which children share."""
+    gc.collect()
+    gc.freeze()
 
 
 def _become_child(control: socket.socket) -> None:

@@ -76,9 +76,23 @@ _PARAM = re.compile(r"(%[\w-]+): (!tt\.ptr<(\w+)(?:, \d+)?>|[a-z]\w*)")
 _LABEL = re.compile(r"\^(\w+)(?:\((.*)\))?:.*")
 
 
-@functools.lru_cache(maxsize=128)
+_HINT = re.compile(r" \{tt\.divisibility = \d+ : i32\}")
+
+
 def parse(text: str) -> Function:
     """The public function of a TTIR module. Raises TtirError."""
+    return _parsed(_without_hints(text))
+
+
+def _without_hints(text: str) -> str:
+    """The text without what its arguments are divisible by: often all that the kernels of two input sets differ in."""
+    module, _, rest = text.partition("\n")
+    head, newline, body = rest.partition("\n")
+    return f"{module}\n{_HINT.sub('', head)}{newline}{body}"
+
+
+@functools.lru_cache(maxsize=128)
+def _parsed(text: str) -> Function:
     try:
         return _parse(text)
     except (ValueError, IndexError) as error:
@@ -222,11 +236,15 @@ class Access:
     writes: frozenset[int]
 
 
-@functools.lru_cache(maxsize=512)
 def access(text: str) -> Access:
     """Which pointer parameters a kernel reads and writes; all of them where that cannot be told."""
+    return _accessed(_without_hints(text))
+
+
+@functools.lru_cache(maxsize=512)
+def _accessed(text: str) -> Access:
     try:
-        function = parse(text)
+        function = _parsed(text)
         pointers = frozenset(i for i, kind in enumerate(function.param_types) if kind.startswith("*"))
         return _access(function, pointers)
     except (TtirError, IndexError):
