@@ -17,6 +17,7 @@ import json
 import math
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,11 +52,11 @@ Row = dict[str, Any]
 
 # --- the runs ----------------------------------------------------------------------------------------------------
 
-SHARED: Row = {"max_tokens": MAX_TOKENS, "samples": 8, "sampling_batch": 1024, "row_tokens": 2048, "limit": 1000}
-SHARED |= {"reward": "log-speed", "modelled_speed": True}  # where there is a GPU nothing is modelled
-AGAINST: Row = SHARED | {"against": 0.5, "keep": 3, "rounds": 3, "learning_rate": 5e-5, "epochs": 1, "warmup_ratio": 0.1}
-WEIGHTED: Row = SHARED | {"weighting": "exp", "learning_rate": 3e-5, "epochs": 1, "warmup_ratio": 0.1}
-REINFORCE: Row = SHARED | {"tasks_per_step": 48, "updates_per_epoch": 6, "learning_rate": 7e-5, "warmup_steps": 1}
+RECIPES = Path(__file__).parent / "recipes"
+AGAINST, WEIGHTED, REINFORCE = (
+    tomllib.loads((RECIPES / f"{name}_nano.toml").read_text()) | {"limit": 1000}
+    for name in ("best_of_n", "reward_weighted", "reinforce")
+)
 REINFORCE |= {"steps": 10_000, "save_every": 10_000}
 CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same tasks, with the same seed
     "loo": {},
@@ -84,7 +85,8 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
         reward_weighted.run(RewardWeightedConfig.model_validate(base | WEIGHTED | sizes), verifier)
     else:
         own = {"steps": args.short_steps, "seed": 20} | CHOICES[name] if name in CHOICES else {"seed": 10 + int(name[-1])}
-        settings = base | REINFORCE | {"tasks_per_step": args.tasks_per_step, "time_limit_s": seconds} | own
+        given = {"tasks_per_step": args.tasks_per_step} if args.tasks_per_step else {}
+        settings = base | REINFORCE | given | {"time_limit_s": seconds} | own
         reinforce.run(ReinforceConfig.model_validate(settings), verifier)
 
 
@@ -94,7 +96,7 @@ def tasks_for(args: argparse.Namespace, seconds: float) -> int:
     if not args.rate and not done:
         raise UsageError("--rate must say how many attempts a second there will be: no run of reinforce is in --out yet.")
     rate = args.rate or training_figures(args.out, done)["attempts_per_s"]
-    return max(1, round(rate * seconds / SHARED["samples"]))
+    return max(1, round(rate * seconds / REINFORCE["samples"]))
 
 
 def train(args: argparse.Namespace) -> None:
@@ -324,7 +326,7 @@ def main() -> None:
     part["train"].add_argument("--seconds", type=float, default=60, help="time of each method's steps")
     part["train"].add_argument("--budget-s", type=float, default=math.inf, help="time of all: what does not fit is left out")
     part["train"].add_argument("--rate", type=float, help="attempts a second; by default what reinforce reached in --out")
-    part["train"].add_argument("--tasks-per-step", type=int, default=48, help="groups of eight in a step of reinforce")
+    part["train"].add_argument("--tasks-per-step", type=int, help="groups of a step of reinforce; by default the recipe's")
     part["train"].add_argument("--workers", type=int, help="processes that make tasks; by default one a core")
     part["train"].add_argument("--heldout", type=int, help="ask only this many held-out tasks; all by default")
     part["train"].add_argument("--sft-steps", type=int, default=300, help="steps of further-sft that take as long")
