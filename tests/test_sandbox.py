@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kernrl.errors import InfrastructureError
-from kernrl.verifier.isolation import NOBODY, features
+from kernrl.verifier.isolation import LARGE_PAGES, NOBODY, features
 from kernrl.verifier.sandbox import End, Sandbox, Walls
 
 HERE = features()
@@ -118,6 +118,12 @@ def test_the_libraries_can_be_read_and_not_written(sandbox):
     said, _ = attempt(sandbox, "import json; return open(json.__file__, 'a').write('x')")
     assert said is not None
     assert said.split(":")[0] in ("OSError", "PermissionError")
+
+
+@pytest.mark.skipif(not Path(LARGE_PAGES[0]).exists(), reason="this kernel has no large pages")
+def test_a_program_may_read_whether_there_are_large_pages(sandbox):
+    said, _ = attempt(sandbox, f"return [open(path).read() for path in {LARGE_PAGES!r}]")
+    assert said == f"did: {[Path(path).read_text() for path in LARGE_PAGES]}"
 
 
 def test_tmp_is_private_and_bounded(sandbox):

@@ -7,6 +7,7 @@ hold on this machine. This module imports nothing heavier than ctypes, so it can
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -24,6 +25,8 @@ from pathlib import Path
 NOBODY = 65534
 SCRATCH = "/scratch"
 """The one writable folder of a private root."""
+LARGE_PAGES = tuple(f"/sys/kernel/mm/transparent_hugepage/{name}" for name in ("enabled", "hpage_pmd_size"))
+"""What glibc reads before it asks for large pages: `ptxas` has a fifth of the page faults with them."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -87,7 +90,7 @@ def enter_namespaces(require: bool) -> dict[str, bool]:
 
 
 def enter_private_root(read_only: Sequence[str], devices: Sequence[str], hidden: Sequence[str] = ()) -> None:
-    """Replace the file system by an empty one: `read_only` and `devices`, bound at their own paths, and SCRATCH.
+    """Replace the file system by an empty one: `read_only` and `devices`, bound at their own paths, LARGE_PAGES, and SCRATCH.
 
     Directories of `hidden` that lie inside a bound one are empty there.
     """
@@ -113,6 +116,10 @@ def enter_private_root(read_only: Sequence[str], devices: Sequence[str], hidden:
         target = root / path.lstrip("/")
         if target.is_dir():
             _mount("tmpfs", str(target), "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "size=4k,mode=0555")
+    for path in LARGE_PAGES:
+        with contextlib.suppress(OSError):
+            (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+            (root / path.lstrip("/")).write_text(Path(path).read_text())
     (root / SCRATCH.lstrip("/")).mkdir()
     (root / ".old").mkdir()
     number = {"x86_64": 155, "aarch64": 41}[platform.machine()]
@@ -232,7 +239,7 @@ def _landlock(walls: Walls, tmp: str) -> None:
     ruleset = _check(_libc.syscall(444, handled, size, 0), "landlock_create_ruleset")
     read = _READ | _LIST | (_EXECUTE if walls.may_execute else 0)
     # mapping a shared library needs no EXECUTE right; starting a program does
-    rules = [(path, read) for path in walls.read_only]
+    rules = [(path, read) for path in (*walls.read_only, *LARGE_PAGES)]
     rules += [("/dev/null", _READ | _WRITE), ("/dev/urandom", _READ), ("/dev/zero", _READ), (tmp, all_access & ~(1 << 0))]
     for path, access in rules:
         try:
