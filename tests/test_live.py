@@ -9,7 +9,7 @@ from kernrl.stages import live
 
 STEP = {
     "step": 3, "reward": 0.5, "correct": 0.25, "speed_geomean_x": None, "mismatch_kl": 1e-5,
-    "seconds": {"step": 2.0, "generate": 1.5}, "alarms": ["a speedup of 40x was measured"],
+    "seconds": {"step": 2.0, "generate": 1.5}, "alarms": ["a speedup of 40x was credited"],
 }  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def test_a_log_gets_one_line_a_step_and_its_alarms(screen):
         table.add(STEP)
     assert console.file.getvalue().splitlines() == [
         "step 3, reward 0.500, correct 25%, mismatch 1.0e-05, generate 1.5, step 2.0",
-        "step 3: a speedup of 40x was measured",
+        "step 3: a speedup of 40x was credited",
     ]
 
 
