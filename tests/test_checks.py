@@ -11,6 +11,7 @@ from kernrl.verifier.devices import device_for
 from kernrl.verifier.plan import AtenNode, LaunchNode, Plan, Special, Storage, TensorRef, Variant
 from kernrl.verifier.price import LAUNCH_US, flops_of
 from kernrl.verifier.verdict import Status
+from kernrl.verifier.work import work
 from tests.front import HEAD, dense, module, plan_of, spec
 
 H200 = device_for("NVIDIA H200")
@@ -244,7 +245,7 @@ def test_a_product_is_counted_through_its_loop():
     plan = plan_of(source, spec(dense(64, 128), dense(128, 96)))
     assert H200
     cost = price(plan, H200)
-    assert ttir.work(plan.kernels[0].ttir, {3: 64, 4: 96, 5: 128}, (2, 3, 1)).dot_flops == {"fp32": 2.0 * 64 * 96 * 128}
+    assert work(plan.kernels[0].ttir, {3: 64, 4: 96, 5: 128}, (2, 3, 1)).dot_flops == {"fp32": 2.0 * 64 * 96 * 128}
     assert cost.bytes_moved == 4 * (64 * 128 + 128 * 96 + 64 * 96)
     assert (cost.launches, cost.unfused) == (1, 0)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from kernrl.verifier import aten, ttir
 from kernrl.verifier.devices import Device
 from kernrl.verifier.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant, walk_refs
+from kernrl.verifier.work import Work, work
 
 LAUNCH_US = 2.0
 """Device time between dependent nodes of a CUDA graph: an assumption, of the size seen on Hopper GPUs."""
@@ -133,9 +134,9 @@ def _launch(variant: Variant, plan: Plan, device: Device) -> NodeCost:
             moved += value.nbytes * ((position in touched.reads) + (position in touched.writes))
     scalars = {i: v for i, v in enumerate(values) if isinstance(v, int) and not isinstance(v, bool)}
     try:
-        done = ttir.work(kernel.ttir, scalars, variant.grid)
+        done = work(kernel.ttir, scalars, variant.grid)
     except ttir.TtirError:
-        done = ttir.Work({}, 0.0)
+        done = Work({}, 0.0)
     flops = sum(done.dot_flops.values()) + done.point_flops
     return NodeCost(kernel.function, "authored", moved, flops, _us(moved, done.dot_flops, done.point_flops, device))
 
