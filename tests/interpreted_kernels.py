@@ -79,6 +79,16 @@ def two_kernels() -> dict[str, float]:
     return {"gradient": error[mask].max().item(), "masked": out[~mask].abs().max().item()}
 
 
+def unlikely_actions() -> dict[str, float]:
+    """Log-probs and entropies of tokens that a sharp distribution would hardly ever draw."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(24, 2500, generator=generator) * 8
+    ids = logits.argsort(dim=1)[torch.arange(24), torch.linspace(200, 1200, 24).long()]
+    logp, entropy = vocab_stats_reference(logits.double(), ids, TEMPERATURE)
+    got_logp, got_entropy, _ = vocab_stats(logits, ids, None, TEMPERATURE)
+    return {"logp": (got_logp - logp).abs().max().item(), "entropy": (got_entropy - entropy).abs().max().item()}
+
+
 def broken_rows() -> dict[str, float]:
     """A logit of NaN anywhere in an active row makes its log-prob NaN, and leaves the row beside it alone."""
     logits, ids, mask = hard_logits(6, 2500)
@@ -104,8 +114,6 @@ CASES = {
 }  # fmt: skip
 
 if __name__ == "__main__":
-    print(
-        json.dumps(
-            {**{name: compare(case) for name, case in CASES.items()}, "two_kernels": two_kernels(), "broken": broken_rows()}
-        )
-    )
+    errors = {name: compare(case) for name, case in CASES.items()}
+    errors |= {"two_kernels": two_kernels(), "unlikely": unlikely_actions(), "broken": broken_rows()}
+    print(json.dumps(errors))

@@ -27,7 +27,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from kernrl.kernels.row_math import OVERFLOW, at_least_lowest, gradient_coefficients, row_outputs
+from kernrl.kernels.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
 from kernrl.kernels.token_loss import token_loss
 from kernrl.kernels.token_reduce import load_token
 
@@ -79,7 +79,7 @@ def _neighbour_sums(near, a, scale, c):
 
 @gluon.jit
 def _careful_sums(row_ptr, vocab, a, near, skip, scale, cols, CHUNK: gl.constexpr):
-    """(c, other, moment) relative to the row's maximum, read again from memory: the rare row whose p_a underflows."""
+    """(c, other, moment) relative to the row's maximum, read again from memory: a rare row, its action all but impossible."""
     highest = gl.full(cols.shape, -float("inf"), gl.float32, cols.type.layout)
     for start in range(0, vocab, CHUNK):
         at = start + cols
@@ -187,7 +187,7 @@ def _resident_kernel(
         near_other, near_moment = _neighbour_sums(near, a, scale, c)
         other += near_other
         moment += near_moment
-        if active & ((other < OVERFLOW) == False):  # noqa: E712 (NaN too)
+        if active & ((other < MOST_ODDS) == False):  # noqa: E712 (NaN too)
             c, other, moment = _careful_sums(row_ptr, vocab, a, near, skip, scale, cols, CHUNK)
         logp, entropy, shift = row_outputs(z_a * scale + c, other, moment)
         c += shift

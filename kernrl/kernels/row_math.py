@@ -12,7 +12,9 @@ import triton
 import triton.language as tl
 
 LN2 = tl.constexpr(0.6931471805599453)
-OVERFLOW = tl.constexpr(1e30)  # a sum beyond this (or NaN) is taken again relative to the row's maximum
+# Where the others outweigh the action by more than this (or by NaN), a row is summed again relative to its maximum: exponents
+# so far above the action's lose the digits of the entropy, long before they leave float32.
+MOST_ODDS = tl.constexpr(1e12)
 LOWEST = tl.constexpr(-150.0)  # 2^-150 is 0 in float32; keeps 0 * -inf out of the moment
 
 
@@ -31,7 +33,7 @@ def row_outputs(y_a, other, moment):
     odds = other / e_a
     near = 1 + odds  # log1p(odds), exact where 1 + odds rounds
     log1p = tl.where(near == 1, odds, tl.log(near) * odds / tl.where(near == 1, 1.0, near - 1))
-    logp = tl.where(e_a > 1 / OVERFLOW, -log1p, (y_a - tl.log2(total)) * LN2)
+    logp = tl.where(e_a > 1 / MOST_ODDS, -log1p, (y_a - tl.log2(total)) * LN2)
     # H = ln(total) - mean y; as p_a -> 1 both vanish, and only what is relative to the action keeps their digits.
     mean = moment / total
     entropy = tl.where(odds < 1, LN2 * (y_a - mean) - logp, tl.log(total) - LN2 * mean)

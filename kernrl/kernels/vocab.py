@@ -8,8 +8,8 @@ With y_v = z_v / temperature, a the row's token, p = softmax(y):
 so these kernels know a loss by (g, h) alone. Their numerics, here and in `resident`:
 
 - Sums run in float32 relative to y_a, not to the maximum: one pass, no rescaling, and logp = -log1p(S / e_a) from S, the
-  sum over the *other* tokens, so that log-probs and 1 - p_a stay accurate as p_a -> 1. Where the sum leaves float32
-  (p_a < 1e-30, or y_a = -inf) the row is summed again relative to its maximum.
+  sum over the *other* tokens, so that log-probs and 1 - p_a stay accurate as p_a -> 1. Where the action is far from likely
+  (p_a < 1e-12, or y_a = -inf) the row is summed again relative to its maximum.
 - Every gradient is rounded once: that of the action's logit is made in float32 and stored over the row's.
 """
 
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from kernrl.kernels import resident
 from kernrl.kernels.id_check import invalid_id_flag
-from kernrl.kernels.row_math import OVERFLOW, at_least_lowest, gradient_coefficients, row_outputs
+from kernrl.kernels.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
 from kernrl.kernels.token_loss import LossConfig, Tokens, token_loss
 from kernrl.kernels.token_reduce import load_token
 
@@ -67,7 +67,7 @@ def _stats(row_ptr, vocab, a, scale, BLOCK: tl.constexpr):
     """(logp, entropy, c) of one row, with p_v = 2^(z_v * scale + c)."""
     c = -tl.load(row_ptr + a).to(tl.float32) * scale
     y_a, other, moment = _sums(row_ptr, vocab, a, scale, c, BLOCK)
-    if not other < OVERFLOW:  # NaN too
+    if not other < MOST_ODDS:  # NaN too
         highest = tl.full([BLOCK], -float("inf"), tl.float32)
         for start in range(0, vocab, BLOCK):
             at = start + tl.arange(0, BLOCK)
