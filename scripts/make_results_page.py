@@ -46,7 +46,7 @@ METHODS = {
     "further-sft": "more SFT",
     "best-of-n": "best-of-N",
     "reward-weighted": "reward-weighted SFT",
-    "reinforce, all seeds": "REINFORCE, three seeds",
+    "reinforce, all seeds": "REINFORCE, all seeds",
 }
 
 PASS_K = 8
@@ -91,21 +91,24 @@ def seeds() -> str:
     """Each seed of REINFORCE by itself: how far one run is from the next."""
     data = read("training")
     names = [name for name in data["rows"] if name.startswith("reinforce-")]
-    return table(["run", "correct", "change, points", "faster than eager", "speed"], (short_row(data, n, n) for n in names))
+    return table(SHORT, (short_row(data, n, n) for n in names))
 
 
 def choices() -> str:
     """Short runs that differ from the first in one choice."""
     data = read("training")
     rows = [short_row(data, name, name) for name in data["settings"]["choices"] if name in data["rows"]]
-    return table(["run", "correct", "change, points", "faster than eager", "speed"], rows)
+    return table(SHORT, rows)
+
+
+SHORT = ("run", "correct", "change, points", "faster than eager", "speed", "speed, same tasks")
 
 
 def short_row(data: Any, name: str, title: str) -> list[str]:
     row = data["rows"][name]
-    eager = row["against"]["eager"]
-    speed = figure_text(eager["geomean_x"], as_times=True)
-    return [title, figure_text(row["correct"]), points(row["change"]["correct"]), figure_text(eager["fast_1"]), speed]
+    eager, change = row["against"]["eager"], row["change"]
+    speeds = [figure_text(figure, as_times=True) for figure in (eager["geomean_x"], change.get("speed_ratio_x"))]
+    return [title, figure_text(row["correct"]), points(change["correct"]), figure_text(eager["fast_1"]), *speeds]
 
 
 def cost() -> str:
