@@ -33,7 +33,7 @@ class Server:
     """Every command of both roles."""
 
     def __init__(self) -> None:
-        self.manner = ""
+        self.manner, self.gave_way = "", False
 
     def facts(self) -> dict[str, str]:
         return {"uuid": f"stand-in-{os.getppid()}", "driver": "0", "gpu": "none"}
@@ -43,9 +43,18 @@ class Server:
 
     def begin(self, job: Any) -> Any:
         self.manner = job.task.id
+        self.gave_way = False
         if self.manner == "too big":
             raise ValueError("it asks for too much memory")
+        if self.manner == "needs the others' memory" and "ends give_way" not in read(sys.argv[3]):
+            raise MemoryError("tried to allocate too much")
         return SimpleNamespace(version=1)
+
+    def give_way(self) -> None:
+        self.gave_way = True
+
+    def forget(self) -> None:
+        """A judge's answers."""
 
     def check(self, asked: list[int]) -> Any:
         time.sleep(WORK_S)
@@ -57,6 +66,8 @@ class Server:
         return SimpleNamespace(asked=asked, shown=[], written=[], overrun=overrun, decoys=[])
 
     def measure(self, baselines: list[str], noise: Any) -> Any:
+        if self.gave_way:
+            raise MemoryError("it gave way")
         checked = SimpleNamespace(asked=[1], shown=[], written=[], overrun=[], decoys=[])
         return SimpleNamespace(checked=checked, gpu_seconds=0.001, pid=os.getpid())
 
@@ -77,10 +88,14 @@ class Server:
         return [row | {"got": 1.0, "expected": 2.0}]
 
 
+def read(log: str) -> str:
+    with open(log) as file:
+        return file.read()
+
+
 def replay_at_work(log: str) -> bool:
     """Whether the replay process that began last lives: a hung kernel leaves a GPU with its process."""
-    with open(log) as file:
-        pids = [line.split()[1] for line in file if line.startswith("replay")]
+    pids = [line.split()[1] for line in read(log).splitlines() if line.startswith("replay")]
     try:
         with open(f"/proc/{pids[-1]}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
@@ -105,6 +120,8 @@ def main() -> None:
         note(f"begins {method}")
         try:
             answer = "ok", getattr(server, method)(*arguments)
+        except MemoryError as error:
+            answer = "full", str(error)
         except ValueError as error:
             answer = "failed", str(error)
         except RuntimeError as error:

@@ -125,6 +125,24 @@ def test_trouble_is_the_candidates_alone(
     assert nursery.events("judge").count("begins attach") == 1 + restarts
 
 
+def test_who_lacks_memory_is_asked_again_alone(gpu: Gpu, nursery: FakeNursery) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda i: assert_right(run(gpu, "right", f"task {i}")), range(2)))
+    with ThreadPoolExecutor(8) as pool:
+        others = [pool.submit(run, gpu, "right", f"task {i % 2}") for i in range(6)]
+        assert_right(pool.submit(run, gpu, "needs the others' memory", "a big task").result())
+        for other in others:  # one that waited for its turn to be timed gave way, and was asked anew
+            assert_right(other.result())
+    assert "ends give_way" in nursery.events("replay")
+    assert "ends forget" in nursery.events("judge")
+
+
+def test_who_finds_no_memory_even_alone_is_not_judged(gpu: Gpu) -> None:
+    with pytest.raises(InfrastructureError, match="no memory left"):
+        run(gpu, "needs the others' memory")  # there are no others
+    assert_right(run(gpu, "right"))
+
+
 def test_killed_processes_are_replaced(gpu: Gpu, nursery: FakeNursery) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: run(gpu, "right", f"task {i % 2}"), range(8)))

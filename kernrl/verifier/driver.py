@@ -16,6 +16,7 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _DEFAULT_SHARED_BYTES = 48 << 10
 _LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 _CLUSTER_DIMENSION, _COOPERATIVE = 4, 2  # CUlaunchAttributeID
+_OUT_OF_MEMORY = 2  # CUresult
 _PERSISTING_L2_LIMIT = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 
 
@@ -126,11 +127,29 @@ class _Memory:
 
 
 def shareable(nbytes: int) -> tuple[torch.Tensor, bytes]:
-    """uint8 [nbytes] of fresh device memory, and the handle another process of this machine opens it by. Never freed."""
+    """uint8 [nbytes] of fresh device memory, and the handle another process of this machine opens it by; `free` ends it.
+
+    Raises torch.OutOfMemoryError.
+    """
     address, handle = ctypes.c_uint64(), _IpcHandle()
-    check(_library().cuMemAlloc_v2(ctypes.byref(address), nbytes), f"allocate {nbytes} bytes")
+    code = _library().cuMemAlloc_v2(ctypes.byref(address), nbytes)
+    if code == _OUT_OF_MEMORY:
+        raise torch.OutOfMemoryError(f"{nbytes >> 20} MiB to share cannot be allocated")
+    check(code, f"allocate {nbytes} bytes")
     check(_library().cuIpcGetMemHandle(ctypes.byref(handle), address), "share memory")
     return torch.as_tensor(_Memory(address.value, nbytes), device="cuda"), bytes(handle)
+
+
+def free(memory: torch.Tensor) -> None:
+    """Give `shareable` memory back, once whoever opened it has closed it."""
+    torch.cuda.synchronize()
+    check(_library().cuMemFree_v2(memory.data_ptr()), "free shared memory")
+
+
+def close_shared(memory: torch.Tensor) -> None:
+    """Let go of memory from `open_shared`."""
+    torch.cuda.synchronize()
+    check(_library().cuIpcCloseMemHandle(memory.data_ptr()), "close shared memory")
 
 
 def open_shared(handle: bytes, nbytes: int) -> torch.Tensor:

@@ -72,3 +72,13 @@ class Gate:
             os.close(self._descriptor)
             self._descriptor = None
         self._changed.notify_all()
+
+
+class Inside:
+    """The gate of one who holds the GPU alone already."""
+
+    def shared(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()

@@ -15,17 +15,17 @@ from pathlib import Path
 from kernrl.errors import InfrastructureError
 from kernrl.verifier import timing
 from kernrl.verifier.cache import verifier_version
-from kernrl.verifier.gate import Gate
+from kernrl.verifier.gate import Gate, Inside
 from kernrl.verifier.job import Job
 from kernrl.verifier.lane import Lane, Outcome
 from kernrl.verifier.stopwatch import Sizes
 from kernrl.verifier.verdict import Speedup
-from kernrl.verifier.worker import Nursery
+from kernrl.verifier.worker import Nursery, OutOfMemory
 
 log = logging.getLogger(__name__)
 
 NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 4, 16)
-LANES = 8
+LANES = 4
 """Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts. While one times, the others wait: the more are
 through with correctness by then, the more are timed in a row."""
 
@@ -93,7 +93,7 @@ class Gpu:
                 except InfrastructureError as error:
                     log.warning("a lane starts anew: %s", error)
                     lane.close()  # what killed one of its processes may have killed the other
-                    outcome = lane.run(job, baselines, self._gate, self.noise)
+                    outcome = self._again(lane, job, baselines, error)
                 outcome.seconds["gpu_queue"] = outcome.seconds.get("gpu_queue", 0.0) + waited
                 return outcome
         except InfrastructureError:
@@ -102,6 +102,15 @@ class Gpu:
         finally:
             with self._mutex:
                 lane.load -= 1
+
+    def _again(self, lane: Lane, job: Job, baselines: Sequence[str], error: InfrastructureError) -> Outcome:
+        """A job anew; where memory was what it lacked, with the GPU to itself."""
+        if not isinstance(error, OutOfMemory):
+            return lane.run(job, baselines, self._gate, self.noise)
+        with self._gate.alone():
+            for other in self._lanes:
+                other.give_way()
+            return lane.run(job, baselines, Inside(), self.noise)
 
     def untimed(self) -> contextlib.AbstractContextManager[None]:
         """Keep the GPU busy with something else: nothing is timed meanwhile."""

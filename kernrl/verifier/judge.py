@@ -145,17 +145,22 @@ class JudgeServer:
     def __init__(self, *, redraw_parameters: bool = True, memory_share: float = 0.2):
         """`memory_share`: of the GPU's memory, for answers that are kept."""
         torch.zeros(1, device="cuda")  # the driver calls below need a context
-        kept_bytes = memory_share * torch.cuda.get_device_properties(0).total_memory
-        self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=kept_bytes)
-        self._outbox = torch.empty(0, dtype=torch.uint8)
+        self._kept_bytes = memory_share * torch.cuda.get_device_properties(0).total_memory
+        self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=self._kept_bytes)
+        self._opened: tuple[Any, Tensor] | None = None
+        """The outbox, and its memory."""
 
     def well(self) -> bool:
         """Whether CUDA still works here."""
         return driver.works()
 
     def attach(self, outbox: Any) -> bool:
-        """Open the replay process's outbox."""
-        self._outbox = outbox.open()
+        """Open the replay process's outbox, in place of the one before."""
+        if self._opened:
+            before, memory = self._opened
+            self._opened = None
+            before.close(memory)
+        self._opened = outbox, outbox.open()
         return True
 
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
@@ -164,6 +169,12 @@ class JudgeServer:
             self._judge.prepare(task, precision, draws)
         except torch.OutOfMemoryError:
             self._judge.forget()
+        if torch.cuda.memory_reserved() > 2 * self._kept_bytes:  # what making the answers took, and nobody uses now
+            torch.cuda.empty_cache()
+
+    def forget(self) -> None:
+        """Drop every answer: another candidate needs the memory."""
+        self._judge.forget()
 
     def compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[Shown]]
@@ -178,5 +189,6 @@ class JudgeServer:
     def _compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[Shown]]
     ) -> list[dict[str, Any]]:
-        outputs = [[place.read(self._outbox).to("cuda", non_blocking=True) for place in places] for places in shown]
+        assert self._opened
+        outputs = [[place.read(self._opened[1]).to("cuda", non_blocking=True) for place in places] for places in shown]
         return self._judge.compare(task, precision, draws, asked, outputs)

@@ -14,7 +14,7 @@ from typing import Any
 
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL
-from kernrl.verifier.gate import Gate
+from kernrl.verifier.gate import Gate, Inside
 from kernrl.verifier.job import Job, Measured, Replayed
 from kernrl.verifier.outbox import Outbox
 from kernrl.verifier.timing import NoiseBand
@@ -65,11 +65,11 @@ class Lane:
         self._attached: tuple[int, int, int] | None = None
         self._ready: tuple[Any, ...] = ()
         """What baselines were prepared last, and in which process."""
-        self.mutex = threading.Lock()
+        self.mutex, self._ending = threading.Lock(), threading.Lock()
         self.load = 0
         """Jobs here, running and waiting."""
 
-    def run(self, job: Job, baselines: Sequence[str], gate: Gate, noise: NoiseBand) -> Outcome:
+    def run(self, job: Job, baselines: Sequence[str], gate: Gate | Inside, noise: NoiseBand) -> Outcome:
         """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
         outcome = Outcome(Stage.CORRECTNESS)
         try:
@@ -194,10 +194,23 @@ class Lane:
             self.judge.kill()
             raise InfrastructureError(f"the judge process failed: {error}") from None
 
+    def give_way(self) -> None:
+        """Drop what the processes keep, a candidate that waits to be timed included: `run` raises OutOfMemory for that one.
+
+        Only for one who holds the GPU alone, so that nothing is being asked here.
+        """
+        with self._ending:
+            for process, command in ((self.replay, "give_way"), (self.judge, "forget")):
+                if process.running:
+                    with contextlib.suppress(Failed, Died, TimedOut, InfrastructureError):
+                        process.ask(command, timeout_s=TRUSTED_TIMEOUT_S)
+            self._ready = ()
+
     def close(self, *, wait: bool = True) -> None:
         """End both processes."""
-        self.replay.kill(wait=wait)
-        self.judge.kill(wait=wait)
+        with self._ending:
+            self.replay.kill(wait=wait)
+            self.judge.kill(wait=wait)
 
 
 @contextlib.contextmanager

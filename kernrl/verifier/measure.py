@@ -19,13 +19,14 @@ from torch import Tensor
 from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL
 from kernrl.verifier import driver, timing
+from kernrl.verifier.arena import Arena, Modules
 from kernrl.verifier.compare import apart
 from kernrl.verifier.inputs import NOMINAL, POISONS, TaskInputs, flatten
 from kernrl.verifier.job import Job, Measured, Replayed
 from kernrl.verifier.outbox import Outbox
 from kernrl.verifier.plan import ITEM_BYTES
 from kernrl.verifier.precision import policy_flags
-from kernrl.verifier.replay import Arena, Modules, Runner, memory_bytes
+from kernrl.verifier.replay import Runner, memory_bytes
 from kernrl.verifier.stopwatch import Sizes, Stopwatch, Timed, capture
 
 SPOT_CHECKS = 4
@@ -110,6 +111,7 @@ class ReplayServer:
         self._full: _Opened | None = None
         self._suspects: list[str] | None = None
         """Kernels that seem decoys so far; None before the first look."""
+        self._gave_way = False
 
     def well(self) -> bool:
         """Whether CUDA still works here."""
@@ -119,8 +121,10 @@ class ReplayServer:
 
     def begin(self, job: Job) -> Outbox:
         """Take up a candidate. Returns the outbox, which the judge must open anew when its `version` has changed."""
-        self.job, self._full, self._suspects = job, None, None
+        self.job, self._full, self._suspects, self._gave_way = job, None, None, False
         self._modules.trim()
+        if crowded := torch.cuda.memory_reserved() + self.outbox.nbytes > self._kept_bytes:
+            self.forget()
         self.arena.seal()
         if (need := max(memory_bytes(plan, job.kernels[name]) for name, plan in job.plans.items())) > self._memory:
             raise ValueError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._memory >> 20}")
@@ -128,7 +132,7 @@ class ReplayServer:
         for draw in job.draws:
             nbytes = sum(ref.numel * ITEM_BYTES[ref.dtype] + 256 for ref in job.plans[draw.input_set].outputs)
             everything, one = everything + nbytes, max(one, nbytes)
-        self.outbox.reserve(max(everything, (SPOT_CHECKS + 1) * one))
+        self.outbox.reserve(max(everything, (SPOT_CHECKS + 1) * one), spare=not crowded)
         self.outbox.clear()
         return self.outbox
 
@@ -234,6 +238,8 @@ class ReplayServer:
         Some timed calls, at places drawn by lot, compute a judged draw, and so does one more after the last: a kernel
         that tells timed calls from others, or counts them, is judged on what it did in them.
         """
+        if self._gave_way:
+            raise torch.OutOfMemoryError("what had been prepared gave way to another candidate")
         begun = torch.cuda.Event(enable_timing=True)
         begun.record()
         inputs = self._task_inputs(FULL)
@@ -284,6 +290,8 @@ class ReplayServer:
         for name in baselines:
             try:
                 self._baseline(name, inputs)
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
                 raise UsageError(f"{self.job.task.id}: the reference cannot be timed ({name}): {error}") from error
 
@@ -329,7 +337,7 @@ class ReplayServer:
         """Inputs and state of one input set, kept for the group's other members while memory lasts."""
         key = self._key(name)
         if key not in self._inputs:
-            if torch.cuda.memory_reserved() > self._kept_bytes or len(self._inputs) > 512:
+            if len(self._inputs) > 512:
                 self.forget()
             input_set = self.job.task.input_set(name)
             assert input_set is not None
@@ -337,10 +345,16 @@ class ReplayServer:
         self._inputs.move_to_end(key)
         return self._inputs[key]
 
+    def give_way(self) -> None:
+        """Drop everything, this candidate's own too: another needs the memory, and this one is to be asked anew."""
+        self.forget()
+        self._gave_way = True
+
     def forget(self) -> None:
-        """Drop what is kept of tasks."""
+        """Drop what is kept of tasks, and the arena."""
         self._inputs.clear()
         self._baselines.clear()
         self._full = None
+        self.arena.release()
         gc.collect()
         torch.cuda.empty_cache()

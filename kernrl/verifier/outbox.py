@@ -12,36 +12,55 @@ from torch import Tensor
 from kernrl.verifier import driver
 from kernrl.verifier.judge import Shown
 
-FIRST_BYTES = 256 << 20
+FIRST_BYTES, STEP_BYTES = 256 << 20, 64 << 20
+"""The least it holds, and what its size is a multiple of."""
 
 
 class Outbox:
     """Device memory shared by CUDA IPC, or host memory where that does not work. Pickled, it carries only the way in.
 
-    `put` and `clear` are the replay process's, `open` the judge's. A full outbox grows, under a new `version`.
+    `put` and `clear` are the replay process's, `open` and `close` the judge's. An outbox of another size has a new `version`.
     """
 
     def __init__(self, *, share: bool = True):
         self.on_device = share
         self.version = 0
         self._used = 0
-        self._grow(FIRST_BYTES)
+        self._retired: list[tuple[Tensor, Any]] = []
+        """Memory that the judge may still have open."""
+        self._make(FIRST_BYTES)
 
-    def _grow(self, nbytes: int) -> None:
-        self.nbytes, self.version = nbytes, self.version + 1
-        self.handle: Any
+    def _make(self, nbytes: int) -> None:
         if self.on_device:
-            self.memory, self.handle = driver.shareable(nbytes)
+            memory, handle = driver.shareable(nbytes)
         else:
             descriptor = os.memfd_create("kernrl-outbox")
             os.ftruncate(descriptor, nbytes)
-            self.handle = (os.getpid(), descriptor)
-            self.memory = torch.frombuffer(mmap.mmap(descriptor, nbytes), dtype=torch.uint8)
+            handle = (os.getpid(), descriptor)
+            memory = torch.frombuffer(mmap.mmap(descriptor, nbytes), dtype=torch.uint8)
+        self.memory: Tensor = memory
+        self.handle: Any = handle
+        self.nbytes, self.version = nbytes, self.version + 1
 
-    def reserve(self, nbytes: int) -> None:
-        """Make room for this many bytes of outputs before any is put."""
-        if nbytes > self.nbytes:
-            self._grow(max(nbytes, 2 * self.nbytes))
+    def reserve(self, nbytes: int, *, spare: bool = True) -> None:
+        """Make room for this many bytes of outputs before any is put; without `spare`, give back what is beyond them.
+
+        Once a candidate: what was given up at the last has been closed by the judge, who has opened its successor.
+        """
+        while self._retired:
+            self._free(*self._retired.pop())
+        needed = max(FIRST_BYTES, -(-nbytes // STEP_BYTES) * STEP_BYTES)
+        if needed > self.nbytes or (needed < self.nbytes and not spare):
+            self.clear()
+            old = self.memory, self.handle
+            self._make(needed)
+            self._retired.append(old)
+
+    def _free(self, memory: Tensor, handle: Any) -> None:
+        if self.on_device:
+            driver.free(memory)
+        else:
+            os.close(handle[1])
 
     def clear(self) -> None:
         """Forget and erase: the last candidate's outputs were right answers to draws that its group shares."""
@@ -63,6 +82,11 @@ class Outbox:
         pid, descriptor = self.handle
         with open(f"/proc/{pid}/fd/{descriptor}", "r+b") as file:
             return torch.frombuffer(mmap.mmap(file.fileno(), self.nbytes), dtype=torch.uint8)
+
+    def close(self, memory: Tensor) -> None:
+        """Let go of what `open` gave."""
+        if self.on_device:
+            driver.close_shared(memory)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("on_device", "version", "nbytes", "handle")}

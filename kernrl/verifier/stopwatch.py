@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -110,7 +111,8 @@ def capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
     try:
         run()
     except BaseException:
-        with contextlib.suppress(RuntimeError):  # what went wrong first is what is told
+        with contextlib.suppress(RuntimeError), warnings.catch_warnings():  # what went wrong first is what is told
+            warnings.simplefilter("ignore")
             graph.capture_end()
         raise
     graph.capture_end()

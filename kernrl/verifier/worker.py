@@ -27,6 +27,10 @@ class Died(RuntimeError):
     """A command cost the process its CUDA context; the next use starts another."""
 
 
+class OutOfMemory(InfrastructureError):
+    """The GPU's memory is full, of other things perhaps."""
+
+
 class TimedOut(RuntimeError):
     """The process did not answer in time and was killed."""
 
@@ -93,6 +97,10 @@ class Process:
         self.starts = 0
         """How many processes there have been: whatever one was told, the next does not know."""
 
+    @property
+    def running(self) -> bool:
+        return self._channel is not None
+
     def start(self) -> None:
         """Make sure that it runs. Raises InfrastructureError when it cannot."""
         if self._channel is not None:
@@ -156,7 +164,7 @@ class Process:
         if state == "ok":
             return value
         if state == "full":
-            raise InfrastructureError(f"the GPU has no memory left: {value}")
+            raise OutOfMemory(f"the GPU has no memory left: {value}")
         if state == "dead":
             self.kill()
             raise Died(value)
