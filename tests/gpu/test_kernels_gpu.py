@@ -4,92 +4,22 @@ import math
 
 import pytest
 import torch
+from loss_cases import ROUNDING, VARIANTS, VOCABS, batch, options_of, reference, relative, run
 
 from kernrl.errors import UsageError
 from kernrl.kernels import (
     METRICS,
     check_ids,
     grpo_loss,
-    linear_cross_entropy,
-    linear_grpo_loss,
     ppo_loss,
     ratio_kl,
     resident,
     token_logprobs,
 )
-from kernrl.kernels.grpo import grpo_loss_reference
 from kernrl.kernels.token_loss import LossConfig, policy_loss_reference
 from kernrl.kernels.tokens import prepare, with_sequence_correction
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
-
-# bfloat16 keeps 8 bits: rounding a gradient once leaves a relative L2 error of at most 2^-8.4. float16 keeps 11, but most
-# of a row's gradients are below its normal range.
-ROUNDING = {torch.bfloat16: 2**-8.4, torch.float16: 1e-3, torch.float32: 5e-6}
-# The vocabularies of the models in use, one that is a multiple of nothing, and one small enough for the plain kernel.
-VOCABS = [32768, 151936, 128256, 32000, 65536, 50257, 4096]
-
-VARIANTS = {
-    "plain": {},
-    "clip": {"old": True, "epsilon_low": 0.1, "epsilon_high": 0.3},
-    "delta": {"old": True, "delta": 1.5},
-    "kl_k1": {"old": True, "ref": True, "beta": 0.1, "kl_estimator": "k1"},
-    "kl_k2": {"old": True, "ref": True, "beta": 0.1, "kl_estimator": "k2"},
-    "kl_k3": {"old": True, "ref": True, "beta": 0.1},
-    "cispo": {"old": True, "loss_type": "cispo"},
-    "sapo": {"old": True, "loss_type": "sapo"},
-    "gspo": {"old": True, "loss_type": "gspo"},
-    "reinforce": {"loss_type": "reinforce"},
-    "entropy": {"old": True, "entropy_coef": 0.05},
-    "tis": {"old": True, "rollout": True, "correction": "token_truncate", "correction_max": 1.1},
-    "mis": {"old": True, "rollout": True, "correction": "token_mask", "correction_max": 1.2, "correction_min": 0.8},
-    "sequence_tis": {"old": True, "rollout": True, "correction": "sequence_truncate"},
-    "sequence_mis_on_policy": {"rollout": True, "correction": "sequence_mask"},
-    "dr_grpo": {"old": True, "loss_type": "dr_grpo", "max_tokens": 64},
-    "sequence_mean": {"old": True, "aggregation": "sequence_mean"},
-    "global_count": {"old": True, "num_tokens": 1000.0},
-}
-
-
-def batch(b, t, vocab, dtype=torch.bfloat16, seed=0, scale=2.0):
-    """Logits, ids, and log-probs near the policy's own, so that some ratios clip and most do not."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-
-    def draw(*shape):
-        return torch.randn(*shape, generator=generator, device="cuda")
-
-    logits = (draw(b, t, vocab) * scale).to(dtype)
-    ids = torch.randint(0, vocab, (b, t), generator=generator, device="cuda")
-    logp = (logits[..., :].float() / 0.8).log_softmax(-1).gather(-1, ids[..., None])[..., 0]
-    mask = torch.rand(b, t, generator=generator, device="cuda") < 0.8
-    noisy = {name: logp + 0.2 * draw(b, t) for name in ("old", "ref", "rollout")}
-    return logits, ids, mask, draw(b), noisy
-
-
-def options_of(variant, mask, advantages, noisy):
-    options = {name: value for name, value in variant.items() if name not in noisy}
-    given = {f"{name}_logprobs": noisy[name] for name in noisy if variant.get(name)}
-    return {**options, **given, "mask": mask, "advantages": advantages}
-
-
-def reference(logits, ids, options, temperature=0.8):
-    """(loss, metrics, gradient) in float64."""
-    tokens, config = prepare(ids, temperature, options)
-    leaf = logits.detach().double().requires_grad_()
-    loss, metrics = grpo_loss_reference(leaf.view(-1, leaf.shape[-1]), tokens, config, temperature)
-    loss.backward()
-    return loss.detach(), metrics, leaf.grad
-
-
-def relative(a, b):
-    return ((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-30)).item()
-
-
-def run(logits, ids, options, inplace=True, temperature=0.8):
-    leaf = logits.clone().requires_grad_()
-    loss, metrics = grpo_loss(leaf * 1, ids, temperature=temperature, inplace=inplace, **options)
-    loss.backward()
-    return loss.detach(), metrics, leaf.grad
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -279,106 +209,6 @@ def test_the_upstream_gradient_scales():
     leaf = logits.clone().requires_grad_()
     (grpo_loss(leaf * 1, ids, temperature=0.8, **options)[0] * 0.25).backward()
     torch.testing.assert_close(leaf.grad, want * 0.25)
-
-
-def linear_case(n=96, width=64, vocab=5003, dtype=torch.bfloat16):
-    generator = torch.Generator("cuda").manual_seed(1)
-    hidden = torch.randn(n, width, generator=generator, device="cuda", dtype=dtype)
-    weight = torch.randn(vocab, width, generator=generator, device="cuda", dtype=dtype) * 0.3
-    return hidden, weight, torch.randint(0, vocab, (n,), generator=generator, device="cuda"), generator
-
-
-@pytest.mark.parametrize("name", ["plain", "clip", "kl_k3", "gspo", "entropy", "mis", "sequence_mis_on_policy"])
-@pytest.mark.parametrize("chunk_rows", [32, 1000])
-def test_linear_loss_agrees_with_float64(name, chunk_rows):
-    hidden, weight, ids, generator = linear_case(vocab=5008)
-    b = 6
-    hidden, ids = hidden.view(b, -1, hidden.shape[-1]), ids.view(b, -1)
-    mask = torch.rand(ids.shape, generator=generator, device="cuda") < 0.7
-    advantages = torch.randn(b, generator=generator, device="cuda")
-    advantages[2] = 0
-    logp = (hidden @ weight.t()).float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]
-    noisy = {key: logp + 0.3 * torch.randn(logp.shape, generator=generator, device="cuda") for key in ("old", "ref", "rollout")}
-    options = options_of(VARIANTS[name], mask, advantages, noisy)
-    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-    loss, _ = linear_grpo_loss(h, w, ids, temperature=1.0, chunk_rows=chunk_rows, **options)
-    loss.backward()
-    hd, wd = hidden.double().requires_grad_(), weight.double().requires_grad_()
-    tokens, config = prepare(ids, 1.0, options)
-    want, _ = grpo_loss_reference((hd @ wd.t()).view(-1, weight.shape[0]), tokens, config, 1.0)
-    want.backward()
-    # The logits themselves are rounded to bfloat16, as in any bfloat16 model: a ratio moves by up to 2^-8 of a logit.
-    assert abs(loss - want) < 5e-3 * max(1, abs(want))
-    assert relative(h.grad, hd.grad) < 2e-2
-    assert relative(w.grad, wd.grad) < 2e-2
-    assert (h.grad[~mask] == 0).all()
-
-
-def test_linear_loss_equals_grpo_loss_on_the_same_logits():
-    hidden, weight, ids, _ = linear_case(vocab=32768, n=256)
-    advantages = torch.randn(256, device="cuda")
-    old = torch.randn(256, device="cuda") - 12
-    leaf = (hidden @ weight.t()).requires_grad_()
-    want, _ = grpo_loss(leaf * 1, ids, advantages=advantages, old_logprobs=old, temperature=0.9)
-    want.backward()
-    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-    loss, _ = linear_grpo_loss(h, w, ids, advantages=advantages, old_logprobs=old, temperature=0.9, chunk_rows=100)
-    loss.backward()
-    assert abs(loss - want) < 1e-5
-    assert relative(h.grad, leaf.grad.double() @ weight.double()) < ROUNDING[torch.bfloat16]
-    assert relative(w.grad, leaf.grad.double().t() @ hidden.double()) < ROUNDING[torch.bfloat16]
-
-
-def test_weight_grad_accumulates_in_float32():
-    hidden, weight, ids, _ = linear_case(vocab=4096)
-    advantages = torch.randn(96, device="cuda")
-    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-    linear_grpo_loss(h, w, ids, advantages=advantages, temperature=1.0, chunk_rows=32)[0].backward()
-    main = torch.ones_like(weight, dtype=torch.float32)
-    h2, w2 = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-    linear_grpo_loss(h2, w2, ids, advantages=advantages, temperature=1.0, chunk_rows=32, weight_grad=main)[0].backward()
-    assert w2.grad is None
-    assert relative(main - 1, w.grad) < ROUNDING[torch.bfloat16]
-    assert torch.equal(h.grad, h2.grad)
-
-
-@pytest.mark.parametrize("main_grad", [False, True])
-def test_linear_loss_holds_little_above_inputs_and_gradients(main_grad):
-    hidden, weight, ids, _ = linear_case(n=5000, width=1536, vocab=151936)
-    h, w = hidden.requires_grad_(), weight.requires_grad_()
-    main = torch.zeros(weight.shape, device="cuda") if main_grad else None
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    linear_grpo_loss(h, w, ids, advantages=torch.ones(5000, device="cuda"), temperature=1.0, weight_grad=main)[0].backward()
-    gradients = hidden.nbytes + (0 if main_grad else weight.nbytes)
-    assert torch.cuda.max_memory_allocated() - before - gradients < 1.2 * 2**30
-
-
-def test_linear_cross_entropy_agrees_with_pytorch():
-    hidden, weight, ids, _ = linear_case()
-    ids[::5] = -100
-    weights = torch.rand(ids.shape, device="cuda")
-    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-    loss, metrics = linear_cross_entropy(h, w, ids, token_weights=weights, num_tokens=50.0, chunk_rows=32)
-    loss.backward()
-    hd, wd = hidden.double().requires_grad_(), weight.double().requires_grad_()
-    each = torch.nn.functional.cross_entropy(hd @ wd.t(), ids, reduction="none", ignore_index=-100)
-    want = (each * weights).sum() / 50
-    want.backward()
-    assert abs(loss - want) < 2e-3 * want
-    assert relative(h.grad, hd.grad) < 1e-2
-    assert relative(w.grad, wd.grad) < 1e-2
-    assert metrics["tokens"] == (ids != -100).sum()
-
-
-def test_nothing_to_learn_from_gives_zeros():
-    hidden, weight, ids, _ = linear_case()
-    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-    loss, _ = linear_grpo_loss(h, w, ids, advantages=torch.zeros(96, device="cuda"), temperature=1.0)
-    loss.backward()
-    assert loss == 0
-    assert (h.grad == 0).all()
-    assert (w.grad == 0).all()
 
 
 @pytest.mark.parametrize("vocab", [32768, 50257])
