@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from kernrl.errors import InfrastructureError
 from kernrl.verifier import timing
 from kernrl.verifier.cache import verifier_version
 from kernrl.verifier.gate import Gate, Inside
+from kernrl.verifier.inputs import Seeds
 from kernrl.verifier.job import Job
 from kernrl.verifier.lane import Lane, Outcome
 from kernrl.verifier.stopwatch import Sizes
@@ -57,17 +56,13 @@ class Gpu:
         self._gate = Gate(self.facts["uuid"])
         self._cache_dir = cache_dir
         self.noise = self._calibrated()
-        self._secret = secrets.randbits(63)
+        self._seeds = Seeds()
         self._mutex = threading.Lock()
         self._home: dict[str, Lane] = {}
-        self._served: Counter[str] = Counter()
 
     def seed(self, task_key: str) -> int:
-        """The secret seed of a task's draws: new with every 32nd candidate; a group shares its answers."""
-        with self._mutex:
-            turn = self._served[task_key] // 32
-            self._served[task_key] += 1
-        return hash((self._secret, task_key, turn)) & ((1 << 63) - 1)
+        """The secret seed of the draws for one more candidate of a task; see `Seeds`."""
+        return self._seeds.next(task_key)
 
     def load(self) -> int:
         """Jobs here, running and waiting."""
