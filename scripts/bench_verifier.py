@@ -34,7 +34,7 @@ from kernrl.tasks.generate import generate_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.checks import check_plan
 from kernrl.verifier.compile import Compiler
-from kernrl.verifier.cpu import CpuReplay
+from kernrl.verifier.cpu import CpuReplay, SmallJob
 from kernrl.verifier.devices import device_for
 from kernrl.verifier.facts import learn
 from kernrl.verifier.gpu import Gpu
@@ -152,10 +152,10 @@ def front(pairs: Sequence[Pair]) -> dict[str, float]:
     def judged() -> None:
         for (task, _), plans in zip(pairs, mine, strict=True):
             draws = schedule(facts[task.id].sets, seeds.next(task.id))
-            said = interpreter.judge(task, "fp32", plans, draws) if plans else None
+            said = interpreter.judge(SmallJob(task, "fp32", plans, draws)) if plans else None
             assert said is None or said.rejection is None, said
 
-    interpreter.judge(pairs[0][0], "fp32", mine[0], schedule(facts[pairs[0][0].id].sets, 0))
+    interpreter.judge(SmallJob(pairs[0][0], "fp32", mine[0], schedule(facts[pairs[0][0].id].sets, 0)))
     clocked("interpreter", judged)
     interpreter.close()
     nursery.close()

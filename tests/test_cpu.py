@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernrl.tasks.task import InputSet, Task
-from kernrl.verifier.cpu import CpuServer
+from kernrl.verifier.cpu import CpuServer, SmallJob
 from kernrl.verifier.inputs import Draw
 from kernrl.verifier.plan import Plan
 from kernrl.verifier.spec import spec_of
@@ -40,7 +40,7 @@ def get_init_inputs():
 
 def judge(asked: Task, source: str, draws: list[Draw] = DRAWS):
     plan: Plan = plan_of(HEAD + source, spec_of(asked, SETS[1], "fp32", "sm_90"))
-    return CpuServer().judge(asked, "fp32", {"small": plan}, draws).rejection
+    return CpuServer().judge(SmallJob(asked, "fp32", {"small": plan}, draws)).rejection
 
 
 TUNED = """

@@ -11,18 +11,16 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.tasks.task import Task
 from kernrl.verifier.compile import CompiledKernel, Compiler
-from kernrl.verifier.cpu import CANDIDATE_TIMEOUT_S, CpuReplay, Judged
+from kernrl.verifier.cpu import CpuReplay, Judged, SmallJob
 from kernrl.verifier.gpu import LANES, Gpu
-from kernrl.verifier.inputs import Draw
 from kernrl.verifier.job import Job
 from kernrl.verifier.lane import Outcome
 from kernrl.verifier.plan import KernelSource, Plan, TraceSpec
@@ -72,15 +70,8 @@ class FrontSeat:
     def compile(self, kernels: Sequence[KernelSource], target: str, timeout_s: float) -> list[CompiledKernel | Rejection]:
         return list(self._compiler.compile(kernels, target, timeout_s))
 
-    def judge(
-        self,
-        task: Task,
-        precision: str,
-        plans: Mapping[str, Plan],
-        draws: Sequence[Draw],
-        timeout_s: float = CANDIDATE_TIMEOUT_S,
-    ) -> Judged:
-        return self._cpu.judge(task, precision, plans, draws, timeout_s)
+    def judge(self, job: SmallJob) -> Judged:
+        return self._cpu.judge(job)
 
 
 class GpuSeat:
@@ -228,16 +219,9 @@ class Front:
         """See `Compiler.compile`."""
         return self._ask("compile", kernels, target, timeout_s)
 
-    def judge(
-        self,
-        task: Task,
-        precision: str,
-        plans: Mapping[str, Plan],
-        draws: Sequence[Draw],
-        timeout_s: float = CANDIDATE_TIMEOUT_S,
-    ) -> Judged:
+    def judge(self, job: SmallJob) -> Judged:
         """See `CpuReplay.judge`."""
-        return self._ask("judge", task, precision, plans, draws, timeout_s)
+        return self._ask("judge", job)
 
     def close(self) -> None:
         """The cluster ends its seats."""

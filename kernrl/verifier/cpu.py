@@ -48,6 +48,17 @@ MEMORY_BYTES = 8 << 30
 """What an interpreter process may hold: an operation that asks for more fails, rather than taking the machine's."""
 
 
+@dataclass(frozen=True, slots=True)
+class SmallJob:
+    """What the interpreter is asked about one candidate: its plans at small shapes, by input set, and their draws."""
+
+    task: Task
+    precision: str
+    plans: Mapping[str, Plan]
+    draws: Sequence[Draw]
+    timeout_s: float = CANDIDATE_TIMEOUT_S
+
+
 @dataclass(slots=True)
 class Judged:
     """What the CPU said of one candidate."""
@@ -80,16 +91,10 @@ class CpuServer:
         """An exception leaves nothing behind here."""
         return True
 
-    def judge(
-        self,
-        task: Task,
-        precision: str,
-        plans: Mapping[str, Plan],
-        draws: Sequence[Draw],
-        timeout_s: float = CANDIDATE_TIMEOUT_S,
-    ) -> Judged:
+    def judge(self, job: SmallJob) -> Judged:
         """Interpret every plan on its draws and compare; the first thing wrong ends it."""
-        judged, deadline, proven = Judged(), time.monotonic() + timeout_s, not self._decoys
+        task, precision, plans, draws = job.task, job.precision, job.plans, job.draws
+        judged, deadline, proven = Judged(), time.monotonic() + job.timeout_s, not self._decoys
         questions = {name: self._asked(task, name, precision, [d for d in draws if d.input_set == name]) for name in plans}
         for name, plan in plans.items():
             asked = [i for i, d in enumerate(draws) if d.input_set == name]
@@ -228,23 +233,16 @@ class CpuReplay:
         self._seats = [_Seat(Process(nursery, "cpu", "", settings)) for _ in range(workers)]
         self._home: dict[tuple[str, str], _Seat] = {}
 
-    def judge(
-        self,
-        task: Task,
-        precision: str,
-        plans: Mapping[str, Plan],
-        draws: Sequence[Draw],
-        timeout_s: float = CANDIDATE_TIMEOUT_S,
-    ) -> Judged:
+    def judge(self, job: SmallJob) -> Judged:
         """`CpuServer.judge` in a process of this machine. Raises InfrastructureError when that breaks."""
-        if not plans:
+        if not job.plans:
             reason = (
                 "This task has no small shapes, so it needs a GPU: its plan is in order, and nothing more can be said here."
             )
             return Judged(Rejection(Status.NEEDS_GPU, reason))
-        with self._seat(task) as process, self._slots:
+        with self._seat(job.task) as process, self._slots:
             try:
-                return process.ask("judge", task, precision, plans, draws, timeout_s, timeout_s=timeout_s + GRACE_S)
+                return process.ask("judge", job, timeout_s=job.timeout_s + GRACE_S)
             except TimedOut as error:
                 return Judged(Unable(Status.TIMEOUT, f"The interpreter gave {error}."))
             except (Died, Failed) as error:

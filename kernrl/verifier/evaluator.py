@@ -21,7 +21,7 @@ from kernrl.verifier.cache import task_fingerprint, verifier_version
 from kernrl.verifier.checks import check_plan, launchable
 from kernrl.verifier.cluster import Cluster, RemoteGpu
 from kernrl.verifier.compile import CompiledKernel, Compiler
-from kernrl.verifier.cpu import CpuReplay
+from kernrl.verifier.cpu import CpuReplay, SmallJob
 from kernrl.verifier.facts import TaskFacts, device_aimed_at, learn
 from kernrl.verifier.gpu import LANES, Gpu
 from kernrl.verifier.inputs import BIG_BYTES, Seeds, schedule
@@ -270,9 +270,8 @@ class StagedEvaluator:
         with progress.at(Stage.CORRECTNESS, "interpreter"):
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
             try:
-                judged = self._cpu.judge(
-                    replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S
-                )
+                asked = SmallJob(replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S)
+                judged = self._cpu.judge(asked)
             except InfrastructureError as error:
                 log.warning("the GPU judges what the interpreter cannot: %s", error)
                 return all_plans
@@ -308,7 +307,7 @@ class StagedEvaluator:
         with progress.at(Stage.CORRECTNESS):
             small = interpreted(plans, on_gpu=False)
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
-            judged = self._cpu.judge(replace(task, solutions=()), self.precision_of(task), small, draws)
+            judged = self._cpu.judge(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
             progress.errors = judged.errors
             passed(judged.rejection)
         progress.stage = Stage.TIMING
