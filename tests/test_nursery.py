@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kernrl.errors import InfrastructureError
 from kernrl.verifier.worker import Nursery, Process
 
 
@@ -59,3 +60,14 @@ def test_closing_the_nursery_ends_interpreters_and_their_server(nursery: Nursery
     server = parent(process._pid)
     nursery.close()
     assert comes(lambda: gone(process._pid) and gone(server))
+
+
+def test_a_closed_nursery_forks_nothing_any_more() -> None:
+    # verdicts still at work when a run is stopped must not bring up what was just ended
+    made = Nursery()
+    process = Process(made, "cpu", "", {})
+    process.start()
+    made.close()
+    process.kill()
+    with pytest.raises(InfrastructureError, match="closed"):
+        process.start()

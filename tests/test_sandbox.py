@@ -225,6 +225,14 @@ def test_a_dead_zygote_is_replaced():
         box.close()
 
 
+def test_a_closed_one_starts_nothing_any_more():
+    box = Sandbox("tests.hostile_child", walls=Walls(memory_bytes=256 << 20))
+    box.start()
+    box.close()
+    with pytest.raises(InfrastructureError, match="closed"):
+        box.open(5.0)
+
+
 def test_a_missing_wall_is_an_error_when_required():
     """The strict sandbox starts here exactly when every layer holds."""
     box = Sandbox("tests.hostile_child", walls=Walls(require=True))

@@ -1,14 +1,18 @@
-"""Ctrl-C, or a scheduler's SIGTERM, as a wish: the step in hand is finished and saved before a run ends. A second one ends it
-at once."""
+"""Ctrl-C, or a scheduler's SIGTERM, as a wish: the step in hand is finished and saved before a run ends. A second one, later,
+ends it at once."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 
 from kernrl.console import log
 from kernrl.policy.ranks import Ranks
+
+ONE_WISH_S = 1.0
+"""Signals this close together are one: who ends a job signals process and group, and a launcher passes on what it got."""
 
 
 class StopAfterStep:
@@ -17,7 +21,8 @@ class StopAfterStep:
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self, ranks: Ranks):
-        self._ranks, self._noted = ranks, False
+        self._ranks = ranks
+        self._noted_s: float | None = None
 
     def __enter__(self) -> StopAfterStep:
         self._ours = threading.current_thread() is threading.main_thread()  # only there can signals be handled
@@ -32,10 +37,12 @@ class StopAfterStep:
 
     def wanted(self) -> bool:
         """Whether any rank was told to stop; all of them ask together."""
-        return self._ranks.any(self._noted)
+        return self._ranks.any(self._noted_s is not None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._noted:
+        now_s = time.monotonic()
+        if self._noted_s is None:
+            self._noted_s = now_s
+            log.print("Stopping after this step; once more, and it stops at once.")
+        elif now_s - self._noted_s > ONE_WISH_S:
             raise KeyboardInterrupt
-        self._noted = True
-        log.print("Stopping after this step; once more, and it stops at once.")

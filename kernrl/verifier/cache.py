@@ -23,10 +23,11 @@ _FORGOTTEN = frozenset((Status.INFRA_ERROR, Status.TIMEOUT))
 
 
 @cache
-def verifier_version() -> str:
-    """Hash of the verifier's own sources: any change of it makes old verdicts unknown."""
+def verifier_version(*modules: str) -> str:
+    """Hash of the verifier's own sources, or of these modules alone: any change makes what is kept under it unknown."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    folder = Path(__file__).parent
+    for path in [folder / f"{name}.py" for name in modules] or sorted(folder.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -73,12 +74,13 @@ class VerdictCache:
 
     def put(self, key: str, verdict: Verdict) -> None:
         """Keep a verdict, unless it may come out otherwise another time."""
-        if self._db is None or verdict.status in _FORGOTTEN:
+        if verdict.status in _FORGOTTEN:
             return
         try:
             row = (key, json.dumps(verdict.to_json()), time.time())
             with self._lock:
-                self._db.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", row)
+                if self._db is not None:
+                    self._db.execute("INSERT OR REPLACE INTO verdicts VALUES (?, ?, ?)", row)
         except sqlite3.Error as error:
             self._give_up(error)
 

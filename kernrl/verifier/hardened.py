@@ -55,6 +55,7 @@ class HardenedVerifier:
         self._executor = executor or ThreadPoolExecutor(self._threads, thread_name_prefix="verify")
         self._running: dict[str, Future[Verdict]] = {}
         self._lock = threading.Lock()
+        self._closed = False
 
     def verify(self, task: Task, candidate: str) -> Verdict:
         """The verdict on one candidate: source text, or a model's whole reply."""
@@ -116,7 +117,7 @@ class HardenedVerifier:
             return replace(known, task_id=task.id)
         verdict = self.evaluator.evaluate(task, candidate)
         for _ in range(self._retries):
-            if verdict.status is not Status.INFRA_ERROR:
+            if verdict.status is not Status.INFRA_ERROR or self._closed:
                 break
             log.warning("retrying %s: %s", task.id, verdict.reason)
             verdict = self.evaluator.evaluate(task, candidate)
@@ -136,6 +137,7 @@ class HardenedVerifier:
 
     def close(self) -> None:
         """End every process behind it. Verdicts still at work are dropped."""
+        self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
         self.evaluator.close()
         self._cache.close()

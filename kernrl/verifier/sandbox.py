@@ -93,6 +93,7 @@ class Sandbox:
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
         self.entered: dict[str, bool] = {}
         """Namespaces the running zygote has left."""
 
@@ -128,12 +129,15 @@ class Sandbox:
         return Session(ours, log, status, time.monotonic() + timeout_s)
 
     def close(self) -> None:
-        """End the zygote and every child."""
+        """End the zygote and every child, for good."""
+        self._closed = True
         self._drop()
 
     def _ensure(self) -> socket.socket:
         if self._control is not None:
             return self._control
+        if self._closed:
+            raise InfrastructureError("the sandbox is closed")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         config = {
             "module": self._module,

@@ -42,6 +42,7 @@ class Nursery:
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._closed = False
 
     def fork(self, role: str, device: str, settings: dict[str, Any]) -> Connection:
         """A channel to a new process in that role."""
@@ -57,6 +58,8 @@ class Nursery:
         return Connection(ours.detach())
 
     def _running(self) -> socket.socket:
+        if self._closed:
+            raise InfrastructureError("the verifier is closed")
         if self._control is None or self._server is None or self._server.poll() is not None:
             self._drop()
             self._start()
@@ -71,8 +74,9 @@ class Nursery:
         self._control = ours
 
     def close(self) -> None:
-        """End the fork server and, with it, every process it forked."""
+        """End the fork server and, with it, every process it forked, for good."""
         with self._lock:
+            self._closed = True
             self._drop()
 
     def _drop(self) -> None:
