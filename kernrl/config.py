@@ -64,6 +64,12 @@ class VerifierConfig(Config):
     gpu_timeout_s: float = Field(
         default=10.0, gt=0, description="Longest its kernels may run before the GPU process is killed."
     )
+    gpu_memory_share: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="Of a GPU's free memory, what may be held between candidates: inputs, baselines and answers of tasks.",
+    )
 
 
 class VerifyConfig(VerifierConfig):

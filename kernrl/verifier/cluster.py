@@ -81,7 +81,7 @@ class GpuSeat:
         device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         self._gpu = Gpu(
             Nursery(), device, lanes=LANES, cache_dir=cache_dir, timeout_s=config.gpu_timeout_s,
-            redraw_parameters=redraw_parameters,
+            redraw_parameters=redraw_parameters, memory_share=config.gpu_memory_share,
         )  # fmt: skip
 
     def about(self) -> tuple[dict[str, str], NoiseBand]:

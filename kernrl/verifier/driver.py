@@ -19,6 +19,8 @@ _CLUSTER_DIMENSION, _COOPERATIVE = 4, 2  # CUlaunchAttributeID
 _OUT_OF_MEMORY = 2  # CUresult
 _PERSISTING_L2_LIMIT = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
 
+LEAST_GRANTED_BYTES = 1 << 30
+
 
 class CudaError(RuntimeError):
     """A driver call failed."""
@@ -165,6 +167,11 @@ def forbid_persisting_l2() -> None:
     code = _library().cuCtxSetLimit(_PERSISTING_L2_LIMIT, 0)
     if code not in (0, 215, 801):  # unsupported limit, not supported: nothing to forbid
         check(code, "persisting L2 limit")
+
+
+def granted_bytes(share: float) -> float:
+    """What a process may hold of the GPU's memory that is free now; never so little that it could keep nothing."""
+    return max(share * torch.cuda.mem_get_info()[0], LEAST_GRANTED_BYTES)
 
 
 def version() -> str:

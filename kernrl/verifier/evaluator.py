@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -105,6 +106,7 @@ class StagedEvaluator:
                     lanes=lanes,
                     cache_dir=self.cache_dir,
                     timeout_s=self.config.gpu_timeout_s,
+                    memory_share=self.config.gpu_memory_share,
                     redraw_parameters=self.defences.redraw_parameters,
                 )
                 for device in self._devices
@@ -120,8 +122,8 @@ class StagedEvaluator:
             d = self.defences
             settings = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
             self._cpu = CpuReplay(self._nursery, front, settings, slots)
-            self._tracer.start()
-            self._compiler.start()
+            with ThreadPoolExecutor(2) as pool:  # each imports torch and triton in a process of its own
+                list(pool.map(lambda part: part.start(), (self._tracer, self._compiler)))
             self._started = True
             # collecting garbage shall not look at torch and triton again, which would stop all threads for a tenth of a second
             gc.collect()

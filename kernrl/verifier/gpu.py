@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from kernrl.errors import InfrastructureError
 from kernrl.verifier import timing
 from kernrl.verifier.cache import verifier_version
@@ -17,19 +19,15 @@ from kernrl.verifier.gate import Gate, Inside
 from kernrl.verifier.inputs import Seeds
 from kernrl.verifier.job import Job
 from kernrl.verifier.lane import Lane, Outcome
-from kernrl.verifier.stopwatch import Sizes
+from kernrl.verifier.stopwatch import NULL_PAIRS, NULL_ROUNDS, Sizes
 from kernrl.verifier.verdict import Speedup
-from kernrl.verifier.worker import Nursery, OutOfMemory
+from kernrl.verifier.worker import Died, Failed, Nursery, OutOfMemory, TimedOut
 
 log = logging.getLogger(__name__)
 
-NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 4, 16)
 LANES = 4
 """Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts. While one times, the others wait: the more are
 through with correctness by then, the more are timed in a row."""
-
-KEPT_SHARE = 0.5
-"""Of a GPU's memory, for what all lanes together keep of tasks: inputs, baselines, answers."""
 
 PATIENCE = 3
 """How many more jobs than the idlest a task's own lane may have before another takes over."""
@@ -43,22 +41,25 @@ class Gpu:
 
     def __init__(
         self, nursery: Nursery, device: str, *, lanes: int, cache_dir: Path | None, timeout_s: float, share: bool = True,
-        redraw_parameters: bool = True,
+        redraw_parameters: bool = True, memory_share: float = 0.2,
     ):  # fmt: skip
+        """`memory_share`: of what is free of the GPU's memory, for what all lanes together hold between candidates."""
         self._lanes = [
             Lane(
                 nursery, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
-                memory_share=KEPT_SHARE / (2 * lanes),
+                memory_share=memory_share / (2 * lanes),
             )
             for _ in range(lanes)
         ]  # fmt: skip
         self.facts: dict[str, str] = self._lanes[0].replay.ask("facts", timeout_s=60)
         self._gate = Gate(self.facts["uuid"])
         self._cache_dir = cache_dir
-        self.noise = self._calibrated()
         self._seeds = Seeds()
-        self._mutex = threading.Lock()
+        self._mutex, self._calibrating = threading.Lock(), threading.Lock()
         self._home: dict[str, Lane] = {}
+        self._closed = False
+        self._noise: timing.NoiseBand | None = None
+        threading.Thread(target=self._calibrate_early, daemon=True).start()
 
     def seed(self, task_key: str) -> int:
         """The secret seed of the draws for one more candidate of a task; see `Seeds`."""
@@ -73,6 +74,7 @@ class Gpu:
 
         Raises InfrastructureError when the processes cannot work, UsageError for a broken task.
         """
+        noise = self.noise  # before any lane is taken: calibrating takes the first
         with self._mutex:
             lane = self._home.get(task_key)
             idlest = min(self._lanes, key=lambda one: one.load)
@@ -84,8 +86,10 @@ class Gpu:
             with lane.mutex:
                 waited = time.monotonic() - begun
                 try:
-                    outcome = lane.run(job, baselines, self._gate, self.noise)
+                    outcome = lane.run(job, baselines, self._gate, noise)
                 except InfrastructureError as error:
+                    if self._closed:
+                        raise
                     log.warning("a lane starts anew: %s", error)
                     lane.close()  # what killed one of its processes may have killed the other
                     outcome = self._again(lane, job, baselines, error)
@@ -111,15 +115,28 @@ class Gpu:
         """Keep the GPU busy with something else: nothing is timed meanwhile."""
         return self._gate.shared()
 
+    @property
+    def noise(self) -> timing.NoiseBand:
+        """How far the same program may seem from itself here; calibrated on first use. Raises InfrastructureError."""
+        with self._calibrating:
+            if self._noise is None:
+                self._noise = self._calibrated()
+            return self._noise
+
+    def _calibrate_early(self) -> None:
+        """Find the noise while the first candidates are traced and compiled; who needs it is told what goes wrong."""
+        with contextlib.suppress(InfrastructureError):
+            _ = self.noise
+
     def _calibrated(self) -> timing.NoiseBand:
-        """Same-against-same noise of this GPU and driver: measured once, kept in the cache folder."""
-        name = f"noise-{self.facts['uuid']}-{self.facts['driver']}-{verifier_version()}.json"
+        """Same-against-same noise of this GPU, driver, torch and way of timing: measured once, kept in the cache folder."""
+        timed_by = verifier_version("stopwatch", "timing")
+        name = f"noise-{self.facts['uuid']}-{self.facts['driver']}-{torch.__version__}-{timed_by}.json"
         path = self._cache_dir / name if self._cache_dir else None
         with contextlib.suppress(OSError, ValueError, TypeError):
             if path:
                 return timing.NoiseBand(tuple((float(us), float(w)) for us, w in json.loads(path.read_text())))
-        with self._gate.alone():
-            sizes = self._null(NULL_PAIRS, timing.NoiseBand(((1.0, 0.0),)), 0.0)
+        sizes = self._null(NULL_PAIRS, timing.NoiseBand(((1.0, 0.0),)), 0.0)
         points = sorted((us, timing.null_quantile([timing.median_log(b) for b in found])) for us, found in sizes)
         if path:
             with contextlib.suppress(OSError):
@@ -128,14 +145,19 @@ class Gpu:
         return timing.NoiseBand(tuple(points))
 
     def _null(self, pairs: int, noise: timing.NoiseBand, slowdown: float) -> Sizes:
-        return self._lanes[0].replay.ask("null", pairs, NULL_ROUNDS, noise, slowdown, timeout_s=300)
+        first = self._lanes[0]
+        with first.mutex, self._gate.alone():
+            try:
+                return first.replay.ask("null", pairs, NULL_ROUNDS, noise, slowdown, timeout_s=300)
+            except (Failed, Died, TimedOut) as error:
+                raise InfrastructureError(f"the GPU's noise cannot be measured: {error}") from None
 
     def twins(self, pairs: int, slowdown: float = 0.0) -> list[Speedup]:
         """Speedups that the same program shows against itself, or against itself made slower: what the band is worth."""
-        with self._gate.alone():
-            sizes = self._null(pairs, self.noise, slowdown)
+        sizes = self._null(pairs, self.noise, slowdown)
         return [timing.speedup(blocks, self.noise) for _, found in sizes for blocks in found]
 
     def close(self) -> None:
+        self._closed = True
         for lane in self._lanes:
             lane.close(wait=False)

@@ -6,6 +6,7 @@ are kept for the members of a group, who are asked the same.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +20,6 @@ from kernrl.verifier import driver
 from kernrl.verifier.compare import Tolerance, excess, first_wrong, measure, settle
 from kernrl.verifier.inputs import NOMINAL, Draw, TaskInputs
 from kernrl.verifier.reference import Answer, Reference
-
-KEPT_BYTES = 24 << 30
-"""Answers kept before the oldest go, where nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +49,12 @@ class _Settled:
 class Judge:
     """Answers by task, and the comparison. `device` is `cuda` in the judge process and `cpu` where there is no GPU."""
 
-    def __init__(self, device: str, *, redraw_parameters: bool = True, kept_bytes: float = KEPT_BYTES):
+    def __init__(self, device: str, *, redraw_parameters: bool = True, kept_bytes: float = math.inf):
+        """`kept_bytes`: of answers, before those asked for least recently go."""
         self._device, self._redraw, self._kept_bytes = device, redraw_parameters, kept_bytes
         self._settled: OrderedDict[tuple[Any, ...], _Settled] = OrderedDict()
+        self.made = 0
+        """How many input sets' answers have been made."""
 
     def compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], outputs: Sequence[Sequence[Tensor]]
@@ -98,8 +99,10 @@ class Judge:
         of_set = [d for d in draws if d.input_set == draw.input_set]
         key = (task.id, task.pytorch_code, precision, *of_set)
         if key not in self._settled:
-            self._make_room()
+            while self._settled and sum(s.nbytes for s in self._settled.values()) > self._kept_bytes:
+                self._settled.popitem(last=False)
             self._settled[key] = self._settle(task, precision, of_set)
+            self.made += 1
         self._settled.move_to_end(key)
         return self._settled[key], of_set.index(draw)
 
@@ -113,12 +116,7 @@ class Judge:
             inputs.draw(draw)
             answers.append(reference.answer())
         nominal = next((i for i, d in enumerate(draws) if d.regime == NOMINAL), 0)
-        nbytes = sum(y.nbytes for a in answers for y in a.truth)
-        return _Settled(answers, settle([a.levels for a in answers], nominal), nbytes)
-
-    def _make_room(self) -> None:
-        while self._settled and sum(s.nbytes for s in self._settled.values()) > self._kept_bytes:
-            self._settled.popitem(last=False)
+        return _Settled(answers, settle([a.levels for a in answers], nominal), sum(a.nbytes for a in answers))
 
     def forget(self) -> None:
         """Drop every answer."""
@@ -143,10 +141,10 @@ class JudgeServer:
     """The judge process's commands."""
 
     def __init__(self, *, redraw_parameters: bool = True, memory_share: float = 0.2):
-        """`memory_share`: of the GPU's memory, for answers that are kept."""
+        """`memory_share`: of what is free of the GPU's memory now, for what is held between candidates: half of it answers."""
         torch.zeros(1, device="cuda")  # the driver calls below need a context
-        self._kept_bytes = memory_share * torch.cuda.get_device_properties(0).total_memory
-        self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=self._kept_bytes)
+        self._held_bytes = driver.granted_bytes(memory_share)
+        self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=self._held_bytes / 2)
         self._opened: tuple[Any, Tensor] | None = None
         """The outbox, and its memory."""
 
@@ -165,11 +163,13 @@ class JudgeServer:
 
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
         """`Judge.prepare`: asked for while replay is at work."""
+        before = self._judge.made
         try:
             self._judge.prepare(task, precision, draws)
         except torch.OutOfMemoryError:
             self._judge.forget()
-        if torch.cuda.memory_reserved() > 2 * self._kept_bytes:  # what making the answers took, and nobody uses now
+        # what making answers took; what comparing takes comes again with the next candidate
+        if self._judge.made > before and torch.cuda.memory_reserved() > self._held_bytes:
             torch.cuda.empty_cache()
 
     def forget(self) -> None:

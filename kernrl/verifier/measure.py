@@ -10,7 +10,7 @@ import gc
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,19 +21,31 @@ from kernrl.tasks.task import FULL
 from kernrl.verifier import driver, timing
 from kernrl.verifier.arena import Arena, Modules
 from kernrl.verifier.compare import apart
-from kernrl.verifier.inputs import NOMINAL, POISONS, TaskInputs, flatten
+from kernrl.verifier.inputs import NOMINAL, POISONS, TaskInputs
 from kernrl.verifier.job import Job, Measured, Replayed
 from kernrl.verifier.outbox import Outbox
 from kernrl.verifier.plan import ITEM_BYTES
 from kernrl.verifier.precision import policy_flags
 from kernrl.verifier.replay import Runner, memory_bytes
-from kernrl.verifier.stopwatch import Sizes, Stopwatch, Timed, capture
+from kernrl.verifier.stopwatch import GraphPool, Sizes, Stopwatch, Timed
 
 SPOT_CHECKS = 4
 """Timed calls that are judged, at most."""
 
 CUDNN_CANDIDATES = 5
 """Algorithms cuDNN may try for a shape; more cost tenths of a second a shape and rarely win."""
+
+MOST_PREPARED = 256
+"""Input sets kept, however small."""
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """One input set of a task, kept for the next candidates of it."""
+
+    inputs: TaskInputs
+    baselines: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """Captured, by name, on these very inputs."""
 
 
 @dataclass(slots=True)
@@ -96,17 +108,17 @@ class _SpotChecks:
 class ReplayServer:
     """The replay process's commands. One candidate at a time: `begin`, `check` as often as wanted, `measure`."""
 
-    def __init__(self, *, share: bool = True, redraw_parameters: bool = True, memory_share: float = 0.4):
-        """`memory_share`: of the GPU's memory, for what is kept of tasks."""
+    def __init__(self, *, share: bool = True, redraw_parameters: bool = True, memory_share: float = 0.2):
+        """`memory_share`: of what is free of the GPU's memory now, for what is held between candidates."""
         torch.cuda.set_stream(torch.cuda.Stream())  # graphs cannot be captured on the default stream
         torch.backends.cudnn.benchmark_limit = CUDNN_CANDIDATES
         driver.forbid_persisting_l2()
         self._redraw = redraw_parameters
         self.arena, self._modules, self.outbox = Arena(), Modules(), Outbox(share=share)
-        self._inputs: OrderedDict[Any, TaskInputs] = OrderedDict()
-        self._baselines: OrderedDict[Any, dict[str, Callable[[], None]]] = OrderedDict()
-        properties = torch.cuda.get_device_properties(0)
-        self._memory, self._kept_bytes = properties.total_memory, memory_share * properties.total_memory
+        self._prepared: OrderedDict[Any, _Prepared] = OrderedDict()
+        self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
+        self._memory = torch.cuda.get_device_properties(0).total_memory
+        self._held_bytes = driver.granted_bytes(memory_share)
         self._stopwatch = Stopwatch()
         self._full: _Opened | None = None
         self._suspects: list[str] | None = None
@@ -123,8 +135,7 @@ class ReplayServer:
         """Take up a candidate. Returns the outbox, which the judge must open anew when its `version` has changed."""
         self.job, self._full, self._suspects, self._gave_way = job, None, None, False
         self._modules.trim()
-        if crowded := torch.cuda.memory_reserved() + self.outbox.nbytes > self._kept_bytes:
-            self.forget()
+        crowded = self._make_room()
         self.arena.seal()
         if (need := max(memory_bytes(plan, job.kernels[name]) for name, plan in job.plans.items())) > self._memory:
             raise ValueError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._memory >> 20}")
@@ -178,7 +189,7 @@ class ReplayServer:
             runner.run()
             self._choose(runner)
             runner.prepare(POISONS[1])
-            graph = capture(runner.run)
+            graph = self._candidate_pool.capture(runner.run)
         outputs, alive = runner.held()
         self._full = _Opened(runner, graph.replay, lambda: outputs, alive)
         return self._full
@@ -297,8 +308,7 @@ class ReplayServer:
 
     def _baseline(self, name: str, inputs: TaskInputs) -> Callable[[], None]:
         """The reference as a user would run it, captured once a task: `eager` or `compile`."""
-        key = self._key(FULL)
-        kept = self._baselines.setdefault(key, {})
+        kept = self._prepared[self._key(FULL)].baselines
         if name not in kept:
             module: Any = inputs.module
             if name == "compile":
@@ -307,9 +317,8 @@ class ReplayServer:
             with policy_flags(self.job.precision, autotune=True), torch.no_grad():
                 for _ in range(2):
                     module(*inputs.arguments)
-                alive: list[Any] = []
-                graph = capture(lambda: alive.append(flatten(module(*inputs.arguments))))
-            kept[name] = graph.replay
+                # nobody reads what it computes, so the next baseline may compute in the same memory
+                kept[name] = self._baseline_pool.capture(lambda: module(*inputs.arguments)).replay
         return kept[name]
 
     def facts(self) -> dict[str, str]:
@@ -336,14 +345,35 @@ class ReplayServer:
     def _task_inputs(self, name: str) -> TaskInputs:
         """Inputs and state of one input set, kept for the group's other members while memory lasts."""
         key = self._key(name)
-        if key not in self._inputs:
-            if len(self._inputs) > 512:
-                self.forget()
+        if key not in self._prepared:
             input_set = self.job.task.input_set(name)
             assert input_set is not None
-            self._inputs[key] = TaskInputs(self.job.task, input_set, self.job.precision, "cuda", redraw_parameters=self._redraw)
-        self._inputs.move_to_end(key)
-        return self._inputs[key]
+            if len(self._prepared) >= MOST_PREPARED:
+                self._prepared.popitem(last=False)
+            made = TaskInputs(self.job.task, input_set, self.job.precision, "cuda", redraw_parameters=self._redraw)
+            self._prepared[key] = _Prepared(made)
+        self._prepared.move_to_end(key)
+        return self._prepared[key].inputs
+
+    def _make_room(self) -> bool:
+        """Where this process holds more memory than it may, drop other tasks, by least recent use, until it needs half of
+        that; returns whether it was so.
+
+        To half, since memory that goes back to the driver is slow to come again: not every candidate shall see this.
+        """
+        if torch.cuda.memory_reserved() + self.outbox.nbytes <= self._held_bytes:
+            return False
+        self.arena.release()
+        mine = {self._key(name) for name in self.job.plans}
+        for key in [key for key in self._prepared if key not in mine]:
+            if torch.cuda.memory_allocated() <= self._held_bytes / 2:
+                break
+            del self._prepared[key]
+        # those captured in the old pools keep them; with the last of them they go
+        self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
+        gc.collect()
+        torch.cuda.empty_cache()
+        return True
 
     def give_way(self) -> None:
         """Drop everything, this candidate's own too: another needs the memory, and this one is to be asked anew."""
@@ -352,9 +382,9 @@ class ReplayServer:
 
     def forget(self) -> None:
         """Drop what is kept of tasks, and the arena."""
-        self._inputs.clear()
-        self._baselines.clear()
+        self._prepared.clear()
         self._full = None
+        self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
         self.arena.release()
         gc.collect()
         torch.cuda.empty_cache()

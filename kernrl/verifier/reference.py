@@ -183,6 +183,12 @@ class Answer:
     dtypes: list[torch.dtype]
     """What eager returns under the policy."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers, and of what is kept with them to judge others by."""
+        kept = [t for level in self.levels for t in (level.odd, level.odd_truth, level.odd_eager, level.weights)]
+        return sum(t.nbytes for t in (*self.truth, *kept) if t is not None)
+
 
 class Reference:
     """A task's reference at one input set: float64 beside the policy's own dtype, on the same numbers."""

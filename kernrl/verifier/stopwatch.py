@@ -7,6 +7,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from kernrl.verifier import timing
 HEAD_START = 3
 """Flushes before a block's first call, some 30 µs each: the GPU must not be done with the start event before the program after
 it is queued, or the wait would count as the program's."""
+
+NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 4, 16)
+"""Comparisons of the same program with itself that noise is calibrated by, at each of these lengths (`Stopwatch.null`)."""
 
 Sizes = list[tuple[float, list[list[timing.Block]]]]
 """(µs, the blocks of each comparison) a size."""
@@ -103,11 +107,25 @@ class Stopwatch:
         return results
 
 
-def capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """A graph of what `run` queues on the current stream, which must not be the default one."""
+class GraphPool:
+    """Memory that graphs share for what they allocate within: none may run beside another, nor read what another left."""
+
+    def __init__(self) -> None:
+        self._first: torch.cuda.CUDAGraph | None = None
+
+    def capture(self, run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """`capture` within this memory."""
+        if self._first is None:  # which does nothing, but a pool lasts only as long as a graph of it
+            self._first = capture(lambda: torch.zeros(1, device="cuda"))
+        return capture(run, self._first.pool())
+
+
+def capture(run: Callable[[], Any], pool: Any = None) -> torch.cuda.CUDAGraph:
+    """A graph of what `run` queues on the current stream, which must not be the default one; in a pool of its own, or a given
+    one."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.current_stream().synchronize()
-    graph.capture_begin(capture_error_mode="thread_local")
+    graph.capture_begin(pool, capture_error_mode="thread_local")
     try:
         run()
     except BaseException:
