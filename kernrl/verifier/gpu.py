@@ -29,6 +29,9 @@ LANES = 4
 """Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts. While one times, the others wait: the more are
 through with correctness by then, the more are timed in a row."""
 
+_CALIBRATED: dict[str, timing.NoiseBand] = {}
+"""What this program has calibrated, by the name that it has in the cache folder."""
+
 PATIENCE = 3
 """How many more jobs than the idlest a task's own lane may have before another takes over."""
 
@@ -132,6 +135,8 @@ class Gpu:
         """Same-against-same noise of this GPU, driver, torch and way of timing: measured once, kept in the cache folder."""
         timed_by = verifier_version("stopwatch", "timing")
         name = f"noise-{self.facts['uuid']}-{self.facts['driver']}-{torch.__version__}-{timed_by}.json"
+        if name in _CALIBRATED:
+            return _CALIBRATED[name]
         path = self._cache_dir / name if self._cache_dir else None
         with contextlib.suppress(OSError, ValueError, TypeError):
             if path:
@@ -142,7 +147,8 @@ class Gpu:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(points))
-        return timing.NoiseBand(tuple(points))
+        _CALIBRATED[name] = timing.NoiseBand(tuple(points))
+        return _CALIBRATED[name]
 
     def _null(self, pairs: int, noise: timing.NoiseBand, slowdown: float) -> Sizes:
         first = self._lanes[0]
