@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
@@ -132,6 +133,30 @@ def test_every_epoch_holds_every_example_once_and_any_row_can_be_reached():
     assert all(torch.equal(next(late).input_ids, ids) for ids in first[dataset.rows_per_epoch + 3 :])
     lengths = {len(next(rows).cu_seqlens) for _ in range(50)}
     assert len(lengths) == 1
+
+
+def test_a_row_has_room_for_the_documents_it_holds_not_for_all_that_might():
+    """Attention pays for every place in `cu_seqlens`. One pair in a hundred is of two tokens, and 3,000 of those would fit."""
+    random = np.random.default_rng(0)
+    lengths = [2 if n % 100 == 0 else int(random.integers(40, 200)) for n in range(2_000)]
+    dataset = PackedDataset([Example([1] * (n // 2), [2] * (n - n // 2)) for n in lengths], row_tokens=6_000, pad_id=0, seed=0)
+    held = [len(members) for members in dataset.epoch_rows(0)]
+    assert max(held) < dataset.documents < 1.6 * max(held)
+    assert sum(6_000 - sum(lengths[m] for m in members) for members in dataset.epoch_rows(0)[:-1]) < 100 * len(held)
+
+
+def test_rows_of_many_short_documents_and_of_none_keep_within_their_room():
+    lengths = [2] * 300 + [60] * 60  # in this order rows are not what shuffled ones would be
+    examples = [Example([1] * (n // 2), [2] * (n // 2)) for n in lengths]
+    dataset = PackedDataset(examples, row_tokens=240, pad_id=0, seed=None)
+    rows = dataset.epoch_rows(0)
+    assert sorted(m for members in rows for m in members) == list(range(360))
+    for members in [*rows, []]:
+        ends = dataset.pack(members).cu_seqlens
+        documents = ends.diff()[ends.diff() > 0]
+        assert len(ends) == dataset.documents + 1
+        assert (int(ends[0]), int(ends[-1]), int(documents.max()) <= dataset.max_seqlen) == (0, 240, True)
+        assert documents[: len(members)].tolist() == [lengths[m] for m in members]
 
 
 def test_long_pairs_are_counted_never_cut(tokenizer):

@@ -127,18 +127,32 @@ class Finetuner:
         """
         self.policy.model.train()
         upcoming = _ahead(self._pinned(row) for row in self._dealt())
+        batch, waited = self._next_batch(upcoming)
         while self.step < self.settings.steps:
             started = time.perf_counter()
-            batch = [next(upcoming).to(self.device) for _ in range(-(-self.settings.rows_per_step // self.ranks.size))]
-            waited = time.perf_counter() - started
-            counts = torch.tensor([[row.num_tokens, row.num_targets, row.num_pairs] for row in batch]).sum(0)
-            tokens, targets, pairs = self.ranks.sum(counts.to(self.device)).tolist()
-            metrics = self._train_step(batch, targets)
+            tokens, targets, pairs = self._counts(batch)
+            loss_and_norm = self._train_step(batch, targets)
+            # while the GPU is at work; only what was measured is waited for
+            batch, next_waited = self._next_batch(upcoming)
+            loss, norm = loss_and_norm.tolist()
+            metrics = {"loss": loss, "grad_norm": norm, "learning_rate": self.learning_rate(self.step)}
             self.step += 1
             seconds = time.perf_counter() - started
             flops = self._flops.total(tokens=tokens, targets=targets, pairs=pairs) / self.ranks.size
             speed = {"tokens_per_s": tokens / seconds, "tflops": flops / seconds / 1e12}
             on_step({"step": self.step, **metrics, "seconds": seconds, "data_wait_s": waited, **speed})
+            waited = next_waited
+
+    def _next_batch(self, upcoming: Iterator[PackedRow]) -> tuple[list[PackedRow], float]:
+        """This rank's rows of the next step, on its device, and how many seconds they were waited for."""
+        started = time.perf_counter()
+        batch = [next(upcoming).to(self.device) for _ in range(-(-self.settings.rows_per_step // self.ranks.size))]
+        return batch, time.perf_counter() - started
+
+    def _counts(self, batch: list[PackedRow]) -> list[int]:
+        """Tokens, targets and pairs of a step, on all ranks together."""
+        counts = torch.tensor([[row.num_tokens, row.num_targets, row.num_pairs] for row in batch]).sum(0)
+        return (self.ranks.sum(counts.to(self.device)) if self.ranks.size > 1 else counts).tolist()
 
     def _dealt(self) -> Iterator[PackedRow]:
         """This rank's rows from the current step on: in every step as many as the others', since all must run equally often.
@@ -151,8 +165,8 @@ class Finetuner:
             step = list(islice(members, each)) + [[] for _ in range(-each % size)]
             yield from map(self.data.pack, step[self.ranks.index :: size])
 
-    def _train_step(self, batch: list[PackedRow], targets: int) -> dict[str, float]:
-        """One update on this rank's rows of a step that has `targets` on all ranks together."""
+    def _train_step(self, batch: list[PackedRow], targets: int) -> Tensor:
+        """One update on this rank's rows of a step that has `targets` on all ranks together; loss and gradient norm, [2]."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.step)
         num_tokens = targets / self.ranks.size  # gradients are averaged over ranks
@@ -165,8 +179,7 @@ class Finetuner:
         norm = clip_gradients(self.loss.parameters(), self.settings.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        mean = self.ranks.sum(total) / self.ranks.size
-        return {"loss": float(mean), "grad_norm": float(norm), "learning_rate": self.learning_rate(self.step)}
+        return torch.stack([self.ranks.sum(total) / self.ranks.size, norm.float()])
 
     @torch.no_grad()
     def evaluate(self, data: PackedDataset) -> float:

@@ -6,6 +6,7 @@ and sees exactly the rows it would have seen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -103,7 +104,7 @@ class PackedDataset:
             order = np.arange(len(self.examples))
             if self.seed is not None:
                 np.random.Generator(np.random.PCG64([self.seed, epoch])).shuffle(order)
-            self._epochs = {epoch: _next_fit(order, self._lengths, self.row_tokens)}
+            self._epochs = {epoch: _next_fit(order, self._lengths, self.row_tokens, self.documents)}
         return self._epochs[epoch]
 
     @cached_property
@@ -118,8 +119,15 @@ class PackedDataset:
 
     @cached_property
     def documents(self) -> int:
-        """Length that every row's `cu_seqlens` is padded to, less one."""
-        return self.row_tokens // int(self._lengths.min()) + 2
+        """Most documents of a row, those of padding included: the length of every row's `cu_seqlens`, less one.
+
+        Attention starts programs for all of them, there or not, and an empty one costs it nearly as much as a short one. So
+        this is what rows of shuffled examples hold (renewal theory: N/μ of them, give or take √N·σ/μ^1.5) and four deviations
+        more, not what N tokens of the shortest would make.
+        """
+        expected = self.row_tokens / self._lengths.mean()
+        deviation = expected**0.5 * self._lengths.std() / self._lengths.mean()
+        return min(math.ceil(expected + 4 * deviation), self.row_tokens // int(self._lengths.min())) + 2
 
     def rows(self, start_row: int = 0) -> Iterator[PackedRow]:
         """Rows without end, epoch after epoch, from row number `start_row` of the whole run."""
@@ -168,13 +176,17 @@ def _flat(dtype: type, parts: Iterable[list[int]]) -> np.ndarray:
     return np.fromiter(chain.from_iterable(parts), dtype=dtype)
 
 
-def _next_fit(order: np.ndarray, lengths: np.ndarray, row_tokens: int) -> list[list[int]]:
-    """Fill rows in order; an example that does not fit starts the next row. Wastes half an example a row on average."""
+def _next_fit(order: np.ndarray, lengths: np.ndarray, row_tokens: int, documents: int) -> list[list[int]]:
+    """Fill rows in order; an example that does not fit starts the next row. Wastes half an example a row on average.
+
+    It also starts one where the row, with the rest of it as padding in documents of the longest length, would hold more than
+    `documents`.
+    """
     rows: list[list[int]] = []
-    free = 0
+    longest, free = int(lengths.max()), 0
     for member in order.tolist():
         length = int(lengths[member])
-        if length > free:
+        if length > free or len(rows[-1]) + 1 + -(-(free - length) // longest) > documents:
             rows.append([])
             free = row_tokens
         rows[-1].append(member)
