@@ -14,14 +14,14 @@ BAND = NoiseBand(((10.0, 0.03), (1000.0, 0.005)))
 def clock(baseline_us: float, candidate_us: float, noise: float, seed: int):
     rng = random.Random(seed)
 
-    def block() -> Block:
-        return baseline_us * rng.gauss(1, noise), candidate_us * rng.gauss(1, noise)
+    def blocks(count: int) -> list[Block]:
+        return [(baseline_us * rng.gauss(1, noise), candidate_us * rng.gauss(1, noise)) for _ in range(count)]
 
-    return block
+    return blocks
 
 
 def judged(baseline_us: float, candidate_us: float, noise: float = 0.001, seed: int = 0, band: NoiseBand = BAND):
-    blocks = look(clock(baseline_us, candidate_us, noise, seed), band)
+    blocks = look(clock(baseline_us, candidate_us, noise, seed), band, min(baseline_us, candidate_us))
     return speedup(blocks, band), len(blocks)
 
 

@@ -46,16 +46,22 @@ class Stopwatch:
 
     def compare(self, baseline: Timed, candidate: Timed, noise: timing.NoiseBand) -> list[timing.Block]:
         """Paired blocks of two programs, as many as it takes (`timing.look`)."""
-        calls = timing.calls_per_block(min(self.time([baseline, candidate])))  # warms both, too
+        shorter_us = min(self.time([baseline, candidate]))  # warms both, too
+        calls = timing.calls_per_block(shorter_us)
         turns = itertools.cycle(([baseline, candidate, candidate, baseline], [candidate, baseline, baseline, candidate]))
 
-        def block() -> timing.Block:
-            order = next(turns) * calls  # who goes first takes turns: the first call of a block is like no other
-            us = self.time(order)
-            mine = [t for t, program in zip(us, order, strict=True) if program is candidate]
-            return (sum(us) - sum(mine)) / len(mine), sum(mine) / len(mine)
+        def blocks(count: int) -> list[timing.Block]:
+            orders = [next(turns) * calls for _ in range(count)]  # who goes first takes turns: a first call is like no other
+            us = iter(self.time([program for order in orders for program in order]))
+            return [self._block([(program is candidate, next(us)) for program in order]) for order in orders]
 
-        return timing.look(block, noise)
+        return timing.look(blocks, noise, shorter_us)
+
+    @staticmethod
+    def _block(calls: list[tuple[bool, float]]) -> timing.Block:
+        """Means of the baseline's and of the candidate's calls: (whether it is the candidate's, µs) each."""
+        mine, others = ([us for whose, us in calls if whose is asked] for asked in (True, False))
+        return sum(others) / len(others), sum(mine) / len(mine)
 
     def time(self, order: Sequence[Timed]) -> list[float]:
         """Device µs of each program in turn, each on fresh inputs, a cold L2 and poisoned buffers."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -54,16 +55,23 @@ def calls_per_block(us: float) -> int:
     return 1 if us >= STEADY_US else 4
 
 
-def look(block: Callable[[], Block], noise: NoiseBand) -> list[Block]:
-    """Blocks until the answer is plain: where the difference is clear two that agree (of long programs one), else 5 to 15."""
+def look(measured: Callable[[int], list[Block]], noise: NoiseBand, us: float) -> list[Block]:
+    """Blocks until the answer is plain: where the difference is clear two that agree (of long programs one), else 5 to 15.
+
+    `measured(n)` gives n further blocks: the more at once, the less often the GPU waits to be asked for more. `us` is about
+    what the shorter program takes.
+    """
     blocks: list[Block] = []
     while len(blocks) < MOST_BLOCKS:
-        blocks.append(block())
-        logs, us = _logs(blocks), shorter_us(blocks)
-        band = noise.at(us)
-        clear, few = max(CLEAR, 5 * band), 1 if us >= LONG_US else 2
+        if not blocks:
+            more = 1 if us >= LONG_US else 2
+        else:
+            more = 2 if len(blocks) >= SURE_BLOCKS else SURE_BLOCKS - len(blocks)
+        blocks += measured(more)
+        logs, band = _logs(blocks), noise.at(shorter_us(blocks))
+        clear = max(CLEAR, 5 * band)
         agree = max(logs) - min(logs) < clear  # a call in a thousand is many times too long
-        if len(blocks) >= few and agree and (max(logs) < -clear or min(logs) > clear):
+        if agree and (max(logs) < -clear or min(logs) > clear):
             break
         if len(blocks) >= SURE_BLOCKS and _decided(interval(logs), band):
             break
@@ -93,10 +101,16 @@ def interval(logs: Sequence[float]) -> tuple[float, float]:
     """95 % bootstrap interval of the median of per-block log ratios; with fewer than five blocks, their range."""
     if len(logs) < SURE_BLOCKS:
         return min(logs), max(logs)
-    rng = np.random.default_rng(0)
-    samples = rng.choice(np.asarray(logs), size=(BOOTSTRAPS, len(logs)))
-    low, high = np.quantile(np.median(samples, axis=1), (0.025, 0.975))
+    medians = np.sort(logs)[_resampled(len(logs))].mean(axis=1)
+    low, high = np.quantile(medians, (0.025, 0.975))
     return float(low), float(high)
+
+
+@cache
+def _resampled(n: int) -> np.ndarray:
+    """The ranks between which the median of each of `BOOTSTRAPS` resamples of n numbers lies, [BOOTSTRAPS, 2]."""
+    drawn = np.sort(np.random.default_rng(0).integers(n, size=(BOOTSTRAPS, n)), axis=1)
+    return drawn[:, [(n - 1) // 2, n // 2]]
 
 
 def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
