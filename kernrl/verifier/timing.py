@@ -61,13 +61,8 @@ def look(measured: Callable[[int], list[Block]], noise: NoiseBand, us: float) ->
     `measured(n)` gives n further blocks: the more at once, the less often the GPU waits to be asked for more. `us` is about
     what the shorter program takes.
     """
-    blocks: list[Block] = []
+    blocks = measured(1 if us >= LONG_US else 2)
     while len(blocks) < MOST_BLOCKS:
-        if not blocks:
-            more = 1 if us >= LONG_US else 2
-        else:
-            more = 2 if len(blocks) >= SURE_BLOCKS else SURE_BLOCKS - len(blocks)
-        blocks += measured(more)
         logs, band = _logs(blocks), noise.at(shorter_us(blocks))
         clear = max(CLEAR, 5 * band)
         agree = max(logs) - min(logs) < clear  # a call in a thousand is many times too long
@@ -75,6 +70,7 @@ def look(measured: Callable[[int], list[Block]], noise: NoiseBand, us: float) ->
             break
         if len(blocks) >= SURE_BLOCKS and _decided(interval(logs), band):
             break
+        blocks += measured(max(2, SURE_BLOCKS - len(blocks)))
     return blocks
 
 
