@@ -1,4 +1,5 @@
-"""What sampling a step ahead is worth: `kernrl reinforce` with --overlap 0 and 1 in turn, equally long, on the same verifier.
+"""What sampling a step ahead is worth: `kernrl reinforce` with --overlap 0 and 1 in turn, equally long, each with a verifier
+that knows nothing yet.
 
     python scripts/bench_overlap.py --model checkpoints/nano --out overlap.json --seconds 20
 
@@ -16,13 +17,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from kernrl.config import ReinforceConfig, VerifierConfig
+from bench_scaling import fresh_verifier
+
+from kernrl.config import ReinforceConfig
 from kernrl.files import replace_file
 from kernrl.stages import reinforce
 from kernrl.stages.run import environment, read_lines
 from kernrl.tasks.generate import generate_tasks
 from kernrl.tasks.rows import write_tasks
-from kernrl.verifier.hardened import HardenedVerifier
 
 WARM_STEPS = 2
 PHASES = ("generate", "verify", "update", "step")
@@ -41,13 +43,11 @@ def main() -> None:
     parser.add_argument("--row-tokens", type=int, default=32_768)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
+    parser.add_argument("--noise", type=Path, help="folder that keeps the noise of GPUs, which takes 20 s each to measure")
     args = parser.parse_args()
 
     found: dict[str, Any] = {"environment": environment(), "arguments": {k: str(v) for k, v in vars(args).items()}, "runs": []}
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        HardenedVerifier(VerifierConfig(cache=False, device=args.device)) as verifier,
-    ):
+    with tempfile.TemporaryDirectory() as scratch:
         tasks = Path(scratch) / "tasks.jsonl"
         write_tasks(tasks, list(generate_tasks(level=2, count=1000, seed=0, split="train")))
         for number in range(2 * args.rounds):
@@ -59,7 +59,8 @@ def main() -> None:
                 "sampling_batch": 1024, "row_tokens": args.row_tokens, "learning_rate": args.learning_rate,
                 "steps": 10_000, "save_every": 10_000, "time_limit_s": args.seconds,
             }  # fmt: skip
-            reinforce.run(ReinforceConfig.model_validate(settings), verifier)
+            with fresh_verifier(args.noise, args.device) as verifier:
+                reinforce.run(ReinforceConfig.model_validate(settings), verifier)
             lines = read_lines(folder / "metrics.jsonl")
             found["runs"].append({"overlap": overlap, "seed": seed, **summary(lines), "steps": lines})
             replace_file(args.out, json.dumps(found))

@@ -1,32 +1,34 @@
 """Training on one GPU and on several: the same losses, how much faster, and what a 7B model takes.
 
-    python scripts/bench_scaling.py sft rl --out 1.json
-    accelerate launch --config_file kernrl/stages/accelerate/ddp.yaml scripts/bench_scaling.py sft rl --out 2.json
+    python scripts/bench_scaling.py sft verdicts rl --out one.json
+    accelerate launch --config_file kernrl/stages/accelerate/ddp.yaml scripts/bench_scaling.py sft verdicts rl --out ddp.json
     python scripts/bench_scaling.py lora --out lora.json
     accelerate launch --config_file kernrl/stages/accelerate/fsdp2.yaml scripts/bench_scaling.py full sft --out fsdp2.json
-    python scripts/bench_scaling.py verdicts --out verdicts.json     # on the GPUs of CUDA_VISIBLE_DEVICES
-    python scripts/bench_scaling.py table 1.json 2.json lora.json fsdp2.json verdicts.json
+    python scripts/scaling_table.py one.json ddp.json lora.json fsdp2.json --out docs/benchmarks/scaling.json
 
 `--small` takes sizes that a CPU bears, to try the script. `--out` is written anew after every part, so that a part that does
 not end costs nothing of what came before; `rl` ends the processes' group, so it comes last.
 
 Parts: `sft` steps of nano on random tokens; `rl` steps of `kernrl reinforce` with the verifier, whose clock is left out of
 the reward so that the same rollouts earn the same on any day; `lora` and `full` steps of the architecture of
-Qwen2.5-Coder-7B with random weights; `verdicts` of the verifier alone. Every process gets the same seeds.
+Qwen2.5-Coder-7B with random weights; `verdicts` of the verifier alone, which the first process asks, on every GPU it sees.
+Every process gets the same seeds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -184,9 +186,25 @@ class WithoutClock:
             yield position, replace(verdict, timing=None)
 
 
-def rl(model: str, steps: int, attempts: int, max_tokens: int) -> dict[str, Any]:
+@contextmanager
+def fresh_verifier(noise: Path | None, device: Literal["auto", "cpu"] = "auto") -> Iterator[HardenedVerifier]:
+    """A verifier that knows no verdict and no machine code yet. A GPU's noise is taken from the folder `noise`, and kept there
+    where it had to be measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder)
+        for file in noise.glob("noise-*.json") if noise else ():
+            shutil.copy(file, cache)
+        with HardenedVerifier(VerifierConfig(cache_dir=cache, device=device)) as verifier:
+            yield verifier
+        if noise:
+            noise.mkdir(parents=True, exist_ok=True)
+            for file in cache.glob("noise-*.json"):
+                shutil.copy(file, noise)
+
+
+def rl(verifier: HardenedVerifier, model: str, steps: int, attempts: int, max_tokens: int) -> dict[str, Any]:
     """Metrics of `kernrl reinforce` on generated tasks."""
-    with tempfile.TemporaryDirectory() as folder, HardenedVerifier(VerifierConfig(cache=False)) as verifier:
+    with tempfile.TemporaryDirectory() as folder:
         config = ReinforceConfig(
             model=model,
             output=Path(folder) / "run",
@@ -205,58 +223,29 @@ def rl(model: str, steps: int, attempts: int, max_tokens: int) -> dict[str, Any]
     return {"attempts": attempts, "steps": [{name: line[name] for name in kept if name in line} for line in lines]}
 
 
-def verdicts(count: int) -> dict[str, Any]:
+def verdicts(verifier: HardenedVerifier, count: int) -> dict[str, Any]:
     """Verdicts a second on distinct candidates, none from a cache."""
-    with HardenedVerifier(VerifierConfig(cache=False)) as verifier:
-        verifier.evaluator.start()
-        throughput(verifier, candidates(32, seed=1))
-        found = throughput(verifier, candidates(count, seed=0))
-    return {k: found[k] for k in ("verdicts", "wall_s", "verdicts_per_s", "statuses", "mean_seconds")}
-
-
-ROWS = {
-    "sft": ("losses", "step_s", "tokens_per_s", "tflops_per_gpu", "peak_gib"),
-    "lora": ("step_s", "tokens_per_s", "tflops_per_gpu", "peak_gib"),
-    "full": ("step_s", "tokens_per_s", "tflops_per_gpu", "peak_gib"),
-    "verdicts": ("verdicts", "verdicts_per_s"),
-}
-"""What `table` shows of each part."""
-
-
-def table(files: Iterable[Path]) -> None:
-    """One line a part and file, from what was written; `rl` has one a step."""
-    for file in files:
-        record = json.loads(file.read_text())
-        for part in [name for name in ("sft", "rl", "lora", "full", "verdicts") if name in record]:
-            heading = f"{part}, {record['processes']} processes, {record['gpus']} GPUs"
-            for found in record[part]["steps"] if part == "rl" else [record[part]]:
-                shown = {name: found.get(name) for name in ROWS.get(part, found)}
-                print(heading, ", ".join(f"{name} {rounded(value)}" for name, value in shown.items()), sep=": ")
-
-
-def rounded(value: Any) -> Any:
-    """Numbers to five digits, in lists and tables too."""
-    if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
-    return [rounded(one) for one in value] if isinstance(value, list) else float(f"{value:.5g}") if value else value
+    begun = time.perf_counter()
+    verifier.evaluator.start()
+    start_s = time.perf_counter() - begun
+    throughput(verifier, candidates(32, seed=1))
+    found = throughput(verifier, candidates(count, seed=0))
+    kept = ("verdicts", "wall_s", "verdicts_per_s", "core_s_per_verdict", "statuses", "mean_seconds")
+    return {"start_s": start_s, **{name: found[name] for name in kept}}
 
 
 def main() -> None:
-    """Run the parts that are asked for, or show what earlier ones wrote."""
+    """Run the parts that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", help="sft, rl, lora, full, verdicts; or table and the files to show")
-    parser.add_argument("--out", type=Path, help="file to write")
+    parser.add_argument("parts", nargs="+", help="sft, lora, full, verdicts, rl")
+    parser.add_argument("--out", type=Path, required=True, help="file to write")
     parser.add_argument("--model", default="nano", help="of `rl`")
     parser.add_argument("--steps", type=int, default=10, help="that are timed")
     parser.add_argument("--attempts", type=int, default=128, help="a step of `rl`")
     parser.add_argument("--count", type=int, default=300, help="of `verdicts`")
+    parser.add_argument("--noise", type=Path, help="folder that keeps the noise of GPUs, which takes 20 s each to measure")
     parser.add_argument("--small", action="store_true", help="sizes that a CPU bears")
     options = parser.parse_args()
-    if options.parts[0] == "table":
-        table(map(Path, options.parts[1:]))
-        return
-    if options.out is None:
-        parser.error("--out is where the figures go")
     accelerator = open_accelerator("none", Path())
     ranks = Ranks(accelerator)
     device, small = accelerator.device, options.small
@@ -266,26 +255,27 @@ def main() -> None:
         policy = seven(device, lora=lora, small=small)
         return tune(ranks, policy, rows, rows_per_step=ranks.size, steps=4, compile_model=False)
 
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "lora": lambda: large(lora=True),
-        "full": lambda: large(lora=False),
-        "sft": lambda: tune(
-            ranks, nano(device), random_rows(256, 512 if small else 65_536, (60, 210), 64), rows_per_step=4,
-            steps=options.steps, compile_model=device.type == "cuda" and not ranks.sharded,
-        ),
-        "verdicts": lambda: verdicts(options.count),
-        "rl": lambda: rl(options.model, 3, options.attempts, 64 if small else 512),
-    }  # fmt: skip
-    record: dict[str, Any] = {"gpus": torch.cuda.device_count(), "processes": ranks.size, "made": environment()}
-    for part in sorted(options.parts, key=list(parts).index):
-        started = time.perf_counter()
-        record[part] = parts[part]()
-        record[part]["total_s"] = time.perf_counter() - started
-        torch.cuda.empty_cache()
-        if ranks.leads:
-            replace_file(options.out, json.dumps(record, indent=1) + "\n")
-    if ranks.leads:
-        table([options.out])
+    machine = {"gpus": torch.cuda.device_count(), "cores": len(os.sched_getaffinity(0))}
+    record: dict[str, Any] = {**machine, "processes": ranks.size, "made": environment()}
+    with fresh_verifier(options.noise) as verifier:
+        runs: dict[str, Callable[[], dict[str, Any]]] = {
+            "lora": lambda: large(lora=True),
+            "full": lambda: large(lora=False),
+            "sft": lambda: tune(
+                ranks, nano(device), random_rows(256, 512 if small else 65_536, (60, 210), 64), rows_per_step=4,
+                steps=options.steps, compile_model=device.type == "cuda" and not ranks.sharded,
+            ),
+            "verdicts": lambda: verdicts(verifier, options.count) if ranks.leads else {},
+            "rl": lambda: rl(verifier, options.model, 3, options.attempts, 64 if small else 512),
+        }  # fmt: skip
+        for part in sorted(options.parts, key=list(runs).index):
+            started = time.perf_counter()
+            record[part] = runs[part]()
+            record[part]["total_s"] = time.perf_counter() - started
+            torch.cuda.empty_cache()
+            if ranks.leads:
+                replace_file(options.out, json.dumps(record, indent=1) + "\n")
+                print(f"{part}: {record[part]['total_s']:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ class Rates:
     last_verdict_s: float = measured(2.4, "trace, compile and correctness of one candidate (the same file)")
     rank_s_per_token: float = measured(0.35e-6, "reading and packing a step's rollouts, one CPU core")
     bytes_per_token: float = measured(8.6, "a step's rollouts as they are broadcast")
-    train_tflops: float = assumed(400.0, "40 % of the dense bf16 peak, nothing counted twice, checkpointing on")
+    train_tflops: float = measured(396.0, "6 FLOP a weight and token, 7B on two H200s, FSDP2, checkpointing (scaling.json)")
     hbm_gb_s: float = assumed(4800.0, "data sheet")
     hbm_share: float = assumed(0.5, "of that bandwidth, reached by a server's decoding")
     decode_batch: float = assumed(256, "rollouts that a server decodes at once on a GPU")

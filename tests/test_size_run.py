@@ -1,5 +1,6 @@
-"""The sizing model: it follows its inputs, and the page shows what it gives."""
+"""The sizing model: it follows its inputs. The page shows what it gives, and what was measured."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
+import scaling_table  # noqa: E402  # pyright: ignore[reportMissingImports]
 from size_run import MODELS, SIZES, Division, Load, Rates, best, phases, table, train_gib, usual  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 SEVEN, THIRTY_TWO = MODELS
@@ -16,6 +18,16 @@ GPUS = Division(train=16, sample=40, verify=8)
 
 def test_the_page_shows_what_the_model_gives():
     assert table(usual(*SIZES), Rates()) in (ROOT / "docs" / "scaling.md").read_text()
+
+
+def test_the_page_shows_what_was_measured():
+    records = json.loads((ROOT / "docs" / "benchmarks" / "scaling.json").read_text())
+    assert scaling_table.table(records) in (ROOT / "docs" / "scaling.md").read_text()
+
+
+def test_training_is_sized_by_what_two_gpus_reached():
+    full = json.loads((ROOT / "docs" / "benchmarks" / "scaling.json").read_text())["fsdp2"]["full"]
+    assert 6 * full["parameters"] * full["tokens_per_s"] / 2 / 1e12 == pytest.approx(Rates().train_tflops, rel=0.01)
 
 
 def test_state_is_sixteen_bytes_a_parameter():
@@ -37,7 +49,7 @@ def test_each_phase_follows_its_own_input():
         assert {n: v for n, v in after.items() if n not in (phase, "step")} == {
             n: v for n, v in before.items() if n not in (phase, "step")
         }
-    faster = phases(SEVEN, Load(), replace(Rates(), train_tflops=800.0, network_gb_s=400.0), GPUS)
+    faster = phases(SEVEN, Load(), replace(Rates(), train_tflops=2 * Rates().train_tflops, network_gb_s=400.0), GPUS)
     assert faster["update"] == pytest.approx(before["update"] / 2)
 
 
