@@ -1,8 +1,8 @@
 """What an SFT step costs on a GPU, and what more pairs are worth.
 
     python scripts/bench_sft.py --out sft.json
-    for n in 240 2400 24000; do kernrl sft --count $n --steps 400 --heldout-samples 2 --output runs/$n; done
-    python scripts/bench_sft.py --runs runs/240 runs/2400 runs/24000 --out sft.json
+    for n in 240 2400 24600; do kernrl sft --count $n --steps 1000 --heldout-samples 4 --output runs/$n; done
+    python scripts/bench_sft.py --runs runs/240 runs/2400 runs/24600 --out sft.json
 
 Speeds: nano, and the architecture of Qwen2.5-Coder-1.5B with random weights (full and LoRA), on packed rows of random tokens
 whose lengths are those of generated pairs. A step is timed to its last kernel; the first ones, which compile, are left out.
@@ -32,7 +32,7 @@ from kernrl.policy.memory import GIB, count_parameters, estimate_training
 from kernrl.policy.nano import create_nano, train_tokenizer
 from kernrl.policy.packing import Example, PackedDataset
 from kernrl.policy.ranks import Ranks
-from kernrl.stages.run import environment
+from kernrl.stages.run import environment, read_lines
 from kernrl.verifier.devices import device_for
 
 LORA_RANK = 16
@@ -146,11 +146,16 @@ def measure(case: Case, steps: int) -> dict[str, Any]:
 
 
 def point(run: Path) -> dict[str, Any]:
-    """One point of the learning curve: a run of `kernrl sft` with its held-out figures."""
+    """One point of the learning curve: a run of `kernrl sft` with its held-out figures, and where it fails."""
     results = json.loads((run / "results.json").read_text())
     kept = ("pairs", "steps", "tokens", "train_s", "loss", "validation_loss")
-    heldout = {key: results["heldout"][key] for key in results["heldout"] if key == "compiled" or key.startswith("pass@")}
-    return {key: results[key] for key in kept} | {"heldout": heldout}
+    found = results["heldout"]
+    heldout = {key: found[key] for key in found if key == "compiled" or key.startswith("pass@")}
+    parts = {by: {key: part["correct"] for key, part in found[by].items()} for by in ("by_family", "by_depth")}
+    history = [line for line in read_lines(run / "metrics.jsonl") if "validation_loss" in line]
+    curve = {"validation_losses": {line["step"]: line["validation_loss"] for line in history}}
+    counts = {key: found[key] for key in ("tasks", "samples", "statuses")}
+    return {key: results[key] for key in kept} | curve | counts | {"heldout": heldout} | parts
 
 
 def markdown(record: dict[str, Any]) -> str:

@@ -41,6 +41,33 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
+def sft_curve() -> str:
+    """SFT from nothing by the number of pairs, for as many steps each."""
+    data = read("sft")
+    rows = []
+    for point in data["curve"]:
+        found = point["heldout"]
+        shares = (figure_text(found[key]) for key in ("compiled", "pass@1", "pass@4"))
+        rows.append([f"{point['pairs']:,}", f"{point['loss']:.3f}", f"{point['validation_loss']:.3f}", *shares])
+    first = data["curve"][0]
+    each = first["samples"] // first["tasks"]
+    head = ["pairs", "loss", "validation loss", "compiled", "pass@1", "pass@4"]
+    note = f"{first['steps']:,} steps each; {first['tasks']} held-out tasks, {each} candidates each."
+    return table(head, rows) + f"\n{note} {conditions(data['curve_made'])}\n"
+
+
+def sft_where() -> str:
+    """The share right by depth and by family, for each number of pairs and for the recipe of the shipped nano."""
+    data = read("sft")
+    runs = [(f"{point['pairs']:,} pairs", point["by_depth"] | point["by_family"]) for point in data["curve"]]
+    whole = data["heldout"]
+    parts = whole["by_depth"] | whole["by_family"]
+    runs.append((f"the whole recipe, {data['training']['pairs']:,}", {key: part["correct"] for key, part in parts.items()}))
+    names = {**{depth: f"{depth} ops deep" for depth in whole["by_depth"]}, **{family: family for family in whole["by_family"]}}
+    rows = [[name, *(figure_text(found[key]) for _, found in runs)] for key, name in names.items()]
+    return table(["", *(title for title, _ in runs)], rows)
+
+
 METHODS = {
     "start": "SFT, where all start",
     "further-sft": "more SFT",
@@ -234,7 +261,8 @@ def conditions(data: dict[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    make.__name__: make for make in (training, seeds, choices, cost, ablation, ablation_cpu, validation, validation_cpu)
+    make.__name__: make
+    for make in (sft_curve, sft_where, training, seeds, choices, cost, ablation, ablation_cpu, validation, validation_cpu)
 }
 
 
