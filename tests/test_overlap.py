@@ -81,6 +81,60 @@ def test_the_next_step_is_sampled_while_this_one_is_verified(model, tasks, tmp_p
     assert run(arguments(model, tasks, tmp_path / "run", *AHEAD, steps=2)) == 0
 
 
+class Narrow(FakeVerifier):
+    """Takes one candidate at a time, and of one call none after the first before it may go on."""
+
+    def __init__(self, judge, held):
+        super().__init__(judge)
+        self.held, self.calls, self.taken = held, 0, []
+        self.go_on, self.ended = threading.Event(), threading.Semaphore(0)
+
+    def verify_many(self, pairs):
+        call = self.calls = self.calls + 1
+
+        def watched():
+            for pair in pairs:
+                self.taken.append(call)
+                yield pair
+                assert call != self.held or self.go_on.wait(20)
+
+        try:
+            yield from super().verify_many(watched())
+        finally:
+            self.ended.release()
+
+
+def test_a_step_is_sampled_whole_before_its_candidates_are_taken_which_is_after_those_of_the_step_before(
+    model, tasks, tmp_path, monkeypatch  # noqa: F811
+):  # fmt: skip
+    narrow = Narrow(judge, held=1)
+    monkeypatch.setattr(improve, "open_verifier", lambda config: narrow)
+    sampled = []
+    real = GenerateEngine.generate
+
+    def counted(self, prompts, sampling):
+        yield from real(self, prompts, sampling)
+        sampled.append(list(narrow.taken))
+        if len(sampled) == 2:
+            narrow.go_on.set()
+
+    monkeypatch.setattr(GenerateEngine, "generate", counted)
+    assert run(arguments(model, tasks, tmp_path / "run", *AHEAD, steps=3)) == 0
+    assert sampled[1] == [1], "sampling went on while the verifier took nothing"
+    assert narrow.taken == sorted(narrow.taken)
+    assert set(narrow.taken) == {1, 2, 3}
+
+
+def test_when_the_time_is_up_no_more_of_the_step_ahead_is_verified(model, tasks, tmp_path, monkeypatch):  # noqa: F811
+    narrow = Narrow(judge, held=2)
+    monkeypatch.setattr(improve, "open_verifier", lambda config: narrow)
+    assert run(arguments(model, tasks, tmp_path / "run", *AHEAD, "--time-limit-s", "0.001", steps=50)) == 0
+    narrow.go_on.set()
+    assert all(narrow.ended.acquire(timeout=20) for _ in range(narrow.calls))
+    assert set(metrics(tmp_path / "run")) == {1}
+    assert narrow.taken.count(1) > 2 > narrow.taken.count(2)
+
+
 def test_no_clock_runs_beside_an_update_and_nothing_is_sampled_then(model, tasks, tmp_path, monkeypatch):  # noqa: F811
     events = []
 

@@ -6,10 +6,12 @@ sampled stays a function of seed, step and weights; rollouts that wait for their
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
@@ -40,6 +42,8 @@ class Flight:
     """Set when no more is sampled."""
     whole: bool = False
     """Whether all was sampled that should be."""
+    taken: Event = field(default_factory=Event)
+    """Set when the verifier has taken all candidates."""
     result: Future[Collected] = field(default_factory=Future)
 
     def note(self, logprobs_of: LogprobsOf) -> None:
@@ -59,23 +63,41 @@ class Flight:
 
 
 class _Tap:
-    """Passes an engine's rollouts on and keeps them; or passes those on that were kept before."""
+    """Passes an engine's rollouts on, and keeps them; or passes those on that were kept before.
 
-    def __init__(self, engine: RolloutEngine, flight: Flight, kept: list[Rollout] | None):
-        self._engine, self._flight, self._kept = engine, flight, kept
+    Sampling does not wait for the verifier, which takes candidates only as it has room. And a step's candidates wait until
+    those of the step before have all been taken, so that a step is never held up by the next.
+    """
+
+    def __init__(self, engine: RolloutEngine, flight: Flight, kept: list[Rollout] | None, turn: Event, unwanted: Event):
+        self._engine, self._flight, self._kept, self._turn, self._unwanted = engine, flight, kept, turn, unwanted
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Generator[Rollout, None, None]:
-        flight = self._flight
-        flight.prompts = [list(prompt) for prompt in prompts]
+        self._flight.prompts = [list(prompt) for prompt in prompts]
         source = self._engine.generate(prompts, sampling) if self._kept is None else (r for r in self._kept)
+        sampled: SimpleQueue[Rollout | None] = SimpleQueue()
+        try:
+            with ThreadPoolExecutor(1, "sample") as thread:
+                sampling_all = thread.submit(self._sample, source, sampled)
+                self._turn.wait()
+                while (rollout := sampled.get()) is not None and not self._unwanted.is_set():
+                    yield rollout
+                sampling_all.result()
+        finally:
+            self._flight.taken.set()
+
+    def _sample(self, source: Generator[Rollout, None, None], sampled: SimpleQueue[Rollout | None]) -> None:
         try:
             with closing(source):
                 for rollout in source:
-                    flight.rollouts.append(rollout)
-                    yield rollout
-            flight.whole = True
+                    self._flight.rollouts.append(rollout)
+                    sampled.put(rollout)
+                    if self._unwanted.is_set():
+                        return
+            self._flight.whole = True
         finally:
-            flight.sampled.set()
+            self._flight.sampled.set()
+            sampled.put(None)
 
     def sync(self, named: NamedTensors, version: int) -> None:
         self._engine.sync(named, version)
@@ -91,12 +113,17 @@ class OneAhead:
         self._bench, self._config, self._order, self._logprobs_of = bench, config, order, logprobs_of
         self._threads = ThreadPoolExecutor(2, "step")
         self._next: Flight | None = None
+        self._closed = Event()
 
     def take(self, step: int) -> Collected:
-        """The step's attempts. When this returns nothing is sampled any more, so the weights may change."""
-        flight = self._next or self._start(Flight(step, self._draw()))
+        """The step's attempts. When this returns nothing is sampled any more, so the weights may change.
+
+        Of its seconds, `verify` is what was waited for; `generate` is decoding, which goes on beside it.
+        """
+        started = time.perf_counter()
+        flight = self._next or self._start(Flight(step, self._draw()), after=None)
         flight.sampled.wait()
-        self._next = self._start(Flight(step + 1, self._draw())) if step < self._config.steps else None
+        self._next = self._start(Flight(step + 1, self._draw()), after=flight) if step < self._config.steps else None
         collected = flight.collected()
         rates = zip(flight.tasks, pass_rates(collected.groups()), strict=True)
         self._order.record({task: rate for task, rate in rates if rate is not None})
@@ -105,6 +132,7 @@ class OneAhead:
             if not self._next.whole:
                 self._next.result.result()  # raises what kept it from being sampled
             self._next.note(self._logprobs_of)
+        collected.seconds["verify"] = time.perf_counter() - started
         return collected
 
     def state(self) -> dict[str, Any] | None:
@@ -124,23 +152,28 @@ class OneAhead:
         if state is None:
             return
         flight = Flight(state["step"], state["tasks"], noted={(p, s): values for p, s, values in state["noted"]})
-        self._next = self._start(flight, [Rollout(**row) for row in state["rollouts"]])
+        self._next = self._start(flight, after=None, kept=[Rollout(**row) for row in state["rollouts"]])
 
     def close(self) -> None:
-        """Start nothing more; what is under way ends with the engine and the verifier."""
+        """Start nothing more. Of a step under way no further candidate is verified: the verifier may be another's next."""
+        self._closed.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _draw(self) -> list[int]:
         return self._order.draw(self._config.tasks_per_step)
 
-    def _start(self, flight: Flight, kept: list[Rollout] | None = None) -> Flight:
+    def _start(self, flight: Flight, after: Flight | None, kept: list[Rollout] | None = None) -> Flight:
+        """Sample a step and have it verified once `after` has been; `kept` are rollouts that were sampled before."""
         bench, step = self._bench, flight.step
+        turn = after.taken if after else Event()
+        if after is None:
+            turn.set()
         collector = replace(
             bench.collector,
-            engine=_Tap(bench.collector.engine, flight, kept),
+            engine=_Tap(bench.collector.engine, flight, kept, turn, self._closed),
             on_attempt=lambda attempt: bench.directory.add_sample(sample_row(attempt, step)),
         )
         tasks = [bench.tasks[n] for n in flight.tasks]
         flight.result = self._threads.submit(collector.collect, tasks, (self._config.seed, step, 0))
-        flight.result.add_done_callback(lambda _: flight.sampled.set())  # it may fail before anything is asked
+        flight.result.add_done_callback(lambda _: (flight.sampled.set(), flight.taken.set()))  # it may fail before it asks
         return flight
