@@ -1,10 +1,11 @@
 """What verified reward makes of a model: four methods at equal GPU time, three seeds, and what single choices are worth.
 
-    python scripts/prove_training.py train --model checkpoints/nano --out proof --seconds 60
+    python scripts/prove_training.py train --model checkpoints/nano --out proof --seconds 60 --long-seconds 300
     python scripts/prove_training.py judge --out proof
     python scripts/prove_training.py table --out proof --to docs/benchmarks/training
 
-Every run starts from the same model and learns on train compositions alone; what it then writes for the held-out suite
+Every run starts from the same model and learns on the same tasks of train compositions, in its own order; `reinforce-long` is
+`reinforce-0` gone on with. What a model then writes for the held-out suite
 is judged together with what all the others wrote, a task at a time, so that all are timed side by side. Each part skips what
 is in `--out` already, so the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its runs on
 several GPUs at once. Without a GPU it does the same with modelled times, which only shows that the script runs.
@@ -15,16 +16,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import shutil
+import sys
 import tempfile
+import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
+from training_table import spent_s, training_figures, write_table
 
 from kernrl.config import BestOfNConfig, ReinforceConfig, RewardWeightedConfig, SftConfig, VerifierConfig
 from kernrl.errors import UsageError
@@ -32,21 +37,22 @@ from kernrl.files import replace_file
 from kernrl.policy.examples import prompt_text
 from kernrl.policy.load import load_policy
 from kernrl.policy.pairs import task_messages
-from kernrl.reports.results import compare, summarise
-from kernrl.reports.run_files import Sample
-from kernrl.reports.tables import figure_text
 from kernrl.rollouts.collect import candidate_key
 from kernrl.rollouts.engine import Sampling
 from kernrl.rollouts.generate_engine import GenerateEngine
 from kernrl.stages import best_of_n, reinforce, reward_weighted, sft
 from kernrl.stages.improve import prompt_style, stop_ids
 from kernrl.stages.run import environment, read_lines
+from kernrl.tasks.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.rows import write_tasks
 from kernrl.verifier.hardened import HardenedVerifier
-from kernrl.verifier.verdict import Verdict
 
 SAMPLES, TEMPERATURE, MAX_TOKENS = 8, 0.8, 512
 """Of the held-out replies."""
+
+BLOCK = 16
+"""Held-out tasks whose candidates are judged side by side."""
 
 Row = dict[str, Any]
 
@@ -54,8 +60,7 @@ Row = dict[str, Any]
 
 RECIPES = Path(__file__).parent / "recipes"
 AGAINST, WEIGHTED, REINFORCE = (
-    tomllib.loads((RECIPES / f"{name}_nano.toml").read_text()) | {"limit": 1000}
-    for name in ("best_of_n", "reward_weighted", "reinforce")
+    tomllib.loads((RECIPES / f"{name}_nano.toml").read_text()) for name in ("best_of_n", "reward_weighted", "reinforce")
 )
 REINFORCE |= {"steps": 10_000, "save_every": 10_000}
 CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same tasks, with the same seed
@@ -68,26 +73,34 @@ CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same task
 }
 SEEDS = (0, 1, 2)
 METHODS = ("further-sft", "best-of-n", "reward-weighted", *(f"reinforce-{seed}" for seed in SEEDS))
-RUNS = ("start", *METHODS, *CHOICES)
+LONG = "reinforce-long"
+RUNS = ("start", *METHODS, LONG, *CHOICES)
+TASKS = 1000
+"""Train compositions that all runs draw from."""
 
 
 def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: HardenedVerifier, folder: Path) -> None:
     """One run in `folder`. Methods without a time limit get as many tasks as reinforce's pace allows in `seconds`."""
     base: Row = {"model": str(args.model), "output": folder, "workers": args.workers}
+    learn = base | {"tasks": str(args.out / "tasks.jsonl")}
     if name == "further-sft":
         data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 2e-5, "rows_per_step": 2}
         sft.run(SftConfig.model_validate(base | data | {"compile": False}))
     elif name == "best-of-n":
         rounds = {"tasks_per_round": tasks_for(args, seconds / AGAINST["rounds"]), "seed": 8}
-        best_of_n.run(BestOfNConfig.model_validate(base | AGAINST | rounds), verifier)
+        best_of_n.run(BestOfNConfig.model_validate(learn | AGAINST | rounds), verifier)
     elif name == "reward-weighted":
         sizes = {"limit": tasks_for(args, seconds), "seed": 9}
-        reward_weighted.run(RewardWeightedConfig.model_validate(base | WEIGHTED | sizes), verifier)
+        reward_weighted.run(RewardWeightedConfig.model_validate(learn | WEIGHTED | sizes), verifier)
     else:
-        own = {"steps": args.short_steps, "seed": 20} | CHOICES[name] if name in CHOICES else {"seed": 10 + int(name[-1])}
+        own = {"steps": args.short_steps, "seed": 20} | CHOICES[name] if name in CHOICES else {"seed": 10 + seed_of(name)}
         given = {"tasks_per_step": args.tasks_per_step} if args.tasks_per_step else {}
-        settings = base | REINFORCE | given | {"time_limit_s": seconds} | own
-        reinforce.run(ReinforceConfig.model_validate(settings), verifier)
+        more = {"resume": folder.exists(), "time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds}
+        reinforce.run(ReinforceConfig.model_validate(learn | REINFORCE | given | more | own), verifier)
+
+
+def seed_of(name: str) -> int:
+    return 0 if name == LONG else int(name[-1])
 
 
 def tasks_for(args: argparse.Namespace, seconds: float) -> int:
@@ -104,16 +117,21 @@ def train(args: argparse.Namespace) -> None:
     names = [name for name in args.runs if not (args.out / name / "replies.jsonl").exists()]
     opened = time.perf_counter()
     with HardenedVerifier(VerifierConfig(cache_dir=args.cache_dir)) as verifier, tempfile.TemporaryDirectory() as scratch:
+        starting = threading.Thread(target=verifier.evaluator.start)
+        starting.start()
+        make_tasks(args)
+        starting.join()
         for name in names:
+            folder, model, lines = Path(scratch) / (f"reinforce-{seed_of(name)}" if name == LONG else name), args.model, []
+            wanted_s = args.long_seconds - spent_s(read_lines(folder / "metrics.jsonl")) if name == LONG else args.seconds
             left_s = args.budget_s - (time.perf_counter() - opened)
-            if name != "start" and left_s < args.seconds / 2:
+            if name != "start" and (left_s < wanted_s / 2 or wanted_s <= 0):
                 print(name, "was left out: too little time", flush=True)
                 continue
             (args.out / name).mkdir(parents=True, exist_ok=True)
-            folder, model, lines = Path(scratch) / name, args.model, []
             if name != "start":
                 begun = time.perf_counter()
-                train_one(name, args, min(args.seconds, left_s), verifier, folder)
+                train_one(name, args, min(wanted_s, left_s), verifier, folder)
                 model = folder / "model"
                 lines = read_lines(folder / "metrics.jsonl")
                 facts = {"wall_s": time.perf_counter() - begun, "steps": lines, **environment()}
@@ -121,8 +139,18 @@ def train(args: argparse.Namespace) -> None:
             replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier, args.heldout))
             replace_file(args.out / name / "replies.jsonl", replies)
             if args.keep == name:
-                model.rename(args.out / name / "model")
+                shutil.copytree(model, args.out / name / "model")
             print(name, f"{spent_s(lines):.0f} s", *(last_line(lines)), flush=True)
+
+
+def make_tasks(args: argparse.Namespace) -> None:
+    """The train compositions of all runs, in `tasks.jsonl`; another process that makes them makes the same."""
+    path = args.out / "tasks.jsonl"
+    if not path.exists():
+        args.out.mkdir(parents=True, exist_ok=True)
+        made = path.with_name(f"tasks.{os.getpid()}.jsonl")
+        write_tasks(made, generate_tasks(level=2, count=TASKS, seed=4, split="train", workers=args.workers))
+        made.replace(path)
 
 
 def last_line(lines: Sequence[Row]) -> list[str]:
@@ -150,25 +178,27 @@ def answer(model: Path, verifier: HardenedVerifier, count: int | None) -> Iterat
 
 
 def judge(args: argparse.Namespace) -> None:
-    """Verdicts on all replies, equal ones once, task after task; `verdicts.jsonl` grows with each."""
+    """Verdicts on all replies, equal ones once, a few tasks at a time; `verdicts.jsonl` grows with each."""
     tasks = {task.id: task for task in load_tasks("heldout").tasks}
     path = args.out / "verdicts.jsonl"
-    known = {(row["task"], row["key"]) for row in read_lines(path)}
-    waiting: dict[tuple[str, str], str] = {}
-    for name in args.runs:
-        for row in read_lines(args.out / name / "replies.jsonl"):
-            waiting.setdefault((row["task"], candidate_key(row["text"])), row["text"])
-    keys = sorted(waiting.keys() - known, key=lambda key: (list(tasks).index(key[0]), key[1]))
-    begun = time.perf_counter()
+    with HardenedVerifier(VerifierConfig(baseline=args.baseline, cache_dir=args.cache_dir)) as verifier, path.open("a") as file:
+        if args.standby:
+            verifier.evaluator.start()
+            sys.stdin.readline()
+        begun = time.perf_counter()
+        known = {(row["task"], row["key"]) for row in read_lines(path)}
+        waiting: dict[tuple[str, str], str] = {}
+        for name in args.runs:
+            for row in read_lines(args.out / name / "replies.jsonl"):
+                waiting.setdefault((row["task"], candidate_key(row["text"])), row["text"])
+        keys = in_blocks(list(tasks), waiting.keys() - known)
 
-    def pairs() -> Iterator[Any]:
-        for task, key in keys:
-            if time.perf_counter() - begun > args.budget_s:
-                return
-            yield tasks[task], waiting[task, key]
+        def pairs() -> Iterator[Any]:
+            for task, key in keys:
+                if time.perf_counter() - begun > args.budget_s:
+                    return
+                yield tasks[task], waiting[task, key]
 
-    settings = VerifierConfig(baseline=args.baseline, cache_dir=args.cache_dir)
-    with HardenedVerifier(settings) as verifier, path.open("a") as file:
         for index, verdict in verifier.verify_many(pairs()):
             row = {"task": keys[index][0], "key": keys[index][1], "verdict": {**verdict.to_json(), "errors": []}}
             file.write(json.dumps(row) + "\n")
@@ -176,139 +206,27 @@ def judge(args: argparse.Namespace) -> None:
     print(f"{done} of {len(keys)} distinct candidates in {time.perf_counter() - begun:.0f} s", flush=True)
 
 
-def samples_of(out: Path, names: Sequence[str]) -> list[Sample]:
-    """The judged replies of these runs together: of several seeds, as if each task had been asked that much more often."""
-    tasks = {task.id: task for task in load_tasks("heldout").tasks}
-    verdicts = {(row["task"], row["key"]): Verdict.from_json(row["verdict"]) for row in read_lines(out / "verdicts.jsonl")}
-    found = []
-    for name in names:
-        for row in read_lines(out / name / "replies.jsonl"):
-            task, verdict = tasks[row["task"]], verdicts.get((row["task"], candidate_key(row["text"])))
-            if verdict:
-                sample = Sample(f"{name}-{task.id}#{row['member']}", task.id, verdict, 0, task.family, task.composition)
-                found.append(replace(sample, tokens=row["tokens"]))
-    return found
+def in_blocks(tasks: Sequence[str], keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(task, candidate) pairs, `BLOCK` tasks after the other.
 
-
-# --- the table ---------------------------------------------------------------------------------------------------
-
-
-def spent_s(lines: Sequence[Row]) -> float:
-    """Seconds of a run's steps: what loading and the verifier's start took is not a method's doing."""
-    return sum(line["seconds"]["step"] if isinstance(line["seconds"], dict) else line["seconds"] for line in lines)
-
-
-def training_figures(out: Path, names: Sequence[str]) -> Row:
-    """How a run's time was spent, summed over the runs named."""
-    lines = [line for name in names for line in json.loads((out / name / "train.json").read_text())["steps"]]
-    sampled = [line for line in lines if "attempts" in line]
-    total = spent_s(lines)
-    figures: Row = {"seconds": total / len(names), "steps": len(lines) / len(names)}
-    if sampled:
-        attempts = sum(line["attempts"] for line in sampled)
-        distinct = sum(line["attempts"] * (1 - line["duplicates"]) for line in sampled)
-        phases = {p: sum(line["seconds"].get(p, 0.0) for line in sampled) / total for p in ("generate", "verify", "update")}
-        figures |= {"attempts": attempts / len(names), "attempts_per_s": attempts / total, "distinct_per_s": distinct / total}
-        figures |= {"share_of_time": phases | {"rest": 1 - sum(phases.values())}}
-    return figures
-
-
-def figures_of(out: Path, names: Sequence[str], start: Sequence[Sample]) -> Row:
-    """Everything about one row of the table."""
-    samples = samples_of(out, names)
-    results = summarise(samples, baselines=("eager", "compile"))
-    kept = ("correct", f"pass@{SAMPLES}", "statuses", "tasks", "samples", "unjudged", "interval", "timing")
-    speeds = {
-        baseline: {key: figures[key] for key in ("fast_1", "fast_1_significant", "fast_1.2", "geomean_x")}
-        for baseline, figures in results["baselines"].items()
-    }
-    row: Row = {"runs": list(names), **{key: results.get(key) for key in kept}, "against": speeds}
-    row["mean_tokens"] = fmean(s.tokens for s in samples)
-    if names != ["start"]:
-        row["change"] = compare(start, samples)
-        row["training"] = training_figures(out, names)
-    return row
-
-
-COLUMNS = (
-    "",
-    "correct, pass@1",
-    "fast_1, eager",
-    "fast_1, compile",
-    "geomean, eager",
-    "Δ correct, points",
-    "speed, solved by both",
-    "seconds",
-    "attempts/s",
-)
-
-
-def markdown_row(name: str, row: Row) -> str:
-    speeds, change, training = row["against"], row.get("change", {}), row.get("training", {})
-    cells = [
-        name,
-        figure_text(row["correct"]),
-        *(figure_text(speeds.get(baseline, {}).get("fast_1")) for baseline in ("eager", "compile")),
-        figure_text(speeds.get("eager", {}).get("geomean_x"), as_times=True),
-        points(change.get("correct")),
-        figure_text(change.get("speed_ratio_x"), as_times=True),
-        f"{training['seconds']:.0f}" if training else "",
-        f"{training['attempts_per_s']:.0f}" if "attempts_per_s" in training else "",
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
-def points(figure: Row | None) -> str:
-    """A difference of shares in points, with its interval."""
-    if not figure or figure["value"] is None:
-        return ""
-    ends = [figure[key] for key in ("low", "high")]
-    return f"{100 * figure['value']:+.1f}" + (f" [{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]" if None not in ends else "")
+    Within a block by turns: no lane of the verifier waits for one that prepares a task, and each task is prepared in one alone.
+    """
+    candidates: dict[str, list[str]] = {task: [] for task in tasks}
+    for task, key in sorted(keys):
+        candidates[task].append(key)
+    ordered: list[tuple[str, str]] = []
+    for start in range(0, len(tasks), BLOCK):
+        block = tasks[start : start + BLOCK]
+        turns = zip_longest(*([(task, key) for key in candidates[task]] for task in block))
+        ordered += [pair for turn in turns for pair in turn if pair]
+    return ordered
 
 
 def table(args: argparse.Namespace) -> None:
     """JSON with everything, and markdown with what a reader wants first."""
-    there = {name for name in RUNS if samples_of(args.out, [name])}  # the runs that were judged, if only in part
-    start = samples_of(args.out, ["start"])
-    rows: dict[str, Row] = {name: figures_of(args.out, [name], start) for name in RUNS if name in there}
-    seeds = [f"reinforce-{seed}" for seed in SEEDS if f"reinforce-{seed}" in there]
-    if len(seeds) > 1:
-        rows["reinforce, all seeds"] = figures_of(args.out, seeds, start)
-    facts = next(json.loads((args.out / name / "train.json").read_text()) for name in there - {"start"})
-    about = {key: facts[key] for key in ("versions", "gpu", "commit")}
     settings: Row = {"best-of-n": AGAINST, "reward-weighted": WEIGHTED, "reinforce": REINFORCE, "choices": CHOICES}
-    settings |= {"temperature": TEMPERATURE}
-    curves = {name: curve(args.out, name) for name in rows if name in seeds or name in CHOICES}
-    text = json.dumps({**about, "settings": settings, "rows": rows, "curves": curves}, indent=1)
-    lines = [
-        f"Measured on one {about['gpu']}: torch {about['versions']['torch']}, triton {about['versions']['triton']}, "
-        f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} held-out tasks × {SAMPLES} candidates at "
-        f"T = {TEMPERATURE}; 95 % intervals over tasks.",
-        "",
-        f"| {' | '.join(COLUMNS)} |",
-        f"|---{'|---:' * (len(COLUMNS) - 1)}|",
-        *(markdown_row(name, row) for name, row in rows.items()),
-    ]
-    replace_file(args.to.with_suffix(".json"), text + "\n")
-    replace_file(args.to.with_suffix(".md"), "\n".join(lines) + "\n")
-    print("\n".join(lines))
-
-
-def curve(out: Path, name: str) -> list[Row]:
-    """What each step of a run saw of its own tasks."""
-    kept = (
-        "step",
-        "reward",
-        "correct",
-        "fast_1",
-        "speed_geomean_x",
-        "entropy",
-        "mismatch_kl",
-        "length",
-        "duplicates",
-        "seconds",
-    )
-    return [{k: line.get(k) for k in kept} for line in json.loads((out / name / "train.json").read_text())["steps"]]
+    seeds = [f"reinforce-{seed}" for seed in SEEDS]
+    write_table(args.out, args.to, RUNS, seeds, {**settings, "temperature": TEMPERATURE, "samples": SAMPLES})
 
 
 def main() -> None:
@@ -324,6 +242,9 @@ def main() -> None:
         one.add_argument("--cache-dir", type=Path, help="folder of the verifier's caches")
     part["train"].add_argument("--model", type=Path, required=True, help="model folder that every run starts from")
     part["train"].add_argument("--seconds", type=float, default=60, help="time of each method's steps")
+    part["train"].add_argument(
+        "--long-seconds", type=float, default=300, help=f"time of {LONG}'s steps, reinforce-0's with them"
+    )
     part["train"].add_argument("--budget-s", type=float, default=math.inf, help="time of all: what does not fit is left out")
     part["train"].add_argument("--rate", type=float, help="attempts a second; by default what reinforce reached in --out")
     part["train"].add_argument("--tasks-per-step", type=int, help="groups of a step of reinforce; by default the recipe's")
@@ -333,6 +254,9 @@ def main() -> None:
     part["train"].add_argument("--short-steps", type=int, default=8, help="steps of the runs that differ in one choice")
     part["train"].add_argument("--keep", choices=RUNS, help="run whose model is kept in --out")
     part["judge"].add_argument("--baseline", nargs="+", default=("eager", "compile"), help="eager, compile, or both")
+    part["judge"].add_argument(
+        "--standby", action="store_true", help="be ready, and begin when standard input has a line or ends"
+    )
     part["judge"].add_argument("--budget-s", type=float, default=math.inf, help="seconds after which no more are begun")
     part["table"].add_argument("--to", type=Path, required=True, help="where the .json and the .md go")
     args = parser.parse_args()

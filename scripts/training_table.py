@@ -1,0 +1,154 @@
+"""The table of `prove_training.py`: of each run, what its model wrote for the held-out suite, and where its time went."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from kernrl.files import replace_file
+from kernrl.reports.results import compare, summarise
+from kernrl.reports.run_files import Sample
+from kernrl.reports.tables import figure_text
+from kernrl.rollouts.collect import candidate_key
+from kernrl.stages.run import read_lines
+from kernrl.tasks.loaders import load_tasks
+from kernrl.verifier.verdict import Verdict
+
+Row = dict[str, Any]
+
+
+def samples_of(out: Path, names: Sequence[str]) -> list[Sample]:
+    """The judged replies of these runs together: of several seeds, as if each task had been asked that much more often."""
+    tasks = {task.id: task for task in load_tasks("heldout").tasks}
+    verdicts = {(row["task"], row["key"]): Verdict.from_json(row["verdict"]) for row in read_lines(out / "verdicts.jsonl")}
+    found = []
+    for name in names:
+        for row in read_lines(out / name / "replies.jsonl"):
+            task, verdict = tasks[row["task"]], verdicts.get((row["task"], candidate_key(row["text"])))
+            if verdict:
+                sample = Sample(f"{name}-{task.id}#{row['member']}", task.id, verdict, 0, task.family, task.composition)
+                found.append(replace(sample, tokens=row["tokens"]))
+    return found
+
+
+def spent_s(lines: Sequence[Row]) -> float:
+    """Seconds of a run's steps: what loading and the verifier's start took is not a method's doing."""
+    return sum(line["seconds"]["step"] if isinstance(line["seconds"], dict) else line["seconds"] for line in lines)
+
+
+def training_figures(out: Path, names: Sequence[str]) -> Row:
+    """How a run's time was spent, summed over the runs named."""
+    lines = [line for name in names for line in json.loads((out / name / "train.json").read_text())["steps"]]
+    sampled = [line for line in lines if "attempts" in line]
+    total = spent_s(lines)
+    figures: Row = {"seconds": total / len(names), "steps": len(lines) / len(names)}
+    if sampled:
+        attempts = sum(line["attempts"] for line in sampled)
+        distinct = sum(line["attempts"] * (1 - line["duplicates"]) for line in sampled)
+        phases = {p: sum(line["seconds"].get(p, 0.0) for line in sampled) / total for p in ("generate", "verify", "update")}
+        # a step ahead is sampled while the one before is verified
+        waited = phases if not any(line.get("staleness") for line in sampled) else phases | {"generate": 0.0}
+        figures |= {"attempts": attempts / len(names), "attempts_per_s": attempts / total, "distinct_per_s": distinct / total}
+        figures |= {"share_of_time": phases | {"rest": 1 - sum(waited.values())}}
+    return figures
+
+
+def figures_of(out: Path, names: Sequence[str], start: Sequence[Sample]) -> Row:
+    """Everything about one row of the table."""
+    samples = samples_of(out, names)
+    results = summarise(samples, baselines=("eager", "compile"))
+    kept = ("correct", "statuses", "tasks", "samples", "unjudged", "interval", "timing")
+    speeds = {
+        baseline: {key: figures[key] for key in ("fast_1", "fast_1_significant", "fast_1.2", "geomean_x")}
+        for baseline, figures in results["baselines"].items()
+    }
+    passes = {key: value for key, value in results.items() if key.startswith("pass@")}
+    row: Row = {"runs": list(names), **{key: results.get(key) for key in kept}, **passes, "against": speeds}
+    row["mean_tokens"] = fmean(s.tokens for s in samples)
+    if names != ["start"]:
+        row["change"] = compare(start, samples)
+        row["training"] = training_figures(out, names)
+    return row
+
+
+COLUMNS = (
+    "",
+    "correct, pass@1",
+    "fast_1, eager",
+    "fast_1, compile",
+    "geomean, eager",
+    "Δ correct, points",
+    "speed, solved by both",
+    "seconds",
+    "attempts/s",
+)
+
+
+def markdown_row(name: str, row: Row) -> str:
+    speeds, change, training = row["against"], row.get("change", {}), row.get("training", {})
+    cells = [
+        name,
+        figure_text(row["correct"]),
+        *(figure_text(speeds.get(baseline, {}).get("fast_1")) for baseline in ("eager", "compile")),
+        figure_text(speeds.get("eager", {}).get("geomean_x"), as_times=True),
+        points(change.get("correct")),
+        figure_text(change.get("speed_ratio_x"), as_times=True),
+        f"{training['seconds']:.0f}" if training else "",
+        f"{training['attempts_per_s']:.0f}" if "attempts_per_s" in training else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def points(figure: Row | None) -> str:
+    """A difference of shares in points, with its interval."""
+    if not figure or figure["value"] is None:
+        return ""
+    ends = [figure[key] for key in ("low", "high")]
+    return f"{100 * figure['value']:+.1f}" + (f" [{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]" if None not in ends else "")
+
+
+def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], settings: Row) -> None:
+    """The table of all `runs` that were judged, if only in part; `seeds` are those that differ in nothing else."""
+    there = [name for name in runs if samples_of(out, [name])]
+    start = samples_of(out, ["start"])
+    rows: dict[str, Row] = {name: figures_of(out, [name], start) for name in there}
+    seeds = [name for name in seeds if name in there]
+    if len(seeds) > 1:
+        rows["reinforce, all seeds"] = figures_of(out, seeds, start)
+    facts = next(json.loads((out / name / "train.json").read_text()) for name in there if name != "start")
+    about = {key: facts[key] for key in ("versions", "gpu", "commit")}
+    curves = {name: curve(out, name) for name in there if name != "start"}
+    text = json.dumps({**about, "settings": settings, "rows": rows, "curves": curves}, indent=1)
+    lines = [
+        f"Measured on one {about['gpu']}: torch {about['versions']['torch']}, triton {about['versions']['triton']}, "
+        f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} held-out tasks × {settings['samples']} "
+        f"candidates at T = {settings['temperature']}; 95 % intervals over tasks.",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|---{'|---:' * (len(COLUMNS) - 1)}|",
+        *(markdown_row(name, row) for name, row in rows.items()),
+    ]
+    replace_file(to.with_suffix(".json"), text + "\n")
+    replace_file(to.with_suffix(".md"), "\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+def curve(out: Path, name: str) -> list[Row]:
+    """What each step of a run saw of its own tasks."""
+    kept = (
+        "step",
+        "reward",
+        "correct",
+        "fast_1",
+        "speed_geomean_x",
+        "entropy",
+        "mismatch_kl",
+        "length",
+        "duplicates",
+        "seconds",
+    )
+    return [{k: line.get(k) for k in kept} for line in json.loads((out / name / "train.json").read_text())["steps"]]
