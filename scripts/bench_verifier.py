@@ -34,10 +34,10 @@ from kernrl.tasks.generate import generate_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.checks import check_plan
 from kernrl.verifier.compile import Compiler
+from kernrl.verifier.conducted import ConductedGpu
 from kernrl.verifier.cpu import CpuReplay, SmallJob
 from kernrl.verifier.devices import device_for
 from kernrl.verifier.facts import learn
-from kernrl.verifier.gpu import Gpu
 from kernrl.verifier.hardened import HardenedVerifier
 from kernrl.verifier.inputs import Seeds, schedule
 from kernrl.verifier.price import price
@@ -183,7 +183,7 @@ def rejections_ms(verifier: HardenedVerifier, task: Task) -> dict[str, float]:
 def null(verifier: HardenedVerifier, pairs: int) -> dict[str, Any]:
     """False speedups of same against same, and how often 5 % is seen, over four durations."""
     gpu = verifier.evaluator.gpus[0]
-    assert isinstance(gpu, Gpu)
+    assert isinstance(gpu, ConductedGpu)
     same, slow = gpu.twins(pairs), gpu.twins(pairs, 0.05)
     long = slow[pairs:]  # the shortest program is all launch overhead
     return {

@@ -52,7 +52,7 @@ def evaluator() -> Iterator[StagedEvaluator]:
     config = VerifierConfig(cache=False, workers=2, trace_timeout_s=6, compile_timeout_s=20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
-        patch.setattr(funnel, "Gpu", StandIn)
+        patch.setattr(funnel, "ConductedGpu", StandIn)
         patch.setattr(funnel, "screen", lambda source: None)
         made = StagedEvaluator(config)
         yield made

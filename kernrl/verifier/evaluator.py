@@ -22,9 +22,10 @@ from kernrl.verifier.cache import task_fingerprint, verifier_version
 from kernrl.verifier.checks import check_plan, launchable
 from kernrl.verifier.cluster import Cluster, RemoteGpu
 from kernrl.verifier.compile import CompiledKernel, Compiler
+from kernrl.verifier.conducted import ConductedGpu
 from kernrl.verifier.cpu import CpuReplay, SmallJob
 from kernrl.verifier.facts import TaskFacts, device_aimed_at, learn
-from kernrl.verifier.gpu import LANES, Gpu
+from kernrl.verifier.gpu import LANES
 from kernrl.verifier.inputs import BIG_BYTES, Seeds, schedule
 from kernrl.verifier.interpret import Unable
 from kernrl.verifier.job import Job, Measured
@@ -77,7 +78,7 @@ class StagedEvaluator:
         if config.device == "cuda" and not (self._cluster.gpu_count if self._cluster else devices):
             raise UsageError("--device cuda: there is no GPU here; leave it out to judge on the CPU.")
         self._nursery = Nursery()
-        self.gpus: list[Gpu] | list[RemoteGpu] = []
+        self.gpus: list[ConductedGpu] | list[RemoteGpu] = []
         self._devices = devices
         self._seeds = Seeds()
         self._facts: dict[tuple[str, str], TaskFacts] = {}
@@ -100,8 +101,7 @@ class StagedEvaluator:
             kernels = self.cache_dir / "cubins" if self.cache_dir else None
             lanes = max(1, min(LANES, self.workers // 2))
             self.gpus = [
-                Gpu(
-                    self._nursery,
+                ConductedGpu(
                     device,
                     lanes=lanes,
                     cache_dir=self.cache_dir,
@@ -285,7 +285,7 @@ class StagedEvaluator:
             passed(judged.rejection)
         return [plan for plan in plans if plan.input_set not in mine], suspected
 
-    def _measured(self, gpu: Gpu | RemoteGpu, outcome: Outcome) -> Timing:
+    def _measured(self, gpu: ConductedGpu | RemoteGpu, outcome: Outcome) -> Timing:
         assert outcome.measured
         measured: Measured = outcome.measured
         blocks = measured.blocks

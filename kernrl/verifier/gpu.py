@@ -29,9 +29,6 @@ LANES = 4
 """Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts. While one times, the others wait: the more are
 through with correctness by then, the more are timed in a row."""
 
-_CALIBRATED: dict[str, timing.NoiseBand] = {}
-"""What this program has calibrated, by the name that it has in the cache folder."""
-
 PATIENCE = 3
 """How many more jobs than the idlest a task's own lane may have before another takes over."""
 
@@ -44,9 +41,10 @@ class Gpu:
 
     def __init__(
         self, nursery: Nursery, device: str, *, lanes: int, cache_dir: Path | None, timeout_s: float, share: bool = True,
-        redraw_parameters: bool = True, memory_share: float = 0.2,
+        redraw_parameters: bool = True, memory_share: float = 0.2, noise: timing.NoiseBand | None = None,
     ):  # fmt: skip
-        """`memory_share`: of what is free of the GPU's memory, for what all lanes together hold between candidates."""
+        """`memory_share`: of what is free of the GPU's memory, for what all lanes together hold between candidates; `noise`:
+        what has been calibrated already."""
         self._lanes = [
             Lane(
                 nursery, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
@@ -61,7 +59,7 @@ class Gpu:
         self._mutex, self._calibrating = threading.Lock(), threading.Lock()
         self._home: dict[str, Lane] = {}
         self._closed = False
-        self._noise: timing.NoiseBand | None = None
+        self._noise = noise
         threading.Thread(target=self._calibrate_early, daemon=True).start()
 
     def seed(self, task_key: str) -> int:
@@ -135,8 +133,6 @@ class Gpu:
         """Same-against-same noise of this GPU, driver, torch and way of timing: measured once, kept in the cache folder."""
         timed_by = verifier_version("stopwatch", "timing")
         name = f"noise-{self.facts['uuid']}-{self.facts['driver']}-{torch.__version__}-{timed_by}.json"
-        if name in _CALIBRATED:
-            return _CALIBRATED[name]
         path = self._cache_dir / name if self._cache_dir else None
         with contextlib.suppress(OSError, ValueError, TypeError):
             if path:
@@ -147,8 +143,7 @@ class Gpu:
             with contextlib.suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(points))
-        _CALIBRATED[name] = timing.NoiseBand(tuple(points))
-        return _CALIBRATED[name]
+        return timing.NoiseBand(tuple(points))
 
     def _null(self, pairs: int, noise: timing.NoiseBand, slowdown: float) -> Sizes:
         first = self._lanes[0]

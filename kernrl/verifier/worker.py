@@ -57,6 +57,11 @@ class Nursery:
             theirs.close()
         return Connection(ours.detach())
 
+    def start(self) -> None:
+        """Start the fork server now; it is ready some seconds later."""
+        with self._lock:
+            self._running()
+
     def _running(self) -> socket.socket:
         if self._closed:
             raise InfrastructureError("the verifier is closed")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import suite
@@ -15,6 +16,7 @@ import torch
 
 from kernrl.config import VerifierConfig
 from kernrl.tasks.task import Task
+from kernrl.verifier.conducted import ConductedGpu
 from kernrl.verifier.hardened import HardenedVerifier
 from kernrl.verifier.verdict import Stage, Status, Verdict
 
@@ -111,17 +113,40 @@ def test_faults_end_in_a_verdict(verifier: HardenedVerifier, body: str, statuses
 
 
 def test_a_killed_worker_is_replaced(verifier: HardenedVerifier) -> None:
-    for gpu in verifier.evaluator.gpus:
-        for lane in gpu._lanes:
-            for process in (lane.replay, lane.judge):
-                if process.starts:  # a lane that has had no work has no processes
-                    os.kill(process._pid, signal.SIGKILL)
+    for process in gpu_processes(verifier):
+        os.kill(process, signal.SIGKILL)
+    assert_nothing_lost(verifier)
+
+
+def test_a_killed_conductor_is_replaced(verifier: HardenedVerifier) -> None:
+    gpu = verifier.evaluator.gpus[0]
+    assert isinstance(gpu, ConductedGpu)
+    assert gpu._process
+    gpu._process.kill()
+    assert_nothing_lost(verifier)
+
+
+def gpu_processes(verifier: HardenedVerifier) -> list[int]:
+    """Those that replay and judge: children of the conductor's fork server."""
+    gpu = verifier.evaluator.gpus[0]
+    assert isinstance(gpu, ConductedGpu)
+    assert gpu._process
+    return [child for server in children(gpu._process.pid) for child in children(server)]
+
+
+def children(pid: int) -> list[int]:
+    stats = [path.read_text().rpartition(")") for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
+    return [int(name.split()[0]) for name, _, rest in stats if int(rest.split()[1]) == pid]
+
+
+def assert_nothing_lost(verifier: HardenedVerifier) -> None:
     verdicts: list[Verdict] = [v for _, v in verifier.verify_many([(TASK, GOOD + f"\n# {i}") for i in range(8)])]
     assert all(v.correct for v in verdicts)
 
 
 def test_the_same_program_is_not_faster_than_itself(verifier: HardenedVerifier) -> None:
     gpu = verifier.evaluator.gpus[0]
+    assert isinstance(gpu, ConductedGpu)
     same = gpu.twins(50)
     assert sum(s.significant and s.value > 1 for s in same) <= 2
     slow = gpu.twins(20, 0.05)[20:]  # the shortest program is launch overhead
