@@ -10,7 +10,7 @@ from kernrl.errors import UsageError
 from kernrl.policy import memory
 from kernrl.policy.load import add_lora
 from kernrl.policy.memory import GIB, count_adapters, count_parameters, estimate_training, layer_bytes
-from kernrl.stages import starting
+from kernrl.stages import sft, starting
 from kernrl.tasks.rows import write_tasks
 
 
@@ -114,23 +114,53 @@ def test_seven_billion_fits_where_it_should():
     assert shards[0].gathered_bytes == shards[1].gathered_bytes > 20 * 152_064 * 3584
 
 
-def test_a_run_that_does_not_fit_is_refused_before_anything_is_loaded(tmp_path, monkeypatch):
-    SEVEN.save_pretrained(tmp_path)  # no weights
+def test_a_run_that_does_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (139 * GIB, 140 * GIB))
     settings = {"row_tokens": 16_384, "weight_bytes": 4, "lora_rank": 0, "gradient_checkpointing": True, "compiled": True}
-    memory.foretell_memory(str(tmp_path), shards=2, **settings)
+    memory.foretell_memory(SEVEN, shards=2, **settings)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (130 * GIB, 140 * GIB))
     with pytest.raises(UsageError, match=r"^This run needs about 13\d\.\d GiB .* but 130\.0 GiB are free: use .* --lora\.$"):
-        memory.foretell_memory(str(tmp_path), shards=1, **settings)
+        memory.foretell_memory(SEVEN, shards=1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("row_tokens", "layers", "vocab_size", "grown_mib"),
+    [(2048, 6, 300, 667), (2048, 2, 300, 277), (1024, 6, 16_384, 622)],
+)
+def test_a_step_on_a_cpu_took_what_is_foretold(row_tokens, layers, vocab_size, grown_mib):
+    """Measured with torch 2.13: what the process grew by in its first two steps, less weights, gradients and moments."""
+    config = decoder(*WIDTHS["nano"], layers=layers, vocab_size=vocab_size)
+    estimate = estimate_training(config, parameters=1000, row_tokens=row_tokens, weight_bytes=4, on_gpu=False)
+    assert estimate.activations_bytes / 2**20 == pytest.approx(grown_mib, rel=0.25)
+    assert estimate.weights_bytes + estimate.gradients_bytes + estimate.optimizer_bytes == 16 * 1000
+
+
+def test_a_machine_without_a_gpu_is_asked_what_it_has(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(memory, "CONTAINER_LIMIT", tmp_path / "memory.max")
+    assert GIB // 8 < memory.free_ram_bytes() < 2**45
+    (tmp_path / "memory.max").write_text(f"{3 * GIB}\n")
+    assert memory.free_ram_bytes() <= 3 * GIB
+    with pytest.raises(UsageError, match=r"^This run needs about 1\d\d\.\d GiB .* GiB are free: use .*--lora\.$"):
+        memory.foretell_memory(
+            SEVEN, row_tokens=1024, weight_bytes=4, lora_rank=0, gradient_checkpointing=False, shards=1, compiled=True
+        )
+
+
+def test_nano_from_nothing_is_foretold_before_its_data_is_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(memory, "free_ram_bytes", lambda: GIB)
+    monkeypatch.setattr(sft, "read_pairs", lambda config, split: pytest.fail("data was made for a run that cannot be"))
+    assert run(["sft", "--output", str(tmp_path / "run"), "--row-tokens", "65536", "--quiet"]) == 2
+    assert "but 1.0 GiB are free: use --gradient-checkpointing or a smaller --row-tokens" in capsys.readouterr().err
 
 
 def test_a_stage_that_samples_foretells_too(tmp_path, monkeypatch, capsys):
     SEVEN.save_pretrained(tmp_path / "model")
     write_tasks(tmp_path / "tasks.jsonl", tiny_tasks())
 
-    def refuse(source, **settings):
-        raise UsageError(f"{source} {settings}")
+    def refuse(model, **settings):
+        raise UsageError(str(settings))
 
     monkeypatch.setattr(starting, "foretell_memory", refuse)
     where = ["--model", str(tmp_path / "model"), "--tasks", str(tmp_path / "tasks.jsonl"), "--output", str(tmp_path / "run")]

@@ -225,7 +225,7 @@ def test_pruning_keeps_the_newest_and_ignores_unfinished_ones(tmp_path):
     assert sorted(d.name for d in tmp_path.iterdir()) == ["step_10", "step_11"]
 
 
-def test_bad_models_are_refused_in_one_sentence(model, tokenizer, tmp_path):
+def test_bad_models_are_refused_in_one_sentence(model, tokenizer, tmp_path, capfd):
     with pytest.raises(UsageError, match="no such folder"):
         load_policy("./nowhere")
     good = tmp_path / "good"
@@ -251,8 +251,14 @@ def test_bad_models_are_refused_in_one_sentence(model, tokenizer, tmp_path):
 
     wrong = json.loads((good / "config.json").read_text())
     (good / "config.json").write_text(json.dumps({**wrong, "hidden_size": 256}))
-    with pytest.raises(UsageError, match="weights do not load"):
+    with pytest.raises(UsageError, match=r"do not fit its config.json: \d+ are of another shape, such as .* and not \["):
         load_policy(str(good))
+    assert "MISMATCH" not in capfd.readouterr().err  # transformers would print a table besides
+
+
+def test_a_revision_of_a_folder_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"^--revision: .* is a folder, not a model of the hub"):
+        load_policy(str(tmp_path), revision="v1")
 
 
 def test_a_model_that_sees_what_follows_is_refused(tokenizer, tmp_path):

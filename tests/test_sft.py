@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,8 +17,10 @@ from kernrl.cli import run
 from kernrl.config import SftConfig
 from kernrl.errors import UsageError
 from kernrl.policy import nano
-from kernrl.policy.load import load_policy
+from kernrl.policy.examples import tokenize_pairs
+from kernrl.policy.load import load_policy, load_tokenizer
 from kernrl.policy.nano import train_tokenizer
+from kernrl.policy.pairs import row_pair
 from kernrl.stages import evaluate, sft, sft_check
 from kernrl.stages.run import read_lines
 from kernrl.verifier.verdict import Status
@@ -59,6 +62,11 @@ def arguments(model, pairs, output, *more):
     sizes = ["--row-tokens", "256", "--rows-per-step", "2", "--max-length", "64", "--steps", "8", "--learning-rate", "0.01"]
     cadence = ["--evaluate-every", "4", "--save-every", "2"]
     return ["sft", "--model", str(model), "--data", str(pairs), "--output", str(output), *sizes, *cadence, "--quiet", *more]
+
+
+def tokenized(model, pairs):
+    rows = [row_pair(json.loads(line)) for line in pairs.read_text().splitlines()]
+    return tokenize_pairs(rows, load_tokenizer(str(model)), 4096).examples
 
 
 def losses(output):
@@ -158,4 +166,36 @@ def test_bad_data_is_refused_before_anything_is_trained(model, pairs, tmp_path, 
     long = tmp_path / "long.jsonl"
     long.write_text("".join(json.dumps({"prompt": "say it", "completion": "0123456789" * 9}) + "\n" for _ in range(60)))
     assert run(arguments(model, long, tmp_path / "b")) == 2
-    assert "no train pair is left" in capsys.readouterr().err
+    assert (
+        "no train pair is left to learn from: 58 train pairs are longer than 64 tokens, --max-length,"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_bad_model_is_refused_before_data_is_made_for_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sft, "read_pairs", lambda config, split: pytest.fail("minutes of data for a misspelt folder"))
+    assert run(["sft", "--model", "./nowhere", "--output", str(tmp_path / "run"), "--quiet"]) == 2
+    assert "--model ./nowhere: there is no such folder." in capsys.readouterr().err
+
+
+def test_what_a_model_cannot_see_at_once_is_left_out_and_counted(model, pairs, tmp_path, capsys):
+    """A position beyond a model's context is one it was never taught, and with learnt positions no position at all."""
+    short = tmp_path / "short"
+    shutil.copytree(model, short)
+    settings = json.loads((short / "config.json").read_text())
+    lengths = sorted(map(len, tokenized(model, pairs)))
+    context = lengths[-1] - 1
+    (short / "config.json").write_text(json.dumps({**settings, "max_position_embeddings": context}))
+    arguments_ = [a for a in arguments(short, pairs, tmp_path / "run", "--steps", "1") if a != "--quiet"]
+    assert run(arguments_) == 0
+    said = capsys.readouterr().err
+    counted = re.findall(rf"(\d+) \w+ pairs are longer than {context} tokens, the model's context,", said)
+    assert sum(map(int, counted)) == sum(n > context for n in lengths) > 0
+
+
+def test_a_run_that_is_refused_starts_no_tracker(model, tmp_path, monkeypatch):
+    """What a tracker writes would keep the next try from the folder."""
+    monkeypatch.setattr(sft, "start_tracker", lambda *_: pytest.fail("a tracker was started"))
+    useless = tmp_path / "useless.jsonl"
+    useless.write_text('{"question": "why"}\n')
+    assert run(arguments(model, useless, tmp_path / "run")) == 2

@@ -117,6 +117,14 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
     assert REFERENCE.strip() in pair.messages[-1]["content"]
 
 
+def test_a_misspelt_column_and_a_revision_of_a_file_are_named(tmp_path: Path) -> None:
+    asked = table(tmp_path, [{"question": "ask", "answer": "answer"}] * 3)
+    with pytest.raises(UsageError, match=r"^--map completion=anwser: no row of .* there are question, answer\.$"):
+        pairs(asked, map=("prompt=question", "completion=anwser"))
+    with pytest.raises(UsageError, match=r"^--data-revision: .*pairs\.jsonl is not a dataset of the hub"):
+        pairs(asked, data_revision="abc")
+
+
 def test_rows_without_a_pair_are_counted_wherever_they_stand(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,11 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity, set_verbosity_error
 
 from kernrl.errors import UsageError
 from kernrl.policy.attention import VARLEN
@@ -66,25 +69,27 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
     Raises:
         UsageError: not found, not a causal language model, no end token, no chat template, or weights that do not fit.
     """
-    source = find_source(source)
-    tokenizer = load_tokenizer(source, revision=revision)
-    try:
-        config = AutoConfig.from_pretrained(source, revision=revision)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--model {source}: no model configuration can be read there ({_first_line(error)}).") from error
-    if not _is_causal(config):
-        kind = getattr(config, "model_type", type(config).__name__)
-        raise UsageError(f"--model {source} is a {kind!r} model, which is not a causal language model.")
+    source = find_source(source, revision)
+    tokenizer, config = load_tokenizer(source, revision=revision), load_config(source, revision=revision)
     if (Path(source) / SHARDS).exists():
         return Policy(_from_shards(Path(source), config, DTYPES[dtype]), tokenizer)
     try:
-        found: Any = AutoModelForCausalLM.from_pretrained(
-            source, revision=revision, dtype=DTYPES[dtype], attn_implementation=VARLEN, output_loading_info=True
-        )
+        with _hushed():
+            found: Any = AutoModelForCausalLM.from_pretrained(
+                source, revision=revision, dtype=DTYPES[dtype], attn_implementation=VARLEN, output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )  # fmt: skip
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise UsageError(f"--model {source}: its weights do not load ({_first_line(error)}).") from error
     model, loading = found
-    if missing := sorted(loading["missing_keys"]):  # transformers would make them up
+    # what is missing or of another shape, transformers makes up
+    if mismatched := sorted(loading["mismatched_keys"]):
+        name, there, wanted = mismatched[0]
+        raise UsageError(
+            f"--model {source}: its weights do not fit its config.json: {len(mismatched)} are of another shape, such as "
+            f"{name}, which is {list(there)} and not {list(wanted)}."
+        )
+    if missing := sorted(loading["missing_keys"]):
         raise UsageError(
             f"--model {source}: its weights do not fit its config.json: {len(missing)} are missing, such as {missing[0]}."
         )
@@ -104,9 +109,38 @@ def _is_causal(config: Any) -> bool:
     return type(config) in AutoModelForCausalLM._model_mapping and not bidirectional
 
 
-def find_source(model: str) -> str:
-    """What a name given as `--model` stands for: a folder or a hub id."""
-    return str(trained_nano()) if model == NANO else model
+def find_source(model: str, revision: str | None = None) -> str:
+    """What a name given as `--model` stands for: a folder or a hub id.
+
+    Raises:
+        UsageError: there is no such folder, or `revision` is to choose from a folder, which has but one.
+    """
+    source = str(trained_nano()) if model == NANO else model
+    folder = Path(source)
+    if folder.exists() and revision:
+        raise UsageError(f"--revision: {source} is a folder, not a model of the hub; leave it out.")
+    # `checkpoints/typo` beside a folder `checkpoints` is a typo, not a model to ask the hub for
+    beside = "/" in source and folder.parent.is_dir()
+    if not folder.exists() and (source.startswith((".", "/", "~")) or source.count("/") > 1 or beside):
+        raise UsageError(f"--model {source}: there is no such folder.")
+    return source
+
+
+def load_config(source: str, *, revision: str | None = None) -> PretrainedConfig:
+    """The configuration alone, of a causal language model.
+
+    Raises:
+        UsageError: none can be read, or it is of another kind of model.
+    """
+    source = find_source(source, revision)
+    try:
+        config = AutoConfig.from_pretrained(source, revision=revision)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--model {source}: no model configuration can be read there ({_first_line(error)}).") from error
+    if not _is_causal(config):
+        kind = getattr(config, "model_type", type(config).__name__)
+        raise UsageError(f"--model {source} is a {kind!r} model, which is not a causal language model.")
+    return config
 
 
 def _from_shards(folder: Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
@@ -118,12 +152,7 @@ def _from_shards(folder: Path, config: Any, dtype: torch.dtype) -> PreTrainedMod
 
 def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer alone, checked for what training and sampling need: an end token and a chat template."""
-    source = find_source(source)
-    folder = Path(source)
-    # `checkpoints/typo` beside a folder `checkpoints` is a typo, not a model to ask the hub for
-    beside = "/" in source and folder.parent.is_dir()
-    if not folder.exists() and (source.startswith((".", "/", "~")) or source.count("/") > 1 or beside):
-        raise UsageError(f"--model {source}: there is no such folder.")
+    source = find_source(source, revision)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
     except (OSError, ValueError) as error:
@@ -156,6 +185,17 @@ def add_lora(model: PreTrainedModel, *, rank: int, alpha: int, checkpoint: Path 
         settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
         adapted = get_peft_model(model, settings)
     return adapted
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Without transformers' report of what did not fit: it is told here, in one sentence."""
+    before = get_verbosity()
+    set_verbosity_error()
+    try:
+        yield
+    finally:
+        set_verbosity(before)
 
 
 def _first_line(error: Exception) -> str:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from kernrl.errors import UsageError
-from kernrl.policy.load import find_source
 
 GIB = 2**30
+
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""Where a container with a limit of its own (cgroup v2) finds it, in bytes."""
+
+CPU_LOGIT_BYTES = 22
+"""Bytes a logit takes on a CPU, where they are held whole: five float32 copies and a half, measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,7 @@ class MemoryEstimate:
 
 
 def foretell_memory(
-    source: str,
+    config: PretrainedConfig,
     *,
     row_tokens: int,
     weight_bytes: int,
@@ -39,30 +47,35 @@ def foretell_memory(
     shards: int,
     compiled: bool,
 ) -> None:
-    """Refuse, before anything is loaded, a run that this GPU cannot hold. Arguments as of `estimate_training`.
+    """Refuse, before anything is loaded, a run that this GPU, or this machine without one, cannot hold.
+
+    Arguments as of `estimate_training`.
 
     Raises:
         UsageError: it cannot; the sentence names the sizes and what to change.
     """
-    if not torch.cuda.is_available():
-        return
-    try:
-        config = AutoConfig.from_pretrained(find_source(source))
-        parameters = count_parameters(config)
-    except (OSError, ValueError):
-        return  # load_policy says what is wrong with it
+    on_gpu = torch.cuda.is_available()
     estimate = estimate_training(
         config,
-        parameters=parameters,
+        parameters=count_parameters(config),
         row_tokens=row_tokens,
         weight_bytes=weight_bytes,
         lora_rank=lora_rank,
         gradient_checkpointing=gradient_checkpointing,
         shards=shards,
-        compiled=compiled,
+        compiled=compiled and on_gpu,
+        on_gpu=on_gpu,
     )
-    free, _ = torch.cuda.mem_get_info()
+    free = torch.cuda.mem_get_info()[0] if on_gpu else free_ram_bytes()
     require_memory(estimate, free, lora=lora_rank > 0, gradient_checkpointing=gradient_checkpointing)
+
+
+def free_ram_bytes() -> int:
+    """What the system says is available, or a container's limit where that is less."""
+    available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    assert available, "every Linux since 3.14 has it"
+    limit = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.exists() else "max"
+    return min(1024 * int(available[1]), int(limit) if limit.isdigit() else sys.maxsize)
 
 
 def count_parameters(config: PretrainedConfig) -> int:
@@ -89,6 +102,7 @@ def estimate_training(
     gradient_checkpointing: bool = False,
     shards: int = 1,
     compiled: bool = False,
+    on_gpu: bool = True,
 ) -> MemoryEstimate:
     """Estimate one training step with AdamW, packed attention and the fused head.
 
@@ -100,15 +114,20 @@ def estimate_training(
         shards: devices that weights, gradients and optimizer are spread over (FSDP2). Two layers, and what lies outside of
             any layer, are whole for a moment: in bf16, with their gradients in bf16 and in float32.
         compiled: the layers are compiled, which keeps less of what is in between.
+        on_gpu: in bf16, with the fused head; on a CPU everything is float32, and the logits are held whole.
     """
     hidden, layers = config.hidden_size, config.num_hidden_layers
     trainable = count_adapters(config, lora_rank) if lora_rank else parameters
-    autocast = weight_bytes == 4 and shards == 1
-    layer = row_tokens * layer_bytes(config, lora=lora_rank > 0, autocast=autocast, compiled=compiled)
-    stream = row_tokens * hidden * (4 if autocast else 2)
+    autocast = on_gpu and weight_bytes == 4 and shards == 1
+    a_token = layer_bytes(config, lora=lora_rank > 0 and on_gpu, autocast=autocast, compiled=compiled)
+    layer = row_tokens * a_token * (1 if on_gpu else 2)
+    stream = row_tokens * hidden * (4 if autocast or not on_gpu else 2)
     kept = layers * stream + layer if gradient_checkpointing else layers * layer
     table = config.vocab_size * hidden
-    head = min(row_tokens, 4096) * config.vocab_size * 2 + row_tokens * hidden * 4
+    if on_gpu:
+        head = min(row_tokens, 4096) * config.vocab_size * 2 + row_tokens * hidden * 4
+    else:
+        head = row_tokens * config.vocab_size * CPU_LOGIT_BYTES
     whole = 20 * table + 10 * max(0, parameters - 2 * table) // layers
     return MemoryEstimate(
         weights_bytes=(parameters * (6 if autocast else weight_bytes) + (trainable * 4 if lora_rank else 0)) // shards,

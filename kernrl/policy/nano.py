@@ -106,12 +106,10 @@ def _phrases(tokenizer: Qwen2Tokenizer, texts: Sequence[str], count: int) -> lis
     return [p for p in phrases if not (p[0].isdigit() or p[-1].isdigit() or "<|" in p)][:count]
 
 
-def create_nano(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
-    """A nano with fresh float32 weights drawn from `seed`."""
-    end_id: Any = tokenizer.eos_token_id
-    pad_id: Any = tokenizer.pad_token_id
-    config = Qwen2Config(
-        vocab_size=-(-len(tokenizer) // 64) * 64,
+def nano_config(vocab_size: int, *, end_id: int | None = None, pad_id: int | None = None) -> Qwen2Config:
+    """nano's architecture, with room for `vocab_size` tokens."""
+    return Qwen2Config(
+        vocab_size=-(-vocab_size // 64) * 64,
         hidden_size=512,
         num_hidden_layers=6,
         num_attention_heads=8,
@@ -124,6 +122,13 @@ def create_nano(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
         eos_token_id=end_id,
         pad_token_id=pad_id,
     )
+
+
+def create_nano(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM:
+    """A nano with fresh float32 weights drawn from `seed`."""
+    end_id: Any = tokenizer.eos_token_id
+    pad_id: Any = tokenizer.pad_token_id
+    config = nano_config(len(tokenizer), end_id=end_id, pad_id=pad_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)

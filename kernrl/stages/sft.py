@@ -23,7 +23,7 @@ from kernrl.policy.checkpoint import commit_checkpoint, read_json
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy
-from kernrl.policy.nano import NANO, create_nano, train_tokenizer
+from kernrl.policy.nano import NANO, VOCAB_SIZE, create_nano, nano_config, train_tokenizer
 from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 from kernrl.policy.parallel import save_final
@@ -32,7 +32,7 @@ from kernrl.stages.model_card import model_card
 from kernrl.stages.run import RunDirectory
 from kernrl.stages.sft_check import TEMPERATURE, SampleCheck, heldout_figures, sample_check
 from kernrl.stages.sft_data import read_pairs
-from kernrl.stages.starting import read_policy
+from kernrl.stages.starting import check_policy, foretell, read_policy
 from kernrl.stages.stop import StopAfterStep
 from kernrl.stages.tracking import open_accelerator, start_tracker, track
 from kernrl.verifier.devices import device_for
@@ -49,9 +49,9 @@ def run(config: SftConfig) -> Result:
         on_gpu = ranks.accelerator.device.type == "cuda"
         config = with_defaults(config, on_gpu=on_gpu, processes=ranks.size)
         directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume))
-        start_tracker(ranks.accelerator, config)
         latest = ranks.lead(directory.latest) if config.resume else None
 
+        check_model(config, latest, ranks)
         pairs = list(read_pairs(config, "train")) if ranks.leads else []
         policy = starting_policy(config, latest, pairs, ranks)
         train = ranks.lead(lambda: pack(pairs, policy, config, "train"))
@@ -62,6 +62,7 @@ def run(config: SftConfig) -> Result:
         finetuner = Finetuner(ranks, policy, train, settings, compile_model=config.compile and on_gpu)
         if latest:
             finetuner.restore(latest)
+        start_tracker(ranks.accelerator, config)  # not before: a run that is refused leaves nothing behind
         look = sample_check(config, policy, directory) if config.verify_every and ranks.leads else nullcontext()
         with look as check:
             train_and_save(finetuner, validation, directory, config, check)
@@ -95,6 +96,15 @@ def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: 
     return Result(results, summary(results, history))
 
 
+def check_model(config: SftConfig, checkpoint: Path | None, ranks: Ranks) -> None:
+    """Refuse a model that cannot be trained here before minutes go into data for it."""
+    row_tokens = config.row_tokens or 0
+    if config.model == NANO and checkpoint is None:
+        foretell(config, nano_config(VOCAB_SIZE), row_tokens, ranks, compiled=config.compile)
+    else:
+        check_policy(config, checkpoint, row_tokens, ranks, compiled=config.compile)
+
+
 def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair], ranks: Ranks) -> Policy:
     """The policy at step 0, or as the checkpoint left it."""
     if ranks.sharded and config.verify_every:
@@ -118,12 +128,16 @@ def few_texts(pairs: list[Pair]) -> list[str]:
 def pack(pairs: Iterator[Pair] | list[Pair], policy: Policy, config: SftConfig, split: str) -> PackedDataset:
     """Tokenize and pack one split."""
     row_tokens = config.row_tokens or config.max_length
-    longest = min(config.max_length, row_tokens)
-    tokenized = tokenize_pairs(pairs, policy.tokenizer, longest)
-    if tokenized.too_long:
-        log.print(f"{tokenized.too_long} {split} pairs are longer than {longest} tokens and were left out (--max-length).")
+    limits = {"--max-length": config.max_length, "--row-tokens": row_tokens}
+    if context := getattr(policy.model.config, "max_position_embeddings", None):
+        limits["the model's context"] = context
+    limit = min(limits, key=lambda name: limits[name])
+    tokenized = tokenize_pairs(pairs, policy.tokenizer, limits[limit])
+    too_long = f"{tokenized.too_long} {split} pairs are longer than {limits[limit]} tokens, {limit}, and were left out"
     if not tokenized.examples:
-        raise UsageError(f"--data {config.data}: no {split} pair is left to learn from; see --max-length and --map.")
+        raise UsageError(f"--data {config.data}: no {split} pair is left to learn from: {too_long}.")
+    if tokenized.too_long:
+        log.print(f"{too_long}.", highlight=False, soft_wrap=True)
     pad: Any = policy.tokenizer.pad_token_id
     return PackedDataset(tokenized.examples, row_tokens, pad, config.seed if split == "train" else None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from kernrl.config import SftConfig
@@ -43,11 +44,21 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
     if config.data == "generated":
         return task_pairs(_generated(config, split), style)
     columns = parse_columns(config.map, (*COLUMNS, *PAIR_FIELDS))
+    if config.data_revision and Path(config.data).exists():
+        raise UsageError(f"--data-revision: {config.data} is not a dataset of the hub; leave it out.")
     rows = list(read_rows(config.data, revision=config.data_revision) or ())
+    _require_columns(config, rows, columns)
     if any(has_pair(row, columns) for _, row in rows if not isinstance(row, BadRow)):
         return iter(_part(_table_pairs(config, rows, columns, tell=split == "train"), config, split))
     # no row in TRL's forms: then they are tasks, whose solutions are the answers
     return task_pairs(_part(_tasks(config, columns), config, split), style)
+
+
+def _require_columns(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
+    """Refuse a --map to a column that no row has: a misspelt one would be taken for data without pairs."""
+    there = {name: None for _, row in rows if not isinstance(row, BadRow) for name in row}
+    if there and (absent := [f"{field}={column}" for field, column in columns.items() if column not in there]):
+        raise UsageError(f"--map {absent[0]}: no row of {config.data} has that column; there are {', '.join(there)}.")
 
 
 def _part(items: Sequence[tuple[str, T]], config: SftConfig, split: str) -> list[T]:
