@@ -22,7 +22,7 @@ def test_leave_one_out_compares_with_the_others():
     assert second.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("kind", ["loo", "group", "batch", "mean"])
+@pytest.mark.parametrize("kind", ["loo", "group", "batch", "mean", "rank"])
 def test_unknown_rewards_change_nothing_for_the_others(kind):
     with_unknown = advantages_of_groups([[1.0, None, 0.2, 0.6], [None, None], [0.0, 1.0]], kind)
     without = advantages_of_groups([[1.0, 0.2, 0.6], [0.0, 1.0]], kind)
@@ -40,6 +40,14 @@ def test_every_kind_by_hand():
     assert found("mean") == pytest.approx([-0.5, 0.0, 0.5, 0.0, 0.0])
     assert found("loo") == pytest.approx([-0.75, 0.0, 0.75, 0.0, 0.0])
     assert found("group") == pytest.approx([-1.0, 0.0, 1.0, 0.0, 0.0], abs=1e-4)
+
+
+def test_a_rank_is_what_is_beaten_less_what_beats():
+    (group, outlier, close, alone) = advantages_of_groups([[0.0, 0.5, 1.0, 1.0], [0.0, 1.0, 99.0], [1.0, 1.005], [0.7]], "rank")
+    assert group.tolist() == pytest.approx([-1.0, -1 / 3, 2 / 3, 2 / 3])
+    assert outlier.tolist() == [-1.0, 0.0, 1.0]
+    assert close.tolist() == [0.0, 0.0]
+    assert alone.tolist() == [0.0]
 
 
 def test_mismatch_of_equals_is_zero_and_of_others_a_divergence():

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from kernrl.kernels import group_advantages
 
-Advantage = Literal["loo", "group", "batch", "mean", "none"]
+Advantage = Literal["loo", "group", "batch", "mean", "rank", "none"]
+
+TIE = 0.01
+"""Rewards no farther apart than this are equal to `rank`: with `log-speed`, a hundredth of the time."""
 
 
 def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
@@ -30,7 +33,8 @@ def advantages_of_groups(rewards_G: Sequence[Sequence[float | None]], kind: Adva
     Args:
         rewards_G: the rewards of each group; None where nothing is known of that member.
         kind: `loo`: reward less the mean of the others. `group`: standardised in the group. `batch`: centred in the group,
-            scaled over the batch. `mean`: centred in the group. `none`: the reward itself.
+            scaled over the batch. `mean`: centred in the group. `rank`: the share of the others that it beats, less the share
+            that beat it. `none`: the reward itself.
 
     Returns:
         One float32 tensor a group, as long as the group; 0 where there was no reward.
@@ -40,10 +44,22 @@ def advantages_of_groups(rewards_G: Sequence[Sequence[float | None]], kind: Adva
     if kind == "none":
         return list(flat.split(sizes))
     known = torch.tensor([r is not None for group in rewards_G for r in group])
+    if kind == "rank":
+        return [_rank(*group) for group in zip(flat.split(sizes), known.split(sizes), strict=True)]
     boundaries = [0, *accumulate(sizes)]
     # what this op calls none still takes off the mean
     values = group_advantages(flat, group_boundaries=boundaries, kind="none" if kind == "mean" else kind, mask=known)
     return list(values.split(sizes))
+
+
+def _rank(rewards: Tensor, known: Tensor) -> Tensor:
+    """Wins less losses against the others of a group, over how many they are: float32 [G], from -1 to 1, with the sum 0.
+
+    A group whose rewards hardly differ then counts as much as any other, and one that is far off rules none.
+    """
+    gaps = rewards[:, None] - rewards
+    both = known[:, None] & known
+    return (both * ((gaps > TIE).float() - (gaps < -TIE).float())).sum(1) / max(1, int(known.sum()) - 1)
 
 
 def is_constant(rewards: Sequence[float | None]) -> bool:
