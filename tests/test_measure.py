@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from kernrl.verifier.measure import SPOT_CHECKS, _SpotChecks
+from kernrl.verifier.spotcheck import SPOT_CHECKS, SpotChecks
 
 
-def judged_calls(calls: int) -> tuple[set[int], _SpotChecks]:
+def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
     """Which of a number of timed calls are judged, with everything but the lot replaced."""
     now = {"call": -1}
     judged: set[int] = set()
@@ -30,7 +30,7 @@ def judged_calls(calls: int) -> tuple[set[int], _SpotChecks]:
     inputs = SimpleNamespace(
         draw=lambda draw: None, refresh=lambda: None, snapshot=lambda: None, written=lambda snapshot: flag
     )  # fmt: skip
-    spot = _SpotChecks(server, opened, inputs, [7])  # pyright: ignore[reportArgumentType]
+    spot = SpotChecks(server, opened, inputs, [7])  # pyright: ignore[reportArgumentType]
     for call in range(calls):
         now["call"] = call
         spot.before()

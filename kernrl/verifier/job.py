@@ -46,7 +46,7 @@ class Replayed:
 
 @dataclass(slots=True)
 class Measured:
-    """What timing showed, with one more replay to judge."""
+    """What timing showed."""
 
     blocks: dict[str, list[Block]]
     """By baseline."""
@@ -55,6 +55,4 @@ class Measured:
     unfused_share: float
     choice: list[int]
     """Variant taken at each node."""
-    checked: Replayed
-    """Judged calls among the timed ones."""
     gpu_seconds: float

@@ -83,7 +83,7 @@ class Lane:
             with _entered(gate.alone(), outcome), outcome.clock("timing"):
                 measured: Measured = self._ask_replay("measure", list(baselines), noise, timeout_s=3 * self._timeout_s)
             with _entered(gate.shared(), outcome), outcome.clock("correctness"):
-                self._judged(job, measured.checked, outcome)
+                self._judged(job, self._ask_replay("spot_checked", timeout_s=self._timeout_s), outcome)
             outcome.measured = measured
             outcome.seconds["gpu_busy"] = measured.gpu_seconds
         except _Rejected as rejected:

@@ -7,7 +7,6 @@ process only after the candidate's correctness has been judged, and on inputs th
 from __future__ import annotations
 
 import gc
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,10 +26,8 @@ from kernrl.verifier.outbox import Outbox
 from kernrl.verifier.plan import ITEM_BYTES
 from kernrl.verifier.precision import policy_flags
 from kernrl.verifier.replay import Runner, memory_bytes
+from kernrl.verifier.spotcheck import SPOT_CHECKS, Opened, SpotChecks
 from kernrl.verifier.stopwatch import GraphPool, Sizes, Stopwatch, Timed
-
-SPOT_CHECKS = 4
-"""Timed calls that are judged, at most."""
 
 CUDNN_CANDIDATES = 5
 """Algorithms cuDNN may try for a shape; more cost tenths of a second a shape and rarely win."""
@@ -48,63 +45,6 @@ class _Prepared:
     """Captured, by name, on these very inputs."""
 
 
-@dataclass(slots=True)
-class _Opened:
-    """A candidate's plan at one input set, ready to run."""
-
-    runner: Runner
-    run: Callable[[], None]
-    outputs: Callable[[], list[Tensor]]
-    """Forward's outputs after a run."""
-    alive: Any = None
-    """Memory that a captured graph writes."""
-
-
-class _SpotChecks:
-    """Which calls of a timed candidate are judged, and what they showed.
-
-    The first is one of the first three, and each gap after it is drawn from twice as many calls as there have been: so
-    whichever share of its calls a kernel cheats in, early or late, a judged one is likely to be among them.
-    """
-
-    def __init__(self, server: ReplayServer, opened: _Opened, inputs: TaskInputs, draws: list[int]):
-        self._server, self._opened, self._inputs, self._draws = server, opened, inputs, draws
-        self._left, self._calls, self._next = SPOT_CHECKS, 0, secrets.randbelow(3)
-        self._now: int | None = None
-        self.result, self.flags = Replayed(), []
-        server.outbox.clear()
-
-    def before(self) -> None:
-        """Untimed: fresh numbers, poisoned buffers; now and then, a draw whose answer the judge has."""
-        self._now = None
-        call, self._calls = self._calls, self._calls + 1
-        if self._left and call == self._next:
-            self._next = call + 1 + secrets.randbelow(2 * self._calls)
-            self._left, self._now = self._left - 1, secrets.choice(self._draws)
-            self._inputs.draw(self._server.job.draws[self._now])
-            self._snapshot = self._inputs.snapshot()
-        else:
-            self._inputs.refresh()
-        self._opened.runner.prepare(POISONS[1])
-
-    def after(self) -> None:
-        """Untimed: keep what a judged call gave."""
-        if self._now is None:
-            return
-        self.result.asked.append(self._now)
-        self.result.shown.append([self._server.outbox.put(y) for y in self._opened.outputs()])
-        self.flags += [self._inputs.written(self._snapshot), self._server.arena.overrun()]
-
-    def last(self) -> None:
-        """One more judged call after everything else."""
-        self._now = self._draws[0]
-        self._inputs.draw(self._server.job.draws[self._now])
-        self._snapshot = self._inputs.snapshot()
-        self._opened.runner.prepare(POISONS[1])
-        self._opened.run()
-        self.after()
-
-
 class ReplayServer:
     """The replay process's commands. One candidate at a time: `begin`, `check` as often as wanted, `measure`."""
 
@@ -120,7 +60,7 @@ class ReplayServer:
         self._memory = torch.cuda.get_device_properties(0).total_memory
         self._held_bytes = driver.granted_bytes(memory_share)
         self._stopwatch = Stopwatch()
-        self._full: _Opened | None = None
+        self._full: Opened | None = None
         self._suspects: list[str] | None = None
         """Kernels that seem decoys so far; None before the first look."""
         self._gave_way = False
@@ -176,13 +116,13 @@ class ReplayServer:
             result.overrun = [i for i, bad in zip(result.asked, raised[1::2], strict=True) if bad] + result.asked[-1:] * field
         return result
 
-    def _open(self, name: str, inputs: TaskInputs) -> _Opened:
+    def _open(self, name: str, inputs: TaskInputs) -> Opened:
         """One input set's plan, ready to run; the full set's is a captured graph, which timing uses again."""
         if name == FULL and self._full is not None:
             return self._full
         runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.arena, self._modules)
         if name != FULL:
-            return _Opened(runner, lambda: self._run(runner), runner.outputs)
+            return Opened(runner, lambda: self._run(runner), runner.outputs)
         with policy_flags(self.job.precision, autotune=True), torch.no_grad():
             inputs.refresh()
             runner.prepare(POISONS[1])
@@ -191,14 +131,14 @@ class ReplayServer:
             runner.prepare(POISONS[1])
             graph = self._candidate_pool.capture(runner.run)
         outputs, alive = runner.held()
-        self._full = _Opened(runner, graph.replay, lambda: outputs, alive)
+        self._full = Opened(runner, graph.replay, lambda: outputs, alive)
         return self._full
 
     def _run(self, runner: Runner) -> None:
         with policy_flags(self.job.precision), torch.no_grad():
             runner.run()
 
-    def _ask(self, opened: _Opened, inputs: TaskInputs, i: int, result: Replayed) -> list[Tensor]:
+    def _ask(self, opened: Opened, inputs: TaskInputs, i: int, result: Replayed) -> list[Tensor]:
         """One draw: fresh numbers, poisoned memory, one run, outputs to the outbox. Returns two flags, not waited for."""
         inputs.draw(self.job.draws[i])
         snapshot = inputs.snapshot()
@@ -247,10 +187,9 @@ class ReplayServer:
         """Time the candidate against each baseline in interleaved blocks.
 
         Some timed calls, at places drawn by lot, compute a judged draw, and so does one more after the last: a kernel
-        that tells timed calls from others, or counts them, is judged on what it did in them.
+        that tells timed calls from others, or counts them, is judged on what it did in them (`spot_checked`).
         """
-        if self._gave_way:
-            raise torch.OutOfMemoryError("what had been prepared gave way to another candidate")
+        self._still_prepared()
         begun = torch.cuda.Event(enable_timing=True)
         begun.record()
         inputs = self._task_inputs(FULL)
@@ -258,19 +197,28 @@ class ReplayServer:
         full = [i for i, d in enumerate(self.job.draws) if d.input_set == FULL]
         # like what `refresh` gives, where there is such a draw: a kernel shall not know a judged call by its numbers
         alike = [i for i in full if self.job.draws[i].regime == NOMINAL]
-        spot = _SpotChecks(self, opened, inputs, alike or full)
+        spot = SpotChecks(self, opened, inputs, alike or full)
         candidate = Timed(spot.before, opened.run, spot.after)
         blocks: dict[str, list[timing.Block]] = {}
         for name in baselines:
             baseline = Timed(inputs.refresh, self._baseline(name, inputs))
             blocks[name] = self._stopwatch.compare(baseline, candidate, noise)
         node_us, unfused = self._node_times(opened.runner) if opened.runner.computed else ([], 0.0)
-        spot.last()
-        checked = self._settle(spot.result, spot.flags)
+        self._spot = spot
         ended = torch.cuda.Event(enable_timing=True)
         ended.record()
         ended.synchronize()
-        return Measured(blocks, node_us, unfused, opened.runner.choice, checked, begun.elapsed_time(ended) / 1e3)
+        return Measured(blocks, node_us, unfused, opened.runner.choice, begun.elapsed_time(ended) / 1e3)
+
+    def spot_checked(self) -> Replayed:
+        """What the judged calls of `measure` gave, and one call after them, for which nobody has to leave the GPU."""
+        self._still_prepared()
+        self._spot.last()
+        return self._settle(self._spot.result, self._spot.flags)
+
+    def _still_prepared(self) -> None:
+        if self._gave_way:
+            raise torch.OutOfMemoryError("what had been prepared gave way to another candidate")
 
     def _choose(self, runner: Runner) -> None:
         """Autotune on the trusted side: for each launch with several variants, the fastest of two cold calls."""
