@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -41,7 +43,7 @@ from kernrl.config import (
     StatsConfig,
     VerifyConfig,
 )
-from kernrl.console import Result, leads
+from kernrl.console import Result, launched, leads
 from kernrl.errors import KernrlError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -57,7 +59,17 @@ def main() -> None:
     # OpenMP's threads spin while they wait, and starve the verifier's processes where there is no GPU: sampling beside them
     # took more than 60 s on two cores, and 24 s with threads that sleep. It has to be said before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if not launched():  # a launcher ends its processes itself, and a handler would wait for one that hangs
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under nohup
+                signal.signal(number, _interrupt)
     sys.exit(run(sys.argv[1:]))
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C, or a scheduler's SIGTERM, which may be sent to the process and to its group: the second disturbs no ending."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,14 +1,18 @@
 """TTIR becomes machine code by Triton's own pipeline, behind walls; and nothing else becomes machine code."""
 
 import re
+import threading
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
 
+from kernrl.errors import InfrastructureError
 from kernrl.verifier import compat
 from kernrl.verifier.checks import check_compiled
 from kernrl.verifier.compile import CompiledKernel, Compiler
 from kernrl.verifier.plan import KernelSource
+from kernrl.verifier.sandbox import Session
 from kernrl.verifier.verdict import Rejection, Status
 from tests.front import HEAD, compiler, module, plan_of
 
@@ -185,3 +189,38 @@ class ModelNew(nn.Module):
         slow[(1,)](x, y, B=256)
         return y
 """
+
+
+def asked(box: Compiler, kernel: KernelSource) -> Future:
+    """What comes of a compile in a thread of its own, which holds nobody up if it hangs."""
+    future = Future()
+
+    def ask():
+        try:
+            future.set_result(box.compile([kernel], "sm_90"))
+        except InfrastructureError as error:
+            future.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return future
+
+
+def test_whoever_waits_when_the_compiler_is_closed_is_told(kernel):
+    box = Compiler(1)
+    assert isinstance(box.compile([kernel], "sm_90")[0], CompiledKernel)
+    waiting = [asked(box, replace(kernel, num_warps=warps)) for warps in (1, 2, 8)]
+    box.close()
+    waiting += [asked(box, replace(kernel, num_stages=4)) for _ in range(2)]
+    assert all(isinstance(one.exception(30), InfrastructureError) for one in waiting)
+
+
+def test_a_fork_server_that_dies_is_told_to_who_waits(kernel, monkeypatch):
+    def died(session):
+        raise InfrastructureError("the sandbox's fork server died; its children are lost")
+
+    box = Compiler(1)
+    box.start()
+    monkeypatch.setattr(Session, "recv", lambda session: None)
+    monkeypatch.setattr(Session, "end", died)
+    assert isinstance(asked(box, kernel).exception(30), InfrastructureError)
+    box.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,48 @@ def test_resume_from_disk_looks_again_at_what_could_not_be_judged(
     assert [task for task, _ in verifier.asked] == ["task-1"]
     assert results(output)["unjudged"] == 0
     evaluated(*arguments, "--output", output, code=2)  # without --resume a run is never written into
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("source", ["disk", "model"])
+def test_an_evaluation_interrupted_in_the_middle_goes_on_where_it_was(
+    tmp_path: Path,
+    tasks: Path,
+    model: Path,
+    candidates: Path,
+    verifier: FakeVerifier,
+    monkeypatch: Any,
+    source: str,
+    number: int,
+) -> None:
+    output = tmp_path / "out"
+    asked = ["--from-run", candidates] if source == "disk" else ["--model", model, "--samples", 3, "--max-tokens", 8]
+
+    def run_main(*more: str) -> int:
+        monkeypatch.setattr("sys.argv", ["kernrl", "eval", *map(str, ["--tasks", tasks, *asked, "--output", output]), *more])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code  # pyright: ignore[reportReturnType]
+
+    def interrupted(text: str) -> Verdict:
+        if len(verifier.asked) == 3:
+            os.kill(os.getpid(), number)
+        return judge(text)
+
+    verifier.judge = interrupted
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        assert run_main() == 130
+        first, kept = verifier.asked[:2], list(evaluate.newest_rows(output))
+        assert len(kept) == 2
+        verifier.asked.clear()
+        verifier.judge = judge
+        assert run_main("--resume") == 0
+    finally:
+        for n, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(n, handler)
+    assert not set(first) & set(verifier.asked)
+    assert len((output / "samples.jsonl").read_text().splitlines()) == len(evaluate.newest_rows(output)) > 2
 
 
 def test_nothing_judged_is_a_failure_with_its_reason(

@@ -89,6 +89,21 @@ def test_a_step_that_fails_ends_it(stub: Path, capfd: pytest.CaptureFixture[str]
     assert "reinforce" not in error.replace("reinforce/model", "")
 
 
+def test_a_step_ends_before_an_interrupted_quickstart_does(stub: Path, tmp_path: Path) -> None:
+    stub.write_text(
+        "import os, pathlib, signal, time\n"
+        "def end(*_):\n"
+        "    time.sleep(0.5)\n"
+        "    pathlib.Path('saved').touch()\n"
+        "    os._exit(130)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "os.kill(os.getppid(), signal.SIGINT)\n"
+        "time.sleep(60)\n"
+    )
+    assert cli.run(["quickstart", "--quiet"]) == 130
+    assert (tmp_path / "saved").exists()
+
+
 def test_from_nothing_needs_a_gpu(stub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["quickstart", "--full"]) == 2
     assert "--full" in capfd.readouterr().err

@@ -178,7 +178,13 @@ def run_command(words: str) -> None:
     say(f"$ {shlex.join(command)}", style="cyan")
     # stdout is for the result of this command, --json above all
     shown = subprocess.DEVNULL if log.quiet else sys.stderr.fileno()
-    ended = subprocess.run([*command, *(["--quiet"] if log.quiet else [])], stdout=shown, check=False).returncode
+    process = subprocess.Popen([*command, *(["--quiet"] if log.quiet else [])], stdout=shown)
+    try:
+        ended = process.wait()
+    except KeyboardInterrupt:
+        process.terminate()  # a scheduler may have told this process alone; with Ctrl-C it takes both as one
+        process.wait()
+        raise
     if ended:
         raise RunError(f"`{shlex.join(command)}` ended with {ended}; its last words are above.")
 

@@ -91,7 +91,7 @@ class Compiler:
         """Machine code, or why there is none, for each kernel: an autotuned launch can do without some of its variants.
 
         `timeout_s` is each kernel's own, from when its turn comes. Raises InfrastructureError when the sandbox cannot be
-        started.
+        started, or is closed.
         """
         futures: list[Future[CompiledKernel | Rejection]] = []
         new: list[_Asked] = []
@@ -102,14 +102,18 @@ class Compiler:
             self._busy += lots
         # side by side while there is room; one after another in one process, which is cheaper, where there is none
         for i in range(lots):
-            self._pool.submit(self._work, new[i::lots], timeout_s)
+            try:
+                self._pool.submit(self._work, new[i::lots], timeout_s)
+            except RuntimeError:  # the pool takes nothing more, and others may wait for the same kernels
+                for asked in new[i::lots]:
+                    asked.future.set_exception(InfrastructureError("the compiler is closed"))
         # waiting for a turn is not the kernel's fault, so the clock runs in the sandbox alone
         return [future.result() for future in futures]
 
     def close(self) -> None:
-        """End the sandbox and drop what waits."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """End the sandbox: whoever waits for a kernel meets InfrastructureError."""
         self._sandbox.close()
+        self._pool.shutdown(wait=False)  # what is in line finds the sandbox closed, and says so to those who wait
 
     def _asked(self, kernel: KernelSource, target: str, new: list[_Asked]) -> Future[CompiledKernel | Rejection]:
         """The future of one kernel; equal kernels share one. What nobody has asked before is added to `new`."""
@@ -153,7 +157,8 @@ class Compiler:
                 answer = self._answer(session, asked)
                 if answer is None and i:
                     return  # the process may have died of what came before: this one gets its own
-                lot.pop(0).future.set_result(answer or self._died(asked, session.end(), timeout_s))
+                made = answer or self._died(asked, session.end(), timeout_s)  # which may raise, while it is still in the lot
+                lot.pop(0).future.set_result(made)
                 if answer is None:
                     return
 

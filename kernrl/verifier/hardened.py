@@ -121,7 +121,8 @@ class HardenedVerifier:
                 break
             log.warning("retrying %s: %s", task.id, verdict.reason)
             verdict = self.evaluator.evaluate(task, candidate)
-        self._cache.put(key, verdict)
+        if not self._closed:  # or it may have been decided by what was ended under it
+            self._cache.put(key, verdict)
         return verdict
 
     def _untaskable(self, task: Task, error: UsageError) -> Verdict:
