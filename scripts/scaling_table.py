@@ -44,9 +44,8 @@ def table(records: dict[str, Any]) -> str:
         elif part == "rl":
             for number, step in enumerate(found["steps"], 1):
                 seconds = [f"{step['seconds'][phase]:.2f}" for phase in PHASES]
-                learnt.append(
-                    [gpus, number, f"{step['loss']:.6f}", f"{step['reward']:.4f}", *seconds, f"{step['attempts_per_s']:.1f}"]
-                )
+                loss = f"{step['loss']:.8f}" if "loss" in step else ""  # a step whose groups were all alike teaches nothing
+                learnt.append([gpus, number, loss, f"{step['reward']:.4f}", *seconds, f"{step['attempts_per_s']:.1f}"])
         else:
             cost = [f"{found['verdicts_per_s']:.1f}", f"{found['core_s_per_verdict']:.2f}"]
             judged.append([gpus, record["cores"], found["verdicts"], *cost])

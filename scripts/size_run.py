@@ -74,10 +74,10 @@ def assumed(value: float, why: str) -> Any:
 class Rates:
     """How fast things are. A GPU is an H200, a host has eight."""
 
-    gpu_s_per_verdict: float = measured(0.00804, "H200, candidates of nano's kind (docs/benchmarks/verifier.json, gpu_busy)")
-    core_s_per_verdict: float = measured(0.70, "16 cores gave 22.8 verdicts/s (the same file)")
-    asker_s_per_verdict: float = measured(0.0192, "at most: parse, screen and plan in the asking process (the same file)")
-    last_verdict_s: float = measured(2.4, "trace, compile and correctness of one candidate (the same file)")
+    gpu_s_per_verdict: float = measured(0.00998, "one H200, candidates of nano's kind (scaling.json, gpu_busy)")
+    core_s_per_verdict: float = measured(0.413, "16 cores (the same record)")
+    asker_s_per_verdict: float = measured(0.0143, "at most: parse, screen and plan in the asking process (the same record)")
+    last_verdict_s: float = measured(0.83, "trace, compile and correctness of one candidate (the same record)")
     rank_s_per_token: float = measured(0.35e-6, "reading and packing a step's rollouts, one CPU core")
     bytes_per_token: float = measured(8.6, "a step's rollouts as they are broadcast")
     train_tflops: float = measured(396.0, "6 FLOP a weight and token, 7B on two H200s, FSDP2, checkpointing (scaling.json)")
