@@ -72,6 +72,8 @@ class Lane:
     def run(self, job: Job, baselines: Sequence[str], gate: Gate | Inside, noise: NoiseBand) -> Outcome:
         """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
         outcome = Outcome(Stage.CORRECTNESS)
+        if self._ready[1:] != self._what(job, baselines)[1:]:
+            self._ready = ()  # to make room for this task, replay may drop the one before
         try:
             with _entered(gate.shared(), outcome):
                 with outcome.clock("correctness"), self._done():
@@ -133,11 +135,14 @@ class Lane:
 
     def _baselines(self, job: Job, baselines: Sequence[str], outcome: Outcome) -> None:
         """See to it that replay has captured the task's baselines."""
-        key = (self.replay.starts, job.task.id, job.task.pytorch_code, job.precision, *baselines)
-        if key != self._ready:
+        if self._ready != self._what(job, baselines):
             with outcome.clock("baseline"):
                 self._ask_replay("prepare", list(baselines), timeout_s=TRUSTED_TIMEOUT_S)
-            self._ready = key
+            self._ready = self._what(job, baselines)
+
+    def _what(self, job: Job, baselines: Sequence[str]) -> tuple[Any, ...]:
+        """In which process what is to be prepared."""
+        return self.replay.starts, job.task.id, job.task.pytorch_code, job.precision, *baselines
 
     def _judged(self, job: Job, replayed: Replayed, outcome: Outcome) -> None:
         """Send outputs to the judge; raise when anything is wrong with them."""
