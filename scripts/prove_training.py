@@ -202,6 +202,7 @@ def judge(args: argparse.Namespace) -> None:
         for index, verdict in verifier.verify_many(pairs()):
             row = {"task": keys[index][0], "key": keys[index][1], "verdict": {**verdict.to_json(), "errors": []}}
             file.write(json.dumps(row) + "\n")
+            file.flush()
     done = len(read_lines(path)) - len(known)
     print(f"{done} of {len(keys)} distinct candidates in {time.perf_counter() - begun:.0f} s", flush=True)
 
