@@ -65,7 +65,7 @@ class VerifierConfig(Config):
         default=10.0, gt=0, description="Longest its kernels may run before the GPU process is killed."
     )
     gpu_memory_share: float = Field(
-        default=0.2,
+        default=0.15,
         gt=0,
         le=1,
         description="Of a GPU's free memory, what may be held between candidates: inputs, baselines and answers of tasks.",

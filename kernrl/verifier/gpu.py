@@ -41,7 +41,7 @@ class Gpu:
 
     def __init__(
         self, nursery: Nursery, device: str, *, lanes: int, cache_dir: Path | None, timeout_s: float, share: bool = True,
-        redraw_parameters: bool = True, memory_share: float = 0.2, noise: timing.NoiseBand | None = None,
+        redraw_parameters: bool = True, memory_share: float = 0.15, noise: timing.NoiseBand | None = None,
     ):  # fmt: skip
         """`memory_share`: of what is free of the GPU's memory, for what all lanes together hold between candidates; `noise`:
         what has been calibrated already."""

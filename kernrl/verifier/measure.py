@@ -32,8 +32,8 @@ from kernrl.verifier.stopwatch import GraphPool, Sizes, Stopwatch, Timed
 CUDNN_CANDIDATES = 5
 """Algorithms cuDNN may try for a shape; more cost tenths of a second a shape and rarely win."""
 
-MOST_PREPARED = 256
-"""Input sets kept, however small."""
+MOST_PREPARED, PREPARED_SHARE = 256, 0.25
+"""Input sets kept, however small, and their share of the memory that may be held."""
 
 
 @dataclass(slots=True)
@@ -56,6 +56,9 @@ class ReplayServer:
         self._redraw = redraw_parameters
         self.arena, self._modules, self.outbox = Arena(), Modules(), Outbox(share=share)
         self._prepared: OrderedDict[Any, _Prepared] = OrderedDict()
+        """By least recent use."""
+        self._last: Any = None
+        """The last candidate's task."""
         self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
         self._memory = torch.cuda.get_device_properties(0).total_memory
         self._held_bytes = driver.granted_bytes(memory_share)
@@ -296,31 +299,26 @@ class ReplayServer:
         if key not in self._prepared:
             input_set = self.job.task.input_set(name)
             assert input_set is not None
-            if len(self._prepared) >= MOST_PREPARED:
+            while len(self._prepared) >= MOST_PREPARED or self._prepared_bytes() > PREPARED_SHARE * self._held_bytes:
                 self._prepared.popitem(last=False)
             made = TaskInputs(self.job.task, input_set, self.job.precision, "cuda", redraw_parameters=self._redraw)
             self._prepared[key] = _Prepared(made)
         self._prepared.move_to_end(key)
         return self._prepared[key].inputs
 
-    def _make_room(self) -> bool:
-        """Where this process holds more memory than it may, drop other tasks, by least recent use, until it needs half of
-        that; returns whether it was so.
+    def _prepared_bytes(self) -> int:
+        return sum(one.inputs.nbytes for one in self._prepared.values())
 
-        To half, since memory that goes back to the driver is slow to come again: not every candidate shall see this.
+    def _make_room(self) -> bool:
+        """Drop everything kept where this process holds more memory than it may; returns whether it was so.
+
+        Not for one more candidate of the last one's task, which would need as much again. Little is lost: memory in use for
+        a few large tasks is mostly buffers that have grown, and pieces that fit nothing any more.
         """
-        if torch.cuda.memory_reserved() + self.outbox.nbytes <= self._held_bytes:
+        last, self._last = self._last, self._key(FULL)
+        if last == self._last or torch.cuda.memory_reserved() + self.outbox.nbytes <= self._held_bytes:
             return False
-        self.arena.release()
-        mine = {self._key(name) for name in self.job.plans}
-        for key in [key for key in self._prepared if key not in mine]:
-            if torch.cuda.memory_allocated() <= self._held_bytes / 2:
-                break
-            del self._prepared[key]
-        # those captured in the old pools keep them; with the last of them they go
-        self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
-        gc.collect()
-        torch.cuda.empty_cache()
+        self.forget()
         return True
 
     def give_way(self) -> None:
