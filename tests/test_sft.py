@@ -11,17 +11,20 @@ import time
 
 import pytest
 import torch
+from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from kernrl.cli import run
 from kernrl.config import SftConfig
 from kernrl.errors import UsageError
-from kernrl.policy import nano
+from kernrl.policy import nano, parallel
 from kernrl.policy.examples import tokenize_pairs
-from kernrl.policy.load import load_policy, load_tokenizer
+from kernrl.policy.load import Policy, load_policy, load_tokenizer
 from kernrl.policy.nano import train_tokenizer
 from kernrl.policy.pairs import row_pair
+from kernrl.policy.ranks import Ranks
 from kernrl.stages import evaluate, sft, sft_check
+from kernrl.stages.model_card import model_card
 from kernrl.stages.run import read_lines
 from kernrl.verifier.verdict import Status
 from tests.tiny import FakeVerifier, tiny_tasks, verdict_of
@@ -113,7 +116,7 @@ def test_a_run_is_not_written_over_nor_resumed_with_other_settings(model, pairs,
 def test_what_the_model_writes_is_looked_at_and_its_card_says_how_good_it_is(model, pairs, tmp_path, monkeypatch):
     verifier = FakeVerifier(lambda text: verdict_of(text, Status.CORRECT if "answer" in text else Status.NO_CODE))
     monkeypatch.setattr(sft_check, "HardenedVerifier", lambda config: verifier)
-    monkeypatch.setattr(sft_check, "MAX_TOKENS", 16)
+    monkeypatch.setitem(sft_check.REPLIES, "nano", {"max_tokens": 16, "sampling_batch": 4})
     monkeypatch.setattr(evaluate, "open_verifier", lambda config: verifier)
     monkeypatch.setattr(evaluate, "read_tasks", lambda config: tiny_tasks(2))
     output = tmp_path / "run"
@@ -133,6 +136,38 @@ def test_what_the_model_writes_is_looked_at_and_its_card_says_how_good_it_is(mod
     assert "2 held-out tasks" in card
     assert f"kernrl sft --model {model}" in card
     assert "--steps 8" in card
+
+
+def test_a_nano_from_a_folder_is_taught_as_it_will_be_asked(model, tmp_path, monkeypatch):
+    """`kernrl eval` asks by what the tokenizer knows, so that is how tasks must have been put in training."""
+    asked = []
+    monkeypatch.setattr(sft, "read_pairs", lambda config, split: asked.append(config.prompt) or iter(()))
+    assert run(["sft", "--model", str(model), "--output", str(tmp_path / "a"), "--quiet"]) == 2
+    assert run(["sft", "--model", str(model), "--prompt", "chat", "--output", str(tmp_path / "b"), "--quiet"]) == 2
+    assert asked == ["nano", "chat"]
+
+
+def test_the_card_claims_no_licence_for_a_model_of_others_and_its_command_runs_as_it_stands(tmp_path):
+    config = SftConfig(output=tmp_path, model="some/model", data="pairs.jsonl", map=("prompt=q", "completion=a"))
+    results = {"architecture": "llama", "parameters": 1, "pairs": 1, "steps": 1, "tokens": 1, "train_s": 1.0, "data_s": 1.0}
+    made = {"versions": dict.fromkeys(("kernrl", "torch", "triton", "transformers"), "1"), "gpu": None, "commit": None}
+    card = model_card(config, {**results, "validation_loss": 1.0}, made)
+    assert "license" not in card
+    assert "base_model: some/model" in card
+    assert "of the llama architecture" in card
+    assert "--map prompt=q --map completion=a" in card
+    assert "license: apache-2.0" in model_card(SftConfig(output=tmp_path), {**results, "validation_loss": 1.0}, made)
+
+
+@pytest.mark.parametrize(("small", "files"), [(0, 1), (10**8, 3)])
+def test_only_a_small_model_is_cut_in_small_shards(tmp_path, monkeypatch, small, files):
+    monkeypatch.setattr(parallel, "SMALL_PARAMETERS", small)
+    tokenizer = train_tokenizer(["add 12 and 34"] * 2)
+    policy = Policy(nano.create_nano(tokenizer, 0), tokenizer)
+    parallel.save_final(Ranks(Accelerator(cpu=True)), policy, tmp_path, [{"step": 1}])
+    shards = list(tmp_path.glob("*.safetensors"))
+    assert len(shards) == files
+    assert (max(file.stat().st_size for file in shards) <= 15 << 20) == (files > 1)
 
 
 def test_what_is_left_open_depends_on_the_model(tmp_path):

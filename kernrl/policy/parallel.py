@@ -30,6 +30,9 @@ from kernrl.policy.checkpoint import write_json
 from kernrl.policy.load import SHARDS, Policy
 from kernrl.policy.ranks import Ranks
 
+SMALL_PARAMETERS = 100_000_000
+"""Up to here a model's file is cut in shards that a repository takes; larger ones would come in hundreds of them."""
+
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -115,7 +118,7 @@ def load_optimizer(ranks: Ranks, policy: Policy, optimizer: torch.optim.Optimize
 
 
 def save_final(ranks: Ranks, policy: Policy, folder: Path, history: list[dict[str, Any]]) -> None:
-    """The model alone, in bf16 and in shards small enough to keep in a repository, and the history of its training.
+    """The model alone, in bf16, a small one in shards that can be kept in a repository, and the history of its training.
 
     Every rank calls this.
     """
@@ -130,6 +133,7 @@ def save_final(ranks: Ranks, policy: Policy, folder: Path, history: list[dict[st
         model = model.merge_and_unload()
     if not ranks.sharded:
         model = model.to("cpu", torch.bfloat16)
-    model.save_pretrained(folder, state_dict=weights, max_shard_size="15MB")
+    shard_size = "15MB" if model.num_parameters() <= SMALL_PARAMETERS else "5GB"
+    model.save_pretrained(folder, state_dict=weights, max_shard_size=shard_size)
     policy.tokenizer.save_pretrained(folder)
     write_json(folder / "trainer_state.json", {"global_step": history[-1]["step"], "log_history": history})

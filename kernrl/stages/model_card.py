@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernrl.config import SftConfig
+from kernrl.policy.nano import NANO
 from kernrl.settings import Config, flag_name
 
 HEADER = """\
 ---
-license: apache-2.0
+{origin}
 library_name: transformers
 pipeline_tag: text-generation
 tags: [triton, gpu-kernels, code]
@@ -37,16 +38,19 @@ def model_card(config: SftConfig, results: Mapping[str, Any], environment: Mappi
     """The card, in Markdown.
 
     Args:
-        results: of the stage: losses, speeds and, under `heldout`, what `kernrl eval` found.
+        results: of the stage: `architecture`, losses, speeds and, under `heldout`, what `kernrl eval` found.
         environment: `versions`, `gpu` and `commit` of the run.
     """
-    name = "nano" if config.model == "nano" else f"{config.model}, fine-tuned"
-    intro = [
-        HEADER + f"# {name}",
-        "A decoder of the Qwen2 architecture that writes fused Triton kernels for PyTorch modules, "
+    ours = config.model == NANO
+    # of another's model the licence is not ours to name; the hub shows the base model's
+    header = HEADER.format(origin="license: apache-2.0" if ours else f"base_model: {config.model}")
+    name = NANO if ours else f"{config.model}, fine-tuned"
+    what = (
+        f"A decoder of the {results['architecture']} architecture that writes fused Triton kernels for PyTorch modules, "
         f"trained by `kernrl sft`: {results['parameters']:,} parameters, weights in bf16."
-        + (" It knows one form of prompt and the programs of kernrl's op grammar, and nothing else." if name == "nano" else ""),
-    ]
+    )
+    limits = " It knows one form of prompt and the programs of kernrl's op grammar, and nothing else."
+    intro = [f"{header}# {name}", what + limits * ours]
     return "\n\n".join([*intro, _heldout(results), _made(config, results, environment), USE])
 
 
@@ -57,7 +61,9 @@ def command(config: Config) -> str:
         value = getattr(config, name)
         if name in ("output", "resume") or value == field.default or isinstance(value, Config):
             continue
-        if isinstance(value, bool):
+        if isinstance(value, tuple):
+            words += [word for item in value for word in (flag_name(name), str(item))]
+        elif isinstance(value, bool):
             words.append(flag_name(name) if value else flag_name(f"no_{name}"))
         else:
             words += [flag_name(name), str(value)]
@@ -71,7 +77,8 @@ def _made(config: SftConfig, results: Mapping[str, Any], environment: Mapping[st
         "Steps": f"{results['steps']:,} ({results['tokens']:,} tokens)",
         "Training time": f"{results['train_s']:.0f} s on {environment['gpu'] or 'the CPU'}, after {results['data_s']:.0f} s "
         "for the data",
-        "Validation loss": f"{results['validation_loss']:.4f} nats a token, on compositions of the validation split",
+        "Validation loss": f"{results['validation_loss']:.4f} nats a token, on the validation split"
+        + (", whose compositions of ops training never shows" if config.data == "generated" else ""),
         "Versions": ", ".join(f"{name} {versions[name]}" for name in ("kernrl", "torch", "triton", "transformers")),
         "Commit": environment["commit"] or "not known",
     }

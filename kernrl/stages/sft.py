@@ -28,6 +28,7 @@ from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 from kernrl.policy.parallel import save_final
 from kernrl.policy.ranks import Ranks, open_ranks
+from kernrl.stages.improve import prompt_style
 from kernrl.stages.model_card import model_card
 from kernrl.stages.run import RunDirectory
 from kernrl.stages.sft_check import TEMPERATURE, SampleCheck, heldout_figures, sample_check
@@ -51,7 +52,7 @@ def run(config: SftConfig) -> Result:
         directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume))
         latest = ranks.lead(directory.latest) if config.resume else None
 
-        check_model(config, latest, ranks)
+        config = check_model(config, latest, ranks)
         pairs = list(read_pairs(config, "train")) if ranks.leads else []
         policy = starting_policy(config, latest, pairs, ranks)
         train = ranks.lead(lambda: pack(pairs, policy, config, "train"))
@@ -66,7 +67,8 @@ def run(config: SftConfig) -> Result:
         look = sample_check(config, policy, directory) if config.verify_every and ranks.leads else nullcontext()
         with look as check:
             train_and_save(finetuner, validation, directory, config, check)
-        results = {"parameters": policy.model.num_parameters(), "pairs": len(train.examples), "data_s": data_s}
+        results = {"architecture": policy.model.config.model_type, "parameters": policy.model.num_parameters()}
+        results |= {"pairs": len(train.examples), "data_s": data_s}
         return finish(config, policy, directory, results, ranks)
 
 
@@ -89,20 +91,21 @@ def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: 
     results |= {**figures(history), "model": str(final)}
     if ranks.leads:
         if config.heldout_samples:
-            results["heldout"] = heldout_figures(config, final)
+            results["heldout"] = heldout_figures(config, final, policy.tokenizer)
             results["heldout_temperature"] = TEMPERATURE
         directory.write_results(results)
         replace_file(final / "README.md", model_card(config, results, read_json(config.output / "config.json")))
     return Result(results, summary(results, history))
 
 
-def check_model(config: SftConfig, checkpoint: Path | None, ranks: Ranks) -> None:
-    """Refuse a model that cannot be trained here before minutes go into data for it."""
-    row_tokens = config.row_tokens or 0
+def check_model(config: SftConfig, checkpoint: Path | None, ranks: Ranks) -> SftConfig:
+    """Settle how tasks are put to the model, and refuse one that cannot be trained here before minutes go into data for it."""
+    row_tokens, style = config.row_tokens or 0, "nano"
     if config.model == NANO and checkpoint is None:
         foretell(config, nano_config(VOCAB_SIZE), row_tokens, ranks, compiled=config.compile)
     else:
-        check_policy(config, checkpoint, row_tokens, ranks, compiled=config.compile)
+        style = prompt_style(check_policy(config, checkpoint, row_tokens, ranks, compiled=config.compile))
+    return config.model_copy(update={"prompt": config.prompt or style})
 
 
 def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair], ranks: Ranks) -> Policy:

@@ -10,9 +10,11 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from kernrl.config import EvalConfig, SftConfig
 from kernrl.policy.load import Policy
+from kernrl.policy.pairs import PromptStyle
 from kernrl.rollouts.collect import Collector
 from kernrl.rollouts.engine import Sampling
 from kernrl.rollouts.generate_engine import GenerateEngine
@@ -25,7 +27,11 @@ from kernrl.verifier.hardened import HardenedVerifier
 from kernrl.verifier.verdict import Stage
 
 TEMPERATURE = 0.8
-MAX_TOKENS = 1024
+REPLIES: dict[PromptStyle, dict[str, Any]] = {
+    "nano": {"max_tokens": 1024, "sampling_batch": 512},
+    "chat": {"max_tokens": 4096, "sampling_batch": 128},
+}
+"""Longest reply and how many at once: by a tokenizer that was not made for them, solutions take many times nano's tokens."""
 
 SampleCheck = Callable[[int], dict[str, float]]
 """Step → metrics: `correct` and `compiled`, shares of the candidates that could be judged, if any, and `verify_s`."""
@@ -40,8 +46,8 @@ def sample_check(config: SftConfig, policy: Policy, directory: RunDirectory) -> 
     tasks = list(generate_tasks(level=2, count=config.verify_tasks, seed=config.seed, split="validation"))
     on_gpu = next(policy.model.parameters()).is_cuda
     engine = GenerateEngine(policy, dtype=torch.bfloat16 if on_gpu and not config.lora else None)
-    sampling = Sampling(1, MAX_TOKENS, TEMPERATURE, stop_ids=stop_ids(policy))
     style = config.prompt or prompt_style(policy.tokenizer)
+    sampling = Sampling(1, REPLIES[style]["max_tokens"], TEMPERATURE, stop_ids=stop_ids(policy))
     with closing(engine), HardenedVerifier(config.verifier) as verifier:
         collector = Collector(engine, policy.tokenizer, verifier, lambda verdict: None, sampling, style=style)
 
@@ -61,18 +67,18 @@ def sample_check(config: SftConfig, policy: Policy, directory: RunDirectory) -> 
         yield look
 
 
-def heldout_figures(config: SftConfig, model: Path) -> dict[str, Any]:
+def heldout_figures(config: SftConfig, model: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """What `kernrl eval` finds on the held-out suite; its run is `heldout` in the output folder."""
     assert config.heldout_samples
+    style = config.prompt or prompt_style(tokenizer)
     settings = EvalConfig(
         model=str(model),
         output=config.output / "heldout",
         samples=config.heldout_samples,
         temperature=TEMPERATURE,
-        max_tokens=MAX_TOKENS,
-        sampling_batch=512,
-        prompt=config.prompt,
+        prompt=style,
         seed=config.seed,
         verifier=config.verifier,
+        **REPLIES[style],
     )
     return evaluate.run(settings).data

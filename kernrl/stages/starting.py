@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from kernrl.config import ImproveConfig, SftConfig
 from kernrl.policy.load import Policy, add_lora, load_config, load_policy, load_tokenizer
@@ -38,15 +38,17 @@ def read_policy(
     return policy
 
 
-def check_policy(config: TrainingStage, checkpoint: Path | None, row_tokens: int, ranks: Ranks, *, compiled: bool) -> None:
-    """Refuse, before data is made for it, what a model's configuration and tokenizer are enough to refuse.
+def check_policy(
+    config: TrainingStage, checkpoint: Path | None, row_tokens: int, ranks: Ranks, *, compiled: bool
+) -> PreTrainedTokenizerBase:
+    """The model's tokenizer, before data is made for it: what configuration and tokenizer are enough to refuse is refused.
 
     Raises:
         UsageError: as of `read_policy`, whose arguments these are.
     """
     source, revision = _source(config, checkpoint)
     foretell(config, load_config(source, revision=revision), row_tokens, ranks, compiled=compiled)
-    load_tokenizer(source, revision=revision)
+    return load_tokenizer(source, revision=revision)
 
 
 def foretell(config: TrainingStage, model: PretrainedConfig, row_tokens: int, ranks: Ranks, *, compiled: bool) -> None:
