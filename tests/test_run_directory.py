@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,23 @@ def test_the_config_of_something_else_is_not_written_over(tmp_path: Path) -> Non
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     with pytest.raises(UsageError, match="is not empty"):
         RunDirectory.open(tmp_path, DoctorConfig(), resume=False)
+
+
+def test_a_disk_that_fills_up_is_named_and_the_cut_line_left_out(tmp_path: Path) -> None:
+    run = RunDirectory.open(tmp_path, DoctorConfig(), resume=False)
+    run.log(step=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as full:  # at once, and not when the next line is written
+            run.log(step=2, note="x" * 200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert full.value.filename == str(tmp_path / "metrics.jsonl")
+    os.close(run._lock or 0)
+    run = RunDirectory.open(tmp_path, DoctorConfig(), resume=True)
+    run.log(step=2)
+    assert [line["step"] for line in run.history] == [1, 2]
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 COMPLETE = "COMPLETE"
 
+TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "iostream error")
+"""Words of the RuntimeErrors by which torch.save tells of a full disk."""
+
 
 def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ranks: Ranks | None = None) -> Path:
     """Let `write` fill a staging directory, then make it `parent/name` in one rename.
@@ -44,7 +47,7 @@ def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ra
     except BaseException as error:
         if leads:
             shutil.rmtree(staging, ignore_errors=True)
-        if isinstance(error, SafetensorError) or "PytorchStreamWriter" in str(error):  # their words for a full disk
+        if isinstance(error, SafetensorError) or any(words in str(error) for words in TORCH_CANNOT_WRITE):
             raise RunError(f"{final} could not be written ({error}); make room, or name another place.") from error
         raise
     return final

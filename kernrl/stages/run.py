@@ -100,7 +100,11 @@ class RunDirectory:
         line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
         descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(descriptor, line)
+            while line:  # a disk that fills up takes a part, and says so when it is given the rest
+                line = line[os.write(descriptor, line) :]
+        except OSError as error:
+            error.filename = str(self.path / name)
+            raise
         finally:
             os.close(descriptor)
 
