@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from kernrl.cli import run
 from kernrl.config import SftConfig
 from kernrl.errors import UsageError
 from kernrl.policy import nano, parallel
+from kernrl.policy.checkpoint import latest_checkpoint
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.load import Policy, load_policy, load_tokenizer
 from kernrl.policy.nano import train_tokenizer
@@ -89,19 +89,41 @@ def test_the_loss_falls_and_plain_transformers_loads_the_result(model, pairs, tm
     assert json.loads((output / "results.json").read_text())["steps"] == 8
 
 
-@pytest.mark.parametrize("lora", [(), ("--lora", "--lora-rank", "4")])
-def test_a_killed_run_goes_on_bit_for_bit(model, pairs, tmp_path, lora):
+KILLED = """
+import os, sys
+from kernrl.cli import run
+from kernrl.policy import checkpoint, finetune
+
+publish, clip, clipped = checkpoint._publish, finetune.clip_gradients, []
+
+def in_a_write(staging, final):
+    os.kill(os.getpid(), 9) if final.name == "step_4" else publish(staging, final)
+
+def in_a_step(*args):
+    clipped.append(1)
+    return os.kill(os.getpid(), 9) if len(clipped) == 6 else clip(*args)
+
+checkpoint._publish, finetune.clip_gradients = (in_a_write, clip) if sys.argv[1] == "write" else (publish, in_a_step)
+run(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "kept", "more"),
+    [("step", "step_4", ()), ("write", "step_2", ()), ("write", "step_2", ("--lora", "--lora-rank", "4"))],
+)
+def test_a_killed_run_goes_on_bit_for_bit(model, pairs, tmp_path, moment, kept, more):
+    """Killed when gradients of step 6 were there and had not been applied, or when the files of step 4 were not published."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert run(arguments(model, pairs, whole, *lora)) == 0
-    command = [sys.executable, "-m", "kernrl", *arguments(model, pairs, killed, *lora)]
-    child = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    while not (killed / "step_4").exists() and child.poll() is None:
-        time.sleep(0.002)
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    (killed / "metrics.jsonl").open("a").write('{"step": 5, "los')  # what a kill in the middle of a write leaves
-    assert run(arguments(model, pairs, killed, *lora, "--resume")) == 0
+    assert run(arguments(model, pairs, whole, *more)) == 0
+    command = [sys.executable, "-c", KILLED, moment, *arguments(model, pairs, killed, *more)]
+    assert subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == -signal.SIGKILL
+    assert latest_checkpoint(killed) == killed / kept
+    assert (killed / ".staging-step_4").exists() == (moment == "write")
+    (killed / "metrics.jsonl").open("a").write('{"step": 5, "los')  # what a kill in the middle of a line leaves
+    assert run(arguments(model, pairs, killed, *more, "--resume")) == 0
     assert losses(killed) == losses(whole)
+    assert not list(killed.glob(".staging*"))
 
 
 def test_a_run_is_not_written_over_nor_resumed_with_other_settings(model, pairs, tmp_path, capsys):

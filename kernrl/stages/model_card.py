@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from kernrl.config import SftConfig
@@ -12,8 +13,7 @@ from kernrl.settings import Config, flag_name
 
 HEADER = """\
 ---
-{origin}
-library_name: transformers
+{origin}library_name: transformers
 pipeline_tag: text-generation
 tags: [triton, gpu-kernels, code]
 ---
@@ -42,8 +42,9 @@ def model_card(config: SftConfig, results: Mapping[str, Any], environment: Mappi
         environment: `versions`, `gpu` and `commit` of the run.
     """
     ours = config.model == NANO
-    # of another's model the licence is not ours to name; the hub shows the base model's
-    header = HEADER.format(origin="license: apache-2.0" if ours else f"base_model: {config.model}")
+    # of another's model the licence is not ours to name; the hub shows that of the base model, if it has it
+    origin = "license: apache-2.0\n" if ours else "" if Path(config.model).exists() else f"base_model: {config.model}\n"
+    header = HEADER.format(origin=origin)
     name = NANO if ours else f"{config.model}, fine-tuned"
     what = (
         f"A decoder of the {results['architecture']} architecture that writes fused Triton kernels for PyTorch modules, "
