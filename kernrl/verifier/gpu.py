@@ -60,7 +60,7 @@ class Gpu:
         self._home: dict[str, Lane] = {}
         self._closed = False
         self._noise = noise
-        threading.Thread(target=self._calibrate_early, daemon=True).start()
+        threading.Thread(target=self._warm_up, daemon=True).start()
 
     def seed(self, task_key: str) -> int:
         """The secret seed of the draws for one more candidate of a task; see `Seeds`."""
@@ -124,9 +124,12 @@ class Gpu:
                 self._noise = self._calibrated()
             return self._noise
 
-    def _calibrate_early(self) -> None:
-        """Find the noise while the first candidates are traced and compiled; who needs it is told what goes wrong."""
+    def _warm_up(self) -> None:
+        """Start the first lane and find the noise while the first candidates are traced and compiled; who needs either is told
+        what goes wrong."""
         with contextlib.suppress(InfrastructureError):
+            with self._lanes[0].mutex:
+                self._lanes[0].start()
             _ = self.noise
 
     def _calibrated(self) -> timing.NoiseBand:

@@ -69,11 +69,17 @@ class Lane:
         self.load = 0
         """Jobs here, running and waiting."""
 
+    def start(self) -> None:
+        """Make sure that both processes run. Raises InfrastructureError."""
+        self.replay.start()
+        self.judge.start()
+
     def run(self, job: Job, baselines: Sequence[str], gate: Gate | Inside, noise: NoiseBand) -> Outcome:
         """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
         outcome = Outcome(Stage.CORRECTNESS)
         if self._ready[1:] != self._what(job, baselines)[1:]:
             self._ready = ()  # to make room for this task, replay may drop the one before
+        self.start()  # while others use the GPU
         try:
             with _entered(gate.shared(), outcome):
                 with outcome.clock("correctness"), self._done():
