@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from synthetic_run import make_eval_run
 from tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
 from transformers import AutoModelForCausalLM
 
@@ -192,6 +193,23 @@ def test_samples_lists_the_best_first_and_shows_one(model, tasks, tmp_path, caps
     out = capsys.readouterr().out
     assert "wrong" in out
     assert "correct" not in out
+
+
+def test_an_evaluation_is_listed_by_speed_and_every_id_can_be_asked_for(tmp_path, monkeypatch, capsys):
+    """On a terminal of 80 columns."""
+    make_eval_run(tmp_path / "run", tasks=6, samples=2)
+    monkeypatch.setattr("kernrl.console.out._width", 80)
+    assert run(["samples", str(tmp_path / "run"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    worth = [(r["verdict"]["status"] == "correct", (r["verdict"].get("speedup_x") or {}).get("value", 0)) for r in rows]
+    assert worth == sorted(worth, reverse=True)
+    assert run(["samples", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for line, row in zip(lines[1:], rows, strict=False):
+        speedup = row["verdict"].get("speedup_x")
+        assert line.split()[0] == row["id"]
+        assert speedup is None or f"{speedup['value']:.2f}x" in line
 
 
 @pytest.mark.parametrize(

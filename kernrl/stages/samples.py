@@ -18,6 +18,9 @@ from kernrl.verifier.verdict import Rejection, Status, Verdict
 
 BEST = "best"
 
+MARK = "*"
+MODELLED = f"{MARK} by the roofline model"
+
 NEEDED = {"id", "step", "task", "text", "tokens", "reward", "reward_parts", "verdict"}
 """What every row of a run has; any other row is not one of kernrl's."""
 
@@ -55,19 +58,30 @@ def read_samples(config: SamplesConfig) -> list[dict[str, Any]]:
     ]
     if not wanted:
         raise UsageError(f"{config.run}: none of its {len(rows)} candidates is of that step, task and status.")
-    return sorted(wanted, key=lambda row: (-_reward(row), row["tokens"], row["id"]))
+    return sorted(wanted, key=lambda row: (*_worth(row), row["tokens"], row["id"]))
 
 
 def listing(rows: list[dict[str, Any]], limit: int) -> RenderableType:
-    """One line a candidate."""
-    table = Table("id", "task", "status", "reward", "speedup", "tokens", "reason", box=None, pad_edge=False)
-    for row in rows[:limit]:
-        verdict = row["verdict"]
-        reason = Text(verdict["reason"], no_wrap=True, overflow="ellipsis")
-        reward = "" if row["reward"] is None else f"{row['reward']:.3f}"
-        table.add_row(row["id"], row["task"], verdict["status"], reward, _speedup(row), str(row["tokens"]), reason)
-    more = len(rows) - limit
-    return Group(table, Text(f"and {more} more (--limit)", style="dim")) if more > 0 else table
+    """One line a candidate. Its id is never cut, as --show takes it; what no row has is left out."""
+    shown = rows[:limit]
+    cells: dict[str, list[str]] = {
+        "id": [row["id"] for row in shown],
+        "task": ["" if row["id"].startswith(row["task"]) else row["task"] for row in shown],  # an evaluation's ids name it
+        "status": [row["verdict"]["status"] for row in shown],
+        "reward": ["" if row["reward"] is None else f"{row['reward']:.3f}" for row in shown],
+        "speedup": [_speedup(row) for row in shown],
+        "tokens": [str(row["tokens"]) for row in shown],
+        "reason": [row["verdict"]["reason"] for row in shown],
+    }
+    cells = {name: column for name, column in cells.items() if any(column)}
+    table = Table(box=None, pad_edge=False)
+    for name, column in cells.items():
+        table.add_column(name, min_width=None if name in ("task", "reason") else max(map(len, (name, *column))))
+    for line in zip(*cells.values(), strict=True):
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
+    notes = [MODELLED] if any(MARK in cell for cell in cells.get("speedup", ())) else []
+    notes += [f"and {len(rows) - limit} more (--limit)"] if len(rows) > limit else []
+    return Group(table, *(Text(note, style="dim") for note in notes))
 
 
 def whole(row: dict[str, Any]) -> RenderableType:
@@ -79,18 +93,26 @@ def whole(row: dict[str, Any]) -> RenderableType:
         code = Syntax(parsed.source, "python", word_wrap=True, background_color="default")
     parts = ", ".join(f"{name} {value:g}" for name, value in (row["reward_parts"] or {}).items())
     reward = "no reward" if row["reward"] is None else f"reward {row['reward']:.3f} ({parts})"
-    heading = f"{row['id']}  {row['task']}  {verdict.status}  {reward}  {_speedup(row)}"
+    speedup = _speedup(row).replace(MARK, " by the roofline model")
+    heading = f"{row['id']}  {row['task']}  {verdict.status}  {reward}  {speedup}"
     lines: list[RenderableType] = [Text(heading.rstrip(), style="bold"), Text(verdict.reason), code]
     return Group(*lines)
 
 
-def _reward(row: dict[str, Any]) -> float:
-    return float("-inf") if row["reward"] is None else row["reward"]
+def _worth(row: dict[str, Any]) -> tuple[float, bool, float]:
+    """Smaller is better: by reward where there is one, then what is correct, then what is faster."""
+    reward, speedup = row["reward"], row["verdict"].get("speedup_x")
+    return (
+        float("inf") if reward is None else -reward,
+        row["verdict"]["status"] != Status.CORRECT,
+        -speedup["value"] if speedup else 0.0,
+    )
 
 
 def _speedup(row: dict[str, Any]) -> str:
     speedup = row["verdict"].get("speedup_x")
     if not speedup:
         return ""
-    modelled = " modelled" if row["verdict"]["timing"]["kind"] == "modelled" else ""
-    return f"{speedup['value']:.2f}x{'' if speedup['significant'] else ' (noise)'}{modelled}"
+    if row["verdict"]["timing"]["kind"] == "modelled":  # which has no noise
+        return f"{speedup['value']:.2f}x{MARK}"
+    return f"{speedup['value']:.2f}x{'' if speedup['significant'] else ' (noise)'}"
