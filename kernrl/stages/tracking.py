@@ -36,13 +36,15 @@ def open_accelerator(report_to: str, folder: Path) -> Accelerator:
 def start_tracker(accelerator: Accelerator, config: Config) -> None:
     """Begin a run of the tracker, if there is one. The folder of the run must be there."""
     if accelerator.log_with:
-        # trackers take plain values
-        accelerator.init_trackers("kernrl", {k: str(v) for k, v in flat(config.model_dump(mode="json")).items()})
+        # trackers take plain values; wandb alone would write outside of the run's folder
+        plain = {k: str(v) for k, v in flat(config.model_dump(mode="json")).items()}
+        accelerator.init_trackers("kernrl", plain, init_kwargs={"wandb": {"dir": str(accelerator.project_dir)}})
 
 
 def track(accelerator: Accelerator, metrics: Mapping[str, Any], step: int) -> None:
-    """Hand the numbers of a step to the tracker."""
-    accelerator.log({k: v for k, v in flat(metrics).items() if isinstance(v, int | float)}, step=step)
+    """Hand the numbers of a step to the tracker, whose axis the step is."""
+    numbers = {k: v for k, v in flat(metrics).items() if isinstance(v, int | float) and k != "step"}
+    accelerator.log(numbers, step=step)
 
 
 def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
