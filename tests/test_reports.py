@@ -305,6 +305,23 @@ def test_partial_runs_say_so(tmp_path: Path, name: str, rows: list[dict[str, Any
     assert expected in Page(render_report([read_run(tmp_path)])).text
 
 
+def test_settings_are_shown_as_they_are_given(tmp_path: Path) -> None:
+    settings = {"limit": None, "baseline": ["eager", "compile"], "verifier": {"device": "auto", "workers": None}}
+    described = {"config": settings, "argv": ["/opt/venv/bin/kernrl", "eval", "--tasks", "my tasks"]}
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    text = Page(render_report([read_run(tmp_path)])).text
+    assert "baselineeager, compileverifier.deviceauto" in text  # cells, side by side
+    assert "kernrl eval --tasks 'my tasks'" in text
+    assert "/opt/venv" not in text
+    assert "workers" not in text
+
+
+def test_the_terminal_says_so_where_nothing_has_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert cli.run(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.split("\n")[0] == "Nothing has happened in this run yet."
+
+
 def test_training_run_is_described_by_its_end(tmp_path: Path) -> None:
     trained = read_run(make_reinforce_run(tmp_path / "rl", steps=30))
     last, words = newest(trained.samples)

@@ -7,6 +7,7 @@ which escape; and the page's content policy forbids scripts and requests, should
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -116,7 +117,7 @@ def _view(run: Run, colour: int, gpu_hour_price: float | None) -> RunView:
         results=results,
         scope=scope,
         samples=samples,
-        lead=_lead(run, results, scope),
+        lead=lead(run, results, scope),
         panels=[p for p in (funnel, *figures.breakdown_panels(results)) if p],
         time=figures.time_panels(run),
         cost=_cost(run, gpu_hour_price),
@@ -128,7 +129,7 @@ def _view(run: Run, colour: int, gpu_hour_price: float | None) -> RunView:
     )
 
 
-def _lead(run: Run, results: dict[str, Any], scope: str) -> str:
+def lead(run: Run, results: dict[str, Any], scope: str) -> str:
     """The run in a sentence or two."""
     if not run.samples:
         return "No candidate has been judged in this run." if run.metrics else "Nothing has happened in this run yet."
@@ -207,9 +208,21 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("versions", versions),
         ("commit", known.get("commit")),
     ]
-    facts.append(("command", " ".join(map(str, known.get("argv") or ()))))
-    facts += [(key, value) for key, value in (known.get("config") or {}).items()]
+    if argv := known.get("argv"):
+        facts.append(("command", shlex.join(["kernrl", *map(str, argv[1:])])))
+    facts += _settings(known.get("config") or {})
     return [(name, str(value)) for name, value in facts if value not in (None, "", [], {})]
+
+
+def _settings(config: dict[str, Any], table: str = "") -> list[tuple[str, Any]]:
+    """(dotted name, value) of every setting; several values with commas."""
+    found: list[tuple[str, Any]] = []
+    for name, value in config.items():
+        if isinstance(value, dict):
+            found += _settings(value, f"{table}{name}.")
+        else:
+            found.append((table + name, ", ".join(map(str, value)) if isinstance(value, list) else value))
+    return found
 
 
 @cache

@@ -114,7 +114,7 @@ def comparison_text(first: str, comparison: Mapping[str, Any]) -> str:
     if "speed_ratio_x" in comparison:
         ratio = figure_text(comparison["speed_ratio_x"], as_times=True)
         said.append(f"speed {ratio} on the {comparison['solved_by_both']} that both solve")
-    return f"{first} → {name}, on the {tasks} tasks of both: {'; '.join(said)}."
+    return f"{first} → {name}, on the {counted(tasks, 'task')} of both: {'; '.join(said)}."
 
 
 def _points(figure: Figure) -> str:

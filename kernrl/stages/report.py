@@ -12,7 +12,7 @@ from kernrl.console import Result
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.reports.figures import wall_seconds
-from kernrl.reports.report import comparisons, render_report, summarise_run
+from kernrl.reports.report import comparisons, lead, render_report, summarise_run
 from kernrl.reports.run_files import Run, read_run
 from kernrl.reports.tables import phases_view, results_view, runs_view
 from kernrl.stages.live import final_table
@@ -42,8 +42,7 @@ def one_run(run: Run, results: dict[str, Any]) -> Group:
     parts: list[RenderableType] = []
     if any("reward" in row for row in run.metrics):
         parts += [final_table(run.metrics, "steps"), Text()]
-    if run.samples or not run.metrics:
-        parts += [results_view(results), Text()]
+    parts += [results_view(results) if run.samples else Text(lead(run, results, "")), Text()]
     if spent := wall_seconds(run):
         parts.append(phases_view(spent))
     return Group(*parts)
