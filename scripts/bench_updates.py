@@ -144,11 +144,13 @@ def weigh(args: argparse.Namespace) -> None:
                 updates += learn(bench, args, scratch, halves[1 - half], {"per_update": 64, **BASE, **RULES[name]})
                 after = log_probs(bench, args, scratch, halves[half])
                 changes += [change(*group) for group in zip(halves[half], before[half], after, strict=True)]
-            rows[name] = {**RULES[name], "updates": updates / 2, **{key: mean_of(changes, key) for key in changes[0]}}
+            rows[name] = {"rule": RULES[name], "updates": updates / 2, **{key: mean_of(changes, key) for key in changes[0]}}
             print(name, {key: rows[name][key] for key in ("kl", "reward", "correct")}, flush=True)
     about = {key: value for key, value in environment().items() if key in ("versions", "gpu", "commit")}
     counts = {"tasks": len(names), "rollouts": sum(map(len, groups.values())), "base": BASE, "weighed": WEIGHED}
-    replace_file(args.to, json.dumps({**about, **counts, "rules": rows}, indent=1) + "\n")
+    record = {**about, **counts, "rules": rows}
+    replace_file(args.to, json.dumps(record, indent=1) + "\n")
+    print(table(record))
 
 
 def learn(bench: improve.Bench, args: argparse.Namespace, scratch: str, groups: Sequence[list[Judged]], rule: Row) -> int:
@@ -195,6 +197,16 @@ def mean_of(changes: Sequence[Row], key: str) -> list[float]:
     """Mean over tasks and the half-width of its 95 % interval."""
     values = [one[key] for one in changes]
     return [round(fmean(values), 3), round(1.96 * stdev(values) / math.sqrt(len(values)), 3)]
+
+
+def table(record: Row) -> str:
+    """The record as markdown."""
+    lines = ["| rule | updates | KL, nats a reply | reward | correct |", "|---|---|---|---|---|"]
+    for name, rule in record["rules"].items():
+        (reward_, reward_half), (correct, correct_half) = rule["reward"], rule["correct"]
+        changes = f"{reward_:+.1f} ± {reward_half:.1f} | {correct:+.1f} ± {correct_half:.1f}".replace("-", "−")
+        lines.append(f"| {name} | {rule['updates']:g} | {rule['kl'][0]:.2f} | {changes} |")
+    return "\n".join(lines)
 
 
 def main() -> None:

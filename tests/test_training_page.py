@@ -1,6 +1,8 @@
 """The loop in docs/training.md is short, and it runs and learns as it is printed."""
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,9 @@ from tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
 
 from kernrl.tasks.rows import write_tasks
 from kernrl.verifier import hardened
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+import bench_updates  # pyright: ignore[reportMissingImports]
 
 PAGE = Path(__file__).parents[1] / "docs" / "training.md"
 
@@ -72,3 +77,9 @@ def test_a_worked_solution_passes_through_the_real_verifier(tmp_path):
     assert found.attempts[0].verdict.timing.kind == "modelled"
     assert [a.repeated for a in found.attempts] == [True, False, False, False]
     assert found.seconds["trace"] > 0
+
+
+def test_the_page_shows_what_update_rules_gained():
+    record = json.loads((PAGE.parent / "benchmarks" / "update_rules.json").read_text())
+    assert bench_updates.table(record) in PAGE.read_text()
+    assert {name: row["rule"] for name, row in record["rules"].items()} == bench_updates.RULES
