@@ -88,6 +88,11 @@ COLUMNS = (
 )
 
 
+def markdown_table(rows: dict[str, Row]) -> str:
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|---{'|---:' * (len(COLUMNS) - 1)}|"]
+    return "\n".join([*lines, *(markdown_row(name, row) for name, row in rows.items())])
+
+
 def markdown_row(name: str, row: Row) -> str:
     speeds, change, training = row["against"], row.get("change", {}), row.get("training", {})
     cells = [
@@ -128,9 +133,7 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
         f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} held-out tasks × {settings['samples']} "
         f"candidates at T = {settings['temperature']}; 95 % intervals over tasks.",
         "",
-        f"| {' | '.join(COLUMNS)} |",
-        f"|---{'|---:' * (len(COLUMNS) - 1)}|",
-        *(markdown_row(name, row) for name, row in rows.items()),
+        markdown_table(rows),
     ]
     replace_file(to.with_suffix(".json"), text + "\n")
     replace_file(to.with_suffix(".md"), "\n".join(lines) + "\n")
