@@ -14,6 +14,7 @@ def normalise(x, y, std_ptr, N, BLOCK: tl.constexpr, COLUMNS: tl.constexpr):
     mean = tl.sum(v) / N
     d = tl.where(i < N, v - mean, 0.0)
     tl.store(std_ptr + row, tl.sqrt(tl.sum(d * d) / (N - 1)) + 1e-3)
+    tl.debug_barrier()  # one warp stores, all of them load
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     own = tl.load(x + row * N + c, mask=c < N)
     tl.store(y + row * N + c, (own - mean) / tl.load(std_ptr + row), mask=c < N)
