@@ -292,7 +292,8 @@ def on_gpu(options: argparse.Namespace, pairs: Sequence[Pair], results: Results)
         verifier.evaluator.start()
         results.keep("start_s", time.perf_counter() - begun)
         results.keep("versions", verifier.evaluator.versions)
-        throughput(verifier, candidates(options.warm, options.seed + 1))
+        if options.warm:
+            throughput(verifier, candidates(options.warm, options.seed + 1))
         if options.count:
             results.keep("cold", throughput(verifier, pairs))
             results.keep("again", throughput(verifier, pairs))  # their machine code is known now, their verdicts are not
