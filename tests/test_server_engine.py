@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from kernrl.rollouts import server as server_module
 from kernrl.rollouts import weight_sync
 from kernrl.rollouts.engine import Sampling
 from kernrl.rollouts.server import Server
+from kernrl.stages import evaluate
 from kernrl.stages.engines import server_engine
 from kernrl.stages.run import read_lines
 
@@ -342,6 +344,46 @@ def test_a_server_that_dies_ends_the_run_with_a_sentence(model, tasks, tmp_path,
         assert run(arguments(model, tasks, tmp_path / "run", *flags, steps=3)) == 3
     assert "/v1/completions: status 500" in capfd.readouterr().err
     assert (tmp_path / "run" / "step_1").exists()
+
+
+def test_an_evaluation_goes_on_where_its_server_died(model, tasks, tmp_path, verifier, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(evaluate, "open_verifier", lambda config: verifier)
+    output = tmp_path / "run"
+
+    def evaluated(server, *more):
+        flags = ["--engine", "server", "--server-url", server.url, "--samples", "4", "--max-tokens", "8", "--quiet"]
+        return run(["eval", "--model", str(model), "--tasks", str(tasks), "--output", str(output), *flags, *more])
+
+    with StandIn() as server:
+        real, calls = server.complete, itertools.count()
+
+        def dies(body):
+            if next(calls) < 8:
+                return real(body)
+            while len(verifier.asked) < 2:
+                time.sleep(0.01)
+            return server.move((), "dead")
+
+        server.complete = dies
+        assert evaluated(server) == 3
+    kept = {row["id"] for row in read_lines(output / "samples.jsonl")}
+    assert kept
+    judged = list(verifier.asked)
+    verifier.asked.clear()
+    with StandIn() as another:
+        assert evaluated(another, "--resume") == 0
+    rows = read_lines(output / "samples.jsonl")
+    assert len(rows) == len({row["id"] for row in rows}) > len(kept)
+    assert not set(judged) & set(verifier.asked)
+
+
+def test_a_server_may_ask_for_a_key(tmp_path, monkeypatch):
+    with StandIn() as server:
+        server.key = "secret"
+        with pytest.raises(UsageError, match=r"status 401: Unauthorized .*KERNRL_SERVER_KEY"):
+            opened(server, tiny_policy(), tmp_path)
+        monkeypatch.setenv("KERNRL_SERVER_KEY", "secret")
+        assert len(sample(opened(server, tiny_policy(), tmp_path))) == 9
 
 
 def test_a_server_needs_its_address(model, tasks, tmp_path, capfd):  # noqa: F811

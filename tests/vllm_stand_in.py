@@ -65,6 +65,7 @@ class StandIn(ThreadingHTTPServer):
         self.transfer: dict[str, Any] | None = None
         self.prefixes: dict[tuple[str, tuple[int, ...]], Any] = {}
         self.lock = threading.Lock()
+        self.key: str | None = None
         self.faults: list[Any] = []
         """What to do instead of answering, one a request: a status, or a function of the handler."""
 
@@ -236,6 +237,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, make) -> None:
         self.server.calls.append(urlsplit(self.path).path)
+        if self.server.key and self.headers.get("Authorization") != f"Bearer {self.server.key}":
+            return self.send(401, {"error": "Unauthorized"})
         if self.server.faults:
             fault = self.server.faults.pop(0)
             if callable(fault):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
 import threading
 from typing import Any
@@ -17,6 +18,9 @@ RETRIES, FIRST_WAIT_S = 4, 0.5
 
 BUSY = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Statuses of a server that may do better another time."""
+
+KEY = "KERNRL_SERVER_KEY"
+"""Environment variable with the key that a server asks for: a flag would be written down in the run's folder."""
 
 REASON_CHARS = 300
 """Of a server's own words, as much as is repeated to the user."""
@@ -50,6 +54,7 @@ class Server:
         self._connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         # people give the address with and without OpenAI's /v1
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {"Authorization": f"Bearer {key}"} if (key := os.environ.get(KEY)) else {}
         self._open: set[http.client.HTTPConnection] = set()
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
@@ -98,6 +103,8 @@ class Server:
             if status < 300:
                 return _json_or_text(text)
             failure = f"status {status}: {_reason(text)}"
+            if status == 401:
+                failure += f" (a server's key is read from the environment variable {KEY})"
             if status not in BUSY:
                 raise Refused(self._said(path, failure), status)
         raise InfrastructureError(self._said(path, failure))
@@ -108,7 +115,8 @@ class Server:
             self._open.add(connection)
         try:
             data = None if body is None else json.dumps(body)
-            connection.request(method, self._prefix + path, data, {"Content-Type": "application/json"} if data else {})
+            headers = self._headers | ({"Content-Type": "application/json"} if data else {})
+            connection.request(method, self._prefix + path, data, headers)
             response = connection.getresponse()
             return response.status, response.read().decode(errors="replace")
         finally:

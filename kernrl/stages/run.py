@@ -56,6 +56,8 @@ class RunDirectory:
         described = {"config": config.model_dump(mode="json"), "argv": sys.argv, **environment()}
         going_on = resume and (path / "config.json").exists()
         if not going_on and not _did_nothing(path):
+            if (path / "config.json").exists():
+                raise UsageError(f"--output: {path} is not empty; go on with the run in it by --resume, or name a new folder.")
             new_folder(path, "--output")
         lock = _lock(path)
         if going_on:
