@@ -6,11 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
 from kernrl.errors import InfrastructureError
+from kernrl.verifier import nursery as nursery_module
 from kernrl.verifier.worker import Nursery, Process
 
 
@@ -71,3 +73,16 @@ def test_a_closed_nursery_forks_nothing_any_more() -> None:
     process.kill()
     with pytest.raises(InfrastructureError, match="closed"):
         process.start()
+
+
+def test_a_process_whose_asker_has_gone_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    asker, channel = Pipe()
+
+    def hung_up(*asked: object) -> tuple[str, None]:
+        asker.close()
+        return "ok", None
+
+    monkeypatch.setattr(nursery_module, "_answer", hung_up)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    asker.send(("method", ()))
+    nursery_module._serve({"device": "", "role": "cpu", "settings": {}}, channel)

@@ -115,7 +115,10 @@ def _serve(request: dict[str, Any], channel: Connection) -> None:
         except (EOFError, OSError):
             return
         answer = _answer(server, method, arguments)
-        channel.send(answer)
+        try:
+            channel.send(answer)
+        except OSError:  # who asked has gone
+            return
         if answer[0] == "dead":
             return
 
