@@ -16,10 +16,10 @@ LIBRARY = _names("mm addmm bmm baddbmm addbmm mv addmv dot vdot convolution _con
 """Matrix products and convolutions, which a task may leave to the library."""
 
 FILL = _names(
-    "zeros ones full empty empty_strided empty_like zeros_like ones_like full_like new_zeros new_ones new_full new_empty"
-    " new_empty_strided zero fill arange linspace eye scalar_tensor tril_indices triu_indices"
+    "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full zero fill arange linspace eye scalar_tensor"
+    " tril_indices triu_indices"
 )
-"""Making and filling memory."""
+"""Making and filling memory. Memory without a value is a storage of the plan, never an operation: replay poisons it."""
 
 MOVE = _names(
     "clone copy _to_copy cat stack constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d"
