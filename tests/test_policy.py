@@ -194,6 +194,14 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_last_whole_checkpoint(tmp_pa
     assert (tmp_path / "step_2" / "weights").read_text() == "two"
 
 
+def test_who_may_read_the_folder_may_read_its_files(tmp_path):
+    def write(folder):
+        (folder / "weights").touch(mode=0o600)
+
+    final = commit_checkpoint(tmp_path, "step_1", write)
+    assert (final / "weights").stat().st_mode & 0o777 == final.stat().st_mode & 0o666
+
+
 def test_a_failed_write_leaves_nothing(tmp_path):
     def fail(folder):
         (folder / "weights").write_text("half")

@@ -55,7 +55,10 @@ def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ra
 
 def _publish(staging: Path, final: Path) -> None:
     (staging / COMPLETE).write_text("")
+    readers = staging.stat().st_mode & 0o666  # as the umask has it; safetensors makes files that only their owner reads
     for file in sorted(staging.rglob("*")):
+        if file.is_file():
+            file.chmod(readers)
         _fsync(file)
     _fsync(staging)
     if final.exists():  # only ever a step that is being written again after a resume

@@ -121,9 +121,8 @@ class PackedDataset:
     def documents(self) -> int:
         """Most documents of a row, those of padding included: the length of every row's `cu_seqlens`, less one.
 
-        Attention starts programs for all of them, there or not, and an empty one costs it nearly as much as a short one. So
-        this is what rows of shuffled examples hold (renewal theory: N/μ of them, give or take √N·σ/μ^1.5) and four deviations
-        more, not what N tokens of the shortest would make.
+        Attention starts programs for all of them, there or not. So this is what rows of shuffled examples hold (renewal
+        theory: N/μ of them, give or take √N·σ/μ^1.5) and four deviations more, not what N tokens of the shortest would make.
         """
         expected = self.row_tokens / self._lengths.mean()
         deviation = expected**0.5 * self._lengths.std() / self._lengths.mean()
