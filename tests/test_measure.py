@@ -1,13 +1,17 @@
-"""Which timed calls are judged: a kernel that cheats in some of its calls and not in others cannot count on the gaps."""
+"""What of replay's timing and keeping needs no GPU: which timed calls are judged, and what is kept of tasks."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from kernrl.tasks.task import FULL
+from kernrl.verifier import measure
+from kernrl.verifier.measure import MOST_PREPARED, ReplayServer
 from kernrl.verifier.spotcheck import SPOT_CHECKS, SpotChecks
 
 
@@ -54,3 +58,53 @@ def test_the_last_call_is_judged_too_and_no_more_than_the_outbox_holds() -> None
 def test_cheating_in_a_run_of_calls_is_mostly_seen(calls: int, cheated: set[int], least: float) -> None:
     seen = sum(bool(judged_calls(calls)[0] & cheated) for _ in range(600))
     assert seen / 600 > least
+
+
+class Replay(ReplayServer):
+    """A replay process's memory of tasks, on a GPU of 100 bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self._prepared, self._last, self._held_bytes, self._redraw = OrderedDict(), None, 100.0, True
+        self._full = self._suspects = None
+        self.outbox, self.released, self.reserved = SimpleNamespace(nbytes=10), 0, 0  # pyright: ignore
+        self.arena = SimpleNamespace(release=lambda: setattr(self, "released", self.released + 1))  # pyright: ignore
+        monkeypatch.setattr(measure, "TaskInputs", lambda task, *_, **__: SimpleNamespace(nbytes=task.nbytes, task=task.id))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: self.reserved)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def takes(self, name: str, nbytes: int = 1) -> bool:
+        """Take up a candidate of a task; returns whether room had to be made."""
+        task = SimpleNamespace(id=name, pytorch_code="", nbytes=nbytes, input_set=lambda name: name)
+        self.job = SimpleNamespace(task=task, precision="fp32")  # pyright: ignore
+        crowded = self._make_room()
+        self._task_inputs(FULL)
+        return crowded
+
+    def kept(self) -> list[str]:
+        return [key[0] for key in self._prepared]
+
+
+def test_inputs_go_by_least_recent_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = Replay(monkeypatch)
+    for name in ("a", "b", "a", "c"):
+        assert not replay.takes(name, 12)
+    assert replay.kept() == ["b", "a", "c"]
+    replay.takes("d", 12)
+    assert replay.kept() == ["a", "c", "d"], "36 of 100 bytes were kept, and a quarter may be beside the newest"
+    for i in range(MOST_PREPARED + 5):
+        replay.takes(f"small {i}", 0)
+    assert len(replay.kept()) == MOST_PREPARED
+    assert replay.released == 0
+
+
+def test_too_much_held_is_dropped_but_not_for_the_same_task_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = Replay(monkeypatch)
+    replay.takes("a")
+    replay.takes("large")
+    replay.reserved = 91
+    assert not replay.takes("large"), "it would need as much again"
+    assert replay.kept() == ["a", "large"]
+    assert replay.takes("b")
+    assert (replay.kept(), replay.released) == (["b"], 1)
+    replay.reserved = 90
+    assert not replay.takes("c")

@@ -143,8 +143,8 @@ class JudgeServer:
 
     def __init__(self, *, redraw_parameters: bool = True, memory_share: float = 0.2):
         """`memory_share`: of what is free of the GPU's memory now, for what is held between candidates: half of it answers."""
-        importlib.import_module("torch._dynamo")  # the first answer would, for seconds, while others wait for the GPU
         torch.zeros(1, device="cuda")  # the driver calls below need a context
+        importlib.import_module("torch._dynamo")  # the first answer would, for seconds, while others wait for the GPU
         self._held_bytes = driver.granted_bytes(memory_share)
         self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=self._held_bytes / 2)
         self._opened: tuple[Any, Tensor] | None = None
