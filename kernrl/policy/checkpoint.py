@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,8 @@ def _publish(staging: Path, final: Path) -> None:
     readers = staging.stat().st_mode & 0o666  # as the umask has it; safetensors makes files that only their owner reads
     for file in sorted(staging.rglob("*")):
         if file.is_file():
-            file.chmod(readers)
+            with suppress(PermissionError):  # a mounted bucket has no modes to change
+                file.chmod(readers)
         _fsync(file)
     _fsync(staging)
     if final.exists():  # only ever a step that is being written again after a resume
