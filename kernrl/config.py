@@ -182,7 +182,11 @@ class SftConfig(TrainingConfig):
         default=None, gt=0, description="Passes over the data, unless --steps is given; 6 for nano and 1 for others if not set."
     )
     steps: int | None = Field(default=None, ge=1, description="Optimizer steps.")
-    max_length: int = Field(default=4096, ge=16, description="Longest pair in tokens; longer ones are counted and left out.")
+    max_length: int = Field(
+        default=4096,
+        ge=16,
+        description="Longest pair in tokens, or the model's context if that is shorter; longer ones are counted and left out.",
+    )
     row_tokens: int | None = Field(
         default=None,
         ge=16,
