@@ -110,6 +110,14 @@ def test_a_call_that_kills_its_worker_is_not_repeated_and_the_worker_comes_back(
     assert (tmp_path / "log").read_text().split() == ["fault", "elsewhere", "again"]
 
 
+def test_who_asks_a_seat_that_has_been_ended_is_told_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    [seat, _] = gpu_seats(cluster, tmp_path / "log")
+    seat.close()
+    with pytest.raises(InfrastructureError, match="it has been ended"):
+        seat.ask("seed", "one")
+    assert not (tmp_path / "log").exists()
+
+
 def test_gpus_of_another_model_are_left_alone(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = iter(["one GPU", "another GPU"])
     real = cluster._seat
@@ -174,3 +182,23 @@ def test_without_a_cluster_there_is_one_sentence() -> None:
     ended = subprocess.run([*command, "spark"], input="no code", capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2
     assert "--executor" in ended.stderr or "--verifier" in ended.stderr
+
+
+TERMINATED = """
+import os, signal
+from kernrl.verifier.cluster import Cluster
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+cluster = Cluster("ray")
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+except KeyboardInterrupt:
+    cluster.close()
+    print("in order")
+"""
+
+
+def test_a_signal_ends_a_program_with_ray_in_order() -> None:
+    """Ray's own handler of SIGTERM aborts the process."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    ended = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, env=environment, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "in order\n"), ended.stderr

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,7 @@ class Seat:
     def __init__(self, ray: Any, actor: Any):
         self._ray, self._actor = ray, actor
         self._lock = threading.Lock()
+        self._closed = False
         self._settled = threading.Event()
         self._failure: Exception | None = None
         self.load = 0
@@ -132,6 +134,8 @@ class Seat:
             UsageError: the task itself does not run.
         """
         self.wait()
+        if self._closed:  # a call would start a Ray anew
+            raise InfrastructureError("the Ray worker has been ended")
         with self._lock:
             self.load += 1
         try:
@@ -162,11 +166,15 @@ class Seat:
                 self._failure = error
             self._settled.set()
 
+        if self._closed:
+            return
         self._settled.clear()
         self._actor.about.remote().future().add_done_callback(settle)
 
     def close(self) -> None:
-        """End the actor."""
+        """End the actor. Whoever asks from now on, or waits for it to come back, meets InfrastructureError."""
+        self._closed, self._failure = True, InfrastructureError("it has been ended")
+        self._settled.set()
         with contextlib.suppress(Exception):  # it may be gone, and the cluster with it
             self._ray.kill(self._actor, no_restart=True)
 
@@ -252,6 +260,7 @@ class Cluster:
             InfrastructureError: no cluster answers.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # once it has been left, no Ray is started in its place
         try:
             import ray
         except ImportError:
@@ -260,7 +269,8 @@ class Cluster:
         if self._mine:
             try:
                 quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-                ray.init(address if "://" in address else None, namespace="kernrl", **quiet)
+                with _our_signals():
+                    ray.init(address if "://" in address else None, namespace="kernrl", **quiet)
             except Exception as error:  # of many kinds, by what is in the way
                 raise InfrastructureError(f"--verifier {address}: no Ray cluster answers ({_last_line(error)}).") from None
         self._seats: list[Seat] = []
@@ -318,6 +328,19 @@ class Cluster:
         if seats and not up:
             seats[0].wait(0)
         return up
+
+
+@contextlib.contextmanager
+def _our_signals() -> Iterator[None]:
+    """Keep the handlers that are set: with Ray's, SIGTERM aborts the process and nothing is ended in order."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():  # only there can Ray, or we, set them
+            for number, handler in before.items():
+                if handler is not None:
+                    signal.signal(number, handler)
 
 
 def _last_line(error: BaseException) -> str:
