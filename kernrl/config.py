@@ -294,6 +294,11 @@ class ImproveConfig(TrainingConfig):
     resume: bool = Field(default=False, description="Go on from the newest checkpoint in --output.")
     verifier: VerifierConfig = VerifierConfig()
 
+    @model_validator(mode="after")
+    def _a_server_has_an_address(self) -> ImproveConfig:
+        _require_address(self)
+        return self
+
 
 class ReinforceConfig(ImproveConfig):
     """`kernrl reinforce`."""
@@ -459,7 +464,13 @@ class EvalConfig(Config):
             raise ValueError("Give either --model, to ask a model, or --from-run, to judge candidates on disk")
         if self.resume and self.output is None:
             raise ValueError("--resume needs --output, the folder of the run to go on with")
+        _require_address(self)
         return self
+
+
+def _require_address(config: ImproveConfig | EvalConfig) -> None:
+    if config.engine == "server" and config.server_url is None:
+        raise ValueError("--engine server needs --server-url, such as http://localhost:8000")
 
 
 class ReportConfig(Config):

@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +13,15 @@ from tiny import tiny_policy
 from vllm_stand_in import StandIn, install_vllm
 
 from kernrl.cli import run
-from kernrl.config import ReinforceConfig
+from kernrl.config import EvalConfig, ReinforceConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.policy.load import Policy, add_lora
 from kernrl.rollouts import server as server_module
 from kernrl.rollouts import weight_sync
 from kernrl.rollouts.engine import Sampling
 from kernrl.rollouts.server import Server
-from kernrl.stages import evaluate
-from kernrl.stages.engines import server_engine
+from kernrl.stages import engines, evaluate
+from kernrl.stages.engines import open_server, server_engine
 from kernrl.stages.run import read_lines
 
 END: Any = tiny_policy().tokenizer.eos_token_id
@@ -388,4 +389,14 @@ def test_a_server_may_ask_for_a_key(tmp_path, monkeypatch):
 
 def test_a_server_needs_its_address(model, tasks, tmp_path, capfd):  # noqa: F811
     assert run(arguments(model, tasks, tmp_path / "run", "--engine", "server")) == 2
-    assert "--server-url" in capfd.readouterr().err
+    assert run(["eval", "--engine", "server", "--output", str(tmp_path / "run")]) == 2
+    assert capfd.readouterr().err.count("--engine server needs --server-url") == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_settings_of_the_shipped_model_are_not_asked_of_the_hub(monkeypatch):
+    asked = []
+    monkeypatch.setattr(engines.GenerationConfig, "from_pretrained", lambda source, **_: asked.append(source))
+    with StandIn() as server:
+        open_server(EvalConfig(model="nano", engine="server", server_url=server.url))
+    assert [Path(source).is_dir() for source in asked] == [True]

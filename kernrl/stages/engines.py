@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from kernrl.config import BestOfNConfig, EvalConfig, ImproveConfig, ReinforceConfig
 from kernrl.errors import UsageError
-from kernrl.policy.load import Policy, load_tokenizer
+from kernrl.policy.load import Policy, find_source, load_tokenizer
 from kernrl.policy.ranks import Ranks
 from kernrl.rollouts.collect import Verifier
 from kernrl.rollouts.dialects import Facts, ask_facts, dialect_of
@@ -91,20 +91,19 @@ def server_engine(config: ImproveConfig, policy: Policy, run: Path) -> ServerEng
 def open_server(config: EvalConfig) -> tuple[ServerEngine, PreTrainedTokenizerBase, GenerationConfig | None]:
     """The engine of an evaluation on a server, whose weights stay as they are; the model's tokenizer and its settings."""
     assert config.model
+    server, facts, name = reach(config)
     tokenizer = load_tokenizer(config.model, revision=config.revision)
     try:
-        settings = GenerationConfig.from_pretrained(config.model, revision=config.revision or "main")
+        settings = GenerationConfig.from_pretrained(find_source(config.model), revision=config.revision or "main")
     except OSError:  # a model need not come with any
         settings = None
-    server, facts, name = reach(config)
     dialect = dialect_of(facts, tokenizer, config.temperature)
     return ServerEngine(server, dialect, name, facts.context or tokenizer.model_max_length), tokenizer, settings
 
 
 def reach(config: ImproveConfig | EvalConfig) -> tuple[Server, Facts, str]:
     """The server, what it is, and the model's name there."""
-    if config.server_url is None:
-        raise UsageError("--engine server needs --server-url, such as http://localhost:8000.")
+    assert config.server_url
     server = Server(config.server_url, timeout_s=config.server_timeout_s)
     facts = ask_facts(server)
     # `transformers serve` loads whatever it is asked for; others list what they serve
