@@ -21,18 +21,38 @@ from kernrl.verifier.verdict import Verdict
 Row = dict[str, Any]
 
 
-def samples_of(out: Path, names: Sequence[str]) -> list[Sample]:
-    """The judged replies of these runs together: of several seeds, as if each task had been asked that much more often."""
-    tasks = {task.id: task for task in load_tasks("heldout").tasks}
-    verdicts = {(row["task"], row["key"]): Verdict.from_json(row["verdict"]) for row in read_lines(out / "verdicts.jsonl")}
-    found = []
-    for name in names:
-        for row in read_lines(out / name / "replies.jsonl"):
-            task, verdict = tasks[row["task"]], verdicts.get((row["task"], candidate_key(row["text"])))
-            if verdict:
-                sample = Sample(f"{name}-{task.id}#{row['member']}", task.id, verdict, 0, task.family, task.composition)
-                found.append(replace(sample, tokens=row["tokens"]))
-    return found
+class Replies:
+    """What the models of a proof wrote for the held-out suite, with verdicts.
+
+    Only tasks count of which all that any run wrote was judged: where judging was cut off, what fails early has its verdict
+    first, and would count alone.
+    """
+
+    def __init__(self, out: Path, runs: Sequence[str]):
+        self._tasks = {task.id: task for task in load_tasks("heldout").tasks}
+        judged = {(row["task"], row["key"]): Verdict.from_json(row["verdict"]) for row in read_lines(out / "verdicts.jsonl")}
+        replies = {
+            name: [(row, judged.get((row["task"], candidate_key(row["text"])))) for row in rows]
+            for name in runs
+            if (rows := read_lines(out / name / "replies.jsonl"))
+        }
+        self._replies = {name: rows for name, rows in replies.items() if any(verdict for _, verdict in rows)}
+        self._cut = {row["task"] for rows in self._replies.values() for row, verdict in rows if verdict is None}
+        self.runs = list(self._replies)
+
+    def samples(self, *names: str) -> list[Sample]:
+        """Of several seeds together: as if each task had been asked that much more often."""
+        return [
+            self._sample(name, row, verdict)
+            for name in names
+            for row, verdict in self._replies[name]
+            if verdict and row["task"] not in self._cut
+        ]
+
+    def _sample(self, name: str, row: Row, verdict: Verdict) -> Sample:
+        task = self._tasks[row["task"]]
+        sample = Sample(f"{name}-{task.id}#{row['member']}", task.id, verdict, 0, task.family, task.composition)
+        return replace(sample, tokens=row["tokens"])
 
 
 def spent_s(lines: Sequence[Row]) -> float:
@@ -57,9 +77,9 @@ def training_figures(out: Path, names: Sequence[str]) -> Row:
     return figures
 
 
-def figures_of(out: Path, names: Sequence[str], start: Sequence[Sample]) -> Row:
+def figures_of(out: Path, replies: Replies, names: Sequence[str]) -> Row:
     """Everything about one row of the table."""
-    samples = samples_of(out, names)
+    samples = replies.samples(*names)
     results = summarise(samples, baselines=("eager", "compile"))
     kept = ("correct", "statuses", "tasks", "samples", "unjudged", "interval", "timing")
     speeds = {
@@ -70,7 +90,7 @@ def figures_of(out: Path, names: Sequence[str], start: Sequence[Sample]) -> Row:
     row: Row = {"runs": list(names), **{key: results.get(key) for key in kept}, **passes, "against": speeds}
     row["mean_tokens"] = fmean(s.tokens for s in samples)
     if names != ["start"]:
-        row["change"] = compare(start, samples)
+        row["change"] = compare(replies.samples("start"), samples)
         row["training"] = training_figures(out, names)
     return row
 
@@ -118,12 +138,12 @@ def points(figure: Row | None) -> str:
 
 def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], settings: Row) -> None:
     """The table of all `runs` that were judged, if only in part; `seeds` are those that differ in nothing else."""
-    there = [name for name in runs if samples_of(out, [name])]
-    start = samples_of(out, ["start"])
-    rows: dict[str, Row] = {name: figures_of(out, [name], start) for name in there}
+    replies = Replies(out, runs)
+    there = replies.runs
+    rows: dict[str, Row] = {name: figures_of(out, replies, [name]) for name in there}
     seeds = [name for name in seeds if name in there]
     if len(seeds) > 1:
-        rows["reinforce, all seeds"] = figures_of(out, seeds, start)
+        rows["reinforce, all seeds"] = figures_of(out, replies, seeds)
     facts = next(json.loads((out / name / "train.json").read_text()) for name in there if name != "start")
     about = {key: facts[key] for key in ("versions", "gpu", "commit")}
     curves = {name: curve(out, name) for name in there if name != "start"}

@@ -190,6 +190,12 @@ def test_a_step_in_numbers(tokenizer):
     assert metrics["alarms"] == ["replies are 5.0 times as long as in the first step"]
 
 
+def test_a_fall_of_correctness_is_an_alarm(tokenizer):
+    found = collector(tokenizer, lambda prompt, sample, call: ("good", "bad")[sample]).collect(tiny_tasks(1), (0, 1))
+    assert step_metrics(found, most_correct=0.55)["alarms"] == []
+    assert step_metrics(found, most_correct=0.9)["alarms"] == ["50% of the attempts are correct, where 90% were"]
+
+
 def test_alarms_of_a_gamed_reward(tokenizer):
     def hacked(text):
         return verdict_of(text, Status.POLICY) if "bad" in text else verdict_of(text, speedup_x=40.0)

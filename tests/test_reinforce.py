@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from kernrl.algorithms import returns
 from kernrl.cli import run
 from kernrl.config import ReinforceConfig
+from kernrl.policy.packing import Example
 from kernrl.stages import improve, reinforce, tracking
 from kernrl.stages.run import read_lines
 from kernrl.tasks.rows import write_tasks
@@ -101,6 +102,19 @@ def test_an_update_is_the_policy_gradient(model, tasks, tmp_path):
     for name, parameter in plain.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(step[name].double(), parameter.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_what_fits_one_row_is_padded_little():
+    examples = [Example([1] * 100, [2] * 30, 1.0), Example([1] * 90, [2] * 50, -1.0)]
+    (row,) = reinforce.pack_rollouts(examples, [None, None], row_tokens=4096, pad_id=0)
+    assert row.row.input_ids.shape == (1, 512)
+    assert row.row.num_targets == 80
+    assert int(row.row.cu_seqlens.max()) == 512
+    first, second = reinforce.pack_rollouts(examples, [[-1.0] * 30, [-1.0] * 50], row_tokens=200, pad_id=0)
+    for part, noted in ((first, 30), (second, 50)):
+        assert part.row.input_ids.shape == (1, 200)
+        assert part.rollout_logprobs is not None
+        assert int((part.rollout_logprobs == -1).sum()) == noted
 
 
 def test_the_rate_rises_and_goes_on_where_it_was(model, tasks, tmp_path):

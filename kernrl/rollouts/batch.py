@@ -10,6 +10,9 @@ from torch import Tensor
 
 from kernrl.policy.packing import Example, PackedDataset, PackedRow
 
+ROW_STEP = 256
+"""Tokens that a single row is rounded up to: padding costs as much as anything else."""
+
 
 @dataclass(slots=True)
 class LossRow:
@@ -49,12 +52,14 @@ class LossRow:
 def pack_rollouts(
     examples: Sequence[Example], logprobs: Sequence[Sequence[float] | None], *, row_tokens: int, pad_id: int
 ) -> Iterator[LossRow]:
-    """Lay rollouts end to end in rows of `row_tokens`, in the order given.
+    """Lay rollouts end to end in rows of `row_tokens`, in the order given; in a shorter one where all fit into one.
 
     Args:
         examples: prompt and sampled tokens, with the advantage as weight; none longer than `row_tokens`.
         logprobs: of the sampled tokens of each example.
     """
+    tokens = sum(map(len, examples))
+    row_tokens = min(row_tokens, -(-tokens // ROW_STEP) * ROW_STEP)
     data = PackedDataset(examples, row_tokens, pad_id, seed=None)
     for members in data.epoch_rows(0):
         row = data.pack(members)

@@ -25,6 +25,10 @@ LENGTH_DRIFT_ALARM = 0.5
 """Relative change of the mean length since the run's first step from which a step is worth a look."""
 
 
+CORRECT_FALL_ALARM = 0.1
+"""How far the share of correct attempts may lie below the most of any step before: steps of other tasks differ by less."""
+
+
 def fast_1(verdict: Verdict, baseline: str | None = None) -> bool:
     """Correct, and faster than the baseline (the first timed, unless named) by more than the noise."""
     timed = verdict.timing.speedups_x if verdict.timing else {}
@@ -38,11 +42,12 @@ def speed_geomean_x(verdicts: Sequence[Verdict]) -> float | None:
     return math.exp(fmean(logs)) if logs else None
 
 
-def step_metrics(collected: Collected, first_length: float | None = None) -> dict[str, Any]:
+def step_metrics(collected: Collected, first_length: float | None = None, most_correct: float | None = None) -> dict[str, Any]:
     """What one step's attempts came to.
 
     Args:
         first_length: mean length in tokens of the run's first step, against which drift is measured.
+        most_correct: the greatest share of correct attempts of any step before.
 
     Returns:
         `reward`, `correct`, `fast_1` and `truncated` as means over the attempts that could be judged; `speed_geomean_x`;
@@ -53,11 +58,12 @@ def step_metrics(collected: Collected, first_length: float | None = None) -> dic
     verdicts = [a.verdict for a in judged]
     lengths = [len(a.rollout.token_ids) for a in attempts]
     length = fmean(lengths) if lengths else 0.0
+    correct = _mean([v.correct for v in verdicts])
     return {
         "attempts": len(attempts),
         "unknown": len(attempts) - len(judged),
         "reward": _mean([a.reward.value for a in judged if a.reward]),
-        "correct": _mean([v.correct for v in verdicts]),
+        "correct": correct,
         "fast_1": _mean([fast_1(v) for v in verdicts]),
         "speed_geomean_x": speed_geomean_x(verdicts),
         "length": length,
@@ -65,7 +71,7 @@ def step_metrics(collected: Collected, first_length: float | None = None) -> dic
         "truncated": _mean([a.rollout.finish == "length" for a in attempts]),
         "duplicates": (duplicates := _mean([a.repeated for a in attempts])),
         "statuses": dict(Counter(str(a.verdict.status) for a in attempts)),
-        "alarms": alarms(judged, duplicates or 0.0, length, first_length),
+        "alarms": alarms(judged, duplicates or 0.0, length, first_length) + fallen(correct, most_correct),
     }
 
 
@@ -83,6 +89,13 @@ def alarms(judged: Sequence[Attempt], duplicates: float, length: float, first_le
     if first_length and abs(length / first_length - 1) >= LENGTH_DRIFT_ALARM:
         found.append(f"replies are {length / first_length:.1f} times as long as in the first step")
     return found
+
+
+def fallen(correct: float | None, most_correct: float | None) -> list[str]:
+    """Whether speed is bought with correctness, or the policy has drifted off."""
+    if correct is None or most_correct is None or correct > most_correct - CORRECT_FALL_ALARM:
+        return []
+    return [f"{correct:.0%} of the attempts are correct, where {most_correct:.0%} were"]
 
 
 def _mean(values: Sequence[float]) -> float | None:

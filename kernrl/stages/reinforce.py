@@ -79,7 +79,7 @@ def one_step(learner: Learner) -> dict[str, Any]:
     def sampled() -> tuple[list[Example], list[list[float] | None], dict[str, Any], dict[str, float]]:
         collected = learner.ahead.take(step) if learner.ahead else collect_groups(learner, step)
         require_judged(collected.attempts)
-        metrics = step_metrics(collected, learner.first_length)
+        metrics = step_metrics(collected, learner.first_length, learner.most_correct)
         metrics["staleness"] = fmean(step - 1 - attempt.rollout.version for attempt in collected.attempts)
         return *training_examples(bench, config, collected), metrics, dict(collected.seconds)
 
@@ -96,7 +96,7 @@ def one_step(learner: Learner) -> dict[str, Any]:
     now = time.perf_counter()
 
     phases |= {"update": now - update_started, "step": now - started}
-    learner.finish_step(step, metrics["length"], bench.ranks.tell(phases["step"]))
+    learner.finish_step(step, metrics, bench.ranks.tell(phases["step"]))
     learnt = {"learnt": len(examples), "learnt_tokens": sum(len(e.completion_ids) for e in examples)}
     speed = {"attempts_per_s": metrics["attempts"] / phases["step"], **bench.gpu_time(learner.seconds)}
     return {"step": step, **metrics, **learnt, **update, "seconds": phases, **speed}
@@ -155,6 +155,8 @@ class Learner:
         """Wall time of all steps, over every resume."""
         self.first_length: float | None = None
         """Mean length in tokens of the first step's rollouts."""
+        self.most_correct: float | None = None
+        """The greatest share of correct attempts of any step."""
         self.order = TaskOrder(len(bench.tasks), config.seed, config.curriculum)
         self.own_loss = RowLoss(bench.policy, config, bench.ranks)
         """For what one rank does alone, where `loss` is for all of them together."""
@@ -234,11 +236,12 @@ class Learner:
         values = zip(names, sums.tolist(), most.tolist(), strict=True)
         return {name: highest if name in alike else total for name, total, highest in values}
 
-    def finish_step(self, step: int, length: float, seconds: float) -> None:
+    def finish_step(self, step: int, metrics: dict[str, Any], seconds: float) -> None:
         """Move on: what is saved from here on belongs to the next step."""
         self.step = step
         self.seconds += seconds
-        self.first_length = self.first_length or length
+        self.first_length = self.first_length or metrics["length"]
+        self.most_correct = max(filter(None, (self.most_correct, metrics["correct"])), default=None)
 
     def save(self, folder: Path) -> None:
         """Write weights, optimizer and position; every rank calls this."""
@@ -246,14 +249,16 @@ class Learner:
         if not self.bench.ranks.leads:
             return
         order = {"drawn": self.order.drawn, "pass_rates": self.order.pass_rates}
-        state = {"step": self.step, "seconds": self.seconds, "first_length": self.first_length, "order": order}
+        seen = {"first_length": self.first_length, "most_correct": self.most_correct}
+        state = {"step": self.step, "seconds": self.seconds, **seen, "order": order}
         write_json(folder / "reinforce_state.json", state | {"ahead": self.ahead and self.ahead.state()})
 
     def _restore(self, folder: Path) -> None:
         """Go on from what `save` wrote (the policy's weights were loaded from the same folder)."""
         load_optimizer(self.bench.ranks, self.bench.policy, self.optimizer, folder)
         state = read_json(folder / "reinforce_state.json")
-        self.step, self.seconds, self.first_length = state["step"], state["seconds"], state["first_length"]
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.first_length, self.most_correct = state["first_length"], state["most_correct"]
         self.order.drawn = state["order"]["drawn"]
         self.order.pass_rates = {int(task): rate for task, rate in state["order"]["pass_rates"].items()}
         self.bench.sync(self.step)
