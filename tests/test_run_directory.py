@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrl.config import DoctorConfig, SamplesConfig
+from kernrl.config import DoctorConfig, EvalConfig, SamplesConfig
 from kernrl.errors import UsageError
 from kernrl.stages.run import RunDirectory
 
@@ -28,6 +28,30 @@ def test_the_config_of_something_else_is_not_written_over(tmp_path: Path) -> Non
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     with pytest.raises(UsageError, match="is not empty"):
         RunDirectory.open(tmp_path, DoctorConfig(), resume=False)
+
+
+def resumed(path: Path, **settings: object) -> None:
+    run = RunDirectory.open(path, EvalConfig.model_validate({"output": path, **settings}), resume=True)
+    os.close(run._lock or 0)
+
+
+def test_a_run_goes_on_elsewhere_but_not_with_other_settings(tmp_path: Path) -> None:
+    resumed(tmp_path, samples=4)
+    resumed(tmp_path, samples=4, verifier={"executor": "ray", "workers": 7, "cache_dir": tmp_path})
+    with pytest.raises(UsageError, match=r"\(--samples was 4 and is now 8, --verifier.precision was None and is now 'tf32'\)"):
+        resumed(tmp_path, samples=8, verifier={"precision": "tf32"})
+
+
+def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path: Path) -> None:
+    resumed(tmp_path)
+    described = json.loads((tmp_path / "config.json").read_text())
+    for name in ("baseline", "temperature"):
+        del described["config"][name]
+    del described["config"]["verifier"]["baseline"]
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    resumed(tmp_path)
+    with pytest.raises(UsageError, match=r"--temperature was 1.0 and is now 0.5, --verifier.baseline was \['eager'\]"):
+        resumed(tmp_path, temperature=0.5, verifier={"baseline": ("compile",)})
 
 
 def test_a_disk_that_fills_up_is_named_and_the_cut_line_left_out(tmp_path: Path) -> None:

@@ -14,18 +14,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import PydanticUndefined
+
 from kernrl import __version__
 from kernrl.config import Config
 from kernrl.errors import UsageError
 from kernrl.files import new_folder
 from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
+from kernrl.settings import flag_name
 
 if TYPE_CHECKING:
     from kernrl.policy.ranks import Ranks
 
 MAY_CHANGE_ON_RESUME = (
     "resume", "output", "report_to", "save_every", "keep_checkpoints", "workers", "launch", "num_processes", "fail_under",
-    "server_url", "server_model", "server_timeout_s", "weight_sync",
+    "server_url", "server_model", "server_timeout_s", "weight_sync", "verifier.executor", "verifier.workers", "verifier.cache",
+    "verifier.cache_dir", "verifier.require_sandbox", "verifier.gpu_memory_share",
 )  # fmt: skip
 """Settings that do not change what a run computes."""
 
@@ -61,7 +65,7 @@ class RunDirectory:
             new_folder(path, "--output")
         lock = _lock(path)
         if going_on:
-            _require_same(read_json(path / "config.json")["config"], described["config"], path, may_change)
+            _require_same(read_json(path / "config.json")["config"], config, path, may_change)
             for lines in path.glob("*.jsonl"):
                 _drop_cut_line(lines)
         else:
@@ -173,8 +177,27 @@ def _commit() -> str | None:
     return done.stdout.strip()
 
 
-def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, may_change: tuple[str, ...]) -> None:
-    changed = [k for k in now if k not in (*MAY_CHANGE_ON_RESUME, *may_change) and before.get(k) != now[k]]
+def _require_same(kept: Mapping[str, Any], config: Config, path: Path, may_change: tuple[str, ...]) -> None:
+    before, now = _flat(kept), _flat(config.model_dump(mode="json"))
+    before = {name: _default(config, name) for name in now} | before  # a setting that is newer than the run was not given
+    changed = [name for name in now if name not in (*MAY_CHANGE_ON_RESUME, *may_change) and before[name] != now[name]]
     if changed:
-        what = ", ".join(f"{k} was {before.get(k)!r} and is now {now[k]!r}" for k in changed)
+        what = ", ".join(f"{flag_name(name)} was {before[name]!r} and is now {now[name]!r}" for name in changed)
         raise UsageError(f"--resume: the run in {path} had other settings ({what}); give the same, or another --output.")
+
+
+def _flat(config: Mapping[str, Any], table: str = "") -> dict[str, Any]:
+    """Settings by dotted name."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        found |= _flat(value, f"{table}{name}.") if isinstance(value, dict) else {table + name: value}
+    return found
+
+
+def _default(config: Config, name: str) -> Any:
+    """The default of a setting, as config.json has it; None where it has none."""
+    *tables, field = name.split(".")
+    for table in tables:
+        config = getattr(config, table)
+    default = type(config).model_fields[field].get_default(call_default_factory=True)
+    return None if default is PydanticUndefined else json.loads(json.dumps(default, default=str))
