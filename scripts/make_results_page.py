@@ -74,6 +74,7 @@ METHODS = {
     "best-of-n": "best-of-N",
     "reward-weighted": "reward-weighted SFT",
     "reinforce, all seeds": "REINFORCE, all seeds",
+    "reinforce-long": "REINFORCE, gone on with",
 }
 
 PASS_K = 8

@@ -14,6 +14,7 @@ from kernrl.verifier import hardened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import bench_updates  # pyright: ignore[reportMissingImports]
+import training_table  # pyright: ignore[reportMissingImports]
 
 PAGE = Path(__file__).parents[1] / "docs" / "training.md"
 
@@ -83,3 +84,9 @@ def test_the_page_shows_what_update_rules_gained():
     record = json.loads((PAGE.parent / "benchmarks" / "update_rules.json").read_text())
     assert bench_updates.table(record) in PAGE.read_text()
     assert {name: row["rule"] for name, row in record["rules"].items()} == bench_updates.RULES
+
+
+@pytest.mark.parametrize("name", ["training", "training_small_rate"])
+def test_the_page_shows_what_the_methods_gained(name):
+    record = json.loads((PAGE.parent / "benchmarks" / f"{name}.json").read_text())
+    assert training_table.markdown_table(record["rows"]) in PAGE.read_text()
