@@ -44,7 +44,7 @@ def load_config(cls: type[ConfigT], files: Sequence[Path] = (), flags: Mapping[s
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for file in files:
-        for key, value in _flatten(_read_toml(file)):
+        for key, value in flatten(_read_toml(file)):
             _check_known(cls, key, f"{file}: ")
             values[key], origin[key] = value, f"{file}: {key!r}"
     for key, value in (flags or {}).items():
@@ -82,10 +82,11 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise UsageError(f"--config: {file} cannot be read as TOML: {error}.") from None
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of what is in nested tables."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
 

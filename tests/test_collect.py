@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tiny import FakeVerifier, tiny_policy, tiny_tasks, verdict_of
@@ -212,6 +213,17 @@ def test_fast_1_needs_more_than_noise():
     assert not fast_1(verdict_of("", speedup_x=1.1), "compile")
     assert speed_geomean_x([verdict_of("", speedup_x=4.0), verdict_of("", speedup_x=1.0)]) == pytest.approx(2.0)
     assert speed_geomean_x([verdict_of("")]) is None
+
+
+def test_a_modelled_time_has_no_noise_to_be_beyond(tokenizer):
+    def modelled(text):
+        verdict = verdict_of(text, speedup_x=1.5, significant=False)
+        assert verdict.timing
+        return replace(verdict, timing=replace(verdict.timing, kind="modelled"))
+
+    c = collector(tokenizer, lambda prompt, sample, call: ("good", "bad")[sample], FakeVerifier(modelled))
+    metrics = step_metrics(c.collect(tiny_tasks(1), (0, 1)))
+    assert (metrics["fast_1"], metrics["speed_geomean_x"]) == (None, pytest.approx(1.5))
 
 
 def test_one_answer_to_everything_is_worth_a_look(tokenizer):

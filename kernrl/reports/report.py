@@ -24,6 +24,7 @@ from kernrl.reports.gallery import Cheat, Exhibit
 from kernrl.reports.results import THRESHOLDS_X, compare, if_modelled, summarise
 from kernrl.reports.run_files import Run, Sample, number
 from kernrl.reports.tables import comparison_text, conditions, figure_text
+from kernrl.settings import flatten
 
 LAST_SHARE = 10
 """Of a training run's steps, the last tenth is what its figures describe, and the first tenth what it came from."""
@@ -210,19 +211,13 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     ]
     if argv := known.get("argv"):
         facts.append(("command", shlex.join(["kernrl", *map(str, argv[1:])])))
-    facts += _settings(known.get("config") or {})
-    return [(name, str(value)) for name, value in facts if value not in (None, "", [], {})]
-
-
-def _settings(config: dict[str, Any], table: str = "") -> list[tuple[str, Any]]:
-    """(dotted name, value) of every setting; several values with commas."""
-    found: list[tuple[str, Any]] = []
-    for name, value in config.items():
-        if isinstance(value, dict):
-            found += _settings(value, f"{table}{name}.")
-        else:
-            found.append((table + name, ", ".join(map(str, value)) if isinstance(value, list) else value))
-    return found
+    facts += flatten(known.get("config") or {})
+    shown = [
+        (name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for name, value in facts
+        if value is not None
+    ]
+    return [(name, value) for name, value in shown if value]
 
 
 @cache

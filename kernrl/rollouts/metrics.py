@@ -50,8 +50,9 @@ def step_metrics(collected: Collected, first_length: float | None = None, most_c
         most_correct: the greatest share of correct attempts of any step before.
 
     Returns:
-        `reward`, `correct`, `fast_1` and `truncated` as means over the attempts that could be judged; `speed_geomean_x`;
-        lengths in tokens; `statuses`; `unknown`, how many could not be judged; and `alarms`, sentences for a person.
+        `reward`, `correct`, `fast_1` and `truncated` as means over the attempts that could be judged, `fast_1` None where
+        times are modelled and have no noise to lie beyond; `speed_geomean_x`; lengths in tokens; `statuses`; `unknown`, how
+        many could not be judged; and `alarms`, sentences for a person.
     """
     attempts = collected.attempts
     judged = [a for a in attempts if a.verdict.status not in UNKNOWN]
@@ -59,12 +60,13 @@ def step_metrics(collected: Collected, first_length: float | None = None, most_c
     lengths = [len(a.rollout.token_ids) for a in attempts]
     length = fmean(lengths) if lengths else 0.0
     correct = _mean([v.correct for v in verdicts])
+    modelled = any(v.timing and v.timing.kind == "modelled" for v in verdicts)
     return {
         "attempts": len(attempts),
         "unknown": len(attempts) - len(judged),
         "reward": _mean([a.reward.value for a in judged if a.reward]),
         "correct": correct,
-        "fast_1": _mean([fast_1(v) for v in verdicts]),
+        "fast_1": None if modelled else _mean([fast_1(v) for v in verdicts]),
         "speed_geomean_x": speed_geomean_x(verdicts),
         "length": length,
         "longest": max(lengths, default=0),

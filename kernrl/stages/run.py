@@ -21,7 +21,7 @@ from kernrl.config import Config
 from kernrl.errors import UsageError
 from kernrl.files import new_folder
 from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
-from kernrl.settings import flag_name
+from kernrl.settings import flag_name, flatten
 
 if TYPE_CHECKING:
     from kernrl.policy.ranks import Ranks
@@ -178,20 +178,12 @@ def _commit() -> str | None:
 
 
 def _require_same(kept: Mapping[str, Any], config: Config, path: Path, may_change: tuple[str, ...]) -> None:
-    before, now = _flat(kept), _flat(config.model_dump(mode="json"))
+    before, now = dict(flatten(kept)), dict(flatten(config.model_dump(mode="json")))
     before = {name: _default(config, name) for name in now} | before  # a setting that is newer than the run was not given
     changed = [name for name in now if name not in (*MAY_CHANGE_ON_RESUME, *may_change) and before[name] != now[name]]
     if changed:
         what = ", ".join(f"{flag_name(name)} was {before[name]!r} and is now {now[name]!r}" for name in changed)
         raise UsageError(f"--resume: the run in {path} had other settings ({what}); give the same, or another --output.")
-
-
-def _flat(config: Mapping[str, Any], table: str = "") -> dict[str, Any]:
-    """Settings by dotted name."""
-    found: dict[str, Any] = {}
-    for name, value in config.items():
-        found |= _flat(value, f"{table}{name}.") if isinstance(value, dict) else {table + name: value}
-    return found
 
 
 def _default(config: Config, name: str) -> Any:

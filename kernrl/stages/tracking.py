@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 
 from kernrl.errors import UsageError
-from kernrl.settings import Config
+from kernrl.settings import Config, flatten
 
 
 def open_accelerator(report_to: str, folder: Path) -> Accelerator:
@@ -37,19 +37,11 @@ def start_tracker(accelerator: Accelerator, config: Config) -> None:
     """Begin a run of the tracker, if there is one. The folder of the run must be there."""
     if accelerator.log_with:
         # trackers take plain values; wandb alone would write outside of the run's folder
-        plain = {k: str(v) for k, v in flat(config.model_dump(mode="json")).items()}
+        plain = {k: str(v) for k, v in flatten(config.model_dump(mode="json"))}
         accelerator.init_trackers("kernrl", plain, init_kwargs={"wandb": {"dir": str(accelerator.project_dir)}})
 
 
 def track(accelerator: Accelerator, metrics: Mapping[str, Any], step: int) -> None:
     """Hand the numbers of a step to the tracker, whose axis the step is."""
-    numbers = {k: v for k, v in flat(metrics).items() if isinstance(v, int | float) and k != "step"}
+    numbers = {k: v for k, v in flatten(metrics) if isinstance(v, int | float) and k != "step"}
     accelerator.log(numbers, step=step)
-
-
-def flat(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested metrics with dotted names, as trackers want them."""
-    found: dict[str, Any] = {}
-    for name, value in metrics.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found
