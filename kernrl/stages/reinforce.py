@@ -258,7 +258,7 @@ class Learner:
         load_optimizer(self.bench.ranks, self.bench.policy, self.optimizer, folder)
         state = read_json(folder / "reinforce_state.json")
         self.step, self.seconds = state["step"], state["seconds"]
-        self.first_length, self.most_correct = state["first_length"], state["most_correct"]
+        self.first_length, self.most_correct = state["first_length"], state.get("most_correct")
         self.order.drawn = state["order"]["drawn"]
         self.order.pass_rates = {int(task): rate for task, rate in state["order"]["pass_rates"].items()}
         self.bench.sync(self.step)
