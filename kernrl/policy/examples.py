@@ -26,13 +26,15 @@ def tokenize_pairs(pairs: Iterable[Pair], tokenizer: PreTrainedTokenizerBase, ma
     end_id: Any = tokenizer.eos_token_id
     result, waiting = Tokenized(), []
 
-    def flush() -> None:
-        prompts = [prompt_text(p.messages, tokenizer) for p in waiting]
+    def encode(texts: list[str]) -> list[list[int]]:
         # not verbose: what is too long is counted here, and needs no warning of the tokenizer's
-        prompt_ids, completion_ids = (
-            tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-            for texts in (prompts, [p.completion for p in waiting])
-        )
+        return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]  # pyright: ignore[reportReturnType]
+
+    def flush() -> None:
+        asked = {id(p.messages): p.messages for p in waiting}  # the solutions of a task share its prompt
+        encoded = dict(zip(asked, encode([prompt_text(messages, tokenizer) for messages in asked.values()]), strict=True))
+        prompt_ids = [encoded[id(p.messages)] for p in waiting]
+        completion_ids = encode([p.completion for p in waiting])
         for pair, prompt, completion in zip(waiting, prompt_ids, completion_ids, strict=True):
             example = Example(prompt, [*completion, end_id], pair.weight)
             if len(example) > max_length:
