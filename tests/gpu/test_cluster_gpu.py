@@ -1,0 +1,69 @@
+"""A GPU's seat on a real Ray: it times as this machine would, and a seat that is killed loses no candidate.
+
+python -m pytest tests/gpu/test_cluster_gpu.py
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import suite
+import torch
+
+from kernrl.config import VerifierConfig
+from kernrl.verifier.cluster import RemoteGpu
+from kernrl.verifier.hardened import HardenedVerifier
+from kernrl.verifier.verdict import Stage, Status
+
+pytest.importorskip("ray")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+
+TASK = suite.fixture_task("mish_chain")
+GOOD = (suite.HERE / "honest" / "mish_chain_flat.py").read_text()
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[HardenedVerifier]:
+    with HardenedVerifier(VerifierConfig(executor="ray", cache=False, gpu_timeout_s=4)) as made:
+        yield made
+
+
+def seats() -> list[int]:
+    """Ray's workers that hold a GPU's seat, by the title that Ray gives them."""
+    titles = [(int(path.parent.name), path.read_bytes()) for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    return [pid for pid, title in titles if title.startswith(b"ray::GpuSeat")]
+
+
+def test_a_right_candidate_is_timed_by_a_seat(verifier: HardenedVerifier) -> None:
+    assert all(isinstance(gpu, RemoteGpu) for gpu in verifier.evaluator.gpus)
+    verdict = verifier.verify(TASK, GOOD)
+    assert (verdict.status, verdict.stage) == (Status.CORRECT, Stage.TIMING), verdict.reason
+    assert verdict.timing
+    assert verdict.timing.kind == "measured"
+    speed = verdict.speedup()
+    assert speed
+    assert speed.significant
+    assert 2 < speed.value < 8  # five pointwise kernels in one
+
+
+def test_what_a_seat_rejects_is_no_fault_of_the_seat(verifier: HardenedVerifier) -> None:
+    wrong = verifier.verify(TASK, GOOD.replace("tl.exp(", "tl.exp2("))
+    assert wrong.status is Status.WRONG, wrong.reason
+    assert verifier.verify(TASK, GOOD).correct
+
+
+def test_a_killed_seat_loses_no_candidate(verifier: HardenedVerifier) -> None:
+    before = seats()
+    assert before
+    found = {}
+    for done, (position, verdict) in enumerate(verifier.verify_many([(TASK, f"{GOOD}\n# {i}") for i in range(24)]), start=1):
+        found[position] = verdict
+        if done == 4:
+            os.kill(before[0], signal.SIGKILL)
+    assert set(found) == set(range(24))
+    assert {verdict.status for verdict in found.values()} == {Status.CORRECT}, [v.reason for v in found.values()]
+    assert set(seats()) != set(before)
