@@ -23,8 +23,8 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +178,10 @@ def answer(model: Path, verifier: HardenedVerifier, count: int | None) -> Iterat
 
 
 def judge(args: argparse.Namespace) -> None:
-    """Verdicts on all replies, equal ones once, a few tasks at a time; `verdicts.jsonl` grows with each."""
+    """Verdicts on all replies, equal ones once, a few tasks at a time; `verdicts.jsonl` grows with each.
+
+    Two may share the work, each on a GPU of its own: one of them `--from-end`.
+    """
     tasks = {task.id: task for task in load_tasks("heldout").tasks}
     path = args.out / "verdicts.jsonl"
     with HardenedVerifier(VerifierConfig(baseline=args.baseline, cache_dir=args.cache_dir)) as verifier, path.open("a") as file:
@@ -186,41 +189,41 @@ def judge(args: argparse.Namespace) -> None:
             verifier.evaluator.start()
             sys.stdin.readline()
         begun = time.perf_counter()
-        known = {(row["task"], row["key"]) for row in read_lines(path)}
-        waiting: dict[tuple[str, str], str] = {}
-        for name in args.runs:
-            for row in read_lines(args.out / name / "replies.jsonl"):
-                waiting.setdefault((row["task"], candidate_key(row["text"])), row["text"])
-        keys = in_blocks(list(tasks), waiting.keys() - known)
+        asked: list[tuple[str, str]] = []
 
         def pairs() -> Iterator[Any]:
-            for task, key in keys:
+            for task, key, text in unjudged(args.out, args.runs, list(tasks), from_end=args.from_end):
                 if time.perf_counter() - begun > args.budget_s:
                     return
-                yield tasks[task], waiting[task, key]
+                asked.append((task, key))
+                yield tasks[task], text
 
         for index, verdict in verifier.verify_many(pairs()):
-            row = {"task": keys[index][0], "key": keys[index][1], "verdict": {**verdict.to_json(), "errors": []}}
+            task, key = asked[index]
+            row = {"task": task, "key": key, "verdict": {**verdict.to_json(), "errors": []}}
             file.write(json.dumps(row) + "\n")
             file.flush()
-    done = len(read_lines(path)) - len(known)
-    print(f"{done} of {len(keys)} distinct candidates in {time.perf_counter() - begun:.0f} s", flush=True)
+    print(f"{len(asked)} distinct candidates in {time.perf_counter() - begun:.0f} s", flush=True)
 
 
-def in_blocks(tasks: Sequence[str], keys: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """(task, candidate) pairs, `BLOCK` tasks after the other.
+def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str], *, from_end: bool = False) -> Iterator[tuple[str, str, str]]:
+    """(task, key, reply) of each distinct candidate that has no verdict, `BLOCK` tasks after the other.
 
     Within a block by turns: no lane of the verifier waits for one that prepares a task, and each task is prepared in one alone.
+    Files are read anew for each block, and all blocks gone through twice: what was answered or judged meanwhile counts.
     """
-    candidates: dict[str, list[str]] = {task: [] for task in tasks}
-    for task, key in sorted(keys):
-        candidates[task].append(key)
-    ordered: list[tuple[str, str]] = []
-    for start in range(0, len(tasks), BLOCK):
-        block = tasks[start : start + BLOCK]
-        turns = zip_longest(*([(task, key) for key in candidates[task]] for task in block))
-        ordered += [pair for turn in turns for pair in turn if pair]
-    return ordered
+    blocks = [tasks[start : start + BLOCK] for start in range(0, len(tasks), BLOCK)]
+    asked: set[tuple[str, str]] = set()
+    for block in (blocks[::-1] if from_end else blocks) * 2:
+        asked |= {(row["task"], row["key"]) for row in read_lines(out / "verdicts.jsonl")}
+        candidates: dict[str, dict[str, str]] = {task: {} for task in block}
+        for row in chain.from_iterable(read_lines(out / name / "replies.jsonl") for name in runs):
+            if row["task"] in candidates and (row["task"], key := candidate_key(row["text"])) not in asked:
+                candidates[row["task"]].setdefault(key, row["text"])
+        turns = zip_longest(*([(task, *one) for one in sorted(found.items())] for task, found in candidates.items()))
+        for candidate in filter(None, chain.from_iterable(turns)):
+            asked.add(candidate[:2])
+            yield candidate
 
 
 def table(args: argparse.Namespace) -> None:
@@ -258,6 +261,7 @@ def main() -> None:
     part["judge"].add_argument(
         "--standby", action="store_true", help="be ready, and begin when standard input has a line or ends"
     )
+    part["judge"].add_argument("--from-end", action="store_true", help="last tasks first, beside another that judges the first")
     part["judge"].add_argument("--budget-s", type=float, default=math.inf, help="seconds after which no more are begun")
     part["table"].add_argument("--to", type=Path, required=True, help="where the .json and the .md go")
     args = parser.parse_args()

@@ -16,11 +16,38 @@ import prove_training  # pyright: ignore[reportMissingImports]
 from training_table import training_figures, write_table  # pyright: ignore[reportMissingImports]
 
 
-def test_each_block_of_tasks_is_judged_by_turns(monkeypatch):
+def write_rows(path, rows):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def replies(tmp_path, monkeypatch):
+    """Of two runs, to three tasks in blocks of two: one reply of both is the same."""
     monkeypatch.setattr(prove_training, "BLOCK", 2)
-    keys = {("a", "1"), ("a", "2"), ("b", "1"), ("c", "1"), ("c", "2"), ("c", "3")}
-    ordered = prove_training.in_blocks(["c", "a", "b"], keys)
-    assert ordered == [("c", "1"), ("a", "1"), ("c", "2"), ("a", "2"), ("c", "3"), ("b", "1")]
+    texts = {"start": [("c", "1"), ("a", "1"), ("a", "1")], "reinforce-0": [("a", "1"), ("a", "2"), ("b", "1"), ("c", "1")]}
+    for run, pairs in texts.items():
+        write_rows(tmp_path / run / "replies.jsonl", [{"task": task, "text": text} for task, text in pairs])
+    return tmp_path
+
+
+def unjudged(out, **more):
+    runs = ["start", "reinforce-0", "reinforce-1"]
+    return ((task, text) for task, _, text in prove_training.unjudged(out, runs, ["c", "a", "b"], **more))
+
+
+def test_each_block_of_tasks_is_judged_by_turns(replies):
+    first, second, third, fourth = unjudged(replies)
+    assert (first, {second, third}, fourth) == (("c", "1"), {("a", "1"), ("a", "2")}, ("b", "1"))
+    assert next(unjudged(replies, from_end=True)) == ("b", "1")
+
+
+def test_what_another_has_judged_is_left_out_and_late_replies_have_their_turn(replies):
+    order = unjudged(replies)
+    assert next(order) == ("c", "1")
+    write_rows(replies / "verdicts.jsonl", [{"task": "b", "key": candidate_key("1")}])
+    write_rows(replies / "reinforce-1" / "replies.jsonl", [{"task": "c", "text": "3"}, {"task": "b", "text": "1"}])
+    assert sorted(order) == [("a", "1"), ("a", "2"), ("c", "3")]
 
 
 def step(attempts, seconds, **more):
