@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import tomllib
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from kernrl import cli
 from kernrl.config import QuickstartConfig
 from kernrl.stages import quickstart
 from kernrl.stages.quickstart import ON_CPU, ON_GPU, story
+
+RECIPES = Path(__file__).parents[1] / "scripts" / "recipes"
 
 STUB = """
 import sys
@@ -51,6 +54,16 @@ def test_every_command_is_one(size: quickstart.Size, full: bool, tmp_path: Path,
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("command", ["best-of-n", "reinforce"])
+def test_on_a_gpu_it_takes_the_recipes(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [line] = [step.command for step in story(QuickstartConfig(), tmp_path, ON_GPU) if step.command.startswith(command)]
+    assert cli.run([*shlex.split(line), "--dry-run"]) == 0
+    settings = tomllib.loads(capsys.readouterr().out)
+    recipe = tomllib.loads((RECIPES / f"{command.replace('-', '_')}_nano.toml").read_text())
+    differ = {name for name in recipe if settings.get(name) != recipe[name]}
+    assert differ <= {"rounds", "tasks_per_round", "tasks_per_step", "modelled_speed"}  # sizes, and what needs no GPU
+
+
 def test_each_step_starts_from_what_was_made_before(tmp_path: Path) -> None:
     made: set[str] = set()
     for step in story(QuickstartConfig(full=True), tmp_path, ON_GPU):
@@ -68,7 +81,7 @@ def test_it_says_what_changed(stub: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert data["before"]["correct"]["value"] < data["after"]["correct"]["value"]
     assert data["change"]["correct"]["value"] > 0
     commands = [shlex.split(line[2:])[2] for line in shown.err.splitlines() if line.startswith("$ ")]
-    assert commands == ["tasks", "tasks", "eval", "best-of-n", "reinforce", "eval", "report"]
+    assert commands == ["tasks", "eval", "tasks", "best-of-n", "reinforce", "eval", "report"]
     assert [shlex.split(step["command"])[1] for step in data["steps"]] == commands
     assert shown.err.count("printed by") == len(commands)
 

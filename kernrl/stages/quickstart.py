@@ -55,6 +55,8 @@ class Size:
     """Flags of all that sample."""
     more: str = ""
     """Flags of both stages."""
+    ahead: str = ""
+    """Flags of reinforce."""
 
 
 # two cores do this in less than three minutes
@@ -79,14 +81,17 @@ ON_GPU = Size(
     updates=6,
     train_tasks=500,
     sampling=" --sampling-batch 1024",  # a small model decodes a thousand replies as fast as ten
+    ahead=" --overlap 1",
 )
 
 # the recipes in scripts/recipes, of which docs/training.md says what they gain
-BEST_OF_N = "--reward log-speed --against 0.5 --epochs 1 --row-tokens 2048 --learning-rate 5e-5 --warmup-ratio 0.1"
-REINFORCE = "--reward log-speed --row-tokens 2048 --learning-rate 7e-5 --warmup-steps 1"
+BEST_OF_N = (
+    "--reward log-speed --speed-cap 10 --against 0.5 --epochs 1 --row-tokens 2048 --learning-rate 5e-5 --warmup-ratio 0.1"
+)
+REINFORCE = "--reward log-speed --speed-cap 10 --advantage rank --row-tokens 2048 --learning-rate 5e-5 --warmup-steps 1"
 
-PAIRS_TASKS = 40_000
-"""Tasks that --full makes for SFT: about four worked solutions each."""
+PAIRS = "--count 30000 --epochs 5"
+"""Of SFT under --full: some 120,000 pairs in some 1,200 steps. With fewer than 100,000 nano learns them by heart."""
 
 MAX_TOKENS = 512
 """Longest reply: the worked solutions of the held-out suite are a few hundred tokens at most."""
@@ -124,28 +129,27 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
 
     samples = f"--samples {size.samples} --max-tokens {MAX_TOKENS}{size.sampling}"
     asked = f"--limit {size.held_out} {samples} --temperature 0.8"
-    practice = f"--tasks {at('tasks')} --split train {samples}{size.more}"
+    practice = f"--tasks {at('tasks')} {samples}{size.more}"
     task = Step(
         "A task: PyTorch to rewrite as fused Triton kernels, and a worked solution. This one is held out: no training task "
         "has its composition of ops.",
         "tasks show heldout#2",
     )
-    tasks = Step(
-        "Make tasks to learn on.",
-        f"tasks generate --count {PAIRS_TASKS if config.full else size.train_tasks} --out {at('tasks')}",
-    )
     sft = Step(
-        "SFT: teach a small model from nothing, on the worked solutions of those tasks.",
-        f"sft --data {at('tasks')} --epochs 3 --output {at('sft')}",
+        "SFT: make tasks with worked solutions, and teach a small model from nothing on them.",
+        f"sft {PAIRS} --output {at('sft')}",
     )
     model = at("sft/model") if config.full else shlex.quote(config.model)
     return [
         task,
-        tasks,
         *([sft] if config.full else []),
         Step(
             f"Ask the model for candidates of {size.held_out} held-out tasks, {size.samples} each, and have them judged.",
             f"eval --model {model} {asked} --output {at('before')}",
+        ),
+        Step(
+            "Make tasks to practise on, of other compositions than those that are held out.",
+            f"tasks generate --count {size.train_tasks} --split train --seed 1 --out {at('tasks')}",
         ),
         Step(
             "Best-of-N: sample on training tasks, and fine-tune on the best correct candidates of each, against its worst.",
@@ -155,7 +159,7 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
         Step(
             "REINFORCE: sample again, and push every token by how much better its candidate was than the others of its task.",
             f"reinforce --model {at('best-of-n/model')} {practice} --steps {size.steps} --tasks-per-step {size.step_tasks} "
-            f"--updates-per-epoch {size.updates} {REINFORCE} --output {at('reinforce')}",
+            f"--updates-per-epoch {size.updates}{size.ahead} {REINFORCE} --seed 1 --output {at('reinforce')}",
         ),
         Step(
             "Ask the improved model for the same held-out tasks.",
