@@ -157,7 +157,7 @@ def test_killed_processes_are_replaced(gpu: Gpu, nursery: FakeNursery) -> None:
 @pytest.mark.parametrize("which", ["replay", "judge"])
 def test_a_process_killed_at_work_is_replaced(gpu: Gpu, nursery: FakeNursery, which: str) -> None:
     assert_right(run(gpu, "right"))
-    lane: Lane = gpu._home["task"]
+    lane: Lane = gpu._homes._homes["task"][0]
     victim: Process = getattr(lane, which)
     timer = threading.Timer(0.1, os.kill, (victim._pid, signal.SIGKILL))
     timer.start()

@@ -16,6 +16,7 @@ from kernrl.errors import InfrastructureError
 from kernrl.verifier import timing
 from kernrl.verifier.cache import verifier_version
 from kernrl.verifier.gate import Gate, Inside
+from kernrl.verifier.homes import Homes
 from kernrl.verifier.inputs import Seeds
 from kernrl.verifier.job import Job
 from kernrl.verifier.lane import Lane, Outcome
@@ -29,14 +30,12 @@ LANES = 4
 """Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts. While one times, the others wait: the more are
 through with correctness by then, the more are timed in a row."""
 
-PATIENCE = 3
-"""How many more jobs than the idlest a task's own lane may have before another takes over."""
-
 
 class Gpu:
     """A GPU shared by lanes: correctness side by side, since it leaves the GPU mostly idle; timing always alone.
 
-    A task's candidates go to one lane while it can keep up: what is prepared for a task is prepared in a lane.
+    A task's candidates go to one lane while there is other work for the rest (`Homes`): what is prepared for a task is prepared
+    in a lane.
     """
 
     def __init__(
@@ -56,8 +55,7 @@ class Gpu:
         self._gate = Gate(self.facts["uuid"])
         self._cache_dir = cache_dir
         self._seeds = Seeds()
-        self._mutex, self._calibrating = threading.Lock(), threading.Lock()
-        self._home: dict[str, Lane] = {}
+        self._homes, self._calibrating = Homes(self._lanes), threading.Lock()
         self._closed = False
         self._noise = noise
         threading.Thread(target=self._warm_up, daemon=True).start()
@@ -68,7 +66,7 @@ class Gpu:
 
     def load(self) -> int:
         """Jobs here, running and waiting."""
-        return sum(lane.load for lane in self._lanes)
+        return self._homes.load()
 
     def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
         """Correctness, then time; anew where a process was lost.
@@ -76,32 +74,24 @@ class Gpu:
         Raises InfrastructureError when the processes cannot work, UsageError for a broken task.
         """
         noise = self.noise  # before any lane is taken: calibrating takes the first
-        with self._mutex:
-            lane = self._home.get(task_key)
-            idlest = min(self._lanes, key=lambda one: one.load)
-            if lane is None or lane.load >= idlest.load + PATIENCE:
-                lane = self._home[task_key] = idlest
-            lane.load += 1
         begun = time.monotonic()
-        try:
-            with lane.mutex:
-                waited = time.monotonic() - begun
-                try:
-                    outcome = lane.run(job, baselines, self._gate, noise)
-                except InfrastructureError as error:
-                    if self._closed:
-                        raise
-                    log.warning("a lane starts anew: %s", error)
-                    lane.close()  # what killed one of its processes may have killed the other
-                    outcome = self._again(lane, job, baselines, error)
-                outcome.seconds["gpu_queue"] = outcome.seconds.get("gpu_queue", 0.0) + waited
-                return outcome
-        except InfrastructureError:
-            lane.close()
-            raise
-        finally:
-            with self._mutex:
-                lane.load -= 1
+        with self._homes.lane(task_key) as lane:
+            try:
+                with lane.mutex:
+                    waited = time.monotonic() - begun
+                    try:
+                        outcome = lane.run(job, baselines, self._gate, noise)
+                    except InfrastructureError as error:
+                        if self._closed:
+                            raise
+                        log.warning("a lane starts anew: %s", error)
+                        lane.close()  # what killed one of its processes may have killed the other
+                        outcome = self._again(lane, job, baselines, error)
+                    outcome.seconds["gpu_queue"] = outcome.seconds.get("gpu_queue", 0.0) + waited
+                    return outcome
+            except InfrastructureError:
+                lane.close()
+                raise
 
     def _again(self, lane: Lane, job: Job, baselines: Sequence[str], error: InfrastructureError) -> Outcome:
         """A job anew; where memory was what it lacked, with the GPU to itself."""

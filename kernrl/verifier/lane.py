@@ -66,8 +66,6 @@ class Lane:
         self._ready: tuple[Any, ...] = ()
         """What baselines were prepared last, and in which process."""
         self.mutex, self._ending = threading.Lock(), threading.Lock()
-        self.load = 0
-        """Jobs here, running and waiting."""
 
     def start(self) -> None:
         """Make sure that both processes run. Raises InfrastructureError."""
