@@ -2,7 +2,7 @@
 
     python scripts/bench_verifier.py --count 1000 --out bench_verifier.json
     python scripts/bench_verifier.py --groups 16         # 8 candidates for each of 16 tasks, as reinforcement learning asks
-    python scripts/bench_verifier.py --null 250          # same against same, and a planted 5 % slow-down
+    python scripts/bench_verifier.py --null 200          # same against same, and a planted 5 % slow-down
     python scripts/bench_verifier.py --plain 8           # beside an evaluator in KernelBench's manner
     python scripts/bench_verifier.py --cores 1 2 4 8 16  # scaling
     python scripts/bench_verifier.py --front 60          # core-milliseconds a candidate before the GPU, by part
@@ -181,7 +181,7 @@ def rejections_ms(verifier: HardenedVerifier, task: Task) -> dict[str, float]:
 
 
 def null(verifier: HardenedVerifier, pairs: int) -> dict[str, Any]:
-    """False speedups of same against same, and how often 5 % is seen, over four durations."""
+    """False speedups of same against same, and how often 5 % is seen, over five durations."""
     gpu = verifier.evaluator.gpus[0]
     assert isinstance(gpu, ConductedGpu)
     same, slow = gpu.twins(pairs), gpu.twins(pairs, 0.05)
@@ -309,7 +309,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=0, help="distinct candidates to verify")
     parser.add_argument("--groups", type=int, default=0, help="tasks with eight candidates each")
     parser.add_argument("--warm", type=int, default=64, help="other candidates verified first")
-    parser.add_argument("--null", type=int, default=0, help="same-against-same comparisons at each of four durations")
+    parser.add_argument("--null", type=int, default=0, help="same-against-same comparisons at each of five durations")
     parser.add_argument("--plain", type=int, default=0, help="candidates also given to the plain evaluator")
     parser.add_argument("--front", type=int, default=0, help="candidates whose way to the GPU is clocked")
     parser.add_argument("--cores", type=int, nargs="*", default=[], help="core counts for the scaling table")

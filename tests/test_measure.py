@@ -53,7 +53,16 @@ def test_the_last_call_is_judged_too_and_no_more_than_the_outbox_holds() -> None
 
 
 @pytest.mark.parametrize(
-    ("calls", "cheated", "least"), [(3, {1, 2}, 0.7), (11, set(range(3, 11)), 0.7), (31, set(range(8, 31)), 0.7)]
+    ("calls", "cheated", "least"),
+    [
+        (2, {1}, 0.6),
+        (4, {2, 3}, 0.9),
+        (4, {1, 3}, 0.7),
+        (10, set(range(5, 10)), 0.7),
+        (11, set(range(3, 11)), 0.9),
+        (31, set(range(8, 31)), 0.9),
+        (31, set(range(15, 31)), 0.5),
+    ],
 )
 def test_cheating_in_a_run_of_calls_is_mostly_seen(calls: int, cheated: set[int], least: float) -> None:
     seen = sum(bool(judged_calls(calls)[0] & cheated) for _ in range(600))

@@ -14,14 +14,14 @@ BAND = NoiseBand(((10.0, 0.03), (1000.0, 0.005)))
 def clock(baseline_us: float, candidate_us: float, noise: float, seed: int):
     rng = random.Random(seed)
 
-    def blocks(count: int) -> list[Block]:
+    def blocks(count: int, calls: int) -> list[Block]:
         return [(baseline_us * rng.gauss(1, noise), candidate_us * rng.gauss(1, noise)) for _ in range(count)]
 
     return blocks
 
 
 def judged(baseline_us: float, candidate_us: float, noise: float = 0.001, seed: int = 0, band: NoiseBand = BAND):
-    blocks = look(clock(baseline_us, candidate_us, noise, seed), band, min(baseline_us, candidate_us))
+    blocks = look(clock(baseline_us, candidate_us, noise, seed), band)
     return speedup(blocks, band), len(blocks)
 
 
@@ -49,6 +49,36 @@ def test_plain_answers_need_few_blocks() -> None:
     assert judged(50, 100)[1] == 2
     assert judged(100, 50)[1] == 2
     assert judged(500, 490)[1] >= 5
+
+
+def test_far_slower_takes_one_look_whose_interval_is_wide() -> None:
+    for us in (30, 300, 3000):
+        found, blocks = judged(us, 3.5 * us)
+        assert blocks == 1
+        assert found.significant
+        assert found.value == pytest.approx(1 / 3.5, rel=0.03)
+        assert found.high / found.low > 1.2
+    assert judged(300, 2.5 * 300)[1] == 2
+    assert judged(3.5 * 300, 300)[1] == 2, "what is far faster is looked at twice"
+
+
+def asked(us: float) -> list[tuple[int, int]]:
+    """How many blocks are asked for, and of how many calls, where two programs are alike."""
+    found: list[tuple[int, int]] = []
+
+    def blocks(count: int, calls: int) -> list[Block]:
+        found.append((count, calls))
+        return [(us, us)] * count
+
+    look(blocks, BAND)
+    return found
+
+
+def test_the_first_block_warms_and_counts_unless_its_calls_were_too_few() -> None:
+    assert asked(500) == [(1, 1), (1, 1), (3, 1)]
+    assert asked(60) == [(1, 1), (2, 2), (3, 2)]
+    assert asked(30) == [(1, 1), (2, 4), (3, 4)]
+    assert asked(1500) == [(1, 1), (4, 1)]
 
 
 def test_what_takes_less_than_a_launch_is_not_significant() -> None:

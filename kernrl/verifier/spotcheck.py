@@ -16,7 +16,7 @@ from kernrl.verifier.replay import Runner
 if TYPE_CHECKING:
     from kernrl.verifier.measure import ReplayServer
 
-SPOT_CHECKS = 4
+SPOT_CHECKS = 5
 """Timed calls that are judged, at most."""
 
 
@@ -35,13 +35,14 @@ class Opened:
 class SpotChecks:
     """Which calls of a timed candidate are judged, and what they showed.
 
-    The first is one of the first three, and each gap after it is drawn from twice as many calls as there have been: so
-    whichever share of its calls a kernel cheats in, early or late, a judged one is likely to be among them.
+    The first is one of the first two, and each gap after it is drawn from twice as many calls as there have been, from two at
+    the start: so whichever share of its calls a kernel cheats in, early or late, a judged one is likely to be among them,
+    however few calls there are.
     """
 
     def __init__(self, server: ReplayServer, opened: Opened, inputs: TaskInputs, draws: list[int]):
         self._server, self._opened, self._inputs, self._draws = server, opened, inputs, draws
-        self._left, self._calls, self._next = SPOT_CHECKS, 0, secrets.randbelow(3)
+        self._left, self._calls, self._next = SPOT_CHECKS, 0, secrets.randbelow(2)
         self._now: int | None = None
         self.result, self.flags = Replayed(), []
         server.outbox.clear()
@@ -51,7 +52,7 @@ class SpotChecks:
         self._now = None
         call, self._calls = self._calls, self._calls + 1
         if self._left and call == self._next:
-            self._next = call + 1 + secrets.randbelow(2 * self._calls)
+            self._next = call + 1 + secrets.randbelow(2 * self._calls if self._calls > 2 else 2)
             self._left, self._now = self._left - 1, secrets.choice(self._draws)
             self._inputs.draw(self._server.job.draws[self._now])
             self._snapshot = self._inputs.snapshot()

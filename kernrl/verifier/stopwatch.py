@@ -18,7 +18,7 @@ HEAD_START = 3
 """Flushes before a block's first call, some 30 µs each: the GPU must not be done with the start event before the program after
 it is queued, or the wait would count as the program's."""
 
-NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 4, 16)
+NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 2, 4, 16)
 """Comparisons of the same program with itself that noise is calibrated by, at each of these lengths (`Stopwatch.null`)."""
 
 Sizes = list[tuple[float, list[list[timing.Block]]]]
@@ -46,16 +46,15 @@ class Stopwatch:
 
     def compare(self, baseline: Timed, candidate: Timed, noise: timing.NoiseBand) -> list[timing.Block]:
         """Paired blocks of two programs, as many as it takes (`timing.look`)."""
-        shorter_us = min(self.time([baseline, candidate]))  # warms both, too
-        calls = timing.calls_per_block(shorter_us)
-        turns = itertools.cycle(([baseline, candidate, candidate, baseline], [candidate, baseline, baseline, candidate]))
+        # who goes first takes turns: a first call is like no other, and the very first is to the candidate's disadvantage
+        turns = itertools.cycle(([candidate, baseline, baseline, candidate], [baseline, candidate, candidate, baseline]))
 
-        def blocks(count: int) -> list[timing.Block]:
-            orders = [next(turns) * calls for _ in range(count)]  # who goes first takes turns: a first call is like no other
+        def blocks(count: int, calls: int) -> list[timing.Block]:
+            orders = [next(turns) * calls for _ in range(count)]
             us = iter(self.time([program for order in orders for program in order]))
             return [self._block([(program is candidate, next(us)) for program in order]) for order in orders]
 
-        return timing.look(blocks, noise, shorter_us)
+        return timing.look(blocks, noise)
 
     @staticmethod
     def _block(calls: list[tuple[bool, float]]) -> timing.Block:

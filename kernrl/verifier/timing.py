@@ -17,11 +17,15 @@ import numpy as np
 from kernrl.verifier.verdict import Speedup
 
 SURE_BLOCKS, MOST_BLOCKS = 5, 15
-STEADY_US = 80.0
-"""Programs this long vary so little from call to call (0.7 % on an H200; 2 to 3 % at 36 µs) that blocks need no repeats."""
+STEADY_US, SHAKY_US = 80.0, 50.0
+"""Programs this long vary so little from call to call (0.7 % on an H200; 2 to 3 % at 36 µs) that blocks need no repeats;
+shorter ones need two of each call, and the shortest four."""
 
 LONG_US = 1000.0
 """From here one block is enough for a clear difference."""
+
+FAR = math.log(3.0)
+"""-log ratio from which the first look is enough: how many times slower than the baseline it is earns nobody anything."""
 
 CLEAR = 0.1
 """|log ratio| from which a few blocks that agree are enough, where it is five times the noise too."""
@@ -52,16 +56,24 @@ class NoiseBand:
 
 def calls_per_block(us: float) -> int:
     """How often a block repeats its four calls: short programs need more to rise above the clock's own resolution."""
-    return 1 if us >= STEADY_US else 4
+    return 1 if us >= STEADY_US else 2 if us >= SHAKY_US else 4
 
 
-def look(measured: Callable[[int], list[Block]], noise: NoiseBand, us: float) -> list[Block]:
+def look(measured: Callable[[int, int], list[Block]], noise: NoiseBand) -> list[Block]:
     """Blocks until the answer is plain: where the difference is clear two that agree (of long programs one), else 5 to 15.
 
-    `measured(n)` gives n further blocks: the more at once, the less often the GPU waits to be asked for more. `us` is about
-    what the shorter program takes.
+    `measured(n, calls)` gives n further blocks that repeat their four calls so often: the more blocks at once, the less often
+    the GPU waits to be asked for more. The first warms both programs, too, and counts where its calls need no repeats.
     """
-    blocks = measured(1 if us >= LONG_US else 2)
+    blocks = measured(1, 1)
+    us = shorter_us(blocks)
+    if median_log(blocks) < -FAR:
+        return blocks
+    calls = calls_per_block(us)
+    if calls > 1:
+        blocks = []
+    if us < LONG_US:
+        blocks += measured(2 - len(blocks), calls)
     while len(blocks) < MOST_BLOCKS:
         logs, band = _logs(blocks), noise.at(shorter_us(blocks))
         clear = max(CLEAR, 5 * band)
@@ -70,7 +82,7 @@ def look(measured: Callable[[int], list[Block]], noise: NoiseBand, us: float) ->
             break
         if len(blocks) >= SURE_BLOCKS and _decided(interval(logs), band):
             break
-        blocks += measured(max(2, SURE_BLOCKS - len(blocks)))
+        blocks += measured(max(2, SURE_BLOCKS - len(blocks)), calls)
     return blocks
 
 
@@ -116,6 +128,8 @@ def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
     band = noise.at(shortest)
     if len(blocks) < SURE_BLOCKS:  # a range of a few is no interval: widen it by the band of so few
         wide = band * math.sqrt(SURE_BLOCKS / len(blocks))
+        if median_log(blocks) < -FAR:  # one look, of one call each where others get four
+            wide = max(wide, CLEAR)
         low, high = low - wide, high + wide
     outside = low > band or high < -band
     slower_of_both = max(float(np.median([b for b, _ in blocks])), float(np.median([c for _, c in blocks])))
