@@ -68,6 +68,13 @@ def test_no_parameter_is_an_identity_and_masks_stay() -> None:
     assert state["tied"].data_ptr() == state["linear.weight"].data_ptr() == inputs.module.linear.weight.data_ptr()
 
 
+def test_how_all_tensors_are_drawn_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, tolist = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: waits.append(x.shape) or tolist(x))
+    made()
+    assert len(waits) == 1, "on a GPU that others share, each is a wait for their work too"
+
+
 def test_parameters_can_be_kept() -> None:
     inputs = made(redraw_parameters=False)
     inputs.draw(Draw("small", "normal", 5))

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from kernrl.tasks.task import FULL, InputSet, Reference, Task, load_reference
 from kernrl.verifier.precision import COMPUTE_DTYPE, cast_dtype
+from kernrl.verifier.spread import Spread, spreads_of
 
 ALIGN_BYTES = 512
 GUARD_BYTES = 512
@@ -128,21 +129,12 @@ def rebuild(value: Any, leaves: list[Any]) -> Any:
     return leaves.pop(0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spread:
-    """Where a tensor's numbers lie: in [low, high] evenly, or normal with the mean and variance that this would have."""
-
-    low: float
-    high: float
-    even: bool
-
-
 @dataclass(slots=True)
 class _Slot:
     """A tensor's place in the block, and how its numbers are drawn."""
 
     view: Tensor
-    spread: _Spread | None
+    spread: Spread | None
     """None for a tensor that always has the numbers `kept`."""
     kept: Tensor | None
 
@@ -159,33 +151,6 @@ def _seed(device: torch.device, seed: int) -> None:
 def _extent(tensor: Tensor) -> int:
     """Elements from a tensor's first to its last, gaps included."""
     return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-
-
-def _spread(tensor: Tensor) -> _Spread | None:
-    """How a parameter, buffer or input is redrawn, from the values its constructor or `get_inputs` gave it; None: it is not.
-
-    Constants (ones and zeros above all) would hide a candidate that ignores them, so they are spread: 1 → [0.5, 1.5],
-    0 → [-0.5, 0.5]. Others keep mean and spread, one-signed ones their range (a running variance stays positive).
-    Masks (two values, or not finite) and empty tensors are kept.
-    """
-    if tensor.numel() == 0 or not tensor.dtype.is_floating_point:
-        return None
-    x = tensor.double()
-    lowest, highest = torch.aminmax(x)
-    two = ((x == lowest) | (x == highest)).all().double()
-    std, mean = torch.std_mean(x, correction=0)
-    low, high, mean, std, two_values = torch.stack([lowest, highest, mean, std, two]).tolist()  # the only sync
-    if not math.isfinite(mean):
-        return None
-    if low == high:
-        half = 0.5 * abs(low) if low else 0.5
-        return _Spread(low - half, low + half, True)
-    if tensor.numel() > 2 and two_values:
-        return None
-    if low >= 0 or high <= 0:
-        return _Spread(low, high, True)
-    half = std * math.sqrt(3.0)
-    return _Spread(mean - half, mean + half, max(high - mean, mean - low) < 1.1 * half)
 
 
 class TaskInputs:
@@ -257,16 +222,16 @@ class TaskInputs:
                 size[floating] = -(-end // ALIGN_BYTES) * ALIGN_BYTES
         self.floats = torch.empty(size[True] // dtype.itemsize, dtype=dtype, device=self.device).normal_()
         self.others = torch.full((size[False],), 0x5A, dtype=torch.uint8, device=self.device)
-        slots: dict[int, _Slot] = {}
+        views: dict[int, Tensor] = {}
         for tensor in tensors:
-            if id(tensor) not in slots:
+            if id(tensor) not in views:
                 block = self.floats if tensor.dtype == dtype else self.others
                 start, unit = starts[id(tensor)], block.element_size()
                 flat = block[start // unit : (start + _extent(tensor) * tensor.element_size()) // unit].view(tensor.dtype)
-                view = flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset())
-                view.copy_(tensor.detach())
-                spread = _spread(view)
-                slots[id(tensor)] = _Slot(view, spread, None if spread else view.clone())
+                views[id(tensor)] = flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset())
+                views[id(tensor)].copy_(tensor.detach())
+        drawn = zip(views.items(), spreads_of(list(views.values())), strict=True)
+        slots = {key: _Slot(view, spread, None if spread else view.clone()) for (key, view), spread in drawn}
         return [slots[id(tensor)] for tensor in tensors]
 
     def _plan_state(self, redraw_parameters: bool, constants: set[str]) -> None:
