@@ -307,6 +307,12 @@ class ReinforceConfig(ImproveConfig):
     warmup_steps: int = Field(
         default=5, ge=0, description="Steps over which the rate rises to --learning-rate: AdamW's first steps are its longest."
     )
+    adam_epsilon: float = Field(
+        default=1e-8,
+        gt=0,
+        description="Added to the root mean square of a weight's gradient, by which AdamW divides: far above it, steps are as "
+        "long as gradients, and what has hardly any stays as it is.",
+    )
     tasks_per_step: int = Field(default=16, ge=1, description="Groups a step.")
     turns: int = Field(
         default=1, ge=1, description="Tries a rollout has; the verdict's reason goes back to the model between them."

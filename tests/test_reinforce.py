@@ -126,6 +126,20 @@ def test_the_rate_rises_and_goes_on_where_it_was(model, tasks, tmp_path):
     assert rates == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01, 0.01])
 
 
+@pytest.mark.parametrize(("epsilon", "as_long_as_gradients"), [("1e-8", False), ("1", True)])
+def test_how_far_weights_without_much_gradient_move(model, tasks, tmp_path, epsilon, as_long_as_gradients):
+    output = tmp_path / "run"
+    assert run(arguments(model, tasks, output, "--warmup-steps", "0", "--adam-epsilon", epsilon, steps=1)) == 0
+    (line,) = read_lines(output / "metrics.jsonl")
+    before, after = weights(model), weights(output / "step_1")
+    own = [name for name in before if name != "lm_head.weight"]  # which is the embedding's once more
+    moved = torch.cat([(after[name] - before[name]).flatten() for name in own]) / line["learning_rate"]
+    if as_long_as_gradients:
+        assert float(moved.norm()) == pytest.approx(line["grad_norm"], rel=0.02)
+    else:
+        assert float(moved[moved != 0].abs().median()) == pytest.approx(1.0, abs=0.05)
+
+
 @pytest.mark.parametrize("loss", ["reinforce", "grpo"])
 def test_the_loop_raises_a_toy_reward(model, tasks, tmp_path, loss):
     assert run(arguments(model, tasks, tmp_path / "run", "--loss", loss, steps=8, samples=16)) == 0

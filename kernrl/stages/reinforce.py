@@ -163,7 +163,9 @@ class Learner:
         self.loss = spread(bench.ranks, self.own_loss, bench.policy)
         self.trainable = [p for p in bench.policy.model.parameters() if p.requires_grad]
         on_gpu = bench.device.type == "cuda"
-        self.optimizer = torch.optim.AdamW(self.trainable, lr=config.learning_rate, weight_decay=0.0, fused=on_gpu)
+        self.optimizer = torch.optim.AdamW(
+            self.trainable, lr=config.learning_rate, eps=config.adam_epsilon, weight_decay=0.0, fused=on_gpu
+        )
         self.reference = self._load_reference()
         ahead = config.overlap and bench.ranks.leads
         self.ahead = OneAhead(bench, config, self.order, self.rollout_logprobs) if ahead else None
