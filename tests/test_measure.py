@@ -117,3 +117,50 @@ def test_too_much_held_is_dropped_but_not_for_the_same_task_again(monkeypatch: p
     assert (replay.kept(), replay.released) == (["b"], 1)
     replay.reserved = 90
     assert not replay.takes("c")
+
+
+class Watched:
+    """A plan of one node, made note of where it would run."""
+
+    authored, computed, choice = (), (), (0,)
+
+    def __init__(self, log: list[str]):
+        self._log = log
+
+    def variants(self, node: int) -> int:
+        return 1
+
+    def prepare(self, poison: int) -> None:
+        self._log.append("poison")
+
+    def run(self) -> None:
+        self._log.append("run")
+
+    def outputs(self) -> list[Any]:
+        return []
+
+    def held(self) -> tuple[list[Any], Any]:
+        return [], None
+
+
+def test_a_candidate_is_run_as_often_as_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    replay, flag = Replay(monkeypatch), torch.zeros((), dtype=torch.bool)
+
+    def capture(run: Any) -> Any:
+        log.append("capture")
+        return SimpleNamespace(replay=lambda: log.append("replay"))
+
+    inputs = SimpleNamespace(draw=lambda draw: None, snapshot=lambda: None, written=lambda snapshot: flag)
+    draws = [SimpleNamespace(input_set=FULL)] * 3
+    replay.job = SimpleNamespace(
+        draws=draws, plans={FULL: None}, kernels={FULL: None}, precision="fp32", poison=True, decoys=False
+    )  # pyright: ignore
+    replay.arena, replay._modules = SimpleNamespace(overrun=lambda: flag), None  # pyright: ignore
+    replay._candidate_pool = SimpleNamespace(capture=capture)  # pyright: ignore
+    monkeypatch.setattr(measure, "Runner", lambda *_: Watched(log))
+    monkeypatch.setattr(replay, "_task_inputs", lambda name: inputs)
+    monkeypatch.setattr(replay, "_settle", lambda result, flags: (result, flags))
+    result, flags = replay.check([0, 1, 2])  # pyright: ignore
+    assert log == ["poison", "run", "capture", "poison", "replay", "poison", "replay"], "the first wakes what the rest record"
+    assert (result.asked, len(flags)) == ([0, 1, 2], 6)

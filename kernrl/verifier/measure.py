@@ -139,7 +139,7 @@ class ReplayServer:
             runner.run()
 
     def _captured(self, runner: Runner) -> Opened:
-        """A plan as a graph. It must have been run: what its nodes call of libraries cannot be woken while they are recorded."""
+        """A plan as a graph. It must have been run: what its nodes call of libraries is not woken while they are recorded."""
         with policy_flags(self.job.precision, autotune=True), torch.no_grad():
             graph = self._candidate_pool.capture(runner.run)
         outputs, alive = runner.held()
