@@ -86,3 +86,19 @@ def test_luck_is_no_standard() -> None:
     lucky, typical = ErrorLevel(0.0, 0.0, 0.0, 1.0, "fp32"), ErrorLevel(1e-6, 5e-6, 0.0, 1.0, "fp32")
     rows = settle([[typical], [lucky], [typical]], 0)
     assert rows[1][0].rms == pytest.approx(rows[0][0].rms)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_eagers_error_is_waited_for_once_where_nothing_is_odd(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    waits, tolist, truthy = [], torch.Tensor.tolist, torch.Tensor.__bool__
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: waits.append("tolist") or tolist(x))
+    monkeypatch.setattr(torch.Tensor, "__bool__", lambda x: waits.append("bool") or truthy(x))
+    truth = torch.randn(50, dtype=torch.float64)
+    level = error_level(truth, truth.float(), precision, modelled=truth.float() + 1e-6)
+    assert waits == ["tolist"]
+    assert level.odd is None
+    overflows = truth.float() / 0
+    assert error_level(truth, overflows, precision, modelled=truth.float()).odd is not None
+    modelled = error_level(truth, truth.float(), precision, modelled=overflows)
+    assert modelled.odd is None
+    assert modelled.rms < 1e-5

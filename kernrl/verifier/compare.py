@@ -92,22 +92,31 @@ def error_level(truth: Tensor, eager: Tensor, precision: str, *, modelled: Tenso
         rms, largest, share = torch.stack(errors).amax(0).tolist()
         return ErrorLevel(rms, largest, share, float(scale), precision)
     limit = torch.finfo(COMPUTE_DTYPE[precision]).max
+    figures, weights = _figures(truth, eager - truth, precision, None if modelled is None else modelled - truth)
+    scale, furthest, rms, largest, relative = figures.tolist()  # the only sync, where nothing is odd
+    if math.isfinite(scale + rms + largest + relative) and furthest <= limit:
+        return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
     odd = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
-    any_odd = bool(odd.any())
-    fine = torch.where(odd, 0.0, truth) if any_odd else truth
-    error = torch.where(odd, 0.0, eager - truth) if any_odd else eager - truth
-    scale = torch.linalg.vector_norm(fine) / math.sqrt(max(fine.numel(), 1))
-    half = precision in ("bf16", "fp16")
-    weights = 1.0 / torch.maximum(fine.abs(), scale * RELATIVE_FLOOR).clamp_min(1e-300) if half else None
-    figures = torch.stack([scale, *_norms(error, weights)])
-    if modelled is not None:
-        other = torch.where(odd | ~torch.isfinite(modelled), 0.0, modelled - truth)
-        figures[1:] = torch.maximum(figures[1:], _norms(other, weights))
-    scale_, rms, largest, relative = figures.tolist()
-    if not any_odd:
-        return ErrorLevel(rms, largest, relative, scale_, precision, weights=weights)
+    other = None if modelled is None else torch.where(odd | ~torch.isfinite(modelled), 0.0, modelled - truth)
+    figures, weights = _figures(torch.where(odd, 0.0, truth), torch.where(odd, 0.0, eager - truth), precision, other)
+    scale, _, rms, largest, relative = figures.tolist()
+    if not bool(odd.any()):  # but the modelled answer is
+        return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
     beyond = truth.to(COMPUTE_DTYPE[precision])
-    return ErrorLevel(rms, largest, relative, scale_, precision, odd, beyond, eager, weights)
+    return ErrorLevel(rms, largest, relative, scale, precision, odd, beyond, eager, weights)
+
+
+def _figures(truth: Tensor, error: Tensor, precision: str, other: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """[RMS of the truth, its maximum, then RMS, maximum and relative RMS of the larger of two errors], and what errors were
+    weighted by, without a sync."""
+    scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
+    largest = torch.linalg.vector_norm(truth, ord=math.inf) if truth.numel() else scale
+    half = precision in ("bf16", "fp16")
+    weights = 1.0 / torch.maximum(truth.abs(), scale * RELATIVE_FLOOR).clamp_min(1e-300) if half else None
+    norms = _norms(error, weights)
+    if other is not None:
+        norms = torch.maximum(norms, _norms(other, weights))
+    return torch.cat([torch.stack([scale, largest]), norms]), weights
 
 
 def settle(levels: list[list[ErrorLevel]], nominal: int) -> list[list[Tolerance]]:
@@ -140,7 +149,7 @@ def measure(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
     if not truth.is_floating_point():
         figures = _differing(output.double() - truth.double())
         return torch.cat([figures, figures.new_zeros(1)])
-    error = output.double() - truth
+    error = output - truth  # in float64, as the truth is
     misplaced = error.new_zeros(())
     if level.odd is not None:
         odd = level.odd

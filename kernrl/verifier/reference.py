@@ -142,7 +142,7 @@ class Exact(TorchDispatchMode):
             return result
         for y in result if isinstance(result, tuple) else (result,):
             if y.is_floating_point():
-                y.add_(y * _noise(y), alpha=share)
+                y.addcmul_(y, _noise(y), value=share)
         return result
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
