@@ -1,0 +1,66 @@
+"""Who may use a GPU at once. What must not happen is given some time to happen; nothing else looks at a clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+
+from kernrl.verifier.gate import MOST_SHARING, Gate
+
+GRACE_S = 0.05
+
+
+class Room:
+    """Threads that go through a gate, and how many are behind it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.inside = 0
+        self.leave = threading.Event()
+
+    def enter(self, way: Callable[[], AbstractContextManager[None]]) -> None:
+        with way():
+            with self._changed:
+                self.inside += 1
+                self._changed.notify_all()
+            self.leave.wait()
+            with self._changed:
+                self.inside -= 1
+
+    def settles_at(self, count: int) -> bool:
+        with self._changed:
+            reached = self._changed.wait_for(lambda: self.inside >= count, 10)
+        time.sleep(GRACE_S)
+        return reached and self.inside == count
+
+
+def test_only_so_many_share_and_who_only_keeps_it_untimed_is_not_counted() -> None:
+    gate, room = Gate(str(uuid.uuid4())), Room()
+    with ThreadPoolExecutor(3 * MOST_SHARING) as pool:
+        for _ in range(2 * MOST_SHARING):
+            pool.submit(room.enter, gate.shared)
+        assert room.settles_at(MOST_SHARING)
+        with gate.untimed():
+            assert room.inside == MOST_SHARING
+        room.leave.set()
+    assert room.inside == 0
+
+
+def test_who_times_is_alone() -> None:
+    gate, room, timing = Gate(str(uuid.uuid4())), Room(), Room()
+    with ThreadPoolExecutor(4) as pool:
+        pool.submit(room.enter, gate.untimed)
+        assert room.settles_at(1)
+        pool.submit(timing.enter, gate.alone)
+        assert timing.settles_at(0)
+        room.leave.set()
+        assert timing.settles_at(1)
+        for way in (gate.shared, gate.untimed):
+            pool.submit(room.enter, way)
+        assert room.settles_at(0)
+        timing.leave.set()
+    assert room.inside == timing.inside == 0
