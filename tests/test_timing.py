@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
-from kernrl.verifier.timing import Block, NoiseBand, interval, look, null_quantile, speedup
+from kernrl.verifier.stopwatch import Stopwatch, Timed
+from kernrl.verifier.timing import Block, NoiseBand, far_slower, interval, look, null_quantile, speedup
 
 BAND = NoiseBand(((10.0, 0.03), (1000.0, 0.005)))
 
@@ -21,7 +23,8 @@ def clock(baseline_us: float, candidate_us: float, noise: float, seed: int):
 
 
 def judged(baseline_us: float, candidate_us: float, noise: float = 0.001, seed: int = 0, band: NoiseBand = BAND):
-    blocks = look(clock(baseline_us, candidate_us, noise, seed), band)
+    measured = clock(baseline_us, candidate_us, noise, seed)
+    blocks = look(measured, band, measured(1, 1)[0])
     return speedup(blocks, band), len(blocks)
 
 
@@ -51,15 +54,36 @@ def test_plain_answers_need_few_blocks() -> None:
     assert judged(500, 490)[1] >= 5
 
 
-def test_far_slower_takes_one_look_whose_interval_is_wide() -> None:
-    for us in (30, 300, 3000):
-        found, blocks = judged(us, 3.5 * us)
-        assert blocks == 1
+def test_far_slower_is_seen_in_one_look_whose_interval_is_wide() -> None:
+    assert far_slower([30, 31], [95, 96])
+    assert not far_slower([30, 31], [85, 500]), "one call was far too long"
+    assert not far_slower([30, 31], [10, 9])
+    for us in (30.0, 300.0, 3000.0):
+        found = speedup([(us, 3.5 * us)], BAND)
         assert found.significant
-        assert found.value == pytest.approx(1 / 3.5, rel=0.03)
         assert found.high / found.low > 1.2
-    assert judged(300, 2.5 * 300)[1] == 2
-    assert judged(3.5 * 300, 300)[1] == 2, "what is far faster is looked at twice"
+    assert speedup([(3000.0, 1500.0)], BAND).high < 2.2, "others' are as wide as their noise"
+
+
+class Clock(Stopwatch):
+    """Programs that take as long as they say."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def time(self, order: Sequence[Timed]) -> list[float]:
+        self.calls += len(order)
+        return [float(program.run()) for program in order]  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("candidate_us", "calls", "blocks"), [(1000, 4, 1), (600, 8, 2), (60, 20, 2), (40, 36, 2), (300, 20, 5)]
+)
+def test_no_more_calls_are_made_than_it_takes(candidate_us: int, calls: int, blocks: int) -> None:
+    clock, programs = Clock(), [Timed(lambda: None, lambda us=us: us) for us in (300, candidate_us)]  # pyright: ignore
+    found = clock.compare(programs[0], programs[1], BAND)
+    assert (clock.calls, len(found)) == (calls, blocks)
+    assert set(found) == {(300.0, candidate_us)}
 
 
 def asked(us: float) -> list[tuple[int, int]]:
@@ -70,15 +94,21 @@ def asked(us: float) -> list[tuple[int, int]]:
         found.append((count, calls))
         return [(us, us)] * count
 
-    look(blocks, BAND)
+    look(blocks, BAND, (us, us))
     return found
 
 
 def test_the_first_block_warms_and_counts_unless_its_calls_were_too_few() -> None:
-    assert asked(500) == [(1, 1), (1, 1), (3, 1)]
-    assert asked(60) == [(1, 1), (2, 2), (3, 2)]
-    assert asked(30) == [(1, 1), (2, 4), (3, 4)]
-    assert asked(1500) == [(1, 1), (4, 1)]
+    assert asked(500) == [(1, 1), (3, 1)]
+    assert asked(60) == [(2, 2), (3, 2)]
+    assert asked(30) == [(2, 4), (3, 4)]
+    assert asked(1500) == [(2, 1)]
+
+
+def test_of_long_programs_three_blocks_decide_what_they_agree_on() -> None:
+    for other, blocks, significant in ((1510, 3, False), (1600, 3, True), (1522, 5, True)):
+        found, count = judged(1500, other, noise=0.0003)
+        assert (count, found.significant) == (blocks, significant), other
 
 
 def test_what_takes_less_than_a_launch_is_not_significant() -> None:

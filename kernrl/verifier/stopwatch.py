@@ -18,7 +18,7 @@ HEAD_START = 3
 """Flushes before a block's first call, some 30 µs each: the GPU must not be done with the start event before the program after
 it is queued, or the wait would count as the program's."""
 
-NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 2, 4, 16)
+NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 2, 4, 40)
 """Comparisons of the same program with itself that noise is calibrated by, at each of these lengths (`Stopwatch.null`)."""
 
 Sizes = list[tuple[float, list[list[timing.Block]]]]
@@ -49,12 +49,17 @@ class Stopwatch:
         # who goes first takes turns: a first call is like no other, and the very first is to the candidate's disadvantage
         turns = itertools.cycle(([candidate, baseline, baseline, candidate], [baseline, candidate, candidate, baseline]))
 
-        def blocks(count: int, calls: int) -> list[timing.Block]:
-            orders = [next(turns) * calls for _ in range(count)]
+        def timed(orders: list[list[Timed]]) -> list[list[tuple[bool, float]]]:
             us = iter(self.time([program for order in orders for program in order]))
-            return [self._block([(program is candidate, next(us)) for program in order]) for order in orders]
+            return [[(program is candidate, next(us)) for program in order] for order in orders]
 
-        return timing.look(blocks, noise)
+        def blocks(count: int, calls: int) -> list[timing.Block]:
+            return [self._block(block) for block in timed([next(turns) * calls for _ in range(count)])]
+
+        [first] = timed([next(turns)])
+        if timing.far_slower([us for mine, us in first if not mine], [us for mine, us in first if mine]):
+            return [self._block(first)]
+        return timing.look(blocks, noise, self._block(first))
 
     @staticmethod
     def _block(calls: list[tuple[bool, float]]) -> timing.Block:

@@ -16,16 +16,18 @@ import numpy as np
 
 from kernrl.verifier.verdict import Speedup
 
-SURE_BLOCKS, MOST_BLOCKS = 5, 15
+SURE_BLOCKS, SURE_LONG_BLOCKS, MOST_BLOCKS = 5, 3, 15
+"""Blocks from which an interval may decide, of programs of a millisecond and more, and at most."""
+
 STEADY_US, SHAKY_US = 80.0, 50.0
 """Programs this long vary so little from call to call (0.7 % on an H200; 2 to 3 % at 36 µs) that blocks need no repeats;
 shorter ones need two of each call, and the shortest four."""
 
 LONG_US = 1000.0
-"""From here one block is enough for a clear difference."""
+"""From here one block is enough for a clear difference, and three that agree for a plain one."""
 
-FAR = math.log(3.0)
-"""-log ratio from which the first look is enough: how many times slower than the baseline it is earns nobody anything."""
+FAR = 3.0
+"""How many times slower than the baseline a candidate is where the first look is enough: how much slower is nobody's gain."""
 
 CLEAR = 0.1
 """|log ratio| from which a few blocks that agree are enough, where it is five times the noise too."""
@@ -59,30 +61,34 @@ def calls_per_block(us: float) -> int:
     return 1 if us >= STEADY_US else 2 if us >= SHAKY_US else 4
 
 
-def look(measured: Callable[[int, int], list[Block]], noise: NoiseBand) -> list[Block]:
+def far_slower(baseline_us: Sequence[float], candidate_us: Sequence[float]) -> bool:
+    """Whether a first look's calls leave no doubt; a call in a thousand is many times too long, which none of these may be."""
+    return min(candidate_us) > FAR * max(baseline_us)
+
+
+def look(measured: Callable[[int, int], list[Block]], noise: NoiseBand, first: Block) -> list[Block]:
     """Blocks until the answer is plain: where the difference is clear two that agree (of long programs one), else 5 to 15.
 
     `measured(n, calls)` gives n further blocks that repeat their four calls so often: the more blocks at once, the less often
-    the GPU waits to be asked for more. The first warms both programs, too, and counts where its calls need no repeats.
+    the GPU waits to be asked for more. `first` warmed both programs; it counts where one call each time is enough.
     """
-    blocks = measured(1, 1)
+    blocks = [first]
     us = shorter_us(blocks)
-    if median_log(blocks) < -FAR:
-        return blocks
     calls = calls_per_block(us)
     if calls > 1:
         blocks = []
     if us < LONG_US:
         blocks += measured(2 - len(blocks), calls)
+    sure = SURE_BLOCKS if us < LONG_US else SURE_LONG_BLOCKS
     while len(blocks) < MOST_BLOCKS:
         logs, band = _logs(blocks), noise.at(shorter_us(blocks))
         clear = max(CLEAR, 5 * band)
         agree = max(logs) - min(logs) < clear  # a call in a thousand is many times too long
         if agree and (max(logs) < -clear or min(logs) > clear):
             break
-        if len(blocks) >= SURE_BLOCKS and _decided(interval(logs), band):
+        if len(blocks) >= sure and _decided(logs, band):
             break
-        blocks += measured(max(2, SURE_BLOCKS - len(blocks)), calls)
+        blocks += measured(max(2, sure - len(blocks)), calls)
     return blocks
 
 
@@ -100,9 +106,19 @@ def median_log(blocks: Sequence[Block]) -> float:
     return float(np.median(_logs(blocks)))
 
 
-def _decided(bounds: tuple[float, float], noise: float) -> bool:
-    low, high = bounds
-    return low > noise or high < -noise or (-noise < low and high < noise)
+def _decided(logs: Sequence[float], band: float) -> bool:
+    """Whether more blocks would change nothing: plainly outside the band, or plainly inside."""
+    (low, high), (least, most) = _bounds(logs, band), interval(logs)
+    return low > band or high < -band or (-band < least and most < band)
+
+
+def _bounds(logs: Sequence[float], band: float) -> tuple[float, float]:
+    """`interval`, wider by the band of so few where it is but the range of a few."""
+    low, high = interval(logs)
+    wide = band * math.sqrt(SURE_BLOCKS / len(logs)) if len(logs) < SURE_BLOCKS else 0.0
+    if len(logs) == 1 and logs[0] < -math.log(FAR):  # calls of any length, once where others are repeated
+        wide = max(wide, CLEAR)
+    return low - wide, high + wide
 
 
 def interval(logs: Sequence[float]) -> tuple[float, float]:
@@ -124,13 +140,8 @@ def _resampled(n: int) -> np.ndarray:
 def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
     """Baseline time over candidate time, with its interval, and whether it stands outside the noise."""
     logs, shortest = _logs(blocks), shorter_us(blocks)
-    low, high = interval(logs)
     band = noise.at(shortest)
-    if len(blocks) < SURE_BLOCKS:  # a range of a few is no interval: widen it by the band of so few
-        wide = band * math.sqrt(SURE_BLOCKS / len(blocks))
-        if median_log(blocks) < -FAR:  # one look, of one call each where others get four
-            wide = max(wide, CLEAR)
-        low, high = low - wide, high + wide
+    low, high = _bounds(logs, band)
     outside = low > band or high < -band
     slower_of_both = max(float(np.median([b for b, _ in blocks])), float(np.median([c for _, c in blocks])))
     return Speedup(math.exp(median_log(blocks)), math.exp(low), math.exp(high), outside and slower_of_both >= OVERHEAD_US)
