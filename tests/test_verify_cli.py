@@ -106,6 +106,38 @@ def test_a_bad_row_is_named(fake: type[Fake], tmp_path: Path, capsys: pytest.Cap
     assert "pairs.jsonl:1" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("pairs", "out", "says"),
+    [
+        (b'{"task": "\xff"}', "v.jsonl", "is not UTF-8 text"),
+        (b"", "v.jsonl", "is empty"),
+        (b"here", "pairs.jsonl", "holds other things than verdicts"),
+        (b"here", "nowhere/v.jsonl", "there is no folder"),
+        (b"here", ".", "is no file"),
+    ],
+)
+def test_pairs_that_cannot_be_read_or_written(
+    fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str], pairs: bytes, out: str, says: str
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    text = pairs.replace(b"here", json.dumps({"task": str(TASK), "candidate": "good"}).encode())
+    path.write_bytes(text)
+    assert cli.run(["verify", "--pairs", str(path), "--out", str(tmp_path / out)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("kernrl: --")
+    assert says in error
+    assert path.read_bytes() == text
+
+
+def test_a_verdict_that_was_cut_short_is_made_again(fake: type[Fake], tmp_path: Path) -> None:
+    pairs, out = tmp_path / "pairs.jsonl", tmp_path / "v.jsonl"
+    pairs.write_text(json.dumps({"task": str(TASK), "candidate": "good"}))
+    for cut in ('{"in', '{"index": 0, "sta'):
+        out.write_text(cut)
+        assert cli.run(["verify", "--pairs", str(pairs), "--out", str(out)]) == 0
+        assert json.loads(out.read_text())["status"] == "correct"
+
+
 def test_verdicts_of_other_pairs_are_not_gone_on_with(fake: type[Fake], tmp_path: Path) -> None:
     pairs, out = tmp_path / "pairs.jsonl", tmp_path / "verdicts.jsonl"
     write_pairs(pairs, "good\n")

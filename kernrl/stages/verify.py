@@ -28,6 +28,10 @@ EXIT_CODES = {Status.CORRECT: 0, Status.INFRA_ERROR: 3}
 """Status → exit code of a single verdict; every other status is a rejection, 1."""
 
 
+CUT = '{"index": '
+"""How each row of `--out` begins, and one that a kill cut short."""
+
+
 def run(config: VerifyConfig) -> Result:
     """Judge, and hand over what to print.
 
@@ -54,6 +58,8 @@ def run(config: VerifyConfig) -> Result:
 def _task(name: str, source: str | None = None) -> Task:
     """A task by file, `SOURCE::ID`, `SOURCE#ROW`, or by an id of `source` (the shipped suite unless given)."""
     whole = Path(name).exists() or "::" in name or "#" in name
+    if not whole and name.endswith(".py"):
+        raise UsageError(f"{name}: there is no such file; name a task .py, SOURCE::ID or SOURCE#ROW.")
     return load_tasks(name if whole else f"{source or 'heldout'}::{name}").tasks[0]
 
 
@@ -78,7 +84,7 @@ def _run_pairs(config: VerifyConfig, path: Path) -> Result:
     statuses = Counter(done.values())
     left = [i for i in range(len(rows)) if i not in done]
     pairs = ((_task_of(config, path, rows[i], i), _candidate_of(path, rows[i])) for i in left)
-    with open(config.out, "a", encoding="utf-8") as file, HardenedVerifier(config) as verifier, console.progress() as bar:
+    with _open_to_append(config.out) as file, HardenedVerifier(config) as verifier, console.progress() as bar:
         progress = bar.add_task("verdicts", total=len(rows), completed=len(done))
         for position, verdict in verifier.verify_many(pairs):
             _append(file, left[position], verdict)
@@ -88,6 +94,13 @@ def _run_pairs(config: VerifyConfig, path: Path) -> Result:
     lines = [f"{count:6d}  {status}" for status, count in statuses.most_common()]
     failed = statuses[str(Status.INFRA_ERROR)] > 0
     return Result(summary, "\n".join([f"{len(rows)} verdicts in {config.out}", *lines]), 3 if failed else 0)
+
+
+def _open_to_append(path: Path) -> TextIO:
+    try:
+        return open(path, "a", encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"--out: there is no folder {path.parent}; make it, or name another file.") from None
 
 
 def _append(file: TextIO, index: int, verdict: Verdict) -> None:
@@ -101,6 +114,10 @@ def _read_pairs(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except OSError as error:
         raise UsageError(f"--pairs: {path}: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        raise UsageError(f"--pairs: {path} is not UTF-8 text.") from None
+    if lines == [""]:
+        raise UsageError(f"--pairs: {path} is empty; it needs rows with the texts 'task' and 'candidate'.")
     rows = []
     for number, line in enumerate(lines, 1):
         try:
@@ -117,12 +134,16 @@ def _finished(path: Path, count: int) -> dict[int, str]:
     """Pairs whose verdict is on disk: index → status. A line that a kill cut short is taken off; failures are redone."""
     if not path.exists():
         return {}
+    if not path.is_file():
+        raise UsageError(f"--out: {path} is no file; name another.")
     kept, whole = {}, []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             row = json.loads(line)
             index, status = row["index"], row["status"]
         except (ValueError, KeyError, TypeError):
+            if line[: len(CUT)] != CUT[: len(line)]:  # what is here would be lost
+                raise UsageError(f"--out: {path} holds other things than verdicts; name a new file.") from None
             continue
         if not 0 <= index < count:
             raise UsageError(f"--out: {path} holds verdict {index} of other pairs; name a new file.")
