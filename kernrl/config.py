@@ -5,12 +5,13 @@ The command line, the TOML files and `docs/cli.md` are all made from these model
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from kernrl.settings import ALSO, ARGUMENT, Config
+from kernrl.settings import ALSO, ARGUMENT, Config, flag_name
 
 
 def split_commas(value: Any) -> Any:
@@ -47,7 +48,6 @@ class VerifierConfig(Config):
     baseline: Baselines = Field(default=("eager",), description="What speed is measured against: eager, compile, or both.")
     executor: str = Field(
         default="local",
-        pattern=r"^(local|ray(://\S+)?)$",
         description="Where candidates are judged: 'local', 'ray' for the Ray cluster of this machine, or ray://HOST:PORT.",
         json_schema_extra={ALSO: "--verifier"},
     )
@@ -70,6 +70,13 @@ class VerifierConfig(Config):
         le=1,
         description="Of a GPU's free memory, what may be held between candidates: inputs, baselines and answers of tasks.",
     )
+
+    @field_validator("executor")
+    @classmethod
+    def _an_executor_that_there_is(cls, value: str) -> str:
+        if not re.fullmatch(r"local|ray(://\S+)?", value):
+            raise ValueError("should be 'local', 'ray' or ray://HOST:PORT")
+        return value
 
 
 class VerifyConfig(VerifierConfig):
@@ -157,6 +164,12 @@ class TrainingConfig(Config):
         description="Start one process a GPU, each with a replica of the policy (ddp) or with a part of it (fsdp2).",
     )
     num_processes: int | None = Field(default=None, ge=1, description="Processes that --launch starts; by default one a GPU.")
+
+    @model_validator(mode="after")
+    def _processes_are_launched(self) -> TrainingConfig:
+        if self.num_processes and self.launch == "none":
+            raise ValueError("--num-processes is of --launch: add --launch ddp or --launch fsdp2, or leave it out")
+        return self
 
 
 class SftConfig(TrainingConfig):
@@ -296,7 +309,7 @@ class ImproveConfig(TrainingConfig):
 
     @model_validator(mode="after")
     def _a_server_has_an_address(self) -> ImproveConfig:
-        _require_address(self)
+        _require_server(self)
         return self
 
 
@@ -470,13 +483,18 @@ class EvalConfig(Config):
             raise ValueError("Give either --model, to ask a model, or --from-run, to judge candidates on disk")
         if self.resume and self.output is None:
             raise ValueError("--resume needs --output, the folder of the run to go on with")
-        _require_address(self)
+        _require_server(self)
         return self
 
 
-def _require_address(config: ImproveConfig | EvalConfig) -> None:
+def _require_server(config: ImproveConfig | EvalConfig) -> None:
+    """Of flags that concern a server none may be ignored."""
     if config.engine == "server" and config.server_url is None:
         raise ValueError("--engine server needs --server-url, such as http://localhost:8000")
+    concern = {name: getattr(config, name, None) for name in ("server_url", "server_model", "weight_sync")}
+    given = next((name for name, value in concern.items() if value is not None), None)
+    if given and config.engine != "server":
+        raise ValueError(f"{flag_name(given)} is for --engine server: add that, or leave it out")
 
 
 class ReportConfig(Config):

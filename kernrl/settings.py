@@ -112,8 +112,14 @@ def _check_known(cls: type[Config], key: str, where: str) -> None:
 
 
 def _written(cls: type[Config], key: str) -> str:
-    field = cls.model_fields.get(key)
-    return key.upper() if field and field.json_schema_extra == ARGUMENT else flag_name(key)
+    """How the help writes a field: a positional in capitals, and a nested one by its short name where it has one."""
+    table, _, name = key.rpartition(".")
+    model: Any = cls.model_fields[table].annotation if table in cls.model_fields else cls
+    field = model.model_fields.get(name)
+    extra = field.json_schema_extra if field else None
+    if extra == ARGUMENT:
+        return key.upper()
+    return str(extra[ALSO]) if table and isinstance(extra, dict) and ALSO in extra else flag_name(key)
 
 
 def _sentence(cls: type[Config], detail: ErrorDetails, origin: Mapping[str, str]) -> str:

@@ -187,6 +187,22 @@ def test_errors_become_a_sentence_and_a_code(
     assert capsys.readouterr().err == sentence
 
 
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("sft --output o --num-processes 2", "--num-processes is of --launch: add --launch ddp"),
+        ("eval --server-url http://x:1", "--server-url is for --engine server: add that"),
+        ("reinforce --model nano --output o --weight-sync nccl", "--weight-sync is for --engine server: add that"),
+        ("best-of-n --model nano --output o --engine server", "--engine server needs --server-url"),
+        ("eval --verifier rays", "--verifier should be 'local', 'ray' or ray://HOST:PORT, not 'rays'."),
+        ("verify a b --verifier rays", "--executor should be 'local', 'ray' or ray://HOST:PORT, not 'rays'."),
+    ],
+)
+def test_no_flag_is_taken_for_nothing(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([*line.split(), "--dry-run"]) == 2
+    assert capsys.readouterr().err.startswith(f"kernrl: {sentence}")
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     app = typer.Typer()
 
