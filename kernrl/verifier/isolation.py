@@ -33,7 +33,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x20000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 _NAMESPACES = {"network": _NEWNET, "mount": _NEWNS, "pid": _NEWPID, "ipc": _NEWIPC | _NEWUTS}
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
-_MADV_COLLAPSE = 25
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
 
 
@@ -128,17 +127,6 @@ def enter_private_root(read_only: Sequence[str], devices: Sequence[str], hidden:
     _check(_libc.umount2(b"/.old", 2), "umount")
     os.rmdir("/.old")
     _mount("none", "/", None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
-
-
-def use_large_pages() -> None:
-    """Gather this process's memory into pages of 2 MiB where the kernel can (Linux 6.1): a fork copies an entry a page."""
-    large = 2 << 20
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        span, access, _, _, inode = line.split()[:5]
-        start, end = (int(address, 16) for address in span.split("-"))
-        start, end = -(-start // large) * large, end // large * large
-        if inode == "0" and access.startswith("rw") and start < end:
-            _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_COLLAPSE)
 
 
 class PidNamespaces:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import kernrl
-from kernrl.verifier import isolation
+from kernrl.verifier import isolation, pages
 
 HEADER = struct.Struct("=I")
 MAX_FRAME_BYTES = 64 << 20
@@ -99,7 +99,7 @@ class Zygote:
         gc.collect()
         gc.freeze()
         gc.disable()
-        isolation.use_large_pages()
+        pages.use_large_pages()
         if entered["mount"]:
             # installed beside torch, this package would bring worked solutions and the held-out tasks into reach
             isolation.enter_private_root(paths, DEVICES, hidden=(str(Path(kernrl.__file__).resolve().parent),))
