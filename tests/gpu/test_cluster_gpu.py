@@ -27,8 +27,9 @@ GOOD = (suite.HERE / "honest" / "mish_chain_flat.py").read_text()
 
 
 @pytest.fixture(scope="module")
-def verifier() -> Iterator[HardenedVerifier]:
-    with HardenedVerifier(VerifierConfig(executor="ray", cache=False, gpu_timeout_s=4)) as made:
+def verifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HardenedVerifier]:
+    kept = tmp_path_factory.mktemp("cache")  # the GPU's noise, which a seat that starts anew need not measure again
+    with HardenedVerifier(VerifierConfig(executor="ray", cache_dir=kept, gpu_timeout_s=4)) as made:
         yield made
 
 
@@ -53,7 +54,7 @@ def test_a_right_candidate_is_timed_by_a_seat(verifier: HardenedVerifier) -> Non
 def test_what_a_seat_rejects_is_no_fault_of_the_seat(verifier: HardenedVerifier) -> None:
     wrong = verifier.verify(TASK, GOOD.replace("tl.exp(", "tl.exp2("))
     assert wrong.status is Status.WRONG, wrong.reason
-    assert verifier.verify(TASK, GOOD).correct
+    assert verifier.verify(TASK, f"{GOOD}\n# again").correct
 
 
 def test_a_killed_seat_loses_no_candidate(verifier: HardenedVerifier) -> None:
