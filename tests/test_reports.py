@@ -146,7 +146,7 @@ def test_speeds_of_two_clocks_are_not_compared() -> None:
     change = compare([sample(correct("a", 1.0))], [sample(correct("a", 9.0, kind="modelled"))])
     assert change["correct"]["value"] == 0
     assert "fast_1" not in change
-    assert "not timed by one clock" in comparison_text("before", {"name": "after", **change})
+    assert "nothing was timed in both by one clock" in comparison_text("before", {"name": "after", **change})
 
 
 def test_modelled_is_said_wherever_a_modelled_speed_is_shown(tmp_path: Path) -> None:
@@ -342,6 +342,14 @@ def test_runs_are_compared_with_the_first(tmp_path: Path, run: Run) -> None:
     page = Page(render_report([run, after]))
     assert "before → after, on the 12 tasks of both: correct +" in page.text
     assert not page.open
+
+
+def test_a_run_that_did_not_sample_is_shown_and_not_compared(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "sft").mkdir()
+    write_lines(tmp_path / "sft" / "metrics.jsonl", [{"step": n, "loss": 8 / n, "seconds": 0.1} for n in (1, 2, 3)])
+    taught = read_run(tmp_path / "sft")
+    assert comparisons([run, taught]) == comparisons([taught, run]) == []
+    assert "Loss" in Page(render_report([run, taught])).text
 
 
 # --- what is shown -----------------------------------------------------------------------------------------------

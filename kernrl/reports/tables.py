@@ -110,7 +110,7 @@ def comparison_text(first: str, comparison: Mapping[str, Any]) -> str:
         return f"{first} → {name}: no task in common, so nothing can be compared."
     said = [f"{key} {_points(comparison[key])}" for key in ("correct", "fast_1") if key in comparison]
     if "fast_1" not in comparison:
-        said.append("speeds are not compared, for the runs were not timed by one clock")
+        said.append("speeds are not compared, as nothing was timed in both by one clock")
     if "speed_ratio_x" in comparison:
         ratio = figure_text(comparison["speed_ratio_x"], as_times=True)
         said.append(f"speed {ratio} on the {comparison['solved_by_both']} that both solve")

@@ -140,6 +140,7 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
         f"sft {PAIRS} --output {at('sft')}",
     )
     model = at("sft/model") if config.full else shlex.quote(config.model)
+    shown = [at("before"), at("after"), at("reinforce"), *([at("sft")] if config.full else [])]
     return [
         task,
         *([sft] if config.full else []),
@@ -167,7 +168,7 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
         ),
         Step(
             "One page of all of it, for a browser.",
-            f"report {at('before')} {at('after')} {at('reinforce')} --title quickstart --output {at('report.html')}",
+            f"report {' '.join(shown)} --title quickstart --output {at('report.html')}",
         ),
     ]
 
