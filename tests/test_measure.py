@@ -13,6 +13,7 @@ from kernrl.tasks.task import FULL
 from kernrl.verifier import measure
 from kernrl.verifier.measure import MOST_PREPARED, ReplayServer
 from kernrl.verifier.spotcheck import SPOT_CHECKS, SpotChecks
+from kernrl.verifier.timing import NoiseBand
 
 
 def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
@@ -164,3 +165,29 @@ def test_a_candidate_is_run_as_often_as_it_is_asked(monkeypatch: pytest.MonkeyPa
     result, flags = replay.check([0, 1, 2])  # pyright: ignore
     assert log == ["poison", "run", "capture", "poison", "replay", "poison", "replay"], "the first wakes what the rest record"
     assert (result.asked, len(flags)) == ([0, 1, 2], 6)
+
+
+def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    replay = Replay(monkeypatch)
+    replay.takes("a")
+    inputs = SimpleNamespace(refresh=lambda: log.append("fresh"), module=lambda: log.append("baseline"), arguments=())
+    graph = SimpleNamespace(replay=lambda: log.append("replay"))
+    replay._baseline_pool = SimpleNamespace(capture=lambda run: graph)  # pyright: ignore
+    replay._baseline("eager", inputs)  # pyright: ignore
+    assert log == ["fresh", "baseline", "replay"]
+
+    timed = []
+    replay._stopwatch = SimpleNamespace(compare=lambda baseline, *_: timed.append(baseline) or [])  # pyright: ignore
+    replay._gave_way, replay._full, replay._prepared[replay._key(FULL)].inputs = False, None, inputs  # pyright: ignore
+    replay.job.draws = [SimpleNamespace(input_set=FULL, regime="mixed")]  # pyright: ignore
+    replay.outbox.clear = lambda: None
+    opened = SimpleNamespace(runner=SimpleNamespace(computed=(), choice=[0]), run=lambda: None)
+    monkeypatch.setattr(replay, "_open", lambda *_: opened)
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda other: 1.0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    replay.measure(["eager"], NoiseBand(((1.0, 0.01),)))
+    log.clear()
+    timed[0].before()
+    timed[0].run()
+    assert log == ["fresh", "replay"]

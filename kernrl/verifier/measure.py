@@ -1,7 +1,7 @@
 """The replay process: runs plans on secret inputs, hands outputs over, and times. It never holds an answer to compare with.
 
 Baselines are timed here too, interleaved with the candidate on the same GPU by the same clock. Their results appear in this
-process only after the candidate's correctness has been judged, and on inputs that no judged run uses.
+process only after the candidate has been run on what is judged first, and on inputs that no judged run uses.
 """
 
 from __future__ import annotations
@@ -208,8 +208,7 @@ class ReplayServer:
         candidate = Timed(spot.before, opened.run, spot.after)
         blocks: dict[str, list[timing.Block]] = {}
         for name in baselines:
-            # what it computes on is nothing to a baseline; the candidate's next call has numbers of its own
-            baseline = Timed(lambda: None, self._baseline(name, inputs))
+            baseline = Timed(inputs.refresh, self._baseline(name, inputs))
             blocks[name] = self._stopwatch.compare(baseline, candidate, noise)
         node_us, unfused = self._node_times(opened.runner) if opened.runner.computed else ([], 0.0)
         self._spot = spot
@@ -270,6 +269,7 @@ class ReplayServer:
             if name == "compile":
                 torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
                 module = torch.compile(inputs.module, dynamic=False)
+            inputs.refresh()  # or its results would be right answers, which the next candidate of the group must not find here
             with policy_flags(self.job.precision, autotune=True), torch.no_grad():
                 module(*inputs.arguments)  # compiles, tunes, and wakes what it calls of libraries
                 # nobody reads what it computes, so the next baseline may compute in the same memory
