@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -63,9 +63,9 @@ def gpu(nursery: FakeNursery) -> Iterator[Gpu]:
     made.close()
 
 
-def job(manner: str) -> Any:
-    """A candidate of two draws, small and full, whose stand-ins behave in that manner."""
-    draws = [SimpleNamespace(input_set=name, regime="normal") for name in ("small", "full")]
+def job(manner: str, sets: Sequence[str] = ("small", "full")) -> Any:
+    """A candidate of a draw at each input set, whose stand-ins behave in that manner."""
+    draws = [SimpleNamespace(input_set=name, regime="normal") for name in sets]
     task = SimpleNamespace(id=manner, pytorch_code="")
     return SimpleNamespace(task=task, precision="fp32", draws=draws, plans={"small": 0, "full": 1}, kernels={})
 
@@ -96,6 +96,13 @@ def test_nothing_of_a_rejected_candidate_is_left_at_work(gpu: Gpu, nursery: Fake
     assert (outcome.rejection.status, outcome.stage) == (Status.WRONG, Stage.CORRECTNESS)
     assert events.count("begins check") == 2, "the full set was asked before the small one had been judged"
     assert events.count("ends check") == 2, "and it has ended before the gate is left"
+    assert_right(run(gpu, "right"))
+
+
+def test_baselines_are_captured_while_the_last_phase_is_judged(gpu: Gpu, nursery: FakeNursery) -> None:
+    outcome = gpu.run(job("wrong", ["full"]), ["eager"], "task")
+    assert (outcome.stage, outcome.rejection and outcome.rejection.status) == (Stage.CORRECTNESS, Status.WRONG)
+    assert nursery.events("replay")[-2:] == ["begins prepare", "ends prepare"], "which has ended before the gate is left"
     assert_right(run(gpu, "right"))
 
 

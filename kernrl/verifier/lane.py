@@ -65,6 +65,7 @@ class Lane:
         self._attached: tuple[int, int, int] | None = None
         self._ready: tuple[Any, ...] = ()
         """What baselines were prepared last, and in which process."""
+        self._preparing = False
         self.mutex, self._ending = threading.Lock(), threading.Lock()
 
     def start(self) -> None:
@@ -80,12 +81,14 @@ class Lane:
         self.start()  # while others use the GPU
         try:
             with _entered(gate.shared(), outcome):
-                with outcome.clock("correctness"), self._done():
-                    self._correctness(job, outcome)
-                if not baselines or FULL not in job.plans:
-                    return outcome
-                outcome.stage = Stage.TIMING
-                self._baselines(job, baselines, outcome)
+                timed = baselines if FULL in job.plans else ()
+                with self._done():
+                    with outcome.clock("correctness"):
+                        self._correctness(job, timed, outcome)
+                    if not timed:
+                        return outcome
+                    outcome.stage = Stage.TIMING
+                    self._baselines(job, timed, outcome)
             with _entered(gate.alone(), outcome), outcome.clock("timing"):
                 measured: Measured = self._ask_replay("measure", list(baselines), noise, timeout_s=3 * self._timeout_s)
             with _entered(gate.shared(), outcome), outcome.clock("correctness"):
@@ -99,15 +102,16 @@ class Lane:
     @contextlib.contextmanager
     def _done(self) -> Iterator[None]:
         """On leaving, whatever was asked is done with: nothing of it may run on beside another lane's timing."""
+        self._preparing = False
         try:
             yield
         finally:
-            self.replay.drain(self._timeout_s)
+            self.replay.drain(TRUSTED_TIMEOUT_S if self._preparing else self._timeout_s)
             self.judge.drain(TRUSTED_TIMEOUT_S)
 
-    def _correctness(self, job: Job, outcome: Outcome) -> None:
-        """Everything is asked at once: the judge makes its answers while replay runs, and replay's full set runs while
-        the small ones are judged."""
+    def _correctness(self, job: Job, baselines: Sequence[str], outcome: Outcome) -> None:
+        """Everything is asked at once: the judge makes its answers while replay runs, replay's full set runs while the small
+        ones are judged, and the baselines are captured while the full set is."""
         cheap = [i for i, d in enumerate(job.draws) if d.input_set != FULL]
         full = [i for i, d in enumerate(job.draws) if d.input_set == FULL]
         phases = [phase for phase in (cheap, full) if phase]
@@ -116,12 +120,15 @@ class Lane:
         for phase in phases:
             self.replay.send("check", phase)
         owed = 1 + self._attach(self._replayed(outcome))
-        with outcome.clock("answers"):
-            for _ in range(owed):
-                self._answered()
         decoys: list[str] = []
-        for _ in phases:
+        for left in reversed(range(len(phases))):
             replayed: Replayed = self._replayed(outcome)
+            if not left and not replayed.overrun:
+                self._prepare(job, baselines)
+            with outcome.clock("answers"):
+                while owed:
+                    self._answered(replaying=left > 0)
+                    owed -= 1
             self._judged(job, replayed, outcome)
             decoys = replayed.decoys
         # a few columns may happen not to depend on a launch: only what is idle at full size too is a decoy
@@ -137,11 +144,17 @@ class Lane:
         self._attached = attached
         return True
 
+    def _prepare(self, job: Job, baselines: Sequence[str]) -> None:
+        """Have replay capture the task's baselines, where it has not."""
+        if baselines and self._ready != self._what(job, baselines):
+            self.replay.send("prepare", list(baselines))
+            self._preparing = True
+
     def _baselines(self, job: Job, baselines: Sequence[str], outcome: Outcome) -> None:
-        """See to it that replay has captured the task's baselines."""
-        if self._ready != self._what(job, baselines):
+        """Wait for what `_prepare` asked."""
+        if self._preparing:
             with outcome.clock("baseline"):
-                self._ask_replay("prepare", list(baselines), timeout_s=TRUSTED_TIMEOUT_S)
+                self._from_replay(TRUSTED_TIMEOUT_S)
             self._ready = self._what(job, baselines)
 
     def _what(self, job: Job, baselines: Sequence[str]) -> tuple[Any, ...]:
@@ -187,11 +200,11 @@ class Lane:
         except Died as error:
             raise _Rejected(Status.CRASH, f"A kernel faulted on the GPU: {error}.") from None
 
-    def _answered(self) -> None:
-        """Wait for the judge while replay runs. A kernel that hangs can keep the judge from the GPU, so its time ends here too;
-        both may have much to prepare for a new task, so it has twice as long."""
+    def _answered(self, *, replaying: bool) -> None:
+        """Wait for the judge. While a candidate runs, one that hangs can keep the judge from the GPU, so its time ends here
+        too; both may have much to prepare for a new task, so it has twice as long."""
         patience_s = 2 * self._timeout_s
-        if not self.judge.ready(patience_s) and not self.replay.ready(0.0):
+        if replaying and not self.judge.ready(patience_s) and not self.replay.ready(0.0):
             self.replay.kill()
             raise _Rejected(Status.TIMEOUT, hung(f"no answer within {patience_s:g} s"))
         self._from_judge()
