@@ -60,6 +60,20 @@ def test_the_same_kernel_is_compiled_once(kernel):
     assert compiled(replace(kernel, num_warps=8)) is not first
 
 
+@pytest.mark.parametrize(("taken", "processes"), [(0, 3), (1, 2), (2, 1)])
+def test_kernels_are_compiled_side_by_side_on_idle_cores_alone(kernel, monkeypatch, taken, processes):
+    slots = threading.BoundedSemaphore(3)
+    for _ in range(taken):
+        slots.acquire()
+    box, opened = Compiler(3, slots=slots), []
+    real = box._sandbox.open
+    monkeypatch.setattr(box._sandbox, "open", lambda timeout_s: opened.append(1) or real(timeout_s))
+    made = box.compile([replace(kernel, num_warps=warps) for warps in (1, 2, 4)], "sm_90")
+    box.close()
+    assert [isinstance(one, CompiledKernel) and one.num_warps for one in made] == [1, 2, 4]
+    assert len(opened) == processes
+
+
 def test_a_cache_on_disk_serves_the_next_compiler(kernel, tmp_path, monkeypatch):
     first = Compiler(1, cache_dir=tmp_path)
     made = first.compile([kernel], "sm_90")

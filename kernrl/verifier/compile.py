@@ -74,7 +74,6 @@ class Compiler:
         env = {"TRITON_DISABLE_LINE_INFO": "1"}
         self._sandbox = Sandbox("kernrl.verifier.compile_child", walls=walls, settings={"targets": list(targets)}, env=env)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="compile")
-        self._workers, self._busy = workers, 0
         self._slots = slots or threading.BoundedSemaphore(workers)
         self._lock = threading.Lock()
         self._known: collections.OrderedDict[str, Future[CompiledKernel | Rejection]] = collections.OrderedDict()
@@ -98,9 +97,8 @@ class Compiler:
         with self._lock:
             for kernel in kernels:
                 futures.append(self._asked(kernel, target, new))
-            lots = min(len(new), max(1, self._workers - self._busy))
-            self._busy += lots
-        # side by side while there is room; one after another in one process, which is cheaper, where there is none
+        # side by side while cores are idle; one after another in one process, which is cheaper, where none is
+        lots = min(len(new), max(1, self._idle(len(new))))
         for i in range(lots):
             try:
                 self._pool.submit(self._work, new[i::lots], timeout_s)
@@ -114,6 +112,15 @@ class Compiler:
         """End the sandbox: whoever waits for a kernel meets InfrastructureError."""
         self._sandbox.close()
         self._pool.shutdown(wait=False)  # what is in line finds the sandbox closed, and says so to those who wait
+
+    def _idle(self, most: int) -> int:
+        """How many of the slots nobody uses at this moment, counted up to `most`."""
+        count = 0
+        while count < most and self._slots.acquire(blocking=False):
+            count += 1
+        for _ in range(count):
+            self._slots.release()
+        return count
 
     def _asked(self, kernel: KernelSource, target: str, new: list[_Asked]) -> Future[CompiledKernel | Rejection]:
         """The future of one kernel; equal kernels share one. What nobody has asked before is added to `new`."""
@@ -146,9 +153,6 @@ class Compiler:
         except BaseException as error:
             for asked in lot:
                 asked.future.set_exception(error)
-        finally:
-            with self._lock:
-                self._busy -= 1
 
     def _session(self, lot: list[_Asked], timeout_s: float) -> None:
         """Compile from the front of the lot, in one process, until the lot is empty or the process is no more."""
