@@ -15,6 +15,7 @@ The import stays inside the function: `kernrl --help` loads neither torch nor tr
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -47,7 +48,7 @@ from kernrl.console import Result, launched, leads
 from kernrl.errors import KernrlError
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-DISK_ERRORS = (*FULL_DISK, errno.EROFS, errno.EACCES)
+DISK_ERRORS = (*FULL_DISK, errno.EROFS, errno.EACCES, errno.EPERM)
 
 app = typer.Typer(name="kernrl", rich_markup_mode="rich", pretty_exceptions_enable=False)
 tasks_app = typer.Typer(rich_markup_mode="rich")
@@ -59,6 +60,9 @@ def main() -> None:
     # OpenMP's threads spin while they wait, and starve the verifier's processes where there is no GPU: sampling beside them
     # took more than 60 s on two cores, and 24 s with threads that sleep. It has to be said before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show an arrow is no reason to end
+            stream.reconfigure(errors="replace")
     if not launched():  # a launcher ends its processes itself, and a handler would wait for one that hangs
         for number in (signal.SIGINT, signal.SIGTERM):
             if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under nohup

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ class Output:
         """Write it to stdout; raises BrokenPipeError when the reader has gone."""
         view = self.result.view
         if self.as_json:
-            print(json.dumps(self.result.data, indent=2, ensure_ascii=False))
+            encoding = (sys.stdout.encoding if sys.stdout else None) or ""
+            print(json.dumps(self.result.data, indent=2, ensure_ascii=not encoding.lower().startswith("utf")))
         elif isinstance(view, str):
             print(view)
         else:

@@ -167,6 +167,11 @@ MAKE_ROOM = "make room, or name another place.\n"
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/b"), 1, f"kernrl: a/b: No space left on device; {MAKE_ROOM}"),
         (OSError(errno.EFBIG, os.strerror(errno.EFBIG), "a/b"), 1, f"kernrl: a/b: File too large; {MAKE_ROOM}"),
         (
+            OSError(errno.EPERM, os.strerror(errno.EPERM), "a"),
+            1,
+            "kernrl: a: Operation not permitted; name another file or folder.\n",
+        ),
+        (
             OSError(errno.EROFS, os.strerror(errno.EROFS)),
             1,
             "kernrl: the output: Read-only file system; name another file or folder.\n",
@@ -243,6 +248,15 @@ def test_help_whose_reader_has_gone_is_no_error() -> None:
     line = f"{sys.executable} -m kernrl --help | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["text", "json"])
+def test_a_terminal_without_unicode_is_no_error(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "kernrl", "tasks", "list", "heldout", "--limit", "2", *arguments]
+    ended = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ended.stdout.isascii()
+    assert not arguments or len(json.loads(ended.stdout)) == 2
 
 
 def test_no_colour_where_none_is_wanted(tmp_path: Path) -> None:
