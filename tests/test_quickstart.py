@@ -61,7 +61,7 @@ def test_on_a_gpu_it_takes_the_recipes(command: str, tmp_path: Path, capsys: pyt
     settings = tomllib.loads(capsys.readouterr().out)
     recipe = tomllib.loads((RECIPES / f"{command.replace('-', '_')}_nano.toml").read_text())
     differ = {name for name in recipe if settings.get(name) != recipe[name]}
-    assert differ <= {"rounds", "tasks_per_round", "tasks_per_step", "modelled_speed"}  # sizes, and what needs no GPU
+    assert differ <= {"rounds", "tasks_per_round", "modelled_speed"}  # sizes, and what serves without a GPU
 
 
 def test_each_step_starts_from_what_was_made_before(tmp_path: Path) -> None:

@@ -41,12 +41,13 @@ class Size:
     held_out: int
     """Tasks of the suite that are asked before and after."""
     samples: int
-    """Candidates a task, everywhere."""
+    """Candidates a task, but in reinforce."""
     rounds: int
     round_tasks: int
     """Of best-of-n."""
     steps: int
     step_tasks: int
+    step_samples: int
     updates: int
     """Of reinforce, and of a step of it."""
     train_tasks: int
@@ -59,7 +60,7 @@ class Size:
     """Flags of reinforce."""
 
 
-# two cores do this in less than three minutes
+# some three minutes on two cores
 ON_CPU = Size(
     held_out=12,
     samples=4,
@@ -67,6 +68,7 @@ ON_CPU = Size(
     round_tasks=32,
     steps=2,
     step_tasks=12,
+    step_samples=4,
     updates=2,
     train_tasks=80,
     more=" --modelled-speed",
@@ -77,7 +79,8 @@ ON_GPU = Size(
     rounds=2,
     round_tasks=48,
     steps=3,
-    step_tasks=48,
+    step_tasks=24,
+    step_samples=16,
     updates=6,
     train_tasks=500,
     sampling=" --sampling-batch 1024",  # a small model decodes a thousand replies as fast as ten
@@ -88,7 +91,10 @@ ON_GPU = Size(
 BEST_OF_N = (
     "--reward log-speed --speed-cap 10 --against 0.5 --epochs 1 --row-tokens 2048 --learning-rate 5e-5 --warmup-ratio 0.1"
 )
-REINFORCE = "--reward log-speed --speed-cap 10 --advantage rank --row-tokens 2048 --learning-rate 5e-5 --warmup-steps 1"
+REINFORCE = (
+    "--reward log-speed --speed-cap 10 --advantage rank --row-tokens 2048 --learning-rate 2e-3 --adam-epsilon 1e-2 "
+    "--max-grad-norm 0.2 --warmup-steps 1"
+)
 
 PAIRS = "--count 30000 --epochs 5"
 """Of SFT under --full: some 120,000 pairs in some 1,200 steps. With fewer than 100,000 nano learns them by heart."""
@@ -123,54 +129,64 @@ def run(config: QuickstartConfig) -> Result:
 
 def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
     """The steps, from a look at a task to the report."""
-
-    def at(name: str) -> str:
-        return shlex.quote(str(folder / name))
-
-    samples = f"--samples {size.samples} --max-tokens {MAX_TOKENS}{size.sampling}"
-    asked = f"--limit {size.held_out} {samples} --temperature 0.8"
-    practice = f"--tasks {at('tasks')} {samples}{size.more}"
-    task = Step(
-        "A task: PyTorch to rewrite as fused Triton kernels, and a worked solution. This one is held out: no training task "
-        "has its composition of ops.",
-        "tasks show heldout#2",
-    )
-    sft = Step(
+    made = {name: shlex.quote(str(folder / name)) for name in ("sft", "before", "tasks", "after", "reinforce", "report.html")}
+    asked = f"--limit {size.held_out} --samples {size.samples} {replies(size)} --temperature 0.8"
+    taught = Step(
         "SFT: make tasks with worked solutions, and teach a small model from nothing on them.",
-        f"sft {PAIRS} --output {at('sft')}",
+        f"sft {PAIRS} --output {made['sft']}",
     )
-    model = at("sft/model") if config.full else shlex.quote(config.model)
-    shown = [at("before"), at("after"), at("reinforce"), *([at("sft")] if config.full else [])]
+    model = f"{made['sft']}/model" if config.full else shlex.quote(config.model)
+    shown = ["before", "after", "reinforce", *(["sft"] if config.full else [])]
     return [
-        task,
-        *([sft] if config.full else []),
+        Step(
+            "A task: PyTorch to rewrite as fused Triton kernels, and a worked solution. This one is held out: no training task "
+            "has its composition of ops.",
+            "tasks show heldout#2",
+        ),
+        *([taught] if config.full else []),
         Step(
             f"Ask the model for candidates of {size.held_out} held-out tasks, {size.samples} each, and have them judged.",
-            f"eval --model {model} {asked} --output {at('before')}",
+            f"eval --model {model} {asked} --output {made['before']}",
         ),
         Step(
+            # of the seed that SFT learnt from: where a model is mostly right, what it says differs in speed
             "Make tasks to practise on, of other compositions than those that are held out.",
-            f"tasks generate --count {size.train_tasks} --split train --seed 1 --out {at('tasks')}",
+            f"tasks generate --count {size.train_tasks} --split train --out {made['tasks']}",
         ),
-        Step(
-            "Best-of-N: sample on training tasks, and fine-tune on the best correct candidates of each, against its worst.",
-            f"best-of-n --model {model} {practice} --rounds {size.rounds} --tasks-per-round {size.round_tasks} {BEST_OF_N} "
-            f"--output {at('best-of-n')}",
-        ),
-        Step(
-            "REINFORCE: sample again, and push every token by how much better its candidate was than the others of its task.",
-            f"reinforce --model {at('best-of-n/model')} {practice} --steps {size.steps} --tasks-per-step {size.step_tasks} "
-            f"--updates-per-epoch {size.updates}{size.ahead} {REINFORCE} --seed 1 --output {at('reinforce')}",
-        ),
+        *practice(model, made["tasks"], folder, size),
         Step(
             "Ask the improved model for the same held-out tasks.",
-            f"eval --model {at('reinforce/model')} {asked} --output {at('after')}",
+            f"eval --model {made['reinforce']}/model {asked} --output {made['after']}",
         ),
         Step(
             "One page of all of it, for a browser.",
-            f"report {' '.join(shown)} --title quickstart --output {at('report.html')}",
+            f"report {' '.join(made[name] for name in shown)} --title quickstart --output {made['report.html']}",
         ),
     ]
+
+
+def practice(model: str, tasks: str, folder: Path, size: Size) -> list[Step]:
+    """Both ways of learning from verdicts, the second from where the first ends."""
+    best, rl = (shlex.quote(str(folder / name)) for name in ("best-of-n", "reinforce"))
+    common = f"--tasks {tasks} {replies(size)}{size.more}"
+    return [
+        Step(
+            "Best-of-N: sample on training tasks, and fine-tune on the best correct candidates of each, against its worst.",
+            f"best-of-n --model {model} {common} --samples {size.samples} --rounds {size.rounds} "
+            f"--tasks-per-round {size.round_tasks} {BEST_OF_N} --output {best}",
+        ),
+        Step(
+            "REINFORCE: sample again, and push every token by how much better its candidate was than the others of its task.",
+            f"reinforce --model {best}/model {common} --samples {size.step_samples} --steps {size.steps} "
+            f"--tasks-per-step {size.step_tasks} --updates-per-epoch {size.updates}{size.ahead} {REINFORCE} --seed 1 "
+            f"--output {rl}",
+        ),
+    ]
+
+
+def replies(size: Size) -> str:
+    """How long they may be, and how many are decoded at once."""
+    return f"--max-tokens {MAX_TOKENS}{size.sampling}"
 
 
 def run_command(words: str) -> None:
