@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import pytest
 
 from kernrl.errors import UsageError
+from kernrl.tasks import generate
 from kernrl.tasks.generate import draw_task_program, generate_tasks, make_task
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.producers import FAMILIES
@@ -30,6 +32,19 @@ def test_tasks_do_not_depend_on_workers() -> None:
     assert list(generate_tasks(count=70, seed=5, workers=2)) == alone
     assert list(generate_tasks(count=9, seed=5)) == alone[:9]
     assert list(generate_tasks(count=5, seed=6)) != alone[:5]
+
+
+def test_no_more_processes_are_started_than_there_is_work_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, workers: int, mp_context: object) -> None:
+            asked.append(workers)
+            super().__init__(1)
+
+    monkeypatch.setattr(generate, "ProcessPoolExecutor", Pool)
+    assert list(generate_tasks(count=33, workers=5000)) == list(generate_tasks(count=33))
+    assert asked == [3]  # of 16 tasks each
 
 
 def test_a_task_is_the_same_on_every_machine() -> None:

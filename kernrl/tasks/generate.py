@@ -95,7 +95,8 @@ def generate_tasks(
         raise UsageError(f"{max_bytes} bytes are too few for full-size tasks: allow at least {MIN_BYTES} (128 MiB).")
     make = partial(_make_chunk, level=level, seed=seed, split=split, max_bytes=max_bytes)
     starts = count_from(0, CHUNK)
-    if workers is None or workers <= 1:
+    workers = min(workers or 1, -(-count // CHUNK))  # a pool starts as many processes as it is told to
+    if workers <= 1:
         yield from islice(chain.from_iterable(map(make, starts)), count)
         return
     made = 0
