@@ -352,6 +352,15 @@ def test_a_run_that_did_not_sample_is_shown_and_not_compared(tmp_path: Path, run
     assert "Loss" in Page(render_report([run, taught])).text
 
 
+def test_tasks_of_training_are_no_others_of_an_evaluation(tmp_path: Path, run: Run) -> None:
+    rows = [row(correct("of its own", 2.0))]
+    for stage, said in (("reinforce", 0), ("eval", 1)):
+        (tmp_path / stage).mkdir()
+        write_config(tmp_path / stage, stage)
+        write_lines(tmp_path / stage / "samples.jsonl", rows)
+        assert len(comparisons([run, read_run(tmp_path / stage)])) == said
+
+
 # --- what is shown -----------------------------------------------------------------------------------------------
 
 

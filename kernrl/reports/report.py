@@ -77,9 +77,11 @@ def _of_steps(samples: Sequence[Sample], *, last: bool) -> tuple[list[Sample], s
 
 
 def comparisons(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Each later run against the first, of those that sampled."""
-    sampled = [run for run in runs[1:] if run.samples and runs[0].samples]
-    return [{"name": run.name, **compare(newest(runs[0].samples)[0], newest(run.samples)[0])} for run in sampled]
+    """Each later run against the first, of those that sampled; training on tasks of its own is nothing to compare with."""
+    first = newest(runs[0].samples)[0]
+    sampled = [run for run in runs[1:] if run.samples and first]
+    changes = [{"name": run.name, **compare(first, newest(run.samples)[0])} for run in sampled]
+    return [change for run, change in zip(sampled, changes, strict=True) if change["tasks"] or run.stage in ("", "eval")]
 
 
 def render_report(runs: Sequence[Run], *, title: str | None = None, gpu_hour_price: float | None = None) -> str:
