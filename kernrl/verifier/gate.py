@@ -10,12 +10,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-MOST_SHARING = 4
-"""Who uses a GPU together takes turns on it in slices of time: more at once wait for one another and get no more done."""
-
 
 class Gate:
-    """Up to `MOST_SHARING` readers together or one writer alone, writers first, under a file lock named by the GPU's UUID.
+    """Readers together or one writer alone, writers first, under a file lock named by the GPU's UUID.
 
     The file lock is held while anybody is inside, so that two programs take turns; the kernel lets go of it should this
     one die.
@@ -26,28 +23,13 @@ class Gate:
         folder = runtime if runtime.is_dir() and os.access(runtime, os.W_OK) else Path(tempfile.gettempdir())
         self._path = folder / f"kernrl-{os.getuid()}-{uuid}.lock"
         self._changed = threading.Condition()
-        self._sharing = self._served = self._waiting = 0
+        self._sharing = self._waiting = 0
         self._taken = False
         self._descriptor: int | None = None
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Use the GPU beside others of this program, in turn where they are many."""
-        with self._changed:
-            while self._taken or self._waiting or self._served >= MOST_SHARING:
-                self._changed.wait()
-            self._served += 1
-        try:
-            with self.untimed():
-                yield
-        finally:
-            with self._changed:
-                self._served -= 1
-                self._changed.notify_all()
-
-    @contextlib.contextmanager
-    def untimed(self) -> Iterator[None]:
-        """See to it that nothing is timed; whoever shares the GPU goes on."""
+        """Use the GPU beside others of this program."""
         with self._changed:
             while self._taken or self._waiting:
                 self._changed.wait()

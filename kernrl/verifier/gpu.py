@@ -104,7 +104,7 @@ class Gpu:
 
     def untimed(self) -> contextlib.AbstractContextManager[None]:
         """Keep the GPU busy with something else: nothing is timed meanwhile."""
-        return self._gate.untimed()
+        return self._gate.shared()
 
     @property
     def noise(self) -> timing.NoiseBand:
