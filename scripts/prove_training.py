@@ -116,7 +116,8 @@ def train(args: argparse.Namespace) -> None:
     """Train each run that has no replies yet, and have its model answer the held-out suite."""
     names = [name for name in args.runs if not (args.out / name / "replies.jsonl").exists()]
     opened = time.perf_counter()
-    with HardenedVerifier(VerifierConfig(cache_dir=args.cache_dir)) as verifier, tempfile.TemporaryDirectory() as scratch:
+    config = VerifierConfig(cache_dir=args.cache_dir, compile_timeout_s=15)  # a step waits for the last of its candidates
+    with HardenedVerifier(config) as verifier, tempfile.TemporaryDirectory() as scratch:
         starting = threading.Thread(target=verifier.evaluator.start)
         starting.start()
         make_tasks(args)
