@@ -7,8 +7,8 @@
 Every run starts from the same model and learns on the same tasks of train compositions, in its own order; `reinforce-long` is
 `reinforce-0` gone on with, and `synchronous` is it without sampling a step ahead. What a model then writes for the held-out
 suite is judged together with what all the others wrote, a task at a time, so that all are timed side by side. Each part skips
-what is in `--out` already, so the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its runs on
-several GPUs at once. Without a GPU it does the same with modelled times, which only shows that the script runs.
+what is in `--out` already, so the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its runs
+on several GPUs at once. Without a GPU it does the same with modelled times, which only shows that the script runs.
 """
 
 from __future__ import annotations
