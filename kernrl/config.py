@@ -475,11 +475,12 @@ class EvalConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _nano_by_default(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return values if values.get("model") or values.get("from_run") else {**values, "model": "nano"}
+        given = any(values.get(name) is not None for name in ("model", "from_run"))
+        return values if given else {**values, "model": "nano"}
 
     @model_validator(mode="after")
     def _one_origin(self) -> EvalConfig:
-        if self.model and self.from_run:
+        if self.model is not None and self.from_run is not None:
             raise ValueError("Give either --model, to ask a model, or --from-run, to judge candidates on disk")
         if self.resume and self.output is None:
             raise ValueError("--resume needs --output, the folder of the run to go on with")
@@ -489,7 +490,7 @@ class EvalConfig(Config):
 
 def _require_server(config: ImproveConfig | EvalConfig) -> None:
     """Of flags that concern a server none may be ignored."""
-    if config.engine == "server" and config.server_url is None:
+    if config.engine == "server" and not config.server_url:
         raise ValueError("--engine server needs --server-url, such as http://localhost:8000")
     concern = {name: getattr(config, name, None) for name in ("server_url", "server_model", "weight_sync")}
     given = next((name for name, value in concern.items() if value is not None), None)

@@ -210,7 +210,14 @@ def test_limits_read_and_compare() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--model", "absent"], ["--model", "x", "--from-run", "y"], ["--from-run", "absent"], ["--from-run", ".", "--resume"]],
+    [
+        ["--model", "absent"],
+        ["--model", ""],  # an unset variable, and not the shipped model
+        ["--model", "x", "--from-run", "y"],
+        ["--from-run", "absent"],
+        ["--from-run", ".", "--resume"],
+        ["--engine", "server", "--server-url", ""],
+    ],
 )
 def test_bad_input(tasks: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     evaluated("--tasks", tasks, *arguments, code=2)

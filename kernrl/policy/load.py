@@ -113,8 +113,10 @@ def find_source(model: str, revision: str | None = None) -> str:
     """What a name given as `--model` stands for: a folder or a hub id.
 
     Raises:
-        UsageError: there is no such folder, or `revision` is to choose from a folder, which has but one.
+        UsageError: the name is empty, there is no such folder, or `revision` is to choose from a folder, which has but one.
     """
+    if not model:
+        raise UsageError("--model is empty: name a folder, a hub id or 'nano'.")
     source = str(trained_nano()) if model == NANO else model
     folder = Path(source)
     if folder.exists() and revision:

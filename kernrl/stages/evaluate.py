@@ -51,7 +51,7 @@ def run(config: EvalConfig) -> Result:
     """Run the stage: `samples.jsonl`, `results.json` and KernelBench's form of both; 1 where a limit is not held."""
     limits = [parse_limit(text) for text in config.fail_under]
     tasks = read_tasks(config)
-    candidates = from_disk(config.from_run, tasks) if config.from_run else None
+    candidates = from_disk(config.from_run, tasks) if config.from_run is not None else None
     directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "eval"), config, resume=config.resume)
     with open_verifier(config) as verifier:
         if candidates is None:
@@ -191,7 +191,7 @@ def load_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, C
     from kernrl.stages.engines import open_server
     from kernrl.stages.improve import end_tokens, prompt_style
 
-    assert config.model
+    assert config.model is not None  # there are no candidates on disk
     if config.engine == "server":  # the weights are elsewhere
         engine, tokenizer, settings = open_server(config)
     else:
