@@ -118,7 +118,8 @@ def train(args: argparse.Namespace) -> None:
     names = [name for name in args.runs if not (args.out / name / "replies.jsonl").exists()]
     opened = time.perf_counter()
     config = VerifierConfig(cache_dir=args.cache_dir, compile_timeout_s=15)  # a step waits for the last of its candidates
-    with HardenedVerifier(config) as verifier, tempfile.TemporaryDirectory() as scratch:
+    scratches = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # verdicts under way when a run ends come after it
+    with scratches as scratch, HardenedVerifier(config) as verifier:
         starting = threading.Thread(target=verifier.evaluator.start)
         starting.start()
         make_tasks(args)
