@@ -54,6 +54,10 @@ def test_ticks_are_round_and_enclose(a: float, b: float) -> None:
         assert min(abs(digit - d) for d in (1, 2, 5)) < 1e-3
 
 
+def test_what_is_always_zero_lies_on_the_ground() -> None:
+    assert nice_ticks(0.0, 0.0)[0] == 0.0
+
+
 @given(st.floats(0.01, 1), st.floats(1.01, 1000))
 def test_log_ticks_enclose(low: float, high: float) -> None:
     ticks = log_ticks(low, high)

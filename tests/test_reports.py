@@ -352,6 +352,12 @@ def test_a_run_that_did_not_sample_is_shown_and_not_compared(tmp_path: Path, run
     assert "Loss" in Page(render_report([run, taught])).text
 
 
+def test_few_steps_are_said_to_follow_their_tasks(tmp_path: Path, run: Run) -> None:
+    for steps, said in ((3, True), (60, False)):
+        trained = read_run(make_reinforce_run(tmp_path / str(steps), steps=steps))
+        assert ("Each step asks other tasks" in Page(render_report([run, trained])).text) is said
+
+
 def test_tasks_of_training_are_no_others_of_an_evaluation(tmp_path: Path, run: Run) -> None:
     rows = [row(correct("of its own", 2.0))]
     for stage, said in (("reinforce", 0), ("eval", 1)):

@@ -76,6 +76,14 @@ def losses(output):
     return {line["step"]: (line["loss"], line["grad_norm"]) for line in read_lines(output / "metrics.jsonl")}
 
 
+def test_the_last_row_of_an_epoch_says_nothing_of_the_speed():
+    steps = [{"step": n, "loss": 1.0, "tokens_per_s": 2e6, "mfu": 0.25} for n in range(1, 9)]
+    steps[3]["validation_loss"] = steps[7]["validation_loss"] = 1.0
+    steps[7] |= {"tokens_per_s": 3e5, "mfu": 0.04}  # a row that is nearly empty
+    table = sft.summary({"model": "m"}, steps)
+    assert [list(column.cells) for column in table.columns[3:5]] == [["2,000,000"] * 2, ["25%"] * 2]
+
+
 def test_the_loss_falls_and_plain_transformers_loads_the_result(model, pairs, tmp_path):
     output = tmp_path / "run"
     assert run(arguments(model, pairs, output)) == 0

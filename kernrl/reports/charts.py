@@ -89,8 +89,8 @@ def counted(number: int, noun: str) -> str:
 def nice_ticks(low: float, high: float, about: int = 4) -> list[float]:
     """Round values (1, 2 or 5 times a power of ten apart) from at most `low` to at least `high`."""
     if high - low < NOTHING:
-        half = abs(low) / 2 if abs(low) > NOTHING else 0.5
-        low, high = low - half, low + half
+        half = abs(low) / 2
+        low, high = (low - half, low + half) if half > NOTHING else (0.0, 1.0)
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)

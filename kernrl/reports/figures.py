@@ -80,6 +80,11 @@ def training_panels(runs: Sequence[Run]) -> list[Panel]:
     return panels
 
 
+def few_steps(runs: Sequence[Run]) -> bool:
+    """Whether curves of rewards follow the tasks that a step happens to ask as much as what has been learnt."""
+    return any(0 < sum("reward" in row for row in run.metrics) < SMOOTH_FROM for run in runs)
+
+
 def _metric(run: Run, key: str) -> Series | None:
     points = [(float(row["step"]), value) for row in run.metrics if (value := number(row.get(key))) is not None]
     if len(points) < 2:

@@ -100,6 +100,7 @@ def render_report(runs: Sequence[Run], *, title: str | None = None, gpu_hour_pri
         several=several,
         differences=[comparison_text(runs[0].name, c) for c in comparisons(runs)] if several else [],
         training=figures.training_panels(runs),
+        few_steps=figures.few_steps(runs),
         fast_p=_fast_p(views),
         source_styles=gallery.source_styles(),
         rows_of=_table_rows,

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,6 +41,9 @@ from kernrl.verifier.devices import device_for
 
 TOKENIZER_PAIRS = 8_000
 """Pairs that nano's tokenizer is trained on: enough for every merge and phrase that matters, in a few seconds."""
+
+SPEEDS = (("tokens_per_s", ",.0f"), ("mfu", ".0%"))
+"""Metrics of speed in the table at the end, and how they are written."""
 
 
 def run(config: SftConfig) -> Result:
@@ -220,8 +224,11 @@ def figures(history: list[dict[str, Any]]) -> dict[str, Any]:
 def summary(results: dict[str, Any], history: list[dict[str, Any]]) -> Table:
     """What a person sees at the end."""
     table = Table("step", "loss", "validation loss", "tokens/s", "MFU", "correct", title=f"model: {results['model']}")
-    for line in [line for line in history if "validation_loss" in line][-5:]:
-        loss, validation_loss, speed = line["loss"], line["validation_loss"], line["tokens_per_s"]
-        shares = (f"{line[name]:.0%}" if name in line else "" for name in ("mfu", "correct"))
-        table.add_row(str(line["step"]), f"{loss:.4f}", f"{validation_loss:.4f}", f"{speed:,.0f}", *shares)
+    looks = [place for place, line in enumerate(history) if "validation_loss" in line]
+    for before, place in list(pairwise([-1, *looks]))[-5:]:
+        line, since = history[place], history[before + 1 : place + 1]
+        # medians: a row that is not full, as the last one may be, says little of the speed
+        speed, mfu = (f"{median(at[name] for at in since if name in at):{form}}" if name in line else "" for name, form in SPEEDS)
+        correct = f"{line['correct']:.0%}" if "correct" in line else ""
+        table.add_row(str(line["step"]), f"{line['loss']:.4f}", f"{line['validation_loss']:.4f}", speed, mfu, correct)
     return table
