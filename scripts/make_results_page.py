@@ -9,6 +9,7 @@ import json
 import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,34 @@ def sft_where() -> str:
     names = {**{depth: f"{depth} ops deep" for depth in whole["by_depth"]}, **{family: family for family in whole["by_family"]}}
     rows = [[name, *(figure_text(found[key]) for _, found in runs)] for key, name in names.items()]
     return table(["", *(title for title, _ in runs)], rows)
+
+
+WORD = re.compile("[a-z][a-z-]*")
+"""Of a command's name, before its paths and flags."""
+
+
+def quickstart() -> str:
+    """The story from nothing, command by command."""
+    data = read("quickstart")
+    names = [" ".join(takewhile(WORD.fullmatch, step["command"].split())) for step in data["steps"]]
+    rows = [[f"`{name}`", f"{step['seconds']:.0f}"] for name, step in zip(names, data["steps"], strict=True)]
+    note = f"{data['seconds'] / 60:.1f} minutes in all. {conditions(data)}"
+    return table(["command", "seconds"], rows) + f"\n{note}\n"
+
+
+def quickstart_change() -> str:
+    """What the story's model got right before and after it practised."""
+    data = read("quickstart")
+    rows = []
+    for name, title in (("before", "after SFT"), ("after", "after best-of-N and REINFORCE")):
+        found = data[name]
+        shares = (figure_text(found[key]) for key in ("correct", "pass@8", "fast_1"))
+        rows.append([title, *shares, figure_text(found["geomean_x"], as_times=True)])
+    change = data["change"]
+    ratio = figure_text(change["speed_ratio_x"], as_times=True)
+    rows.append(["change, on the same tasks", points(change["correct"]), "–", points(change["fast_1"]), ratio])
+    each = f"{data['before']['tasks']} held-out tasks, {data['before']['samples'] // data['before']['tasks']} candidates each."
+    return table(["", "correct", "pass@8", "faster than eager", "speed"], rows) + f"\n{each}\n"
 
 
 METHODS = {
@@ -263,7 +292,20 @@ def conditions(data: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     make.__name__: make
-    for make in (sft_curve, sft_where, training, seeds, choices, cost, ablation, ablation_cpu, validation, validation_cpu)
+    for make in (
+        quickstart,
+        quickstart_change,
+        sft_curve,
+        sft_where,
+        training,
+        seeds,
+        choices,
+        cost,
+        ablation,
+        ablation_cpu,
+        validation,
+        validation_cpu,
+    )
 }
 
 
