@@ -189,13 +189,23 @@ def test_nothing_judged_is_a_failure_with_its_reason(
     ("limit", "code"),
     [
         ("fast_1=0.5", 0), ("fast_1=0.7", 1), ("compile.fast_1=0.6", 0), ("geomean_x=3", 1), ("pass@64=0.1", 1),
-        ("fast1=0.5", 2), ("fast_1", 2), ("fast_1=much", 2),
+        ("fast1=0.5", 2), ("fast_1", 2), ("fast_1=much", 2), ("fast_0.7=0.5", 2),
     ],
 )  # fmt: skip
 def test_fail_under(tmp_path: Path, tasks: Path, candidates: Path, limit: str, code: int) -> None:
     output = tmp_path / "out"
-    evaluated("--tasks", tasks, "--from-run", candidates, "--output", output, "--fail-under", limit, code=code)
+    where = ("--tasks", tasks, "--from-run", candidates, "--output", output)
+    evaluated(*where, "--baseline", "eager,compile", "--fail-under", limit, code=code)
     assert (output / "results.json").exists() == (code != 2)  # a bad limit is found before any work
+
+
+@pytest.mark.parametrize(("limit", "remedy"), [("compile.fast_1=0", "--baseline eager,compile"), ("pass@3=0", "1, 2, 4, 6")])
+def test_a_limit_to_what_is_not_measured_is_refused_at_once(
+    tmp_path: Path, tasks: Path, limit: str, remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated("--tasks", tasks, "--samples", 6, "--output", tmp_path / "out", "--fail-under", limit, code=2)
+    assert remedy in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_limits_read_and_compare() -> None:

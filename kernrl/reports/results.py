@@ -113,6 +113,11 @@ def speedup_x(sample: Sample, clock: Clock | None, baseline: str) -> float | Non
 # --- figures -----------------------------------------------------------------------------------------------------
 
 
+def pass_ks(samples: int) -> list[int]:
+    """The k of the pass@k that are worked out for so many samples a task."""
+    return sorted({2**i for i in range(samples.bit_length())} | {samples})
+
+
 def outcome_figures(tasks: TasksSamples, bootstrap: TaskBootstrap) -> Figures:
     """`correct`, `compiled` and `pass@k` for k = 1, 2, 4, … and the number of samples a task."""
     if not tasks:
@@ -121,9 +126,7 @@ def outcome_figures(tasks: TasksSamples, bootstrap: TaskBootstrap) -> Figures:
         "correct": bootstrap.share([fmean(s.verdict.correct for s in task) for task in tasks]),
         "compiled": bootstrap.share([fmean(s.compiled for s in task) for task in tasks]),
     }
-    usual = mode(len(task) for task in tasks)
-    ks = sorted({2**i for i in range(usual.bit_length())} | {usual})
-    for k in ks:
+    for k in pass_ks(mode(len(task) for task in tasks)):
         enough = [task for task in tasks if len(task) >= k]  # a sample may be missing where it could not be judged
         resampling = bootstrap if len(enough) == len(tasks) else TaskBootstrap(len(enough), seed=bootstrap.seed)
         chances = [pass_at_k(len(task), sum(s.verdict.correct for s in task), k) for task in enough]

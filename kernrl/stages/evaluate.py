@@ -23,7 +23,7 @@ from kernrl.console import Result, log, progress
 from kernrl.errors import RunError, UsageError
 from kernrl.files import next_folder
 from kernrl.reports.kernelbench import Found, read_candidates, write_kernelbench
-from kernrl.reports.results import summarise
+from kernrl.reports.results import THRESHOLDS_X, pass_ks, summarise
 from kernrl.reports.run_files import UNJUDGED, read_rows, read_run
 from kernrl.reports.tables import results_view
 from kernrl.rollouts.collect import Attempt, Collector, Verifier, candidate_key
@@ -50,6 +50,8 @@ class Limit:
 def run(config: EvalConfig) -> Result:
     """Run the stage: `samples.jsonl`, `results.json` and KernelBench's form of both; 1 where a limit is not held."""
     limits = [parse_limit(text) for text in config.fail_under]
+    for limit in limits:
+        require_measured(limit, config)
     tasks = read_tasks(config)
     candidates = from_disk(config.from_run, tasks) if config.from_run is not None else None
     directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "eval"), config, resume=config.resume)
@@ -224,6 +226,20 @@ def parse_limit(text: str) -> Limit:
     if not math.isfinite(value):  # nothing is lower than NaN: every figure would pass
         _bad_limit(text)
     return Limit(match["baseline"], match["name"], value)
+
+
+def require_measured(limit: Limit, config: EvalConfig) -> None:
+    """Refuse a limit to a figure that this evaluation does not make, before it takes its minutes."""
+    kind, _, number = limit.name.replace("@", "_").partition("_")
+    baselines = config.baseline or config.verifier.baseline
+    if limit.baseline and limit.baseline not in baselines:
+        more = ",".join([*baselines, limit.baseline])
+        raise UsageError(f"--fail-under: nothing is timed against {limit.baseline}; add --baseline {more}.")
+    if kind == "fast" and number not in (known := [f"{p:g}" for p in THRESHOLDS_X]):
+        raise UsageError(f"--fail-under: there is no {limit.name}; p is one of {', '.join(known)}.")
+    if kind == "pass" and config.model is not None and int(number) not in (ks := pass_ks(config.samples)):
+        among = ", ".join(map(str, ks))
+        raise UsageError(f"--fail-under: there is no {limit.name} of --samples {config.samples}; k is one of {among}.")
 
 
 def _bad_limit(text: str) -> NoReturn:

@@ -228,7 +228,8 @@ def summary(results: dict[str, Any], history: list[dict[str, Any]]) -> Table:
     for before, place in list(pairwise([-1, *looks]))[-5:]:
         line, since = history[place], history[before + 1 : place + 1]
         # medians: a row that is not full, as the last one may be, says little of the speed
-        speed, mfu = (f"{median(at[name] for at in since if name in at):{form}}" if name in line else "" for name, form in SPEEDS)
+        middle = {name: median(at[name] for at in since if name in at) for name, _ in SPEEDS if name in line}
+        speed, mfu = (format(middle[name], form) if name in middle else "" for name, form in SPEEDS)
         correct = f"{line['correct']:.0%}" if "correct" in line else ""
         table.add_row(str(line["step"]), f"{line['loss']:.4f}", f"{line['validation_loss']:.4f}", speed, mfu, correct)
     return table
