@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import pairwise
@@ -64,6 +65,7 @@ def run(config: SftConfig) -> Result:
         settings = schedule(config, train)
         data_s = time.perf_counter() - started
 
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # autocast leaves no product in float32
         finetuner = Finetuner(ranks, policy, train, settings, compile_model=config.compile and on_gpu)
         if latest:
             finetuner.restore(latest)
