@@ -146,7 +146,7 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
         rows["reinforce, all seeds"] = figures_of(out, replies, seeds)
     facts = next(json.loads((out / name / "train.json").read_text()) for name in there if name != "start")
     about = {key: facts[key] for key in ("versions", "gpu", "commit")}
-    curves = {name: curve(out, name) for name in there if name != "start"}
+    curves = {name: steps for name in there if name != "start" and (steps := curve(out, name))}
     text = json.dumps({**about, "settings": settings, "rows": rows, "curves": curves}, indent=1)
     lines = [
         f"Measured on one {about['gpu']}: torch {about['versions']['torch']}, triton {about['versions']['triton']}, "
@@ -161,7 +161,7 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
 
 
 def curve(out: Path, name: str) -> list[Row]:
-    """What each step of a run saw of its own tasks."""
+    """What each step of a run saw of its own tasks; nothing of a run that asked none."""
     kept = (
         "step",
         "reward",
@@ -174,4 +174,5 @@ def curve(out: Path, name: str) -> list[Row]:
         "duplicates",
         "seconds",
     )
-    return [{k: line.get(k) for k in kept} for line in json.loads((out / name / "train.json").read_text())["steps"]]
+    lines = json.loads((out / name / "train.json").read_text())["steps"]
+    return [{k: line.get(k) for k in kept} for line in lines if "attempts" in line]

@@ -86,7 +86,23 @@ def test_the_page_shows_what_update_rules_gained():
     assert {name: row["rule"] for name, row in record["rules"].items()} == bench_updates.RULES
 
 
-@pytest.mark.parametrize("name", ["training", "training_small_rate"])
-def test_the_page_shows_what_the_methods_gained(name):
-    record = json.loads((PAGE.parent / "benchmarks" / f"{name}.json").read_text())
-    assert training_table.markdown_table(record["rows"]) in PAGE.read_text()
+def rows(name):
+    return json.loads((PAGE.parent / "benchmarks" / f"{name}.json").read_text())["rows"]
+
+
+def test_the_page_shows_what_the_methods_gained():
+    assert training_table.markdown_table(rows("training")) in PAGE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("training_small_rate", "reinforce, all seeds"),
+        ("training_large_rate", "reinforce, all seeds"),
+        ("training_large_rate", "reinforce-long"),
+    ],
+)
+def test_the_page_says_what_earlier_recipes_gained(name, run):
+    gained = rows(name)[run]["change"]["speed_ratio_x"]
+    said = " ".join(PAGE.read_text().split())
+    assert "{value:.2f} times [{low:.2f}, {high:.2f}]".format(**gained) in said
