@@ -117,7 +117,7 @@ def train(args: argparse.Namespace) -> None:
     """Train each run that has no replies yet, and have its model answer the held-out suite."""
     names = [name for name in args.runs if not (args.out / name / "replies.jsonl").exists()]
     opened = time.perf_counter()
-    config = VerifierConfig(cache_dir=args.cache_dir, compile_timeout_s=15)  # a step waits for the last of its candidates
+    config = VerifierConfig(cache_dir=args.cache_dir, **REINFORCE["verifier"])
     scratches = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # verdicts under way when a run ends come after it
     with scratches as scratch, HardenedVerifier(config) as verifier:
         starting = threading.Thread(target=verifier.evaluator.start)
