@@ -14,6 +14,7 @@ import torch
 
 from kernrl import cli
 from kernrl.config import QuickstartConfig
+from kernrl.settings import flatten
 from kernrl.stages import quickstart
 from kernrl.stages.quickstart import ON_CPU, ON_GPU, story
 
@@ -58,8 +59,8 @@ def test_every_command_is_one(size: quickstart.Size, full: bool, tmp_path: Path,
 def test_on_a_gpu_it_takes_the_recipes(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [line] = [step.command for step in story(QuickstartConfig(), tmp_path, ON_GPU) if step.command.startswith(command)]
     assert cli.run([*shlex.split(line), "--dry-run"]) == 0
-    settings = tomllib.loads(capsys.readouterr().out)
-    recipe = tomllib.loads((RECIPES / f"{command.replace('-', '_')}_nano.toml").read_text())
+    recipe_file = RECIPES / f"{command.replace('-', '_')}_nano.toml"
+    settings, recipe = (dict(flatten(tomllib.loads(text))) for text in (capsys.readouterr().out, recipe_file.read_text()))
     differ = {name for name in recipe if settings.get(name) != recipe[name]}
     assert differ <= {"rounds", "tasks_per_round", "modelled_speed"}  # sizes, and what serves without a GPU
 

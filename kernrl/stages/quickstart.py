@@ -93,7 +93,7 @@ BEST_OF_N = (
 )
 REINFORCE = (
     "--reward log-speed --speed-cap 10 --advantage rank --row-tokens 2048 --learning-rate 2e-3 --adam-epsilon 1e-2 "
-    "--max-grad-norm 0.2 --warmup-steps 1"
+    "--max-grad-norm 0.2 --warmup-steps 1 --verifier.compile-timeout-s 15"
 )
 
 PAIRS = "--count 30000 --epochs 5"
