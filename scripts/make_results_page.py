@@ -104,6 +104,7 @@ METHODS = {
     "reward-weighted": "reward-weighted SFT",
     "reinforce, all seeds": "REINFORCE, all seeds",
     "reinforce-long": "REINFORCE, gone on with",
+    "fastest of all": "the fastest that any wrote",
 }
 
 PASS_K = 8
@@ -123,7 +124,7 @@ def training() -> str:
         cells = [
             figure_text(row["correct"]),
             points(change.get("correct")),
-            figure_text(row[f"pass@{PASS_K}"]),
+            figure_text(row.get(f"pass@{PASS_K}")),
             figure_text(against["eager"]["fast_1"]),
             figure_text(against.get("compile", {}).get("fast_1")),
             figure_text(against["eager"]["geomean_x"], as_times=True),

@@ -49,6 +49,15 @@ class Replies:
             if verdict and row["task"] not in self._cut
         ]
 
+    def fastest(self) -> list[Sample]:
+        """Of each task the fastest that any run wrote: what choosing alone, and nothing new, could come to."""
+        best: dict[str, tuple[float, Sample]] = {}
+        for sample in self.samples(*self.runs):
+            speedup = sample.verdict.speedup("eager") if sample.verdict.correct else None
+            if speedup and speedup.value > best.get(sample.task, (0.0, sample))[0]:
+                best[sample.task] = speedup.value, sample
+        return [sample for _, sample in best.values()]
+
     def _sample(self, name: str, row: Row, verdict: Verdict) -> Sample:
         task = self._tasks[row["task"]]
         sample = Sample(f"{name}-{task.id}#{row['member']}", task.id, verdict, 0, task.family, task.composition)
@@ -79,7 +88,12 @@ def training_figures(out: Path, names: Sequence[str]) -> Row:
 
 def figures_of(out: Path, replies: Replies, names: Sequence[str]) -> Row:
     """Everything about one row of the table."""
-    samples = replies.samples(*names)
+    row = {"runs": list(names), **figures_of_samples(replies, replies.samples(*names))}
+    return row if names == ["start"] else row | {"training": training_figures(out, names)}
+
+
+def figures_of_samples(replies: Replies, samples: Sequence[Sample]) -> Row:
+    """How good samples are, and how much better than the start's."""
     results = summarise(samples, baselines=("eager", "compile"))
     kept = ("correct", "statuses", "tasks", "samples", "unjudged", "interval", "timing")
     speeds = {
@@ -87,13 +101,14 @@ def figures_of(out: Path, replies: Replies, names: Sequence[str]) -> Row:
         for baseline, figures in results["baselines"].items()
     }
     passes = {key: value for key, value in results.items() if key.startswith("pass@")}
-    row: Row = {"runs": list(names), **{key: results.get(key) for key in kept}, **passes, "against": speeds}
+    row: Row = {**{key: results.get(key) for key in kept}, **passes, "against": speeds}
     row["mean_tokens"] = fmean(s.tokens for s in samples)
-    if names != ["start"]:
-        row["change"] = compare(replies.samples("start"), samples)
-        row["training"] = training_figures(out, names)
-    return row
+    start = replies.samples("start")
+    return row if samples == start else row | {"change": compare(start, samples)}
 
+
+FASTEST = "fastest of all"
+"""The row of what could be chosen from everything that was written."""
 
 COLUMNS = (
     "",
@@ -144,6 +159,7 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
     seeds = [name for name in seeds if name in there]
     if len(seeds) > 1:
         rows["reinforce, all seeds"] = figures_of(out, replies, seeds)
+    rows[FASTEST] = figures_of_samples(replies, replies.fastest())
     facts = next(json.loads((out / name / "train.json").read_text()) for name in there if name != "start")
     about = {key: facts[key] for key in ("versions", "gpu", "commit")}
     curves = {name: steps for name in there if name != "start" and (steps := curve(out, name))}

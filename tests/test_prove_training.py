@@ -88,7 +88,9 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
     settings = {"samples": 2, "temperature": 0.8}
     write_table(tmp_path, tmp_path / "table", prove_training.RUNS, ["reinforce-0", "reinforce-1"], settings)
     rows = json.loads((tmp_path / "table.json").read_text())["rows"]
-    assert list(rows) == ["start", "reinforce-0", "reinforce-1", "reinforce, all seeds"]
+    assert list(rows) == ["start", "reinforce-0", "reinforce-1", "reinforce, all seeds", "fastest of all"]
     assert rows["reinforce-0"]["change"]["speed_ratio_x"]["value"] == pytest.approx(1.5)
     assert rows["reinforce-1"]["change"]["correct"]["value"] == 0
+    assert rows["fastest of all"]["samples"] == len(tasks)
+    assert rows["fastest of all"]["change"]["speed_ratio_x"]["value"] == pytest.approx(1.5)
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
