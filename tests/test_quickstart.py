@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import sys
 import tomllib
 from itertools import pairwise
@@ -114,7 +115,11 @@ def test_a_step_ends_before_an_interrupted_quickstart_does(stub: Path, tmp_path:
         "os.kill(os.getppid(), signal.SIGINT)\n"
         "time.sleep(60)\n"
     )
-    assert cli.run(["quickstart", "--quiet"]) == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
+    try:
+        assert cli.run(["quickstart", "--quiet"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (tmp_path / "saved").exists()
 
 
