@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         ended = app(list(arguments), prog_name="kernrl", standalone_mode=False)
         if isinstance(ended, Launch):
-            from kernrl.stages.launch import start
+            from kernrl.runs.accelerate_launch import start
 
             return start(ended.kind, ended.num_processes, arguments)
         if isinstance(ended, Output):

@@ -23,13 +23,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
+from support import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from kernrl.config import VerifierConfig  # noqa: E402
 from kernrl.tasks.task import FULL, Task  # noqa: E402
 from kernrl.verifier import evaluator as funnel  # noqa: E402
-from kernrl.verifier.evaluator import Defences, StagedEvaluator  # noqa: E402
-from kernrl.verifier.verdict import Stage, Status, Verdict  # noqa: E402
+from kernrl.verifier.base.verdict import Stage, Status, Verdict  # noqa: E402
+from kernrl.verifier.funnel import Defences, StagedEvaluator  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from bench_scaling import fresh_verifier
 
 from kernrl.config import ReinforceConfig
 from kernrl.files import replace_file
+from kernrl.runs.run_directory import environment, read_lines
 from kernrl.stages import reinforce
-from kernrl.stages.run import environment, read_lines
-from kernrl.tasks.generate import generate_tasks
+from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.rows import write_tasks
 
 WARM_STEPS = 2

@@ -42,16 +42,16 @@ from kernrl.files import replace_file
 from kernrl.policy.attention import VARLEN
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy, add_lora
-from kernrl.policy.memory import GIB
+from kernrl.policy.memory_plan import GIB
 from kernrl.policy.nano import create_nano, train_tokenizer
 from kernrl.policy.packing import Example, PackedDataset
 from kernrl.policy.ranks import Ranks
+from kernrl.runs.run_directory import environment, read_lines
+from kernrl.runs.tracking import open_accelerator
 from kernrl.stages import reinforce
-from kernrl.stages.run import environment, read_lines
-from kernrl.stages.tracking import open_accelerator
 from kernrl.tasks.task import Task
-from kernrl.verifier.hardened import HardenedVerifier
-from kernrl.verifier.verdict import Verdict
+from kernrl.verifier.base.verdict import Verdict
+from kernrl.verifier.verifier import HardenedVerifier
 
 WARM = 4
 """Steps that compile and warm up, and are not timed."""

@@ -27,8 +27,8 @@ from pathlib import Path
 import torch
 import triton
 
-from kernrl.tasks.generate import MAX_BYTES, make_task
-from kernrl.tasks.solutions.check import Bench, draw_like, load_module
+from kernrl.tasks.grammar.generate import MAX_BYTES, make_task
+from kernrl.tasks.solutions.run_solutions import Bench, draw_like, load_module
 from kernrl.tasks.task import Task
 
 RAGGED_REGIMES = ("normal", "offset", "large", "sparse")

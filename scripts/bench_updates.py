@@ -32,11 +32,12 @@ from kernrl.policy.packing import Example
 from kernrl.rollouts.batch import pack_rollouts
 from kernrl.rollouts.collect import Attempt
 from kernrl.rollouts.reward import reward
-from kernrl.stages import improve, reinforce
-from kernrl.stages.run import environment, read_lines
-from kernrl.tasks.generate import generate_tasks
+from kernrl.runs.run_directory import environment, read_lines
+from kernrl.stages import reinforce
+from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.rows import write_tasks
-from kernrl.verifier.verdict import Verdict
+from kernrl.training import workbench
+from kernrl.verifier.base.verdict import Verdict
 
 Row = dict[str, Any]
 
@@ -106,7 +107,7 @@ def sample(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True)
     tasks = list(generate_tasks(level=2, count=args.tasks, seed=args.seed, split="train", workers=1))
     write_tasks(args.out / "tasks.jsonl", tasks)
-    with tempfile.TemporaryDirectory() as scratch, improve.workbench(settings(args, scratch, samples=args.samples)) as bench:
+    with tempfile.TemporaryDirectory() as scratch, workbench.workbench(settings(args, scratch, samples=args.samples)) as bench:
         attempts = bench.collector.collect(tasks, (args.seed, 1)).attempts
     replace_file(args.out / "rollouts.jsonl", "".join(json.dumps(rollout_row(a)) + "\n" for a in attempts))
 
@@ -133,7 +134,7 @@ def weigh(args: argparse.Namespace) -> None:
     random.Random(0).shuffle(names)
     halves = [[groups[name] for name in part] for part in (names[: len(names) // 2], names[len(names) // 2 :])]
     rows: dict[str, Row] = {}
-    with tempfile.TemporaryDirectory() as scratch, improve.workbench(settings(args, scratch), NoVerifier()) as bench:
+    with tempfile.TemporaryDirectory() as scratch, workbench.workbench(settings(args, scratch), NoVerifier()) as bench:
         start = {name: tensor.clone() for name, tensor in bench.policy.model.state_dict().items()}
         before = [log_probs(bench, args, scratch, half) for half in halves]
         for name in args.rules:
@@ -153,7 +154,7 @@ def weigh(args: argparse.Namespace) -> None:
     print(table(record))
 
 
-def learn(bench: improve.Bench, args: argparse.Namespace, scratch: str, groups: Sequence[list[Judged]], rule: Row) -> int:
+def learn(bench: workbench.Bench, args: argparse.Namespace, scratch: str, groups: Sequence[list[Judged]], rule: Row) -> int:
     """One step of reinforce by a rule; returns its number of updates."""
     rule = dict(rule)
     members, share, per_update = rule.pop("members", None), rule.pop("share", 1.0), rule.pop("per_update")
@@ -171,7 +172,7 @@ def learn(bench: improve.Bench, args: argparse.Namespace, scratch: str, groups: 
 
 
 def log_probs(
-    bench: improve.Bench, args: argparse.Namespace, scratch: str, groups: Sequence[list[Judged]]
+    bench: workbench.Bench, args: argparse.Namespace, scratch: str, groups: Sequence[list[Judged]]
 ) -> list[torch.Tensor]:
     """Of whole rollouts under the policy as it is: float64 [G] of each group."""
     bench.policy.model.eval()

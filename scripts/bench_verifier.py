@@ -30,20 +30,20 @@ from pathlib import Path
 from typing import Any
 
 from kernrl.config import VerifierConfig
-from kernrl.tasks.generate import generate_tasks
+from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.task import Task
-from kernrl.verifier.checks import check_plan
-from kernrl.verifier.compile import Compiler
-from kernrl.verifier.conducted import ConductedGpu
-from kernrl.verifier.cpu import CpuReplay, SmallJob
-from kernrl.verifier.devices import device_for
-from kernrl.verifier.facts import learn
-from kernrl.verifier.hardened import HardenedVerifier
-from kernrl.verifier.inputs import Seeds, schedule
-from kernrl.verifier.price import price
+from kernrl.verifier.base.devices import device_for
+from kernrl.verifier.compile.client import Compiler
+from kernrl.verifier.interpret.server import CpuReplay, SmallJob
+from kernrl.verifier.judge.inputs import Seeds, schedule
+from kernrl.verifier.plan.checks import check_plan
+from kernrl.verifier.plan.price import price
+from kernrl.verifier.pool.gpu_client import ConductedGpu
 from kernrl.verifier.route import interpreted
-from kernrl.verifier.trace import Tracer
-from kernrl.verifier.worker import Nursery
+from kernrl.verifier.rpc.process import Nursery
+from kernrl.verifier.task_facts import learn
+from kernrl.verifier.trace.client import Tracer
+from kernrl.verifier.verifier import HardenedVerifier
 
 Pair = tuple[Task, str]
 

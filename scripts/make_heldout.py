@@ -10,11 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 from kernrl.errors import UsageError
-from kernrl.tasks.check import check_task
-from kernrl.tasks.generate import generate_tasks
-from kernrl.tasks.producers import FAMILIES
+from kernrl.tasks.grammar.generate import generate_tasks
+from kernrl.tasks.grammar.producers import FAMILIES
 from kernrl.tasks.rows import write_tasks
 from kernrl.tasks.task import Task
+from kernrl.tasks.task_check import check_task
 
 COUNT = 64
 SEED = 2026

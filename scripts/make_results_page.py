@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from kernrl.reports.charts import percent
+from kernrl.reports.svg import percent
 from kernrl.reports.tables import figure_text
 
 DOCS = Path(__file__).parents[1] / "docs"

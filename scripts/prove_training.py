@@ -38,15 +38,15 @@ from kernrl.policy.examples import prompt_text
 from kernrl.policy.load import load_policy
 from kernrl.policy.pairs import task_messages
 from kernrl.rollouts.collect import candidate_key
-from kernrl.rollouts.engine import Sampling
-from kernrl.rollouts.generate_engine import GenerateEngine
+from kernrl.rollouts.engines.engine import Sampling
+from kernrl.rollouts.engines.generate import GenerateEngine
+from kernrl.runs.run_directory import environment, read_lines
 from kernrl.stages import best_of_n, reinforce, reward_weighted, sft
-from kernrl.stages.improve import prompt_style, stop_ids
-from kernrl.stages.run import environment, read_lines
-from kernrl.tasks.generate import generate_tasks
+from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
-from kernrl.verifier.hardened import HardenedVerifier
+from kernrl.training.workbench import prompt_style, stop_ids
+from kernrl.verifier.verifier import HardenedVerifier
 
 SAMPLES, TEMPERATURE, MAX_TOKENS = 8, 0.8, 512
 """Of the held-out replies."""

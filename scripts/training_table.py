@@ -14,9 +14,9 @@ from kernrl.reports.results import compare, summarise
 from kernrl.reports.run_files import Sample
 from kernrl.reports.tables import figure_text
 from kernrl.rollouts.collect import candidate_key
-from kernrl.stages.run import read_lines
+from kernrl.runs.run_directory import read_lines
 from kernrl.tasks.loaders import load_tasks
-from kernrl.verifier.verdict import Verdict
+from kernrl.verifier.base.verdict import Verdict
 
 Row = dict[str, Any]
 

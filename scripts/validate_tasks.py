@@ -75,7 +75,7 @@ def chosen(run: Path | None, count: int) -> tuple[list[Any], list[str]]:
 def judge(tasks: list[Any], texts: list[str]) -> list[dict[str, Any]]:
     """One row a task: both sources and kernrl's whole verdict."""
     from kernrl.config import VerifierConfig
-    from kernrl.verifier.hardened import HardenedVerifier
+    from kernrl.verifier.verifier import HardenedVerifier
 
     rows: list[dict[str, Any]] = [
         {"task": t.id, "family": t.family, "composition": t.composition, "reference": t.pytorch_code, "candidate": source_of(x)}
@@ -88,7 +88,7 @@ def judge(tasks: list[Any], texts: list[str]) -> list[dict[str, Any]]:
 
 
 def source_of(text: str) -> str:
-    from kernrl.verifier.parse import Candidate, parse_reply
+    from kernrl.verifier.base.parse import Candidate, parse_reply
 
     parsed = parse_reply(text)
     return parsed.source if isinstance(parsed, Candidate) else text

@@ -9,12 +9,12 @@ from types import ModuleType
 
 import pytest
 import torch
-from synthetic_run import make_reinforce_run
+from support import ROOT
+from support.synthetic_run import make_reinforce_run
 
 from kernrl import cli
 from kernrl.tasks.loaders import load_tasks
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").glob("*.md")
 )

@@ -1,11 +1,11 @@
 """The verifier inside other people's trainers."""
 
 import pytest
-from tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
+from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
 
 from kernrl.errors import UsageError
 from kernrl.integrations.trl import kernel_reward, prompt_rows
-from kernrl.verifier.verdict import Status
+from kernrl.verifier.base.verdict import Status
 
 
 def judge(text):

@@ -6,10 +6,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import kernrl
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow

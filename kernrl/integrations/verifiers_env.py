@@ -23,7 +23,7 @@ from kernrl.rollouts.reward import UNKNOWN, reward
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.prompt import render_prompt
 from kernrl.tasks.rows import task_from_row, task_to_row
-from kernrl.verifier.hardened import HardenedVerifier
+from kernrl.verifier.verifier import HardenedVerifier
 
 __all__ = ["KernelTaskset"]
 

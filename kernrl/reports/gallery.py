@@ -12,13 +12,13 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from kernrl.reports.charts import percent
-from kernrl.reports.graph import fusion_chart
+from kernrl.reports.plan_graph import fusion_chart
 from kernrl.reports.results import clocks, speedup_x, timed
 from kernrl.reports.run_files import Run, Sample, read_row
+from kernrl.reports.svg import percent
 from kernrl.reports.tables import figure_text
-from kernrl.verifier.parse import parse_reply
-from kernrl.verifier.verdict import Rejection, Status
+from kernrl.verifier.base.parse import parse_reply
+from kernrl.verifier.base.verdict import Rejection, Status
 
 CHEATS = (Status.POLICY, Status.DECOY)
 """Statuses of candidates that could have passed a test of outputs and times without doing the work."""

@@ -18,8 +18,8 @@ from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.reports.run_files import read_rows
 from kernrl.tasks.task import Task
-from kernrl.verifier.parse import parse_reply
-from kernrl.verifier.verdict import Rejection, Stage, Verdict
+from kernrl.verifier.base.parse import parse_reply
+from kernrl.verifier.base.verdict import Rejection, Stage, Verdict
 
 KERNEL_FILE = re.compile(r"level_(\d+)_problem_(\d+)_sample_(\d+)_kernel\.py")
 

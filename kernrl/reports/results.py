@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from kernrl.reports.charts import counted
 from kernrl.reports.run_files import Sample
 from kernrl.reports.statistics import Estimate, TaskBootstrap, fast_p, pass_at_k
-from kernrl.verifier.verdict import Stage, Timing
+from kernrl.reports.svg import counted
+from kernrl.verifier.base.verdict import Stage, Timing
 
 THRESHOLDS_X = (0, 0.5, 0.8, 1, 1.2, 1.5, 2)
 """The p of fast_p."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrl.errors import UsageError
-from kernrl.verifier.verdict import Stage, Status, Verdict
+from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
 FILES = ("config.json", "metrics.jsonl", "samples.jsonl", "results.json")
 

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernrl.reports.charts import counted, percent, seconds, times
 from kernrl.reports.results import PAST_STAGE, THRESHOLDS_X, if_modelled
-from kernrl.verifier.verdict import Stage, Status
+from kernrl.reports.svg import counted, percent, seconds, times
+from kernrl.verifier.base.verdict import Stage, Status
 
 Figure = Mapping[str, float | None]
 """`{value, low, high}`."""

@@ -15,11 +15,11 @@ from transformers import PreTrainedTokenizerBase
 
 from kernrl.policy.examples import prompt_text
 from kernrl.policy.pairs import Message, PromptStyle, task_messages
-from kernrl.rollouts.engine import Rollout, RolloutEngine, Sampling
+from kernrl.rollouts.engines.engine import Rollout, RolloutEngine, Sampling
 from kernrl.rollouts.reward import UNKNOWN, Reward
 from kernrl.tasks.task import Task
-from kernrl.verifier.parse import parse_reply
-from kernrl.verifier.verdict import Rejection, Stage, Status, Verdict
+from kernrl.verifier.base.parse import parse_reply
+from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
 
 RewardOf = Callable[[Verdict], Reward | None]
 """What a verdict is worth; None where nothing is known."""

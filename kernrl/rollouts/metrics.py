@@ -10,7 +10,7 @@ from typing import Any
 
 from kernrl.rollouts.collect import Attempt, Collected
 from kernrl.rollouts.reward import UNKNOWN
-from kernrl.verifier.verdict import Status, Verdict
+from kernrl.verifier.base.verdict import Status, Verdict
 
 SUSPICIOUS_SPEEDUP_X = 10.0
 """A fusion rarely gains more; what does is looked at by a person."""

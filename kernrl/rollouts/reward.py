@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from kernrl.verifier.verdict import Speedup, Status, Verdict
+from kernrl.verifier.base.verdict import Speedup, Status, Verdict
 
 Preset = Literal["hierarchical", "best-of-n", "milestones", "log-speed"]
 

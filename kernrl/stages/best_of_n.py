@@ -12,9 +12,9 @@ from kernrl.console import Result
 from kernrl.policy.packing import Example
 from kernrl.rollouts.collect import Attempt, Verifier
 from kernrl.rollouts.metrics import step_metrics
-from kernrl.stages.improve import Bench, best_first, value_of, workbench
-from kernrl.stages.live import LiveTable, final_table
-from kernrl.stages.tune import fine_tune, sample_and_judge, save_policy, write_dataset
+from kernrl.runs.progress import LiveTable, final_table
+from kernrl.training.tune import fine_tune, sample_and_judge, save_policy, write_dataset
+from kernrl.training.workbench import Bench, best_first, value_of, workbench
 
 MARGIN = 0.03
 """Rewards nearer to each other than this count as equal when the best of a group are set against its worst."""

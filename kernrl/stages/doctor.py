@@ -93,7 +93,7 @@ def _compiler() -> list[Finding]:
 
 
 def _sandbox() -> list[Finding]:
-    from kernrl.verifier.isolation import features
+    from kernrl.verifier.sandbox.isolation import features
 
     remedy = "candidates run with one wall fewer; see SECURITY.md"
     return [Finding("sandbox", name, ok, detail, "" if ok else remedy) for name, (ok, detail) in features().items()]

@@ -27,12 +27,12 @@ from kernrl.reports.results import THRESHOLDS_X, pass_ks, summarise
 from kernrl.reports.run_files import UNJUDGED, read_rows, read_run
 from kernrl.reports.tables import results_view
 from kernrl.rollouts.collect import Attempt, Collector, Verifier, candidate_key
-from kernrl.rollouts.engine import RolloutEngine, Sampling
-from kernrl.stages.run import RunDirectory
+from kernrl.rollouts.engines.engine import RolloutEngine, Sampling
+from kernrl.runs.run_directory import RunDirectory
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
-from kernrl.verifier.verdict import Verdict
+from kernrl.verifier.base.verdict import Verdict
 
 ROUND_TASKS = 32
 """Tasks asked at once. Part of what a seed means: a round is sampled as a whole."""
@@ -102,7 +102,7 @@ def say(problems: Iterator[str] | list[str]) -> None:
 
 def open_verifier(config: EvalConfig) -> Any:
     """The verifier, with the baselines asked for."""
-    from kernrl.verifier.hardened import HardenedVerifier
+    from kernrl.verifier.verifier import HardenedVerifier
 
     settings: VerifierConfig = config.verifier
     if config.baseline:
@@ -189,9 +189,9 @@ def load_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, C
     import torch
 
     from kernrl.policy.load import load_policy
-    from kernrl.rollouts.generate_engine import GenerateEngine
-    from kernrl.stages.engines import open_server
-    from kernrl.stages.improve import end_tokens, prompt_style
+    from kernrl.rollouts.engines.generate import GenerateEngine
+    from kernrl.training.engines import open_server
+    from kernrl.training.workbench import end_tokens, prompt_style
 
     assert config.model is not None  # there are no candidates on disk
     if config.engine == "server":  # the weights are elsewhere

@@ -19,7 +19,7 @@ from kernrl.config import QuickstartConfig
 from kernrl.console import Result, log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import new_folder, next_folder
-from kernrl.reports.report import comparisons, summarise_run
+from kernrl.reports.page import comparisons, summarise_run
 from kernrl.reports.run_files import read_run
 from kernrl.reports.tables import comparison_text
 

@@ -32,11 +32,11 @@ from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer,
 from kernrl.rollouts.batch import LossRow, pack_rollouts
 from kernrl.rollouts.collect import Collected, Verifier
 from kernrl.rollouts.metrics import step_metrics
-from kernrl.stages.improve import Bench, pass_rates, require_judged, sample_row, workbench
-from kernrl.stages.live import LiveTable, final_table
-from kernrl.stages.pipeline import OneAhead
-from kernrl.stages.row_loss import RowLoss
-from kernrl.stages.stop import StopAfterStep
+from kernrl.runs.interrupt import StopAfterStep
+from kernrl.runs.progress import LiveTable, final_table
+from kernrl.training.overlap import OneAhead
+from kernrl.training.row_loss import RowLoss
+from kernrl.training.workbench import Bench, pass_rates, require_judged, sample_row, workbench
 
 RATIOS = ("ratio_mean", "clip_low", "clip_high", "clip_delta", "kl_old")
 AVERAGED = (*RATIOS, "kl_ref", "entropy", "correction_mean", "correction_cut", "ess", "mismatch_kl")

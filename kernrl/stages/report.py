@@ -11,11 +11,11 @@ from kernrl.config import ReportConfig
 from kernrl.console import Result
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
-from kernrl.reports.figures import wall_seconds
-from kernrl.reports.report import comparisons, lead, render_report, summarise_run
+from kernrl.reports.page import comparisons, lead, render_report, summarise_run
+from kernrl.reports.run_charts import wall_seconds
 from kernrl.reports.run_files import Run, read_run
 from kernrl.reports.tables import phases_view, results_view, runs_view
-from kernrl.stages.live import final_table
+from kernrl.runs.progress import final_table
 
 OURS = '<meta name="generator" content="kernrl'
 

@@ -14,9 +14,9 @@ from kernrl.errors import RunError
 from kernrl.policy.packing import Example
 from kernrl.rollouts.collect import Attempt, Verifier
 from kernrl.rollouts.metrics import step_metrics
-from kernrl.stages.improve import Bench, workbench
-from kernrl.stages.live import final_table
-from kernrl.stages.tune import fine_tune, sample_and_judge, write_dataset
+from kernrl.runs.progress import final_table
+from kernrl.training.tune import fine_tune, sample_and_judge, write_dataset
+from kernrl.training.workbench import Bench, workbench
 
 
 def run(config: RewardWeightedConfig, verifier: Verifier | None = None) -> Result:

@@ -13,8 +13,8 @@ from kernrl.config import SamplesConfig
 from kernrl.console import Result
 from kernrl.errors import UsageError, did_you_mean
 from kernrl.reports.run_files import read_rows
-from kernrl.verifier.parse import parse_reply
-from kernrl.verifier.verdict import Rejection, Status, Verdict
+from kernrl.verifier.base.parse import parse_reply
+from kernrl.verifier.base.verdict import Rejection, Status, Verdict
 
 BEST = "best"
 

@@ -30,15 +30,15 @@ from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 from kernrl.policy.parallel import save_final
 from kernrl.policy.ranks import Ranks, open_ranks
-from kernrl.stages.improve import prompt_style
-from kernrl.stages.model_card import model_card
-from kernrl.stages.run import RunDirectory
-from kernrl.stages.sft_check import TEMPERATURE, SampleCheck, heldout_figures, sample_check
-from kernrl.stages.sft_data import read_pairs
-from kernrl.stages.starting import check_policy, foretell, read_policy
-from kernrl.stages.stop import StopAfterStep
-from kernrl.stages.tracking import open_accelerator, start_tracker, track
-from kernrl.verifier.devices import device_for
+from kernrl.runs.interrupt import StopAfterStep
+from kernrl.runs.model_card import model_card
+from kernrl.runs.run_directory import RunDirectory
+from kernrl.runs.tracking import open_accelerator, start_tracker, track
+from kernrl.training.sft_check import TEMPERATURE, SampleCheck, heldout_figures, sample_check
+from kernrl.training.sft_data import read_pairs
+from kernrl.training.start_policy import check_policy, foretell, read_policy
+from kernrl.training.workbench import prompt_style
+from kernrl.verifier.base.devices import device_for
 
 TOKENIZER_PAIRS = 8_000
 """Pairs that nano's tokenizer is trained on: enough for every merge and phrase that matters, in a few seconds."""

@@ -48,7 +48,7 @@ def load(config: SourceConfig) -> LoadedTasks:
 
 def generate(config: GenerateConfig) -> Result:
     """Write `tasks.jsonl`, and `config.json` saying how it was made, into a new folder."""
-    from kernrl.tasks.generate import generate_tasks
+    from kernrl.tasks.grammar.generate import generate_tasks
 
     folder = new_folder(config.out, "--out")
     tasks = generate_tasks(
@@ -133,7 +133,7 @@ def stats(config: StatsConfig) -> Result:
 
 def check(config: CheckConfig) -> Result:
     """Run every reference; exit 1 when one of them cannot teach."""
-    from kernrl.tasks.check import check_task
+    from kernrl.tasks.task_check import check_task
 
     tasks = load(config).tasks
     with console.progress() as bar, ThreadPoolExecutor(2) as pool:

@@ -21,8 +21,8 @@ from kernrl.files import replace_file
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier import explain
-from kernrl.verifier.hardened import HardenedVerifier
-from kernrl.verifier.verdict import Status, Verdict
+from kernrl.verifier.base.verdict import Status, Verdict
+from kernrl.verifier.verifier import HardenedVerifier
 
 EXIT_CODES = {Status.CORRECT: 0, Status.INFRA_ERROR: 3}
 """Status → exit code of a single verdict; every other status is a rejection, 1."""

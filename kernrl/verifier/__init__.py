@@ -3,20 +3,20 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernrl.verifier.evaluator import StagedEvaluator
-    from kernrl.verifier.hardened import HardenedVerifier
+    from kernrl.verifier.funnel import StagedEvaluator
+    from kernrl.verifier.verifier import HardenedVerifier
 
 __all__ = ["HardenedVerifier", "StagedEvaluator"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the door when it is asked for: `kernrl.verifier.verdict` alone must not cost an import of torch."""
+    """Load the door when it is asked for: `kernrl.verifier.base.verdict` alone must not cost an import of torch."""
     if name == "HardenedVerifier":
-        from kernrl.verifier.hardened import HardenedVerifier
+        from kernrl.verifier.verifier import HardenedVerifier
 
         return HardenedVerifier
     if name == "StagedEvaluator":
-        from kernrl.verifier.evaluator import StagedEvaluator
+        from kernrl.verifier.funnel import StagedEvaluator
 
         return StagedEvaluator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from kernrl.tasks.task import Task
-from kernrl.verifier.verdict import Status, Verdict
+from kernrl.verifier.base.verdict import Status, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,8 @@ def verifier_version(*modules: str) -> str:
     """Hash of the verifier's own sources, or of these modules alone: any change makes what is kept under it unknown."""
     digest = hashlib.sha256()
     folder = Path(__file__).parent
-    for path in [folder / f"{name}.py" for name in modules] or sorted(folder.glob("*.py")):
+    for path in [folder / f"{name}.py" for name in modules] or sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

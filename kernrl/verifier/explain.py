@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernrl.verifier.verdict import Speedup, Stage, Status, Timing, Verdict
+from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
 
 COLOURS = {"authored": "#2f855a", "library": "#2b6cb0", "unfused": "#c05621", "fill": "#718096"}
 """Kind of node → its colour, in the terminal and in the SVG."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernrl.tasks.task import FULL, RAGGED
-from kernrl.verifier.plan import LaunchNode, Plan
+from kernrl.verifier.plan.plan import LaunchNode, Plan
 
 MOST_BYTES = 4 << 20
 """What a plan may hold to be interpreted beside a GPU: beyond that, compiling it for the GPU is the cheaper way."""

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 
 from kernrl.syntax import parse_python
-from kernrl.verifier.verdict import Rejection, Status
+from kernrl.verifier.base.verdict import Rejection, Status
 
 ALLOWED_IMPORTS = frozenset((
     "torch", "triton", "math", "typing", "typing_extensions", "functools", "itertools", "collections", "dataclasses",

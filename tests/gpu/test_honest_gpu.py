@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import suite
 import torch
+from support import suite
 
 from kernrl.config import VerifierConfig
-from kernrl.verifier.evaluator import StagedEvaluator
-from kernrl.verifier.verdict import Verdict
+from kernrl.verifier.base.verdict import Verdict
+from kernrl.verifier.funnel import StagedEvaluator
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 

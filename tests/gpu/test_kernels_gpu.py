@@ -1,10 +1,10 @@
-"""The fused losses on a GPU, against float64 references; `tests/test_kernels_peers.py` compares them with other libraries."""
+"""The fused losses on a GPU, against float64 references; `tests/kernels/test_peers.py` compares them with other libraries."""
 
 import math
 
 import pytest
 import torch
-from loss_cases import ROUNDING, VARIANTS, VOCABS, batch, options_of, reference, relative, run
+from support.loss_cases import ROUNDING, VARIANTS, VOCABS, batch, options_of, reference, relative, run
 
 from kernrl.errors import UsageError
 from kernrl.kernels import (

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from loss_cases import ROUNDING, VARIANTS, linear_case, options_of, relative
+from support.loss_cases import ROUNDING, VARIANTS, linear_case, options_of, relative
 
 from kernrl.kernels import grpo_loss, linear_cross_entropy, linear_grpo_loss
 from kernrl.kernels.grpo import grpo_loss_reference

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate import Accelerator
-from tiny import save_tiny_policy, tiny_policy
+from support.tiny import save_tiny_policy, tiny_policy
 
 from kernrl.cli import run
 from kernrl.policy import attention
@@ -21,7 +21,7 @@ from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy
 from kernrl.policy.packing import Example, PackedDataset
 from kernrl.policy.ranks import Ranks
-from kernrl.stages.run import read_lines
+from kernrl.runs.run_directory import read_lines
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernrl.tasks.generate import make_task
-from kernrl.tasks.solutions.check import Bench, draw_like, load_module
+from kernrl.tasks.grammar.generate import make_task
+from kernrl.tasks.solutions.run_solutions import Bench, draw_like, load_module
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 

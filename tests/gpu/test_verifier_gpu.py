@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import suite
 import torch
+from support import TESTS, suite
 
 from kernrl.config import VerifierConfig
 from kernrl.tasks.task import Task
-from kernrl.verifier.conducted import ConductedGpu
-from kernrl.verifier.hardened import HardenedVerifier
-from kernrl.verifier.verdict import Stage, Status, Verdict
+from kernrl.verifier.base.verdict import Stage, Status, Verdict
+from kernrl.verifier.pool.gpu_client import ConductedGpu
+from kernrl.verifier.verifier import HardenedVerifier
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
 TASK = suite.fixture_task("mish_chain")
-GOOD = (suite.HERE / "honest" / "mish_chain_flat.py").read_text()
+GOOD = (TESTS / "honest" / "mish_chain_flat.py").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ cannot turn a mutation into nothing. All of them must end as `wrong`.
 # ruff: noqa: E501
 from __future__ import annotations
 
-from suite import HERE, Fixture, fixture_of
+from support import TESTS
+from support.suite import Fixture, fixture_of
 
 Change = tuple[str, str]
 
@@ -214,12 +215,12 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
 
 def fixtures() -> list[Fixture]:
     """Every mutation as a fixture."""
-    import honest_templates
+    from support import honest_templates
 
     made = dict(honest_templates.made())
     found = []
     for name, (origin, changes) in MUTATIONS.items():
-        source = made.get(origin) or (HERE / "honest" / f"{origin}.py").read_text()
+        source = made.get(origin) or (TESTS / "honest" / f"{origin}.py").read_text()
         for old, new in changes:
             if old not in source:
                 raise LookupError(f"{name}: {origin} no longer holds {old!r}")

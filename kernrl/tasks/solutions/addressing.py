@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernrl.tasks.program import Shape
-from kernrl.tasks.solutions.launch import host_dims, pixels
+from kernrl.tasks.grammar.program import Shape
+from kernrl.tasks.solutions.launch_code import host_dims, pixels
 from kernrl.tasks.solutions.stage import Stage
 from kernrl.tasks.solutions.tile import Tile
 

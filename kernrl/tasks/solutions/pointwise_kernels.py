@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from kernrl.tasks.program import Operand, Producer, Shape, Step
-from kernrl.tasks.solutions.launch import Launch, host_dims, launch, out_line, pixels
+from kernrl.tasks.grammar.program import Operand, Producer, Shape, Step
+from kernrl.tasks.solutions.launch_code import Launch, host_dims, launch, out_line, pixels
 from kernrl.tasks.solutions.stage import Stage
 from kernrl.tasks.solutions.tile import At, load, point_lines, uses_channel
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from kernrl.tasks.cores import Core, Space
-from kernrl.tasks.program import Shape, Step
+from kernrl.tasks.grammar.program import Shape, Step
+from kernrl.tasks.grammar.reductions import Core, Space
 
 Fusion = Literal["fused", "split", "unfused"]
 """As few kernels as possible, one a reducing op with the pointwise ops after it, or one an op."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from kernrl.tasks.pointwise import HELPERS, PARAMETERS
-from kernrl.tasks.program import RESIDUAL, Operand, Program, Step
-from kernrl.tasks.reference import imports_for, init_arguments
+from kernrl.tasks.grammar.pointwise import HELPERS, PARAMETERS
+from kernrl.tasks.grammar.program import RESIDUAL, Operand, Program, Step
+from kernrl.tasks.grammar.write_reference import imports_for, init_arguments
 from kernrl.tasks.solutions.addressing import tile_for
-from kernrl.tasks.solutions.launch import Launch, host_dims
+from kernrl.tasks.solutions.launch_code import Launch, host_dims
 from kernrl.tasks.solutions.pointwise_kernels import PointGrid, gemm_kernel, point_kernel, window_kernel
 from kernrl.tasks.solutions.stage import WHOLE_LIMIT, Fusion, Stage, fits_whole, partition, reduced_length
 from kernrl.tasks.solutions.tile import helpers_of

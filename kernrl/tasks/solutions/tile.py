@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kernrl.tasks.pointwise import HELPERS, Pointwise
-from kernrl.tasks.program import Operand, Step
+from kernrl.tasks.grammar.pointwise import HELPERS, Pointwise
+from kernrl.tasks.grammar.program import Operand, Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernrl.tasks.solutions.launch import Launch, host_dims, launch, out_line
+from kernrl.tasks.solutions.launch_code import Launch, host_dims, launch, out_line
 from kernrl.tasks.solutions.stage import Stage
 from kernrl.tasks.solutions.tile import At, Tile, affine_line, core_lines, point_lines, uses_channel
 

@@ -1,0 +1,208 @@
+"""How a rollout is asked for: token ids from vLLM and SGLang, text from any other OpenAI-compatible server.
+
+Read off the sources of vLLM 0.33 (`entrypoints/openai/completion`), SGLang 0.5.23 (`managers/io_struct.py`) and
+transformers 5.23 (`cli/serving`). Every field that bends the distribution is said, since servers fill in what is left open
+from the model's own generation settings.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from kernrl.errors import UsageError
+from kernrl.rollouts.engines.engine import Sampling
+from kernrl.rollouts.engines.http import Refused, Server
+
+Kind = Literal["vllm", "sglang", "transformers", "openai"]
+
+SCALED_LOGPROBS = ("processed_logprobs", "processed_logits")
+"""Modes of vLLM whose log-probs are those of the distribution that was sampled from, temperature included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server said to one prompt."""
+
+    token_ids: list[int]
+    """Stop token included."""
+    logprobs: list[float] | None
+    stopped: bool
+
+
+class Dialect(Protocol):
+    """One server's way to ask and to answer."""
+
+    path: str
+    exact: bool
+    """Whether ids are those that were sampled, and not text read again."""
+
+    def request(self, model: str, prompt: Sequence[int], sampling: Sampling) -> dict[str, Any]:
+        """The body that asks for one rollout of at most `sampling.max_tokens`, with `sampling.seed`."""
+        ...
+
+    def reply(self, answer: Any) -> Reply:
+        """Read the answer. Raises KeyError, IndexError, TypeError or ValueError where it has another form."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Vllm:
+    """vLLM's `/v1/completions`: ids in, ids and log-probs out."""
+
+    scaled: bool
+    """Whether its log-probs are known to be of the temperature that is sampled at; others are not looked at."""
+    path = "/v1/completions"
+    exact = True
+
+    def request(self, model: str, prompt: Sequence[int], sampling: Sampling) -> dict[str, Any]:
+        return {
+            "model": model,
+            "prompt": list(prompt),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": sampling.seed,
+            "stop_token_ids": list(sampling.stop_ids),
+            "logprobs": 0,  # of the sampled token alone
+            "return_token_ids": True,
+        }
+
+    def reply(self, answer: Any) -> Reply:
+        choice = answer["choices"][0]
+        given = choice["logprobs"] if self.scaled else None
+        return Reply(choice["token_ids"], given and given["token_logprobs"], _stopped(choice["finish_reason"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Sglang:
+    """SGLang's `/generate`: ids in, ids and log-probs out. Its OpenAI routes give text alone."""
+
+    path = "/generate"
+    exact = True
+
+    def request(self, model: str, prompt: Sequence[int], sampling: Sampling) -> dict[str, Any]:
+        settings = {
+            "max_new_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "stop_token_ids": list(sampling.stop_ids),
+            "sampling_seed": sampling.seed,  # heeded under --enable-deterministic-inference
+        }
+        return {"input_ids": list(prompt), "sampling_params": settings, "return_logprob": True}
+
+    def reply(self, answer: Any) -> Reply:
+        about = answer["meta_info"]
+        logprobs = [value for value, *_ in about["output_token_logprobs"]]
+        return Reply(answer["output_ids"], logprobs, _stopped(about["finish_reason"]["type"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text in, text out: the ids are the text read again by our tokenizer, so they may differ from those sampled."""
+
+    tokenizer: PreTrainedTokenizerBase
+    whole_settings: bool
+    """Whether the server takes transformers' generation settings whole; else temperature and top-p are all that is said."""
+    path = "/v1/completions"
+    exact = False
+
+    def request(self, model: str, prompt: Sequence[int], sampling: Sampling) -> dict[str, Any]:
+        text = self.tokenizer.decode(list(prompt), clean_up_tokenization_spaces=False)
+        body = {
+            "model": model,
+            "prompt": text,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": sampling.seed,
+        }
+        if self.whole_settings:
+            pad: Any = self.tokenizer.pad_token_id
+            settings = {
+                "do_sample": True,
+                "top_k": sampling.top_k,
+                "eos_token_id": list(sampling.stop_ids),
+                "pad_token_id": pad,
+            }
+            body["generation_config"] = json.dumps(settings)
+        return body
+
+    def reply(self, answer: Any) -> Reply:
+        choice = answer["choices"][0]
+        ids: Any = self.tokenizer(choice["text"], add_special_tokens=False)["input_ids"]
+        end: Any = self.tokenizer.eos_token_id
+        stopped = choice["finish_reason"] == "stop"
+        return Reply([*ids, end] if stopped else ids, None, stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a server once it was asked."""
+
+    kind: Kind
+    models: tuple[str, ...]
+    """Names it answers to."""
+    context: int | None
+    """Longest prompt and completion together, in tokens; None where it does not say."""
+    settings: dict[str, Any]
+    """vLLM's configuration; empty where the server does not show it."""
+
+
+def ask_facts(server: Server) -> Facts:
+    """Find out what a server is. Raises UsageError or InfrastructureError where nothing answers as OpenAI's API does."""
+    # asked first: `transformers serve` has no list of models where nothing was ever downloaded
+    if "/load_model" in (_or_empty(server, "/openapi.json").get("paths") or {}):
+        return Facts("transformers", (), None, {})
+    answer = server.get("/v1/models")
+    if not isinstance(answer, dict) or not isinstance(answer.get("data"), list):
+        raise UsageError(f"--server-url {server.url}: this is no OpenAI-compatible server: /v1/models lists no models.")
+    cards: list[dict[str, Any]] = [card for card in answer["data"] if not card.get("parent")]  # an adapter has one
+    owner = cards[0].get("owned_by") if cards else None
+    kind: Kind = owner if owner in ("vllm", "sglang") else "openai"
+    settings = _or_empty(server, "/server_info?config_format=json") if kind == "vllm" else {}
+    context = cards[0].get("max_model_len") if cards else None
+    return Facts(kind, tuple(card["id"] for card in cards), context, settings.get("vllm_config") or {})
+
+
+def dialect_of(facts: Facts, tokenizer: PreTrainedTokenizerBase, temperature: float) -> Dialect:
+    """How to talk to it. Raises UsageError for a vLLM known to give log-probs of another temperature."""
+    if facts.kind == "vllm":
+        mode = facts.settings.get("model_config", {}).get("logprobs_mode")
+        if temperature != 1.0 and mode and mode not in SCALED_LOGPROBS:
+            raise UsageError(
+                f"--server-url: the server's log-probs leave out the temperature of {temperature:g}: start vLLM with "
+                f"--logprobs-mode {SCALED_LOGPROBS[0]}."
+            )
+        return Vllm(scaled=temperature == 1.0 or mode in SCALED_LOGPROBS)
+    return Sglang() if facts.kind == "sglang" else Text(tokenizer, facts.kind == "transformers")
+
+
+def _stopped(reason: Any) -> bool:
+    """Whether a completion ended by itself. One that the server gave up (`abort`) is none: half of it was never sampled."""
+    if reason not in ("stop", "length"):
+        raise ValueError(f"it ended for the reason {reason!r}")
+    return reason == "stop"
+
+
+def _or_empty(server: Server, path: str) -> dict[str, Any]:
+    """What a route says, or nothing where the server does not have it."""
+    try:
+        answer = server.get(path)
+    except Refused:
+        return {}
+    return answer if isinstance(answer, dict) else {}

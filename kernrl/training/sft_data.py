@@ -1,0 +1,120 @@
+"""Where SFT pairs come from: the generator, tasks with worked solutions, or a table in one of TRL's forms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from kernrl.config import SftConfig
+from kernrl.console import log
+from kernrl.errors import UsageError
+from kernrl.policy.pairs import PAIR_FIELDS, Pair, UnusableRow, has_pair, row_pair, task_pairs
+from kernrl.tasks.grammar.generate import generate_tasks
+from kernrl.tasks.loaders import Row, load_tasks, read_rows
+from kernrl.tasks.rows import COLUMNS, BadRow, parse_columns
+from kernrl.tasks.task import Task
+
+T = TypeVar("T")
+
+FORMS = "`messages`, or `prompt` and `completion`"
+
+VALIDATION_TASKS = 256
+"""Most tasks made for the validation loss when data is generated; a tenth of the training tasks if that is fewer."""
+
+VALIDATION_EVERY = 50
+"""Where a table has no validation split of its own, every so-manieth row is one."""
+
+SPLITS = {"train": ("train",), "validation": ("validation", "test", "eval")}
+"""Names a split goes by in the data people have."""
+
+
+HELD_OUT = "heldout"
+"""Split that is never trained on."""
+
+
+def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
+    """The pairs of the `train` or `validation` split of `--data`.
+
+    Raises:
+        UsageError: nothing usable is there.
+    """
+    style = "nano" if config.prompt == "nano" or (config.prompt is None and config.model == "nano") else "chat"
+    if config.data == "generated":
+        return task_pairs(_generated(config, split), style)
+    columns = parse_columns(config.map, (*COLUMNS, *PAIR_FIELDS))
+    if config.data_revision and Path(config.data).exists():
+        raise UsageError(f"--data-revision: {config.data} is not a dataset of the hub; leave it out.")
+    rows = list(read_rows(config.data, revision=config.data_revision) or ())
+    _require_columns(config, rows, columns)
+    if any(has_pair(row, columns) for _, row in rows if not isinstance(row, BadRow)):
+        return iter(_part(_table_pairs(config, rows, columns, tell=split == "train"), config, split))
+    # no row in TRL's forms: then they are tasks, whose solutions are the answers
+    return task_pairs(_part(_tasks(config, columns), config, split), style)
+
+
+def _require_columns(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
+    """Refuse a --map to a column that no row has: a misspelt one would be taken for data without pairs."""
+    there = {name: None for _, row in rows if not isinstance(row, BadRow) for name in row}
+    if there and (absent := [f"{field}={column}" for field, column in columns.items() if column not in there]):
+        raise UsageError(f"--map {absent[0]}: no row of {config.data} has that column; there are {', '.join(there)}.")
+
+
+def _part(items: Sequence[tuple[str, T]], config: SftConfig, split: str) -> list[T]:
+    """What is of a split, by the names of splits; where none is named for validation, every so-manieth."""
+    if any(name in SPLITS["validation"] for name, _ in items):
+        part = [item for name, item in items if name in SPLITS[split]]
+    else:
+        free = [item for name, item in items if name != HELD_OUT]
+        part = [item for n, item in enumerate(free) if (n % VALIDATION_EVERY == 0) == (split == "validation")]
+    if not part:
+        names = ", ".join(sorted({name or "not named" for name, _ in items}))
+        raise UsageError(
+            f"--data {config.data}: none of its {len(items)} usable rows is left for {split} (splits: {names}); "
+            "give at least one row to learn from and one to validate on."
+        )
+    return part
+
+
+def _generated(config: SftConfig, split: str) -> Iterator[Task]:
+    """Fusions, and single ops as an easy start; the validation split is of compositions that training never shows."""
+    fusions = config.count if split == "train" else max(10, min(VALIDATION_TASKS, config.count // 10))
+    singles = fusions // 10
+    common = {"seed": config.seed, "split": split, "workers": config.workers or len(os.sched_getaffinity(0))}
+    yield from generate_tasks(level=1, count=singles, **common)
+    yield from generate_tasks(level=2, count=fusions - singles, **common)
+
+
+def _table_pairs(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, str], *, tell: bool) -> list[tuple[str, Pair]]:
+    """(split, pair) of the rows that hold one; `tell` says on stderr what the others lack."""
+    found: list[tuple[str, Pair]] = []
+    problems: list[str] = []
+    for where, row in rows:
+        try:
+            if isinstance(row, BadRow):
+                raise UnusableRow(str(row))
+            found.append((str(row.get("split") or ""), row_pair(row, columns)))
+        except UnusableRow as error:
+            problems.append(f"{where} {error}")
+    if not found:
+        raise UsageError(f"--data {config.data}: no row holds a pair to learn: {problems[0]}.")
+    if problems and tell:
+        count = f"{len(problems)} of {len(rows)} rows hold no pair and were left out"
+        log.print(f"{config.data}: {count}; the first: {problems[0]}.", markup=False, highlight=False, soft_wrap=True)
+    return found
+
+
+def _tasks(config: SftConfig, columns: Mapping[str, str]) -> list[tuple[str, Task]]:
+    """(split, task) of the tasks that have a solution."""
+    try:
+        loaded = load_tasks(config.data, revision=config.data_revision, columns=columns)
+    except UsageError as error:
+        raise UsageError(f"--data: no row has {FORMS} (--map names other columns), and none is a task. {error}") from None
+    found = [(task.split, task) for task in loaded.tasks if task.solutions]
+    if not found:
+        raise UsageError(
+            f"--data {config.data}: no row has {FORMS}, or a task with a `triton_code` or `solutions`; "
+            "name other columns with --map."
+        )
+    return found

@@ -1,0 +1,243 @@
+"""Every private or unstable name of torch and triton that the verifier uses, in one place.
+
+`tests/verifier/base/test_compat.py` tries each one, so the next release of either breaks one test with a clear name.
+Written against triton 3.6 to 3.9 and torch 2.11 to 2.13.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import triton
+from triton._C.libtriton import ir, llvm
+from triton.backends.compiler import GPUTarget, Language
+from triton.compiler.compiler import ASTSource, make_backend
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "GPUTarget",
+    "Specialised",
+    "entry",
+    "excerpt",
+    "link_excerpts",
+    "lower",
+    "make_ttir",
+    "no_dispatch",
+    "no_torch_functions",
+    "normalisations",
+    "operations",
+    "parse_ttir",
+    "rehint",
+    "replace_run",
+    "set_driver",
+    "specialise",
+    "storage_key",
+]
+
+
+# --- torch (imported where it is used: the compiler's process does without) ----------------------------------------
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Identity of a tensor's storage, for as long as the storage is kept alive. Meta tensors have no address to use."""
+    return tensor.untyped_storage()._cdata
+
+
+def no_torch_functions() -> Any:
+    """Context in which no TorchFunctionMode is asked."""
+    import torch
+
+    return torch._C.DisableTorchFunction()
+
+
+def no_dispatch() -> Any:
+    """Context in which no TorchDispatchMode is asked: real arithmetic for a moment."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+@cache
+def normalisations() -> Mapping[Any, Callable[..., Any]]:
+    """Norms and softmax as programs of plainer operations, by operator: torch's own decompositions."""
+    import torch
+    from torch._decomp import get_decompositions
+
+    aten = torch.ops.aten
+    norms = (aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm, aten._native_batch_norm_legit)
+    return get_decompositions([*norms, aten._native_batch_norm_legit_no_training, aten._softmax, aten._log_softmax])
+
+
+# --- triton --------------------------------------------------------------------------------------------------------
+
+
+def set_driver(driver: object) -> None:
+    """Make `driver` answer for the active GPU, so that nothing asks CUDA."""
+    triton.runtime.driver.set_active(driver)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, slots=True)
+class Specialised:
+    """One launch's arguments as Triton's own binder sees them."""
+
+    key: str
+    """Equal for launches that share machine code."""
+    bound: Mapping[str, Any]
+    """Every parameter by name, constexprs and defaults included."""
+    signature: Mapping[str, Any]
+    """Parameter → Triton type, or `constexpr`."""
+    constexprs: Mapping[tuple[int, ...], Any]
+    attrs: Mapping[tuple[int, ...], Any]
+    options: Any
+    backend: Any
+
+
+def specialise(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Specialised:
+    """Bind a launch and decide its specialisation (divisibility by 16, values of 1, None folded) as Triton does."""
+    kwargs = {"debug": False, "instrumentation_mode": "", **kwargs}
+    _, _, _, backend, binder = fn.device_caches[0]
+    bound, specialization, extra = binder(*args, **kwargs)
+    options, signature, constexprs, attrs = fn._pack_args(backend, kwargs, bound, specialization, extra)
+    return Specialised(f"{specialization}{extra}", bound, signature, constexprs, attrs, options, backend)
+
+
+def make_ttir(fn: Any, special: Specialised, target: GPUTarget) -> str:
+    """Lower one specialisation to optimised TTIR text without source locations. Raises Triton's CompilationError."""
+    context = _context(special.backend)
+    source = ASTSource(fn, special.signature, special.constexprs, special.attrs)
+    codegen, modules = special.backend.get_codegen_implementation(special.options), special.backend.get_module_map()
+    module = source.make_ir(target, special.options, codegen, modules, context)
+    stages = _stages(special.backend, special.options)
+    return stages["ttir"](module, _metadata(target, special.options)).str_nodebug()
+
+
+_ARGUMENT = re.compile(r"(%arg\d+: (?:!tt\.ptr<[\w, ]+>|\w+))(?: \{tt\.divisibility = \d+ : i32\})?")
+
+
+def rehint(ttir: str, special: Specialised) -> str | None:
+    """`make_ttir` of a specialisation that differs from the text's own in what its arguments are divisible by, and in
+    nothing else: those hints are attributes of the arguments, and no pass above TTIR looks at them. None where the
+    text's arguments are not plain ones."""
+    hints = [special.attrs.get((i,), []) for i, kind in enumerate(special.signature.values()) if kind != "constexpr"]
+    head = re.search(r"tt\.func public @\w+\((.*)\) attributes", ttir)
+    arguments = _ARGUMENT.findall(head[1]) if head else []
+    if head is None or len(arguments) != len(hints) or _ARGUMENT.sub("", head[1]).replace(", ", ""):
+        return None
+    texts = ("".join(f" {{{name} = {value} : i32}}" for name, value in hint) for hint in hints)
+    line = ", ".join(argument + text for argument, text in zip(arguments, texts, strict=True))
+    return ttir[: head.start(1)] + line + ttir[head.end(1) :]
+
+
+def replace_run(launch: Callable[..., None], tune: Callable[..., None]) -> None:
+    """Let `launch` and `tune` be called where Triton would launch a kernel or tune one."""
+    JITFunction.run = launch  # pyright: ignore[reportAttributeAccessIssue]
+    Autotuner.run = tune  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def parse_ttir(path: str, target: GPUTarget, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Read a TTIR file: (module, backend, its options). Raises RuntimeError when it does not parse or verify."""
+    backend = make_backend(target)
+    context = _context(backend)
+    module = ir.parse_mlir_module(path, context)
+    module.context = context
+    return module, backend, backend.parse_options(dict(options))
+
+
+def operations(module: Any) -> list[tuple[str, str | None]]:
+    """(name, `symbol` attribute or None) of every operation of a parsed module."""
+    found: list[tuple[str, str | None]] = []
+    module.walk(lambda op: found.append((op.get_name(), op.get_str_attr("symbol"))))
+    return found
+
+
+def entry(module: Any) -> tuple[str, list[str]]:
+    """The public function's name and its argument types, such as `*f32` and `i32`."""
+    name = module.get_entry_func_name()
+    return name, [str(kind) for kind in module.get_function_signature(module.get_function(name))]
+
+
+def lower(module: Any, backend: Any, options: Any, target: GPUTarget) -> tuple[bytes, dict[str, Any]]:
+    """Run Triton's pipeline from TTIR to a cubin. Returns it with the pipeline's metadata."""
+    metadata = _metadata(target, options)
+    for name, stage in _stages(backend, options).items():
+        if name != "ttir":
+            module = stage(module, metadata)
+    return module, metadata
+
+
+def excerpt(symbol: str, operands: int, target: GPUTarget) -> str:
+    """LLVM IR of a function of libdevice from `operands` floats to one, with what it calls."""
+    backend: Any = make_backend(target)
+    types, values = ", ".join(["f32"] * operands), ", ".join(f"%arg{i}" for i in range(operands))
+    typed = ", ".join(f"%arg{i}: f32" for i in range(operands))
+    text = f"""module {{
+  llvm.func @{symbol}({types}) -> f32
+  llvm.func @caller({typed}) -> f32 {{
+    %0 = llvm.call @{symbol}({values}) : ({types}) -> f32
+    llvm.return %0 : f32
+  }}
+}}"""
+    with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file:
+        file.write(text)
+        file.flush()
+        mlir = ir.parse_mlir_module(file.name, _context(backend))
+    llvm.init_targets()
+    context = llvm.context()
+    module = llvm.to_module(mlir, context)
+    llvm.link_extern_libs(module, [path for _, path in backend.parse_options({}).extern_libs])
+    # linked for the symbol alone, which inside it is private
+    return str(module).replace(f"define internal float @{symbol}(", f"define float @{symbol}(")
+
+
+def link_excerpts(excerpts: Mapping[str, str]) -> None:
+    """From now on, let Triton link a kernel that needs these functions alone with their excerpts (of `excerpt`).
+
+    It would parse the whole of libdevice for each kernel, which takes longer than anything else it does for a small one.
+    """
+    link = llvm.link_extern_libs
+
+    def linked(module: Any, paths: list[str]) -> None:
+        needed = [f.name for f in module.get_functions() if f.is_declaration() and f.name.startswith("__nv_")]
+        if not excerpts.keys() >= set(needed):
+            link(module, paths)
+            return
+        for symbol in needed:
+            with tempfile.NamedTemporaryFile("w", suffix=".ll") as file:
+                file.write(excerpts[symbol])
+                file.flush()
+                link(module, [file.name])
+
+    llvm.link_extern_libs = linked  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@cache
+def _context_of(target: GPUTarget) -> Any:
+    backend = make_backend(target)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    return context
+
+
+def _context(backend: Any) -> Any:
+    """One context a process: the dialects take milliseconds to load, and a fork inherits them."""
+    return _context_of(backend.target)
+
+
+def _stages(backend: Any, options: Any) -> dict[str, Callable[[Any, Any], Any]]:
+    stages: dict[str, Callable[[Any, Any], Any]] = {}
+    backend.add_stages(stages, options, Language.TRITON)
+    return stages
+
+
+def _metadata(target: GPUTarget, options: Any) -> dict[str, Any]:
+    return {"target": target, **options.__dict__}

@@ -1,0 +1,121 @@
+"""Inside the compiler's sandbox: TTIR text in, cubin out, by Triton's own pipeline.
+
+The text comes from an untrusted process, so it is parsed here, behind walls, in a process used for one candidate; only
+then does it become machine code. Operations that could smuggle in other machine code (inline assembly, foreign symbols)
+are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tempfile
+from typing import Any
+
+from kernrl.verifier.base import compat
+from kernrl.verifier.base.devices import arch_number
+from kernrl.verifier.sandbox.fork_server import Channel
+
+_DIALECTS = frozenset(("tt", "arith", "math", "scf", "cf", "ub", "builtin"))
+_HARMLESS_OPS = frozenset(("llvm.intr.assume", "ttg.barrier", "gpu.barrier"))
+"""What tl.assume and tl.debug_barrier are in the IR, in one release of Triton or another."""
+_REFUSED_OPS = {
+    "tt.elementwise_inline_asm": "inline assembly is not allowed: write it with tl operations",
+    "tt.print": "tl.device_print is not allowed: remove it",
+    "tt.assert": "tl.device_assert is not allowed: remove it",
+}
+_TILE = re.compile(r"tensor<((?:\d+x)+)")
+MAX_ELEMENTS_A_THREAD = 2048
+"""A thread has 255 registers; this refuses only what could not end well."""
+_LIBDEVICE_SYMBOL = re.compile(r"__nv_[a-z0-9_]+")
+
+_WARM_UP = """module {
+  tt.func public @k(%arg0: !tt.ptr<f32>) attributes {noinline = false} {
+    %0 = tt.make_range {end = 128 : i32, start = 0 : i32} : tensor<128xi32>
+    %1 = tt.splat %arg0 : !tt.ptr<f32> -> tensor<128x!tt.ptr<f32>>
+    %2 = tt.addptr %1, %0 : tensor<128x!tt.ptr<f32>>, tensor<128xi32>
+    %3 = tt.load %2 : tensor<128x!tt.ptr<f32>>
+    %4 = math.erf %3 : tensor<128xf32>
+    tt.store %2, %4 : tensor<128x!tt.ptr<f32>>
+    tt.return
+  }
+}
+"""
+
+
+_EXCERPTS = dict.fromkeys(("logf", "erff", "tanhf", "expm1f", "log1pf", "rsqrtf", "floorf", "ceilf", "log2f", "sqrtf"), 1)
+_EXCERPTS |= {"powf": 2, "fminf": 2}
+"""Functions of libdevice that fused kernels call, with how many floats each takes; any other brings in the whole library."""
+
+
+class Refused(ValueError):
+    """TTIR that is well formed and not allowed."""
+
+
+class TooWide(ValueError):
+    """A tile that no thread's registers could hold; LLVM and ptxas would chew on it for minutes."""
+
+
+def prepare(settings: dict[str, Any]) -> None:
+    """Once in the zygote: let LLVM initialise itself, and learn ptxas' version, on an example of our own."""
+    target = compat.GPUTarget("cuda", arch_number(settings["targets"][0]), 32)
+    compat.link_excerpts({f"__nv_{name}": compat.excerpt(f"__nv_{name}", n, target) for name, n in _EXCERPTS.items()})
+    for arch in settings["targets"]:
+        compile_text(_WARM_UP, arch, {"num_warps": 4, "num_stages": 1})
+
+
+def handle(channel: Channel) -> None:
+    """Answer requests, all of one candidate, until the channel closes: a header frame and, where there is one, the cubin."""
+    while (asked := channel.recv()) is not None:
+        request = json.loads(asked)
+        try:
+            header, cubin = compile_text(request["ttir"], request["target"], request["options"])
+        except Refused as error:
+            channel.send(json.dumps({"reject": ["policy", str(error)]}).encode())
+        except Exception as error:
+            said = str(error) if isinstance(error, TooWide) else f"{type(error).__name__}: {error}".strip()
+            channel.send(json.dumps({"reject": ["compile_error", said[:1500]]}).encode())
+        else:
+            channel.send(json.dumps(header).encode())
+            channel.send(cubin)
+
+
+def compile_text(ttir: str, arch: str, options: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Compile one TTIR module. Raises Refused, or whatever the pipeline raises."""
+    number = arch_number(arch)
+    target = compat.GPUTarget("cuda", number, 32)
+    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+        file.write(ttir)
+        file.flush()
+        module, backend, parsed = compat.parse_ttir(file.name, target, options)
+    if module.str_nodebug() != ttir:
+        # the plan checks read this text line by line, so it must be exactly what the parser understood
+        raise Refused("the kernel's IR is not in Triton's own notation")
+    for name, symbol in compat.operations(module):
+        if name.split(".")[0] not in _DIALECTS and name not in _HARMLESS_OPS:
+            raise Refused(f"the operation {name} is not allowed in a kernel")
+        if name in _REFUSED_OPS:
+            raise Refused(_REFUSED_OPS[name])
+        if symbol is not None and not _LIBDEVICE_SYMBOL.fullmatch(symbol):
+            raise Refused(f"the external function {symbol[:80]} is not allowed: use tl.math or libdevice")
+    widest = max((math.prod(int(d) for d in m[1].split("x")[:-1]) for m in _TILE.finditer(ttir)), default=1)
+    if widest > MAX_ELEMENTS_A_THREAD * 32 * parsed.num_warps:
+        raise TooWide(
+            f"a tile of {widest} elements in {parsed.num_warps} warps is {widest // (32 * parsed.num_warps)} a thread, "
+            "far beyond its registers: use smaller blocks or more warps"
+        )
+    name, parameters = compat.entry(module)
+    cubin, metadata = compat.lower(module, backend, parsed, target)
+    header = {
+        "name": metadata["name"],
+        "parameters": parameters,
+        "shared_bytes": metadata["shared"],
+        "num_warps": metadata["num_warps"],
+        "global_scratch_bytes": metadata["global_scratch_size"],
+        "global_scratch_align": metadata["global_scratch_align"],
+        "profile_scratch_bytes": metadata.get("profile_scratch_size", 0),
+        "tmem_columns": metadata.get("tmem_size") or 0,
+    }
+    assert name == metadata["name"] or name in metadata["name"]
+    return header, cubin

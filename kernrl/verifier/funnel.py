@@ -1,0 +1,352 @@
+"""The funnel: cheap stages first, each on what the one before let through. One candidate in, one Verdict out."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+import triton
+
+from kernrl import __version__
+from kernrl.config import VerifierConfig
+from kernrl.errors import InfrastructureError, UsageError
+from kernrl.tasks.task import Task
+from kernrl.verifier.base.parse import Candidate, parse_reply
+from kernrl.verifier.base.progress import Progress, Stopped, passed
+from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict, printable
+from kernrl.verifier.cache import task_fingerprint, verifier_version
+from kernrl.verifier.compile.client import CompiledKernel, Compiler
+from kernrl.verifier.interpret.interpreter import Unable
+from kernrl.verifier.interpret.server import CpuReplay, SmallJob
+from kernrl.verifier.judge.inputs import BIG_BYTES, Seeds, schedule
+from kernrl.verifier.plan.checks import check_plan, launchable
+from kernrl.verifier.plan.plan import Plan
+from kernrl.verifier.plan.price import Price, price
+from kernrl.verifier.pool.gpu import LANES
+from kernrl.verifier.pool.gpu_client import ConductedGpu
+from kernrl.verifier.pool.lane import Outcome
+from kernrl.verifier.pool.ray import Cluster, RemoteGpu
+from kernrl.verifier.replay.job import Job, Measured
+from kernrl.verifier.replay.timing import shorter_us, speedup
+from kernrl.verifier.route import interpreted
+from kernrl.verifier.rpc.process import Nursery
+from kernrl.verifier.screen import screen
+from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, learn
+from kernrl.verifier.trace.client import Tracer
+
+log = logging.getLogger(__name__)
+
+FLOOR_MARGIN = 0.9
+"""A time below this share of the physical floor is not believed."""
+
+INTERPRETER_TIMEOUT_S = 5.0
+"""What the interpreter may take where there is a GPU that would do instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defences:
+    """What a test can switch off, to see that each defence is needed. Nothing else should."""
+
+    regimes: tuple[str, ...] | None = None
+    """Input regimes asked, or None for all."""
+    redraw_parameters: bool = True
+    poison: bool = True
+    decoys: bool = True
+    overwrites: bool = True
+    """Whether writes to inputs and out of bounds are looked for."""
+    plan_checks: bool = True
+    floor: bool = True
+
+
+class StagedEvaluator:
+    """Runs candidates through the stages. Thread-safe: callers in many threads share the sandbox, compiler and GPUs."""
+
+    def __init__(self, config: VerifierConfig, *, defences: Defences | None = None):
+        """Finds the GPUs and starts nothing else. Raises UsageError for settings that this machine cannot serve."""
+        self.config, self.defences = config, defences or Defences()
+        self._cluster = None if config.executor == "local" else Cluster(config.executor)
+        cores = sum(self._cluster.front_cpus) if self._cluster else len(os.sched_getaffinity(0))
+        self.workers = config.workers or cores
+        devices = _visible_gpus() if config.device != "cpu" and not self._cluster else []
+        if config.device == "cuda" and not (self._cluster.gpu_count if self._cluster else devices):
+            raise UsageError("--device cuda: there is no GPU here; leave it out to judge on the CPU.")
+        self._nursery = Nursery()
+        self.gpus: list[ConductedGpu] | list[RemoteGpu] = []
+        self._devices = devices
+        self._seeds = Seeds()
+        self._facts: dict[tuple[str, str], TaskFacts] = {}
+        self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
+        self._tracer = self._compiler = self._cpu = None
+        self._starting, self._learning = threading.Lock(), threading.Lock()
+        self._started = False
+
+    def start(self) -> None:
+        """Warm up now rather than at the first candidate; a GPU's further lanes start when work comes for them.
+
+        Raises InfrastructureError.
+        """
+        with self._starting:
+            if self._started:
+                return
+            if self._cluster:
+                self._start_on(self._cluster)
+                return
+            kernels = self.cache_dir / "cubins" if self.cache_dir else None
+            lanes = max(1, min(LANES, self.workers // 2))
+            self.gpus = [
+                ConductedGpu(
+                    device,
+                    lanes=lanes,
+                    cache_dir=self.cache_dir,
+                    timeout_s=self.config.gpu_timeout_s,
+                    memory_share=self.config.gpu_memory_share,
+                    redraw_parameters=self.defences.redraw_parameters,
+                )
+                for device in self._devices
+            ]
+            self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
+            self.target = self._device.arch
+            required = self.config.require_sandbox
+            # the lanes keep some cores busy with launches, and a GPU that waits for one times nothing
+            front = max(1, self.workers - lanes * len(self.gpus) // 4)
+            slots = threading.BoundedSemaphore(front)
+            self._tracer = Tracer(front, target=self.target, require_sandbox=required, slots=slots)
+            self._compiler = Compiler(front, targets=(self.target,), cache_dir=kernels, require_sandbox=required, slots=slots)
+            d = self.defences
+            settings = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
+            self._cpu = CpuReplay(self._nursery, front, settings, slots)
+            with ThreadPoolExecutor(2) as pool:  # each imports torch and triton in a process of its own
+                list(pool.map(lambda part: part.start(), (self._tracer, self._compiler)))
+            self._started = True
+            # collecting garbage shall not look at torch and triton again, which would stop all threads for a tenth of a second
+            gc.collect()
+            gc.freeze()
+
+    def _start_on(self, cluster: Cluster) -> None:
+        """Have the cluster's seats do what processes of this machine do otherwise."""
+        d = self.defences
+        if self.config.device != "cpu":
+            self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=d.redraw_parameters))
+        self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
+        self.target = self._device.arch
+        replay = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
+        self._tracer = self._compiler = self._cpu = cluster.front(self.config, self.cache_dir, self.target, replay)
+        self._started = True
+
+    @property
+    def conditions(self) -> list[str]:
+        """What a verdict depends on besides task and candidate."""
+        gpus = sorted({gpu.facts["gpu"] + gpu.facts["driver"] for gpu in self.gpus}) or [self._device.name]
+        return [*self.versions.values(), self.target, *gpus, *self.config.baseline, repr(self.defences)]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Everything that decided a verdict, by name."""
+        names = {
+            "kernrl": __version__,
+            "verifier": verifier_version(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+        }
+        return names | ({k: self.gpus[0].facts[k] for k in ("gpu", "driver")} if self.gpus else {})
+
+    def precision_of(self, task: Task) -> str:
+        """The policy a task is judged under."""
+        return self.config.precision or task.precision
+
+    def evaluate(self, task: Task, reply: str) -> Verdict:
+        """Judge one reply. Trouble with the candidate is a verdict; so is broken machinery (`infra_error`).
+
+        Raises UsageError when the task itself cannot be run.
+        """
+        self.start()
+        progress = Progress()
+        try:
+            self._funnel(task, reply, progress)
+            status, reason = Status.CORRECT, ""
+        except Stopped as stopped:
+            status, reason = stopped.rejection.status, stopped.rejection.reason
+        except InfrastructureError as error:
+            status, reason = Status.INFRA_ERROR, str(error)
+        return Verdict(
+            status=status,
+            stage=progress.stage,
+            reason=printable(reason),
+            task_id=task.id,
+            candidate_sha=progress.sha,
+            precision=self.precision_of(task),
+            timing=progress.timing,
+            errors=progress.errors,
+            plan=progress.plan,
+            seconds={name: round(s, 6) for name, s in progress.seconds.items()},
+            versions=self.versions,
+        )
+
+    def _funnel(self, task: Task, reply: str, progress: Progress) -> None:
+        with progress.at(Stage.PARSE):
+            candidate: Candidate = passed(parse_reply(reply))
+            progress.sha = candidate.sha
+        with progress.at(Stage.SCREEN):
+            passed(screen(candidate.source))
+        with progress.at(Stage.TRACE):
+            facts = self.facts_of(task)
+            assert self._tracer
+            plans: list[Plan] = passed(self._tracer.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
+        with progress.at(Stage.PLAN):
+            if self.defences.plan_checks:
+                for plan, spec, outputs in zip(plans, facts.specs, facts.outputs, strict=True):
+                    passed(check_plan(plan, spec, outputs=outputs))
+            cost = price(plans[-1], self._device, self.precision_of(task))
+            progress.plan = {"input_set": plans[-1].input_set, **asdict(cost), "reference": asdict(facts.reference)}
+        if self.gpus:
+            self._on_gpu(task, facts, plans, progress)
+        else:
+            self._on_cpu(task, facts, plans, cost, progress)
+
+    def facts_of(self, task: Task) -> TaskFacts:
+        """What is known of a task under its policy. Raises UsageError when its reference does not run."""
+        key = task_fingerprint(task), self.precision_of(task)
+        with self._learning:  # a group's members ask at once, and one answer does for all
+            if key not in self._facts:
+                self._facts[key] = learn(task, key[1], self._device, on_gpu=bool(self.gpus))
+            return self._facts[key]
+
+    def _compiled(self, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], dict[str, list[CompiledKernel]]]:
+        """The plans with the launches that can be made, and their machine code by input set."""
+        assert self._compiler
+        with progress.at(Stage.TRACE, "compile"):
+            kernels = [kernel for plan in plans for kernel in plan.kernels]
+            rest = iter(self._compiler.compile(kernels, self.target, self.config.compile_timeout_s))
+        kept = [launchable(plan, [next(rest) for _ in plan.kernels]) for plan in plans]
+        return [plan for plan, _ in kept], {plan.input_set: compiled for plan, compiled in kept}
+
+    # --- on a GPU ------------------------------------------------------------------------------------------------
+
+    def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> None:
+        plans, decoys = self._beside_gpu(task, facts, plans, progress)
+        plans, kernels = self._compiled(plans, progress)
+        progress.stage = Stage.CORRECTNESS
+        gpu = min(self.gpus, key=lambda one: one.load())
+        draws = schedule(facts.sets, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans))
+        job = Job(
+            replace(task, solutions=(), instruction=""),
+            self.precision_of(task),
+            {plan.input_set: _without_ir(plan) for plan in plans},
+            kernels,
+            [draw for draw in draws if draw.input_set in kernels],
+            poison=self.defences.poison,
+            decoys=decoys,
+            overwrites=self.defences.overwrites,
+        )
+        outcome = gpu.run(job, self.config.baseline, facts.key)
+        progress.stage = outcome.stage
+        progress.errors += outcome.errors
+        progress.seconds |= outcome.seconds
+        passed(outcome.rejection)
+        if outcome.measured:
+            progress.timing = self._measured(gpu, outcome)
+            us = progress.timing.candidate_us
+            if self.defences.floor and us < FLOOR_MARGIN * facts.floor_us:
+                reason = (
+                    f"{us:.1f} µs is less than moving the task's data takes ({facts.floor_us:.1f} µs): not all of it was used."
+                )
+                raise Stopped(Rejection(Status.WRONG, reason))
+
+    def _beside_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], bool]:
+        """Judge by the interpreter what it can, before anything is compiled.
+
+        Returns the plans that are left to the GPU, and whether decoys are still to be looked for: a launch that does nothing
+        at ragged shapes may do something at full size. Raises Stopped for what the interpreter found wrong.
+        """
+        mine, all_plans = interpreted(plans, on_gpu=True), (list(plans), self.defences.decoys)
+        if not mine:
+            return all_plans
+        assert self._cpu
+        with progress.at(Stage.CORRECTNESS, "interpreter"):
+            draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
+            try:
+                asked = SmallJob(replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S)
+                judged = self._cpu.judge(asked)
+            except InfrastructureError as error:
+                log.warning("the GPU judges what the interpreter cannot: %s", error)
+                return all_plans
+        if isinstance(judged.rejection, Unable):
+            return all_plans
+        progress.errors = judged.errors
+        suspected = judged.rejection is not None and judged.rejection.status is Status.DECOY
+        if not suspected:
+            passed(judged.rejection)
+        return [plan for plan in plans if plan.input_set not in mine], suspected
+
+    def _measured(self, gpu: ConductedGpu | RemoteGpu, outcome: Outcome) -> Timing:
+        assert outcome.measured
+        measured: Measured = outcome.measured
+        blocks = measured.blocks
+        first = next(iter(blocks.values()))
+        return Timing(
+            kind="measured",
+            device=gpu.facts["gpu"],
+            candidate_us=_median([c for _, c in first]),
+            baseline_us={name: _median([b for b, _ in found]) for name, found in blocks.items()},
+            speedups_x={name: speedup(found, gpu.noise) for name, found in blocks.items()},
+            unfused_share=measured.unfused_share,
+            noise=gpu.noise.at(shorter_us(first)),
+        )
+
+    # --- without one ---------------------------------------------------------------------------------------------
+
+    def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: Progress) -> None:
+        """Correctness by the interpreter on the small sets; time by the roofline, for the GPU aimed at."""
+        self._compiled(plans[-1:], progress)  # what does not compile is not correct, though it may interpret
+        assert self._cpu
+        with progress.at(Stage.CORRECTNESS):
+            small = interpreted(plans, on_gpu=False)
+            draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
+            judged = self._cpu.judge(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
+            progress.errors = judged.errors
+            passed(judged.rejection)
+        progress.stage = Stage.TIMING
+        us = max(cost.modelled_us, facts.least_modelled_us)
+        ratio = facts.reference.modelled_us / us
+        progress.timing = Timing(
+            kind="modelled",
+            device=self._device.name,
+            candidate_us=us,
+            baseline_us={"eager": facts.reference.modelled_us},
+            speedups_x={"eager": Speedup(ratio, ratio, ratio, significant=False)},
+        )
+
+    def close(self) -> None:
+        """End every process this evaluator started."""
+        gc.unfreeze()
+        for part in (self._tracer, self._compiler, self._cpu, *self.gpus, self._nursery, self._cluster):
+            if part is not None:
+                part.close()
+
+
+def _visible_gpus() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES must say for each GPU in turn. Does not initialise CUDA here."""
+    count = torch.cuda.device_count()
+    listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return listed[:count] if listed else [str(i) for i in range(count)]
+
+
+def _without_ir(plan: Plan) -> Plan:
+    """A plan without its kernels' text, which replay has no use for."""
+    return replace(plan, kernels=tuple(replace(kernel, ttir="") for kernel in plan.kernels))
+
+
+def _is_big(plans: Sequence[Plan]) -> bool:
+    return sum(s.nbytes for s in plans[-1].storages) > BIG_BYTES
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

@@ -1,0 +1,170 @@
+"""The imaginary memory that interpreted kernels address: a checked byte address for every element of every storage.
+
+Every case (a run of the plan on numbers of its own) has such a memory, all laid out alike, so that one address serves them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernrl.verifier.interpret.races import Watch
+from kernrl.verifier.plan.ttir import TtirError
+
+STORAGE_BITS = 40
+"""Storage `i` begins at address `i << 40`."""
+
+ALIGN_BYTES = 16
+
+
+class Fault(RuntimeError):
+    """The kernel did what a GPU would fault on: an access out of bounds or misaligned."""
+
+
+class Memory:
+    """The storages a kernel can reach, by number, once a case.
+
+    Addresses and masks are [cases, ...], or [1, ...] where all cases agree; values have a row a case, or one for all.
+    """
+
+    def __init__(self, sizes: Sequence[int], cases: int) -> None:
+        """`sizes` in bytes. What is in memory at first is for the caller to write: see `bytes_of`."""
+        self._sizes, self.cases = sizes, cases
+        self.watch: Watch | None = None
+        """Who looks for races, as long as the same launch lasts."""
+        self.first_program = 0
+        """The number of the first of the programs whose addresses come in."""
+        self._blocks = [torch.empty(cases, -(-n // ALIGN_BYTES) * ALIGN_BYTES, dtype=torch.uint8) for n in sizes]
+
+    def bytes_of(self, storage: int, case: int) -> Tensor:
+        """One case's storage, uint8 [its size]."""
+        return self._blocks[storage][case, : self._sizes[storage]]
+
+    def kept(self, cases: Sequence[int]) -> list[Tensor]:
+        """A copy of all that some cases hold, for `restore`."""
+        return [block[list(cases)] for block in self._blocks]
+
+    def restore(self, cases: Sequence[int], kept: Sequence[Tensor]) -> None:
+        """Undo whatever happened to these cases."""
+        for block, before in zip(self._blocks, kept, strict=True):
+            block[list(cases)] = before
+
+    def load(self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Elements at byte addresses where `mask` holds, else `other` (or 0): a row a case. Raises Fault and Race."""
+        return self._load(address, mask, other, dtype, self.watch)
+
+    def _load(self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype, watch: Watch | None) -> Tensor:
+        shape = (self.cases, *address.shape[1:])
+        if other is not None:
+            result = torch.broadcast_to(other, shape).contiguous().clone().view(self.cases, -1)
+        else:
+            result = torch.zeros(self.cases, math.prod(shape[1:]), dtype=dtype)
+        for storage, whole, place, where, case in self._places(address, mask, dtype, "a load"):
+            if watch:
+                first = _first(case)
+                watch.load(storage, whole, place[first], self._programs(where[first], address))
+            if case is None:
+                result[:, where] = whole[:, place]
+            else:
+                result[case, where] = whole[case, place]
+        return result.view(shape)
+
+    def store(self, address: Tensor, value: Tensor, mask: Tensor) -> None:
+        """Write elements at byte addresses where `mask` holds. Raises Fault and Race."""
+        watch = self.watch
+        rows = value.shape[0] if address.shape[0] == 1 else self.cases
+        values = value.expand(rows, *address.shape[1:]).reshape(rows, -1)
+        for storage, whole, place, where, case in self._places(address, mask, value.dtype, "a store"):
+            first, counted = _first(case), watch.cases if watch and case is None else 1
+            if watch:
+                programs = self._programs(where[first], address)
+                watch.store(storage, whole[:counted], place[first], values[:counted, where[first]], programs)
+            if case is None:
+                whole[:, place] = values[:, where]
+            else:
+                whole[case, place] = values[case, where]
+            if watch:
+                watch.stored(whole[:counted], place[first], values[:counted, where[first]])
+
+    def update(self, kind: str, address: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """An atomic read-modify-write; returns what was there before."""
+        before = self._load(address, mask, None, value.dtype, None)
+        address, mask = (v.expand(self.cases, *address.shape[1:]) for v in (address, mask))
+        values = value.expand(address.shape).reshape(self.cases, -1)
+        for storage, whole, place, where, case in self._places(address, mask, value.dtype, "an atomic"):
+            if self.watch:
+                first = _first(case)
+                self.watch.update(storage, whole, place[first], self._programs(where[first], address))
+            case = torch.zeros_like(place) if case is None else case  # there is but one
+            # all cases' memory lies in one piece, row after row
+            _combine(kind, whole.view(-1), case * whole.shape[1] + place, values[case, where])
+        return before
+
+    def _places(
+        self, address: Tensor, mask: Tensor, dtype: torch.dtype, what: str
+    ) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor | None]]:
+        """For each storage that is touched: its number; its elements [cases, n]; positions in it; which of the addresses
+        those are; and the case of each, or None when they are all cases'. Raises Fault."""
+        if address.shape[0] == 1:
+            case, where = None, mask.reshape(-1).nonzero().squeeze(1)
+            asked = address.reshape(-1)[where]
+        else:
+            case, where = mask.reshape(self.cases, -1).nonzero(as_tuple=True)
+            asked = address.reshape(self.cases, -1)[case, where]
+        if not where.numel():
+            return
+        lowest, highest = (int(a) >> STORAGE_BITS for a in torch.aminmax(asked))
+        if lowest == highest:  # as nearly always
+            yield (lowest, *self._within(lowest, asked, dtype, what), where, case)
+            return
+        numbers = asked >> STORAGE_BITS
+        for number in torch.unique(numbers).tolist():
+            inside = (numbers == number).nonzero().squeeze(1)
+            yield (
+                number,
+                *self._within(number, asked[inside], dtype, what),
+                where[inside],
+                None if case is None else case[inside],
+            )
+
+    def _within(self, number: int, address: Tensor, dtype: torch.dtype, what: str) -> tuple[Tensor, Tensor]:
+        """The elements of a storage, and the positions in it of addresses that all begin there."""
+        if not 0 <= number < len(self._sizes):
+            raise Fault(f"{what} out of bounds: byte 0 of a buffer of 0")
+        offset = address & ((1 << STORAGE_BITS) - 1)
+        size, furthest = self._sizes[number], int(offset.max())
+        # a pointer a little before its storage lies at the end of the one below
+        if furthest + dtype.itemsize > size:
+            raise Fault(f"{what} out of bounds: byte {furthest} of a buffer of {size}")
+        position = offset // dtype.itemsize
+        if dtype.itemsize > 1 and not torch.equal(position * dtype.itemsize, offset):
+            raise Fault(f"{what} at a misaligned address")
+        return self._blocks[number].view(dtype), position
+
+    def _programs(self, where: Tensor, address: Tensor) -> Tensor:
+        """Which programs ask, of the batch that addresses [cases, programs, ...] come from."""
+        tile = math.prod(address.shape[2:])
+        return (where // tile + self.first_program).to(torch.int32)
+
+
+def _first(case: Tensor | None) -> Any:
+    """Index of what the first case asks for, where cases differ: it stands for all."""
+    return slice(None) if case is None else case == 0
+
+
+def _combine(kind: str, whole: Tensor, position: Tensor, values: Tensor) -> None:
+    if kind in ("add", "fadd"):
+        whole.index_put_((position,), values, accumulate=True)
+    elif kind in ("max", "min"):
+        whole.scatter_reduce_(0, position, values, {"max": "amax", "min": "amin"}[kind])
+    elif kind == "exch":
+        whole[position] = values
+    elif kind in ("and", "or", "xor") and position.unique().numel() == position.numel():
+        operate = {"and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor}[kind]
+        whole[position] = operate(whole[position], values)
+    else:
+        raise TtirError(f"the atomic {kind}")

@@ -1,0 +1,198 @@
+"""Is an output right? Its error against float64 is held to eager PyTorch's own error under the same precision policy.
+
+The rule, for every output of every draw, with e = output − truth in float64 and u the policy's unit roundoff:
+
+    RMS(e_candidate) ≤ 2·max(RMS(e_eager), typical) + 8u·scale        max|e_candidate| ≤ 4·max(max|e_eager|, …) + 32u·scale
+
+- *Against eager, not against a constant*: what a task's numerics allow differs by orders of magnitude from task to task;
+  eager shows it. TF32 or fp16 inside an fp32 task is 2,000 times over and cannot hide.
+- *typical*: eager's median relative error over the draws of the input set. On one draw eager may be exact by luck
+  (an output of one element, a sparse input), and luck is not a standard.
+- *e_eager* counts as at least what two roundings of every input and parameter do to the output in float64: where a task
+  magnifies rounding, one eager run says little of what an equally good program may show.
+- *scale* is the larger of this draw's output RMS and the nominal draw's. Honest code may trade a small absolute error for
+  speed, such as tanh(x) as 2·sigmoid(2x) − 1, which is off by u near 0 however small x is. Mistakes that matter (an
+  epsilon outside its root) are of the order of the output itself on the small draw, and are seen all the same.
+- *8u and 32u*: sums in another order (one after another, or by atomics), fused multiply-adds and exp2-based exponentials
+  each move a result by a few u; a mean over 56 × 56 numbers gathered by atomics was seen 4.3u off in RMS, eager 0.5u.
+- In bf16 and fp16 every honest method computes inside in float32 and rounds once, so the error is also compared element by
+  element relative to the output there: a wrong branch on small outputs cannot hide behind the rounding of large ones.
+- Integers and booleans have no rounding to compare: besides, the share of elements that differ at all is held to eager's own
+  share. Where eager's argmax meets many ties its numeric error is as large as that of a constant.
+- NaNs and infinities must be where truth or eager has them, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF
+
+RMS_FACTOR, MAX_FACTOR = 2.0, 4.0
+RMS_ROUNDOFFS, MAX_ROUNDOFFS = 8.0, 32.0
+RELATIVE_FLOOR = 1 / 64
+"""Outputs below this share of the scale count as this large when errors are taken relative to them."""
+
+
+@dataclass(slots=True)
+class ErrorLevel:
+    """Eager's error on one output of one draw, and what is needed to judge others by it. Floats, so that no sync is left."""
+
+    rms: float
+    max: float
+    relative_rms: float
+    """Relative to the truth under the 16-bit policies; for integers and booleans, the share of elements that differ."""
+    scale: float
+    """RMS of the truth over its comparable elements; `settle` raises it to the nominal draw's."""
+    precision: str
+    odd: Tensor | None = None
+    """Where truth or eager is not finite (bool, the output's shape), or None when all are finite."""
+    odd_truth: Tensor | None = None
+    odd_eager: Tensor | None = None
+    weights: Tensor | None = field(default=None, repr=False)
+    """1 / max(|truth|, scale/64), kept for the 16-bit policies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The largest error accepted on one output of one draw."""
+
+    rms: float
+    max: float
+    relative_rms: float
+
+
+def _norms(error: Tensor, weights: Tensor | None) -> Tensor:
+    """[RMS, max, relative RMS] of a float64 error, without a sync."""
+    n = max(error.numel(), 1)
+    rms = torch.linalg.vector_norm(error) / math.sqrt(n)
+    largest = torch.linalg.vector_norm(error, ord=math.inf) if error.numel() else rms
+    relative = torch.linalg.vector_norm(error * weights) / math.sqrt(n) if weights is not None else torch.zeros_like(rms)
+    return torch.stack([rms, largest, relative])
+
+
+def _differing(error: Tensor) -> Tensor:
+    """[RMS, max, share of elements that differ] of an integer output's error, without a sync."""
+    figures = _norms(error, None)
+    figures[2] = (error != 0).double().mean() if error.numel() else 0.0
+    return figures
+
+
+def error_level(truth: Tensor, eager: Tensor, precision: str, *, modelled: Tensor | None = None) -> ErrorLevel:
+    """Eager's error against the truth (float64). `modelled` is a second admissible answer, or None."""
+    if not truth.is_floating_point():
+        truth = truth.double()
+        errors = [_differing(y.double() - truth) for y in (eager, *([] if modelled is None else [modelled]))]
+        scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
+        rms, largest, share = torch.stack(errors).amax(0).tolist()
+        return ErrorLevel(rms, largest, share, float(scale), precision)
+    limit = torch.finfo(COMPUTE_DTYPE[precision]).max
+    figures, weights = _figures(truth, eager - truth, precision, None if modelled is None else modelled - truth)
+    scale, furthest, rms, largest, relative = figures.tolist()  # the only sync, where nothing is odd
+    if math.isfinite(scale + rms + largest + relative) and furthest <= limit:
+        return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
+    odd = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
+    other = None if modelled is None else torch.where(odd | ~torch.isfinite(modelled), 0.0, modelled - truth)
+    figures, weights = _figures(torch.where(odd, 0.0, truth), torch.where(odd, 0.0, eager - truth), precision, other)
+    scale, _, rms, largest, relative = figures.tolist()
+    if not bool(odd.any()):  # but the modelled answer is
+        return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
+    beyond = truth.to(COMPUTE_DTYPE[precision])
+    return ErrorLevel(rms, largest, relative, scale, precision, odd, beyond, eager, weights)
+
+
+def _figures(truth: Tensor, error: Tensor, precision: str, other: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """[RMS of the truth, its maximum, then RMS, maximum and relative RMS of the larger of two errors], and what errors were
+    weighted by, without a sync."""
+    scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
+    largest = torch.linalg.vector_norm(truth, ord=math.inf) if truth.numel() else scale
+    half = precision in ("bf16", "fp16")
+    weights = 1.0 / torch.maximum(truth.abs(), scale * RELATIVE_FLOOR).clamp_min(1e-300) if half else None
+    norms = _norms(error, weights)
+    if other is not None:
+        norms = torch.maximum(norms, _norms(other, weights))
+    return torch.cat([torch.stack([scale, largest]), norms]), weights
+
+
+def settle(levels: list[list[ErrorLevel]], nominal: int) -> list[list[Tolerance]]:
+    """Tolerances for the draws of one input set: `levels[draw][output]`, with the index of the nominal draw."""
+    tolerances: list[list[Tolerance]] = [[] for _ in levels]
+    for column in zip(*levels, strict=True):
+        typical_rms, typical_max, typical_relative = (
+            sorted(values)[len(values) // 2]
+            for values in (
+                [c.rms / c.scale if c.scale else 0.0 for c in column],
+                [c.max / c.scale if c.scale else 0.0 for c in column],
+                [c.relative_rms for c in column],
+            )
+        )
+        for row, level in zip(tolerances, column, strict=True):
+            u = UNIT_ROUNDOFF[level.precision]
+            scale = max(level.scale, column[nominal].scale)
+            row.append(
+                Tolerance(
+                    RMS_FACTOR * max(level.rms, typical_rms * level.scale) + RMS_ROUNDOFFS * u * scale,
+                    MAX_FACTOR * max(level.max, typical_max * level.scale) + MAX_ROUNDOFFS * u * scale,
+                    RMS_FACTOR * max(level.relative_rms, typical_relative) + RMS_ROUNDOFFS * u,
+                )
+            )
+    return tolerances
+
+
+def measure(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
+    """[RMS, max, relative RMS, elements wrongly (not) finite] of an output's error, float64, on its device, without a sync."""
+    if not truth.is_floating_point():
+        figures = _differing(output.double() - truth.double())
+        return torch.cat([figures, figures.new_zeros(1)])
+    error = output - truth  # in float64, as the truth is
+    misplaced = error.new_zeros(())
+    if level.odd is not None:
+        odd = level.odd
+        matches = _same_kind(output, level.odd_truth) | _same_kind(output, level.odd_eager)
+        # where eager overflowed and truth did not, a finite answer is right when it is near the truth
+        near = torch.isfinite(truth) & torch.isfinite(output)
+        misplaced = (odd & ~matches & ~near).sum().double()
+        error = torch.where(odd & (matches | ~near), 0.0, error)
+    return torch.cat([_norms(error, level.weights), misplaced.reshape(1)])
+
+
+def _same_kind(a: Tensor, b: Tensor | None) -> Tensor:
+    """Where both are NaN, or both the same infinity."""
+    assert b is not None
+    return (torch.isnan(a) & torch.isnan(b)) | (torch.isinf(a) & (a == b))
+
+
+def excess(figures: list[float], tolerance: Tolerance) -> float:
+    """How many times over its tolerance an output is: at most 1 is right; inf when NaNs or infinities are out of place."""
+    rms, largest, relative, misplaced = figures
+    if misplaced or not math.isfinite(rms + largest + relative):
+        return math.inf
+    ratios = [(rms, tolerance.rms), (largest, tolerance.max)]
+    if relative:
+        ratios.append((relative, tolerance.relative_rms))
+    return max(value / bound if bound else math.inf if value else 0.0 for value, bound in ratios)
+
+
+def apart(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    """A 0-dim bool: whether two outputs differ by more than the rounding that judging allows, or in where they are finite."""
+    if not a.is_floating_point():
+        return (a != b).any()
+    x, y = a.double(), b.double()
+    same = (x == y) | (torch.isnan(x) & torch.isnan(y))
+    gap = torch.where(same, 0.0, (x - y).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+    scale = torch.linalg.vector_norm(torch.where(torch.isfinite(x), x, 0.0)) / math.sqrt(max(x.numel(), 1))
+    return (gap > MAX_ROUNDOFFS * UNIT_ROUNDOFF[precision] * scale).any()
+
+
+def first_wrong(output: Tensor, truth: Tensor) -> dict[str, Any]:
+    """Where an output is furthest off: index, value got, value expected."""
+    error = (output.double() - truth.double()).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+    error = torch.where((output.double() == truth) | (torch.isnan(output) & torch.isnan(truth)), 0.0, error)
+    place = int(error.argmax())
+    index = [int(i) for i in torch.unravel_index(torch.tensor(place), output.shape)]
+    return {"index": index, "got": float(output.reshape(-1)[place]), "expected": float(truth.reshape(-1)[place])}

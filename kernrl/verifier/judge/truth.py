@@ -1,0 +1,240 @@
+"""The right answer: the reference in float64, and how far eager PyTorch strays from it under the task's precision policy."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernrl.verifier.base.compat import normalisations
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, policy_flags
+from kernrl.verifier.judge.compare import ErrorLevel, error_level
+from kernrl.verifier.judge.inputs import TaskInputs, bind, flatten, rebuild
+
+STIR_ROUNDOFFS = 2.0
+"""Roundings of each input that eager's error counts for at least."""
+
+SERIAL_SHARE = 0.35
+"""Error of n numbers added one after another, in roundoffs times √n: a random walk of partial sums (1/√6 for numbers of
+random sign, 1/3 for numbers of one sign)."""
+
+_UNFOLD_BYTES = 2 << 30
+"""Largest unfolded block of a float64 convolution; the batch is cut to fit."""
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """torch's default dtype, so that a reference's own `torch.zeros(n)` is as wide as the rest."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def convolution(x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int) -> Tensor:
+    """N-dimensional cross-correlation as one matrix product over unfolded windows.
+
+    x [N, C, *spatial], w [O, C/groups, *kernel] → [N, O, *out]. On an H200, cuDNN's float64 convolutions run 10 to 170
+    times slower than its float32 ones, while a float64 matrix product keeps pace with float32.
+    """
+    dims, kernel = x.dim() - 2, w.shape[2:]
+    pad = [p for size in reversed(padding) for p in (size, size)]
+    x = torch.nn.functional.pad(x, pad) if any(pad) else x.contiguous()
+    out = [(x.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(dims)]
+    step = x.stride()[2:]
+    windows = x.as_strided(
+        (*x.shape[:2], *kernel, *out),
+        (
+            *x.stride()[:2],
+            *(s * d for s, d in zip(step, dilation, strict=True)),
+            *(s * t for s, t in zip(step, stride, strict=True)),
+        ),
+    )
+    columns, places = w[0].numel(), 1
+    for n in out:
+        places *= n
+    weight = w.reshape(groups, w.shape[0] // groups, columns)
+    a_sample = x.shape[1] * (columns // w.shape[1]) * places * x.element_size()
+    parts = [
+        torch.matmul(weight, part.reshape(part.shape[0], groups, columns, places))
+        for part in windows.split(max(1, _UNFOLD_BYTES // max(a_sample, 1)))
+    ]
+    return torch.cat(parts).reshape(x.shape[0], w.shape[0], *out)
+
+
+def transposed_convolution(
+    x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], output_padding: list[int], groups: int
+) -> Tensor:
+    """The transpose of `convolution`: zeros between the inputs, then a plain one with the kernel mirrored.
+
+    x [N, C, *spatial], w [C, O/groups, *kernel] → [N, O, *out].
+    """
+    dims, kernel = x.dim() - 2, w.shape[2:]
+    full = [dilation[i] * (kernel[i] - 1) for i in range(dims)]
+    spread = x.new_zeros(
+        *x.shape[:2],
+        *((x.shape[2 + i] - 1) * stride[i] + 1 + 2 * max(full[i] - padding[i], 0) + output_padding[i] for i in range(dims)),
+    )
+    inner = spread
+    for i in range(dims):
+        inner = inner.narrow(2 + i, max(full[i] - padding[i], 0), (x.shape[2 + i] - 1) * stride[i] + 1)
+    inner[(slice(None), slice(None), *(slice(None, None, s) for s in stride))] = x
+    for i in range(dims):  # a padding beyond the kernel's reach crops
+        crop = max(padding[i] - full[i], 0)
+        spread = spread.narrow(2 + i, crop, spread.shape[2 + i] - 2 * crop)
+    mirrored = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
+    mirrored = mirrored.reshape(groups * w.shape[1], w.shape[0] // groups, *kernel).flip(tuple(range(2, 2 + dims)))
+    return convolution(spread.contiguous(), mirrored, [1] * dims, [0] * dims, dilation, groups)
+
+
+def cut_to_tf32(x: Tensor) -> Tensor:
+    """float64 cut to TF32's 11 significant bits: tensor cores ignore the rest of an operand that nobody rounded."""
+    mantissa, exponent = torch.frexp(x)
+    return torch.ldexp(torch.trunc(mantissa * 2048.0) / 2048.0, exponent)
+
+
+class Exact(TorchDispatchMode):
+    """Runs float64 convolutions as matrix products; with `tf32`, cuts what goes into any product as tensor cores do; with
+    `roundoff`, moves every result at random as rounding in that precision would."""
+
+    _OPERANDS: ClassVar = {
+        **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),
+        **dict.fromkeys(("addmm", "baddbmm", "addmv"), (1, 2)),
+    }
+    _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
+
+    def __init__(self, *, tf32: bool = False, roundoff: float = 0.0):
+        super().__init__()
+        self._tf32, self._roundoff = tf32, roundoff
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._roundoff:
+            return self._rounding(func, args, kwargs or {})
+        return self._run(func, args, kwargs or {})
+
+    def _rounding(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The operation as a program in lower precision may do it: norms and softmax step by step, sums term by term."""
+        parts = normalisations()
+        if func in parts:
+            with self:
+                return parts[func](*args, **kwargs)
+        name, share = func.overloadpacket.__name__, self._roundoff
+        if name in self._OPERANDS or name == "convolution":
+            left, right = (args[i] for i in self._OPERANDS.get(name, (0, 1)))
+            terms = right[0].numel() if name == "convolution" else left.shape[-1]
+            moved = _stirred(left, share * SERIAL_SHARE * math.sqrt(terms))
+            return self._run(func, [moved if a is left else a for a in args], kwargs)
+        result = self._run(func, args, kwargs)
+        if name in self._SUMS:
+            first = result[0] if isinstance(result, tuple) else result
+            share *= SERIAL_SHARE * math.sqrt(args[0].numel() / max(first.numel(), 1))
+            result = self._run(func, (_stirred(args[0], share), *args[1:]), kwargs)
+        elif torch.Tag.pointwise not in func.tags:
+            return result
+        for y in result if isinstance(result, tuple) else (result,):
+            if y.is_floating_point():
+                y.addcmul_(y, _noise(y), value=share)
+        return result
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        args, name = list(args), func.overloadpacket.__name__
+        if self._tf32:
+            for i in self._OPERANDS.get(name, (0, 1) if name == "convolution" else ()):
+                args[i] = cut_to_tf32(args[i])
+        if name != "convolution" or args[0].dtype != torch.float64 or args[0].dim() != args[1].dim():
+            return func(*args, **kwargs)
+        x, w, bias, stride, padding, dilation, transposed, output_padding, groups = args
+        dims = x.dim() - 2
+        stride, padding, dilation, output_padding = (
+            [*v, *[v[0]] * (dims - len(v))] for v in (list(stride), list(padding), list(dilation), list(output_padding))
+        )
+        if transposed:
+            y = transposed_convolution(x, w, stride, padding, dilation, output_padding, groups)
+        else:
+            y = convolution(x, w, stride, padding, dilation, groups)
+        return y if bias is None else y + bias.reshape(-1, *[1] * dims)
+
+
+def _noise(x: Tensor) -> Tensor:
+    """float32 of mean 0 and variance 1 in x's shape; uniform, which is the cheapest and what rounding does."""
+    return torch.empty_like(x, dtype=torch.float32).uniform_(-math.sqrt(3.0), math.sqrt(3.0))
+
+
+def _stirred(x: Tensor, share: float) -> Tensor:
+    """A floating tensor with each element off by `share` of itself, more or less; other tensors as they are."""
+    return x.addcmul(x, _noise(x).to(x.dtype), value=share) if x.is_floating_point() else x
+
+
+@dataclass(slots=True)
+class Answer:
+    """What is right on one draw, for every output, and how far eager is from it."""
+
+    truth: list[Tensor]
+    levels: list[ErrorLevel]
+    dtypes: list[torch.dtype]
+    """What eager returns under the policy."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers, and of what is kept with them to judge others by."""
+        kept = [t for level in self.levels for t in (level.odd, level.odd_truth, level.odd_eager, level.weights)]
+        return sum(t.nbytes for t in (*self.truth, *kept) if t is not None)
+
+
+class Reference:
+    """A task's reference at one input set: float64 beside the policy's own dtype, on the same numbers."""
+
+    def __init__(self, inputs: TaskInputs):
+        self.inputs = inputs
+        self._wide = _Copy(inputs, torch.float64)
+        self._rounded = _Copy(inputs, torch.float32) if COMPUTE_DTYPE[inputs.precision].itemsize == 4 else None
+
+    def answer(self) -> Answer:
+        """The answer on the numbers the inputs hold now.
+
+        Eager's error counts as at least that of a second float32 run in which every input and parameter is off by two
+        roundings and every operation by one more than its own: where a task magnifies rounding (a variance of two numbers, a
+        softmax of large ones), one eager run says little of what an equally good program may show. Under tf32, TF32 operands
+        are modelled in every product besides: libraries may decline TF32 at odd shapes, and a candidate that takes it there
+        is no worse than its policy.
+        """
+        precision = self.inputs.precision
+        truth = self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact())
+        rounded: list[Any] = [None] * len(truth)
+        if self._rounded:
+            u = UNIT_ROUNDOFF["fp32"]
+            with policy_flags("fp32"):
+                rounded = self._rounded.run(
+                    lambda x: _stirred(x, STIR_ROUNDOFFS * u), Exact(tf32=precision == "tf32", roundoff=u)
+                )
+        with torch.no_grad(), policy_flags(precision):
+            eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
+        levels = [error_level(y, e, precision, modelled=m) for y, m, e in zip(truth, rounded, eager, strict=True)]
+        return Answer(truth, levels, [y.dtype for y in eager])
+
+
+class _Copy:
+    """The reference in another dtype, with parameters and buffers of its own."""
+
+    def __init__(self, inputs: TaskInputs, dtype: torch.dtype):
+        self._inputs, self._dtype = inputs, dtype
+        self._module = copy.deepcopy(inputs.module).to(dtype)
+        self._state = {k: v.to(dtype) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
+        bind(self._module, self._state)
+
+    def run(self, change: Callable[[Tensor], Tensor], mode: Exact) -> list[Tensor]:
+        """Outputs on the inputs' numbers, each tensor passed through `change` first."""
+        for name, tensor in self._state.items():
+            tensor.copy_(change(self._inputs.state[name]))
+        leaves = [change(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self._inputs.arguments)]
+        with torch.no_grad(), default_dtype(self._dtype), mode:
+            return [y for y in flatten(self._module(*rebuild(self._inputs.arguments, leaves))) if isinstance(y, Tensor)]

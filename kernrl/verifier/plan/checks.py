@@ -1,0 +1,344 @@
+"""Is this plan allowed, and is it the candidate's own work? Decided from data alone, before anything runs on a GPU.
+
+A plan may be forged by the process that wrote it. So nothing here is taken on trust: views lie inside their storages
+(`wire.decode`), and below, storages are what the task says, ops are on the allow-list, launches fit their kernels' own
+IR, inputs and parameters are not written, and every output depends on a kernel the candidate wrote.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kernrl.verifier.base.devices import device_for
+from kernrl.verifier.base.progress import passed
+from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.compile.client import CompiledKernel
+from kernrl.verifier.plan import aten, ttir
+from kernrl.verifier.plan.plan import (
+    CONSTANT_OP,
+    ITEM_BYTES,
+    AtenNode,
+    LaunchNode,
+    Node,
+    Plan,
+    TensorRef,
+    TensorSpec,
+    TraceSpec,
+    Variant,
+    tensor_specs,
+    walk_refs,
+)
+from kernrl.verifier.plan.price import NodeCost, Price, physical_floor_us, price
+
+__all__ = [
+    "Limits", "NodeCost", "Policy", "Price", "check_compiled", "check_plan", "physical_floor_us", "price", "written",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a task lets its candidates leave to PyTorch."""
+
+    library: bool = True
+    """Matrix products and convolutions may be library calls."""
+    unfused: bool = True
+    """Other ATen calls are allowed, and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one plan may ask of a worker."""
+
+    temp_bytes: int = 32 << 30
+    launches: int = 1024
+    programs: int = 1 << 31
+    """Programs of one launch."""
+
+
+class _Objection(Exception):
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.rejection = Rejection(status, reason)
+
+
+def check_plan(
+    plan: Plan,
+    spec: TraceSpec,
+    *,
+    outputs: Sequence[TensorSpec] | None = None,
+    policy: Policy | None = None,
+    limits: Limits | None = None,
+) -> Rejection | None:
+    """None when a plan may be replayed; else the first reason why not.
+
+    `outputs` are the reference's own (`spec.outputs_of`): the plan's must have their number, shapes and dtypes.
+    """
+    policy, limits = policy or Policy(), limits or Limits()
+    try:
+        if plan.input_set != spec.input_set:
+            _object(Status.TRACE_ERROR, f"The plan is for {plan.input_set!r}, and {spec.input_set!r} was asked for.")
+        _check_storages(plan, spec, limits)
+        for node in plan.setup:
+            _check_setup(node, plan)
+        for node in plan.nodes:
+            if isinstance(node, AtenNode):
+                _check_aten(node, plan, policy)
+            else:
+                _check_launch(node, plan, limits)
+        launches = sum(isinstance(n, LaunchNode) for n in plan.nodes)
+        if not launches:
+            _object(Status.POLICY, "forward() launches no Triton kernel: write the computation as a kernel and launch it.")
+        if launches > limits.launches:
+            _object(Status.POLICY, f"forward() launches {launches} kernels, more than {limits.launches}: fuse them.")
+        _check_outputs(plan, outputs)
+        _check_authorship(plan)
+    except _Objection as objection:
+        return objection.rejection
+    return None
+
+
+def check_compiled(kernel: CompiledKernel, source_ttir: str) -> Rejection | None:
+    """None when a compiled kernel can be launched on its target: shared memory, threads, and the parameters of its IR."""
+    device = device_for(kernel.target)
+    if device is not None and kernel.shared_bytes > device.shared_bytes:
+        reason = (
+            f"{kernel.name} needs {kernel.shared_bytes} bytes of shared memory, and {kernel.target} has {device.shared_bytes}"
+        )
+        return Rejection(Status.COMPILE_ERROR, f"{reason}: use smaller blocks or fewer stages.")
+    if kernel.num_warps > 32:
+        return Rejection(Status.COMPILE_ERROR, f"{kernel.name} runs {kernel.num_warps} warps, and a block holds 32.")
+    if kernel.parameters != ttir.parse(source_ttir).param_types:
+        return Rejection(Status.INFRA_ERROR, f"{kernel.name}: the compiler's parameters are not those of its IR.")
+    return None
+
+
+def launchable(plan: Plan, compiled: Sequence[CompiledKernel | Rejection]) -> tuple[Plan, list[CompiledKernel]]:
+    """The plan without the variants that its target cannot take, as autotuning passes over them too, and what they need.
+
+    Raises Stopped when some launch has no variant left.
+    """
+    number: dict[int, int] = {}
+    kernels: list[CompiledKernel] = []
+    objections: dict[int, Rejection] = {}
+    for old, (kernel, source) in enumerate(zip(compiled, plan.kernels, strict=True)):
+        if isinstance(kernel, Rejection):
+            objections[old] = kernel
+        elif (objection := check_compiled(kernel, source.ttir)) is not None:
+            objections[old] = objection
+        else:
+            number[old] = len(kernels)
+            kernels.append(kernel)
+
+    def keep(node: Node) -> Node:
+        if not isinstance(node, LaunchNode):
+            return node
+        variants = tuple(replace(v, kernel=number[v.kernel]) for v in node.variants if v.kernel in number)
+        return LaunchNode(variants) if variants else passed(objections[node.variants[0].kernel])
+
+    setup, nodes = tuple(map(keep, plan.setup)), tuple(map(keep, plan.nodes))
+    sources = tuple(source for old, source in enumerate(plan.kernels) if old in number)
+    return replace(plan, setup=setup, nodes=nodes, kernels=sources), kernels
+
+
+def written(node: Node, plan: Plan) -> set[int]:
+    """Storages a node may change."""
+    if isinstance(node, AtenNode):
+        # what the schema says it writes counts, whatever the plan says its results are
+        touched = aten.mutated(node.op) or frozenset()
+        args = [a for i, a in enumerate(node.args) if i in touched] + [a for k, a in node.kwargs.items() if k in touched]
+        return {r.storage for r in node.outputs if r is not None} | {r.storage for a in args for r in walk_refs(a)}
+    return {r.storage for v in node.variants for r in _pointers(v, plan, "writes")}
+
+
+def _read(node: Node, plan: Plan) -> set[int]:
+    if isinstance(node, AtenNode):
+        return {r.storage for a in (*node.args, *node.kwargs.values()) for r in walk_refs(a)}
+    return {r.storage for v in node.variants for r in _pointers(v, plan, "reads")}
+
+
+def _pointers(variant: Variant, plan: Plan, how: str) -> Iterator[TensorRef]:
+    positions = getattr(ttir.access(plan.kernels[variant.kernel].ttir), how)
+    for position, value in enumerate(variant.args.values()):
+        if isinstance(value, TensorRef) and position in positions:
+            yield value
+
+
+def _object(status: Status, reason: str) -> None:
+    raise _Objection(status, reason)
+
+
+def _check_storages(plan: Plan, spec: TraceSpec, limits: Limits) -> None:
+    inputs = list(tensor_specs(spec.inputs))
+    seen: set[tuple[str, object]] = set()
+    for storage in plan.storages:
+        if storage.kind == "temp":
+            continue
+        known = inputs[storage.source] if _in(storage.source, inputs) else spec.state.get(str(storage.source))  # pyright: ignore[reportCallIssue, reportArgumentType]
+        if storage.kind == "state":
+            known = spec.state.get(str(storage.source))
+        if known is None or (storage.kind, storage.source) in seen or storage.nbytes > _span_bytes(known):
+            _object(Status.TRACE_ERROR, f"The plan's {storage.kind} {storage.source} is none of the task's.")
+        seen.add((storage.kind, storage.source))
+    total = sum(s.nbytes for s in plan.storages if s.kind == "temp")
+    if total > limits.temp_bytes:
+        _object(Status.POLICY, f"forward() allocates {total >> 20} MiB, more than {limits.temp_bytes >> 20}: reuse buffers.")
+
+
+def _in(source: object, inputs: list[TensorSpec]) -> bool:
+    return type(source) is int and source < len(inputs)
+
+
+def _span_bytes(spec: TensorSpec) -> int:
+    if 0 in spec.shape:
+        return 0
+    return (sum((n - 1) * st for n, st in zip(spec.shape, spec.stride, strict=True)) + 1) * ITEM_BYTES[spec.dtype]
+
+
+def _check_setup(node: Node, plan: Plan) -> None:
+    if isinstance(node, LaunchNode):
+        _object(Status.POLICY, "__init__ launches a kernel: launch it in forward().")
+    assert isinstance(node, AtenNode)
+    _check_op(node)
+    for storage in _read(node, plan) | written(node, plan):
+        if plan.storages[storage].kind != "temp":
+            _object(
+                Status.UNTRACEABLE, "__init__ computes a tensor from a parameter: weights change, so compute it in forward()."
+            )
+
+
+def _check_op(node: AtenNode) -> None:
+    name = aten.base_name(node.op)
+    if node.op != CONSTANT_OP and (name not in aten.ALLOWED or aten.mutated(node.op) is None):
+        random = any(word in name for word in ("rand", "normal", "uniform", "bernoulli", "dropout"))
+        why = "draws random numbers" if random else "is not on the list of operations a plan may hold"
+        _object(Status.POLICY, f"{node.op} {why}: write it in a Triton kernel.")
+
+
+def _check_aten(node: AtenNode, plan: Plan, policy: Policy) -> None:
+    _check_op(node)
+    name = aten.base_name(node.op)
+    if name in aten.LIBRARY and not policy.library:
+        _object(Status.POLICY, f"{node.op} is a library call, and this task wants it written as a kernel.")
+    if name in aten.UNFUSED and not policy.unfused:
+        _object(Status.POLICY, f"{node.op} is left to PyTorch, and this task wants it in a kernel.")
+    _check_pure(node, plan, node.op)
+
+
+def _check_pure(node: Node, plan: Plan, who: str) -> None:
+    for number in written(node, plan):
+        storage = plan.storages[number]
+        if storage.kind != "temp":
+            what = f"input {storage.source}" if storage.kind == "input" else f"the parameter {storage.source}"
+            _object(Status.POLICY, f"{who} writes to {what}: write to a new tensor.")
+
+
+_INTEGER = re.compile(r"[iu](\d+)")
+
+
+def _check_launch(node: LaunchNode, plan: Plan, limits: Limits) -> None:
+    for variant in node.variants:
+        kernel = plan.kernels[variant.kernel]
+        if list(variant.args) != list(kernel.signature):
+            _object(Status.TRACE_ERROR, f"A launch of {kernel.function} does not fit its signature.")
+        if kernel.num_ctas != 1 or kernel.num_warps > 32 or kernel.num_warps & (kernel.num_warps - 1):
+            _object(
+                Status.POLICY, f"{kernel.function} asks for {kernel.num_warps} warps in {kernel.num_ctas} blocks a cluster."
+            )
+        if max(variant.grid[1:]) > 65_535 or math.prod(variant.grid) > limits.programs:
+            _object(Status.POLICY, f"{kernel.function} is launched on the grid {variant.grid}, larger than a GPU takes.")
+        _check_arguments(variant, plan)
+    _check_pure(node, plan, plan.kernels[node.variants[0].kernel].function)
+
+
+def _check_arguments(variant: Variant, plan: Plan) -> None:
+    kernel = plan.kernels[variant.kernel]
+    try:
+        types = ttir.parse(kernel.ttir).param_types
+    except ttir.TtirError as error:
+        raise _Objection(Status.POLICY, f"{kernel.function}: its IR cannot be read ({error}).") from None
+    if len(types) != len(variant.args):
+        _object(Status.TRACE_ERROR, f"A launch of {kernel.function} does not fit its IR.")
+    for (name, value), kind in zip(variant.args.items(), types, strict=True):
+        integer = _INTEGER.fullmatch(kind)
+        if kind.startswith("*"):
+            fits = isinstance(value, TensorRef)
+        elif integer:
+            fits = isinstance(value, int) and -(1 << int(integer[1]) - 1) <= int(value) < 1 << int(integer[1])
+        else:
+            fits = not isinstance(value, TensorRef | str | tuple | list) and value is not None
+        if not fits:
+            _object(Status.TRACE_ERROR, f"The argument {name} of {kernel.function} does not fit its type {kind}.")
+
+
+def _check_outputs(plan: Plan, wanted: Sequence[TensorSpec] | None) -> None:
+    if wanted is not None:
+        got = [(o.shape, o.dtype) for o in plan.outputs]
+        want = [(o.shape, o.dtype) for o in wanted]
+        if got != want:
+            _object(Status.WRONG, f"forward() returns {_shapes(got)}, and the reference returns {_shapes(want)}.")
+    if not plan.outputs:
+        _object(Status.WRONG, "forward() returns no tensor.")
+    for position, output in enumerate(plan.outputs):
+        if plan.storages[output.storage].kind != "temp":
+            _object(Status.POLICY, "forward() returns memory of an input or a parameter: write the result to a new tensor.")
+        if any(_share(output, other) for other in plan.outputs[:position]):
+            _object(Status.POLICY, "forward() returns two tensors that share memory: return separate ones.")
+        if _overlaps(output):
+            _object(Status.POLICY, "forward() returns an expanded tensor, whose elements share memory: write all of them.")
+
+
+def _share(a: TensorRef, b: TensorRef) -> bool:
+    """True when two views may have an element in common; parts of one buffer, one after another or interleaved, have none."""
+    if a.storage != b.storage or not a.numel or not b.numel:
+        return False
+    first, last = ([r.offset * ITEM_BYTES[r.dtype] for r in (a, b)], [_end_bytes(r) for r in (a, b)])
+    if last[0] <= first[1] or last[1] <= first[0]:
+        return False
+    alike = (a.dtype, a.shape, a.stride) == (b.dtype, b.shape, b.stride)
+    pair = TensorRef(a.storage, a.dtype, (2, *a.shape), (abs(a.offset - b.offset), *a.stride))
+    return not alike or _overlaps(pair)
+
+
+def _end_bytes(ref: TensorRef) -> int:
+    reach = sum((n - 1) * st for n, st in zip(ref.shape, ref.stride, strict=True))
+    return (ref.offset + reach + 1) * ITEM_BYTES[ref.dtype]
+
+
+def _overlaps(ref: TensorRef) -> bool:
+    """True when two elements of a view may be one place in memory: strides in order must step over what lies inside."""
+    reach = 0
+    for stride, size in sorted((st, n) for n, st in zip(ref.shape, ref.stride, strict=True) if n > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def _shapes(tensors: list[tuple[tuple[int, ...], str]]) -> str:
+    return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in tensors) or "nothing"
+
+
+def _check_authorship(plan: Plan) -> None:
+    """Follow what authored kernels wrote through the plan; what reaches no output was launched for show."""
+    authored: set[int] = set()
+    for node in plan.nodes:
+        wrote, read = written(node, plan), _read(node, plan)
+        if isinstance(node, AtenNode) and _replaces(node, plan):
+            # what was there no longer counts, only what takes its place
+            authored -= wrote
+            read = {r.storage for a in node.args[1:] for r in walk_refs(a)}
+        if isinstance(node, LaunchNode) or read & authored:
+            authored |= wrote
+    for position, output in enumerate(plan.outputs):
+        if output.storage not in authored:
+            _object(Status.DECOY, f"Output {position} does not depend on any Triton kernel that forward() launches.")
+
+
+def _replaces(node: AtenNode, plan: Plan) -> bool:
+    """True when an op overwrites the whole of the storages it writes."""
+    name = aten.base_name(node.op)
+    whole = all(r is None or r.numel * ITEM_BYTES[r.dtype] >= plan.storages[r.storage].nbytes for r in node.outputs)
+    return whole and name in ("copy", "zero", "fill")

@@ -1,0 +1,148 @@
+"""What a plan costs, from its text alone: bytes moved, arithmetic, and the time a roofline allows.
+
+A *model*: every tensor a node reads or writes crosses device memory once, arithmetic runs at the vendor's peak, and a
+node takes the longer of the two plus a launch. Figures from here are called `modelled` wherever they are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kernrl.verifier.base.devices import Device
+from kernrl.verifier.plan import aten, ttir
+from kernrl.verifier.plan.kernel_flops import Work, work
+from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant, walk_refs
+
+LAUNCH_US = 2.0
+"""Device time between dependent nodes of a CUDA graph: an assumption, of the size seen on Hopper GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """One node's share."""
+
+    name: str
+    """The ATen op or the kernel's name."""
+    kind: str
+    """`authored`, `library`, `unfused` or `fill`."""
+    bytes_moved: int
+    flops: float
+    us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a plan costs on one device."""
+
+    device: str
+    nodes: tuple[NodeCost, ...]
+    bytes_moved: int
+    flops: float
+    launches: int
+    """Authored launches."""
+    unfused: int
+    """ATen nodes that a kernel could have taken along."""
+    modelled_us: float
+
+
+def price(plan: Plan, device: Device, precision: str = "fp32") -> Price:
+    """Cost of a plan's forward. `precision` tells how float32 library products run; an autotuned launch counts at its best."""
+    nodes = tuple(_node(n, plan, device, precision) for n in plan.nodes)
+    return Price(
+        device=device.name,
+        nodes=nodes,
+        bytes_moved=sum(n.bytes_moved for n in nodes),
+        flops=sum(n.flops for n in nodes),
+        launches=sum(1 for n in nodes if n.kind == "authored"),
+        unfused=sum(1 for n in nodes if n.kind == "unfused"),
+        modelled_us=sum(n.us for n in nodes),
+    )
+
+
+def physical_floor_us(plan: Plan, device: Device) -> float:
+    """Time below which no program can do the work of this reference plan: its inputs, state and outputs over bandwidth.
+
+    Memory that is read in part counts in part. The device's peak bandwidth is never reached, so this errs on the low side.
+    """
+    seen: dict[int, set[TensorRef]] = {}
+    for node in plan.nodes:
+        for ref in _operands(node):
+            if plan.storages[ref.storage].kind != "temp":
+                seen.setdefault(ref.storage, set()).add(ref)
+    moved = sum(min(plan.storages[s].nbytes, sum(r.nbytes for r in refs)) for s, refs in seen.items())
+    moved += sum(ref.nbytes for ref in plan.outputs)
+    return moved / (device.bandwidth_gb_s * 1e3)
+
+
+def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
+    """Modelled time below which a candidate's own price is not believed, from the reference's plan.
+
+    A price is read off what a candidate says of itself: views of its buffers, and loops whose trips may not be known. So
+    it counts as moving at least what the reference must move, and as doing half of its products (a causal mask is worth
+    that much), in one launch.
+    """
+    products = sum(flops_of(n.op, n.args, n.outputs) for n in plan.nodes if isinstance(n, AtenNode))
+    half = any(o.dtype in ("float16", "bfloat16") for o in plan.outputs)
+    unit = "half" if half else "tf32" if precision == "tf32" else "fp32"
+    return max(physical_floor_us(plan, device) + LAUNCH_US, _us(0, {unit: products / 2}, 0.0, device))
+
+
+def flops_of(op: str, args: tuple[object, ...], outputs: tuple[TensorRef | None, ...]) -> float:
+    """Floating-point operations of a library call (2 a multiply-add); 0 for any other op."""
+    name, out = aten.base_name(op), outputs[0] if outputs else None
+    refs = [r for a in args for r in walk_refs(a)]
+    if out is None or name not in aten.LIBRARY or len(refs) < 2:
+        return 0.0
+    if "conv" in name:
+        # each output element of a convolution, or each input element of a transposed one, meets one window of the kernel
+        x, w = refs[0], refs[1]
+        transposed = len(args) > 6 and args[6] is True
+        places = x.numel if transposed else out.numel
+        return 2.0 * places * math.prod(w.shape[1:])
+    left = refs[1] if name.startswith(("add", "badd")) else refs[0]
+    return 2.0 * out.numel * left.shape[-1]
+
+
+def _operands(node: AtenNode | LaunchNode) -> Iterable[TensorRef]:
+    args = (*node.args, *node.kwargs.values()) if isinstance(node, AtenNode) else node.variants[0].args.values()
+    return (ref for a in args for ref in walk_refs(a))
+
+
+def _node(node: Node, plan: Plan, device: Device, precision: str) -> NodeCost:
+    if isinstance(node, LaunchNode):
+        return min((_launch(v, plan, device) for v in node.variants), key=lambda cost: cost.us)
+    name = aten.base_name(node.op)
+    written = {r for r in node.outputs if r is not None}
+    read = set() if name in aten.FILL or node.op == CONSTANT_OP else set(_operands(node)) - written
+    moved = sum(r.nbytes for r in read | written)
+    flops = flops_of(node.op, node.args, node.outputs)
+    kind = "library" if name in aten.LIBRARY else "fill" if name in aten.FILL or node.op == CONSTANT_OP else "unfused"
+    half = bool(written) and next(iter(written)).dtype in ("float16", "bfloat16")
+    unit = "half" if half else "tf32" if precision == "tf32" else "fp32"
+    return NodeCost(node.op, kind, moved, flops, _us(moved, {unit: flops}, 0.0, device))
+
+
+def _launch(variant: Variant, plan: Plan, device: Device) -> NodeCost:
+    kernel = plan.kernels[variant.kernel]
+    touched = ttir.access(kernel.ttir)
+    values = list(variant.args.values())
+    moved = 0
+    for position, value in enumerate(values):
+        if isinstance(value, TensorRef):
+            moved += value.nbytes * ((position in touched.reads) + (position in touched.writes))
+    scalars = {i: v for i, v in enumerate(values) if isinstance(v, int) and not isinstance(v, bool)}
+    try:
+        done = work(kernel.ttir, scalars, variant.grid)
+    except ttir.TtirError:
+        done = Work({}, 0.0)
+    flops = sum(done.dot_flops.values()) + done.point_flops
+    return NodeCost(kernel.function, "authored", moved, flops, _us(moved, done.dot_flops, done.point_flops, device))
+
+
+def _us(moved: int, products: Mapping[str, float], pointwise: float, device: Device) -> float:
+    rates = {"half": device.half_tflops, "tf32": device.tf32_tflops, "fp32": device.fp32_tflops}
+    memory = moved / (device.bandwidth_gb_s * 1e3)
+    arithmetic = sum(flops / (rates[unit] * 1e6) for unit, flops in products.items()) + pointwise / (device.fp32_tflops * 1e6)
+    return max(memory, arithmetic) + LAUNCH_US

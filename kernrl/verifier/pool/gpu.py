@@ -1,0 +1,157 @@
+"""One GPU: its calibrated noise, and the lanes that share it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from kernrl.errors import InfrastructureError
+from kernrl.verifier.base.verdict import Speedup
+from kernrl.verifier.cache import verifier_version
+from kernrl.verifier.judge.inputs import Seeds
+from kernrl.verifier.pool.affinity import Homes
+from kernrl.verifier.pool.gpu_lock import Gate, Inside
+from kernrl.verifier.pool.lane import Lane, Outcome
+from kernrl.verifier.replay import timing
+from kernrl.verifier.replay.job import Job
+from kernrl.verifier.replay.stopwatch import NULL_PAIRS, NULL_ROUNDS, Sizes
+from kernrl.verifier.rpc.process import Died, Failed, Nursery, OutOfMemory, TimedOut
+
+log = logging.getLogger(__name__)
+
+LANES = 4
+"""Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts. While one times, the others wait: the more are
+through with correctness by then, the more are timed in a row."""
+
+
+class Gpu:
+    """A GPU shared by lanes: correctness side by side, since it leaves the GPU mostly idle; timing always alone.
+
+    A task's candidates go to one lane while there is other work for the rest (`Homes`): what is prepared for a task is prepared
+    in a lane.
+    """
+
+    def __init__(
+        self, nursery: Nursery, device: str, *, lanes: int, cache_dir: Path | None, timeout_s: float, share: bool = True,
+        redraw_parameters: bool = True, memory_share: float = 0.15, noise: timing.NoiseBand | None = None,
+    ):  # fmt: skip
+        """`memory_share`: of what is free of the GPU's memory, for what all lanes together hold between candidates; `noise`:
+        what has been calibrated already."""
+        self._lanes = [
+            Lane(
+                nursery, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
+                memory_share=memory_share / (2 * lanes),
+            )
+            for _ in range(lanes)
+        ]  # fmt: skip
+        self.facts: dict[str, str] = self._lanes[0].replay.ask("facts", timeout_s=60)
+        self._gate = Gate(self.facts["uuid"])
+        self._cache_dir = cache_dir
+        self._seeds = Seeds()
+        self._homes, self._calibrating = Homes(self._lanes), threading.Lock()
+        self._closed = False
+        self._noise = noise
+        threading.Thread(target=self._warm_up, daemon=True).start()
+
+    def seed(self, task_key: str) -> int:
+        """The secret seed of the draws for one more candidate of a task; see `Seeds`."""
+        return self._seeds.next(task_key)
+
+    def load(self) -> int:
+        """Jobs here, running and waiting."""
+        return self._homes.load()
+
+    def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
+        """Correctness, then time; anew where a process was lost.
+
+        Raises InfrastructureError when the processes cannot work, UsageError for a broken task.
+        """
+        noise = self.noise  # before any lane is taken: calibrating takes the first
+        begun = time.monotonic()
+        with self._homes.lane(task_key) as lane:
+            try:
+                with lane.mutex:
+                    waited = time.monotonic() - begun
+                    try:
+                        outcome = lane.run(job, baselines, self._gate, noise)
+                    except InfrastructureError as error:
+                        if self._closed:
+                            raise
+                        log.warning("a lane starts anew: %s", error)
+                        lane.close()  # what killed one of its processes may have killed the other
+                        outcome = self._again(lane, job, baselines, error)
+                    outcome.seconds["gpu_queue"] = outcome.seconds.get("gpu_queue", 0.0) + waited
+                    return outcome
+            except InfrastructureError:
+                lane.close()
+                raise
+
+    def _again(self, lane: Lane, job: Job, baselines: Sequence[str], error: InfrastructureError) -> Outcome:
+        """A job anew; where memory was what it lacked, with the GPU to itself."""
+        if not isinstance(error, OutOfMemory):
+            return lane.run(job, baselines, self._gate, self.noise)
+        with self._gate.alone():
+            for other in self._lanes:
+                other.give_way()
+            return lane.run(job, baselines, Inside(), self.noise)
+
+    def untimed(self) -> contextlib.AbstractContextManager[None]:
+        """Keep the GPU busy with something else: nothing is timed meanwhile."""
+        return self._gate.shared()
+
+    @property
+    def noise(self) -> timing.NoiseBand:
+        """How far the same program may seem from itself here; calibrated on first use. Raises InfrastructureError."""
+        with self._calibrating:
+            if self._noise is None:
+                self._noise = self._calibrated()
+            return self._noise
+
+    def _warm_up(self) -> None:
+        """Start the first lane and find the noise while the first candidates are traced and compiled; who needs either is told
+        what goes wrong."""
+        with contextlib.suppress(InfrastructureError):
+            with self._lanes[0].mutex:
+                self._lanes[0].start()
+            _ = self.noise
+
+    def _calibrated(self) -> timing.NoiseBand:
+        """Same-against-same noise of this GPU, driver, torch and way of timing: measured once, kept in the cache folder."""
+        timed_by = verifier_version("replay/stopwatch", "replay/timing")
+        name = f"noise-{self.facts['uuid']}-{self.facts['driver']}-{torch.__version__}-{timed_by}.json"
+        path = self._cache_dir / name if self._cache_dir else None
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if path:
+                return timing.NoiseBand(tuple((float(us), float(w)) for us, w in json.loads(path.read_text())))
+        sizes = self._null(NULL_PAIRS, timing.NoiseBand(((1.0, 0.0),)), 0.0)
+        points = sorted((us, timing.null_quantile([timing.median_log(b) for b in found])) for us, found in sizes)
+        if path:
+            with contextlib.suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(points))
+        return timing.NoiseBand(tuple(points))
+
+    def _null(self, pairs: int, noise: timing.NoiseBand, slowdown: float) -> Sizes:
+        first = self._lanes[0]
+        with first.mutex, self._gate.alone():
+            try:
+                return first.replay.ask("null", pairs, NULL_ROUNDS, noise, slowdown, timeout_s=300)
+            except (Failed, Died, TimedOut) as error:
+                raise InfrastructureError(f"the GPU's noise cannot be measured: {error}") from None
+
+    def twins(self, pairs: int, slowdown: float = 0.0) -> list[Speedup]:
+        """Speedups that the same program shows against itself, or against itself made slower: what the band is worth."""
+        sizes = self._null(pairs, self.noise, slowdown)
+        return [timing.speedup(blocks, self.noise) for _, found in sizes for blocks in found]
+
+    def close(self) -> None:
+        self._closed = True
+        for lane in self._lanes:
+            lane.close(wait=False)

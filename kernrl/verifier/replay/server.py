@@ -1,0 +1,344 @@
+"""The replay process: runs plans on secret inputs, hands outputs over, and times. It never holds an answer to compare with.
+
+Baselines are timed here too, interleaved with the candidate on the same GPU by the same clock. Their results appear in this
+process only after the candidate has been run on what is judged first, and on inputs that no judged run uses.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernrl.errors import UsageError
+from kernrl.tasks.task import FULL
+from kernrl.verifier.base import cuda_driver
+from kernrl.verifier.base.precision import policy_flags
+from kernrl.verifier.judge.compare import apart
+from kernrl.verifier.judge.inputs import NOMINAL, POISONS, TaskInputs
+from kernrl.verifier.plan.plan import ITEM_BYTES
+from kernrl.verifier.replay import timing
+from kernrl.verifier.replay.device_memory import Arena, Modules
+from kernrl.verifier.replay.job import Job, Measured, Replayed
+from kernrl.verifier.replay.runner import Runner, memory_bytes
+from kernrl.verifier.replay.shared_outputs import Outbox
+from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, Opened, SpotChecks
+from kernrl.verifier.replay.stopwatch import GraphPool, Sizes, Stopwatch, Timed
+
+CUDNN_CANDIDATES = 5
+"""Algorithms cuDNN may try for a shape; more cost tenths of a second a shape and rarely win. Three instead of five saved 10 of
+36 ms on an H200, and made 4 of 35 references slower, one 2.5 times."""
+
+MOST_PREPARED, PREPARED_SHARE = 256, 0.25
+"""Input sets kept, however small, and their share of the memory that may be held."""
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """One input set of a task, kept for the next candidates of it."""
+
+    inputs: TaskInputs
+    baselines: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """Captured, by name, on these very inputs."""
+
+
+class ReplayServer:
+    """The replay process's commands. One candidate at a time: `begin`, `check` as often as wanted, `measure`."""
+
+    def __init__(self, *, share: bool = True, redraw_parameters: bool = True, memory_share: float = 0.2):
+        """`memory_share`: of what is free of the GPU's memory now, for what is held between candidates."""
+        torch.cuda.set_stream(torch.cuda.Stream())  # graphs cannot be captured on the default stream
+        torch.backends.cudnn.benchmark_limit = CUDNN_CANDIDATES
+        cuda_driver.forbid_persisting_l2()
+        self._redraw = redraw_parameters
+        self.arena, self._modules, self.outbox = Arena(), Modules(), Outbox(share=share)
+        self._prepared: OrderedDict[Any, _Prepared] = OrderedDict()
+        """By least recent use."""
+        self._last: Any = None
+        """The last candidate's task."""
+        self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
+        self._memory = torch.cuda.get_device_properties(0).total_memory
+        self._held_bytes = cuda_driver.granted_bytes(memory_share)
+        self._stopwatch = Stopwatch()
+        self._full: Opened | None = None
+        self._suspects: list[str] | None = None
+        """Kernels that seem decoys so far; None before the first look."""
+        self._gave_way = False
+
+    def well(self) -> bool:
+        """Whether CUDA still works here."""
+        return cuda_driver.works()
+
+    # --- correctness ---------------------------------------------------------------------------------------------
+
+    def begin(self, job: Job) -> Outbox:
+        """Take up a candidate. Returns the outbox, which the judge must open anew when its `version` has changed."""
+        self.job, self._full, self._suspects, self._gave_way = job, None, None, False
+        self._modules.trim()
+        crowded = self._make_room()
+        self.arena.seal()
+        if (need := max(memory_bytes(plan, job.kernels[name]) for name, plan in job.plans.items())) > self._memory:
+            raise ValueError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._memory >> 20}")
+        everything = one = 0
+        for draw in job.draws:
+            nbytes = sum(ref.numel * ITEM_BYTES[ref.dtype] + 256 for ref in job.plans[draw.input_set].outputs)
+            everything, one = everything + nbytes, max(one, nbytes)
+        self.outbox.reserve(max(everything, (SPOT_CHECKS + 1) * one), spare=not crowded)
+        self.outbox.clear()
+        return self.outbox
+
+    def check(self, asked: Sequence[int]) -> Replayed:
+        """Run the draws at these positions, one input set after another.
+
+        Decoys are looked for in the first set, and in later calls for the same candidate among those found so far.
+        """
+        result = Replayed()
+        flags: list[Tensor] = []
+        names = list(dict.fromkeys(self.job.draws[i].input_set for i in asked))
+        for name in names:
+            positions = [i for i in asked if self.job.draws[i].input_set == name]
+            inputs = self._task_inputs(name)
+            opened = self._open(name, inputs)
+            for i in positions:
+                if name != FULL:
+                    self._vary(opened.runner, i)
+                flags += self._ask(opened, inputs, i, result)
+                if name == FULL and self._full is None:
+                    opened = self._full = self._captured(opened.runner)
+            if name == names[0] and self.job.decoys and self._suspects != []:
+                self._suspects = self._decoys(opened.runner, inputs, positions[0])
+        result.decoys = self._suspects or []
+        return self._settle(result, flags)
+
+    def _settle(self, result: Replayed, flags: list[Tensor]) -> Replayed:
+        """Wait for everything queued, and say which of the draws asked raised a flag."""
+        *raised, field = torch.stack([*flags, self.arena.field_overrun()]).tolist()
+        if self.job.overwrites:
+            result.written = [i for i, bad in zip(result.asked, raised[::2], strict=True) if bad]
+            result.overrun = [i for i, bad in zip(result.asked, raised[1::2], strict=True) if bad] + result.asked[-1:] * field
+        return result
+
+    def _open(self, name: str, inputs: TaskInputs) -> Opened:
+        """One input set's plan, ready to run; the full set's, once it has run, as the graph that timing uses again."""
+        if name == FULL and self._full is not None:
+            return self._full
+        runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.arena, self._modules)
+        if name == FULL and any(runner.variants(node) > 1 for node in range(len(runner.choice))):
+            inputs.refresh()
+            runner.prepare(POISONS[1])
+            self._run(runner, autotune=True)
+            with policy_flags(self.job.precision, autotune=True), torch.no_grad():
+                self._choose(runner)
+        return Opened(runner, lambda: self._run(runner, autotune=name == FULL), runner.outputs)
+
+    def _run(self, runner: Runner, *, autotune: bool) -> None:
+        with policy_flags(self.job.precision, autotune=autotune), torch.no_grad():
+            runner.run()
+
+    def _captured(self, runner: Runner) -> Opened:
+        """A plan as a graph. It must have been run: what its nodes call of libraries is not woken while they are recorded."""
+        with policy_flags(self.job.precision, autotune=True), torch.no_grad():
+            graph = self._candidate_pool.capture(runner.run)
+        outputs, alive = runner.held()
+        return Opened(runner, graph.replay, lambda: outputs, alive)
+
+    def _ask(self, opened: Opened, inputs: TaskInputs, i: int, result: Replayed) -> list[Tensor]:
+        """One draw: fresh numbers, poisoned memory, one run, outputs to the outbox. Returns two flags, not waited for."""
+        inputs.draw(self.job.draws[i])
+        snapshot = inputs.snapshot()
+        opened.runner.prepare(POISONS[i % 2] if self.job.poison else 0)
+        opened.run()
+        result.asked.append(i)
+        result.shown.append([self.outbox.put(y) for y in opened.outputs()])
+        return [inputs.written(snapshot), self.arena.overrun()]
+
+    @staticmethod
+    def _vary(runner: Runner, i: int) -> None:
+        """Small draws take turns through the variants of autotuned launches: every configuration must be right."""
+        runner.choice = [i % runner.variants(node) for node in range(len(runner.choice))]
+
+    def _decoys(self, runner: Runner, inputs: TaskInputs, draw: int) -> list[str]:
+        """Names of authored launches whose absence changes nothing in the outputs, whatever their buffers held before.
+
+        Asked on the draw, on 64 times its inputs and on a thousandth of them (a clamp may have nothing to do), each over
+        memory of zeros (a skipped launch may have made indices, and 0 is in range) and of another number.
+        """
+        left = list(runner.authored)
+        inputs.draw(self.job.draws[draw])
+        for factor in (1.0, 64.0, 2.0**-16):
+            inputs.scale(factor)
+            for poison in (0, POISONS[1]):
+                left = self._idle(runner, left, poison) if left else left
+        variants = [runner.plan.nodes[i].variants[0] for i in left]  # pyright: ignore[reportAttributeAccessIssue]
+        return [runner.plan.kernels[v.kernel].function for v in variants]
+
+    def _idle(self, runner: Runner, nodes: list[int], poison: int) -> list[int]:
+        """Those launches that make no difference to the outputs from this starting state."""
+        shown = []
+        for skip in (None, *nodes):
+            runner.prepare(poison)
+            with policy_flags(self.job.precision), torch.no_grad():
+                runner.run(skip=skip)
+            shown.append([y.clone() for y in runner.outputs()])
+        # by value, not by bits: a result that is multiplied by zero, or rounded away, can still turn the sign of a zero
+        whole, precision = shown[0], self.job.precision
+        changed = [torch.stack([apart(a, b, precision) for a, b in zip(whole, one, strict=True)]).any() for one in shown[1:]]
+        return [i for i, differs in zip(nodes, torch.stack(changed).tolist(), strict=True) if not differs]
+
+    # --- timing --------------------------------------------------------------------------------------------------
+
+    def measure(self, baselines: Sequence[str], noise: timing.NoiseBand) -> Measured:
+        """Time the candidate against each baseline in interleaved blocks.
+
+        Some timed calls, at places drawn by lot, compute a judged draw, and so does one more after the last: a kernel
+        that tells timed calls from others, or counts them, is judged on what it did in them (`spot_checked`).
+        """
+        self._still_prepared()
+        begun = torch.cuda.Event(enable_timing=True)
+        begun.record()
+        inputs = self._task_inputs(FULL)
+        opened = self._open(FULL, inputs)
+        full = [i for i, d in enumerate(self.job.draws) if d.input_set == FULL]
+        # like what `refresh` gives, where there is such a draw: a kernel shall not know a judged call by its numbers
+        alike = [i for i in full if self.job.draws[i].regime == NOMINAL]
+        spot = SpotChecks(self, opened, inputs, alike or full)
+        candidate = Timed(spot.before, opened.run, spot.after)
+        blocks: dict[str, list[timing.Block]] = {}
+        for name in baselines:
+            baseline = Timed(inputs.refresh, self._baseline(name, inputs))
+            blocks[name] = self._stopwatch.compare(baseline, candidate, noise)
+        node_us, unfused = self._node_times(opened.runner) if opened.runner.computed else ([], 0.0)
+        self._spot = spot
+        ended = torch.cuda.Event(enable_timing=True)
+        ended.record()
+        ended.synchronize()
+        return Measured(blocks, node_us, unfused, opened.runner.choice, begun.elapsed_time(ended) / 1e3)
+
+    def spot_checked(self) -> Replayed:
+        """What the judged calls of `measure` gave, and one call after them, for which nobody has to leave the GPU."""
+        self._still_prepared()
+        self._spot.last()
+        return self._settle(self._spot.result, self._spot.flags)
+
+    def _still_prepared(self) -> None:
+        if self._gave_way:
+            raise torch.OutOfMemoryError("what had been prepared gave way to another candidate")
+
+    def _choose(self, runner: Runner) -> None:
+        """Autotune on the trusted side: for each launch with several variants, the fastest of two cold calls."""
+        for node in range(len(runner.choice)):
+            if runner.variants(node) == 1:
+                continue
+            times = []
+            for variant in range(runner.variants(node)):
+                runner.choice[node] = variant
+                program = Timed(lambda: None, lambda node=node: runner.run_node(node))
+                try:
+                    times.append(min(self._stopwatch.time([program, program])))
+                except cuda_driver.CudaError:
+                    times.append(float("inf"))
+            runner.choice[node] = times.index(min(times))
+
+    def _node_times(self, runner: Runner) -> tuple[list[float], float]:
+        """Device µs of every node of one run, in order, and the share outside the authored launches."""
+        with policy_flags(self.job.precision, autotune=True), torch.no_grad():
+            runner.prepare(POISONS[1])
+            runner.forget()
+            us = self._stopwatch.steps([lambda i=i: runner.run_node(i) for i in range(len(runner.plan.nodes))])
+        return us, sum(us[i] for i in runner.computed) / max(sum(us), 1e-9)
+
+    def prepare(self, baselines: Sequence[str]) -> None:
+        """Capture the task's baselines, where this has not been done. Raises UsageError when the reference does not run."""
+        inputs = self._task_inputs(FULL)
+        for name in baselines:
+            try:
+                self._baseline(name, inputs)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise UsageError(f"{self.job.task.id}: the reference cannot be timed ({name}): {error}") from error
+
+    def _baseline(self, name: str, inputs: TaskInputs) -> Callable[[], None]:
+        """The reference as a user would run it, captured once a task: `eager` or `compile`."""
+        kept = self._prepared[self._key(FULL)].baselines
+        if name not in kept:
+            module: Any = inputs.module
+            if name == "compile":
+                torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
+                module = torch.compile(inputs.module, dynamic=False)
+            inputs.refresh()  # or its results would be right answers, which the next candidate of the group must not find here
+            with policy_flags(self.job.precision, autotune=True), torch.no_grad():
+                module(*inputs.arguments)  # compiles, tunes, and wakes what it calls of libraries
+                # nobody reads what it computes, so the next baseline may compute in the same memory
+                graph = self._baseline_pool.capture(lambda: module(*inputs.arguments))
+            graph.replay()  # the first replay also brings the graph to the GPU, which no clock shall count
+            kept[name] = graph.replay
+        return kept[name]
+
+    def facts(self) -> dict[str, str]:
+        """Name, UUID, architecture and memory of the GPU, and the driver's version."""
+        p = torch.cuda.get_device_properties(0)
+        return {
+            "gpu": p.name,
+            "uuid": str(p.uuid),
+            "arch": f"sm_{p.major}{p.minor}",
+            "memory_bytes": str(p.total_memory),
+            "driver": cuda_driver.version(),
+        }
+
+    def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
+        """`Stopwatch.null`."""
+        return self._stopwatch.null(pairs, rounds, noise, slowdown)
+
+    # --- what is kept --------------------------------------------------------------------------------------------
+
+    def _key(self, name: str) -> tuple[Any, ...]:
+        task = self.job.task
+        return (task.id, task.pytorch_code, self.job.precision, name)
+
+    def _task_inputs(self, name: str) -> TaskInputs:
+        """Inputs and state of one input set, kept for the group's other members while memory lasts."""
+        key = self._key(name)
+        if key not in self._prepared:
+            input_set = self.job.task.input_set(name)
+            assert input_set is not None
+            while len(self._prepared) >= MOST_PREPARED or self._prepared_bytes() > PREPARED_SHARE * self._held_bytes:
+                self._prepared.popitem(last=False)
+            made = TaskInputs(self.job.task, input_set, self.job.precision, "cuda", redraw_parameters=self._redraw)
+            self._prepared[key] = _Prepared(made)
+        self._prepared.move_to_end(key)
+        return self._prepared[key].inputs
+
+    def _prepared_bytes(self) -> int:
+        return sum(one.inputs.nbytes for one in self._prepared.values())
+
+    def _make_room(self) -> bool:
+        """Drop everything kept where this process holds more memory than it may; returns whether it was so.
+
+        Not for one more candidate of the last one's task, which would need as much again. Little is lost: memory in use for
+        a few large tasks is mostly buffers that have grown, and pieces that fit nothing any more.
+        """
+        last, self._last = self._last, self._key(FULL)
+        if last == self._last or torch.cuda.memory_reserved() + self.outbox.nbytes <= self._held_bytes:
+            return False
+        self.forget()
+        return True
+
+    def give_way(self) -> None:
+        """Drop everything, this candidate's own too: another needs the memory, and this one is to be asked anew."""
+        self.forget()
+        self._gave_way = True
+
+    def forget(self) -> None:
+        """Drop what is kept of tasks, and the arena."""
+        self._prepared.clear()
+        self._full = None
+        self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
+        self.arena.release()
+        gc.collect()
+        torch.cuda.empty_cache()

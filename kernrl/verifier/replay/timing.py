@@ -1,0 +1,152 @@
+"""How much faster, and how sure: paired blocks, an interval, and a noise band calibrated on the machine itself.
+
+A block times baseline, candidate, candidate, baseline, so that drift of clocks and temperature cancels to first order.
+Its log ratio is one observation. The estimate is the median over blocks with a 95 % bootstrap interval. A speedup is
+significant only when that interval lies outside the band in which the same program against itself falls 99 times in 100.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from kernrl.verifier.base.verdict import Speedup
+
+SURE_BLOCKS, SURE_LONG_BLOCKS, MOST_BLOCKS = 5, 3, 15
+"""Blocks from which an interval may decide, of programs of a millisecond and more, and at most."""
+
+STEADY_US, SHAKY_US = 80.0, 50.0
+"""Programs this long vary so little from call to call (0.7 % on an H200; 2 to 3 % at 36 µs) that blocks need no repeats;
+shorter ones need two of each call, and the shortest four."""
+
+LONG_US = 1000.0
+"""From here one block is enough for a clear difference, and three that agree for a plain one."""
+
+FAR = 3.0
+"""How many times slower than the baseline a candidate is where the first look is enough: how much slower is nobody's gain."""
+
+CLEAR = 0.1
+"""|log ratio| from which a few blocks that agree are enough, where it is five times the noise too."""
+
+NOISE_FLOOR = 0.01
+"""The band is never narrower, as |log ratio|: a reward for one per cent would be a reward for luck."""
+
+OVERHEAD_US = 20.0
+"""Below this a GPU's own launch gaps decide; no speedup is significant there."""
+
+BOOTSTRAPS = 1000
+
+Block = tuple[float, float]
+"""(baseline µs, candidate µs): each the mean of a block's calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseBand:
+    """Half-width of the same-against-same band by duration: (µs, |log ratio|) in ascending order of time."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def at(self, us: float) -> float:
+        """Half-width for a program of this duration: linear in log time between the calibrated points."""
+        times, widths = zip(*self.points, strict=True)
+        return max(NOISE_FLOOR, float(np.interp(math.log(max(us, 1e-3)), np.log(times), widths)))
+
+
+def calls_per_block(us: float) -> int:
+    """How often a block repeats its four calls: short programs need more to rise above the clock's own resolution."""
+    return 1 if us >= STEADY_US else 2 if us >= SHAKY_US else 4
+
+
+def far_slower(baseline_us: Sequence[float], candidate_us: Sequence[float]) -> bool:
+    """Whether a first look's calls leave no doubt; a call in a thousand is many times too long, which none of these may be."""
+    return min(candidate_us) > FAR * max(baseline_us)
+
+
+def look(measured: Callable[[int, int], list[Block]], noise: NoiseBand, first: Block) -> list[Block]:
+    """Blocks until the answer is plain: where the difference is clear two that agree (of long programs one), else 5 to 15.
+
+    `measured(n, calls)` gives n further blocks that repeat their four calls so often: the more blocks at once, the less often
+    the GPU waits to be asked for more. `first` warmed both programs; it counts where one call each time is enough.
+    """
+    blocks = [first]
+    us = shorter_us(blocks)
+    calls = calls_per_block(us)
+    if calls > 1:
+        blocks = []
+    if us < LONG_US:
+        blocks += measured(2 - len(blocks), calls)
+    sure = SURE_BLOCKS if us < LONG_US else SURE_LONG_BLOCKS
+    while len(blocks) < MOST_BLOCKS:
+        logs, band = _logs(blocks), noise.at(shorter_us(blocks))
+        clear = max(CLEAR, 5 * band)
+        agree = max(logs) - min(logs) < clear  # a call in a thousand is many times too long
+        if agree and (max(logs) < -clear or min(logs) > clear):
+            break
+        if len(blocks) >= sure and _decided(logs, band):
+            break
+        blocks += measured(max(2, sure - len(blocks)), calls)
+    return blocks
+
+
+def shorter_us(blocks: Sequence[Block]) -> float:
+    """The shorter program's median time: the one whose noise decides."""
+    return min(float(np.median([b for b, _ in blocks])), float(np.median([c for _, c in blocks])))
+
+
+def _logs(blocks: Sequence[Block]) -> list[float]:
+    return [math.log(b / c) for b, c in blocks]
+
+
+def median_log(blocks: Sequence[Block]) -> float:
+    """Median of the blocks' log ratios."""
+    return float(np.median(_logs(blocks)))
+
+
+def _decided(logs: Sequence[float], band: float) -> bool:
+    """Whether more blocks would change nothing: plainly outside the band, or plainly inside."""
+    (low, high), (least, most) = _bounds(logs, band), interval(logs)
+    return low > band or high < -band or (-band < least and most < band)
+
+
+def _bounds(logs: Sequence[float], band: float) -> tuple[float, float]:
+    """`interval`, wider by the band of so few where it is but the range of a few."""
+    low, high = interval(logs)
+    wide = band * math.sqrt(SURE_BLOCKS / len(logs)) if len(logs) < SURE_BLOCKS else 0.0
+    if len(logs) == 1 and logs[0] < -math.log(FAR):  # calls of any length, once where others are repeated
+        wide = max(wide, CLEAR)
+    return low - wide, high + wide
+
+
+def interval(logs: Sequence[float]) -> tuple[float, float]:
+    """95 % bootstrap interval of the median of per-block log ratios; with fewer than five blocks, their range."""
+    if len(logs) < SURE_BLOCKS:
+        return min(logs), max(logs)
+    medians = np.sort(logs)[_resampled(len(logs))].mean(axis=1)
+    low, high = np.quantile(medians, (0.025, 0.975))
+    return float(low), float(high)
+
+
+@cache
+def _resampled(n: int) -> np.ndarray:
+    """The ranks between which the median of each of `BOOTSTRAPS` resamples of n numbers lies, [BOOTSTRAPS, 2]."""
+    drawn = np.sort(np.random.default_rng(0).integers(n, size=(BOOTSTRAPS, n)), axis=1)
+    return drawn[:, [(n - 1) // 2, n // 2]]
+
+
+def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
+    """Baseline time over candidate time, with its interval, and whether it stands outside the noise."""
+    logs, shortest = _logs(blocks), shorter_us(blocks)
+    band = noise.at(shortest)
+    low, high = _bounds(logs, band)
+    outside = low > band or high < -band
+    slower_of_both = max(float(np.median([b for b, _ in blocks])), float(np.median([c for _, c in blocks])))
+    return Speedup(math.exp(median_log(blocks)), math.exp(low), math.exp(high), outside and slower_of_both >= OVERHEAD_US)
+
+
+def null_quantile(ratios: Sequence[float], q: float = 0.99) -> float:
+    """The half-width that holds a share `q` of same-against-same |log ratios|."""
+    return float(np.quantile(np.abs(np.asarray(ratios)), q))

@@ -1,0 +1,69 @@
+"""What the stages need to know of a task and of the GPU aimed at, before any candidate is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernrl.errors import UsageError
+from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
+from kernrl.verifier.base.devices import Device, device_for
+from kernrl.verifier.cache import task_fingerprint
+from kernrl.verifier.plan.plan import TensorSpec, TraceSpec
+from kernrl.verifier.plan.price import Price, least_modelled_us, physical_floor_us, price
+from kernrl.verifier.trace.reference_spec import outputs_of, reference_plan, spec_of
+
+DEFAULT_GPU = "NVIDIA H200"
+"""What is compiled for and modelled where there is no GPU and none is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """What the stages need to know of a task, made once."""
+
+    key: str
+    sets: tuple[InputSet, ...]
+    """All input sets, the full one last."""
+    specs: tuple[TraceSpec, ...]
+    outputs: tuple[tuple[TensorSpec, ...], ...]
+    reference: Price
+    """The reference's own cost at the last set."""
+    floor_us: float
+    least_modelled_us: float
+    """The shortest modelled time that is believed of a candidate."""
+
+
+def learn(task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:
+    """The facts of a task under a policy. Raises UsageError when its reference does not run.
+
+    A GPU needs no small set where there is a ragged one to catch more.
+    """
+    asked = [s for s in task.input_sets if not (on_gpu and s.name == SMALL and task.input_set(RAGGED))]
+    sets = tuple(sorted(asked, key=lambda s: s.name == FULL))
+    plan = reference_plan(task, sets[-1], precision, device.arch)
+    last = tuple(TensorSpec(o.dtype, o.shape, o.stride) for o in plan.outputs)
+    return TaskFacts(
+        key=task_fingerprint(task),
+        sets=sets,
+        specs=tuple(spec_of(task, s, precision, device.arch) for s in sets),
+        outputs=(*(outputs_of(task, s, precision, device.arch) for s in sets[:-1]), last),
+        reference=price(plan, device, precision),
+        floor_us=physical_floor_us(plan, device),
+        least_modelled_us=least_modelled_us(plan, device, precision),
+    )
+
+
+def device_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> Device:
+    """The device that is compiled for and modelled: the one asked for, else the GPU here, else `DEFAULT_GPU`.
+
+    `here` are the facts of this machine's GPU, or None. Raises UsageError for one that is unknown or cannot run here.
+    """
+    device = device_for(asked or (here["gpu"] if here else DEFAULT_GPU))
+    if device is None and here and not asked:
+        device = device_for(here["arch"])
+    if device is None:
+        name = asked or (here and here["gpu"])
+        raise UsageError(f"--target {name}: no such GPU is known; name an architecture such as sm_90.")
+    if here and device.arch != here["arch"]:
+        raise UsageError(f"--target {asked}: the GPU here is {here['arch']}; leave it out, or add --device cpu.")
+    return device

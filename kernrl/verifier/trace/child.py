@@ -1,0 +1,161 @@
+"""Inside the sandbox: run a candidate on tensors without memory and say what it would launch.
+
+Nothing in this process is trusted once the candidate's module has been executed; its answer is decoded and checked by
+`wire.decode` and `checks.check_plan` elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import sys
+import tempfile
+import traceback
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+
+from kernrl.verifier.plan.codec import decode_spec, encode
+from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
+from kernrl.verifier.sandbox.fork_server import Channel
+from kernrl.verifier.trace import fake_cuda
+from kernrl.verifier.trace.launches import Launches
+from kernrl.verifier.trace.record_forward import record_forward
+from kernrl.verifier.trace.recorder import Recorder, Untraceable
+
+_launches: Launches | None = None
+
+_WARM_UP = """
+import torch, triton
+import triton.language as tl
+@triton.autotune([triton.Config({"B": 16}), triton.Config({"B": 32})], key=["n"])
+@triton.jit
+def k(x, y, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    a = tl.load(x + i[:, None] * B + i[None, :], mask=i[None, :] < n, other=0.0)
+    tl.store(y + i, tl.sum(tl.exp(tl.dot(a, a)), 1))
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.gn = torch.nn.Conv2d(4, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.GroupNorm(2, 4)
+        self.linear, self.up = torch.nn.Linear(4, 4), torch.nn.ConvTranspose2d(4, 4, 3)
+    def forward(self, x):
+        x = torch.nn.functional.max_pool2d(self.up(self.gn(self.bn(self.conv(x)))), 2).mean((2, 3))
+        y = torch.empty_like(x)
+        k[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](self.linear(x), y, x.numel())
+        return y
+"""
+_WARM_UP_STATE = {
+    "conv.weight": (4, 4, 3, 3), "conv.bias": (4,), "linear.weight": (4, 4), "linear.bias": (4,),
+    "up.weight": (4, 4, 3, 3), "up.bias": (4,),
+}  # fmt: skip
+
+
+def _dense(*shape: int) -> TensorSpec:
+    return TensorSpec("float32", shape, torch.empty(shape, device="meta").stride())
+
+
+def prepare(settings: dict[str, Any]) -> None:
+    """Once in the zygote: pretend a GPU, take over launches, and touch every lazy import on an example of our own."""
+    global _launches
+    torch.set_num_threads(1)
+    _launches = Launches(fake_cuda.install(settings["target"]))
+    _launches.install()
+    state = {n: _dense(*shape) for n, shape in _WARM_UP_STATE.items()}
+    spec = TraceSpec("full", (), (_dense(2, 4, 8, 8),), state, True, "fp32", settings["target"])
+    here = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            trace(_WARM_UP, [spec])
+        finally:
+            os.chdir(here)
+    sys.modules.pop("candidate")
+    linecache.clearcache()
+    _launches = Launches(_launches.target)
+    _launches.install()
+
+
+def handle(channel: Channel) -> None:
+    """Answer one request: a header frame, then a frame a plan."""
+    request = json.loads(channel.recv() or b"{}")
+    try:
+        plans = trace(request["source"], [decode_spec(s) for s in request["specs"]])
+    except Exception as error:
+        status, reason = describe(error)
+        channel.send(json.dumps({"reject": [status, reason[:2000]]}).encode())
+        return
+    channel.send(json.dumps({"plans": len(plans)}).encode())
+    for plan in plans:
+        channel.send(encode(plan))
+
+
+def describe(error: BaseException) -> tuple[str, str]:
+    """(status, one sentence) for an exception that came out of a candidate."""
+    untraceable = next((e for e in _chain(error) if isinstance(e, Untraceable)), None)
+    if untraceable is not None:
+        return "untraceable", f"{untraceable}{_where(error)}."
+    text = str(error).strip()
+    if isinstance(error, triton.compiler.errors.CompilationError):
+        cause = error.__cause__
+        detail = f" ({type(cause).__name__}: {cause})" if cause is not None else ""
+        return "compile_error", f"{text}{detail}"
+    if isinstance(error, SyntaxError):
+        return "syntax_error", f"{error.msg} at line {error.lineno}."
+    if "meta tensors" in text or "'Meta' backend" in text or (isinstance(error, NotImplementedError) and "meta" in text):
+        return "untraceable", f"an operation's result depends on tensor values: {text.splitlines()[0]}{_where(error)}."
+    return "trace_error", f"{type(error).__name__}: {text}{_where(error)}."
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _where(error: BaseException) -> str:
+    """The candidate's own line that raised, if one did."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith("candidate.py")]
+    return f" [line {frames[-1].lineno}: {(frames[-1].line or '').strip()[:120]}]" if frames else ""
+
+
+def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
+    """Execute the candidate's module once and record its forward for every input set."""
+    assert _launches is not None
+    at_import = Recorder()
+    _launches.begin(at_import)
+    with at_import.recording():
+        module = _load(source)
+    plans = []
+    for spec in specs:
+        recorder = Recorder()
+        _launches.begin(recorder)
+        with recorder.recording():
+            if at_import.storages:
+                # tensors made at module level belong to every plan: make them again in each
+                module = _load(source)
+            plans.append(_record(module, spec, recorder))
+    return plans
+
+
+def _load(source: str) -> types.ModuleType:
+    # Triton reads a function's source from its file
+    path = os.path.abspath("candidate.py")
+    with open(path, "w") as file:
+        file.write(source)
+    module = types.ModuleType("candidate")
+    module.__file__ = path
+    sys.modules["candidate"] = module
+    exec(compile(source, path, "exec"), module.__dict__)
+    return module
+
+
+def _record(module: types.ModuleType, spec: TraceSpec, recorder: Recorder) -> Plan:
+    assert _launches is not None
+    if not isinstance(getattr(module, "ModelNew", None), type):
+        raise TypeError("the code defines no class ModelNew")
+    return record_forward(module.ModelNew, spec, recorder, _launches.kernels)

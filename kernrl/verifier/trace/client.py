@@ -1,0 +1,75 @@
+"""From a candidate's source to plans: the sandboxed half is `trace_child`, this half trusts nothing it says."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+
+from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.plan.codec import PlanError, decode, encode_spec
+from kernrl.verifier.plan.plan import Plan, TraceSpec
+from kernrl.verifier.sandbox.client import End, Sandbox, Session, Walls
+
+_MAX_REASON_CHARS = 2000
+
+
+class Tracer:
+    """Records candidates' forward passes. Thread-safe; at most `workers` candidates are in the sandbox at once."""
+
+    def __init__(
+        self, workers: int, *, target: str = "sm_90", require_sandbox: bool = False,
+        slots: threading.BoundedSemaphore | None = None,
+    ) -> None:  # fmt: skip
+        """`slots` bounds what is at work together with other users of the same cores."""
+        walls = Walls(memory_bytes=4 << 30, cpu_s=60, file_bytes=64 << 20, require=require_sandbox)
+        self._sandbox = Sandbox("kernrl.verifier.trace.child", walls=walls, settings={"target": target})
+        self._slots = slots or threading.BoundedSemaphore(workers)
+
+    def start(self) -> None:
+        """Warm up now rather than at the first trace."""
+        self._sandbox.start()
+
+    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float = 30.0) -> list[Plan] | Rejection:
+        """One plan for each spec, in order; the module is executed once for all of them.
+
+        Raises InfrastructureError when the sandbox cannot be started.
+        """
+        request = json.dumps({"source": source, "specs": [encode_spec(s) for s in specs]}).encode()
+        with self._slots, self._sandbox.open(timeout_s) as session:
+            session.send(request)
+            answer = _receive(session, len(specs))
+            if answer is not None:
+                return answer
+            return why(session.end(), timeout_s)
+
+    def close(self) -> None:
+        """End the sandbox."""
+        self._sandbox.close()
+
+
+def _receive(session: Session, count: int) -> list[Plan] | Rejection | None:
+    """The child's answer, or None when it gave none that makes sense."""
+    try:
+        header = json.loads(session.recv() or b"")
+        if "reject" in header:
+            status, reason = header["reject"]
+            if status in ("untraceable", "compile_error", "syntax_error", "trace_error"):
+                return Rejection(Status(status), str(reason)[:_MAX_REASON_CHARS])
+        elif header["plans"] == count:
+            return [decode(session.recv() or b"") for _ in range(count)]
+    except PlanError as error:
+        return Rejection(Status.TRACE_ERROR, f"The trace came back malformed ({error}).")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return None
+
+
+def why(end: End, timeout_s: float) -> Rejection:
+    """The rejection for a child that ended without an answer."""
+    if end.timed_out or end.code == -24:  # SIGXCPU
+        return Rejection(Status.TIMEOUT, f"The code did not finish tracing within {timeout_s:g} s.")
+    said = f": {end.log.strip().splitlines()[-1][:300]}" if end.log.strip() else ""
+    if end.code < 0:
+        return Rejection(Status.CRASH, f"The process running the code was killed by signal {-end.code}{said}.")
+    return Rejection(Status.TRACE_ERROR, f"The code ended its process (exit code {end.code}) before it was traced{said}.")

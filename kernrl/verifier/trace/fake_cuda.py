@@ -1,0 +1,182 @@
+"""What `torch.cuda` and Triton's driver answer inside a trace: a GPU that is described but not there.
+
+Only for the trace child's own process: `install` replaces public functions for good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import torch
+
+from kernrl.verifier.base.compat import GPUTarget, set_driver
+from kernrl.verifier.base.devices import arch_number, device_for
+from kernrl.verifier.trace.recorder import CUDA, Untraceable
+
+_REFUSED = {
+    "Stream": "CUDA streams are not traced: launch on the current stream",
+    "stream": "CUDA streams are not traced: launch on the current stream",
+    "Event": "CUDA events are not traced: leave timing to the verifier",
+    "CUDAGraph": "CUDA graphs are not traced: write plain launches, the verifier captures them itself",
+    "graph": "CUDA graphs are not traced: write plain launches, the verifier captures them itself",
+    "make_graphed_callables": "CUDA graphs are not traced: write plain launches, the verifier captures them itself",
+}
+
+
+def _refuse(sentence: str) -> Any:
+    def refused(*_: Any, **__: Any) -> NoReturn:
+        raise Untraceable(sentence)
+
+    return refused
+
+
+class _NoAutocast(contextlib.ContextDecorator):
+    """autocast that is switched off, as a context or a decorator; one that is switched on is refused."""
+
+    def __init__(self, *args: Any, enabled: bool = True, **kwargs: Any) -> None:
+        if enabled:
+            raise Untraceable("autocast is not traced: cast tensors with .to(dtype) where you mean it")
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *args: Any) -> None: ...
+
+
+class _PlainOp:
+    """What torch.library.custom_op and triton_op make, for a trace: the function itself, which is then seen through."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def register_kernel(self, device_types: Any, function: Any = None, /) -> Any:
+        def take(given: Any) -> Any:
+            if device_types is None or "cuda" in device_types:
+                self._function = given
+            return given
+
+        return take if function is None else take(function)
+
+    def register_fake(self, function: Any = None, /, **_: Any) -> Any:
+        return function if function is not None else lambda given: given
+
+    register_autograd = register_vmap = register_fake
+
+
+def _custom_op(name: str, function: Any = None, /, *, device_types: Any = None, **_: Any) -> Any:
+    return _PlainOp if function is None else _PlainOp(function)
+
+
+class _NoGrad(torch.no_grad):
+    """inference_mode for a trace: under the real one, composite ops would be recorded whole."""
+
+    def __init__(self, mode: Any = True) -> None:
+        super().__init__()
+
+    def __new__(cls, mode: Any = True) -> Any:
+        return torch.no_grad()(mode) if callable(mode) else super().__new__(cls)
+
+
+class _Driver:
+    """The methods of a Triton driver that Python code above a launch can meet."""
+
+    def __init__(self, target: GPUTarget, properties: dict[str, int]) -> None:
+        self._target = target
+        self.utils = SimpleNamespace(get_device_properties=lambda device: dict(properties))
+        self.get_benchmarker = _refuse("kernels cannot be timed from forward(): use @triton.autotune with configs")
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None: ...
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return CUDA
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+    def is_active(self) -> bool:
+        return True
+
+
+def install(arch: str) -> GPUTarget:
+    """Pretend that the first listed GPU of `arch` is device 0. Returns Triton's name for it."""
+    import triton
+
+    device = device_for(arch)
+    if device is None:
+        raise ValueError(f"no GPU of architecture {arch} is known")
+    number = arch_number(arch)
+    properties = SimpleNamespace(
+        name=device.name,
+        major=number // 10,
+        minor=number % 10,
+        multi_processor_count=device.sm_count,
+        total_memory=device.memory_gib << 30,
+        shared_memory_per_block=49_152,
+        shared_memory_per_block_optin=device.shared_bytes,
+        shared_memory_per_multiprocessor=device.shared_bytes + 1024,
+        L2_cache_size=device.l2_mib << 20,
+        warp_size=32,
+        regs_per_multiprocessor=65_536,
+        max_threads_per_multi_processor=1536 if number in (86, 89) else 2048,
+    )
+    stream = SimpleNamespace(cuda_stream=0, synchronize=lambda: None, wait_stream=lambda other: None, device=CUDA)
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "synchronize": lambda device=None: None,
+        "empty_cache": lambda: None,
+        "get_device_properties": lambda device=None: properties,
+        "get_device_name": lambda device=None: device_name,
+        "get_device_capability": lambda device=None: (properties.major, properties.minor),
+        "is_bf16_supported": lambda including_emulation=True: number >= 80,
+        "current_stream": lambda device=None: stream,
+        "default_stream": lambda device=None: stream,
+        "memory_allocated": lambda device=None: 0,
+        "max_memory_allocated": lambda device=None: 0,
+        "reset_peak_memory_stats": lambda device=None: None,
+        "device": lambda device=None: contextlib.nullcontext(),
+        "device_of": lambda tensor=None: contextlib.nullcontext(),
+    }
+    device_name = device.name
+    answers |= {name: _refuse(sentence) for name, sentence in _REFUSED.items()}
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, answer)
+    torch.inference_mode = _NoGrad  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
+    torch.compile = _refuse("torch.compile is not an authored kernel: write the fusion in Triton")
+    torch.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
+    torch.cuda.amp.autocast = torch.amp.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue]
+    torch.library.custom_op = torch.library.triton_op = _custom_op  # pyright: ignore[reportAttributeAccessIssue]
+    torch.library.wrap_triton = lambda kernel: kernel  # pyright: ignore[reportAttributeAccessIssue]
+    threading.Thread.start = _refuse("threads are not traced: call things in order")
+    target = GPUTarget("cuda", number, 32)
+    table = {
+        "max_shared_mem": device.shared_bytes,
+        "multiprocessor_count": device.sm_count,
+        "max_num_regs": 65_536,
+        "warpSize": 32,
+        "sm_clock_rate": 1_500_000,
+        "mem_clock_rate": 2_600_000,
+        "mem_bus_width": 5120,
+    }
+    set_driver(_Driver(target, table))
+    # device-made tensor descriptors need scratch memory, which whoever replays the plan provides
+    triton.set_allocator = lambda allocator: None
+    return target

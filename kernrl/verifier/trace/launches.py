@@ -1,0 +1,183 @@
+"""Record Triton launches in place of making them: which specialisation, on which grid, with which views and scalars."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import triton
+
+from kernrl.verifier.base import compat
+from kernrl.verifier.plan.plan import Arg, KernelSource, LaunchNode, Special, Variant
+from kernrl.verifier.trace.recorder import Recorder, Untraceable
+
+_KEPT_OPTIONS = ("maxnreg", "enable_fp_fusion")
+_LAUNCH_OPTIONS = frozenset(("num_warps", "num_stages", "debug", *_KEPT_OPTIONS))
+MAX_CONFIGS = 64
+
+
+class Launches:
+    """The launches of one candidate. Specialisations are shared by all its input sets, so each is lowered once."""
+
+    def __init__(self, target: compat.GPUTarget) -> None:
+        self.target = target
+        self.recorder = Recorder()
+        self.kernels: list[KernelSource] = []
+        """Those the current input set uses, as its plan numbers them."""
+        self._numbers: dict[tuple[Any, str], int] = {}
+        self._lowered: dict[tuple[Any, str], KernelSource] = {}
+        self._texts: dict[tuple[Any, str], str] = {}
+        """TTIR by function and all of a specialisation but what its arguments are divisible by."""
+        self._collecting: list[Variant] | None = None
+
+    def begin(self, recorder: Recorder) -> None:
+        """Start the next input set."""
+        self.recorder, self.kernels, self._numbers, self._collecting = recorder, [], {}, None
+
+    def install(self) -> None:
+        """Replace the run methods of Triton's function and autotuner classes, for good."""
+        launches = self
+
+        def run(fn: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+            if warmup:
+                raise Untraceable("kernel.warmup() is not traced: choose the grid and block sizes from shapes")
+            with compat.no_torch_functions():
+                launches.launch(fn, args, grid, kwargs)
+
+        def tune(tuner: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
+            launches.autotune(tuner, args, kwargs | {"grid": grid, "warmup": warmup})
+
+        compat.replace_run(run, tune)
+
+    def launch(self, fn: Any, args: Any, grid: Any, kwargs: Mapping[str, Any]) -> None:
+        """Record one launch, or one variant of an autotuned one."""
+        special = compat.specialise(fn, args, kwargs)
+        if callable(grid):
+            grid = grid(special.bound)
+        extent = tuple(operator.index(g) for g in grid) + (1,) * (3 - len(grid))
+        if 0 in extent:
+            return
+        values = {
+            name: self._value(name, kind, value)
+            for parameter, kinds in special.signature.items()
+            for name, kind, value in _parts(parameter, kinds, special.bound[parameter])
+        }
+        variant = Variant(self._number(fn, special), extent, values)  # pyright: ignore[reportArgumentType]
+        if self._collecting is None:
+            self.recorder.record(LaunchNode((variant,)))
+        else:
+            self._collecting.append(variant)
+
+    def autotune(self, tuner: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Record every configuration as a variant of one launch; one that does not compile is left out."""
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        configs = tuner.prune_configs({k: v for k, v in kwargs.items() if k not in ("grid", "warmup")})
+        if len(configs) > MAX_CONFIGS:
+            raise Untraceable(f"{len(configs)} autotune configs: keep at most {MAX_CONFIGS}")
+        before, failure = len(self.recorder.nodes), None
+        self._collecting = []
+        try:
+            for config in configs:
+                chosen = config.all_kwargs()
+                if config.pre_hook is not None:
+                    config.pre_hook({**tuner.nargs, **kwargs, **chosen})
+                try:
+                    tuner.fn.run(*args, **kwargs, **chosen)
+                except triton.compiler.errors.CompilationError as error:
+                    failure = failure or error
+            variants = tuple(self._collecting)
+        finally:
+            self._collecting = None
+        if len(self.recorder.nodes) != before:
+            raise Untraceable("an autotune pre_hook runs tensor operations: do them before the launch")
+        if variants:
+            self.recorder.record(LaunchNode(variants))
+        elif failure:
+            raise failure
+
+    def _number(self, fn: Any, special: compat.Specialised) -> int:
+        key = (fn, special.key)
+        if key not in self._numbers:
+            if key not in self._lowered:
+                self._lowered[key] = self._lower(fn, special)
+            self._numbers[key] = len(self.kernels)
+            self.kernels.append(self._lowered[key])
+        return self._numbers[key]
+
+    def _lower(self, fn: Any, special: compat.Specialised) -> KernelSource:
+        options = special.options
+        standard = special.backend.parse_options({})
+        odd = [k for k, v in vars(options).items() if k not in _LAUNCH_OPTIONS and v != getattr(standard, k)]
+        if odd:
+            raise Untraceable(f"the launch option {odd[0]} is not supported: leave it out")
+        names = list(special.signature)
+        return KernelSource(
+            function=fn.__name__,
+            ttir=self._ttir(fn, special),
+            signature={name: kind for k, kinds in special.signature.items() for name, kind, _ in _parts(k, kinds)},
+            constexprs={".".join((names[i], *map(str, rest))): _constant(v) for (i, *rest), v in special.constexprs.items()},
+            num_warps=options.num_warps,
+            num_stages=options.num_stages,
+            num_ctas=options.num_ctas,
+            options={name: getattr(options, name) for name in _KEPT_OPTIONS},
+        )
+
+    def _ttir(self, fn: Any, special: compat.Specialised) -> str:
+        """The kernel's TTIR. Input sets mostly differ in divisibility, and generating IR is the larger part of a trace."""
+        key = fn, f"{special.signature}{special.constexprs}{special.options}"
+        text = compat.rehint(self._texts[key], special) if key in self._texts else None
+        if text is None:
+            text = self._texts[key] = compat.make_ttir(fn, special, self.target)
+        return text
+
+    def _value(self, name: str, kind: str, value: Any) -> Arg:
+        if kind.startswith("tensordesc"):
+            raise Untraceable(f"{name} is a host-made tensor descriptor: make it in the kernel with tl.make_tensor_descriptor")
+        if kind.startswith("*"):
+            tensor = getattr(value, "base", value) if not isinstance(value, torch.Tensor) else value
+            if not isinstance(tensor, torch.Tensor):
+                raise Untraceable(f"the launch argument {name} is a {type(value).__name__}: pass a tensor")
+            if self.recorder.is_cpu(tensor):
+                raise ValueError(
+                    f"Pointer argument {name} cannot be accessed from Triton (cpu tensor): make it with device=x.device"
+                )
+            return self.recorder.ref(tensor)
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, float):
+            return _finite(value)
+        number = operator.index(value)
+        if number >> 46 == 1:  # see Recorder: what data_ptr() answers
+            raise Untraceable(f"the launch argument {name} is an address: pass the tensor itself")
+        return number
+
+
+def _parts(name: str, kind: Any, value: Any = None) -> Iterator[tuple[str, str, Any]]:
+    """(name, Triton type, value) of what a parameter hands to the machine: a tuple's parts, and no constexprs."""
+    if not isinstance(kind, str):
+        for i, part in enumerate(kind):
+            yield from _parts(f"{name}.{i}", part, value[i] if value is not None else None)
+    elif kind != "constexpr":
+        yield name, kind, value
+
+
+def _finite(value: float) -> Arg:
+    return value if abs(value) < float("inf") else Special("float", repr(value))
+
+
+def _constant(value: Any) -> Arg:
+    """A constexpr as the plan writes it: for the reader, and for the interpreter to call the function again."""
+    value = getattr(value, "value", value)
+    if isinstance(value, float):
+        return _finite(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, tuple | list):
+        return tuple(_constant(v) for v in value)
+    if isinstance(value, triton.language.dtype):
+        return Special("triton_dtype", str(value))
+    if isinstance(value, Callable):
+        return Special("function", getattr(value, "__name__", "?"))
+    raise Untraceable(f"a constexpr argument of type {type(value).__name__} cannot be recorded")

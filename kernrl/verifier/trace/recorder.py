@@ -1,0 +1,358 @@
+"""Record what PyTorch code would do, without doing it.
+
+Everything runs on meta tensors: shapes and aliasing are real, memory is not. Under `Recorder.recording` a function mode
+makes them pass for CUDA tensors (`x.is_cuda`, `x.device`, `device="cuda"`, `.to("cuda")`), and a dispatch mode writes
+down each ATen call over numbered storages. The same recorder serves the sandbox, for candidates, and the trusted side,
+for references; it works on CPU and CUDA builds of torch alike because it never makes a CUDA tensor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernrl.verifier.base.compat import no_dispatch, no_torch_functions, storage_key
+from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
+from kernrl.verifier.trace.constants import known_value
+
+CUDA = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+META = torch.device("meta")
+MAX_CONSTANT_ITEMS = 4096
+
+
+class Untraceable(RuntimeError):
+    """The code needs a tensor's value, or does what a plan cannot say. The message tells how to write it instead."""
+
+
+VALUE_NEEDED = (
+    "forward() reads a tensor's value on the host ({what}), which cannot be traced: decide from shapes, or do it in the kernel"
+)
+
+# Allocation without a value: storages appear, but nothing is computed.
+_EMPTY = frozenset(f"aten.{n}" for n in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"))
+_BATCH_NORM = frozenset(("aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class Recorder:
+    """Storages and nodes seen so far."""
+
+    def __init__(self) -> None:
+        self.storages: list[Storage] = []
+        self.nodes: list[Node] = []
+        self._index: dict[int, int] = {}
+        self._alive: list[Any] = []
+        self.on_cpu: set[int] = set()
+        """Storages (by key) that a real run would have made in host memory."""
+        self.factory_device = CUDA
+
+    def adopt(self, tensor: torch.Tensor, kind: str = "temp", source: int | str | None = None) -> int:
+        """Number a tensor's storage; a storage seen before keeps its number and takes the new kind."""
+        key = storage_key(tensor)
+        storage = Storage(kind, tensor.untyped_storage().nbytes(), source)  # pyright: ignore[reportArgumentType]
+        if key not in self._index:
+            self._index[key] = len(self.storages)
+            self.storages.append(storage)
+            # a freed storage's key would be used again for another
+            self._alive.append(tensor.untyped_storage())
+        elif kind != "temp":
+            self.storages[self._index[key]] = storage
+        return self._index[key]
+
+    def ref(self, tensor: torch.Tensor) -> TensorRef:
+        """The view a tensor is."""
+        with no_torch_functions():
+            number = self.adopt(tensor)
+            return TensorRef(
+                number, dtype_name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
+            )
+
+    def empty(self, spec: TensorSpec, kind: str = "temp", source: int | str | None = None) -> torch.Tensor:
+        """A meta tensor of a spec, its storage numbered."""
+        with no_torch_functions():
+            dtype = getattr(torch, spec.dtype)
+            tensor = torch.empty_strided(spec.shape, spec.stride, dtype=dtype, device=META)
+            self.adopt(tensor, kind, source)
+        return tensor
+
+    def record(self, node: Node) -> None:
+        """Append a node. Raises Untraceable when there are more than a plan may hold."""
+        if len(self.nodes) >= MAX_NODES:
+            raise Untraceable(f"forward() does more than {MAX_NODES} operations: put loops over elements into the kernel")
+        self.nodes.append(node)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[Recorder]:
+        """Within, ATen calls of this thread are recorded and nothing is computed."""
+        with _PassForCuda(self), _RecordAten(self):
+            yield self
+
+    def is_cpu(self, tensor: torch.Tensor) -> bool:
+        with no_torch_functions():
+            return storage_key(tensor) in self.on_cpu
+
+    @contextlib.contextmanager
+    def factory_on(self, device: torch.device) -> Iterator[None]:
+        """Within, a factory that is sent to the meta device stands for one on `device`."""
+        before, self.factory_device = self.factory_device, CPU if device.type == "cpu" else CUDA
+        try:
+            yield
+        finally:
+            self.factory_device = before
+
+    def constant(self, real: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A meta tensor that stands for a small tensor of known values, written into the plan."""
+        with no_torch_functions():
+            if real.numel() > MAX_CONSTANT_ITEMS:
+                raise Untraceable(
+                    f"a tensor of {real.numel()} values is written out in Python: make it with operations such as torch.arange"
+                )
+            with no_dispatch():
+                real = real.detach().contiguous()
+                values = tuple(_plain(v) for v in real.flatten().tolist())
+                meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=META)
+            shape = tuple(real.shape)
+        kwargs = {"dtype": Special("dtype", dtype_name(real.dtype))}
+        self.record(AtenNode(CONSTANT_OP, (values, shape), kwargs, (self.ref(meta),)))
+        self.place(meta, device)
+        return meta
+
+    def place(self, tensor: torch.Tensor, device: torch.device) -> None:
+        """Remember where a real run would hold this storage."""
+        with no_torch_functions():
+            key = storage_key(tensor)
+            self.adopt(tensor)
+        self.on_cpu.discard(key)
+        if device.type == "cpu":
+            self.on_cpu.add(key)
+
+    def arg(self, value: Any) -> Any:
+        """A Python argument of an ATen call as the plan writes it."""
+        if isinstance(value, torch.Tensor):
+            return self.ref(value)
+        if isinstance(value, list | tuple):
+            return tuple(self.arg(v) for v in value)
+        if isinstance(value, torch.dtype):
+            return Special("dtype", dtype_name(value))
+        if isinstance(value, torch.device):
+            return Special("device", "cuda")
+        if isinstance(value, torch.layout):
+            return Special("layout", str(value).removeprefix("torch."))
+        if isinstance(value, torch.memory_format):
+            return Special("memory_format", str(value).removeprefix("torch."))
+        if value is None or isinstance(value, bool | int | float | str | complex):
+            return _plain(value)
+        raise Untraceable(f"an argument of type {type(value).__name__} cannot be recorded")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, complex):
+        return Special("complex", repr(value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return Special("float", repr(value))
+    return value
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            yield from _tensors(item)
+
+
+class _RecordAten(TorchDispatchMode):
+    """Writes ATen calls into a recorder; sends every factory to the meta device."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        with no_torch_functions():
+            return self._call(func, args, dict(kwargs or {}))
+
+    def _call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        recorder = self.recorder
+        name = str(func)
+        if name == "aten._local_scalar_dense.default":
+            raise Untraceable(VALUE_NEEDED.format(what=".item() or a condition on a tensor"))
+        args = tuple(self._to_meta(a) for a in args)
+        kwargs = {k: self._to_meta(v) for k, v in kwargs.items()}
+        inputs = [*_tensors(args), *_tensors(list(kwargs.values()))]
+        device = self._device(name, inputs, kwargs)
+        takes_device = any(a.name == "device" for a in func._schema.arguments)
+        if takes_device and (not inputs or kwargs.get("device") is not None):
+            kwargs["device"] = META
+        if name in _BATCH_NORM and args[5]:
+            # in training mode the running statistics do not reach the output; a plan leaves state as it was
+            args = (*args[:3], None, None, *args[5:])
+        before = {storage_key(t) for t in inputs}
+        outputs = func(*args, **kwargs)
+        results = list(_tensors(outputs))
+        fresh = [t for t in results if storage_key(t) not in before]
+        for tensor in fresh:
+            recorder.place(tensor, device)
+        if str(func.overloadpacket) in _EMPTY or (not fresh and not func._schema.is_mutable):
+            return outputs
+        if _counts_batches(name, args, recorder):
+            return outputs
+        refs = tuple(recorder.ref(t) if isinstance(t, torch.Tensor) else None for t in _flat(outputs))
+        recorder.record(AtenNode(name, recorder.arg(args), {k: recorder.arg(v) for k, v in kwargs.items()}, refs))
+        return outputs
+
+    def _to_meta(self, value: Any) -> Any:
+        """A real tensor that got in becomes a constant of the plan."""
+        if isinstance(value, torch.Tensor) and value.device.type != "meta":
+            return self.recorder.constant(value, CPU)
+        if isinstance(value, list | tuple):
+            return type(value)(self._to_meta(v) for v in value)
+        return value
+
+    def _device(self, name: str, inputs: list[torch.Tensor], kwargs: dict[str, Any]) -> torch.device:
+        """Where a real run would put the results; refuses what a real run would refuse."""
+        wanted = kwargs.get("device")
+        if wanted is not None:
+            return self.recorder.factory_device if wanted.type == "meta" else CPU if wanted.type == "cpu" else CUDA
+        if not inputs:
+            return CPU
+        homes = {storage_key(t) in self.recorder.on_cpu for t in inputs if t.dim() > 0} or {
+            storage_key(t) in self.recorder.on_cpu for t in inputs
+        }
+        if len(homes) == 2 and not name.startswith("aten.copy"):
+            raise RuntimeError(
+                f"{name}: tensors on cuda:0 and cpu are mixed: make constants with device=x.device, or register them as buffers"
+            )
+        return CPU if homes == {True} else CUDA
+
+
+def _flat(outputs: Any) -> list[Any]:
+    if isinstance(outputs, list | tuple):
+        return [leaf for o in outputs for leaf in _flat(o)]
+    return [outputs]
+
+
+def _counts_batches(name: str, args: Any, recorder: Recorder) -> bool:
+    """Batch norm's step counter: an integer scalar of the state that no output depends on."""
+    if name != "aten.add_.Tensor" or args[0].dim() or args[0].dtype != torch.int64:
+        return False
+    storage = recorder.storages[recorder.adopt(args[0])]
+    return storage.kind == "state" and str(storage.source).endswith("num_batches_tracked")
+
+
+_VALUES = {
+    name: what
+    for what, names in {
+        ".item()": ("item", "__float__", "__int__", "__index__", "__complex__"),
+        ".tolist() or .numpy()": ("tolist", "numpy", "__array__"),
+        "a condition on a tensor": ("__bool__",),
+        ".cpu()": ("cpu",),
+    }.items()
+    for name in names
+}
+_FAKE_ADDRESS = 1 << 46
+
+
+class _PassForCuda(TorchFunctionMode):
+    """Answers for meta tensors as a CUDA tensor would, above dispatch, where Python code asks."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            return self._attribute(func, args)
+        if name in _VALUES and args and isinstance(args[0], torch.Tensor):
+            if name == "cpu" and self.recorder.is_cpu(args[0]):
+                return args[0]
+            if (real := known_value(self.recorder, args[0])) is not None:
+                with no_torch_functions(), no_dispatch():
+                    return func(real, *args[1:], **kwargs)
+            raise Untraceable(VALUE_NEEDED.format(what=_VALUES[name]))
+        if func in (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy):
+            return self._literal(func, args, kwargs)
+        if func is torch.Tensor.new_tensor:
+            device = CPU if self.recorder.is_cpu(args[0]) else CUDA
+            return self._literal(torch.tensor, args[1:], {"dtype": args[0].dtype, "device": device, **kwargs})
+        if func in (torch.Tensor.to, torch.Tensor.cuda):
+            return self._move(func, args, kwargs)
+        if func is torch.Tensor.get_device:
+            return -1 if self.recorder.is_cpu(args[0]) else 0
+        if func is torch.Tensor.data_ptr:
+            # a host-side alignment test may read it; as a launch argument it is refused
+            ref = self.recorder.ref(args[0])
+            with no_torch_functions():
+                return _FAKE_ADDRESS + (ref.storage << 32) + ref.offset * args[0].element_size()
+        if kwargs.get("device") is not None and func is not torch.Tensor.to:
+            # torch itself would look for a CUDA driver before any mode is asked
+            with self.recorder.factory_on(torch.device(kwargs["device"])):
+                return func(*args, **{**kwargs, "device": META})
+        return func(*args, **kwargs)
+
+    def _attribute(self, func: Any, args: Any) -> Any:
+        owner = func.__self__
+        if owner is torch.Tensor.device:
+            return CPU if self.recorder.is_cpu(args[0]) else CUDA
+        if owner is torch.Tensor.is_cuda:
+            return not self.recorder.is_cpu(args[0])
+        if owner is torch.Tensor.is_cpu:
+            return self.recorder.is_cpu(args[0])
+        if owner is torch.Tensor.is_meta:
+            return False
+        return func(*args)
+
+    def _literal(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+        device = torch.device(kwargs.pop("device", None) or "cpu")
+        data = args[0]
+        if isinstance(data, torch.Tensor):
+            return data.to(device=device, dtype=kwargs.get("dtype"))
+        if any(True for _ in _tensors(data)):
+            raise Untraceable(
+                VALUE_NEEDED.format(what="a tensor inside torch.tensor([...])") + "; torch.stack keeps it a tensor"
+            )
+        kwargs.pop("requires_grad", None)
+        kwargs.pop("pin_memory", None)
+        with no_torch_functions(), no_dispatch():
+            real = func(*args, **kwargs)
+        return self.recorder.constant(real, CUDA if device.type == "cuda" else CPU)
+
+    def _move(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+        """`.to(...)` and `.cuda()`: a move to where the tensor is costs nothing, another one is a copy."""
+        tensor, rest = args[0], list(args[1:])
+        wanted: torch.device | None = CUDA if func is torch.Tensor.cuda else None
+        if wanted is not None:
+            rest, kwargs = [], {}
+        if rest and isinstance(rest[0], torch.Tensor):
+            wanted = CPU if self.recorder.is_cpu(rest[0]) else CUDA
+            rest[0] = rest[0].dtype
+        elif rest and isinstance(rest[0], str | torch.device | int) and not isinstance(rest[0], bool):
+            wanted = torch.device(rest.pop(0))
+        elif rest and rest[0] is None:
+            rest.pop(0)
+        if kwargs.get("device") is not None:
+            wanted = torch.device(kwargs["device"])
+        kwargs = {k: v for k, v in kwargs.items() if k != "device"}
+        if wanted is not None and wanted.type not in ("cuda", "cpu"):
+            raise Untraceable(f"there is no {wanted} here: keep tensors on the input's device")
+        is_cpu = self.recorder.is_cpu(tensor)
+        if wanted is not None and wanted.type == "cpu" and not is_cpu:
+            raise Untraceable(VALUE_NEEDED.format(what='.to("cpu")'))
+        if rest or kwargs:
+            tensor = torch.Tensor.to(tensor, *rest, **kwargs)
+        if wanted is not None and wanted.type == "cuda" and is_cpu:
+            tensor = tensor.clone()
+            self.recorder.place(tensor, CUDA)
+        return tensor

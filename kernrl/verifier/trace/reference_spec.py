@@ -1,0 +1,120 @@
+"""What a sandbox is told of a task, and the reference as a plan: both from the trusted reference, on tensors without memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from kernrl.errors import UsageError
+from kernrl.tasks.task import InputSet, Reference, Task, load_reference
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype
+from kernrl.verifier.plan.plan import Arg, Plan, Special, TensorSpec, TraceSpec
+from kernrl.verifier.trace.record_forward import record_forward
+from kernrl.verifier.trace.recorder import Recorder, Untraceable, dtype_name
+
+T = TypeVar("T")
+
+
+def spec_of(task: Task, input_set: InputSet, precision: str, target: str) -> TraceSpec:
+    """Shapes and dtypes of a task at one input set, under one precision policy; remembered between calls.
+
+    Raises UsageError when the task's source does not run, or its inputs are of a kind that no sandbox can be told.
+    """
+    if precision not in COMPUTE_DTYPE:
+        raise UsageError(f"precision {precision!r} is none of {', '.join(COMPUTE_DTYPE)}.")
+    return _spec(task.id, task.pytorch_code, input_set.name, tuple(sorted(input_set.constants.items())), precision, target)
+
+
+def reference_plan(task: Task, input_set: InputSet, precision: str, target: str) -> Plan:
+    """The reference's own forward as a plan, all of it ATen calls: for pricing and for drawing.
+
+    Raises UsageError when the reference's forward depends on tensor values.
+    """
+    spec = spec_of(task, input_set, precision, target)
+    recorder = Recorder()
+    reference = load_reference(task, input_set)
+    try:
+        with recorder.recording():
+            return record_forward(reference.Model, spec, recorder, [])
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        raise UsageError(f"{task.id}: the reference cannot be traced: {error}") from error
+
+
+def outputs_of(task: Task, input_set: InputSet, precision: str, target: str) -> tuple[TensorSpec, ...]:
+    """The reference's outputs, flattened, as `checks.check_plan` compares them; remembered between calls."""
+    return _outputs(task.id, task.pytorch_code, input_set.name, tuple(sorted(input_set.constants.items())), precision, target)
+
+
+@functools.lru_cache(maxsize=4096)
+def _outputs(
+    task_id: str, source: str, name: str, constants: tuple[tuple[str, int], ...], precision: str, target: str
+) -> tuple[TensorSpec, ...]:
+    plan = reference_plan(Task(id=task_id, pytorch_code=source), InputSet(name, dict(constants)), precision, target)
+    return tuple(TensorSpec(o.dtype, o.shape, o.stride) for o in plan.outputs)
+
+
+@functools.lru_cache(maxsize=4096)
+def _spec(
+    task_id: str, source: str, name: str, constants: tuple[tuple[str, int], ...], precision: str, target: str
+) -> TraceSpec:
+    task = Task(id=task_id, pytorch_code=source)
+    reference = load_reference(task, InputSet(name, dict(constants)))
+    init_inputs = _without_memory(reference.get_init_inputs)
+    inputs = _without_memory(reference.get_inputs)
+
+    def build() -> torch.nn.Module:
+        return reference.Model(*init_inputs)
+
+    model = _build(task_id, build, reference)
+    state: dict[str, TensorSpec] = {}
+    seen: set[int] = set()
+    for key, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            state[key] = _tensor_spec(tensor, precision)
+    return TraceSpec(
+        input_set=name,
+        init_inputs=tuple(_arg(v, precision, task_id) for v in init_inputs),
+        inputs=tuple(_arg(v, precision, task_id) for v in inputs),
+        state=state,
+        training=model.training,
+        precision=precision,
+        target=target,
+    )
+
+
+def _build(task_id: str, build: Callable[[], torch.nn.Module], reference: Reference) -> torch.nn.Module:
+    try:
+        return _without_memory(build)
+    except Exception as error:
+        raise UsageError(f"{task_id}: Model(*get_init_inputs()) raises {type(error).__name__}: {error}") from error
+
+
+def _without_memory(make: Callable[[], T]) -> T:
+    """Call `make` on meta tensors; for real where it needs a value, which a constructor now and then does."""
+    try:
+        with Recorder().recording():
+            return make()
+    except (Untraceable, NotImplementedError, RuntimeError):
+        return make()
+
+
+def _tensor_spec(tensor: torch.Tensor, precision: str) -> TensorSpec:
+    return TensorSpec(dtype_name(cast_dtype(tensor.dtype, precision)), tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _arg(value: Any, precision: str, task_id: str) -> Arg:
+    if isinstance(value, torch.Tensor):
+        return _tensor_spec(value, precision)
+    if isinstance(value, list | tuple):
+        return type(value)(_arg(v, precision, task_id) for v in value)
+    if isinstance(value, torch.dtype):
+        return Special("dtype", dtype_name(value))
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UsageError(
+        f"{task_id}: an input of type {type(value).__name__} is not supported: use tensors, numbers, strings or lists."
+    )

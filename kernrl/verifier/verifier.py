@@ -1,0 +1,150 @@
+"""HardenedVerifier: the only door. Cached, pipelined over the stages, and retried where the infrastructure failed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from types import TracebackType
+
+from kernrl.config import VerifierConfig
+from kernrl.errors import UsageError
+from kernrl.tasks.task import Task
+from kernrl.verifier.base.parse import Candidate, parse_reply
+from kernrl.verifier.base.verdict import Stage, Status, Verdict
+from kernrl.verifier.cache import VerdictCache, verdict_key
+from kernrl.verifier.funnel import Defences, StagedEvaluator
+
+log = logging.getLogger(__name__)
+
+SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter while another waits: the default of 5 ms would be added to every step on a GPU."""
+
+RETRIES = 1
+"""Further looks at a candidate whose machinery broke; one more on a cluster, where a node may die meanwhile."""
+
+IN_FLIGHT = 4
+"""Pairs at work for each worker: enough to keep sandbox, compiler and GPU busy at once."""
+
+
+class HardenedVerifier:
+    """Judges candidates. A context manager; the processes behind it start with the first candidate.
+
+        with HardenedVerifier() as verifier:
+            verdict = verifier.verify(task, reply)
+
+    Whatever a candidate does, the answer is a Verdict. Broken machinery is a verdict too (`infra_error`, after one retry);
+    UsageError is raised for a task whose reference does not run, InfrastructureError where nothing can work at all.
+    """
+
+    def __init__(
+        self, config: VerifierConfig | None = None, *, defences: Defences | None = None, executor: Executor | None = None
+    ):
+        """`executor` runs the evaluations of `verify_many` (threads that wait on processes, unless given)."""
+        self.config = config or VerifierConfig()
+        self.evaluator = StagedEvaluator(self.config, defences=defences)
+        folder = self.evaluator.cache_dir
+        self._cache = VerdictCache(folder / "verdicts.sqlite" if folder else None)
+        self._threads = IN_FLIGHT * self.evaluator.workers
+        self._retries = RETRIES if self.config.executor == "local" else 1 + RETRIES
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+        self._executor = executor or ThreadPoolExecutor(self._threads, thread_name_prefix="verify")
+        self._running: dict[str, Future[Verdict]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def verify(self, task: Task, candidate: str) -> Verdict:
+        """The verdict on one candidate: source text, or a model's whole reply."""
+        return self._submit(task, candidate).result()
+
+    def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
+        """(position, verdict) of each pair as it completes. Pairs are drawn as there is room; equal ones are judged once.
+
+        A task whose reference does not run gives its pairs an `infra_error` with that reason.
+        """
+        pending: dict[Future[Verdict], list[tuple[int, Task]]] = {}
+        for position, (task, candidate) in enumerate(pairs):
+            pending.setdefault(self._submit(task, candidate), []).append((position, task))
+            while len(pending) >= self._threads:
+                yield from self._completed(pending)
+        while pending:
+            yield from self._completed(pending)
+
+    @contextlib.contextmanager
+    def untimed(self) -> Iterator[None]:
+        """While inside, the caller keeps the GPUs busy: candidates are traced, compiled and judged, but none is timed."""
+        self.evaluator.start()
+        with contextlib.ExitStack() as stack:
+            for gpu in self.evaluator.gpus:
+                stack.enter_context(gpu.untimed())
+            yield
+
+    def _completed(self, pending: dict[Future[Verdict], list[tuple[int, Task]]]) -> Iterator[tuple[int, Verdict]]:
+        done, _ = wait(pending, return_when=FIRST_COMPLETED)
+        for future in done:
+            for position, task in pending.pop(future):
+                try:
+                    yield position, future.result()
+                except UsageError as error:
+                    yield position, self._untaskable(task, error)
+
+    def _submit(self, task: Task, candidate: str) -> Future[Verdict]:
+        """A future of the verdict; a candidate already at work is not judged twice."""
+        self.evaluator.start()
+        parsed = parse_reply(candidate)
+        if not isinstance(parsed, Candidate):
+            return self._executor.submit(self.evaluator.evaluate, task, candidate)
+        conditions = [self.evaluator.precision_of(task), *self.evaluator.conditions]
+        key = verdict_key(task, parsed.sha, conditions)
+        with self._lock:
+            if key in self._running:
+                return self._running[key]
+            future = self._running[key] = self._executor.submit(self._judge, key, task, candidate)
+        future.add_done_callback(lambda _: self._forget(key))
+        return future
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._running.pop(key, None)
+
+    def _judge(self, key: str, task: Task, candidate: str) -> Verdict:
+        known = self._cache.get(key)
+        if known is not None:
+            return replace(known, task_id=task.id)
+        verdict = self.evaluator.evaluate(task, candidate)
+        for _ in range(self._retries):
+            if verdict.status is not Status.INFRA_ERROR or self._closed:
+                break
+            log.warning("retrying %s: %s", task.id, verdict.reason)
+            verdict = self.evaluator.evaluate(task, candidate)
+        if not self._closed:  # or it may have been decided by what was ended under it
+            self._cache.put(key, verdict)
+        return verdict
+
+    def _untaskable(self, task: Task, error: UsageError) -> Verdict:
+        return Verdict(
+            status=Status.INFRA_ERROR,
+            stage=Stage.TRACE,
+            reason=str(error),
+            task_id=task.id,
+            candidate_sha="",
+            precision=self.evaluator.precision_of(task),
+            versions=self.evaluator.versions,
+        )
+
+    def close(self) -> None:
+        """End every process behind it. Verdicts still at work are dropped."""
+        self._closed = True
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self.evaluator.close()
+        self._cache.close()
+
+    def __enter__(self) -> HardenedVerifier:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

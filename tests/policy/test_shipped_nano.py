@@ -1,0 +1,46 @@
+"""The nano that the repository ships: plain transformers loads it, and what it writes for held-out tasks is right."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from kernrl.config import VerifierConfig
+from kernrl.policy.nano import CONTEXT, trained_nano
+from kernrl.policy.pairs import task_messages
+from kernrl.tasks.loaders import load_tasks
+from kernrl.verifier.verifier import HardenedVerifier
+
+TASKS = 3
+
+
+@pytest.fixture(scope="module")
+def folder():
+    torch.set_num_threads(2)
+    return trained_nano()
+
+
+def test_it_is_small_and_in_shards_that_a_repository_can_hold(folder):
+    shards = list(folder.glob("*.safetensors"))
+    assert all(shard.stat().st_size <= 15 << 20 for shard in shards)
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 36 << 20
+    card = (folder / "README.md").read_text()
+    assert "kernrl sft" in card
+    assert "pass@8" in card
+
+
+def test_plain_transformers_samples_right_candidates_from_it(folder):
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert model.num_parameters() <= 18_000_000
+    assert model.config.max_position_embeddings == CONTEXT
+    tasks = load_tasks("heldout").tasks[:TASKS]
+    replies = []
+    for task in tasks:
+        ids = tokenizer.apply_chat_template(
+            task_messages(task, "nano"), add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        output = model.generate(**ids, do_sample=False, temperature=None, top_p=None, top_k=None, max_new_tokens=512)
+        replies.append(tokenizer.decode(output[0, ids["input_ids"].shape[1] :], skip_special_tokens=True))
+    with HardenedVerifier(VerifierConfig(device="cpu", cache=False, workers=1)) as verifier:
+        verdicts = [verdict for _, verdict in verifier.verify_many(zip(tasks, replies, strict=True))]
+    assert len(verdicts) == TASKS
+    assert sum(verdict.correct for verdict in verdicts) >= TASKS - 1, [v.reason for v in verdicts]

@@ -1,0 +1,119 @@
+"""The page in a real browser: light, dark, and on a phone. Skipped where there is no Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.synthetic_run import correct, make_eval_run, make_reinforce_run, row, write_lines
+
+from kernrl.reports.page import render_report
+from kernrl.reports.run_files import read_run
+
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")]
+
+PHONE_PX = 360
+
+SCHEME = {"light": "--blink-settings=preferredColorScheme=1", "dark": "--blink-settings=preferredColorScheme=0"}
+
+TEXTS = ["body", ".lead", ".note", ".tile b", ".tile small", ".facts li", ".chip.good", ".chip.bad", "thead th", ".legend li",
+         ".chart .tick", ".chart .label", ".chart .value", "pre.source code", "pre.source .k", "pre.source .c1"]  # fmt: skip
+
+LOOK = """
+const page = document.querySelector('iframe').contentDocument, root = page.documentElement;
+page.querySelectorAll('details').forEach(d => d.open = true);
+function ground(e) {
+  const c = page.defaultView.getComputedStyle(e).backgroundColor;
+  return c.startsWith('rgba') && c.endsWith(', 0)') && e.parentElement ? ground(e.parentElement) : c;
+}
+const texts = %s.map(s => page.querySelector(s)).filter(e => e).map(e => {
+  const style = page.defaultView.getComputedStyle(e);
+  return [e.className.baseVal ?? (e.className || e.tagName), e.closest('svg') ? style.fill : style.color, ground(e)];
+});
+document.querySelector('output').textContent = JSON.stringify({
+  client: root.clientWidth, scroll: root.scrollWidth, texts,
+  charts: [...page.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width),
+});
+"""
+
+
+def browse(page: Path, *arguments: str) -> str:
+    """Open a page headless; returns what Chromium prints."""
+    command = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *arguments, page.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def look(page: Path, folder: Path, scheme: str, width_px: int) -> dict[str, Any]:
+    """What the browser made of the page: its widths, its charts, and the colours of texts on their ground."""
+    frame = folder / "frame.html"
+    # a headless window is never as narrow as a phone, but a frame is
+    frame.write_text(
+        f'<iframe src="{page.as_uri()}" style="width:{width_px}px;height:800px;border:0"></iframe><output></output>'
+        f"<script>onload = () => {{ {LOOK % json.dumps(TEXTS)} }}</script>"
+    )
+    printed = browse(frame, "--dump-dom", "--allow-file-access-from-files", "--window-size=1300,900", SCHEME[scheme])
+    found = re.search(r"<output>(.*?)</output>", printed, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two CSS colours, 1 to 21 (WCAG 2.2, "contrast ratio")."""
+
+    def luminance(colour: str) -> float:
+        shares = [int(c) / 255 for c in re.findall(r"\d+", colour)[:3]]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pages of one eval, one training run, several runs, and a run with names and sources as long as they can get."""
+    folder = tmp_path_factory.mktemp("pages")
+    before, after = make_eval_run(folder / "before"), make_eval_run(folder / "after", skill=0.9, seed=1)
+    trained, long = make_reinforce_run(folder / "trained", steps=50), folder / ("long" * 40)
+    word = "unbroken" * 40
+    rows = [row(correct(word, 2.0), family=word, text=f"x = '{word * 20}'"), row(correct("b", 1.5), family="b")]
+    write_lines(long / "samples.jsonl", rows)
+    made = {}
+    for name, runs in {"eval": [before], "trained": [trained], "several": [before, after, trained], "long": [long]}.items():
+        made[name] = folder / f"{name}.html"
+        made[name].write_text(render_report([read_run(run) for run in runs]))
+    return made
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read_on_its_ground(pages: dict[str, Path], scheme: str, tmp_path: Path) -> None:
+    seen = look(pages["eval"], tmp_path, scheme, 1200)
+    assert len(seen["texts"]) == len(TEXTS)
+    faint = {name: ratio for name, ink, ground in seen["texts"] if (ratio := contrast(ink, ground)) < 4.5}
+    assert not faint
+    body_ground = seen["texts"][0][2]
+    assert contrast(body_ground, "rgb(0, 0, 0)" if scheme == "dark" else "rgb(255, 255, 255)") < 1.3
+
+
+@pytest.mark.parametrize("name", ["eval", "trained", "several", "long"])
+def test_phone_shows_the_page_without_scrolling_sideways(pages: dict[str, Path], name: str, tmp_path: Path) -> None:
+    seen = look(pages[name], tmp_path, "light", PHONE_PX)
+    assert seen["client"] == seen["scroll"] == PHONE_PX
+    assert len(seen["charts"]) > 3
+    assert all(250 < width <= PHONE_PX for width in seen["charts"])  # a chart's text is drawn for 360 px
+
+
+def test_screenshot(pages: dict[str, Path], tmp_path: Path) -> None:
+    image = tmp_path / "page.png"
+    browse(pages["several"], f"--screenshot={image}", "--window-size=1200,1600")
+    data = image.read_bytes()
+    assert struct.unpack(">II", data[16:24]) == (1200, 1600)
+    assert len(data) > 50_000  # an empty page is a few kilobytes

@@ -1,0 +1,233 @@
+"""Collecting: verification beside sampling, duplicates once, turns, and what a step comes to in numbers."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from support.tiny import FakeVerifier, tiny_policy, tiny_tasks, verdict_of
+
+from kernrl.rollouts.collect import Collector, candidate_key, feedback
+from kernrl.rollouts.engines.engine import Rollout, Sampling
+from kernrl.rollouts.metrics import fast_1, speed_geomean_x, step_metrics
+from kernrl.rollouts.reward import reward
+from kernrl.verifier.base.verdict import Status
+
+FENCED = "Here it is.\n```python\nclass ModelNew: pass\n```\n"
+OTHER_WORDS = "Another way to say it:\n```python\nclass ModelNew: pass\n```"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_policy().tokenizer
+
+
+class ScriptedEngine:
+    """Says what it is told to, in the order it is told."""
+
+    def __init__(self, tokenizer, replies, finish="stop"):
+        self.tokenizer, self.replies, self.finish = tokenizer, replies, finish
+        self.calls: list[tuple[list[str], Sampling]] = []
+
+    def generate(self, prompts, sampling) -> Iterator[Rollout]:
+        self.calls.append(([self.tokenizer.decode(p) for p in prompts], sampling))
+        for sample in reversed(range(sampling.n)):
+            for prompt in range(len(prompts)):
+                text = self.replies(prompt, sample, len(self.calls))
+                ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+                if self.finish == "stop":
+                    ids = [*ids, self.tokenizer.eos_token_id]
+                yield Rollout(prompt, sample, ids, [-1.0] * len(ids), self.finish, 0)
+
+    def sync(self, named, version):
+        pass
+
+    def close(self):
+        pass
+
+
+def judge(text):
+    if "infra" in text:
+        return verdict_of(text, Status.INFRA_ERROR)
+    return verdict_of(text, Status.CORRECT, speedup_x=2.0) if "good" in text else verdict_of(text, Status.WRONG)
+
+
+def collector(tokenizer, replies, verifier=None, n=2, finish="stop", **more):
+    engine = ScriptedEngine(tokenizer, replies, finish)
+    return Collector(engine, tokenizer, verifier or FakeVerifier(judge), reward, Sampling(n, 64, 1.0), style="nano", **more)
+
+
+def test_attempts_come_in_a_fixed_order_with_their_rewards(tokenizer):
+    c = collector(tokenizer, lambda prompt, sample, call: f"good {sample}" if prompt else f"bad {sample}")
+    found = c.collect(tiny_tasks(2), (0, 1), first_group=5)
+    assert [(a.group, a.member, a.text) for a in found.attempts] == [
+        (5, 0, "bad 0"), (5, 1, "bad 1"), (6, 0, "good 0"), (6, 1, "good 1"),
+    ]  # fmt: skip
+    assert [a.reward.value for a in found.attempts if a.reward] == pytest.approx([0.0, 0.0, 0.9, 0.9])
+    assert all(a.prompt_ids[-1] == tokenizer.convert_tokens_to_ids("<|assistant|>") for a in found.attempts)
+    assert found.seconds["trace"] == pytest.approx(0.04)
+    assert {"generate", "verify"} <= set(found.seconds)
+
+
+def test_equal_sources_are_verified_once_within_and_across_groups_and_calls(tokenizer):
+    verifier = FakeVerifier(judge)
+    one, two = tiny_tasks(2)
+    c = collector(tokenizer, lambda prompt, sample, call: (FENCED, OTHER_WORDS)[sample], verifier)
+    found = c.collect([one, one, two], (0, 1))
+    # the same code in other words is the same candidate; for another task it is not
+    assert [task for task, _ in verifier.asked] == [one.id, two.id]
+    assert sum(a.repeated for a in found.attempts) == 4
+    again = c.collect([one], (0, 2))
+    assert len(verifier.asked) == 2
+    assert [a.verdict for a in again.attempts] == [a.verdict for a in found.attempts[:2]]
+
+
+def test_broken_infrastructure_has_no_reward_and_is_asked_again(tokenizer):
+    verifier = FakeVerifier(judge)
+    c = collector(tokenizer, lambda prompt, sample, call: "infra", verifier, n=1)
+    assert c.collect(tiny_tasks(1), (0, 1)).attempts[0].reward is None
+    c.collect(tiny_tasks(1), (0, 2))
+    assert len(verifier.asked) == 2
+
+
+class EagerVerifier(FakeVerifier):
+    """Takes pairs in a thread of its own, as one with a pool does, and says when it got the first."""
+
+    def __init__(self, judge):
+        super().__init__(judge)
+        self.first = threading.Event()
+
+    def verify_many(self, pairs):
+        taken = []
+
+        def feed():
+            for pair in pairs:
+                taken.append(pair)
+                self.first.set()
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        thread.join()
+        for index in reversed(range(len(taken))):
+            yield index, self.judge(taken[index][1])
+
+
+def test_verification_starts_before_sampling_ends(tokenizer):
+    verifier = EagerVerifier(judge)
+    seen = []
+
+    def replies(prompt, sample, call):
+        if (prompt, sample) == (1, 0):  # the last to be sampled
+            seen.append(verifier.first.is_set())
+        return f"{prompt} {sample}"
+
+    found = collector(tokenizer, replies, verifier).collect(tiny_tasks(2), (0, 1))
+    assert seen == [True]
+    assert [(a.group, a.member, a.text) for a in found.attempts] == [
+        (0, 0, "0 0"), (0, 1, "0 1"), (1, 0, "1 0"), (1, 1, "1 1"),
+    ]  # fmt: skip
+
+
+def test_every_attempt_is_told_of_the_moment_it_is_judged(tokenizer):
+    told = []
+    c = collector(tokenizer, lambda prompt, sample, call: str(sample), on_attempt=told.append)
+    found = c.collect(tiny_tasks(1), (0, 1))
+    assert sorted(told, key=lambda a: a.order) == found.attempts
+
+
+def test_the_verdict_goes_back_to_the_model_in_the_next_turn(tokenizer):
+    c = collector(tokenizer, lambda prompt, sample, call: f"good {sample}" if call == 2 else f"bad {sample}", turns=2)
+    found = c.collect(tiny_tasks(1), (0, 1))
+    assert [(a.member, a.turn, a.text) for a in found.attempts] == [
+        (0, 1, "bad 0"), (1, 1, "bad 1"), (0, 2, "good 0"), (1, 2, "good 0"),
+    ]  # fmt: skip
+    first, second = c.engine.calls
+    assert (first[1].n, second[1].n) == (2, 1)
+    assert first[1].seed != second[1].seed
+    for prompt, before in zip(second[0], ("bad 0", "bad 1"), strict=True):
+        assert prompt.startswith(first[0][0] + before)
+        assert "the first element differs" in prompt
+    assert [[a.turn for a in t] for t in found.trajectories()] == [[1, 2], [1, 2]]
+    assert [[(a.turn, a.member) for a in g] for g in found.groups()] == [[(1, 0), (1, 1)], [(2, 0), (2, 1)]]
+
+
+def test_a_cut_reply_ends_its_trajectory(tokenizer):
+    c = collector(tokenizer, lambda prompt, sample, call: "bad", turns=3, finish="length")
+    assert {a.turn for a in c.collect(tiny_tasks(1), (0, 1)).attempts} == {1}
+
+
+def test_a_prompt_without_room_is_no_code(tokenizer):
+    c = collector(tokenizer, lambda prompt, sample, call: "", finish="error", n=1)
+    (attempt,) = c.collect(tiny_tasks(1), (0, 1)).attempts
+    assert attempt.verdict.status is Status.NO_CODE
+    assert attempt.reward is not None
+    assert attempt.reward.value == 0.0
+
+
+def test_feedback_says_what_to_do():
+    assert "wrong" in feedback(verdict_of("", Status.WRONG))
+    assert "2.00 times" in feedback(verdict_of("", speedup_x=2.0))
+    assert "as fast as" in feedback(verdict_of("", speedup_x=1.01, significant=False))
+    assert "correct" in feedback(verdict_of(""))
+
+
+def test_the_key_is_of_the_code_alone():
+    assert candidate_key(FENCED) == candidate_key(OTHER_WORDS) != candidate_key("no code here")
+
+
+def test_a_step_in_numbers(tokenizer):
+    def replies(prompt, sample, call):
+        return ("good", "good", "bad", "infra")[sample]
+
+    found = collector(tokenizer, replies, n=4).collect(tiny_tasks(1), (0, 1))
+    metrics = step_metrics(found, first_length=1.0)
+    assert metrics["attempts"] == 4
+    assert metrics["unknown"] == 1
+    assert metrics["reward"] == pytest.approx(0.6)
+    assert metrics["correct"] == metrics["fast_1"] == pytest.approx(2 / 3)
+    assert metrics["speed_geomean_x"] == pytest.approx(2.0)
+    assert metrics["duplicates"] == 0.25
+    assert metrics["statuses"] == {"correct": 2, "wrong": 1, "infra_error": 1}
+    assert metrics["alarms"] == ["replies are 5.0 times as long as in the first step"]
+
+
+def test_a_fall_of_correctness_is_an_alarm(tokenizer):
+    found = collector(tokenizer, lambda prompt, sample, call: ("good", "bad")[sample]).collect(tiny_tasks(1), (0, 1))
+    assert step_metrics(found, most_correct=0.55)["alarms"] == []
+    assert step_metrics(found, most_correct=0.9)["alarms"] == ["50% of the attempts are correct, where 90% were"]
+
+
+def test_alarms_of_a_gamed_reward(tokenizer):
+    def hacked(text):
+        return verdict_of(text, Status.POLICY) if "bad" in text else verdict_of(text, speedup_x=40.0)
+
+    c = collector(tokenizer, lambda prompt, sample, call: ("good", "bad")[sample], FakeVerifier(hacked))
+    alarms = step_metrics(c.collect(tiny_tasks(1), (0, 1)))["alarms"]
+    assert alarms == ["50% of the attempts broke the rules", "a speedup of 40x was credited"]
+
+
+def test_fast_1_needs_more_than_noise():
+    assert fast_1(verdict_of("", speedup_x=1.1))
+    assert not fast_1(verdict_of("", speedup_x=1.1, significant=False))
+    assert not fast_1(verdict_of("", Status.WRONG, speedup_x=9.0))
+    assert not fast_1(verdict_of("", speedup_x=1.1), "compile")
+    assert speed_geomean_x([verdict_of("", speedup_x=4.0), verdict_of("", speedup_x=1.0)]) == pytest.approx(2.0)
+    assert speed_geomean_x([verdict_of("")]) is None
+
+
+def test_a_modelled_time_has_no_noise_to_be_beyond(tokenizer):
+    def modelled(text):
+        verdict = verdict_of(text, speedup_x=1.5, significant=False)
+        assert verdict.timing
+        return replace(verdict, timing=replace(verdict.timing, kind="modelled"))
+
+    c = collector(tokenizer, lambda prompt, sample, call: ("good", "bad")[sample], FakeVerifier(modelled))
+    metrics = step_metrics(c.collect(tiny_tasks(1), (0, 1)))
+    assert (metrics["fast_1"], metrics["speed_geomean_x"]) == (None, pytest.approx(1.5))
+
+
+def test_one_answer_to_everything_is_worth_a_look(tokenizer):
+    c = collector(tokenizer, lambda prompt, sample, call: "same" if sample else "other", FakeVerifier(judge), n=8)
+    metrics = step_metrics(c.collect(tiny_tasks(1), (0, 1)))
+    assert metrics["duplicates"] == 0.75
+    assert metrics["alarms"] == ["75% of the attempts repeat another's source"]

@@ -1,0 +1,112 @@
+"""Rewards: every preset as a table, and what no verdict can be worth."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+from support.tiny import verdict_of
+
+from kernrl.rollouts.reward import reward
+from kernrl.verifier.base.verdict import Status
+
+PRESETS = ("hierarchical", "best-of-n", "milestones", "log-speed")
+
+NO_CODE = verdict_of("", Status.NO_CODE)
+SYNTAX = verdict_of("", Status.SYNTAX_ERROR)
+WRONG = verdict_of("", Status.WRONG)
+UNTIMED = verdict_of("")
+HALF = verdict_of("", speedup_x=0.5)
+CRAWL = verdict_of("", speedup_x=0.01)
+NOISE = verdict_of("", speedup_x=1.04, significant=False)
+SAME = verdict_of("", speedup_x=1.0)
+SLIGHT = verdict_of("", speedup_x=1.04)
+TWICE = verdict_of("", speedup_x=2.0)
+THRICE = verdict_of("", speedup_x=3.0)
+TENFOLD = verdict_of("", speedup_x=10.0)
+BEATS_BOTH = verdict_of("", speedup_x=2.0, compile_x=1.2)
+BEATS_EAGER = verdict_of("", speedup_x=2.0, compile_x=0.9)
+
+TABLE = [
+    # verdict, hierarchical, best-of-n, milestones, log-speed
+    (NO_CODE, 0.0, 0.0, -1.0, 0.0),
+    (SYNTAX, 0.0, 0.0, -1.0, 0.0),
+    (WRONG, 0.0, 0.0, -1.0, 0.0),
+    (UNTIMED, 0.8, 1.3, 1.0, 1.0),
+    (HALF, 0.75, 1.15, 1.0, 1 - math.log(2)),
+    (CRAWL, 0.701, 1.003, 1.0, 0.1),
+    (NOISE, 0.8, 1.3, 1.0, 1.0),
+    (SAME, 0.8, 1.3, 1.0, 1.0),
+    (SLIGHT, 0.804, 1.312, 1.0, 1 + math.log(1.04)),
+    (TWICE, 0.9, 1.6, 2.0, 1 + math.log(2)),
+    (THRICE, 1.0, 1.9, 2.0, 1 + math.log(3)),
+    (TENFOLD, 1.0, 1.9, 2.0, 1 + math.log(3)),
+    (BEATS_BOTH, 0.9, 1.6, 3.0, 1 + math.log(2)),
+    (BEATS_EAGER, 0.9, 1.6, 2.0, 1 + math.log(2)),
+]
+
+
+@pytest.mark.parametrize(("preset", "column"), [(name, n) for n, name in enumerate(PRESETS, start=1)])
+def test_presets(preset, column):
+    found = [reward(row[0], preset) for row in TABLE]
+    assert [r.value for r in found if r] == pytest.approx([row[column] for row in TABLE])
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("status", [Status.INFRA_ERROR, Status.NEEDS_GPU])
+def test_what_is_not_known_has_no_reward(preset, status):
+    assert reward(verdict_of("", status), preset) is None
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_nothing_wrong_is_worth_as_much_as_the_slowest_correct_one(preset):
+    slowest = reward(CRAWL, preset)
+    assert slowest
+    for status in Status:
+        r = reward(verdict_of("", status), preset)
+        assert r is None or status is Status.CORRECT or r.value < slowest.value
+    # not even when a wrong candidate was timed
+    r = reward(verdict_of("", Status.WRONG, speedup_x=50.0), preset)
+    assert r is not None
+    assert r.value < slowest.value
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_faster_is_never_worth_less(preset):
+    values = [reward(verdict_of("", speedup_x=x), preset) for x in (0.01, 0.5, 0.9, 1.1, 1.5, 2.5, 4.0)]
+    assert all(a and b and a.value <= b.value for a, b in itertools.pairwise(values))
+
+
+def test_the_cap_is_a_setting():
+    r = reward(TENFOLD, "best-of-n", cap_x=5.0)
+    assert r
+    assert r.value == pytest.approx(2.5)
+
+
+def test_the_authored_share_scales_what_speed_adds_and_nothing_else():
+    for preset, full in (("hierarchical", 0.9), ("best-of-n", 1.6), ("milestones", 2.0), ("log-speed", 1 + math.log(2))):
+        base = {"hierarchical": 0.7, "best-of-n": 1.0, "milestones": 1.0, "log-speed": 1.0}[preset]
+        mostly_library = verdict_of("", speedup_x=2.0, unfused_share=0.75)
+        scaled, plain = reward(mostly_library, preset, authored_share=True), reward(mostly_library, preset)
+        assert scaled
+        assert plain
+        assert plain.value == pytest.approx(full)
+        assert scaled.value == pytest.approx(base + 0.25 * (full - base))
+
+
+def test_the_baseline_can_be_named():
+    r = reward(BEATS_EAGER, "best-of-n", baseline="compile")
+    assert r
+    assert r.value == pytest.approx(1 + 0.3 * 0.9)
+    assert r.parts == {"syntax": 1.0, "correct": 1.0, "speed_x": 0.9, "share": 1.0}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_modelled_speedup_earns_only_where_it_is_asked_to(preset):
+    timed = verdict_of("", speedup_x=2.0, significant=False)
+    assert timed.timing
+    modelled = replace(timed, timing=replace(timed.timing, kind="modelled"))
+    assert reward(modelled, preset) == reward(SAME, preset)
+    assert reward(modelled, preset, modelled=True) == reward(TWICE, preset)
+    # what was measured and lies within the noise earns nothing in either case
+    assert reward(timed, preset, modelled=True) == reward(SAME, preset)

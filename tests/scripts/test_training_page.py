@@ -1,0 +1,105 @@
+"""The loop in docs/training.md is short, and it runs and learns as it is printed."""
+
+import json
+import re
+
+import bench_updates  # pyright: ignore[reportMissingImports]
+import pytest
+import torch
+import training_table  # pyright: ignore[reportMissingImports]
+from support import ROOT
+from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
+
+from kernrl.tasks.rows import write_tasks
+from kernrl.verifier import HardenedVerifier
+
+PAGE = ROOT / "docs" / "training.md"
+
+
+def loop() -> str:
+    found = re.search(r"<!-- loop -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found
+    return found[1]
+
+
+def judge(text):
+    share = sum("a" <= c <= "z" for c in text) / max(1, len(text))
+    return verdict_of(text, speedup_x=0.1 + 2.9 * share)
+
+
+def test_it_is_short():
+    assert sum(bool(line.strip()) for line in loop().splitlines()) <= 40
+
+
+def test_it_learns(tmp_path, monkeypatch, capsys):
+    save_tiny_policy(tmp_path / "checkpoints" / "sft" / "model")
+    (tmp_path / "tasks").mkdir()
+    write_tasks(tmp_path / "tasks" / "tasks.jsonl", tiny_tasks(40))
+    verifier = FakeVerifier(judge)
+    monkeypatch.setattr("kernrl.verifier.verifier.HardenedVerifier", lambda: verifier)
+    monkeypatch.chdir(tmp_path)
+    small = loop().replace("max_tokens=1024", "max_tokens=8").replace("n=8", "n=16").replace("lr=1e-5", "lr=1e-2")
+    before = torch.random.get_rng_state()
+    exec(compile(small, str(PAGE), "exec"), {})
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert len(capsys.readouterr().out.splitlines()) == 10
+
+    def mean(asked):
+        return sum(judge(text).timing.speedups_x["eager"].value for _, text in asked) / len(asked)
+
+    assert mean(verifier.asked[-64:]) > mean(verifier.asked[:64]) + 0.8
+
+
+@pytest.mark.slow
+def test_a_worked_solution_passes_through_the_real_verifier(tmp_path):
+    from support.tiny import tiny_policy
+    from test_collect import ScriptedEngine
+
+    from kernrl.config import VerifierConfig
+    from kernrl.rollouts.collect import Collector
+    from kernrl.rollouts.engines.engine import Sampling
+    from kernrl.rollouts.reward import reward
+    from kernrl.tasks.grammar.generate import generate_tasks
+
+    (task,) = generate_tasks(level=2, count=1, seed=0, split="train", workers=1)
+    right = task.solutions[0].triton_code
+    replies = (right, right.replace("tl.store(", "tl.store(7 + ", 1), "Sorry.", right)
+    tokenizer = tiny_policy().tokenizer
+    engine = ScriptedEngine(tokenizer, lambda prompt, sample, call: replies[sample])
+    with HardenedVerifier(VerifierConfig(cache=False, device="cpu", workers=1)) as verifier:
+        collector = Collector(engine, tokenizer, verifier, reward, Sampling(4, 1, 1.0), style="nano")
+        found = collector.collect([task], (0, 1))
+    assert [str(a.verdict.status) for a in found.attempts] == ["correct", "crash", "no_code", "correct"]
+    assert [a.reward.value for a in found.attempts if a.reward] == pytest.approx([0.8, 0.0, 0.0, 0.8])
+    # modelled time is no measured speedup
+    assert found.attempts[0].verdict.timing.kind == "modelled"
+    assert [a.repeated for a in found.attempts] == [True, False, False, False]
+    assert found.seconds["trace"] > 0
+
+
+def test_the_page_shows_what_update_rules_gained():
+    record = json.loads((PAGE.parent / "benchmarks" / "update_rules.json").read_text())
+    assert bench_updates.table(record) in PAGE.read_text()
+    assert {name: row["rule"] for name, row in record["rules"].items()} == bench_updates.RULES
+
+
+def rows(name):
+    return json.loads((PAGE.parent / "benchmarks" / f"{name}.json").read_text())["rows"]
+
+
+def test_the_page_shows_what_the_methods_gained():
+    assert training_table.markdown_table(rows("training")) in PAGE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("training_small_rate", "reinforce, all seeds"),
+        ("training_large_rate", "reinforce, all seeds"),
+        ("training_large_rate", "reinforce-long"),
+    ],
+)
+def test_the_page_says_what_earlier_recipes_gained(name, run):
+    gained = rows(name)[run]["change"]["speed_ratio_x"]
+    said = " ".join(PAGE.read_text().split())
+    assert "{value:.2f} times [{low:.2f}, {high:.2f}]".format(**gained) in said

@@ -1,0 +1,135 @@
+"""`kernrl quickstart`: every command it shows is one that works, and it tells what came of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+import tomllib
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from support import SCRIPTS, TESTS
+
+from kernrl import cli
+from kernrl.config import QuickstartConfig
+from kernrl.settings import flatten
+from kernrl.stages import quickstart
+from kernrl.stages.quickstart import ON_CPU, ON_GPU, story
+
+RECIPES = SCRIPTS / "recipes"
+
+STUB = """
+import sys
+from itertools import pairwise
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from support.synthetic_run import make_eval_run
+name = sys.argv[1]
+if name == {fails!r}:
+    sys.exit("it broke")
+if name == "eval":
+    output = Path(sys.argv[sys.argv.index("--output") + 1])
+    make_eval_run(output, skill=0.3 if output.name == "before" else 0.9)
+print("printed by", name)
+"""
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in place of kernrl, which makes runs up; it works in an empty folder, with no GPU."""
+    path = tmp_path / "stub.py"
+    path.write_text(STUB.format(tests=str(TESTS), fails=""))
+    monkeypatch.setattr(quickstart, "program", lambda: [sys.executable, str(path)])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.mark.parametrize("size", [ON_CPU, ON_GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("full", [False, True])
+def test_every_command_is_one(size: quickstart.Size, full: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in story(QuickstartConfig(full=full), tmp_path, size):
+        assert cli.run([*shlex.split(step.command), "--dry-run"]) == 0, step.command
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["best-of-n", "reinforce"])
+def test_on_a_gpu_it_takes_the_recipes(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [line] = [step.command for step in story(QuickstartConfig(), tmp_path, ON_GPU) if step.command.startswith(command)]
+    assert cli.run([*shlex.split(line), "--dry-run"]) == 0
+    recipe_file = RECIPES / f"{command.replace('-', '_')}_nano.toml"
+    settings, recipe = (dict(flatten(tomllib.loads(text))) for text in (capsys.readouterr().out, recipe_file.read_text()))
+    differ = {name for name in recipe if settings.get(name) != recipe[name]}
+    assert differ <= {"rounds", "tasks_per_round", "modelled_speed"}  # sizes, and what serves without a GPU
+
+
+def test_each_step_starts_from_what_was_made_before(tmp_path: Path) -> None:
+    made: set[str] = set()
+    for step in story(QuickstartConfig(full=True), tmp_path, ON_GPU):
+        words = shlex.split(step.command)
+        options = dict(pairwise(words))
+        needed = [options[flag].removesuffix("/model") for flag in ("--model", "--data", "--tasks") if flag in options]
+        assert {name for name in needed if name.startswith(str(tmp_path))} <= made
+        made.add(options.get("--output", options.get("--out", "")))
+
+
+def test_it_says_what_changed(stub: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["quickstart", "--json"]) == 0
+    shown = capfd.readouterr()
+    data = json.loads(shown.out)
+    assert data["before"]["correct"]["value"] < data["after"]["correct"]["value"]
+    assert data["change"]["correct"]["value"] > 0
+    commands = [shlex.split(line[2:])[2] for line in shown.err.splitlines() if line.startswith("$ ")]
+    assert commands == ["tasks", "eval", "tasks", "best-of-n", "reinforce", "eval", "report"]
+    assert [shlex.split(step["command"])[1] for step in data["steps"]] == commands
+    assert shown.err.count("printed by") == len(commands)
+
+
+def test_again_straight_after(stub: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert cli.run(["quickstart", "--quiet"]) == 0
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"quickstart-1", "quickstart-2"}
+    assert cli.run(["quickstart", "--output", "checkpoints/quickstart-1"]) == 2
+
+
+def test_a_step_that_fails_ends_it(stub: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    stub.write_text(STUB.format(tests=str(TESTS), fails="best-of-n"))
+    assert cli.run(["quickstart"]) == 1
+    error = capfd.readouterr().err
+    assert "it broke" in error
+    assert error.splitlines()[-1].startswith("kernrl: `")
+    assert "reinforce" not in error.replace("reinforce/model", "")
+
+
+def test_a_step_ends_before_an_interrupted_quickstart_does(stub: Path, tmp_path: Path) -> None:
+    stub.write_text(
+        "import os, pathlib, signal, time\n"
+        "def end(*_):\n"
+        "    time.sleep(0.5)\n"
+        "    pathlib.Path('saved').touch()\n"
+        "    os._exit(130)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "os.kill(os.getppid(), signal.SIGINT)\n"
+        "time.sleep(60)\n"
+    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
+    try:
+        assert cli.run(["quickstart", "--quiet"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (tmp_path / "saved").exists()
+
+
+def test_from_nothing_needs_a_gpu(stub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["quickstart", "--full"]) == 2
+    assert "--full" in capfd.readouterr().err
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_what_is_shown_can_be_called() -> None:
+    command = quickstart.program()
+    assert command == ["kernrl"] or Path(command[0]).exists()

@@ -1,0 +1,233 @@
+"""best-of-n, reward-weighted and the sample browser, on a toy reward."""
+
+import json
+
+import pytest
+import torch
+from support.synthetic_run import make_eval_run
+from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
+from transformers import AutoModelForCausalLM
+
+from kernrl.cli import run
+from kernrl.config import RewardWeightedConfig
+from kernrl.policy.examples import tokenize_pairs
+from kernrl.policy.load import load_tokenizer
+from kernrl.policy.pairs import row_pair
+from kernrl.rollouts.reward import reward
+from kernrl.runs.run_directory import read_lines
+from kernrl.stages import best_of_n
+from kernrl.stages.reward_weighted import weights_of
+from kernrl.tasks.rows import write_tasks
+from kernrl.training import workbench
+from kernrl.verifier.base.verdict import Status
+
+
+def letters(text):
+    return sum("a" <= c <= "z" for c in text) / max(1, len(text))
+
+
+def judge(text):
+    """The toy task: small letters. Half of them is enough to be correct, more are faster."""
+    share = letters(text)
+    return verdict_of(text, Status.CORRECT if share >= 0.3 else Status.WRONG, speedup_x=0.1 + 2.9 * share)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny_policy(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
+    write_tasks(path, tiny_tasks(8))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def verifier(monkeypatch):
+    fake = FakeVerifier(judge)
+    monkeypatch.setattr(workbench, "open_verifier", lambda config: fake)
+    monkeypatch.setattr(workbench, "stop_ids", lambda policy: (ord(" "), *range(4, 30)))  # a tiny model seldom stops
+    return fake
+
+
+def arguments(stage, model, tasks, output, *more):
+    where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output), "--samples", "16"]
+    sizes = ["--max-tokens", "12", "--row-tokens", "512", "--learning-rate", "0.01", "--epochs", "4"]
+    return [stage, *where, *sizes, "--reward", "best-of-n", "--quiet", *more]
+
+
+def lines(output):
+    timed = ("seconds",)
+    return [{k: v for k, v in line.items() if k not in timed} for line in read_lines(output / "metrics.jsonl")]
+
+
+def test_best_of_n_learns_round_after_round_and_writes_what_it_kept(model, tasks, tmp_path):
+    output = tmp_path / "run"
+    options = ("--rounds", "3", "--tasks-per-round", "4", "--keep", "2", "--threshold", "1.2")
+    assert run(arguments("best-of-n", model, tasks, output, *options)) == 0
+    found = lines(output)
+    assert found[-1]["reward"] > found[0]["reward"] + 0.2
+    rows = [json.loads(line) for line in (output / "kept_1.jsonl").read_text().splitlines()]
+    assert len(rows) == found[0]["learnt"] > 0
+    assert all(row["reward"] >= 1.2 for row in rows)
+    by_task = {task: [r for r in rows if r["task"] == task] for task in {r["task"] for r in rows}}
+    assert all(len(kept) <= 2 and kept == sorted(kept, key=lambda r: -r["reward"]) for kept in by_task.values())
+    assert all(len({r["completion"][0]["content"] for r in kept}) == len(kept) for kept in by_task.values())
+    # the dataset is one that `kernrl sft` and TRL read
+    pairs = [row_pair(row) for row in rows]
+    assert len(tokenize_pairs(pairs, load_tokenizer(str(model)), 512).examples) == len(rows)
+    # each round asks tasks of its own
+    asked = {step: {r["task"] for r in read_lines(output / "samples.jsonl") if r["step"] == step} for step in (1, 2)}
+    assert not asked[1] & asked[2]
+    assert AutoModelForCausalLM.from_pretrained(output / "model").dtype == torch.bfloat16
+
+
+def test_a_killed_round_is_made_up_without_verifying_again(model, tasks, tmp_path, verifier, monkeypatch):
+    options = ("--rounds", "2", "--tasks-per-round", "3")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run(arguments("best-of-n", model, tasks, whole, *options)) == 0
+
+    def kill(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    real, calls = best_of_n.fine_tune, []
+    with monkeypatch.context() as patch:
+        patch.setattr(best_of_n, "fine_tune", lambda *args: (kill if calls else calls.append(1) or real)(*args))
+        assert run(arguments("best-of-n", model, tasks, killed, *options)) == 130
+    assert (killed / "step_1").exists()
+    before = len(verifier.asked)
+    assert run(arguments("best-of-n", model, tasks, killed, *options, "--resume")) == 0
+    assert len(verifier.asked) == before
+    assert lines(killed) == lines(whole)
+
+
+def test_nothing_kept_is_no_error(model, tasks, tmp_path):
+    output = tmp_path / "run"
+    assert run(arguments("best-of-n", model, tasks, output, "--threshold", "9", "--tasks-per-round", "2")) == 0
+    assert lines(output)[0]["learnt"] == 0
+    assert (output / "kept_1.jsonl").read_text() == ""
+
+
+def test_the_best_are_set_against_the_worst(model, tasks, tmp_path, monkeypatch):
+    learnt = []
+    real = best_of_n.fine_tune
+    monkeypatch.setattr(best_of_n, "fine_tune", lambda *args: learnt.extend(args[2]) or real(*args))
+    output = tmp_path / "run"
+    assert run(arguments("best-of-n", model, tasks, output, "--against", "0.5", "--tasks-per-round", "4", "--keep", "2")) == 0
+    samples = read_lines(output / "samples.jsonl")
+    best = {task: max(r["reward"] for r in samples if r["task"] == task) for task in {r["task"] for r in samples}}
+    rows = [json.loads(line) for line in (output / "kept_1.jsonl").read_text().splitlines()]
+    assert all(row["reward"] >= best[row["task"]] - best_of_n.MARGIN for row in rows)
+    weights = [e.weight for e in learnt]
+    drawn, pushed = [w for w in weights if w > 0], [w for w in weights if w < 0]
+    assert drawn == [1.0] * len(rows)
+    assert sum(pushed) == pytest.approx(-0.5 * len(rows))
+    assert lines(output)[0]["kept"] == len(rows) < lines(output)[0]["learnt"] == len(weights)
+    # what is pushed away is none of the good ones: the worst of its task first
+    words = {tuple(e.completion_ids) for e in learnt if e.weight < 0}
+    worst = [min((r for r in samples if r["task"] == task), key=lambda r: r["reward"])["reward"] for task in best]
+    assert len(words) >= sum(low < high for low, high in zip(worst, best.values(), strict=True))
+
+
+def test_groups_that_are_all_as_good_teach_no_difference(model, tasks, tmp_path, monkeypatch, verifier):
+    monkeypatch.setattr(verifier, "judge", lambda text: verdict_of(text, speedup_x=1.0))
+    assert run(arguments("best-of-n", model, tasks, tmp_path / "run", "--against", "0.5", "--tasks-per-round", "2")) == 0
+    assert lines(tmp_path / "run")[0]["learnt"] == 0
+
+
+@pytest.mark.parametrize("weighting", ["reward", "exp"])
+def test_reward_weighted_raises_the_reward(model, tasks, tmp_path, weighting):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run(arguments("reward-weighted", model, tasks, first, "--weighting", weighting)) == 0
+    assert run(arguments("reward-weighted", first / "model", tasks, second, "--weighting", weighting)) == 0
+    assert lines(second)[0]["reward"] > lines(first)[0]["reward"] + 0.1
+
+
+def test_weights_of_a_group(model, tasks, tmp_path):
+    class Bench:
+        def fits(self, attempt):
+            return True
+
+    class Attempt:
+        def __init__(self, verdict):
+            self.reward = reward(verdict, "best-of-n")
+
+    def weights(**settings):
+        config = RewardWeightedConfig(output=tmp_path, model="m", **settings)
+        return [weight for _, weight in weights_of(Bench(), group, config)]  # pyright: ignore
+
+    group = [Attempt(verdict_of("", speedup_x=x)) for x in (1.0, 2.0)]
+    group += [Attempt(verdict_of("", Status.WRONG)), Attempt(verdict_of("", Status.INFRA_ERROR))]
+    assert weights() == pytest.approx([1.3, 1.6])
+    assert weights(weighting="exp", weight_temperature=0.3) == pytest.approx([0.36788, 1.0, 0.0048], rel=0.01)
+    group = [Attempt(verdict_of("", Status.WRONG))]
+    assert weights(weighting="exp") == []
+
+
+def test_a_model_that_gets_nothing_right_is_told_what_to_do(model, tasks, tmp_path, verifier, capsys):
+    verifier.judge = lambda text: verdict_of(text, Status.WRONG)
+    assert run(arguments("reward-weighted", model, tasks, tmp_path / "run")) == 1
+    assert "kernrl sft" in capsys.readouterr().err
+
+
+def test_samples_of_something_else_are_no_traceback(tmp_path, capsys):
+    (tmp_path / "samples.jsonl").write_text('{"id": 1}\nno JSON\n')
+    assert run(["samples", str(tmp_path)]) == 2
+    assert "has no samples" in capsys.readouterr().err
+
+
+def test_samples_lists_the_best_first_and_shows_one(model, tasks, tmp_path, capsys):
+    output = tmp_path / "run"
+    assert run(arguments("reward-weighted", model, tasks, output)) == 0
+    capsys.readouterr()
+    assert run(["samples", str(output), "--json", "--limit", "5"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 5
+    assert [r["reward"] for r in rows] == sorted((r["reward"] for r in rows), reverse=True)
+    assert run(["samples", str(output), "--show", "best"]) == 0
+    out = capsys.readouterr().out
+    assert rows[0]["id"] in out
+    assert "reward" in out
+    assert run(["samples", str(output), "--status", "wrong", "--task", "task-1"]) == 0
+    out = capsys.readouterr().out
+    assert "wrong" in out
+    assert "correct" not in out
+
+
+def test_an_evaluation_is_listed_by_speed_and_every_id_can_be_asked_for(tmp_path, monkeypatch, capsys):
+    """On a terminal of 80 columns."""
+    make_eval_run(tmp_path / "run", tasks=6, samples=2)
+    monkeypatch.setattr("kernrl.console.out._width", 80)
+    assert run(["samples", str(tmp_path / "run"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    worth = [(r["verdict"]["status"] == "correct", (r["verdict"].get("speedup_x") or {}).get("value", 0)) for r in rows]
+    assert worth == sorted(worth, reverse=True)
+    assert run(["samples", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for line, row in zip(lines[1:], rows, strict=False):
+        speedup = row["verdict"].get("speedup_x")
+        assert line.split()[0] == row["id"]
+        assert speedup is None or f"{speedup['value']:.2f}x" in line
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--status", "corect"], "did you mean 'correct'?"),
+        (["--step", "9"], "none of its 128 candidates"),
+        (["--show", "1-2-3"], "no candidate with the id '1-2-3'"),
+    ],
+)
+def test_bad_questions_are_one_sentence(model, tasks, tmp_path_factory, capsys, more, sentence):
+    output = tmp_path_factory.getbasetemp() / "asked"
+    if not output.exists():
+        assert run(arguments("reward-weighted", model, tasks, output)) == 0
+    capsys.readouterr()
+    assert run(["samples", str(output), *more]) == 2
+    error = capsys.readouterr().err
+    assert sentence in error
+    assert error.count("\n") == 1
+    assert run(["samples", str(output / "nothing")]) == 2

@@ -1,0 +1,156 @@
+"""`kernrl verify` from outside: what it prints, what it exits with, and how a file of pairs goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import TESTS
+
+from kernrl import cli
+from kernrl.errors import InfrastructureError
+from kernrl.stages import verify
+from kernrl.tasks.task import Task
+from kernrl.verifier.base.verdict import Stage, Status, Verdict
+
+TASK = TESTS / "fixture_tasks" / "mish_chain.py"
+GOOD = TESTS / "honest" / "mish_chain_flat.py"
+
+
+class Fake:
+    """Says `correct` of what holds the word good, `infra_error` of what holds broken, else `wrong`; remembers what it saw."""
+
+    seen: list[tuple[str, str]]
+
+    def __init__(self, config: object) -> None:
+        pass
+
+    def verify(self, task: Task, candidate: str) -> Verdict:
+        Fake.seen.append((task.id, candidate))
+        status = Status.CORRECT if "good" in candidate else Status.INFRA_ERROR if "broken" in candidate else Status.WRONG
+        return Verdict(status, Stage.CORRECTNESS, "because", task.id, "0", "fp32")
+
+    def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
+        yield from reversed([(i, self.verify(*pair)) for i, pair in enumerate(pairs)])
+
+    def __enter__(self) -> Fake:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
+    Fake.seen = []
+    monkeypatch.setattr(verify, "HardenedVerifier", Fake)
+    return Fake
+
+
+@pytest.mark.parametrize(("text", "code"), [("good", 0), ("bad", 1), ("broken", 3)])
+def test_exit_codes_and_json(
+    fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, code: int
+) -> None:
+    path = tmp_path / "candidate.py"
+    path.write_text(text)
+    assert cli.run(["verify", str(TASK), str(path), "--json"]) == code
+    row = json.loads(capsys.readouterr().out)
+    assert row["correct"] is (code == 0)
+    assert {"status", "stage", "reason", "speedup_x", "baseline", "timing", "errors", "plan", "seconds", "versions"} <= set(row)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], [str(TASK)], [str(TASK), "no/such/file"], ["no/such/task.py", str(GOOD)], ["--pairs", "no/such"], ["--tasks"]],
+)
+def test_bad_input_is_one_sentence_and_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["verify", *arguments]) == 2
+    assert capsys.readouterr().err.strip()
+
+
+def test_infrastructure_that_cannot_work_is_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(config: object) -> Any:
+        raise InfrastructureError("the sandbox cannot be started.")
+
+    monkeypatch.setattr(verify, "HardenedVerifier", broken)
+    assert cli.run(["verify", str(TASK), str(GOOD)]) == 3
+
+
+def write_pairs(path: Path, *candidates: str) -> None:
+    path.write_text("".join(json.dumps({"task": str(TASK), "candidate": c}) + "\n" for c in candidates))
+
+
+def test_pairs_are_written_with_their_index_and_resumed(fake: type[Fake], tmp_path: Path) -> None:
+    pairs, out = tmp_path / "pairs.jsonl", tmp_path / "verdicts.jsonl"
+    (tmp_path / "file.py").write_text("good, from a file")
+    write_pairs(pairs, "good\n", "file.py", "bad\n", "broken\n")
+    arguments = ["verify", "--pairs", str(pairs), "--out", str(out)]
+    assert cli.run(arguments) == 3
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {r["index"]: r["status"] for r in rows} == {0: "correct", 1: "correct", 2: "wrong", 3: "infra_error"}
+    assert [r["index"] for r in rows] == [3, 2, 1, 0]  # as they complete
+    out.write_text("\n".join(json.dumps(r) for r in rows if r["index"] != 2) + '\n{"index": 2, "sta')
+    fake.seen.clear()
+    assert cli.run(arguments) == 3
+    assert [c for _, c in fake.seen] == ["bad\n", "broken\n"]  # what was cut short, and what had failed
+    assert sorted(json.loads(line)["index"] for line in out.read_text().splitlines()) == [0, 1, 2, 3]
+
+
+def test_a_bad_row_is_named(fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"task": "t"}\n')
+    assert cli.run(["verify", "--pairs", str(pairs), "--out", str(tmp_path / "o")]) == 2
+    assert "pairs.jsonl:1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pairs", "out", "says"),
+    [
+        (b'{"task": "\xff"}', "v.jsonl", "is not UTF-8 text"),
+        (b"", "v.jsonl", "is empty"),
+        (b"here", "pairs.jsonl", "holds other things than verdicts"),
+        (b"here", "nowhere/v.jsonl", "there is no folder"),
+        (b"here", ".", "is no file"),
+    ],
+)
+def test_pairs_that_cannot_be_read_or_written(
+    fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str], pairs: bytes, out: str, says: str
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    text = pairs.replace(b"here", json.dumps({"task": str(TASK), "candidate": "good"}).encode())
+    path.write_bytes(text)
+    assert cli.run(["verify", "--pairs", str(path), "--out", str(tmp_path / out)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("kernrl: --")
+    assert says in error
+    assert path.read_bytes() == text
+
+
+def test_a_verdict_that_was_cut_short_is_made_again(fake: type[Fake], tmp_path: Path) -> None:
+    pairs, out = tmp_path / "pairs.jsonl", tmp_path / "v.jsonl"
+    pairs.write_text(json.dumps({"task": str(TASK), "candidate": "good"}))
+    for cut in ('{"in', '{"index": 0, "sta'):
+        out.write_text(cut)
+        assert cli.run(["verify", "--pairs", str(pairs), "--out", str(out)]) == 0
+        assert json.loads(out.read_text())["status"] == "correct"
+
+
+def test_verdicts_of_other_pairs_are_not_gone_on_with(fake: type[Fake], tmp_path: Path) -> None:
+    pairs, out = tmp_path / "pairs.jsonl", tmp_path / "verdicts.jsonl"
+    write_pairs(pairs, "good\n")
+    out.write_text('{"index": 5, "status": "correct"}\n')
+    assert cli.run(["verify", "--pairs", str(pairs), "--out", str(out)]) == 2
+
+
+def test_a_real_verdict_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A task of one large size is traced, compiled and priced; without a GPU it is never called correct."""
+    drawing = tmp_path / "graph.svg"
+    arguments = ["verify", str(TASK), str(GOOD), "--device", "cpu", "--no-cache", "--json", "--explain", str(drawing)]
+    assert cli.run([*arguments, "--workers", "1"]) == 1
+    row = json.loads(capsys.readouterr().out)
+    assert row["status"] == "needs_gpu"
+    assert row["plan"]["launches"] == 1
+    assert drawing.read_text().startswith("<svg")

@@ -1,0 +1,140 @@
+"""Stands in for a GPU process: answers a lane's commands in the manner that the job's task id asks for.
+
+python tests/support/lane_stand_in.py FD ROLE LOG; what it begins and ends is written to LOG, a line each: role, pid, event.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+import time
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
+
+WORK_S = 0.2
+"""How long looking at one phase takes."""
+
+
+class Opaque:
+    """Any of the project's own types, which would take seconds to import."""
+
+    def __setstate__(self, state: Any) -> None: ...
+
+
+class Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        return Opaque if module.startswith("kernrl") else super().find_class(module, name)
+
+
+class Server:
+    """Every command of both roles."""
+
+    def __init__(self) -> None:
+        self.manner, self.gave_way = "", False
+
+    def facts(self) -> dict[str, str]:
+        return {"uuid": f"stand-in-{os.getppid()}", "driver": "0", "gpu": "none"}
+
+    def null(self, pairs: int, rounds: tuple[int, ...], noise: Any, slowdown: float) -> Any:
+        return [(50.0, [[(1.0, 1.0)] * 5] * pairs)]
+
+    def begin(self, job: Any) -> Any:
+        self.manner = job.task.id
+        self.gave_way = False
+        if self.manner == "too big":
+            raise ValueError("it asks for too much memory")
+        if self.manner == "needs the others' memory" and "ends give_way" not in read(sys.argv[3]):
+            raise MemoryError("tried to allocate too much")
+        return SimpleNamespace(version=1)
+
+    def give_way(self) -> None:
+        self.gave_way = True
+
+    def forget(self) -> None:
+        """A judge's answers."""
+
+    def check(self, asked: list[int]) -> Any:
+        time.sleep(WORK_S)
+        if self.manner.startswith("hangs"):
+            time.sleep(60)
+        if self.manner == "faults":
+            raise RuntimeError("an illegal memory access was encountered")
+        overrun = asked[:1] if self.manner == "overruns" else []
+        return SimpleNamespace(asked=asked, shown=[], written=[], overrun=overrun, decoys=[])
+
+    def measure(self, baselines: list[str], noise: Any) -> Any:
+        if self.gave_way:
+            raise MemoryError("it gave way")
+        return SimpleNamespace(gpu_seconds=0.001, pid=os.getpid())
+
+    def spot_checked(self) -> Any:
+        if self.gave_way:
+            raise MemoryError("it gave way")
+        return SimpleNamespace(asked=[1], shown=[], written=[], overrun=[], decoys=[])
+
+    def prepare(self, *arguments: Any) -> None:
+        """A judge's answers, or a replay's baselines."""
+        if getattr(arguments[0], "id", "") == "hangs and keeps the judge":
+            while replay_at_work(sys.argv[3]):
+                time.sleep(0.05)
+
+    def attach(self, outbox: Any) -> bool:
+        return True
+
+    def compare(self, task: Any, precision: str, draws: Any, asked: list[int], shown: Any) -> list[dict[str, Any]]:
+        if task.id == "judge dies":
+            os._exit(9)
+        excess = 2.0 if task.id == "wrong" else 0.5
+        row = {"input_set": "small", "regime": "normal", "excess": excess, "index": [0], "output": 0}
+        return [row | {"got": 1.0, "expected": 2.0}]
+
+
+def read(log: str) -> str:
+    with open(log) as file:
+        return file.read()
+
+
+def replay_at_work(log: str) -> bool:
+    """Whether the replay process that began last lives: a hung kernel leaves a GPU with its process."""
+    pids = [line.split()[1] for line in read(log).splitlines() if line.startswith("replay")]
+    try:
+        with open(f"/proc/{pids[-1]}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def main() -> None:
+    channel, role, log = Connection(int(sys.argv[1])), sys.argv[2], sys.argv[3]
+
+    def note(event: str) -> None:
+        with open(log, "a") as file:
+            file.write(f"{role} {os.getpid()} {event}\n")
+
+    server = Server()
+    channel.send(("ok", os.getpid()))
+    while True:
+        try:
+            method, arguments = Reader(io.BytesIO(channel.recv_bytes())).load()
+        except EOFError:
+            return
+        note(f"begins {method}")
+        try:
+            answer = "ok", getattr(server, method)(*arguments)
+        except MemoryError as error:
+            answer = "full", str(error)
+        except ValueError as error:
+            answer = "failed", str(error)
+        except RuntimeError as error:
+            answer = "dead", str(error)
+        note(f"ends {method}")
+        channel.send(answer)
+        if answer[0] == "dead":
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Runs worked solutions in Triton's interpreter; a process of its own, since the interpreter is chosen before triton loads.
+
+Reads one JSON list of requests on stdin, `{"level", "seed", "index", "edits": [[old, new], …], "input_sets", "regimes"}`,
+and prints one JSON list of answers, each `{solution number: "" or what is wrong}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from kernrl.tasks.grammar.generate import make_task
+from kernrl.tasks.solutions.run_solutions import Bench, draw_like, load_module
+
+
+def answer(request: dict, folder: Path) -> dict[int, str]:
+    """What is wrong with each solution of a task, after textual edits that make mutants."""
+    task = make_task(request["level"], request["seed"], request["index"])
+    problems = dict.fromkeys(range(len(task.solutions)), "")
+    modules = {}
+    for number, solution in enumerate(task.solutions):
+        text = solution.triton_code
+        for old, new in request.get("edits", []):
+            text = text.replace(old, new)
+        modules[number] = load_module(text, folder / f"{task.id.replace('-', '_')}_{len(os.listdir(folder))}.py")
+    for name in request.get("input_sets", ["small", "ragged"]):
+        input_set = task.input_set(name)
+        assert input_set is not None
+        bench = Bench(task, input_set)
+        for regime in request.get("regimes", ["normal"]):
+            inputs = draw_like(bench.likes, regime, seed=request["index"])
+            truth = bench.truth(inputs)
+            for number, module in modules.items():
+                try:
+                    agreement = bench.compare(bench.answer(module), inputs, truth)
+                    problem = "" if agreement.ok else str(agreement)
+                except Exception as error:
+                    problem = f"{type(error).__name__}: {str(error)[-200:]}"
+                problems[number] = problems[number] or (
+                    problem and f"{task.solutions[number].style} {name}/{regime}: {problem}"
+                )
+    return problems
+
+
+def main() -> None:
+    """Answer every request."""
+    torch.set_num_threads(1)
+    # torch.empty then hands out NaN: an element that no program writes cannot be right by luck
+    torch.use_deterministic_algorithms(True)
+    warnings.filterwarnings("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        json.dump([answer(request, Path(folder)) for request in json.load(sys.stdin)], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Worked solutions against their references, in Triton's interpreter at small and ragged sizes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import pytest
+from support import TESTS
+
+from kernrl.tasks.grammar.generate import draw_task_program, make_task
+from kernrl.tasks.grammar.pointwise import POINTWISE, Pointwise
+from kernrl.tasks.grammar.producers import FAMILIES
+from kernrl.tasks.grammar.reductions import CORES
+
+WORKER = TESTS / "support" / "solution_worker.py"
+SEED = 11
+POOL = 260
+"""Tasks of each level from which covering sets are chosen."""
+
+
+def ask(requests: list[dict]) -> list[dict[str, str]]:
+    """The worker's answers, from two processes."""
+
+    def run(part: list[dict]) -> list[dict[str, str]]:
+        done = subprocess.run(
+            [sys.executable, str(WORKER)], input=json.dumps(part), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads(done.stdout)
+
+    with ThreadPoolExecutor(2) as threads:
+        halves = threads.map(run, (requests[::2], requests[1::2]))
+        first, second = halves
+    return [answer for pair in zip(first, [*second, {}], strict=False) for answer in pair][: len(requests)]
+
+
+@cache
+def features(level: int, index: int) -> frozenset[str]:
+    """What a task exercises: its ops, its family, and the traits of its solutions beside each space they reduce over."""
+    program = draw_task_program(level, SEED, index, 2 << 30)
+    spaces = {step.core.space for step in program.steps if step.core} or {"point"}
+    styles = {trait for solution in make_task(level, SEED, index).solutions for trait in solution.style.split("-")}
+    layout = program.producer.after.layout
+    pairs = {f"{space}/{layout}/{trait}" for space in spaces for trait in styles}
+    return frozenset({program.producer.family, *program.composition} | pairs)
+
+
+def covering(level: int) -> tuple[list[int], set[str]]:
+    """Indices that together show every feature of the pool, chosen greedily, and those features."""
+    missing = set().union(*(features(level, index) for index in range(POOL)))
+    everything, chosen = set(missing), []
+    while missing:
+        best = max(range(POOL), key=lambda index: len(features(level, index) & missing))
+        missing -= features(level, best)
+        chosen.append(best)
+    return chosen, everything
+
+
+def wrong(requests: list[dict]) -> list[str]:
+    """Every complaint of the worker, with the task it is about."""
+    return [
+        f"level {request['level']} seed {SEED} index {request['index']}: {problem}"
+        for request, answer in zip(requests, ask(requests), strict=True)
+        for problem in answer.values()
+        if problem
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [1, 2])
+def test_every_op_family_and_style_is_right(level: int) -> None:
+    chosen, seen = covering(level)
+    names = {op.name for op in (*POINTWISE, *CORES)}
+    if level == 2:
+        assert names | set(FAMILIES) <= seen
+        assert {"library", "bare", "dot", "fused", "split", "unfused", "whole", "walk", "welford", "stats"} <= {
+            trait.split("/")[-1] for trait in seen
+        }
+    assert not wrong([{"level": level, "seed": SEED, "index": index} for index in chosen])
+
+
+@pytest.mark.slow
+def test_solutions_are_right_in_every_regime_of_inputs() -> None:
+    regimes = ["uniform", "offset", "small", "large", "sparse", "onehot"]
+    requests = [{"level": 2, "seed": SEED, "index": index, "regimes": regimes} for index in range(12)]
+    assert not wrong(requests)
+
+
+def pointwise_tasks(count: int) -> list[int]:
+    """Indices of tasks whose steps are all pointwise."""
+    found = (i for i in range(POOL) if all(isinstance(s.op, Pointwise) for s in draw_task_program(2, SEED, i, 2 << 30).steps))
+    return [index for index, _ in zip(found, range(count), strict=False)]
+
+
+def test_dropped_ops_and_missing_elements_are_seen() -> None:
+    requests, solutions = [], []
+    for index in pointwise_tasks(4):
+        code = make_task(2, SEED, index).solutions[0].triton_code
+        lines = [line for line in code.split("def forward")[0].splitlines() if line.strip().startswith("x = ")]
+        edits = [[f"\n{line}\n", "\n"] for line in lines if "x_ptr" not in line and "in_ptr" not in line]
+        edits += [["< n_elements", "< n_elements - 1"], ["cols < n", "cols < n - 1"], ["col < n", "col < n - 1"]]
+        for old, new in edits:
+            if old in code:
+                requests.append({"level": 2, "seed": SEED, "index": index, "edits": [[old, new]], "input_sets": ["ragged"]})
+                solutions.append(old)
+    assert len(requests) > 8
+    unseen = [text for text, answer in zip(solutions, ask(requests), strict=True) if not answer["0"]]
+    assert not unseen
+
+
+@pytest.mark.parametrize(
+    ("op", "edits"),
+    [
+        ("layer_norm", [["+ 1e-5", "+ 1e-2"]]),
+        ("layer_norm", [["/ n\n", "/ (n - 1)\n"]]),
+        (
+            "layer_norm",
+            [[" * tl.load(norm_weight_ptr", " * 1.0  # tl.load(norm_weight_ptr"], [" * tl.load(weight_ptr", " * 1.0  #"]],
+        ),
+        ("softmax", [["tl.exp(", "tl.exp2("]]),
+        ("gelu", [["0.70710678", "0.7"]]),
+        ("logsumexp", [['float("-inf")', "0.0"], ["-1e38", "0.0"]]),
+    ],
+)
+def test_quietly_wrong_solutions_are_seen(op: str, edits: list[list[str]]) -> None:
+    """Each mutant changes every solution of the level-1 task of that op that holds the text."""
+    index = next(i for i in range(10 * POOL) if draw_task_program(1, SEED, i, 2 << 30).composition == (op,))
+    codes = [solution.triton_code for solution in make_task(1, SEED, index).solutions]
+    touched = [number for number, code in enumerate(codes) if any(old in code for old, _ in edits)]
+    assert touched
+    answer = ask([{"level": 1, "seed": SEED, "index": index, "edits": edits}])[0]
+    assert all(answer[str(number)] for number in touched), answer

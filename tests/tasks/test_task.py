@@ -1,0 +1,97 @@
+"""A task's source at other shapes, and what a reference that cannot teach is told."""
+
+import pytest
+import torch
+
+from kernrl.errors import UsageError
+from kernrl.tasks.task import InputSet, Task, load_reference, override_constants
+from kernrl.tasks.task_check import check_task
+
+SOURCE = """\
+import torch
+import torch.nn as nn
+
+BATCH = 64  # größer
+N = 32
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.linear = nn.Linear(n, n)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+def get_inputs():
+    return [torch.randn(BATCH, N)]
+
+
+def get_init_inputs():
+    return [N]
+"""
+
+
+def task(forward: str = "torch.relu(self.linear(x))", **changes: object) -> Task:
+    code = SOURCE.replace("torch.relu(self.linear(x))", forward)
+    return Task(id="t", pytorch_code=code, input_sets=(InputSet("full"), InputSet("small", {"BATCH": 4, "N": 8})))
+
+
+def test_constants_are_written_in() -> None:
+    source = override_constants(SOURCE, {"N": 7, "BATCH": 3})
+    assert "BATCH = 3  # größer\nN = 7\n" in source
+    assert override_constants(SOURCE, {}) == SOURCE
+    with pytest.raises(UsageError, match="t: an input set names 'M'"):
+        override_constants(SOURCE, {"M": 7}, where="t")
+
+
+def test_reference_runs_at_an_input_set() -> None:
+    small = task().input_set("small")
+    assert small is not None
+    reference = load_reference(task(), small)
+    model = reference.Model(*reference.get_init_inputs())
+    [x] = reference.get_inputs()
+    assert x.shape == (4, 8)
+    torch.testing.assert_close(model(x), torch.relu(x @ model.linear.weight.T + model.linear.bias))
+    assert task().input_set("ragged") is None
+
+
+def test_source_that_does_not_run_is_named() -> None:
+    with pytest.raises(UsageError, match=r"^x: .*does not run: NameError"):
+        load_reference(Task(id="x", pytorch_code=SOURCE + "nothing()\n"))
+    with pytest.raises(UsageError, match="x: the task's source defines no Model and no get_init_inputs"):
+        load_reference(Task(id="x", pytorch_code="def get_inputs(): return []"))
+
+
+def test_good_reference_passes() -> None:
+    check_task(task())
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        ("x * float('nan')", "NaN or infinity"),
+        ("x * 0", "same value whatever its inputs"),
+        ("torch.ones(3) * 2", "same value whatever its inputs"),
+        ("torch.arange(3.0)", "same value whatever its inputs"),
+        ("x[:0]", "empty tensor"),
+        ("1 / 0", "raises ZeroDivisionError: division by zero"),
+        ("self.missing(x)", "raises AttributeError"),
+        ("{'y': x}", "returns a dict"),
+        ("__import__('os').abort()", r"kills its process \(exit code -6\)"),
+        ("__import__('time').sleep(60)", "does not finish in 2 s"),
+    ],
+)
+def test_reference_that_cannot_teach_is_refused(forward: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"^t: the reference .*{reason}") as raised:
+        check_task(task(forward), timeout_s=2.0 if "sleep" in forward else 60.0)
+    assert "\n" not in str(raised.value)
+
+
+def test_check_runs_the_smallest_input_set() -> None:
+    # the full shape could not be allocated
+    code = SOURCE.replace("BATCH = 64", f"BATCH = {10**12}")
+    check_task(Task(id="t", pytorch_code=code, input_sets=(InputSet("full"), InputSet("small", {"BATCH": 4}))))
+    with pytest.raises(UsageError, match="raises RuntimeError"):
+        check_task(Task(id="t", pytorch_code=code))

@@ -1,0 +1,164 @@
+"""Every private name of torch and triton the verifier uses: when a release moves one, the test that breaks here names it."""
+
+import importlib.metadata
+import re
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernrl.verifier.base import compat
+from kernrl.verifier.base.devices import ARCHITECTURES, arch_number, device_for
+from kernrl.verifier.trace import fake_cuda
+
+TARGET = compat.GPUTarget("cuda", 90, 32)
+
+
+@triton.jit
+def scale(x_ptr, y_ptr, n, factor, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * factor, mask=i < n)
+
+
+class Driver:
+    def get_current_target(self):
+        return TARGET
+
+    def get_current_device(self):
+        return 0
+
+
+@pytest.fixture(scope="module")
+def special():
+    compat.set_driver(Driver())
+    x = torch.empty(64, device="meta")
+    with compat.no_torch_functions():
+        return compat.specialise(scale, (x, x, 64, 2.0), {"BLOCK": 32, "num_warps": 2})
+
+
+def test_the_versions_are_those_written_against():
+    major, minor = (int(v) for v in importlib.metadata.version("triton").split(".")[:2])
+    assert (3, 6) <= (major, minor) < (3, 10)
+
+
+def test_storages_have_an_identity():
+    x = torch.empty(4, 4, device="meta")
+    assert compat.storage_key(x) == compat.storage_key(x.t()) != compat.storage_key(torch.empty(4, device="meta"))
+
+
+def test_modes_can_be_left_for_a_moment():
+    class Refuse(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            raise AssertionError("asked")
+
+    with Refuse(), compat.no_dispatch():
+        assert torch.ones(2).sum().item() == 2.0
+
+
+def test_function_modes_can_be_left_for_a_moment():
+    class Refuse(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            raise AssertionError("asked")
+
+    with Refuse(), compat.no_torch_functions():
+        assert torch.ones(2).device.type == "cpu"
+
+
+def test_specialise(special):
+    assert special.signature == {"x_ptr": "*fp32", "y_ptr": "*fp32", "n": "i32", "factor": "fp32", "BLOCK": "constexpr"}
+    assert special.constexprs == {(4,): 32}
+    assert dict(special.bound)["n"] == 64
+    assert special.options.num_warps == 2
+
+
+def test_make_ttir(special):
+    text = compat.make_ttir(scale, special, TARGET)
+    assert "tt.func public @scale(%arg0: !tt.ptr<f32> {tt.divisibility = 16 : i32}" in text
+    assert "loc(" not in text
+
+
+def test_hints_can_be_changed_without_lowering_anew(special):
+    x = torch.empty(64, device="meta")
+    text = compat.make_ttir(scale, special, TARGET)
+    for n in (63, 64):
+        with compat.no_torch_functions():
+            other = compat.specialise(scale, (x, x, n, 2.0), {"BLOCK": 32, "num_warps": 2})
+        again = compat.rehint(text, other)
+        assert again == compat.make_ttir(scale, other, TARGET)
+        assert (again == text) == (n == 64)
+    assert compat.rehint("module {\n  tt.func public @f(%arg0: i32) attributes {} {", special) is None
+
+
+def test_an_excerpt_of_libdevice_gives_the_same_machine_code(special, tmp_path, monkeypatch):
+    path = tmp_path / "k.ttir"
+    kernel = compat.make_ttir(scale, special, TARGET)
+    path.write_text(re.sub(r"(%\w+) = arith.mulf (%\w+), (%\w+)( : .*)", r"%e = math.erf \2\4\n    \1 = math.log %e\4", kernel))
+
+    def ptx() -> str:
+        module, backend, options = compat.parse_ttir(str(path), TARGET, {"num_warps": 2})
+        stages, metadata = compat._stages(backend, options), compat._metadata(TARGET, options)
+        for stage in ("ttgir", "llir", "ptx"):
+            module = stages[stage](module, metadata)
+        # comments, and labels and private names, are numbered by what else was linked
+        return re.sub(r"//.*|\$L__BB\S+|_\$_str[\w$]*", "", module)
+
+    linked = []
+    link = compat.llvm.link_extern_libs
+    monkeypatch.setattr(compat.llvm, "link_extern_libs", lambda module, paths: [linked.append(paths), link(module, paths)])
+    whole = ptx()
+    compat.link_excerpts({f"__nv_{name}": compat.excerpt(f"__nv_{name}", 1, TARGET) for name in ("erff", "logf")})
+    linked.clear()
+    assert ptx() == whole
+    assert len(linked) == 2
+    assert not any("libdevice" in path for paths in linked for path in paths)
+    path.write_text(path.read_text().replace("math.erf", "math.cos"))
+    assert "entry" in ptx()
+    assert "libdevice" in linked[-1][0]
+
+
+def test_parse_and_lower(special, tmp_path):
+    path = tmp_path / "k.ttir"
+    text = compat.make_ttir(scale, special, TARGET)
+    path.write_text(text)
+    module, backend, options = compat.parse_ttir(str(path), TARGET, {"num_warps": 2, "num_stages": 3})
+    assert module.str_nodebug() == text, "Triton prints what it read"
+    assert compat.entry(module) == ("scale", ["*f32", "*f32", "i32", "f32"])
+    assert {"tt.load", "tt.store", "tt.func"} <= {name for name, _ in compat.operations(module)}
+    cubin, metadata = compat.lower(module, backend, options, TARGET)
+    assert cubin.startswith(b"\x7fELF")
+    assert {"name", "shared", "num_warps", "global_scratch_size", "global_scratch_align"} <= set(metadata)
+
+
+def test_runs_can_be_replaced(monkeypatch):
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.jit import JITFunction
+
+    monkeypatch.setattr(JITFunction, "run", JITFunction.run)
+    monkeypatch.setattr(Autotuner, "run", Autotuner.run)
+    seen = []
+    compat.replace_run(
+        lambda fn, *args, grid, warmup, **kwargs: seen.append((args, grid, warmup)),
+        lambda *args, **kwargs: seen.append("tuned"),
+    )
+    scale[(2,)](1, BLOCK=32)  # pyright: ignore[reportCallIssue]
+    triton.autotune([triton.Config({"BLOCK": 32})], key=[])(scale)[(1,)](1)
+    assert seen == [((1,), (2,), False), "tuned"]
+
+
+def test_the_pretended_gpu_is_in_the_table():
+    assert all(device_for(arch) for arch in ARCHITECTURES)
+    assert arch_number("sm_90") == 90
+    assert {"Stream", "Event", "CUDAGraph"} <= set(fake_cuda._REFUSED)
+    with pytest.raises(ValueError, match="no architecture"):
+        arch_number("90")
+
+
+def test_norms_and_softmax_can_be_taken_apart():
+    aten, parts = torch.ops.aten, compat.normalisations()
+    x = torch.randn(3, 8, dtype=torch.float64)
+    apart = parts[aten._softmax.default](x, -1, False)
+    assert torch.allclose(apart, torch.softmax(x, -1))
+    for name in ("native_layer_norm", "native_group_norm", "native_batch_norm", "_log_softmax"):
+        assert getattr(aten, name).default in parts

@@ -1,0 +1,91 @@
+"""Judging without a GPU asks what a GPU is asked: every configuration, and whether each launch does anything."""
+
+from __future__ import annotations
+
+import torch
+from support.front import HEAD, plan_of
+
+from kernrl.tasks.task import InputSet, Task
+from kernrl.verifier.base.verdict import Status
+from kernrl.verifier.interpret.server import CpuServer, SmallJob
+from kernrl.verifier.judge.inputs import Draw
+from kernrl.verifier.plan.plan import Plan
+from kernrl.verifier.trace.reference_spec import spec_of
+
+torch.set_num_threads(1)
+
+SETS = (InputSet("full"), InputSet("small", {"N": 48}))
+DRAWS = [Draw("small", "nominal", 5), Draw("small", "normal", 6)]
+
+
+def task(forward: str) -> Task:
+    return Task(
+        id="t",
+        pytorch_code=f"""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+N = 4096
+class Model(nn.Module):
+    def forward(self, x):
+        return {forward}
+def get_inputs():
+    return [torch.randn(3, N)]
+def get_init_inputs():
+    return []
+""",
+        input_sets=SETS,
+    )
+
+
+def judge(asked: Task, source: str, draws: list[Draw] = DRAWS):
+    plan: Plan = plan_of(HEAD + source, spec_of(asked, SETS[1], "fp32", "sm_90"))
+    return CpuServer().judge(SmallJob(asked, "fp32", {"small": plan}, draws)).rejection
+
+
+TUNED = """
+@triton.autotune([triton.Config({"BY": by}) for by in (2.0, 3.0)], key=["n"])
+@triton.jit
+def times(x_ptr, y_ptr, n, BY: tl.constexpr):
+    i = tl.program_id(0) * 64 + tl.arange(0, 64)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n) * BY, mask=i < n)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        times[(triton.cdiv(x.numel(), 64),)](x, y, x.numel())
+        return y
+"""
+
+
+def test_every_configuration_of_an_autotuned_kernel_is_asked() -> None:
+    doubled = task("x * 2")
+    rejection = judge(doubled, TUNED)
+    assert rejection is not None
+    assert rejection.status is Status.WRONG
+    assert judge(doubled, TUNED, DRAWS[:1]) is None, "the first configuration is right"
+
+
+SHRUNK = """
+@triton.jit
+def {name}(y_ptr, n, AT: tl.constexpr):
+    i = tl.program_id(0) * 64 + tl.arange(0, 64)
+    y = tl.load(y_ptr + i, mask=i < n)
+    tl.store(y_ptr + i, tl.where({condition}, 0.0, y), mask=i < n)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = launch(x)
+        {name}[(triton.cdiv(y.numel(), 64),)](y, y.numel(), AT={at})
+        return y
+"""
+
+
+def test_a_launch_that_works_on_tiny_numbers_alone_is_no_decoy() -> None:
+    shrunk = task("F.hardshrink(x * 2, 1e-4)")
+    assert judge(shrunk, SHRUNK.format(name="shrink", condition="tl.abs(y) <= AT", at=1e-4)) is None
+
+
+def test_a_launch_that_never_does_anything_is_a_decoy() -> None:
+    rejection = judge(task("x * 2"), SHRUNK.format(name="idle", condition="tl.abs(y) > AT", at=1e30))
+    assert rejection is not None
+    assert rejection.status is Status.DECOY
+    assert "idle" in rejection.reason

@@ -1,0 +1,267 @@
+"""The CPU replay computes what the kernels say, and sees what a GPU would only corrupt."""
+# ruff: noqa: E501  (programs are quoted as models write them)
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.front import HEAD, dense, module, plan_of, spec
+from support.suite import read_folder
+
+from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.interpret.interpreter import Case, interpret, interpret_cases
+from kernrl.verifier.interpret.mathops import _tf32
+from kernrl.verifier.interpret.server import sources
+from kernrl.verifier.judge.inputs import Draw, TaskInputs, flatten
+from kernrl.verifier.plan.plan import Plan
+from kernrl.verifier.trace.reference_spec import spec_of
+
+torch.set_num_threads(1)
+
+
+def planned(source: str, *tensors: torch.Tensor) -> Plan:
+    return plan_of(source, spec(*(dense(*t.shape, dtype=str(t.dtype).removeprefix("torch.")) for t in tensors)))
+
+
+def run(source: str, *tensors: torch.Tensor, **kwargs) -> Any:
+    return interpret(planned(source, *tensors), dict(enumerate(tensors)), **kwargs)
+
+
+def kernel(
+    body: str, args: str = "x, y, n", call: str = "x, y, x.numel(), B=64", grid: str = "(4,)", out: str = "torch.empty_like(x)"
+) -> str:
+    lines = "\n    ".join(body.strip().splitlines())
+    return f"""{HEAD}
+@triton.jit
+def k({args}, B: tl.constexpr):
+    {lines}
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = {out}
+        k[{grid}]({call})
+        return y
+"""
+
+
+X = torch.linspace(-3, 3, 256).reshape(8, 32).roll(7, 0)
+FLAT = "i = tl.program_id(0) * B + tl.arange(0, B)\nv = tl.load(x + i, mask=i < n)\n"
+
+
+POINTWISE = {
+    "exp": ("tl.exp(v)", torch.exp),
+    "gelu": ("0.5 * v * (1 + tl.erf(v * 0.7071067811865476))", F.gelu),
+    "sigmoid": ("tl.sigmoid(v)", torch.sigmoid),
+    "silu by exp": ("v / (1 + tl.exp(-v))", F.silu),
+    "clamp": ("tl.clamp(v, -1.0, 1.5)", lambda v: v.clamp(-1, 1.5)),
+    "relu by where": ("tl.where(v > 0, v, 0.0)", torch.relu),
+    "abs, floor, sqrt": ("tl.sqrt(tl.abs(tl.floor(v)))", lambda v: v.floor().abs().sqrt()),
+    "log, sin, cos": ("tl.log(v * v + 1) + tl.sin(v) - tl.cos(v)", lambda v: (v * v + 1).log() + v.sin() - v.cos()),
+    "integers": ("((i // 3) % 5 + (i ^ 3) - (i << 1) + (i >> 2)).to(tl.float32)", lambda v: _integers()),
+    "compare": ("((v >= 0.5) & (v < 2) | (v != v)).to(tl.float32)", lambda v: ((v >= 0.5) & (v < 2)).float()),
+    "to int": ("v.to(tl.int32).to(tl.float32)", torch.trunc),
+    "half and back": ("v.to(tl.float16).to(tl.float32)", lambda v: v.half().float()),
+    "bfloat16 and back": ("v.to(tl.bfloat16).to(tl.float32)", lambda v: v.bfloat16().float()),
+    "tanh of libdevice": ("tl.extra.cuda.libdevice.tanh(v)", torch.tanh),
+    "minimum and maximum": ("tl.minimum(tl.maximum(v, -1.0), 1.0)", lambda v: v.clamp(-1, 1)),
+    "fma": ("tl.fma(v, v, v)", lambda v: v * v + v),
+}
+
+
+def _integers() -> torch.Tensor:
+    i = torch.arange(256)
+    return ((i // 3) % 5 + (i ^ 3) - (i << 1) + (i >> 2)).float().reshape(8, 32)
+
+
+@pytest.mark.parametrize(("expression", "want"), POINTWISE.values(), ids=POINTWISE.keys())
+def test_pointwise(expression, want):
+    (got,) = run(kernel(FLAT + f"tl.store(y + i, {expression}, mask=i < n)"), X)
+    torch.testing.assert_close(got, want(X), rtol=3e-6, atol=1e-6)
+
+
+ROWS = "r = tl.program_id(0)\ni = tl.arange(0, B)\nv = tl.load(x + r * B + i)\n"
+REDUCED = {
+    "sum": ("tl.sum(v, 0)", lambda v: v.sum(1)),
+    "max": ("tl.max(v, 0)", lambda v: v.amax(1)),
+    "min": ("tl.min(v, 0)", lambda v: v.amin(1)),
+    "argmax": ("tl.argmax(v, 0).to(tl.float32)", lambda v: v.argmax(1).float()),
+    "product": ("tl.reduce(v, 0, multiply)", lambda v: v.prod(1)),
+    "last of a scan": ("tl.sum(tl.where(i == B - 1, tl.cumsum(v, 0), 0.0), 0)", lambda v: v.sum(1)),
+    "log of a sum": ("tl.log(tl.sum(tl.exp(v - tl.max(v, 0)), 0)) + tl.max(v, 0)", lambda v: v.logsumexp(1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("expression", "want"), REDUCED.values(), ids=REDUCED.keys())
+def test_reductions(expression, want):
+    source = kernel(
+        ROWS + f"tl.store(y + r, {expression})", call="x, y, 1, B=32", grid="(8,)", out="torch.empty(8, device='cuda')"
+    )
+    source = source.replace("@triton.jit\ndef k", "@triton.jit\ndef multiply(a, b):\n    return a * b\n@triton.jit\ndef k")
+    (got,) = run(source, X)
+    torch.testing.assert_close(got, want(X), rtol=1e-5, atol=1e-5)
+
+
+def test_scans_and_two_dimensions():
+    body = (
+        "m, i = tl.arange(0, 8)[:, None], tl.arange(0, B)[None, :]\nv = tl.load(x + m * B + i)\n"
+        "tl.store(y + m * B + i, tl.cumsum(v, 1) + tl.sum(tl.trans(v), 0)[:, None])"
+    )
+    (got,) = run(kernel(body, call="x, y, 1, B=32", grid="(1,)"), X)
+    torch.testing.assert_close(got, X.cumsum(1) + X.sum(1, keepdim=True), rtol=1e-5, atol=1e-5)
+
+
+def test_loops_whose_length_differs_between_programs():
+    body = (
+        "r = tl.program_id(0)\ni = tl.arange(0, B)\nacc = tl.zeros((B,), tl.float32)\nfor s in range(r):\n"
+        "    acc += tl.load(x + s * B + i)\ntl.store(y + r * B + i, acc)"
+    )
+    (got,) = run(kernel(body, call="x, y, 1, B=32", grid="(8,)"), X)
+    want = torch.stack([X[:r].sum(0) for r in range(8)])
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_branches_whiles_and_early_returns():
+    body = (
+        "r = tl.program_id(0)\nif r == 7:\n    return\ni = tl.arange(0, B)\nv = tl.load(x + r * B + i)\nk = r\nwhile k > 0:\n    v = v * 0.5\n    k -= 2\n"
+        "if r % 2 == 0:\n    v += 1.0\nelse:\n    v -= 1.0\ntl.store(y + r * B + i, v)"
+    )
+    (got,) = run(kernel(body, call="x, y, 1, B=32", grid="(8,)", out="torch.zeros_like(x)"), X)
+    want = torch.stack([X[r] * 0.5 ** ((r + 1) // 2) + (1.0 if r % 2 == 0 else -1.0) for r in range(7)] + [torch.zeros(32)])
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(("name", "want"), [("add", 8.0), ("max", 1.0)])
+def test_atomics_from_every_program(name, want):
+    body = f"i = tl.arange(0, B)\ntl.atomic_{name}(y + i, tl.load(x + i) * 0 + 1.0)"
+    (got,) = run(kernel(body, call="x, y, 1, B=32", grid="(8,)", out="torch.zeros(32, device='cuda')"), X)
+    assert torch.equal(got, torch.full((32,), want))
+
+
+DOT = (
+    "m, n_, r = tl.arange(0, 16), tl.arange(0, 16), tl.arange(0, B)\n"
+    "a = tl.load(x + m[:, None] * B + r[None, :])\nb = tl.load(x + n_[None, :] * B + r[:, None])\n"
+    "tl.store(y + m[:, None] * 16 + n_[None, :], tl.dot(a, b, input_precision='PRECISION'))"
+)
+
+
+def test_products_round_as_the_tensor_cores_do():
+    x = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
+    source = kernel(DOT, call="x, y, 1, B=32", grid="(1,)", out="torch.empty(16, 16, device='cuda')")
+    (ieee,) = run(source.replace("PRECISION", "ieee"), x)
+    (tf32,) = run(source.replace("PRECISION", "tf32"), x)
+    torch.testing.assert_close(ieee, x @ x.t(), rtol=1e-5, atol=1e-5)
+    error = (tf32 - x @ x.t()).norm() / (x @ x.t()).norm()
+    assert 1e-5 < error < 1e-3
+    assert torch.equal(
+        _tf32(torch.tensor([1 + 2**-11, 1 + 2**-12, float("inf")])), torch.tensor([1 + 2**-10, 1.0, float("inf")])
+    )
+
+
+def test_descriptors_load_zero_outside():
+    body = (
+        "a = tl.make_tensor_descriptor(x, shape=[n, 32], strides=[32, 1], block_shape=[8, B])\n"
+        "b = tl.make_tensor_descriptor(y, shape=[8, 32], strides=[32, 1], block_shape=[8, B])\nb.store([0, 0], a.load([4, 0]))"
+    )
+    (got,) = run(kernel(body, call="x, y, 8, B=32", grid="(1,)"), X)
+    assert torch.equal(got, torch.cat([X[4:], torch.zeros(4, 32)]))
+
+
+def test_bfloat16_is_right_where_triton_s_interpreter_is_not():
+    x = X.bfloat16()
+    (got,) = run(kernel(FLAT + "tl.store(y + i, v + v, mask=i < n)"), x)
+    assert torch.equal(got, x + x)
+
+
+OUTSIDE = {
+    "load": (FLAT.replace("mask=i < n", "") + "tl.store(y + i, v, mask=i < n)", "(5,)"),
+    "store": (FLAT + "tl.store(y + i, v)", "(5,)"),
+    "before": ("i = tl.arange(0, B)\ntl.store(y + i, tl.load(x - 8 + i))", "(1,)"),
+    "far": ("i = tl.arange(0, B)\ntl.store(y + i, tl.load(x + 1000000000 + i))", "(1,)"),
+}
+
+
+@pytest.mark.parametrize(("body", "grid"), OUTSIDE.values(), ids=OUTSIDE.keys())
+def test_an_access_out_of_bounds_is_a_crash_with_its_place(body, grid):
+    rejection = run(kernel(body, grid=grid), X)
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.CRASH
+    assert "out of bounds" in rejection.reason
+
+
+def test_memory_nobody_wrote_is_poison():
+    (got,) = run(kernel(FLAT + "tl.store(y + i, v, mask=i < n - 1)"), X)
+    assert torch.isnan(got.flatten()[-1])
+    assert torch.equal(got.flatten()[:-1], X.flatten()[:-1])
+
+
+def test_inputs_are_not_changed_and_a_node_can_be_skipped():
+    x = X.clone()
+    source = module("y = launch(x); return launch(y)")
+    (twice,) = run(source, x)
+    assert torch.equal(x, X)
+    assert torch.equal(twice, X * 4)
+    skipped = interpret_cases(planned(source, x), [Case({0: x}, skip=0)])
+    assert isinstance(skipped, list)
+    assert bool(torch.isnan(skipped[0][0]).all())
+
+
+BY_VALUE = {
+    "addresses": "v = tl.load(x + i)\nj = (tl.abs(v) * 9).to(tl.int32)\ntl.store(y + r * B + i, tl.load(x + j * B + i))",
+    "stores": "v = tl.load(x + r * B + i)\nj = (tl.abs(tl.sum(v, 0))).to(tl.int32) % 8\ntl.store(y + r * B + (i + j) % B, v)",
+    "loops": "v = tl.load(x + r * B + i)\nwhile tl.sum(tl.abs(v), 0) > 1:\n    v = v * 0.5\ntl.store(y + r * B + i, v)",
+    "branches": "v = tl.load(x + r * B + i)\nif tl.sum(v, 0) > 0:\n    v = -v\ntl.store(y + r * B + i, v)",
+    "atomics": "v = tl.load(x + r * B + i)\nj = (tl.abs(v) * 9).to(tl.int32)\ntl.atomic_add(y + j, v)\ntl.atomic_max(y + 64 + i, v)",
+    "products": "m = tl.arange(0, 16)\na = tl.load(x + m[:, None] % 8 * B + i[None, :])\n"
+    "tl.store(y + m[:, None] * 16 + m[None, :], tl.dot(a, tl.trans(a), input_precision='ieee'))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BY_VALUE.values(), ids=BY_VALUE.keys())
+def test_cases_side_by_side_come_to_what_each_comes_to_alone(body):
+    """Also where addresses, loops and branches depend on numbers, so that the cases go different ways."""
+    drawn = torch.randn(5, 8, 32, generator=torch.Generator().manual_seed(1)).mul(0.3).clamp(-0.8, 0.8)
+    body = "r = tl.program_id(0)\ni = tl.arange(0, B)\n" + body
+    source = kernel(body, call="x, y, 1, B=32", grid="(8,)" if "dot" not in body else "(1,)", out="torch.zeros_like(x)")
+    plan = planned(source, X)
+    cases = [Case({0: x}, poison=17 * n, skip=1 if n == 3 else None) for n, x in enumerate(drawn)]
+    together = interpret_cases(plan, cases)
+    alone = [interpret_cases(plan, [case]) for case in cases]
+    assert isinstance(together, list)
+    for ours, theirs in zip(together, alone, strict=True):
+        assert isinstance(theirs, list)
+        torch.testing.assert_close(ours, theirs[0], rtol=1e-6, atol=1e-6, equal_nan=True)
+    assert not torch.equal(together[0][0], together[1][0])
+
+
+def test_a_kernel_without_end_is_a_timeout():
+    body = "i = tl.program_id(0)\nwhile i >= 0:\n    tl.store(y + i, tl.load(x + i))\n    i = (i + 1) % n"
+    rejection = run(kernel(body, grid="(1,)", out="torch.zeros_like(x)"), X, timeout_s=0.5)
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.TIMEOUT
+
+
+def test_what_cannot_be_interpreted_needs_a_gpu():
+    body = "i = tl.arange(0, B)\ntl.store(y + i, tl.histogram(tl.load(x + i).to(tl.int32), B))"
+    rejection = run(kernel(body, grid="(1,)", out="torch.zeros(256, device='cuda', dtype=torch.int32)"), X)
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.NEEDS_GPU
+
+
+HONEST = read_folder("honest")
+
+
+@pytest.mark.parametrize("fixture", HONEST, ids=lambda f: f.name)
+def test_honest_candidates_are_right(fixture):
+    """Every honest fixture at its small and ragged shapes, on drawn parameters, against eager PyTorch."""
+    task, precision = fixture.task, fixture.precision
+    for input_set in task.input_sets[1:]:
+        plan = plan_of(fixture.source, spec_of(task, input_set, precision, "sm_90"))
+        inputs = TaskInputs(task, input_set, precision, "cpu")
+        inputs.draw(Draw(input_set.name, "normal", 1))
+        got = interpret(plan, sources(inputs))
+        assert isinstance(got, list), got
+        with torch.no_grad():
+            want = inputs.module(*inputs.arguments)
+        for ours, theirs in zip(got, flatten(want), strict=True):
+            error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
+            assert error < {"tf32": 2e-3, "bf16": 2e-2, "fp16": 3e-3}.get(precision, 2e-6), input_set.name

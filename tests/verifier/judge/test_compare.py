@@ -1,0 +1,104 @@
+"""The judge's rule, on numbers whose right verdict is known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kernrl.verifier.judge.compare import ErrorLevel, error_level, excess, first_wrong, measure, settle
+
+
+def judge(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, precision: str = "fp32") -> float:
+    level = error_level(truth, eager, precision)
+    ((tolerance,),) = settle([[level]], 0)
+    return excess(measure(output, truth, level).tolist(), tolerance)
+
+
+@pytest.fixture
+def truth() -> torch.Tensor:
+    return torch.randn(4096, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_eager_itself_is_within_a_half(truth: torch.Tensor) -> None:
+    eager = truth.float()
+    assert judge(eager, truth, eager) <= 0.5
+
+
+@pytest.mark.parametrize(("roundoffs", "passes"), [(3, True), (100, False)])
+def test_a_few_roundoffs_pass_and_a_hundred_do_not(truth: torch.Tensor, roundoffs: float, passes: bool) -> None:
+    noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    output = truth + roundoffs * 2.0**-24 * noise
+    assert (judge(output, truth, truth.float()) <= 1) is passes
+
+
+@pytest.mark.parametrize("wrong", [lambda y: y.half().float(), lambda y: y * (1 + 1e-5), lambda y: torch.zeros_like(y)])
+def test_half_precision_a_wrong_factor_and_zeros_fail_at_fp32(truth: torch.Tensor, wrong) -> None:
+    assert judge(wrong(truth.float()), truth, truth.float()) > 1
+
+
+def test_one_wrong_element_fails(truth: torch.Tensor) -> None:
+    output = truth.float()
+    output[17] += 1e-4
+    assert judge(output, truth, truth.float()) > 1
+    assert first_wrong(output, truth)["index"] == [17]
+
+
+def test_small_outputs_are_held_to_their_own_size_in_16_bit(truth: torch.Tensor) -> None:
+    """Leaky ReLU with a slope off by a tenth hides in RMS under bf16's rounding of the positive side."""
+    right = torch.where(truth > 0, truth, 0.01 * truth).bfloat16()
+    wrong = torch.where(truth > 0, truth, 0.011 * truth).bfloat16()
+    exact = torch.where(truth > 0, truth, 0.01 * truth)
+    assert judge(right, exact, right, "bf16") <= 1
+    assert judge(wrong, exact, right, "bf16") > 1
+
+
+def test_a_nan_is_right_only_where_truth_or_eager_has_one(truth: torch.Tensor) -> None:
+    truth[3], truth[5] = math.nan, math.inf
+    eager = truth.float()
+    assert judge(eager.clone(), truth, eager) <= 1
+    for place, value in ((3, 0.0), (5, -math.inf), (7, math.nan), (7, math.inf)):
+        output = eager.clone()
+        output[place] = value
+        assert judge(output, truth, eager) == math.inf
+
+
+def test_a_finite_answer_is_right_where_only_eager_overflows() -> None:
+    truth = torch.tensor([60000.0, 1.0], dtype=torch.float64)
+    eager = torch.tensor([math.inf, 1.0], dtype=torch.float16)
+    assert judge(truth.half(), truth, eager, "fp16") <= 1
+
+
+def test_the_nominal_scale_excuses_cancellation_on_tiny_inputs() -> None:
+    """tanh(x) as 2·sigmoid(2x) − 1 is off by a roundoff of 1 near 0: nothing where outputs are of order 1."""
+    x = torch.randn(4096, generator=torch.Generator().manual_seed(0)) * 1e-3
+    truth = torch.tanh(x.double())
+    small, nominal = error_level(truth, torch.tanh(x), "fp32"), ErrorLevel(2e-8, 1e-7, 0.0, 0.6, "fp32")
+    tolerances = settle([[nominal], [small]], 0)
+    figures = measure(2 * torch.sigmoid(2 * x) - 1, truth, small).tolist()
+    assert excess(figures, tolerances[1][0]) <= 1
+    assert excess(figures, settle([[small]], 0)[0][0]) > 1
+
+
+def test_luck_is_no_standard() -> None:
+    """On a draw where eager happens to be exact, the typical error of the others decides."""
+    lucky, typical = ErrorLevel(0.0, 0.0, 0.0, 1.0, "fp32"), ErrorLevel(1e-6, 5e-6, 0.0, 1.0, "fp32")
+    rows = settle([[typical], [lucky], [typical]], 0)
+    assert rows[1][0].rms == pytest.approx(rows[0][0].rms)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_eagers_error_is_waited_for_once_where_nothing_is_odd(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    waits, tolist, truthy = [], torch.Tensor.tolist, torch.Tensor.__bool__
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: waits.append("tolist") or tolist(x))
+    monkeypatch.setattr(torch.Tensor, "__bool__", lambda x: waits.append("bool") or truthy(x))
+    truth = torch.randn(50, dtype=torch.float64)
+    level = error_level(truth, truth.float(), precision, modelled=truth.float() + 1e-6)
+    assert waits == ["tolist"]
+    assert level.odd is None
+    overflows = truth.float() / 0
+    assert error_level(truth, overflows, precision, modelled=truth.float()).odd is not None
+    modelled = error_level(truth, truth.float(), precision, modelled=overflows)
+    assert modelled.odd is None
+    assert modelled.rms < 1e-5

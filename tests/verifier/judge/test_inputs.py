@@ -1,0 +1,171 @@
+"""Draws: the same for the same seed, different for every other, and never a number that hides a mistake."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier.judge.inputs import Draw, TaskInputs, flatten, rebuild, schedule
+from kernrl.verifier.judge.truth import Exact, Reference
+
+SOURCE = """
+import torch
+import torch.nn as nn
+B = 8
+D = 16
+
+
+class Model(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.linear = nn.Linear(d, d)
+        self.norm = nn.BatchNorm1d(d)
+        self.tied = self.linear.weight
+        self.register_buffer("mask", torch.tril(torch.ones(d, d)))
+
+    def forward(self, x, scale, indices):
+        return self.norm(self.linear(x) @ self.mask)[:, indices] * scale
+
+
+def get_inputs():
+    return [torch.rand(B, D), 2.0, torch.randint(0, D, (D,))]
+
+
+def get_init_inputs():
+    return [D]
+"""
+SETS = (InputSet(FULL), InputSet("small", {"B": 4}), InputSet("ragged", {"B": 3, "D": 13}))
+TASK = Task("inputs", SOURCE, input_sets=SETS)
+
+
+def made(precision: str = "fp32", **kwargs: bool) -> TaskInputs:
+    return TaskInputs(TASK, SETS[1], precision, "cpu", **kwargs)
+
+
+@pytest.mark.parametrize("regime", ["nominal", "normal", "uniform", "offset", "large", "small", "sparse", "mixed", "one_hot"])
+def test_one_seed_gives_the_same_numbers_twice_and_another_gives_others(regime: str) -> None:
+    a, b = made(), made()
+    a.draw(Draw("small", regime, 11))
+    b.draw(Draw("small", regime, 11))
+    assert torch.equal(a.floats[: a._low.numel()], b.floats[: b._low.numel()])
+    assert all(torch.equal(x, y) for x, y in zip(a.inputs, b.inputs, strict=True))
+    b.draw(Draw("small", regime, 12))
+    assert not torch.equal(a.inputs[0], b.inputs[0])
+    assert not torch.equal(a.state["linear.weight"], b.state["linear.weight"])
+
+
+def test_no_parameter_is_an_identity_and_masks_stay() -> None:
+    inputs = made()
+    inputs.draw(Draw("small", "normal", 5))
+    state = inputs.state
+    for name in ("norm.weight", "norm.bias", "norm.running_mean", "norm.running_var"):
+        assert state[name].std() > 0.05, name
+    assert state["norm.running_var"].min() > 0
+    assert torch.equal(state["mask"], torch.tril(torch.ones(16, 16)))
+    assert state["norm.num_batches_tracked"] == 0
+    assert state["tied"].data_ptr() == state["linear.weight"].data_ptr() == inputs.module.linear.weight.data_ptr()
+
+
+def test_how_all_tensors_are_drawn_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, tolist = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: waits.append(x.shape) or tolist(x))
+    made()
+    assert len(waits) == 1, "on a GPU that others share, each is a wait for their work too"
+
+
+def test_parameters_can_be_kept() -> None:
+    inputs = made(redraw_parameters=False)
+    inputs.draw(Draw("small", "normal", 5))
+    assert (inputs.state["norm.weight"] == 1).all()
+
+
+def test_a_write_to_an_input_a_parameter_or_a_guard_is_seen() -> None:
+    inputs = made()
+    inputs.draw(Draw("small", "normal", 5))
+    for place in (inputs.inputs[0], inputs.state["norm.bias"], inputs.inputs[1]):
+        snapshot = inputs.snapshot()
+        assert not inputs.written(snapshot)
+        place.view(-1)[-1] += 1
+        assert inputs.written(snapshot)
+    snapshot = inputs.snapshot()
+    inputs.floats[-1] += 1  # the last guard
+    assert inputs.written(snapshot)
+
+
+def test_schedule_asks_every_set_and_draws_no_seed_twice() -> None:
+    draws = schedule(SETS, 99)
+    assert {d.input_set for d in draws} == {"full", "small", "ragged"}
+    assert len({d.seed for d in draws}) == len(draws)
+    assert {d.regime for d in schedule(SETS, 99, ("normal",))} == {"normal"}
+    assert {d.input_set for d in schedule(SETS[:1], 1)} == {"full"}
+
+
+def test_flatten_and_rebuild_are_inverses() -> None:
+    value = [1, (2, [3]), {"a": 4}]
+    assert rebuild(value, flatten(value)) == value
+
+
+def test_bf16_casts_floats_and_nothing_else() -> None:
+    inputs = made("bf16")
+    assert inputs.inputs[0].dtype == torch.bfloat16
+    assert inputs.inputs[1].dtype == torch.int64
+    answer = Reference(inputs).answer()
+    assert answer.dtypes == [torch.bfloat16]
+    assert answer.truth[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize(("stride", "padding", "dilation", "groups"), [(1, 0, 1, 1), (2, 1, 1, 2), (1, 3, 2, 1), (2, 2, 2, 2)])
+def test_float64_convolutions_by_matrix_products(dims: int, stride: int, padding: int, dilation: int, groups: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    x = torch.randn(2, 4, *[8] * dims, generator=g, dtype=torch.float64)
+    bias = torch.randn(6, generator=g, dtype=torch.float64)
+    plain, transposed = getattr(F, f"conv{dims}d"), getattr(F, f"conv_transpose{dims}d")
+    w = torch.randn(6, 4 // groups, *[3] * dims, generator=g, dtype=torch.float64)
+    with Exact():
+        mine = plain(x, w, bias, **how)
+    assert torch.allclose(mine, plain(x, w, bias, **how))
+    w = torch.randn(4, 6 // groups, *[3] * dims, generator=g, dtype=torch.float64)
+    more = {"output_padding": stride - 1}
+    with Exact():
+        mine = transposed(x, w, bias, **how, **more)
+    assert torch.allclose(mine, transposed(x, w, bias, **how, **more))
+
+
+def test_rounding_anew_moves_a_sum_more_than_its_neighbours() -> None:
+    x = torch.randn(64, 4096, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    u = 2.0**-24
+    with Exact(roundoff=u):
+        total, double = x.sum(1), x * 2
+    moved, shifted = (total - x.sum(1)).abs(), (double - 2 * x).abs() / (2 * x.abs())
+    assert 0 < shifted.max() < 2 * u
+    assert moved.max() > 100 * u, "4096 numbers one after another lose more than one rounding"
+    with Exact():
+        assert torch.equal(x.sum(1), total) is False
+        assert torch.equal(x * 2, 2 * x)
+
+
+def test_timed_numbers_are_like_the_task_s_own() -> None:
+    task = Task("even", CODE_OF_TWO)
+    inputs = TaskInputs(task, task.input_sets[0], "fp32", "cpu")
+    inputs.refresh()
+    even, normal = inputs.inputs
+    assert 0 <= even.min() < 0.05
+    assert 0.95 < even.max() <= 1
+    assert abs(normal.mean() - 1) < 0.2
+    assert normal.max() > 6
+
+
+CODE_OF_TWO = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, a, b):
+        return a + b
+def get_inputs():
+    return [torch.rand(4096), 2 * torch.randn(4096) + 1]
+def get_init_inputs():
+    return []
+"""

@@ -1,0 +1,50 @@
+"""A task that can tell right from wrong is kept, and one that cannot is found out."""
+
+from __future__ import annotations
+
+import pytest
+from support import suite
+
+from kernrl.errors import UsageError
+from kernrl.tasks.task import InputSet, Task
+from kernrl.verifier.judge.task_lint import lint
+
+BLIND = """
+import torch
+import torch.nn as nn
+N = 64
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x):
+        return torch.relu(x - 1000.0)
+
+
+def get_inputs():
+    return [torch.rand(N, N)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("name", ["linear_groupnorm_leaky", "conv_bn_relu", "softmax_temperature"])
+def test_sound_tasks_refuse_every_mutant_and_accept_every_rewriting(name: str) -> None:
+    findings = lint(suite.fixture_task(name))
+    assert [f for f in findings if not f.sound] == []
+    names = {f.name for f in findings}
+    assert {"zeros", "constant_mean", "last_tile_unwritten", "fp16_inside", "eager", "reordered", "without_op_0"} <= names
+
+
+def test_a_task_whose_output_is_always_zero_is_found_out() -> None:
+    task = Task("blind", BLIND, input_sets=(InputSet("full"), InputSet("small", {"N": 8})))
+    assert "zeros" in {f.name for f in lint(task) if not f.sound}
+
+
+def test_a_task_without_small_shapes_needs_a_gpu() -> None:
+    with pytest.raises(UsageError, match="use a GPU"):
+        lint(Task("large", BLIND))

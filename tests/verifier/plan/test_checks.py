@@ -1,0 +1,283 @@
+"""A plan is judged by what it says: forged or honest, the same rules."""
+# ruff: noqa: E501  (programs are quoted as models write them)
+
+from dataclasses import replace
+
+import pytest
+from support.front import HEAD, dense, module, plan_of, spec
+
+from kernrl.verifier.base.devices import device_for
+from kernrl.verifier.base.verdict import Status
+from kernrl.verifier.plan import aten, ttir
+from kernrl.verifier.plan.checks import Limits, Policy, check_plan, physical_floor_us, price
+from kernrl.verifier.plan.kernel_flops import work
+from kernrl.verifier.plan.plan import AtenNode, LaunchNode, Plan, Special, Storage, TensorRef, Variant
+from kernrl.verifier.plan.price import LAUNCH_US, flops_of
+
+H200 = device_for("NVIDIA H200")
+LINEAR = {"linear.weight": dense(16, 32), "linear.bias": dense(16)}
+
+
+@pytest.fixture(scope="module")
+def honest() -> Plan:
+    return plan_of(module("return launch(x)"))
+
+
+def verdict(plan: Plan, **kwargs) -> Status | None:
+    rejection = check_plan(plan, kwargs.pop("spec", spec()), **kwargs)
+    return rejection.status if rejection else None
+
+
+def changed(plan: Plan, **fields) -> Plan:
+    """The plan with its one launch's variant changed."""
+    (node,) = plan.nodes
+    assert isinstance(node, LaunchNode)
+    return replace(plan, nodes=(LaunchNode((replace(node.variants[0], **fields),)),))
+
+
+def test_an_honest_plan_passes(honest):
+    assert check_plan(honest, spec(), outputs=[dense(8, 32)]) is None
+
+
+LEFT_TO_TORCH = {
+    "nothing launched": ("return x * 2", Status.POLICY),
+    "launched on a dummy": ("launch(x); return torch.relu(x)", Status.DECOY),
+    "overwritten": ("y = launch(x); y.copy_(torch.relu(x)); return y", Status.DECOY),
+    "zeroed": ("y = launch(x); y.zero_(); return y", Status.DECOY),
+    "input returned": ("launch(x); return x", Status.POLICY),
+    "view of the input": ("launch(x); return x[:4]", Status.POLICY),
+    "input written by torch": ("x.mul_(2); return launch(x)", Status.POLICY),
+    "input written through a view": ("x[0].zero_(); return launch(x)", Status.POLICY),
+    "input written by an out argument": ("torch.exp(x, out=x); return launch(x)", Status.POLICY),
+    "input written by a kernel": ("double[(4,)](x, x, 256, BLOCK=64); return launch(x)", Status.POLICY),
+    "expanded": ("return launch(x)[:1].expand(8, 32)", Status.POLICY),
+    "overlapping windows": ("return launch(x).view(-1).as_strided((8, 32), (1, 1))", Status.POLICY),
+    "shared outputs": ("y = launch(x); return y, y[0]", Status.POLICY),
+    "random": ("return launch(x + torch.rand_like(x))", Status.POLICY),
+    "dropout": ("return launch(F.dropout(x, 0.5))", Status.POLICY),
+    "unfused but authored": ("return launch(torch.relu(x)) + 1", None),
+    "in place on its own": ("y = launch(x); y.add_(1); return y", None),
+    "part overwritten": ("y = launch(x); y[0].zero_(); return y", None),
+}
+
+
+@pytest.mark.parametrize(("body", "status"), LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH.keys())
+def test_authorship_and_purity(body, status):
+    assert verdict(plan_of(module(body))) is status
+
+
+def test_weights_may_not_be_written():
+    source = module("self.linear.weight.data.zero_(); return launch(x)", "self.linear = nn.Linear(32, 16)")
+    rejection = check_plan(plan_of(source, spec(state=LINEAR)), spec(state=LINEAR))
+    assert rejection is not None
+    assert "linear.weight" in rejection.reason
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [[dense(8, 16)], [dense(8, 32, dtype="float16")], [], [dense(8, 32), dense(8, 32)]],
+    ids=["shape", "dtype", "none", "two"],
+)
+def test_outputs_must_be_the_reference_s(honest, wanted):
+    assert verdict(honest, outputs=wanted) is Status.WRONG
+
+
+def test_policies(honest):
+    source = module("return launch(torch.relu(x @ x.t()))")
+    plan = plan_of(source)
+    assert verdict(plan) is None
+    assert verdict(plan, policy=Policy(library=False)) is Status.POLICY
+    assert verdict(plan, policy=Policy(unfused=False)) is Status.POLICY
+    assert verdict(honest, policy=Policy(library=False, unfused=False)) is None
+    assert verdict(honest, limits=Limits(temp_bytes=100)) is Status.POLICY
+    assert verdict(replace(honest, nodes=honest.nodes * 3), limits=Limits(launches=2)) is Status.POLICY
+
+
+def test_forged_launches(honest):
+    good = honest.nodes[0].variants[0].args
+    assert verdict(changed(honest, args={**good, "n": 1 << 32})) is Status.TRACE_ERROR
+    assert verdict(changed(honest, args={**good, "n": 1.5})) is Status.TRACE_ERROR
+    assert verdict(changed(honest, args={**good, "x_ptr": 1 << 40})) is Status.TRACE_ERROR
+    assert verdict(changed(honest, args={**good, "n": good["x_ptr"]})) is Status.TRACE_ERROR
+    assert verdict(changed(honest, args={"x_ptr": good["x_ptr"]})) is Status.TRACE_ERROR
+    assert verdict(changed(honest, args={**good, "extra": 1})) is Status.TRACE_ERROR
+    assert verdict(changed(honest, grid=(1, 65_536, 1))) is Status.POLICY
+    assert verdict(changed(honest, grid=((1 << 31) - 1, 2, 1))) is Status.POLICY
+    kernel = honest.kernels[0]
+    for forged in (
+        replace(kernel, num_ctas=2),
+        replace(kernel, num_warps=64),
+        replace(kernel, num_warps=3),
+        replace(kernel, ttir="module {\n}\n"),
+        replace(kernel, ttir=kernel.ttir.replace("%arg2: i32", "%arg2: i32, %arg3: i32")),
+    ):
+        assert verdict(replace(honest, kernels=(forged,))) in (Status.POLICY, Status.TRACE_ERROR)
+
+
+def test_forged_storages(honest):
+    def with_first(storage: Storage) -> Plan:
+        return replace(honest, storages=(storage, *honest.storages[1:]))
+
+    assert verdict(with_first(Storage("input", 1024, 1))) is Status.TRACE_ERROR
+    assert verdict(with_first(Storage("input", 2048, 0))) is Status.TRACE_ERROR
+    assert verdict(with_first(Storage("state", 1024, "secret"))) is Status.TRACE_ERROR
+    assert verdict(replace(honest, storages=(honest.storages[0],) * 2)) is Status.TRACE_ERROR
+
+
+def test_forged_operations(honest):
+    x = honest.nodes[0].variants[0].args["x_ptr"]
+    for op in (
+        "aten.set_.source_Tensor",
+        "aten.resize_.default",
+        "prim.load",
+        "kernrl.answer",
+        "aten.relu.nothing",
+        "aten..",
+        "aten.rand.default",
+    ):
+        forged = AtenNode(op, (x,), {}, (None,))
+        assert verdict(replace(honest, nodes=(forged, *honest.nodes))) is Status.POLICY, op
+    # what an op writes is read from its schema, not from what the plan says its results are
+    assert verdict(replace(honest, nodes=(AtenNode("aten.relu_.default", (x,), {}, (None,)), *honest.nodes))) is Status.POLICY
+
+
+def test_forged_setup(honest):
+    x, y = honest.nodes[0].variants[0].args["x_ptr"], honest.outputs[0]
+    assert verdict(replace(honest, setup=honest.nodes)) is Status.POLICY
+    assert verdict(replace(honest, setup=(AtenNode("aten.relu.default", (x,), {}, (y,)),))) is Status.UNTRACEABLE
+
+
+def test_every_allowed_op_exists():
+    import torch
+
+    packets = set(dir(torch.ops.aten)) | {
+        n.split("::")[1].split(".")[0] for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")
+    }
+    assert packets | {"copy", "zero", "fill", "copysign"} >= aten.ALLOWED
+
+
+def test_base_names():
+    assert aten.base_name("aten.add_.Tensor") == "add"
+    assert aten.base_name("aten._softmax.default") == "_softmax"
+    assert aten.base_name("prims.add.default") == ""
+    assert aten.mutated("aten.add_.Tensor") == {0, "self"}
+    assert aten.mutated("aten.add.out") == {"out"}
+    assert aten.mutated("aten.add.Tensor") == frozenset()
+    assert aten.mutated("aten.nonsense.default") is None
+
+
+# --- what a kernel touches and what it costs ---------------------------------------------------------------------
+
+
+def ir_of(kernel: str, call: str) -> str:
+    return (
+        plan_of(
+            HEAD
+            + kernel
+            + f"\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        y, z = torch.empty_like(x), torch.zeros_like(x)\n        {call}\n        return y\n"
+        )
+        .kernels[0]
+        .ttir
+    )
+
+
+LOOPS = """
+@triton.jit
+def k(a, b, c, n, flag, B: tl.constexpr):
+    i = tl.arange(0, B)
+    p, q = a + i, b + i
+    for _ in range(0, n, B):
+        tl.store(q, tl.load(p, mask=i < n), mask=i < n)
+        p += B
+        q += B
+    if flag > 3:
+        tl.atomic_add(c + i, 1.0)
+"""
+
+
+def test_reads_and_writes_are_followed_through_loops_and_branches():
+    found = ttir.access(ir_of(LOOPS, "k[(1,)](x, y, z, x.numel(), x.shape[0], B=64)"))
+    assert (found.reads, found.writes) == ({0, 2}, {1, 2})
+
+
+def test_a_pointer_chosen_at_run_time_may_be_either():
+    source = """
+@triton.jit
+def k(a, b, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(tl.where(i < n, a + i, b + i), 1.0)
+"""
+    assert ttir.access(ir_of(source, "k[(1,)](x, y, x.shape[0], B=64)")).writes == {0, 1}
+
+
+def test_a_pointer_made_of_an_integer_may_be_anything():
+    source = """
+@triton.jit
+def k(a, b, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store((n + i).to(tl.int64).to(tl.pointer_type(tl.float32)), tl.load(a + i))
+"""
+    assert 1 in ttir.access(ir_of(source, "k[(1,)](x, y, x.shape[0], B=64)")).writes
+
+
+def test_text_that_cannot_be_read_is_assumed_to_write_everything():
+    assert {0, 1, 2} <= ttir.access("nonsense").writes
+
+
+GEMM = """
+@triton.jit
+def k(a, b, c, M, N, K, B: tl.constexpr):
+    m, n = tl.program_id(0) * B + tl.arange(0, B), tl.program_id(1) * B + tl.arange(0, B)
+    acc = tl.zeros((B, B), tl.float32)
+    for s in range(0, tl.cdiv(K, B)):
+        r = s * B + tl.arange(0, B)
+        acc = tl.dot(tl.load(a + m[:, None] * K + r[None, :]), tl.load(b + r[:, None] * N + n[None, :]), acc, input_precision="ieee")
+    tl.store(c + m[:, None] * N + n[None, :], acc)
+"""
+
+
+def test_a_product_is_counted_through_its_loop():
+    source = (
+        HEAD
+        + GEMM
+        + "\nclass ModelNew(nn.Module):\n    def forward(self, x, w):\n        y = torch.empty(64, 96, device='cuda')\n        k[(2, 3)](x, w, y, 64, 96, 128, B=32)\n        return y\n"
+    )
+    plan = plan_of(source, spec(dense(64, 128), dense(128, 96)))
+    assert H200
+    cost = price(plan, H200)
+    assert work(plan.kernels[0].ttir, {3: 64, 4: 96, 5: 128}, (2, 3, 1)).dot_flops == {"fp32": 2.0 * 64 * 96 * 128}
+    assert cost.bytes_moved == 4 * (64 * 128 + 128 * 96 + 64 * 96)
+    assert (cost.launches, cost.unfused) == (1, 0)
+
+
+def test_prices_of_library_calls():
+    def ref(*shape):
+        d = dense(*shape)
+        return TensorRef(0, d.dtype, d.shape, d.stride)
+
+    assert flops_of("aten.mm.default", (ref(4, 8), ref(8, 2)), (ref(4, 2),)) == 2 * 4 * 8 * 2
+    assert flops_of("aten.addmm.default", (ref(2), ref(4, 8), ref(8, 2)), (ref(4, 2),)) == 2 * 4 * 8 * 2
+    assert flops_of("aten.bmm.default", (ref(3, 4, 8), ref(3, 8, 2)), (ref(3, 4, 2),)) == 3 * 2 * 4 * 8 * 2
+    conv = (ref(2, 3, 10, 10), ref(5, 3, 3, 3), None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+    assert flops_of("aten.convolution.default", conv, (ref(2, 5, 8, 8),)) == 2 * (2 * 5 * 64) * 27
+    back = (ref(2, 3, 8, 8), ref(3, 5, 3, 3), None, (1, 1), (0, 0), (1, 1), True, (0, 0), 1)
+    assert flops_of("aten.convolution.default", back, (ref(2, 5, 10, 10),)) == 2 * (2 * 3 * 64) * 45
+    assert flops_of("aten.relu.default", (ref(4),), (ref(4),)) == 0
+
+
+def test_the_floor_counts_inputs_state_and_outputs_once():
+    source = module("return launch(torch.relu(self.linear(x)) + 1)", "self.linear = nn.Linear(32, 16)")
+    plan = plan_of(source, spec(dense(8, 32), state=LINEAR))
+    assert H200
+    bytes_once = 4 * (8 * 32 + 16 * 32 + 16 + 8 * 16)
+    assert physical_floor_us(plan, H200) == pytest.approx(bytes_once / 4.8e6)
+    cost = price(plan, H200)
+    assert [n.kind for n in cost.nodes] == ["library", "unfused", "unfused", "authored"]
+    assert cost.modelled_us > 4 * LAUNCH_US
+    assert cost.modelled_us > physical_floor_us(plan, H200)
+
+
+def test_specials_are_values_not_tensors(honest):
+    good = honest.nodes[0].variants[0].args
+    assert verdict(changed(honest, args={**good, "n": Special("float", "inf")})) is Status.TRACE_ERROR
+    assert isinstance(honest.nodes[0].variants[0], Variant)

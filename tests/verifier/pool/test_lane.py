@@ -1,0 +1,195 @@
+"""A lane's protocol, with processes that need no GPU: rejections, faults, hangs and kills, and what comes after them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import TESTS
+
+from kernrl.errors import InfrastructureError
+from kernrl.verifier.base.verdict import Stage, Status
+from kernrl.verifier.pool.gpu import Gpu
+from kernrl.verifier.pool.lane import Lane, Outcome
+from kernrl.verifier.rpc.process import Nursery, Process
+
+STAND_IN = TESTS / "support" / "lane_stand_in.py"
+
+
+class FakeNursery:
+    """Starts a stand-in where the real one forks a GPU process."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        log.touch()
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def fork(self, role: str, device: str, settings: dict[str, Any]) -> Connection:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-S", str(STAND_IN), str(theirs.fileno()), role, str(self.log)]
+        self.started.append(subprocess.Popen(command, pass_fds=[theirs.fileno()]))
+        theirs.close()
+        return Connection(ours.detach())
+
+    def events(self, role: str) -> list[str]:
+        rows = (line.split(" ", 2) for line in self.log.read_text().splitlines())
+        return [event for who, _, event in rows if who == role]
+
+
+@pytest.fixture
+def nursery(tmp_path: Path) -> Iterator[FakeNursery]:
+    made = FakeNursery(tmp_path / "log")
+    yield made
+    for process in made.started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def gpu(nursery: FakeNursery) -> Iterator[Gpu]:
+    made = Gpu(nursery, "0", lanes=2, cache_dir=None, timeout_s=2.0)  # pyright: ignore[reportArgumentType]
+    yield made
+    made.close()
+
+
+def job(manner: str, sets: Sequence[str] = ("small", "full")) -> Any:
+    """A candidate of a draw at each input set, whose stand-ins behave in that manner."""
+    draws = [SimpleNamespace(input_set=name, regime="normal") for name in sets]
+    task = SimpleNamespace(id=manner, pytorch_code="")
+    return SimpleNamespace(task=task, precision="fp32", draws=draws, plans={"small": 0, "full": 1}, kernels={})
+
+
+def run(gpu: Gpu, manner: str, key: str = "task") -> Outcome:
+    return gpu.run(job(manner), ["eager"], key)
+
+
+def assert_right(outcome: Outcome) -> None:
+    assert outcome.rejection is None, outcome.rejection
+    assert outcome.stage is Stage.TIMING
+    assert outcome.measured is not None
+    assert len(outcome.errors) == 3, "two phases, and the timed calls"
+
+
+def test_a_right_candidate_passes_and_what_was_prepared_is_kept(gpu: Gpu, nursery: FakeNursery) -> None:
+    for _ in range(3):
+        assert_right(run(gpu, "right"))
+    assert nursery.events("judge").count("begins attach") == 1
+    assert nursery.events("replay").count("begins prepare") == 1
+    assert len(nursery.started) == 2, "a task's candidates stay in one lane, and the other has not been needed"
+
+
+def test_nothing_of_a_rejected_candidate_is_left_at_work(gpu: Gpu, nursery: FakeNursery) -> None:
+    outcome = run(gpu, "wrong")
+    events = nursery.events("replay")
+    assert outcome.rejection is not None
+    assert (outcome.rejection.status, outcome.stage) == (Status.WRONG, Stage.CORRECTNESS)
+    assert events.count("begins check") == 2, "the full set was asked before the small one had been judged"
+    assert events.count("ends check") == 2, "and it has ended before the gate is left"
+    assert_right(run(gpu, "right"))
+
+
+def test_baselines_are_captured_while_the_last_phase_is_judged(gpu: Gpu, nursery: FakeNursery) -> None:
+    outcome = gpu.run(job("wrong", ["full"]), ["eager"], "task")
+    assert (outcome.stage, outcome.rejection and outcome.rejection.status) == (Stage.CORRECTNESS, Status.WRONG)
+    assert nursery.events("replay")[-2:] == ["begins prepare", "ends prepare"], "which has ended before the gate is left"
+    assert_right(run(gpu, "right"))
+
+
+@pytest.mark.parametrize(
+    ("manner", "status", "restarts"),
+    [
+        ("too big", Status.CRASH, False),
+        ("faults", Status.CRASH, True),
+        ("hangs", Status.TIMEOUT, True),
+        ("hangs and keeps the judge", Status.TIMEOUT, True),
+        ("overruns", Status.WRONG, True),
+    ],
+)
+def test_trouble_is_the_candidates_alone(
+    gpu: Gpu, nursery: FakeNursery, manner: str, status: Status, *, restarts: bool
+) -> None:
+    assert_right(run(gpu, "right"))
+    begun = time.monotonic()
+    outcome = run(gpu, manner)
+    assert outcome.rejection is not None
+    assert outcome.rejection.status is status
+    assert time.monotonic() - begun < 20, "a hang has its time limit and no more"
+    before = nursery.started[0]
+    assert (before.poll() is not None) == restarts, "it is gone by now, and so is its work"
+    assert_right(run(gpu, "right"))
+    assert len(nursery.started) == 2 + restarts
+    assert nursery.events("judge").count("begins attach") == 1 + restarts
+
+
+def test_who_lacks_memory_is_asked_again_alone(gpu: Gpu, nursery: FakeNursery) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda i: assert_right(run(gpu, "right", f"task {i}")), range(2)))
+    with ThreadPoolExecutor(8) as pool:
+        others = [pool.submit(run, gpu, "right", f"task {i % 2}") for i in range(6)]
+        assert_right(pool.submit(run, gpu, "needs the others' memory", "a big task").result())
+        for other in others:  # one that waited for its turn to be timed gave way, and was asked anew
+            assert_right(other.result())
+    assert "ends give_way" in nursery.events("replay")
+    assert "ends forget" in nursery.events("judge")
+
+
+def test_who_finds_no_memory_even_alone_is_not_judged(gpu: Gpu) -> None:
+    with pytest.raises(InfrastructureError, match="no memory left"):
+        run(gpu, "needs the others' memory")  # there are no others
+    assert_right(run(gpu, "right"))
+
+
+def test_killed_processes_are_replaced(gpu: Gpu, nursery: FakeNursery) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: run(gpu, "right", f"task {i % 2}"), range(8)))
+    for process in nursery.started:
+        process.kill()
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(lambda i: run(gpu, "right", f"task {i % 2}"), range(8)))
+    for outcome in outcomes:
+        assert_right(outcome)
+
+
+@pytest.mark.parametrize("which", ["replay", "judge"])
+def test_a_process_killed_at_work_is_replaced(gpu: Gpu, nursery: FakeNursery, which: str) -> None:
+    assert_right(run(gpu, "right"))
+    lane: Lane = gpu._homes._homes["task"][0]
+    victim: Process = getattr(lane, which)
+    timer = threading.Timer(0.1, os.kill, (victim._pid, signal.SIGKILL))
+    timer.start()
+    assert_right(run(gpu, "right"))
+    timer.join()
+    assert_right(run(gpu, "right"))
+
+
+def test_a_judge_that_dies_again_is_broken_machinery(gpu: Gpu) -> None:
+    with pytest.raises(InfrastructureError, match="judge"):
+        run(gpu, "judge dies")
+    assert_right(run(gpu, "right"))
+
+
+def test_a_dead_fork_server_is_replaced() -> None:
+    nursery = Nursery()
+    process = Process(nursery, "cpu", "", {})
+    try:
+        process.start()
+        assert nursery._server
+        nursery._server.kill()  # and its processes die with it
+        process.kill()
+        process.start()
+        assert process.starts == 2
+    finally:
+        process.kill()
+        nursery.close()

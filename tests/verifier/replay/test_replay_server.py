@@ -1,0 +1,193 @@
+"""What of replay's timing and keeping needs no GPU: which timed calls are judged, and what is kept of tasks."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from kernrl.tasks.task import FULL
+from kernrl.verifier.replay import server
+from kernrl.verifier.replay.server import MOST_PREPARED, ReplayServer
+from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, SpotChecks
+from kernrl.verifier.replay.timing import NoiseBand
+
+
+def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
+    """Which of a number of timed calls are judged, with everything but the lot replaced."""
+    now = {"call": -1}
+    judged: set[int] = set()
+    flag = torch.zeros((), dtype=torch.bool)
+
+    def put(_: Any) -> str:
+        judged.add(now["call"])
+        return "place"
+
+    server = SimpleNamespace(
+        outbox=SimpleNamespace(clear=lambda: None, put=put),
+        arena=SimpleNamespace(overrun=lambda: flag),
+        job=SimpleNamespace(draws={7: "draw"}),
+    )
+    opened = SimpleNamespace(runner=SimpleNamespace(prepare=lambda poison: None), run=lambda: None, outputs=lambda: ["y"])
+    inputs = SimpleNamespace(
+        draw=lambda draw: None, refresh=lambda: None, snapshot=lambda: None, written=lambda snapshot: flag
+    )  # fmt: skip
+    spot = SpotChecks(server, opened, inputs, [7])  # pyright: ignore[reportArgumentType]
+    for call in range(calls):
+        now["call"] = call
+        spot.before()
+        spot.after()
+    return judged, spot
+
+
+def test_the_last_call_is_judged_too_and_no_more_than_the_outbox_holds() -> None:
+    for _ in range(50):
+        judged, spot = judged_calls(100)
+        among = len(judged)
+        spot.last()
+        assert 1 <= among <= SPOT_CHECKS
+        assert len(spot.result.asked) == len(spot.result.shown) == among + 1
+        assert len(spot.flags) == 2 * len(spot.result.asked)
+
+
+@pytest.mark.parametrize(
+    ("calls", "cheated", "least"),
+    [
+        (2, {1}, 0.6),
+        (4, {2, 3}, 0.9),
+        (4, {1, 3}, 0.7),
+        (10, set(range(5, 10)), 0.7),
+        (11, set(range(3, 11)), 0.9),
+        (31, set(range(8, 31)), 0.9),
+        (31, set(range(15, 31)), 0.5),
+    ],
+)
+def test_cheating_in_a_run_of_calls_is_mostly_seen(calls: int, cheated: set[int], least: float) -> None:
+    seen = sum(bool(judged_calls(calls)[0] & cheated) for _ in range(600))
+    assert seen / 600 > least
+
+
+class Replay(ReplayServer):
+    """A replay process's memory of tasks, on a GPU of 100 bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self._prepared, self._last, self._held_bytes, self._redraw = OrderedDict(), None, 100.0, True
+        self._full = self._suspects = None
+        self.outbox, self.released, self.reserved = SimpleNamespace(nbytes=10), 0, 0  # pyright: ignore
+        self.arena = SimpleNamespace(release=lambda: setattr(self, "released", self.released + 1))  # pyright: ignore
+        monkeypatch.setattr(server, "TaskInputs", lambda task, *_, **__: SimpleNamespace(nbytes=task.nbytes, task=task.id))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: self.reserved)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+
+    def takes(self, name: str, nbytes: int = 1) -> bool:
+        """Take up a candidate of a task; returns whether room had to be made."""
+        task = SimpleNamespace(id=name, pytorch_code="", nbytes=nbytes, input_set=lambda name: name)
+        self.job = SimpleNamespace(task=task, precision="fp32")  # pyright: ignore
+        crowded = self._make_room()
+        self._task_inputs(FULL)
+        return crowded
+
+    def kept(self) -> list[str]:
+        return [key[0] for key in self._prepared]
+
+
+def test_inputs_go_by_least_recent_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = Replay(monkeypatch)
+    for name in ("a", "b", "a", "c"):
+        assert not replay.takes(name, 12)
+    assert replay.kept() == ["b", "a", "c"]
+    replay.takes("d", 12)
+    assert replay.kept() == ["a", "c", "d"], "36 of 100 bytes were kept, and a quarter may be beside the newest"
+    for i in range(MOST_PREPARED + 5):
+        replay.takes(f"small {i}", 0)
+    assert len(replay.kept()) == MOST_PREPARED
+    assert replay.released == 0
+
+
+def test_too_much_held_is_dropped_but_not_for_the_same_task_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = Replay(monkeypatch)
+    replay.takes("a")
+    replay.takes("large")
+    replay.reserved = 91
+    assert not replay.takes("large"), "it would need as much again"
+    assert replay.kept() == ["a", "large"]
+    assert replay.takes("b")
+    assert (replay.kept(), replay.released) == (["b"], 1)
+    replay.reserved = 90
+    assert not replay.takes("c")
+
+
+class Watched:
+    """A plan of one node, made note of where it would run."""
+
+    authored, computed, choice = (), (), (0,)
+
+    def __init__(self, log: list[str]):
+        self._log = log
+
+    def variants(self, node: int) -> int:
+        return 1
+
+    def prepare(self, poison: int) -> None:
+        self._log.append("poison")
+
+    def run(self) -> None:
+        self._log.append("run")
+
+    def outputs(self) -> list[Any]:
+        return []
+
+    def held(self) -> tuple[list[Any], Any]:
+        return [], None
+
+
+def test_a_candidate_is_run_as_often_as_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    replay, flag = Replay(monkeypatch), torch.zeros((), dtype=torch.bool)
+
+    def capture(run: Any) -> Any:
+        log.append("capture")
+        return SimpleNamespace(replay=lambda: log.append("replay"))
+
+    inputs = SimpleNamespace(draw=lambda draw: None, snapshot=lambda: None, written=lambda snapshot: flag)
+    draws = [SimpleNamespace(input_set=FULL)] * 3
+    replay.job = SimpleNamespace(
+        draws=draws, plans={FULL: None}, kernels={FULL: None}, precision="fp32", poison=True, decoys=False
+    )  # pyright: ignore
+    replay.arena, replay._modules = SimpleNamespace(overrun=lambda: flag), None  # pyright: ignore
+    replay._candidate_pool = SimpleNamespace(capture=capture)  # pyright: ignore
+    monkeypatch.setattr(server, "Runner", lambda *_: Watched(log))
+    monkeypatch.setattr(replay, "_task_inputs", lambda name: inputs)
+    monkeypatch.setattr(replay, "_settle", lambda result, flags: (result, flags))
+    result, flags = replay.check([0, 1, 2])  # pyright: ignore
+    assert log == ["poison", "run", "capture", "poison", "replay", "poison", "replay"], "the first wakes what the rest record"
+    assert (result.asked, len(flags)) == ([0, 1, 2], 6)
+
+
+def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    replay = Replay(monkeypatch)
+    replay.takes("a")
+    inputs = SimpleNamespace(refresh=lambda: log.append("fresh"), module=lambda: log.append("baseline"), arguments=())
+    graph = SimpleNamespace(replay=lambda: log.append("replay"))
+    replay._baseline_pool = SimpleNamespace(capture=lambda run: graph)  # pyright: ignore
+    replay._baseline("eager", inputs)  # pyright: ignore
+    assert log == ["fresh", "baseline", "replay"]
+
+    timed = []
+    replay._stopwatch = SimpleNamespace(compare=lambda baseline, *_: timed.append(baseline) or [])  # pyright: ignore
+    replay._gave_way, replay._full, replay._prepared[replay._key(FULL)].inputs = False, None, inputs  # pyright: ignore
+    replay.job.draws = [SimpleNamespace(input_set=FULL, regime="mixed")]  # pyright: ignore
+    replay.outbox.clear = lambda: None
+    opened = SimpleNamespace(runner=SimpleNamespace(computed=(), choice=[0]), run=lambda: None)
+    monkeypatch.setattr(replay, "_open", lambda *_: opened)
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda other: 1.0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    replay.measure(["eager"], NoiseBand(((1.0, 0.01),)))
+    log.clear()
+    timed[0].before()
+    timed[0].run()
+    assert log == ["fresh", "replay"]

@@ -1,0 +1,47 @@
+"""Candidates that are wrong in the way models are wrong are refused, already without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support import suite
+
+from kernrl.config import VerifierConfig
+from kernrl.verifier.base.verdict import Verdict
+from kernrl.verifier.funnel import StagedEvaluator
+
+FIXTURES = {fixture.name: fixture for fixture in suite.quietly_wrong()}
+QUICK = sorted(FIXTURES)[::4]
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[StagedEvaluator]:
+    made = StagedEvaluator(VerifierConfig(device="cpu", cache=False, workers=2))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def quick(evaluator: StagedEvaluator) -> dict[str, Verdict]:
+    return suite.judge_all(evaluator.evaluate, [FIXTURES[n] for n in QUICK], 2)
+
+
+@pytest.fixture(scope="module")
+def rest(evaluator: StagedEvaluator) -> dict[str, Verdict]:
+    return suite.judge_all(evaluator.evaluate, [f for n, f in FIXTURES.items() if n not in QUICK], 2)
+
+
+def wrong(verdict: Verdict) -> bool:
+    return verdict.status == "wrong" and verdict.stage == "correctness"
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_is_refused(name: str, quick: dict[str, Verdict]) -> None:
+    assert wrong(quick[name]), f"{quick[name].status} at {quick[name].stage}: {quick[name].reason}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(FIXTURES) - set(QUICK)))
+def test_is_refused_too(name: str, rest: dict[str, Verdict]) -> None:
+    assert wrong(rest[name]), f"{rest[name].status} at {rest[name].stage}: {rest[name].reason}"

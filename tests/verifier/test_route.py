@@ -1,0 +1,172 @@
+"""Which input sets the interpreter judges where there is a GPU, and what is left for it: with a stand-in for the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support import suite
+
+from kernrl.config import VerifierConfig
+from kernrl.errors import InfrastructureError
+from kernrl.verifier import funnel as funnel
+from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
+from kernrl.verifier.funnel import StagedEvaluator
+from kernrl.verifier.interpret.interpreter import Unable
+from kernrl.verifier.interpret.server import Judged
+from kernrl.verifier.pool.lane import Outcome
+from kernrl.verifier.replay.job import Job
+from kernrl.verifier.replay.timing import NoiseBand
+
+EXPLOITS = {fixture.name: fixture for fixture in suite.exploits()}
+HONEST = {fixture.name: fixture for fixture in suite.honest()}
+GOOD = HONEST["mish_chain_flat"]
+
+
+class StandIn:
+    """A GPU that finds everything right, and remembers what it was asked."""
+
+    def __init__(self, *arguments: Any, **settings: Any):
+        self.facts = {"gpu": "NVIDIA H200", "arch": "sm_90", "driver": "0", "uuid": "none"}
+        self.noise = NoiseBand(((1.0, 0.0),))
+        self.jobs: dict[str, Job] = {}
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def load(self) -> int:
+        return 0
+
+    def seed(self, task_key: str) -> int:
+        return 7
+
+    def run(self, job: Job, baselines: Any, task_key: str) -> Outcome:
+        self.jobs[job.task.id] = job
+        return Outcome(Stage.TIMING, errors=[{"input_set": "full", "regime": "nominal", "excess": 0.1}])
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Iterator[StagedEvaluator]:
+    config = VerifierConfig(cache=False, workers=2, trace_timeout_s=6, compile_timeout_s=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
+        patch.setattr(funnel, "ConductedGpu", StandIn)
+        patch.setattr(funnel, "screen", lambda source: None)
+        made = StagedEvaluator(config)
+        yield made
+        made.close()
+
+
+def judge(evaluator: StagedEvaluator, fixture: suite.Fixture, source: str | None = None) -> tuple[Verdict, Job | None]:
+    """The verdict, and what the GPU was asked, if anything."""
+    evaluator.start()
+    gpu: Any = evaluator.gpus[0]
+    gpu.jobs.clear()
+    verdict = evaluator.evaluate(fixture.task, source or fixture.source)
+    return verdict, gpu.jobs.get(fixture.task.id)
+
+
+def test_the_ragged_set_is_interpreted_and_neither_compiled_nor_replayed(evaluator: StagedEvaluator) -> None:
+    verdict, job = judge(evaluator, GOOD)
+    assert verdict.correct, verdict.reason
+    assert job
+    assert set(job.plans) == set(job.kernels) == {"full"}
+    assert [draw.regime for draw in job.draws] == ["nominal", "mixed"]
+    assert not job.decoys, "no launch was idle at the ragged shapes"
+    ragged = [record["regime"] for record in verdict.errors if record["input_set"] == "ragged"]
+    assert ragged == ["nominal", "normal", "offset", "negative", "large", "small", "sparse", "one_hot"]
+    assert len(verdict.errors) == len(ragged) + 1
+    assert {"interpreter", "compile"} <= set(verdict.seconds)
+
+
+@pytest.mark.parametrize("name", ["e28_no_tail_mask", "e11_zeros_under_tolerance", "e12_nothing_written"])
+def test_what_is_wrong_at_ragged_shapes_stops_before_it_is_compiled(name: str, evaluator: StagedEvaluator) -> None:
+    verdict, job = judge(evaluator, EXPLOITS[name])
+    assert not suite.escape(EXPLOITS[name], verdict, "gpu")
+    assert verdict.stage is Stage.CORRECTNESS
+    assert job is None
+    assert "compile" not in verdict.seconds
+
+
+def test_configurations_of_autotuned_launches_take_turns_on_the_gpu(evaluator: StagedEvaluator) -> None:
+    verdict, job = judge(evaluator, EXPLOITS["e40_wrong_config"])
+    assert "interpreter" not in verdict.seconds
+    assert job
+    assert set(job.plans) == set(job.kernels) == {"ragged", "full"}
+    assert len(job.plans["ragged"].kernels) == 2
+    assert len(job.draws) == 10
+    assert job.decoys
+
+
+ENDLESS = GOOD.source.replace("    tl.store(", "    while tl.sum(v) < float('inf'):\n        v += 0.0\n    tl.store(", 1)
+
+
+def test_a_kernel_that_does_not_end_is_left_to_the_gpu(evaluator: StagedEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(funnel, "INTERPRETER_TIMEOUT_S", 0.3)
+    verdict, job = judge(evaluator, GOOD, ENDLESS)
+    assert verdict.correct, verdict.reason
+    assert job
+    assert set(job.plans) == {"ragged", "full"}
+    assert {record["input_set"] for record in verdict.errors} == {"full"}, "what the interpreter began counts for nothing"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sets", "decoys"),
+    [
+        (Unable(Status.NEEDS_GPU, "an operation that it lacks"), {"ragged", "full"}, True),
+        (Unable(Status.CRASH, "torch refuses a call"), {"ragged", "full"}, True),
+        (InfrastructureError("the interpreter process failed"), {"ragged", "full"}, True),
+        (Rejection(Status.DECOY, "idle at ragged shapes, maybe not at full size"), {"full"}, True),
+        (None, {"full"}, False),
+    ],
+)
+def test_the_gpu_is_asked_what_the_interpreter_cannot_say(
+    evaluator: StagedEvaluator,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Rejection | Exception | None,
+    sets: set[str],
+    decoys: bool,
+) -> None:
+    def say(*arguments: Any) -> Judged:
+        if isinstance(answer, Exception):
+            raise answer
+        return Judged(answer)
+
+    evaluator.start()
+    monkeypatch.setattr(evaluator._cpu, "judge", say)
+    verdict, job = judge(evaluator, GOOD)
+    assert verdict.correct
+    assert job
+    assert set(job.plans) == {draw.input_set for draw in job.draws} == sets
+    assert job.decoys == decoys
+
+
+def test_a_killed_interpreter_costs_nobody_a_verdict(evaluator: StagedEvaluator) -> None:
+    assert judge(evaluator, GOOD)[0].correct
+    for seat in evaluator._cpu._seats:  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        seat.process.kill()  # pyright: ignore[reportAttributeAccessIssue]
+    verdict, job = judge(evaluator, GOOD)
+    assert verdict.correct
+    assert job
+    assert set(job.plans) == {"full"}
+
+
+HANG = "timeout"
+QUICK = [n for n, f in sorted(EXPLOITS.items()) if HANG not in f.expectation("gpu").statuses]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_what_is_stopped_before_the_gpu_is_stopped_as_on_it(name: str, evaluator: StagedEvaluator) -> None:
+    fixture = EXPLOITS[name]
+    verdict, job = judge(evaluator, fixture)
+    assert job or not suite.escape(fixture, verdict, "gpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(HONEST))
+def test_honest_code_comes_to_the_gpu(name: str, evaluator: StagedEvaluator) -> None:
+    verdict, job = judge(evaluator, HONEST[name])
+    assert job, f"{verdict.status} at {verdict.stage}: {verdict.reason}"

@@ -1,0 +1,105 @@
+"""Advice before anything runs: what is refused, in which words, and that honest habits are not."""
+
+import pytest
+from support.suite import read_folder
+
+from kernrl.verifier.base.verdict import Status
+from kernrl.verifier.screen import screen
+
+HONEST = """
+from __future__ import annotations
+import math
+from typing import Optional
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+@triton.jit
+def k(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+class ModelNew(nn.Module):
+    def forward(self, x: Optional[torch.Tensor]):
+        y = torch.empty_like(x)
+        k[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), B=64)
+        return y
+"""
+
+
+def test_an_honest_module_passes():
+    assert screen(HONEST) is None
+
+
+@pytest.mark.parametrize("fixture", read_folder("honest"), ids=lambda f: f.name)
+def test_no_honest_fixture_is_refused(fixture):
+    assert screen(fixture.source) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("import os", "os is out of reach"),
+        ("import subprocess", "processes"),
+        ("from ctypes import CDLL", "native code"),
+        ("import threading", "threads"),
+        ("from concurrent.futures import ThreadPoolExecutor", "threads"),
+        ("import requests", "requests is not allowed"),
+        ("from torch.utils.cpp_extension import load_inline", "@triton.jit"),
+        ("from torch.utils import cpp_extension", "@triton.jit"),
+        ("f = torch.compile(lambda x: x)", "torch.compile"),
+        ("@torch.compile\ndef f(x): return x", "torch.compile"),
+        ("s = torch.cuda.Stream()", "streams"),
+        ("g = torch.cuda.CUDAGraph()", "CUDA graphs"),
+        ("f = torch.jit.script(abs)", "TorchScript"),
+        ("exec('x = 1')", "exec"),
+        ("x = eval('1')", "eval"),
+        ("x = __import__('os')", "__import__"),
+        ("x = open('/etc/passwd').read()", "files"),
+        ("from . import secrets", "relative"),
+    ],
+)
+def test_what_is_refused_says_what_to_write_instead(line, says):
+    rejection = screen(HONEST + "\n" + line + "\n")
+    assert rejection is not None
+    assert rejection.status is Status.POLICY
+    assert says in rejection.reason
+    assert rejection.reason.startswith("Line ")
+
+
+def test_inline_assembly_is_refused():
+    rejection = screen(
+        HONEST.replace("tl.load(x + i, mask=i < n)", "tl.inline_asm_elementwise('', '', [x], tl.int32, True, 1)")
+    )
+    assert rejection is not None
+    assert "inline assembly" in rejection.reason
+
+
+def test_syntax_errors_name_their_line():
+    rejection = screen("import torch\nclass ModelNew(\n    x = = 1\n")
+    assert rejection is not None
+    assert rejection.status is Status.SYNTAX_ERROR
+    assert "line" in rejection.reason
+
+
+@pytest.mark.parametrize("source", ["\x00", "(" * 5000, "x = " + "-" * 100_000 + "1", "if 1:\n" * 200, "\ud800"])
+def test_hostile_text_is_a_syntax_error(source):
+    rejection = screen(source)
+    assert rejection is not None
+    assert rejection.status in (Status.SYNTAX_ERROR, Status.NO_CODE)
+
+
+def test_a_module_without_the_model_is_no_code():
+    rejection = screen(HONEST.replace("ModelNew", "Model"))
+    assert rejection is not None
+    assert rejection.status is Status.NO_CODE
+    assert screen(HONEST.replace("class ModelNew", "class Fused") + "\nModelNew = Fused\n") is None
+
+
+def test_a_module_without_a_kernel_is_refused():
+    rejection = screen("import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return x\n")
+    assert rejection is not None
+    assert "@triton.jit" in rejection.reason

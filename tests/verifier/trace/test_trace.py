@@ -1,0 +1,488 @@
+"""What models write is understood; what cannot be traced is refused with a sentence that says how to write it instead."""
+# ruff: noqa: E501  (programs are quoted as models write them)
+
+import concurrent.futures
+
+import pytest
+from support.front import HEAD, dense, module, plan_of, spec, trace
+
+from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.plan.plan import AtenNode, LaunchNode, Plan, TensorRef
+from kernrl.verifier.trace.reference_spec import outputs_of, reference_plan, spec_of
+
+
+def launches(plan: Plan) -> list[LaunchNode]:
+    return [n for n in plan.nodes if isinstance(n, LaunchNode)]
+
+
+def ops(plan: Plan) -> list[str]:
+    return [n.op for n in plan.nodes if isinstance(n, AtenNode)]
+
+
+def test_a_launch_is_recorded_over_storages():
+    plan = plan_of(module("return launch(x)"))
+    (launch,) = launches(plan)
+    (variant,) = launch.variants
+    assert variant.grid == (4, 1, 1)
+    assert list(variant.args) == ["x_ptr", "y_ptr", "n"]
+    assert variant.args["n"] == 256
+    x, y = variant.args["x_ptr"], variant.args["y_ptr"]
+    assert isinstance(x, TensorRef)
+    assert plan.storages[x.storage].kind == "input"
+    assert plan.outputs == (y,)
+    kernel = plan.kernels[variant.kernel]
+    assert (kernel.function, kernel.num_warps, kernel.constexprs) == ("double", 4, {"BLOCK": 64})
+    assert kernel.ttir.startswith("module {")
+    assert not ops(plan)
+
+
+HABITS = {
+    "grid of a lambda": (
+        "y = torch.empty_like(x); "
+        "double[lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)](x, y, x.numel(), BLOCK=64); return y"
+    ),
+    "grid in three dimensions": "y = torch.empty_like(x); double[(4, 1, 1)](x, y, x.numel(), BLOCK=64); return y",
+    "keywords": (
+        "y = torch.empty_like(x); double[(4,)](x_ptr=x, y_ptr=y, n=x.numel(), BLOCK=64, num_warps=8, num_stages=2); return y"
+    ),
+    "grid in a variable": "y = torch.empty_like(x); k = double[(4,)]; k(x, y, x.numel(), 64); return y",
+    "is_cuda": "assert x.is_cuda and x.device.type == 'cuda' and not x.is_cpu; return launch(x)",
+    "device context": "with torch.cuda.device(x.device): return launch(x)",
+    "device index": "with torch.cuda.device(torch.cuda.current_device()): return launch(x)",
+    "device properties": "n = torch.cuda.get_device_properties(x.device).multi_processor_count; assert n > 1; return launch(x)",
+    "capability": "assert torch.cuda.get_device_capability() == (9, 0); torch.cuda.synchronize(); return launch(x)",
+    "contiguous": "return launch(x.contiguous())",
+    "to the device": "return launch(x.to('cuda').to(x.device).cuda())",
+    "views": "return launch(x.view(-1)[:256].reshape(x.shape))",
+    "empty on a device": (
+        "y = torch.empty(x.shape, device=x.device, dtype=x.dtype); double[(4,)](x, y, 256, BLOCK=64); return y"
+    ),
+    "empty on cuda": "y = torch.empty(8, 32, device='cuda'); double[(4,)](x, y, 256, BLOCK=64); return y",
+    "no_grad": "with torch.no_grad(): return launch(x)",
+    "inference mode": "with torch.inference_mode(): return launch(x)",
+    "data pointer test": "assert x.data_ptr() % 16 == 0; return launch(x)",
+    "stream handle": "torch.cuda.current_stream().cuda_stream; return launch(x)",
+    "shape arithmetic": (
+        "n = math.prod(x.shape); b = triton.next_power_of_2(x.size(-1)); y = torch.empty_like(x); "
+        "double[(n // b,)](x, y, n, BLOCK=b); return y"
+    ),
+    "default device": "with torch.device('cuda'): y = torch.empty(8, 32)\ndouble[(4,)](x, y, 256, BLOCK=64); return y",
+    "requires grad test": "assert not torch.is_grad_enabled(); return launch(x.detach())",
+}
+
+
+@pytest.mark.parametrize("body", HABITS.values(), ids=HABITS.keys())
+def test_habits_of_forward(body):
+    plan = plan_of(module(body))
+    assert len(launches(plan)) == 1
+    assert not ops(plan)
+
+
+MODULES = {
+    "autograd function": HEAD + """
+class Fn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return launch(x)
+    @staticmethod
+    def backward(ctx, g):
+        return g
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return Fn.apply(x)
+""",
+    "helper jit function and global constexpr": HEAD + """
+SCALE = tl.constexpr(3.0)
+WIDTH = tl.constexpr(64)
+@triton.jit
+def twice(v):
+    return v * SCALE
+@triton.jit
+def k(x, y, n, flag, bias, eps, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = twice(tl.load(x + i, mask=i < n)) + eps
+    if bias is not None:
+        v += tl.load(bias + i, mask=i < n)
+    if flag:
+        v = -v
+    tl.store(y + i, v, mask=i < n)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        k[(4,)](x, y, x.numel(), True, None, 1e-5, BLOCK=64)
+        return y
+""",
+    "decorated forward": HEAD + """
+class ModelNew(nn.Module):
+    @torch.no_grad()
+    def forward(self, x):
+        return launch(x)
+""",
+    "inference mode as decorator": HEAD + """
+class ModelNew(nn.Module):
+    @torch.inference_mode()
+    def forward(self, x):
+        return launch(x)
+""",
+    "kernel as attribute": HEAD + """
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernel = double
+    def forward(self, x):
+        y = torch.empty_like(x)
+        self.kernel[(4,)](x, y, x.numel(), BLOCK=64)
+        return y
+""",
+    "device queried at import": HEAD + """
+DEVICE = triton.runtime.driver.active.get_active_torch_device()
+SMS = triton.runtime.driver.active.utils.get_device_properties(0)["multiprocessor_count"]
+assert torch.cuda.is_available() and SMS > 1
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return launch(x.to(DEVICE))
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", MODULES.values(), ids=MODULES.keys())
+def test_habits_of_modules(source):
+    assert len(launches(plan_of(source))) == 1
+
+
+def test_autotune_records_every_config_with_its_own_grid():
+    source = (
+        HEAD
+        + """
+@triton.autotune(configs=[triton.Config({"B": 32}, num_warps=1), triton.Config({"B": 64}, num_warps=2, num_stages=4),
+                          triton.Config({"B": 48})], key=["n"])
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["B"] == 0})
+@triton.jit
+def k(x, y, n, B: tl.constexpr, EVEN: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i, mask=i < n), mask=i < n)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        k[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](x, y, x.numel())
+        return y
+"""
+    )
+    plan = plan_of(source)
+    (launch,) = launches(plan)
+    # the third does not compile (48 is no power of two) and is left out, as Triton's autotuner does
+    assert [v.grid[0] for v in launch.variants] == [8, 4]
+    kernels = [plan.kernels[v.kernel] for v in launch.variants]
+    assert [(k.constexprs["B"], k.constexprs["EVEN"], k.num_warps, k.num_stages) for k in kernels] == [
+        (32, True, 1, 3),
+        (64, True, 2, 4),
+    ]
+
+
+def test_autotune_without_a_config_that_compiles_is_a_compile_error():
+    source = HEAD.replace(
+        "@triton.jit", '@triton.autotune([triton.Config({"BLOCK": 48}), triton.Config({"BLOCK": 96})], key=["n"])\n@triton.jit'
+    )
+    rejection = trace(
+        source.replace(", BLOCK=64)", ")") + "\nclass ModelNew(nn.Module):\n    def forward(self, x): return launch(x)\n"
+    )
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.COMPILE_ERROR
+    assert "power of 2" in rejection.reason
+
+
+def test_specialisation_is_triton_s_own():
+    source = module("""
+        y = torch.empty_like(x)
+        double[(4,)](x, y, 256, BLOCK=64)
+        double[(4,)](x, y, 255, BLOCK=64)
+        double[(4,)](x, y, 1, BLOCK=64)
+        double[(4,)](x, y, 512, BLOCK=64)
+        double[(4,)](x.view(-1)[1:], y, 256, BLOCK=64)
+        return y""")
+    plan = plan_of(source)
+    assert [n.variants[0].kernel for n in launches(plan)] == [0, 1, 2, 0, 3]
+    assert "n" not in launches(plan)[2].variants[0].args, "1 is folded into the code"
+    assert plan.kernels[2].constexprs["n"] == 1
+
+
+def test_an_empty_grid_launches_nothing():
+    plan = plan_of(module("y = launch(x); double[(0,)](x, y, 0, BLOCK=64); return y"))
+    assert len(launches(plan)) == 1
+
+
+LINEAR = {"linear.weight": dense(16, 32), "linear.bias": dense(16)}
+
+
+@pytest.mark.parametrize(
+    ("init", "body"),
+    [
+        ("self.linear = nn.Linear(32, 16)", "return launch(self.linear(x))"),
+        ("self.w = nn.Parameter(torch.empty(16, 32)); self.b = nn.Parameter(torch.zeros(16))", "return launch(F.linear(x, self.w, self.b))"),
+        ("self.fc = nn.Linear(32, 16).cuda()", "return launch(torch.addmm(self.fc.bias, x, self.fc.weight.t()))"),
+        ("linear = nn.Linear(32, 16); self.linear = linear; self.w = linear.weight", "return launch(x @ self.w.t() + self.linear.bias)"),
+        ("self.linear = nn.Linear(32, 16); self.wt = self.linear.weight.data.t()", "return launch(x @ self.wt + self.linear.bias)"),
+        ("self.linear = nn.Linear(32, 16); nn.init.xavier_uniform_(self.linear.weight)", "return launch(self.linear(x))"),
+    ],
+    ids=["by name", "by order", "other name", "alias", "view of a parameter", "initialised"],
+)  # fmt: skip
+def test_parameters_stand_for_the_reference_s(init, body):
+    plan = plan_of(module(body, init), spec(dense(8, 32), state=LINEAR))
+    assert {s.source for s in plan.storages if s.kind == "state"} == set(LINEAR)
+    assert not plan.setup, "initialisation is not replayed"
+
+
+def test_precision_casts_parameters_and_inputs():
+    state = {k: dense(*v.shape, dtype="bfloat16") for k, v in LINEAR.items()}
+    source = module(
+        "assert x.dtype == self.linear.weight.dtype == torch.bfloat16; return launch(self.linear(x))",
+        "self.linear = nn.Linear(32, 16)",
+    )
+    plan = plan_of(source, spec(dense(8, 32, dtype="bfloat16"), state=state, precision="bf16"))
+    assert plan.outputs[0].dtype == "bfloat16"
+
+
+def test_constants_of_the_constructor_are_setup():
+    source = module(
+        "return launch(x + self.table + self.two.to(x.device) + self.mask)",
+        "self.register_buffer('table', torch.arange(32).float() * 0.5); self.two = torch.tensor([2.0, 3.0]).sum();"
+        " self.mask = torch.ones(32, device='cuda'); self.unused = torch.zeros(99)",
+    )
+    plan = plan_of(source)
+    assert [n.op for n in plan.setup if isinstance(n, AtenNode)] == [
+        "aten.arange.default", "aten._to_copy.default", "aten.mul.Tensor", "kernrl.constant", "aten.sum.default", "aten.ones.default",
+    ]  # fmt: skip
+    constant = plan.setup[3]
+    assert isinstance(constant, AtenNode)
+    assert constant.args == ((2.0, 3.0), (2,))
+
+
+def test_batch_norm_in_training_leaves_state_alone():
+    state = {
+        "bn.weight": dense(4),
+        "bn.bias": dense(4),
+        "bn.running_mean": dense(4),
+        "bn.running_var": dense(4),
+        "bn.num_batches_tracked": dense(dtype="int64"),
+    }
+    source = module("return launch(self.bn(x))", "self.bn = nn.BatchNorm2d(4)")
+    plan = plan_of(source, spec(dense(2, 4, 3, 3), state=state))
+    assert ops(plan) == ["aten.native_batch_norm.default"]
+    assert "bn.running_mean" not in {s.source for s in plan.storages}
+    plan = plan_of(source, spec(dense(2, 4, 3, 3), state=state, training=False))
+    assert "bn.running_mean" in {s.source for s in plan.storages}
+
+
+def test_several_inputs_numbers_lists_and_outputs():
+    source = module(
+        "a, b = xs; return {'y': launch(a), 'z': [launch(b * k)]}",
+        args="self, xs, k",
+        init="assert (n, d) == (3, [1, 2])",
+        params="self, n, d",
+    )
+    plan = plan_of(source, spec([dense(4, 4), dense(2, 2)], 2.5, init=(3, [1, 2])))
+    assert [s.source for s in plan.storages if s.kind == "input"] == [0, 1]
+    assert [o.shape for o in plan.outputs] == [(4, 4), (2, 2)]
+
+
+def test_workspaces_views_and_strides():
+    plan = plan_of(
+        module("w = torch.zeros(2, 8, 32, device=x.device); double[(4,)](x.t(), w[1], 256, BLOCK=64); return launch(w[1])")
+    )
+    first = launches(plan)[0].variants[0].args
+    assert first["x_ptr"].stride == (1, 32)
+    assert first["y_ptr"].offset == 256
+    assert ops(plan) == ["aten.zeros.default"]
+
+
+def test_device_side_descriptors():
+    source = (
+        HEAD
+        + """
+@triton.jit
+def k(x, y, M, N, B: tl.constexpr):
+    a = tl.make_tensor_descriptor(x, shape=[M, N], strides=[N, 1], block_shape=[B, B])
+    b = tl.make_tensor_descriptor(y, shape=[M, N], strides=[N, 1], block_shape=[B, B])
+    b.store([tl.program_id(0) * B, 0], a.load([tl.program_id(0) * B, 0]))
+class ModelNew(nn.Module):
+    def forward(self, x):
+        triton.set_allocator(lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8))
+        y = torch.empty_like(x)
+        k[(2,)](x, y, x.shape[0], x.shape[1], B=16)
+        return y
+"""
+    )
+    assert "make_tensor_descriptor" in plan_of(source, spec(dense(32, 16))).kernels[0].ttir
+
+
+REFUSED = {
+    "item": ("return launch(x * x.max().item())", "cannot be traced"),
+    "float": ("return launch(x * float(x.max()))", "cannot be traced"),
+    "branch on a value": ("return launch(x) if x.sum() > 0 else x", "condition on a tensor"),
+    "tolist": ("return launch(x * x.tolist()[0][0])", "tolist"),
+    "numpy": ("return launch(torch.from_numpy(x.numpy()))", "numpy"),
+    "cpu": ("return launch(x.cpu())", ".cpu()"),
+    "nonzero": ("return launch(x[x > 0])", "depends on tensor values"),
+    "stream": ("s = torch.cuda.Stream(); return launch(x)", "streams"),
+    "cuda graph": ("g = torch.cuda.CUDAGraph(); return launch(x)", "CUDA graphs"),
+    "compile": ("return torch.compile(launch)(x)", "write the fusion in Triton"),
+    "thread": ("import threading; threading.Thread(target=print).start(); return launch(x)", "threads"),
+    "autocast": ("with torch.autocast('cuda'): return launch(x)", ".to(dtype)"),
+    "warm up": ("double.warmup(x, x, 1, BLOCK=64, grid=(1,)); return launch(x)", "warmup"),
+    "address": ("y = torch.empty_like(x); double[(4,)](x, y, y.data_ptr(), BLOCK=64); return y", "pass the tensor itself"),
+    "many operations": ("for _ in range(10**9): x = x + 1\nreturn launch(x)", "operations"),
+    "host descriptor": (
+        "from triton.tools.tensor_descriptor import TensorDescriptor as T; "
+        "y = torch.empty_like(x); double[(4,)](x, T.from_tensor(y, [8, 32]), 1, BLOCK=64); return y",
+        "make_tensor_descriptor",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "says"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_traced_says_what_to_write_instead(body, says):
+    rejection = trace(module(body))
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.UNTRACEABLE
+    assert says in rejection.reason
+    assert "[line " in rejection.reason
+
+
+@pytest.mark.parametrize(
+    ("init", "body", "says"),
+    [
+        ("self.extra = nn.Parameter(torch.randn(5, 32))", "return launch(x @ self.extra.t())", "no counterpart"),
+        ("self.noise = torch.randn(32, device='cuda')", "return launch(x + self.noise)", "random"),
+    ],
+)  # fmt: skip
+def test_what_the_constructor_may_not_make(init, body, says):
+    rejection = trace(module(body, init), spec(dense(8, 32), state=LINEAR))
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.UNTRACEABLE
+    assert says in rejection.reason
+
+
+@pytest.mark.parametrize(
+    ("init", "body"),
+    [
+        ("self.linear = nn.Linear(32, 16); self.w = (self.linear.weight * 2).cuda()", "return launch(x @ self.w.t())"),
+        ("self.linear = nn.Linear(32, 16); self.w = self.linear.weight.t().contiguous()", "return launch(x @ self.w.cuda())"),
+    ],
+)
+def test_what_the_constructor_makes_of_a_weight_is_made_in_every_call(init, body):
+    """Weights change; a constructor's work on them is no gain that is not timed."""
+    plan = plan_of(module(body, init), spec(dense(8, 32), state=LINEAR))
+    assert not plan.setup
+    made = plan.nodes[0]
+    assert isinstance(made, AtenNode)
+    assert made.op in ("aten.mul.Tensor", "aten.clone.default")
+    assert plan.storages[made.args[0].storage].source == "linear.weight"
+
+
+ERRORS = {
+    "exception": ("raise ValueError('no')", Status.TRACE_ERROR, "ValueError: no"),
+    "shapes": ("return launch(x @ x)", Status.TRACE_ERROR, "[8, 32]"),
+    "host tensor in a launch": (
+        "y = torch.empty(8, 32); double[(4,)](x, y, 256, BLOCK=64); return y",
+        Status.TRACE_ERROR, "device=x.device",
+    ),
+    "host and device mixed": ("return launch(x + torch.ones(32))", Status.TRACE_ERROR, "device=x.device"),
+    "host output": ("launch(x); return torch.zeros(3)", Status.TRACE_ERROR, "device=x.device"),
+    "no output": ("launch(x)", Status.TRACE_ERROR, "NoneType"),
+    "missing argument": ("y = torch.empty_like(x); double[(4,)](x, y, BLOCK=64); return y", Status.TRACE_ERROR, "missing"),
+    "not a power of two": (
+        "y = torch.empty_like(x); double[(4,)](x, y, 256, BLOCK=65); return y",
+        Status.COMPILE_ERROR, "power of 2",
+    ),
+    "memory": ("b = bytearray(1 << 40); return launch(x)", Status.TRACE_ERROR, "MemoryError"),
+    "exit": ("import sys; sys.exit(0)", Status.TRACE_ERROR, "ended its process"),
+    "segfault": ("import ctypes; ctypes.string_at(0)", Status.CRASH, "signal 11"),
+    "hang": ("while True: pass", Status.TIMEOUT, "2 s"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "status", "says"), ERRORS.values(), ids=ERRORS.keys())
+def test_failures_have_a_status_and_a_reason(body, status, says):
+    rejection = trace(module(body), timeout_s=2.0)
+    assert isinstance(rejection, Rejection)
+    assert (rejection.status, says in rejection.reason) == (status, True), rejection
+
+
+def test_compile_errors_quote_the_line():
+    source = (
+        HEAD.replace("* 2.0", "* tl.cosine(3)") + "\nclass ModelNew(nn.Module):\n    def forward(self, x): return launch(x)\n"
+    )
+    rejection = trace(source)
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.COMPILE_ERROR
+    assert "cosine" in rejection.reason
+
+
+def test_module_level_tensors_are_constants_of_every_plan():
+    source = (
+        HEAD
+        + "TABLE = torch.arange(32, device='cuda').float()\nclass ModelNew(nn.Module):\n    def forward(self, x): return launch(x + TABLE)\n"
+    )
+    plans = trace(source, spec(name="a"), spec(dense(4, 32), name="b"))
+    assert isinstance(plans, list)
+    assert [p.input_set for p in plans] == ["a", "b"]
+    assert all(
+        [n.op for n in p.setup if isinstance(n, AtenNode)] == ["aten.arange.default", "aten._to_copy.default"] for p in plans
+    )
+
+
+def test_candidates_do_not_meet():
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        bodies = ["return launch(x)", "while True: pass", "torch.zeros = None; raise SystemExit", "return launch(x * 2)"] * 2
+        results = list(pool.map(lambda body: trace(module(body), timeout_s=3.0), bodies))
+    for first, second in ((0, 4), (3, 7)):
+        assert results[first] == results[second]
+        assert isinstance(results[first], list)
+    stopped = [r.status for r in results[1:3] if isinstance(r, Rejection)]
+    assert stopped == [Status.TIMEOUT, Status.TRACE_ERROR]
+
+
+TASK = Task("t", """
+import torch, torch.nn as nn
+N = 128
+class Model(nn.Module):
+    def __init__(self, i, o, shape):
+        super().__init__()
+        self.linear, self.bn, self.b = nn.Linear(i, o), nn.BatchNorm1d(o), nn.Parameter(torch.randn(shape))
+    def forward(self, x, scale):
+        return torch.relu(self.bn(self.linear(x))) * scale + self.b
+def get_inputs():
+    return [torch.rand(N, 64), 2.0]
+def get_init_inputs():
+    return [64, 32, (32,)]
+""")  # fmt: skip
+
+
+def test_specs_of_a_task():
+    found = spec_of(TASK, InputSet("ragged", {"N": 13}), "fp16", "sm_90")
+    assert found.inputs == (dense(13, 64, dtype="float16"), 2.0)
+    assert found.init_inputs == (64, 32, (32,))
+    assert list(found.state)[:3] == ["b", "linear.weight", "linear.bias"]
+    assert found.state["bn.num_batches_tracked"].dtype == "int64"
+    assert found.training
+    assert outputs_of(TASK, InputSet(FULL), "fp32", "sm_90") == (dense(128, 32),)
+
+
+def test_the_reference_is_a_plan_too():
+    plan = reference_plan(TASK, InputSet(FULL), "fp32", "sm_90")
+    assert ops(plan) == [
+        "aten.addmm.default",
+        "aten.native_batch_norm.default",
+        "aten.relu.default",
+        "aten.mul.Tensor",
+        "aten.add.Tensor",
+    ]
+    assert {s.source for s in plan.storages if s.kind == "state"} == {
+        "b",
+        "linear.weight",
+        "linear.bias",
+        "bn.weight",
+        "bn.bias",
+    }
