@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from support import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from kernrl.config import VerifierConfig  # noqa: E402
-from kernrl.verifier import evaluator as funnel  # noqa: E402
+from kernrl.verifier import funnel  # noqa: E402
 from kernrl.verifier.base.verdict import Verdict  # noqa: E402
 from kernrl.verifier.funnel import Defences, StagedEvaluator  # noqa: E402
 
@@ -72,7 +72,10 @@ def main() -> int:
     fastest = fastest_honest(suite.honest(), honest)
     report["escapes"] = _escapes(exploits, where, fastest)
     report["wrong_accepted"] = {n: v.reason for n, v in wrong.items() if v.correct}
-    report["wrong_refused_elsewhere"] = {n: _line(v) for n, v in wrong.items() if not v.correct and v.status != "wrong"}
+    made = {fixture.name: fixture for fixture in suite.quietly_wrong()}
+    report["wrong_refused_elsewhere"] = {
+        n: how for n, v in wrong.items() if not v.correct and (how := suite.quietly_accepted(made[n], v))
+    }
     report["honest_refused"] = {n: _line(v) for n, v in honest.items() if not v.correct}
     report["changed_afterwards"] = {n: _line(v) for n, v in after.items() if v.status != honest[n].status}
     report["credited"] = {n: round(x, 3) for n, v in exploits.items() if (x := suite.measured_x(v))}

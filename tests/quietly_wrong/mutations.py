@@ -213,6 +213,15 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
 }  # fmt: skip
 
 
+RACES = frozenset((
+    "scatter_loses_collisions",
+    "start_and_sum_in_one_launch",
+    "statistics_of_another_program",
+    "splits_added_without_atomics",
+))  # fmt: skip
+"""Mutations whose result depends on the order in which programs run."""
+
+
 def fixtures() -> list[Fixture]:
     """Every mutation as a fixture."""
     from support import honest_templates

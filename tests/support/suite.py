@@ -5,7 +5,7 @@ A fixture is a candidate's source whose first lines are comments of the form `# 
     # entry: 14                         the entry of the catalogue in docs/verifier.md (exploits only)
     # tries: what the candidate hopes for, in one sentence
     # task: linear_gelu                 a file of tests/fixture_tasks
-    # cpu: wrong @ correctness          statuses | … @ stages | … allowed without a GPU
+    # cpu: wrong @ plan : the reference returns    statuses | … @ stages | … : what the reason must say, without a GPU
     # gpu: correct|wrong @ timing|correctness
     # credit: 1.1                       the greatest speed-up over eager it may be given where `correct` is allowed
     # precision: tf32                   the policy it is verified under (default fp32)
@@ -40,18 +40,22 @@ _HEADER = re.compile(r"# (\w+): (.*)")
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """The statuses and the stages a fixture may end with."""
+    """The statuses and the stages a fixture may end with, and why: a catch for another reason is an accident."""
 
     statuses: frozenset[str]
     stages: frozenset[str]
+    reason: str
+    """What the reason of a rejection must contain."""
 
     @classmethod
     def parse(cls, text: str) -> Expectation:
-        statuses, _, stages = text.partition("@")
-        return cls(*(frozenset(part.strip() for part in side.split("|")) for side in (statuses, stages)))
+        outcome, _, reason = text.partition(" : ")
+        statuses, _, stages = outcome.partition("@")
+        return cls(*(frozenset(part.strip() for part in side.split("|")) for side in (statuses, stages)), reason.strip())
 
     def allows(self, verdict: Verdict) -> bool:
-        return str(verdict.status) in self.statuses and str(verdict.stage) in self.stages
+        caught = verdict.correct or self.reason in verdict.reason
+        return str(verdict.status) in self.statuses and str(verdict.stage) in self.stages and caught
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,17 @@ def quietly_wrong() -> list[Fixture]:
     from quietly_wrong import mutations
 
     return mutations.fixtures()
+
+
+def quietly_accepted(fixture: Fixture, verdict: Verdict) -> str:
+    """How a wrong candidate came to anything but a refusal for its wrong numbers, in a sentence; empty when it did not."""
+    from quietly_wrong import mutations
+
+    races = fixture.name in mutations.RACES
+    reason = "depends on the order of" if races else "Wrong on the"
+    if verdict.status == "wrong" and verdict.stage == "correctness" and reason in verdict.reason:
+        return ""
+    return f"{verdict.status} at {verdict.stage} instead of wrong at correctness ({reason} …): {verdict.reason}"
 
 
 def judge_all(judge: Callable[[Task, str], Verdict], fixtures: Sequence[Fixture], workers: int) -> dict[str, Verdict]:

@@ -10,7 +10,7 @@ from support import suite
 
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError
-from kernrl.verifier import funnel as funnel
+from kernrl.verifier import funnel
 from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
 from kernrl.verifier.interpret.interpreter import Unable
