@@ -1,5 +1,6 @@
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 
 rows = 4096
 n_in = 8192
@@ -8,19 +9,18 @@ window = 16
 
 
 class Model(nn.Module):
-    """Affine map, average over blocks of `window` neighbouring features, swish, one learned number times it."""
+    """Affine map and mish, mean over blocks of `window` neighbours, then minus the row mean, times one learned number."""
 
     def __init__(self, n_in, n_out, window):
         super().__init__()
         self.dense = nn.Linear(n_in, n_out)
-        self.pool = nn.AvgPool1d(window)
+        self.window = window
         self.alpha = nn.Parameter(torch.rand(1))
 
     def forward(self, x):
-        x = self.dense(x)
-        x = self.pool(x.unsqueeze(1)).squeeze(1)
-        x = x * torch.sigmoid(1.702 * x)
-        return self.alpha * x
+        x = F.mish(self.dense(x))
+        x = F.avg_pool1d(x.unsqueeze(1), self.window).squeeze(1)
+        return self.alpha * (x - x.mean(dim=1, keepdim=True))
 
 
 def get_inputs():
