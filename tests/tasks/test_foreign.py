@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import TESTS
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -22,7 +22,7 @@ from kernrl.errors import UsageError
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import Task, load_reference
 
-FOLDER = Path(__file__).parent / "foreign"
+FOLDER = TESTS / "foreign"
 FILES = {path.stem: path for path in sorted(FOLDER.glob("*.py"))}
 GIB = 2**30
 IMPORTS = {"__future__", "collections", "dataclasses", "functools", "math", "torch", "typing"}
