@@ -1,33 +1,34 @@
-import torch
-import torch.nn as nn
 from functools import partial
 
-img_size, patch, dim = 224, 16, 768
-n_imgs = 64
-n_tokens = (img_size // patch) ** 2
+import torch
+from torch import nn
 
-norm_layer = partial(nn.LayerNorm, eps=1e-6)
+SHEETS = 96
+SIDE, TILE = 240, 12
+WIDTH = 640
+
+Thin = partial(nn.Linear, bias=False)
 
 
 class Model(nn.Module):
-    """ViT embedding: conv patchify, flatten, add position table, LayerNorm; then the mean token and its projection."""
+    """Scanned maps are cut into tiles. A code per row and one per column say where a tile lay; each sheet becomes a vector."""
 
-    def __init__(self, patch, dim, n_tokens):
+    def __init__(self, tile, width, tiles_per_side):
         super().__init__()
-        self.proj = nn.Conv2d(3, dim, kernel_size=patch, stride=patch)
-        self.pos_embed = nn.Parameter(torch.randn(1, n_tokens, dim) * .02)
-        self.norm = norm_layer(dim)
-        self.fc = nn.Linear(dim, dim // 2)
+        self.cut = nn.Conv2d(3, width, tile, tile)
+        self.row_code = nn.Parameter(0.1 * torch.randn(width, tiles_per_side, 1))
+        self.column_code = nn.Parameter(0.1 * torch.randn(width, 1, tiles_per_side))
+        self.summary = Thin(width, width // 4)
 
-    def forward(self, x):
-        x = self.proj(x).flatten(2).transpose(1, 2)
-        x = self.norm(x + self.pos_embed)
-        return torch.tanh(self.fc(x.mean(dim=1)))
+    def forward(self, sheet):
+        tiles = self.cut(sheet) + self.row_code + self.column_code
+        whole = nn.functional.silu(tiles).mean((2, 3))
+        return self.summary(whole).sigmoid()
 
 
 def get_inputs():
-    return [torch.randn(n_imgs, 3, img_size, img_size)]
+    return [torch.randn(SHEETS, 3, SIDE, SIDE)]
 
 
 def get_init_inputs():
-    return [patch, dim, n_tokens]
+    return [TILE, WIDTH, SIDE // TILE]

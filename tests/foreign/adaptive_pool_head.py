@@ -8,7 +8,7 @@ GRID = 4
 
 
 class Model(nn.Module):
-    """Place recognition: convolution, ReLU, average on a 4x4 grid, signed square root, flatten."""
+    """Place recognition: convolution, ReLU, average on a grid, square root, flatten."""
 
     def __init__(self, in_ch, out_ch, grid):
         super().__init__()

@@ -5,7 +5,7 @@ N, D, H = 3000, 900, 1100
 
 
 class Model(nn.Module):
-    """ Minimal gated unit, one step, with the old addmm spelling. """
+    """ One step of a recurrent cell with a single gate, which scales the candidate and then mixes it in. """
 
     def __init__(self, D, H):
         super().__init__()

@@ -1,33 +1,29 @@
-import math
-
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
-bsz, n_head, seqlen, head_dim = 4, 16, 1024, 64
+GAMES = 48
+READERS = 8          # heads
+POINTS = 19 * 19
+WIDTH = 56
 
 
 class Model(nn.Module):
-    """Attention with a learned additive bias per head and relative offset table already expanded (no masking)."""
+    """Points of a 19 x 19 board look at one another. A learned table adds what each pair of points means to each reader."""
 
-    def __init__(self, n_head, seqlen, head_dim):
+    def __init__(self, readers, points, width):
         super().__init__()
-        self.rel_bias = nn.Parameter(torch.randn(n_head, seqlen, seqlen) * 0.02)
-        self.scale = 1 / math.sqrt(head_dim)
+        self.table = nn.Parameter(0.02 * torch.randn(readers, points, points))
+        self.root = width ** 0.5
 
-    def forward(self, q, k, v):
-        att = torch.matmul(q, k.transpose(-2, -1)) * self.scale
-        att = att + self.rel_bias
-        att = F.softmax(att, dim=-1)
-        return torch.matmul(att, v)
+    def forward(self, asks, offers, content):
+        pull = torch.einsum("grpw,grsw->grps", asks, offers).div(self.root)
+        share = (pull + self.table).softmax(-1)
+        return share @ content
 
 
 def get_inputs():
-    q = torch.randn(bsz, n_head, seqlen, head_dim)
-    k = torch.randn(bsz, n_head, seqlen, head_dim)
-    v = torch.randn(bsz, n_head, seqlen, head_dim)
-    return [q, k, v]
+    return [torch.randn(GAMES, READERS, POINTS, WIDTH) for _ in ("asks", "offers", "content")]
 
 
 def get_init_inputs():
-    return [n_head, seqlen, head_dim]
+    return [READERS, POINTS, WIDTH]

@@ -1,27 +1,26 @@
-"""Attentive statistics pooling (weighted mean only)."""
+"""Which moments of a field recording say what bird it is? Eight listeners each weigh the frames in their own way."""
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
-BATCH, CHANNELS, STEPS = 64, 1536, 300
-BOTTLENECK = 128
+RECORDINGS, BANDS, FRAMES = 60, 1280, 420
+LISTENERS = 8
 
 
 class Model(nn.Module):
-    def __init__(self, channels, bottleneck):
+    def __init__(self, bands, listeners, sharpness=3.0):
         super().__init__()
-        self.tdnn = nn.Conv1d(channels, bottleneck, 1)
-        self.score = nn.Conv1d(bottleneck, channels, 1)
+        self.listen = nn.Conv1d(bands, listeners, 5, padding=2)
+        self.sharpness = sharpness
 
-    def forward(self, feats):
-        alpha = self.score(torch.tanh(F.relu(self.tdnn(feats))))
-        alpha = F.softmax(alpha, dim=2)
-        return torch.sum(alpha * feats, dim=2)
+    def forward(self, recording):
+        weight = torch.softmax(self.sharpness * self.listen(recording), dim=-1)
+        heard = torch.bmm(weight, recording.transpose(1, 2))
+        return heard.flatten(1)
 
 
 def get_inputs():
-    return [torch.randn(BATCH, CHANNELS, STEPS)]
+    return [torch.randn(RECORDINGS, BANDS, FRAMES)]
 
 
 def get_init_inputs():
-    return [CHANNELS, BOTTLENECK]
+    return [BANDS, LISTENERS]

@@ -7,7 +7,7 @@ n_windows = 16_384
 
 
 class Model(nn.Module):
-    """Anomaly score of each window: mean squared reconstruction error of a linear autoencoder with a SELU bottleneck"""
+    """Anomaly score of each window: root mean square of what one SELU layer of few units cannot reconstruct"""
 
     def __init__(self, n_sensors, n_latent):
         super().__init__()

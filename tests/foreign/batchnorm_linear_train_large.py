@@ -1,4 +1,4 @@
-"""Tabular net block at a large batch: Linear -> BatchNorm1d (batch statistics) -> ReLU -> LayerNorm -> residual."""
+"""Tabular net block at a large batch: Linear -> BatchNorm1d (batch statistics) -> ReLU -> residual -> LayerNorm."""
 import torch
 import torch.nn as nn
 

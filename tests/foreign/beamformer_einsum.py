@@ -3,7 +3,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Delay-free filter-and-sum beamformer: learned weights per (beam, mic, bin), log energy with floor"""
+    """Delay-free filter-and-sum beamformer: learned weights per (beam, mic), an equaliser per bin, log of the mean energy"""
 
     def __init__(self, mics, beams, bins):
         super().__init__()

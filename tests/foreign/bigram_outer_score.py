@@ -7,7 +7,7 @@ h = 256
 
 
 class Model(nn.Module):
-    """span scores: start_i + end_j + start_i . W end_j   (log-softmax over all ends)"""
+    """span scores: s . a_i + e . c_j + a_i . c_j / 16, with log-softmax over the ends j"""
 
     def __init__(self, h):
         super().__init__()

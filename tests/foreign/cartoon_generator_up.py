@@ -2,10 +2,10 @@ import torch
 import torch.nn as nn
 
 
-class ResidualUp(nn.Module):
+class GatedUp(nn.Module):
     '''k4 s2 p1 deconv + IN + ReLU; the input of the block gates the result through its global mean'''
     def __init__(self, cin, cout):
-        super(ResidualUp, self).__init__()
+        super(GatedUp, self).__init__()
         self.deconv = nn.ConvTranspose2d(cin, cout, 4, 2, 1, bias=False)
         self.IN = nn.InstanceNorm2d(cout, affine=True, track_running_stats=False)
         self.relu = nn.ReLU(True)
@@ -20,7 +20,7 @@ class ResidualUp(nn.Module):
 class Model(nn.Module):
     def __init__(self, cin, cout):
         super(Model, self).__init__()
-        self.block = ResidualUp(cin, cout)
+        self.block = GatedUp(cin, cout)
 
     def forward(self, x):
         return self.block(x)

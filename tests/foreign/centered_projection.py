@@ -7,7 +7,7 @@ FACTORS = 100
 
 
 class Model(nn.Module):
-    """Project single-cell profiles on factors and whiten them by hand (no affine, population variance)."""
+    """Project single-cell profiles on factors and standardise each factor by hand (no affine, population variance)."""
 
     def __init__(self, genes, factors):
         super().__init__()

@@ -1,39 +1,37 @@
 import torch
 import torch.nn as nn
 
+
 class Model(nn.Module):
-    """
-    Convolution, tanhshrink, scaling by a constant, group normalization, log-softmax over channels.
-    """
-    def __init__(self, in_channels, out_channels, kernel_size, num_groups, scaling_factor):
+    def __init__(self, n_bands, n_soils, n_groups):
         super(Model, self).__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size)
-        self.group_norm = nn.GroupNorm(num_groups, out_channels)
-        self.scaling_factor = scaling_factor
+        self.conv = nn.Conv2d(n_bands, n_soils, 3, bias=False)
+        self.gn = nn.GroupNorm(n_groups, n_soils)
+        self.shrink = nn.Tanhshrink()
+        self.weight = nn.Parameter(torch.linspace(0.5, 2.5, n_soils).reshape(-1, 1, 1))
 
-    def forward(self, x):
-        # Convolution
-        x = self.conv(x)
-        # Tanhshrink
-        x = x - torch.tanh(x)
-        # Scaling
-        x = x * self.scaling_factor
-        # Group normalization
-        x = self.group_norm(x)
-        # Log-softmax
-        x = torch.log_softmax(x, dim=1)
-        return x
+    def forward(self, field):
+        # one map per type of soil
+        soil = self.gn(self.conv(field))
+        # small values almost vanish
+        soil = self.shrink(soil)
+        # common types weigh less
+        soil = soil * self.weight
+        # log probability of each type
+        soil = torch.log_softmax(soil, dim=1)
+        return soil
 
-batch_size = 64
-in_channels = 32
-out_channels = 80
-height, width = 112, 112
-kernel_size = 3
-num_groups = 10
-scaling_factor = 1.5
+
+n_fields = 60
+n_bands = 28
+n_soils = 84
+n_groups = 12
+size = 112
+
 
 def get_inputs():
-    return [torch.rand(batch_size, in_channels, height, width)]
+    return [torch.rand(n_fields, n_bands, size, size)]
+
 
 def get_init_inputs():
-    return [in_channels, out_channels, kernel_size, num_groups, scaling_factor]
+    return [n_bands, n_soils, n_groups]

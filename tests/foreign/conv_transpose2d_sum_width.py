@@ -1,32 +1,29 @@
 import torch
 import torch.nn as nn
 
+
 class Model(nn.Module):
-    """
-    Transposed convolution -> softplus -> sum over the height -> layer norm over the width -> times two
-    """
-    def __init__(self, in_channels, out_channels, kernel_size, stride, padding, out_width):
+    """Height profile of a skyline: maps are doubled in size, made positive, summed over the width; the profile is normalised
+    over the height and turned into bumps of height one."""
+
+    def __init__(self, n_in, n_out, height):
         super(Model, self).__init__()
-        self.conv_transpose = nn.ConvTranspose2d(in_channels, out_channels, kernel_size, stride=stride, padding=padding)
-        self.layer_norm = nn.LayerNorm(out_width)
+        self.enlarge = nn.ConvTranspose2d(n_in, n_out, 4, stride=2, padding=1)
+        self.level = nn.LayerNorm(2 * height)
 
-    def forward(self, x):
-        x = self.conv_transpose(x)
-        x = nn.functional.softplus(x, beta=2.0)
-        x = x.sum(dim=-2)
-        x = self.layer_norm(x)
-        return x + x
+    def forward(self, maps):
+        profile = nn.functional.softplus(self.enlarge(maps), beta=2.0).sum(-1)
+        return torch.exp(-self.level(profile).square())
 
 
-batch_size = 64
-in_channels, out_channels = 48, 64
-height, width = 128, 64
-stride = 2
-kernel_size = 4
-padding = 1
+n_streets = 56
+n_in, n_out = 44, 60
+height, width = 72, 144
+
 
 def get_inputs():
-    return [torch.rand(batch_size, in_channels, height, width)]
+    return [torch.rand(n_streets, n_in, height, width)]
+
 
 def get_init_inputs():
-    return [in_channels, out_channels, kernel_size, stride, padding, stride * width]
+    return [n_in, n_out, height]

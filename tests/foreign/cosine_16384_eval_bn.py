@@ -6,7 +6,7 @@ features = 16384
 
 
 class Model(nn.Module):
-    """Large bidirectional "square" layer with frozen batch statistics, clipped twice"""
+    """Large square layer with frozen batch statistics, clipped from below, then from above, then a cosine"""
 
     def __init__(self, features):
         super().__init__()

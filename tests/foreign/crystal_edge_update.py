@@ -1,36 +1,37 @@
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 
 
 class Model(nn.Module):
-    """CGCNN convolution on a fixed number of neighbours.
+    """Alloy lattice: a site hears its neighbours, the more softly the more the bond damps.
 
-    atom:  (n_atoms, n_feat), nbr: (n_atoms, n_nbr, n_feat), bond: (n_atoms, n_nbr, n_bond)
-    The concatenation of the paper is written as a sum of three products.
+    site: (sites, width); near: (sites, neighbours, width); bond: (sites, neighbours, bond_width)
     """
 
-    def __init__(self, n_feat, n_bond):
+    def __init__(self, width, bond_width):
         super().__init__()
-        self.fc_self = nn.Linear(n_feat, 2 * n_feat)
-        self.fc_nbr = nn.Linear(n_feat, 2 * n_feat, bias=False)
-        self.fc_bond = nn.Linear(n_bond, 2 * n_feat, bias=False)
-        self.ln = nn.LayerNorm(n_feat)
-        self.sp = nn.Softplus()
+        self.here = nn.Linear(width, width)
+        self.there = nn.Linear(width, width, bias=False)
+        self.damping = nn.Linear(bond_width, width)
+        self.norm = nn.LayerNorm(width)
 
-    def forward(self, atom, nbr, bond):
-        total = self.fc_self(atom).unsqueeze(1) + self.fc_nbr(nbr) + self.fc_bond(bond)
-        flt, core = total.chunk(2, dim=2)
-        summed = (torch.sigmoid(flt) * self.sp(core)).sum(dim=1)
-        return self.sp(atom + self.ln(summed))
+    def forward(self, site, near, bond):
+        word = F.silu(self.here(site)[:, None] + self.there(near))
+        loudness = torch.exp(-F.softplus(self.damping(bond)))
+        return self.norm(site + (word * loudness).mean(dim=1))
 
 
-n_atoms, n_nbr = 20000, 12
-n_feat, n_bond = 64, 41
+sites, neighbours = 24000, 14
+width, bond_width = 80, 30
 
 
 def get_inputs():
-    return [torch.randn(n_atoms, n_feat), torch.randn(n_atoms, n_nbr, n_feat), torch.rand(n_atoms, n_nbr, n_bond)]
+    site = torch.randn(sites, width)
+    near = torch.randn(sites, neighbours, width)
+    bond = torch.rand(sites, neighbours, bond_width)
+    return [site, near, bond]
 
 
 def get_init_inputs():
-    return [n_feat, n_bond]
+    return [width, bond_width]

@@ -4,7 +4,7 @@ import torch.nn as nn
 
 class Model(nn.Module):
     """
-    Delta-rule memory read: (M + beta * v k^T) q, normalised by a running sum.
+    Writes one association into a memory and reads it: (M + beta * v k^T) q / (1 + |q|_1).
 
     memory: [heads, dv, dk], k: [heads, dk], v: [heads, dv], q: [heads, dk]
     """

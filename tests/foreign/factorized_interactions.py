@@ -1,33 +1,30 @@
 import torch
 import torch.nn as nn
 
-batch_size = 2048
-num_fields = 39
-k = 16
+recipes = 3000
+ingredients = 36
+k = 20
 
 
 class Model(nn.Module):
-    """Second-order factorization-machine term, plus a bias and a squash.
+    """How well do the ingredients of a recipe go together? Each one is compared with the sum of all the others,
+    so every pair is counted twice, hence the half."""
 
-    0.5 * ((sum v)^2 - sum v^2), summed over the latent axis.
-    """
-
-    def __init__(self, num_fields, k):
+    def __init__(self, k):
         super().__init__()
-        self.proj = nn.Linear(k, k, bias=False)
-        self.w0 = nn.Parameter(torch.zeros(1))
+        self.flavour = nn.Linear(k, k, bias=False)
+        self.mild = nn.Parameter(torch.tensor([-0.5]))
 
-    def forward(self, emb):
-        v = self.proj(emb)                      # (B, F, k)
-        square_of_sum = v.sum(dim=1).pow(2)     # (B, k)
-        sum_of_square = v.pow(2).sum(dim=1)     # (B, k)
-        ix = 0.5 * (square_of_sum - sum_of_square).sum(dim=1, keepdim=True)
-        return torch.sigmoid(ix + self.w0)
+    def forward(self, recipe):
+        one = nn.functional.softsign(self.flavour(recipe))
+        others = one.sum(dim=1, keepdim=True) - one
+        harmony = 0.5 * torch.sum(one * others, dim=(1, 2))
+        return torch.sigmoid(harmony + self.mild)
 
 
 def get_inputs():
-    return [torch.randn(batch_size, num_fields, k) * 0.1]
+    return [torch.randn(recipes, ingredients, k) * 0.2]
 
 
 def get_init_inputs():
-    return [num_fields, k]
+    return [k]

@@ -2,26 +2,28 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-# one SwiGLU feed-forward, 7B-ish sizes
-num_tokens = 8192
-d_model = 4096
-d_ff = 11008
+# the feed-forward half of one of our decoder blocks, gate and value in parallel
+rows = 8192
+narrow = 3840
+broad = 10_240
 
 
 class Model(nn.Module):
-    def __init__(self, d_model, d_ff):
+    def __init__(self, narrow, broad):
         super().__init__()
-        self.w1 = nn.Linear(d_model, d_ff, bias=False)
-        self.w3 = nn.Linear(d_model, d_ff, bias=False)
-        self.w2 = nn.Linear(d_ff, d_model, bias=False)
+        self.value = nn.Linear(narrow, broad, bias=False)
+        self.gate = nn.Linear(narrow, broad, bias=False)
+        self.back = nn.Linear(broad, narrow, bias=False)
+        self.share = nn.Parameter(torch.full((narrow,), 0.5))
 
-    def forward(self, x):
-        return x + self.w2(F.silu(self.w1(x)) * self.w3(x))
+    def forward(self, stream):
+        update = self.back(self.value(stream) * F.silu(self.gate(stream)))
+        return torch.addcmul(stream, self.share, update)
 
 
 def get_inputs():
-    return [torch.randn(num_tokens, d_model)]
+    return [torch.randn(rows, narrow)]
 
 
 def get_init_inputs():
-    return [d_model, d_ff]
+    return [narrow, broad]

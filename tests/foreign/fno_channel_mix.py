@@ -1,29 +1,31 @@
-"""Pointwise part of a Fourier neural operator layer (the spectral part is elsewhere)."""
+"""What happens between two Fourier layers of our river model: the spectral part arrives as an input, level and all."""
 import torch
 import torch.nn as nn
 
 
 class Model(nn.Module):
-
-    def __init__(self, width, modes_scale):
+    def __init__(self, gauges, level):
         super(Model, self).__init__()
-        self.w = nn.Conv1d(width, width, 1)
-        self.register_buffer('modes_scale', torch.tensor(float(modes_scale)))
+        self.mix = nn.Conv1d(gauges, gauges, 1)
+        self.gain = nn.Parameter(torch.ones(gauges, 1))
+        self.register_buffer('level', torch.tensor(float(level)))
 
-    def forward(self, v, k):
-        # v: field on the grid [B, width, n], k: what the spectral branch gave
-        s = self.w(v) + k * self.modes_scale
-        return torch.nn.functional.gelu(s)
+    def forward(self, river, spectral):
+        # both: (season, gauge, hour)
+        total = torch.addcmul(self.mix(river), spectral, self.gain)
+        return river + torch.nn.functional.gelu(total - self.level)
 
 
-resolution = 8192
-width = 64
-batchsize = 20
+hours = 6000
+gauges = 72
+seasons = 24
+
 
 def get_inputs():
-    a = torch.randn(batchsize, width, resolution)
-    b = torch.randn(batchsize, width, resolution)
-    return [a, b]
+    river = torch.randn(seasons, gauges, hours)
+    spectral = torch.randn(seasons, gauges, hours)
+    return [river, spectral]
+
 
 def get_init_inputs():
-    return [width, 0.5]
+    return [gauges, 0.5]

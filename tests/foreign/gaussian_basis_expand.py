@@ -1,35 +1,37 @@
 import torch
 import torch.nn as nn
 
-# SchNet: expand distances in Gaussians, two dense layers with shifted softplus -> continuous filter
-N_EDGES = 500_000
-N_GAUSSIANS = 50
-N_FILTERS = 128
-CUTOFF = 5.0
+# Distances between grains of sand -> soft bins -> what a contact does. Bins get wider with the distance.
+N_CONTACTS = 480_000
+N_BINS = 44
+N_EFFECTS = 136
+FARTHEST = 6.0
 
 
-def shifted_softplus(x):
-    return nn.functional.softplus(x) - 0.6931471805599453
+def soft_bins(distance, centre, width):
+    return torch.exp(-((distance[:, None] - centre) / width).square())
 
 
 class Model(nn.Module):
-    def __init__(self, n_gaussians, n_filters, cutoff):
+    def __init__(self, n_bins, n_effects, farthest):
         super().__init__()
-        offset = torch.linspace(0.0, cutoff, n_gaussians)
-        self.register_buffer("offset", offset)
-        self.coeff = -0.5 / (cutoff / (n_gaussians - 1)) ** 2
-        self.dense1 = nn.Linear(n_gaussians, n_filters)
-        self.dense2 = nn.Linear(n_filters, n_filters)
+        step = torch.arange(1, n_bins + 1) / n_bins
+        self.register_buffer("centre", farthest * step ** 1.5)
+        self.register_buffer("width", 0.1 + 0.2 * step)
+        self.hidden = nn.Linear(n_bins, n_effects)
+        self.effect = nn.Linear(n_effects, n_effects, bias=False)
+        self.farthest = farthest
 
-    def forward(self, dist):
-        d = dist.unsqueeze(-1) - self.offset
-        g = torch.exp(self.coeff * torch.pow(d, 2))
-        return shifted_softplus(self.dense2(shifted_softplus(self.dense1(g))))
+    def forward(self, distance):
+        bins = soft_bins(distance, self.centre, self.width)
+        effect = self.effect(torch.tanh(self.hidden(bins)))
+        fade = (1 - distance / self.farthest) ** 2
+        return effect * fade[:, None]
 
 
 def get_inputs():
-    return [torch.rand(N_EDGES) * CUTOFF]
+    return [torch.rand(N_CONTACTS) * FARTHEST]
 
 
 def get_init_inputs():
-    return [N_GAUSSIANS, N_FILTERS, CUTOFF]
+    return [N_BINS, N_EFFECTS, FARTHEST]

@@ -4,32 +4,30 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-STATE_DIM: int = 1024
-ACTION_DIM: int = 64
-BATCH: int = 2048
+JOINT_FEATURES: int = 900
+MOTORS: int = 56
+ROBOTS: int = 2400
 
 
 class Model(nn.Module):
-    """Gaussian policy head: squashed mean and a bounded standard deviation."""
+    """For each motor the centre of a Gaussian, within -1 and 1, and a width between NARROWEST and WIDEST."""
 
-    LOG_STD_MIN = -5.0
-    LOG_STD_MAX = 2.0
+    NARROWEST = 0.02
+    WIDEST = 4.0
 
-    def __init__(self, state_dim: int, action_dim: int):
+    def __init__(self, joint_features: int, motors: int):
         super().__init__()
-        self.mean_head = nn.Linear(state_dim, action_dim)
-        self.log_std_head = nn.Linear(state_dim, action_dim)
+        self.both = nn.Linear(joint_features, 2 * motors)
 
-    def forward(self, state: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
-        mean = torch.tanh(self.mean_head(state))
-        log_std = torch.tanh(self.log_std_head(state))
-        log_std = self.LOG_STD_MIN + 0.5 * (self.LOG_STD_MAX - self.LOG_STD_MIN) * (log_std + 1)
-        return mean, log_std.exp()
+    def forward(self, joints: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        centre, width = self.both(joints).chunk(2, dim=1)
+        width = F.softplus(width) + self.NARROWEST
+        return F.softsign(centre), width.clamp(max=self.WIDEST)
 
 
 def get_inputs():
-    return [torch.randn(BATCH, STATE_DIM)]
+    return [torch.randn(ROBOTS, JOINT_FEATURES)]
 
 
 def get_init_inputs():
-    return [STATE_DIM, ACTION_DIM]
+    return [JOINT_FEATURES, MOTORS]

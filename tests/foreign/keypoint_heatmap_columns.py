@@ -9,7 +9,7 @@ W = 36
 
 
 class Model(nn.Module):
-    """SimCC-flavoured head. A transposed convolution gives maps per joint, the maximum over the rows
+    """Where is each joint along x? A transposed convolution gives maps per joint, the maximum over the rows
     gives a profile along x; log-softmax of the profile, with a temperature."""
 
     def __init__(self, feat, joints):

@@ -8,7 +8,7 @@ ch_in, ch_out = 64, 128
 
 
 class Model(nn.Module):
-    """CRNN: conv, batch norm (train), relu; max over the height axis leaves a sequence; affine per channel."""
+    """A line of print: conv, batch norm (train), relu; max over the height axis leaves a sequence; affine per channel."""
 
     def __init__(self, ch_in, ch_out):
         super().__init__()

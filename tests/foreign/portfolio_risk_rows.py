@@ -1,7 +1,7 @@
 import torch
 import torch.nn as nn
 
-# scenarios x assets; factor model, then soft drawdown per scenario and the smooth worst case
+# scenarios x assets; factor model, then the loss of the portfolio and a smooth maximum of the single losses
 
 SCENARIOS = 100_000
 FACTORS = 60

@@ -1,36 +1,41 @@
 import torch
 import torch.nn as nn
 
-BATCH_SIZE = 32768
-NUM_DENSE = 13
-BOTTOM = (512, 256, 64)
+VISITS = 30_000
+COUNTERS = 21
+SIZES = (400, 200, 72)
 
 
-def make_mlp(n_in, sizes, last):
-    blocks = []
-    for i, n_out in enumerate(sizes):
-        blocks += [nn.Linear(n_in, n_out), nn.ReLU() if i + 1 < len(sizes) or not last else nn.Sigmoid()]
-        n_in = n_out
-    return nn.Sequential(*blocks)
+class Ladder(nn.ModuleList):
+    """Linear layers of falling width with leaky ReLU between them, none after the last."""
+
+    def __init__(self, n_in, sizes):
+        super().__init__(nn.Linear(a, b) for a, b in zip((n_in, *sizes), sizes))
+
+    def forward(self, x):
+        *inner, last = self
+        for layer in inner:
+            x = nn.functional.leaky_relu(layer(x), 0.05)
+        return last(x)
 
 
 class Model(nn.Module):
-    """DLRM: bottom MLP on dense features, elementwise product with a pooled embedding, dot, top bias."""
+    """Will the visitor buy? Counters of the visit against the mean embedding of the pages seen, scored as a weighted
+    inner product."""
 
-    def __init__(self, num_dense, bottom):
+    def __init__(self, counters, sizes):
         super().__init__()
-        self.bottom = make_mlp(num_dense, bottom, last=False)
-        self.top_bias = nn.Parameter(torch.tensor(-1.0))
+        self.ladder = Ladder(counters, sizes)
+        self.weigh = nn.Linear(sizes[-1], 1)
 
-    def forward(self, dense, pooled):
-        z = self.bottom(dense)
-        dot = (z * pooled).sum(dim=1, keepdim=True)
-        return torch.sigmoid(dot + self.top_bias)
+    def forward(self, visit, pages):
+        agreement = self.ladder(visit) * pages
+        return torch.sigmoid(self.weigh(agreement))
 
 
 def get_inputs():
-    return [torch.rand(BATCH_SIZE, NUM_DENSE), torch.randn(BATCH_SIZE, BOTTOM[-1])]
+    return [torch.rand(VISITS, COUNTERS), torch.randn(VISITS, SIZES[-1])]
 
 
 def get_init_inputs():
-    return [NUM_DENSE, BOTTOM]
+    return [COUNTERS, SIZES]

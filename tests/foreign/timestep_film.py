@@ -3,34 +3,34 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 CFG = {
-    "batch": 16,
-    "channels": 128,
-    "groups": 32,
-    "size": 64,
-    "emb": 512,
+    "clouds": 18,
+    "planes": 120,
+    "groups": 24,
+    "side": 64,
+    "clock": 400,
 }
 
 
 class Model(nn.Module):
-    """ResBlock entry of a diffusion UNet: norm, swish, conv, then scale and shift from the timestep embedding."""
+    """First half of a residual block in a cloud generator. The clock scales the maps before the norm; nothing is shifted."""
 
-    def __init__(self, channels, groups, emb):
+    def __init__(self, planes, groups, clock):
         super().__init__()
-        self.norm = nn.GroupNorm(groups, channels)
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
-        self.emb_proj = nn.Linear(emb, channels)
+        self.scale = nn.Linear(clock, planes)
+        self.norm = nn.GroupNorm(groups, planes)
+        self.filter = nn.Conv2d(planes, planes, 3, padding=1)
 
-    def forward(self, x, temb):
-        h = self.conv(F.silu(self.norm(x)))
-        s = self.emb_proj(F.silu(temb))[:, :, None, None]
-        return h * (1 + s) + x
+    def forward(self, cloud, clock):
+        factor = torch.exp(0.1 * self.scale(clock).tanh())
+        scaled = cloud * factor.unsqueeze(-1).unsqueeze(-1)
+        return cloud + self.filter(F.silu(self.norm(scaled)))
 
 
 def get_inputs():
-    x = torch.randn(CFG["batch"], CFG["channels"], CFG["size"], CFG["size"])
-    temb = torch.randn(CFG["batch"], CFG["emb"])
-    return [x, temb]
+    cloud = torch.randn(CFG["clouds"], CFG["planes"], CFG["side"], CFG["side"])
+    clock = torch.randn(CFG["clouds"], CFG["clock"])
+    return [cloud, clock]
 
 
 def get_init_inputs():
-    return [CFG["channels"], CFG["groups"], CFG["emb"]]
+    return [CFG["planes"], CFG["groups"], CFG["clock"]]

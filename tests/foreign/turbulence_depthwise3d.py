@@ -1,4 +1,4 @@
-"""Sub-grid closure: a learned depthwise filter of the resolved field, tau = G*(u u) - (G*u)(G*u), scaled by a constant."""
+"""Sub-grid closure: a learned depthwise filter of the resolved field, tau = G*(u u) - (G*u)(G*u), less a third of its sum."""
 import torch
 import torch.nn as nn
 

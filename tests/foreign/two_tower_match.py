@@ -25,12 +25,12 @@ class Model(nn.Module):
         super().__init__()
         self.user_tower = Tower(user_dim, shared)
         self.item_tower = Tower(item_dim, shared)
-        self.logit_scale = nn.Parameter(torch.tensor(2.6))
+        self.stretch = nn.Parameter(torch.tensor(2.6))
 
     def forward(self, user, item):
         u = self.user_tower(user)
         i = self.item_tower(item)
-        return (u * i).sum(-1) * self.logit_scale.exp()
+        return (u * i).sum(-1) * self.stretch.exp()
 
 
 def get_inputs():

@@ -1,40 +1,35 @@
 """
-Stem of an action-recognition network.
+First layer of the goalkeeper model.
 
-Clips are (batch, rgb, time, height, width). Strides are 1 in time and 2 in space. After
-the usual conv / bn / relu we pool in space only and rescale by a learnable number per clip
-channel, which the original authors called "attention" although it is not.
+Shots come as (shot, colour, frame, row, column). Time keeps its length because a dive lasts only
+eight frames; rows and columns are halved twice. There is a learned factor per map at the end, which
+old notebooks call "attention". It is not, but the name is in the saved weights.
 """
-
 import torch
 from torch import nn
 
-CLIPS = 8
-FRAMES = 32
-CROP = 224
-WIDTH = 64
+SHOTS = 9
+FRAMES = 28
+ROWS, COLUMNS = 208, 232
+MAPS = 60
 
 
 class Model(nn.Module):
-    def __init__(self, width):
+    def __init__(self, maps):
         super().__init__()
-        self.conv1 = nn.Conv3d(3, width, kernel_size=(3, 7, 7), stride=(1, 2, 2), padding=(1, 3, 3), bias=False)
-        self.bn1 = nn.BatchNorm3d(width)
-        self.relu = nn.ReLU()
-        self.pool = nn.MaxPool3d(kernel_size=(1, 3, 3), stride=(1, 2, 2), padding=(0, 1, 1))
-        self.attention = nn.Parameter(torch.ones(1, width, 1, 1, 1))
+        self.dive = nn.Conv3d(3, maps, (3, 5, 5), stride=(1, 2, 2), padding=(1, 2, 2))
+        self.norm = nn.GroupNorm(6, maps)
+        self.attention = nn.Parameter(torch.ones(maps, 1, 1, 1))
 
-    def forward(self, clip):
-        out = self.conv1(clip)
-        out = self.bn1(out)
-        out = self.relu(out)
-        out = self.pool(out)
+    def forward(self, shot):
+        out = nn.functional.relu6(self.norm(self.dive(shot)))
+        out = nn.functional.max_pool3d(out, (1, 2, 2))
         return out * self.attention
 
 
 def get_inputs():
-    return [torch.rand(CLIPS, 3, FRAMES, CROP, CROP)]
+    return [torch.rand(SHOTS, 3, FRAMES, ROWS, COLUMNS)]
 
 
 def get_init_inputs():
-    return [WIDTH]
+    return [MAPS]

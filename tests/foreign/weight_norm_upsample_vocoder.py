@@ -2,33 +2,31 @@ import torch
 import torch.nn as nn
 from torch.nn.utils.parametrizations import weight_norm
 
-LRELU_SLOPE = 0.1
-
 
 class Model(nn.Module):
-    def __init__(self, h):
+    """From the maps of a flute note to its sound, three samples per frame."""
+
+    def __init__(self, plan):
         super().__init__()
-        self.h = h
-        ch, u, k = h["ch"], h["rate"], h["kernel"]
-        self.up = weight_norm(nn.ConvTranspose1d(ch, ch // 2, k, u, padding=(k - u) // 2), dim=1)
-        self.post = weight_norm(nn.Conv1d(ch // 2, 1, 7, 1, padding=3))
+        maps, times = plan["maps"], plan["times"]
+        self.stretch = weight_norm(nn.ConvTranspose1d(maps, maps // 2, 3 * times, times, padding=times))
+        self.sound = weight_norm(nn.Conv1d(maps // 2, 1, 5, padding=2, bias=False))
+        self.volume = plan["volume"]
 
-    def forward(self, x):
-        x = nn.functional.leaky_relu(x, LRELU_SLOPE)
-        x = self.up(x)
-        x = nn.functional.leaky_relu(x)
-        x = self.post(x)
-        return torch.tanh(x)
+    def forward(self, note):
+        y = nn.functional.elu(self.stretch(note))
+        y = self.sound(y) * self.volume
+        return y / (1 + y.abs())
 
 
-h = {"ch": 64, "rate": 2, "kernel": 4}
-batch_size = 16
-segment = 8192 * 2
+plan = {"maps": 72, "times": 3, "volume": 2.0}
+notes = 15
+frames = 15_000
 
 
 def get_inputs():
-    return [torch.randn(batch_size, h["ch"], segment)]
+    return [torch.randn(notes, plan["maps"], frames)]
 
 
 def get_init_inputs():
-    return [h]
+    return [plan]

@@ -2,33 +2,30 @@ import torch
 import torch.nn as nn
 from torch.nn.utils.parametrizations import weight_norm
 
-B, C, T = 32, 150, 1024
-KERNEL = 7
+B, C, T = 36, 144, 1000
+TAPS = 6
 
 
-class Chomp1d(nn.Module):
-    def __init__(self, chomp_size):
+class PastOnly(nn.Module):
+    """Convolution that cannot see ahead: zeros stand for what was before the first step"""
+
+    def __init__(self, n_ch, taps, stride_back):
         super().__init__()
-        self.chomp_size = chomp_size
+        self.before = (taps - 1) * stride_back
+        self.filter = weight_norm(nn.Conv1d(n_ch, n_ch, taps, dilation=stride_back))
 
     def forward(self, x):
-        return x[:, :, : -self.chomp_size].contiguous()
+        return self.filter(nn.functional.pad(x, (self.before, 0)))
 
 
 class Model(nn.Module):
-    """First half of a temporal block: causal (by chomping), weight normalised, ReLU, dropout off, residual."""
-
-    def __init__(self, n_channels, kernel_size, dropout=0.0):
+    def __init__(self, n_ch, taps):
         super().__init__()
-        pad = kernel_size - 1
-        self.conv1 = weight_norm(nn.Conv1d(n_channels, n_channels, kernel_size, padding=pad))
-        self.chomp1 = Chomp1d(pad)
-        self.relu1 = nn.ReLU()
-        self.dropout1 = nn.Dropout(dropout)
-        self.net = nn.Sequential(self.conv1, self.chomp1, self.relu1, self.dropout1)
+        self.past = PastOnly(n_ch, taps, stride_back=2)
+        self.mix = nn.Parameter(torch.tensor(0.6))
 
     def forward(self, x):
-        return torch.relu(self.net(x) + x)
+        return torch.lerp(x, nn.functional.gelu(self.past(x)), self.mix)
 
 
 def get_inputs():
@@ -36,4 +33,4 @@ def get_inputs():
 
 
 def get_init_inputs():
-    return [C, KERNEL]
+    return [C, TAPS]
