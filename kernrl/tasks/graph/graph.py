@@ -100,7 +100,7 @@ class Node:
     op: str
     operands: tuple[Operand, ...]
     attributes: tuple[tuple[str, Attribute], ...]
-    """Every attribute of the op by name. Of an unknown op: every argument of the ATen call, where `"%1"` stands for the second operand."""
+    """Every attribute of the op by name. Of an unknown op: every argument of the ATen call, `"%1"` for the second operand."""
     results: tuple[Value, ...]
     """One for every known op; `topk` and its like, which are unknown, have several."""
     line: int = field(default=0, compare=False)
