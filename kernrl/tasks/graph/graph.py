@@ -127,7 +127,7 @@ class Node:
 
     def __str__(self) -> str:
         defaults = OPS[self.op].attributes if self.op in OPS else {}
-        shown = [f"{k}={v!r}" for k, v in self.attributes if defaults.get(k, REQUIRED) != v]
+        shown = [f"{k}={v!r}" for k, v in self.attributes if defaults.get(k, REQUIRED) != v and "%" not in str(v)]
         operands = list(self.operands)
         while operands and operands[-1] is None:
             operands.pop()

@@ -168,6 +168,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "batch_norm_eval": lambda x, mean, var, w, b, eps: F.batch_norm(x, mean, var, w, b, False, 0.0, eps),
     "batch_norm": _batch_norm,
     "instance_norm": _instance_norm,
+    "group_norm": lambda x, weight, bias, num_groups, eps: F.group_norm(x, num_groups, weight, bias, eps),
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "prod": _prod,
