@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from kernrl.tasks.graph.build import Builder
 
 Arguments = dict[str, Any]
-"""Argument of the schema → value: a tensor as the name of its value; `used` holds which results are read."""
+"""Argument of the schema → value: a tensor as the name of its value. Also the call's `name`, which results are `used`, and
+the first one's `result_dtype`."""
 Rule = Callable[["Builder", Arguments], Any]
 """Gives the name of the result, a list of names, or None where the call stays as it is, unknown."""
 
@@ -117,8 +118,9 @@ def _spread_and_mean(op: str) -> Rule:
 
 
 def _norm(b: Builder, a: Arguments) -> str | None:
-    p = a.get("ord", a.get("p", 2))
-    if a.get("dtype"):
+    p, dim = a.get("ord", a.get("p", 2)), a.get("dim")
+    a_matrix_norm = "linalg" in a["name"] and "vector" not in a["name"] and p is not None and len(dim or (0, 1)) > 1
+    if a.get("dtype") or a_matrix_norm or isinstance(p, str):
         return None
     return b.add("norm", _x(a), dim=a.get("dim") or None, keepdim=a.get("keepdim", False), p=2.0 if p is None else p)
 
@@ -450,7 +452,7 @@ ATEN: dict[str, Rule] = {
     "std": _spread("std"),
     "var_mean": _spread_and_mean("var"),
     "std_mean": _spread_and_mean("std"),
-    **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
+    **dict.fromkeys(("norm", "linalg_norm", "linalg_vector_norm"), _norm),
     **{name: _softmax(name.removeprefix("_")) for name in ("softmax", "log_softmax", "_softmax", "_log_softmax")},
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,

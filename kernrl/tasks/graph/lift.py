@@ -8,6 +8,7 @@ stay as unknown nodes with their line. Nothing is executed that `load_reference`
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import traceback
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernrl.errors import UsageError
-from kernrl.tasks.graph.aten import ATEN, DROPOUTS
+from kernrl.tasks.graph.aten import ATEN, DROPOUTS, IDENTITIES
 from kernrl.tasks.graph.build import Builder
 from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.trace import CustomAutogradError, MostlyFake, Traced, trace
@@ -62,7 +63,7 @@ def lift_module(module: nn.Module, inputs: Sequence[Any]) -> Graph:
     Raises:
         LiftError: As `lift`.
     """
-    where, mode = inspect.getsourcefile(type(module)) or "<module>", MostlyFake()
+    where, mode = type(module).forward.__code__.co_filename, MostlyFake()
     held = [(part, dict(part._parameters), dict(part._buffers), dict(part.__dict__)) for part in module.modules()]
     try:
         traced = trace(module, inputs, mode)
@@ -192,7 +193,7 @@ class _Reading:
 
     def _aten(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> None:
         name = target._schema.name.partition("::")[2]
-        if name.startswith("_assert") or name.startswith("sym_") or name == "_set_grad_enabled":
+        if name.startswith(("_assert", "sym_")) or name == "_set_grad_enabled":
             return
         if name in ("item", "_local_scalar_dense"):
             raise LiftError(f"{self.title}: reads a number out of a tensor{self._at()}, which no Graph can say; {REMEDY}.")
@@ -234,11 +235,13 @@ class _Reading:
         shapes = [v for v in pytree.tree_leaves(value) if isinstance(v, Tensor)]
         if any(not isinstance(s, int) for v in shapes for s in v.shape):
             raise LiftError(f"{self.title}: makes a tensor{self._at()} whose shape depends on numbers; {REMEDY}.")
-        if len(shapes) == 1 and shapes[0].numel() == 1 and (number := _computed(target, arguments)):
+        if name in IDENTITIES and isinstance(arguments.get("self"), _Number):
+            return arguments["self"]
+        if len(shapes) == 1 and not target._schema.is_mutable and shapes[0].numel() == 1 and (number := _computed(target, arguments)):
             return number
         known = {k: v.number if isinstance(v, _Number) else v for k, v in arguments.items()}
-        used = {u.args[1] for u in node.users if getattr(u.target, "__name__", "") == "getitem"}
-        known |= {"used": used, "result_dtype": _dtype(shapes[0]) if shapes else ""}
+        used = {u.args[1] for u in node.users if getattr(u.target, "__name__", "") == "getitem" and u.users}
+        known |= {"name": name, "used": used, "result_dtype": _dtype(shapes[0]) if shapes else ""}
         if isinstance(known.get("dtype"), torch.dtype):
             known["dtype"] = str(known["dtype"]).removeprefix("torch.")
         random = (name in DROPOUTS and arguments.get("train") and arguments.get("p")) or (
@@ -252,7 +255,9 @@ class _Reading:
                 out = None  # a form that the rule does not know
         if out is None or (isinstance(out, str) and self.b.value(out).shape != tuple(shapes[0].shape)):
             return self._unknown(target, arguments, shapes, value)
-        return [out] if isinstance(out, str) and not isinstance(value, Tensor) else out
+        if isinstance(out, str) and not isinstance(value, Tensor):
+            return [out] + [None] * (len(shapes) - 1)  # indices that nothing reads
+        return out
 
     def _unknown(self, target: torch._ops.OpOverload, arguments: dict[str, Any], shapes: list[Tensor], value: Any) -> Any:
         """The call as it is."""
@@ -385,11 +390,10 @@ def _real(tensor: Any) -> Tensor | None:
 def _plain(number: Tensor) -> bool | int | float:
     """The number that an author wrote: 0.1, where float32 holds 0.10000000149."""
     value = number.detach().reshape(()).item()
-    return (
-        float(f"{value:.7g}")
-        if number.dtype == torch.float32 and float(torch.tensor(float(f"{value:.7g}"))) == value
-        else value
-    )
+    if number.dtype != torch.float32 or not math.isfinite(value):
+        return value
+    short = float(f"{value:.7g}")
+    return short if torch.tensor(short).item() == value else value
 
 
 def _line(node: torch.fx.Node, where: str) -> int:

@@ -106,7 +106,7 @@ def _mul(b: Builder, operands: tuple[Operand, ...], _: Attributes) -> str | None
     if found and soft and soft.operands[0] == found[1] and soft["beta"] == 1:
         return b.add("mish", found[1])
     if (found := _other(b, operands, "rsqrt")) and (
-        norm := _rms(b, found[1], found[0].operands[0]) or _centred(b, found[1], found[0].operands[0])
+        norm := _normalized(b, found[1], found[0].operands[0])
     ):
         return norm
     if found := _other(b, operands, "rms_norm", "layer_norm"):
@@ -130,15 +130,17 @@ def _sixth(b: Builder, x: Operand) -> str | None:
     return b.add("hardsigmoid" if beside is None else "hardswish", y)
 
 
-def _factors(b: Builder, x: Operand) -> tuple[float, list[str]]:
-    """x as a number times values: `0.5 * x * y` is (0.5, [x, y])."""
+def _factors(b: Builder, x: Operand, *, powers: bool = False) -> tuple[float, list[str]]:
+    """x as a number times values: `0.5 * x * y` is (0.5, [x, y]); with `powers`, squares and cubes as what they multiply."""
     if isinstance(x, int | float):
         return float(x), []
     if node := b.node(x, "mul"):
-        (m, left), (n, right) = _factors(b, node.operands[0]), _factors(b, node.operands[1])
+        (m, left), (n, right) = (_factors(b, o, powers=powers) for o in node.operands)
         return m * n, left + right
+    if powers and (node := b.node(x, "square", "pow")) and node.operands[1:] in ((), (3.0,)):
+        return 1.0, [node.operands[0]] * (2 if node.op == "square" else 3)  # pyright: ignore[reportReturnType]
     if (node := b.node(x, "div")) and isinstance(node.operands[1], int | float) and node["rounding_mode"] is None:
-        n, left = _factors(b, node.operands[0])
+        n, left = _factors(b, node.operands[0], powers=powers)
         return n / node.operands[1], left
     return 1.0, [x] if isinstance(x, str) else []
 
@@ -166,9 +168,8 @@ def _cubic(b: Builder, term: str, x: str) -> bool:
     node = b.node(term, "add")
     if not node or x not in node.operands:
         return False
-    scale, cube = _factors(b, node.operands[1] if node.operands[0] == x else node.operands[0])
-    power = b.node(cube[0], "pow") if len(cube) == 1 else None
-    return _is(scale, 0.044715) and power is not None and power.operands == (x, 3.0)
+    scale, cube = _factors(b, node.operands[1] if node.operands[0] == x else node.operands[0], powers=True)
+    return _is(scale, 0.044715) and cube == [x] * 3
 
 
 def _div(b: Builder, operands: tuple[Operand, ...], attributes: Attributes) -> str | None:
@@ -187,7 +188,7 @@ def _div(b: Builder, operands: tuple[Operand, ...], attributes: Attributes) -> s
                 return b.add("sigmoid", negative.operands[0])
             if negative.operands[0] == x:
                 return b.add("silu", x)
-    if (root := b.node(y, "sqrt")) and (norm := _rms(b, x, root.operands[0]) or _centred(b, x, root.operands[0])):
+    if (root := b.node(y, "sqrt")) and (norm := _normalized(b, x, root.operands[0])):
         return norm
     return _softmax_written_out(b, x, y)
 
@@ -200,6 +201,11 @@ def _softmax_written_out(b: Builder, x: Operand, y: Operand) -> str | None:
     if not (total and shifted and top) or total.operands[0] != x or top.operands[0] != shifted.operands[0]:
         return None
     return b.add("softmax", shifted.operands[0], dim=total["dim"]) if top["dim"] == total["dim"] else None
+
+
+def _normalized(b: Builder, x: Operand, spread_and_eps: Operand) -> str | None:
+    """`x / sqrt(spread + eps)`, as layer_norm where x is centred, else as rms_norm."""
+    return _centred(b, x, spread_and_eps) or _rms(b, x, spread_and_eps)
 
 
 def _rms(b: Builder, x: Operand, mean_square_and_eps: Operand) -> str | None:

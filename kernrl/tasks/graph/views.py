@@ -242,6 +242,12 @@ def _chunk(b: Builder, operands: tuple[Operand, ...], attributes: Attributes) ->
     return operands[0] if attributes["chunks"] == 1 else None  # pyright: ignore[reportReturnType]
 
 
+def _select(b: Builder, operands: tuple[Operand, ...], attributes: Attributes) -> str | None:
+    """The only one along an axis."""
+    size = b.value(operands[0]).shape[attributes["dim"]]  # pyright: ignore[reportArgumentType]
+    return b.add("squeeze", operands[0], dim=(attributes["dim"],)) if size == 1 else None
+
+
 VIEW_RULES: dict[str, Callable[..., str | None]] = {
     "reshape": _reshape,
     "flatten": _by_shape(_flattened),
@@ -250,6 +256,7 @@ VIEW_RULES: dict[str, Callable[..., str | None]] = {
     "unsqueeze": _by_shape(_unsqueezed),
     "permute": _permute,
     "expand": _expand,
+    "select": _select,
     "slice": _slice,
     "chunk": _chunk,
 }
