@@ -237,7 +237,12 @@ class _Reading:
             raise LiftError(f"{self.title}: makes a tensor{self._at()} whose shape depends on numbers; {REMEDY}.")
         if name in IDENTITIES and isinstance(arguments.get("self"), _Number):
             return arguments["self"]
-        if len(shapes) == 1 and not target._schema.is_mutable and shapes[0].numel() == 1 and (number := _computed(target, arguments)):
+        if (
+            len(shapes) == 1
+            and not target._schema.is_mutable
+            and shapes[0].numel() == 1
+            and (number := _computed(target, arguments))
+        ):
             return number
         known = {k: v.number if isinstance(v, _Number) else v for k, v in arguments.items()}
         used = {u.args[1] for u in node.users if getattr(u.target, "__name__", "") == "getitem" and u.users}

@@ -105,9 +105,7 @@ def _mul(b: Builder, operands: tuple[Operand, ...], _: Attributes) -> str | None
     soft = b.node(found[0].operands[0], "softplus") if found else None
     if found and soft and soft.operands[0] == found[1] and soft["beta"] == 1:
         return b.add("mish", found[1])
-    if (found := _other(b, operands, "rsqrt")) and (
-        norm := _normalized(b, found[1], found[0].operands[0])
-    ):
+    if (found := _other(b, operands, "rsqrt")) and (norm := _normalized(b, found[1], found[0].operands[0])):
         return norm
     if found := _other(b, operands, "rms_norm", "layer_norm"):
         return _affine(b, found[0], found[1], None)
