@@ -281,8 +281,11 @@ def _without_sizes(graph: Graph, numbers: bool) -> Iterator[list[Any]]:
 
     for held in (*graph.inputs, *graph.parameters):
         yield [held.value.name, len(held.value.shape), held.value.dtype]
+    values = graph.values
     for node in graph.nodes:
         sized = SIZED.get(node.op, ())
+        if node.kind == "convolution" and node["groups"] == values[node.reads[0]].shape[1] > 1:
+            sized = ("groups",)  # a depthwise one stays depthwise
         attributes = [[k, "size" if k in sized else kept(v)] for k, v in node.attributes]
         results = [[r.name, len(r.shape), r.dtype] for r in node.results]
         yield [node.op, [kept(o) for o in node.operands], attributes, results]

@@ -22,7 +22,7 @@ from kernrl.errors import UsageError
 from kernrl.tasks.graph.aten import ATEN, DROPOUTS, IDENTITIES
 from kernrl.tasks.graph.build import Builder
 from kernrl.tasks.graph.graph import Graph, Node, Operand
-from kernrl.tasks.graph.trace import CustomAutogradError, MostlyFake, Traced, trace
+from kernrl.tasks.graph.trace import CustomAutogradError, MostlyFake, Traced, quiet, trace
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
@@ -43,7 +43,7 @@ def lift(task: Task, input_set: InputSet | None = None) -> Graph:
     where, mode = f"<task {task.id}>", MostlyFake()
     state = torch.random.get_rng_state()
     try:
-        with mode:
+        with mode, quiet():
             reference: Reference = load_reference(task, input_set)
             module = reference.Model(*reference.get_init_inputs())
             inputs = list(reference.get_inputs())

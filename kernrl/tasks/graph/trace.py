@@ -7,12 +7,14 @@ they run, so that numbers may be read out of them (`torch.linspace(0, rate, dept
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.export._trace  # two seconds of imports, here and not in the first lift; a fork server preloads this module
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
@@ -41,12 +43,13 @@ class MostlyFake(TorchDispatchMode):
                 return func(*args, **kwargs)
         if not given or sum(t.numel() for t in given) > SMALL // 64:  # only these can make much out of little
             with self.fake:
-                planned = func(*self._faked(args), **self._faked(kwargs))
+                planned = func(*self.faked(args), **self.faked(kwargs))
             if any(isinstance(t, Tensor) and t.numel() > SMALL for t in pytree.tree_leaves(planned)):
                 return planned
         return func(*args, **kwargs)
 
-    def _faked(self, item: Any) -> Any:
+    def faked(self, item: Any) -> Any:
+        """`item` with every tensor in it fake."""
         return pytree.tree_map_only(Tensor, self.fake.from_tensor, item)
 
 
@@ -61,17 +64,16 @@ class Traced:
     """Path → buffer or plain tensor attribute of one element, whose number the constructor settled."""
 
 
-def trace(module: nn.Module, args: Sequence[Any], mode: MostlyFake, *, own_numbers: bool = True) -> Traced:
+def trace(module: nn.Module, args: Sequence[Any], mode: MostlyFake) -> Traced:
     """Export a module that was made under `mode`, or for real, at these arguments; its tensors become fake.
 
     Raises whatever the module raises.
     """
     numbers = _all_fake(module, mode)
-    given = tuple(mode._faked(list(args)))
-    with _without_custom_autograd(), warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    given = tuple(mode.faked(list(args)))
+    with _without_custom_autograd(), quiet(), torch.no_grad():
         program = torch.export.export(module, given, strict=False)
-    return Traced(program, given, numbers if own_numbers else {})
+    return Traced(program, given, numbers)
 
 
 def _all_fake(module: nn.Module, mode: MostlyFake) -> dict[str, Tensor]:
@@ -91,6 +93,20 @@ def _all_fake(module: nn.Module, mode: MostlyFake) -> dict[str, Tensor]:
                     seen[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
                 held[name] = seen[id(tensor)]
     return numbers
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings, and nothing logged about sizes that do not fit: what matters is raised."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 @contextlib.contextmanager
