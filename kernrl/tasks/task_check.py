@@ -1,59 +1,84 @@
 """Run a task's reference once, on the CPU, where it can do no harm: does it teach anything?
 
-A reference that raises, or whose output is constant or NaN, would reward any candidate or none.
+A reference that raises, or whose output is constant or NaN, would reward any candidate or none. A task that states no
+small set is run at a derived one.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import RAGGED, SMALL, InputSet, Task, load_reference
 
 
-def check_task(task: Task, timeout_s: float = 60.0) -> None:
+def check_task(task: Task, timeout_s: float = 60.0) -> Task:
     """Run the reference on two fresh inputs, at the smallest input set, in a child process.
+
+    Returns:
+        The task with its input sets, derived where it states none.
 
     Raises:
         UsageError: It raises, dies, takes longer than `timeout_s`, or gives an output that is not a finite tensor
             which depends on the inputs.
     """
+    checked, problem = in_child(_check, task, timeout_s)
+    if problem:
+        raise UsageError(f"{task.id}: the reference {problem}.")
+    return checked or task
+
+
+def in_child(work: Callable[[Task], Any], task: Task, timeout_s: float) -> tuple[Any, str]:
+    """What `work(task)` gives in a child process, and the end of a sentence about why it gives nothing, or "".
+
+    `work` is a function of a module's top level. A UsageError's sentence comes back as it is.
+    """
     # a server that has torch loaded forks the children: a check costs milliseconds, not an import of torch
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
+    context.set_forkserver_preload(["torch", "kernrl.tasks.graph.input_sets"])
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_run, args=(task, sender), daemon=True)
+    child = context.Process(target=_run, args=(work, task, sender), daemon=True)
     child.start()
     sender.close()
     try:
-        problem = receiver.recv() if receiver.poll(timeout_s) else f"does not finish in {timeout_s:g} s on the CPU"
+        return receiver.recv() if receiver.poll(timeout_s) else (None, f"does not finish in {timeout_s:g} s on the CPU")
     except EOFError:
         child.join()
-        problem = f"kills its process (exit code {child.exitcode})"
+        return None, f"kills its process (exit code {child.exitcode})"
     finally:
         child.kill()
         child.join()
         receiver.close()
-    if problem:
-        raise UsageError(f"{task.id}: the reference {problem}.")
 
 
-def _run(task: Task, sender: Connection) -> None:
+def _run(work: Callable[[Task], Any], task: Task, sender: Connection) -> None:
     sys.stdout = sys.stderr  # a reference that prints must not mix with the command's data
+    result, problem = None, ""
     try:
-        problem = _problem(task)
+        result = work(task)
+    except _CannotTeach as error:
+        problem = str(error)
     except UsageError as error:
         problem = f"cannot be used: {error}".rstrip(".")
     except Exception as error:
         problem = f"raises {type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(".")
-    sender.send(problem)
+    sender.send((result, problem))
 
 
-def _problem(task: Task) -> str:
+class _CannotTeach(Exception):
+    """Why a reference is no use; the message completes the sentence "the reference ..."."""
+
+
+def _check(task: Task) -> Task:
     import torch
 
+    from kernrl.tasks.graph.input_sets import with_input_sets
+
+    task = with_input_sets(task)
     torch.set_num_threads(1)
     reference = load_reference(task, _smallest(task))
     torch.manual_seed(0)
@@ -65,15 +90,15 @@ def _problem(task: Task) -> str:
             outputs.append(model(*reference.get_inputs()))
     first, second = ([out] if isinstance(out, torch.Tensor) else out for out in outputs)
     if not isinstance(first, list | tuple) or not first or not all(isinstance(out, torch.Tensor) for out in first):
-        return f"returns a {type(outputs[0]).__name__}, where a tensor is wanted"
+        raise _CannotTeach(f"returns a {type(outputs[0]).__name__}, where a tensor is wanted")
     for one, other in zip(first, second, strict=True):
         if one.numel() == 0:
-            return "returns an empty tensor"
+            raise _CannotTeach("returns an empty tensor")
         if not torch.isfinite(one).all():
-            return "returns NaN or infinity"
+            raise _CannotTeach("returns NaN or infinity")
         if torch.equal(one, other) or (one.numel() > 1 and bool((one == one.flatten()[0]).all())):
-            return "returns the same value whatever its inputs are"
-    return ""
+            raise _CannotTeach("returns the same value whatever its inputs are")
+    return task
 
 
 def _smallest(task: Task) -> InputSet | None:
