@@ -1,0 +1,394 @@
+"""The body of a kernel: a group's values as lines of Triton, each computed at the index where it is read.
+
+An index is known for each dimension as axes of the group's space, so a view costs nothing: it only changes the index. Where
+an element lies in memory is written last, when it is known which axes every access crosses together (`index_text.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Protocol
+
+from kernrl.tasks.graph.views import axis_groups
+from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
+from kernrl.tasks.solutions.from_graph.lower import Count, Op, Operand, Varies
+from kernrl.tasks.solutions.from_graph.points import literal
+from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, times
+from kernrl.tasks.solutions.from_graph.stored import Schedule
+
+
+class RestartError(Exception):
+    """An axis was split: what was written so far speaks of an axis that is gone."""
+
+
+class BarrierError(Exception):
+    """A value cannot be computed where it is read, and must be in memory."""
+
+    def __init__(self, value: str) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+@dataclass(frozen=True, slots=True)
+class Ix:
+    """An index into one dimension: `step * (axes, row-major) + offset + variables of loops`."""
+
+    parts: tuple[Axis, ...] = ()
+    step: int = 1
+    offset: Size | None = None
+    extra: tuple[tuple[str, int], ...] = ()
+
+
+Index = tuple[Ix, ...]
+
+
+@dataclass
+class Access:
+    """Where one load or store goes: factors of axes and loop variables, and a constant."""
+
+    factors: dict[Axis, Size]
+    constants: tuple[tuple[Size, Size], ...]
+    """(offset, stride) pairs."""
+    extra: tuple[tuple[str, Size], ...]
+
+
+class Tile(Protocol):
+    """What the body must know of how a program is laid over the space."""
+
+    reduced: set[Axis]
+    shape: str
+    """Of an accumulator."""
+
+    def mask(self, axes: set[Axis]) -> str:
+        """The mask of elements that vary along these axes; empty where there is none."""
+        ...
+
+    def fold(self, op: str, text: str) -> str:
+        """A reduction over the tile's reduced side."""
+        ...
+
+
+@dataclass
+class Body:
+    """Lines of a kernel as they grow."""
+
+    schedule: Schedule
+    group: Group
+    tile: Tile
+    orders: dict[str, tuple[int, ...]]
+    """Value → its dimensions from outermost to innermost in memory, where that is not their own order."""
+    scopes: list[dict[tuple[str, Index], str]] = field(default_factory=lambda: [{}])
+    lines: list[list[str]] = field(default_factory=lambda: [[]])
+    accesses: list[Access] = field(default_factory=list)
+    pinned: set[Axis] = field(default_factory=set)
+    """Axes whose own index is read."""
+    pointers: dict[str, str] = field(default_factory=dict)
+    """Value in memory → its pointer."""
+    sizes: list[Size] = field(default_factory=list)
+    """Sizes that are read as numbers."""
+    numbers: dict[tuple[float, ...], str] = field(default_factory=dict)
+    """Numbers that differ between the sets → the argument that brings them."""
+    used: set[str] = field(default_factory=set)
+    outside: list[set[str]] = field(default_factory=list)
+    fixed: set[str] = field(default_factory=set)
+    """Names that stay taken behind a loop: accumulators."""
+    inside: list[str] = field(default_factory=list)
+    """Further masks of loads: inside of a padded image."""
+
+    @property
+    def program(self):
+        return self.schedule.plan.program
+
+    def open(self) -> None:
+        """Begin the body of a loop."""
+        self.scopes.append({})
+        self.lines.append([])
+        self.outside.append(set(self.used))
+
+    def close(self) -> list[str]:
+        """End the body of a loop; returns its lines. Names of the loop are free again, what was said in front of it stays."""
+        self.scopes.pop()
+        self.used = self.outside.pop() | {v for scope in self.scopes for v in scope.values()} | self.fixed
+        return self.lines.pop()
+
+    def say(self, line: str, scope: int = -1) -> None:
+        self.lines[scope].append(line)
+
+    def name(self, value: str) -> str:
+        """A variable for a value: its own name, numbered where that is taken."""
+        base = value.removesuffix("_keep").removesuffix("_view")
+        name, number = base, 1
+        while name in self.used:
+            number += 1
+            name = f"{base}_{number}"
+        self.used.add(name)
+        return name
+
+    def layout(self, value: str) -> Index:
+        return tuple(Ix(dim) for dim in self.group.layouts[value])
+
+    def at(self, value: str, index: Index) -> str:
+        """The variable that holds a value at an index."""
+        for scope in reversed(self.scopes):
+            if (value, index) in scope:
+                return scope[value, index]
+        op = self.schedule.plan.giver.get(value)
+        own = value in self.group.members and index == self.layout(value)
+        if (root := self._memory(value)) and not own:
+            return self._load(value, root, index)
+        assert op is not None
+        if op.kind == "view":
+            return self.at(op.reads[0], self._through(op, index))
+        if op.kind == "reduce":
+            if not own:
+                raise BarrierError(value)
+            return self.reduce(op, value)
+        if op.kind == "window":
+            return self._window(op, index)
+        return self._keep(value, index, self.text(op, index))
+
+    def text(self, op: Op, index: Index) -> str:
+        """A point's expression."""
+        shape = self.program.shapes[op.value]
+        return op.text.format(*(self._operand(o, index, shape) for o in op.operands))
+
+    def _operand(self, operand: Operand, index: Index, shape: Shape) -> str:
+        if isinstance(operand, str):
+            own = self.program.shapes[operand]
+            gap = len(shape) - len(own)
+            return self.at(operand, tuple(Ix() if is_one(s) else index[d + gap] for d, s in enumerate(own)))
+        if isinstance(operand, Count):
+            return self.size(operand.size)
+        if isinstance(operand, Varies):
+            return self.numbers.setdefault(operand.values, f"number{len(self.numbers) or ''}")
+        return literal(operand)
+
+    def size(self, size: Size) -> str:
+        """A size as a number."""
+        self.sizes.append(size)
+        return f"@size{len(self.sizes) - 1}@"
+
+    def _scope(self, index: Index) -> int:
+        """Where a value belongs: in front of the loops, unless it changes in them."""
+        changes = any(i.extra for i in index) or any(a in self.tile.reduced for i in index for a in i.parts)
+        return len(self.scopes) - 1 if changes else 0
+
+    def _keep(self, value: str, index: Index, text: str) -> str:
+        scope = self._scope(index)
+        if text.isidentifier():
+            variable = text
+        else:
+            variable = self.name(value)
+            self.say(f"{variable} = {text}", scope)
+        self.scopes[scope][value, index] = variable
+        return variable
+
+    # memory
+
+    def _memory(self, value: str) -> str | None:
+        """The tensor in memory of which a value is all elements in order."""
+        name = value
+        while not self.schedule.in_memory(name):
+            op = self.schedule.plan.giver[name]
+            if op.kind != "view" or op.how != "reshape":
+                return None
+            name = op.reads[0]
+        return None if name != value and name in self.orders else name
+
+    def _access(self, shape: Shape, order: Sequence[int], index: Index) -> str:
+        strides: dict[int, Size] = {}
+        stride: Size = (1,) * self.program.sets
+        for d in reversed(order):
+            strides[d], stride = stride, times(stride, shape[d])
+        factors: dict[Axis, Size] = {}
+        constants: list[tuple[Size, Size]] = []
+        extra: list[tuple[str, Size]] = []
+        for d, i in enumerate(index):
+            inner = tuple(n * i.step for n in strides[d])
+            for axis in reversed(i.parts):
+                factors[axis] = tuple(a + b for a, b in zip(factors.get(axis, (0,) * len(inner)), inner, strict=True))
+                inner = times(inner, axis.size)
+            if i.offset:
+                constants.append((i.offset, strides[d]))
+            extra += [(name, tuple(n * by for n in strides[d])) for name, by in i.extra]
+        self.accesses.append(Access(factors, tuple(constants), tuple(extra)))
+        return f"@at{len(self.accesses) - 1}@"
+
+    def pointer(self, value: str) -> str:
+        """The parameter that points to a tensor."""
+        return self.pointers.setdefault(value, f"{value}_ptr")
+
+    def _load(self, value: str, root: str, index: Index) -> str:
+        shape = self.program.shapes[value]
+        order = self.orders.get(value, range(len(shape))) if value == root else range(len(shape))
+        place = self._access(shape, list(order), index)
+        masks = list(dict.fromkeys(m for m in (self.tile.mask({a for i in index for a in i.parts}), *self.inside) if m))
+        mask = f", mask={' & '.join(masks)}" if masks else ""
+        pointer = self.pointer(root)
+        dtype = self.program.dtypes[value]
+        cast = ".to(tl.float32)" if dtype in ("float32", "bfloat16", "float16") else ""
+        target = f"{pointer} + {place}" if place_moves(self.accesses[-1]) else pointer
+        return self._keep(value, index, f"tl.load({target}{mask}){cast}")
+
+    def store(self, value: str) -> None:
+        """Write a member of the group."""
+        index = self.layout(value)
+        variable = self.at(value, index)
+        shape = self.program.shapes[value]
+        place = self._access(shape, list(self.orders.get(value, range(len(shape)))), index)
+        mask = self.tile.mask({a for i in index for a in i.parts})
+        pointer = self.pointer(value)
+        target = f"{pointer} + {place}" if place_moves(self.accesses[-1]) else pointer
+        self.say(f"tl.store({target}, {variable}{f', mask={mask}' if mask else ''})")
+
+    # views
+
+    def _through(self, op: Op, index: Index) -> Index:
+        """The operand's index under a view's."""
+        x = op.reads[0]
+        before, after = self.program.shapes[x], self.program.shapes[op.value]
+        if op.how == "permute":
+            found = [Ix()] * len(index)
+            for d, i in zip(op.dims, index, strict=True):
+                found[d] = i
+            return tuple(found)
+        if op.how == "expand":
+            return tuple(Ix() if is_one(s) else i for i, s in zip(index, before, strict=True))
+        if op.how == "slice":
+            d = op.dims[0]
+            i = index[d]
+            start = tuple(a + op.step * b for a, b in zip(op.start or (), i.offset or (0,) * len(op.start or ()), strict=True))
+            cut = Ix(i.parts, i.step * op.step, start if any(start) else None, tuple((n, by * op.step) for n, by in i.extra))
+            return (*index[:d], cut, *index[d + 1 :])
+        return self._reshaped(x, before, after, index)
+
+    def _reshaped(self, x: str, before: Shape, after: Shape, index: Index) -> Index:
+        found: list[Ix] = [Ix()] * len(before)
+        full = [tuple(s[0] for s in shape) for shape in (before, after)]
+        for ours, theirs in axis_groups(full[0], full[1]):
+            if times((1,) * self.program.sets, *(before[d] for d in ours)) != times(*(after[d] for d in theirs)):
+                raise BarrierError(x)
+            if len(ours) == len(theirs) == 1:
+                found[ours[0]] = index[theirs[0]]
+                continue
+            plain = all(index[d] == Ix(index[d].parts) and times((1,) * self.program.sets, *(a.size for a in index[d].parts)) == after[d] for d in theirs)  # fmt: skip
+            count = len(self.group.axes)
+            layout = self.group.regroup([index[d].parts for d in theirs], tuple(before[d] for d in ours)) if plain else None
+            if len(self.group.axes) != count:
+                raise RestartError
+            if layout is None:
+                raise BarrierError(x)
+            for d, parts in zip(ours, layout, strict=True):
+                found[d] = Ix(parts)
+        return tuple(found)
+
+    # windows
+
+    def coordinate(self, i: Ix) -> str:
+        """An index as text."""
+        text = ""
+        for axis in i.parts:
+            self.pinned.add(axis)
+            mark = f"@axis{self.group.axes.index(axis)}@"
+            text = mark if not text else f"({text}) * {self.size(axis.size)} + {mark}"
+        text = f"({text})" if len(i.parts) > 1 and i.step != 1 else text or "0"
+        if i.step != 1:
+            text = f"{text} * {i.step}"
+        for name, by in i.extra:
+            text += f" + {name}" if by == 1 else f" + {name} * {by}"
+        if i.offset:
+            n = i.offset[0]
+            text += f" - {-n}" if n < 0 else f" + {self.size(i.offset)}"
+        return text
+
+    def _window(self, op: Op, index: Index) -> str:
+        rank = len(op.window["kernel_size"])
+        x, shape = op.reads[0], self.program.shapes[op.reads[0]]
+        where = list(index)
+        rows = zip(*(op.window[k] for k in ("kernel_size", "stride", "padding", "dilation")), strict=True)
+        loops, guards = [], []
+        for d, (count, stride, padding, dilation) in enumerate(rows, len(index) - rank):
+            i = index[d]
+            offset = tuple(o * stride - padding for o in i.offset or (0,) * self.program.sets)
+            extra = tuple((n, by * stride) for n, by in i.extra)
+            if count > 1:
+                variable = self.name("ijk"[len(loops)])
+                loops.append((variable, count))
+                extra += ((variable, dilation),)
+            where[d] = replace(i, step=i.step * stride, offset=offset if any(offset) else None, extra=extra)
+            if padding:
+                guards.append((d, shape[d]))
+        result = self.name(op.value)
+        lowest = NEUTRAL["max" if op.how == "max" else "sum"]
+        self.say(f"{result} = tl.full({self.tile.shape}, {lowest}, dtype=tl.float32)")
+        if op.how == "avg_inside":
+            count = self.name("count")
+            self.say(f"{count} = tl.full({self.tile.shape}, 0.0, dtype=tl.float32)")
+        self.open()
+        before = len(self.inside)
+        if guards and (mask := self.tile.mask(set(self.group.axes))):
+            self.inside.append(mask)
+        for d, size in guards:
+            place = self.name("at")
+            self.say(f"{place} = {self.coordinate(where[d])}")
+            self.inside.append(f"({place} >= 0) & ({place} < {self.size(size)})")
+            where[d] = Ix(extra=((place, 1),))
+        value = self.at(x, tuple(where))
+        mask = " & ".join(self.inside)
+        value = f"tl.where({mask}, {value}, {lowest})" if mask else value
+        self.say(f"{result} = tl.maximum({result}, {value})" if op.how == "max" else f"{result} += {value}")
+        if op.how == "avg_inside":
+            self.say(f"{count} += tl.where({mask}, 1.0, 0.0)")
+        del self.inside[before:]
+        inner = self.close()
+        for depth, (variable, count_) in enumerate(loops):
+            loop = "tl.static_range" if prod(c for _, c in loops) <= 32 else "range"
+            self.say("    " * depth + f"for {variable} in {loop}({count_}):")
+        for line in inner:
+            self.say("    " * len(loops) + line)
+        if op.how == "avg":
+            self.say(f"{result} = {result} / {prod(op.window['kernel_size'])}")
+        elif op.how == "avg_inside":
+            self.say(f"{result} = {result} / {count}")
+        self.scopes[-1][op.value, index] = result
+        return result
+
+    # reductions
+
+    def reduce(self, op: Op, value: str) -> str:
+        """A reduction over a tile that holds all of it."""
+        operand = op.reads[0]
+        x = self.at(operand, self.layout(operand))
+        mask = self.tile.mask(set(self.group.axes))
+
+        def kept(result: int, text: str) -> str:
+            variable = self.name(op.results[result])
+            self.say(f"{variable} = {text}", 0)
+            self.scopes[0][op.results[result], self.layout(op.results[result])] = variable
+            return variable
+
+        def masked(text: str, other: str) -> str:
+            return f"tl.where({mask}, {text}, {other})" if mask else text
+
+        if op.how in ("sum", "max", "min"):
+            kept(0, self.tile.fold(op.how, masked(x, NEUTRAL[op.how])))
+        elif op.how == "expsum":
+            top = kept(0, self.tile.fold("max", masked(x, NEUTRAL["max"])))
+            kept(1, self.tile.fold("sum", masked(f"tl.exp({x} - {top})", "0.0")))
+        else:
+            n = self.size(times((1,) * self.program.sets, *(a.size for a in self.group.reduced)))
+            mean = kept(0, f"{self.tile.fold('sum', masked(x, '0.0'))} / {n}")
+            d = self._keep(f"{op.value}_off", self.layout(operand), masked(f"{x} - {mean}", "0.0"))
+            kept(1, self.tile.fold("sum", f"{d} * {d}"))
+        return self.scopes[0][value, self.layout(value)]
+
+
+NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
+"""What changes nothing in a reduction."""
+
+
+def place_moves(access: Access) -> bool:
+    """The address is not the tensor's first element."""
+    return bool(access.factors or access.constants or access.extra)

@@ -1,0 +1,286 @@
+"""`forward` of an answer: library calls, launches, and the memory between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernrl.tasks.graph.graph import Graph, Node
+from kernrl.tasks.graph.ops import OPS
+from kernrl.tasks.solutions.from_graph.fuse import Group, Mode, partition
+from kernrl.tasks.solutions.from_graph.kernels import BarrierError, Choice, Kernel, write_kernel
+from kernrl.tasks.solutions.from_graph.lower import Bare, Op, Operand, Varies, lower
+from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError, Names, Shape, is_one
+from kernrl.tasks.solutions.from_graph.stored import Schedule, schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """One way to answer."""
+
+    name: str
+    mode: Mode = "fused"
+    merged: bool = False
+    bare: Bare = "convolution"
+    choice: Choice = Choice()
+    channels_last: bool = False
+
+
+@dataclass
+class Answer:
+    """What is new in an answer: kernels, and the lines of `forward`."""
+
+    kernels: list[Kernel] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    library: list[str] = field(default_factory=list)
+    """Ops of the Graph that are left to the library."""
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        """How its kernels came out."""
+        return tuple(dict.fromkeys(t for k in self.kernels for t in k.traits))
+
+
+def write_forward(graphs: Sequence[Graph], style: Style, arguments: Sequence[str], taken: set[str], functional: str) -> Answer:
+    """Kernels and `forward` of a Graph in one style.
+
+    Args:
+        arguments: Python of each input of the Graph.
+        taken: Names that mean something in the answer's file.
+        functional: How the file calls `torch.nn.functional`.
+
+    Raises:
+        CannotWriteError: There is no rule for some part of it.
+    """
+    forced: set[str] = set()
+    for _ in range(16):
+        try:
+            return _Forward(graphs, style, arguments, taken, functional, forced).run()
+        except BarrierError as barrier:
+            if barrier.value in forced:
+                raise CannotWriteError(f"{barrier.value} can be computed nowhere") from None
+            forced.add(barrier.value)
+    raise CannotWriteError("its views cut across each other")
+
+
+class _Forward:
+    def __init__(
+        self, graphs: Sequence[Graph], style: Style, arguments: Sequence[str], taken: set[str], functional: str, forced: set[str]
+    ) -> None:
+        self.style, self.functional = style, functional
+        self.program = lower(graphs, merged=style.merged, bare=style.bare)
+        self.s: Schedule = schedule(partition(self.program, style.mode), forced)
+        self.names = Names(set(taken))
+        self.host: dict[str, str] = {}
+        """Value in memory → Python of it."""
+        self.orders: dict[str, tuple[int, ...]] = {}
+        self.answer = Answer()
+        for op in self.program.ops:
+            if op.kind == "window":
+                self._sizes_behind(op)
+        graph = graphs[0]
+        for held, expression in zip(graph.inputs, arguments, strict=True):
+            if held.stride:
+                self.host[held.value.name] = held.value.name
+                self._say(f"{held.value.name} = {expression}.contiguous()")
+            else:
+                self.host[held.value.name] = expression
+            self.names.add(self.host[held.value.name], self.program.shapes[held.value.name])
+        for p in graph.parameters:
+            self.host[p.value.name] = bound(p.path) if p.path else p.value.name
+            if not p.path:
+                device = self.host[graph.inputs[0].value.name]
+                shaped = f".reshape({p.value.shape})" if len(p.value.shape) > 1 else ""
+                self._say(f"{p.value.name} = torch.tensor({list(p.data)}, device={device}.device){shaped}")
+            self.names.add(self.host[p.value.name], self.program.shapes[p.value.name])
+
+    def _sizes_behind(self, op: Op) -> None:
+        """A pool's sizes follow from those before it."""
+        before, after = self.program.shapes[op.reads[0]], self.program.shapes[op.value]
+        rank = len(op.window["kernel_size"])
+        rows = zip(*(op.window[k] for k in ("kernel_size", "stride", "padding", "dilation")), strict=True)
+        for d, (count, stride, padding, dilation) in enumerate(rows, len(after) - rank):
+            if before[d] != after[d]:
+                self.names.windows[after[d]] = (before[d], dilation * (count - 1) + 1 - 2 * padding, stride)
+
+    def run(self) -> Answer:
+        if not any(isinstance(u, Group) for u in self.s.units):
+            raise CannotWriteError("nothing is left for a kernel")
+        groups = sum(isinstance(u, Group) for u in self.s.units)
+        for unit in self.s.units:
+            if isinstance(unit, Op):
+                self._library(unit)
+            else:
+                self._launch(unit, groups == 1)
+        structure = self.program.graph.structure
+        returned = iter(self.value(o) if isinstance(o, str) else repr(o) for o in self.program.outputs)
+        self._say("return " + "".join(next(returned) if c == "*" else c for c in structure))
+        return self.answer
+
+    def _say(self, *lines: str) -> None:
+        self.answer.lines += [*self.names.unpack(), *lines]
+
+    # values
+
+    def value(self, value: str) -> str:
+        """Python of a value in memory, or of a view of one."""
+        if value in self.host:
+            return self.host[value]
+        op = self.s.plan.giver[value]
+        if op.kind != "view":
+            raise CannotWriteError(f"{value} is not in memory")
+        x, shape = self.value(op.reads[0]), self.program.shapes[value]
+        before = self.program.shapes[op.reads[0]]
+        if op.how == "permute":
+            return f"{x}.permute({', '.join(map(str, op.dims))})"
+        if op.how == "expand":
+            sizes = ["-1" if a == b else self.names.expression(b) for a, b in zip(before, shape, strict=True)]
+            return f"{x}.expand({', '.join(sizes)})"
+        if op.how == "slice":
+            d = op.dims[0]
+            start, length = op.start or (0,), shape[d]
+            stop = tuple(a + n * op.step for a, n in zip(start, length, strict=True))
+            text = [self.names.expression(start) if any(start) else "", "" if stop == before[d] else self.names.expression(stop)]
+            step = f":{op.step}" if op.step != 1 else ""
+            return f"{x}[{':, ' * d}{text[0]}:{text[1]}{step}]"
+        return self._reshaped(x, before, shape)
+
+    def _reshaped(self, x: str, before: Shape, shape: Shape) -> str:
+        plain = [s for s in shape if not is_one(s)]
+        if plain == [s for s in before if not is_one(s)] and len(shape) == len(before) + 1:
+            at = next(i for i in range(len(shape)) if [*shape[:i], *shape[i + 1 :]] == list(before) and is_one(shape[i]))
+            return f"{x}.unsqueeze({at})"
+        for start in range(len(before)):
+            end = start + len(before) - len(shape)
+            if end > start and before[:start] == shape[:start] and before[end + 1 :] == shape[start + 1 :]:
+                if end == len(before) - 1:
+                    return f"{x}.flatten({start})"
+                return f"{x}.flatten({start}, {end})"
+        texts: list[str] = []
+        for size in shape:
+            try:
+                texts.append(self.names.expression(size))
+            except CannotWriteError:
+                texts.append("-1")
+        if texts.count("-1") > 1:
+            raise CannotWriteError("the sizes of a view are unknown")
+        return f"{x}.reshape({', '.join(texts)})"
+
+    # library calls
+
+    def _library(self, op: Op) -> None:
+        node = self.program.graph.nodes[op.node]
+        self.answer.library.append(node.op)
+        operands = [self._operand(o) for o in op.operands]
+        results = [self.names.free(r.removesuffix("_raw")) for r in op.results]
+        text = self._call(node, op, operands)
+        self._say(f"{', '.join(results)} = {text}")
+        for value, result in zip(op.results, results, strict=True):
+            self.host[value] = result
+            self.names.add(result, self.program.shapes[value])
+
+    def _operand(self, operand: Operand) -> str:
+        if isinstance(operand, str):
+            return self.value(operand)
+        if isinstance(operand, Varies):
+            return self.names.number(operand.values)
+        return repr(operand) if not isinstance(operand, float) or operand == operand and abs(operand) != float("inf") else f'float("{operand}")'
+
+    def _call(self, node: Node, op: Op, operands: list[str]) -> str:
+        a: dict[str, Any] = dict(node.attributes)
+        f = self.functional
+        if node.op == "matmul":
+            return f"torch.matmul({', '.join(operands)})"
+        if node.op == "einsum":
+            return f"torch.einsum({a['equation']!r}, {', '.join(operands)})"
+        if node.op == "cat":
+            return f"torch.cat(({', '.join(operands)}), dim={a['dim']})"
+        while operands and operands[-1] == "None":
+            operands.pop()
+        if node.kind in ("product", "convolution"):
+            if self.style.channels_last and node.kind == "convolution" and node.op[-2] != "1":
+                return self._channels_last(node, op, operands, f)
+            shown = [f"{k}={_short(v)}" for k, v in a.items() if v != _default(node.op, k)]
+            return f"{f}.{node.op}({', '.join([*operands, *shown])})"
+        if node.op == "arange":
+            rows = [dict(g.nodes[op.node].attributes) for g in self.program.graphs]
+            ends = tuple(r["end"] for r in rows)
+            end = repr(ends[0]) if len(set(ends)) == 1 else self.names.expression(ends)
+            device = next(iter(self.host.values()))
+            return f"torch.arange({a['start']!r}, {end}, {a['step']!r}, dtype=torch.{a['dtype']}, device={device}.device)"
+        if node.op in PLAIN_CALLS:
+            shown = [f"{k}={v!r}" for k, v in a.items()]
+            return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
+        raise CannotWriteError(f"no rule for {node.op}")
+
+    def _channels_last(self, node: Node, op: Op, operands: list[str], f: str) -> str:
+        last = "torch.channels_last" if node.op[-2] == "2" else "torch.channels_last_3d"
+        operands = [f"{o}.contiguous(memory_format={last})" if i < 2 else o for i, o in enumerate(operands)]
+        shown = [f"{k}={_short(v)}" for k, v in dict(node.attributes).items() if v != _default(node.op, k)]
+        rank = len(self.program.shapes[op.value])
+        self.orders[op.value] = (0, *range(2, rank), 1)
+        return f"{f}.{node.op}({', '.join([*operands, *shown])}).contiguous(memory_format={last})"
+
+    # launches
+
+    def _launch(self, group: Group, alone: bool) -> None:
+        base = "fused_kernel" if alone else "reduce_kernel" if group.reduced else "pointwise_kernel"
+        kernel = write_kernel(self.s, group, self.names, self.style.choice, self.orders, self.names.free(base))
+        allocations = []
+        for value in kernel.writes:
+            result = self.names.free(value)
+            allocations.append(f"{result} = {self._allocation(value, kernel)}")
+            self.host[value] = result
+        constants = [f"{k}={v}" for k, v in kernel.constants.items()]
+        launch = f"{kernel.name}[{kernel.grid}]({', '.join([*kernel.arguments, *constants])})"
+        self._say(*allocations, re.sub(r"@(\w+)@", lambda m: self.value(m[1]), launch))
+        for value in kernel.writes:
+            self.names.add(self.host[value], self.program.shapes[value])
+        self.answer.kernels.append(kernel)
+
+    def _is_large(self, value: str) -> bool:
+        """Statistics stay float32, whatever the precision of the rest."""
+        unit = self.s.plan.unit_of[value]
+        return not (isinstance(unit, Group) and unit.reduced and not any(a in unit.reduced for d in unit.layouts[value] for a in d))
+
+    def _allocation(self, value: str, kernel: Kernel) -> str:
+        shape, dtype = self.program.shapes[value], self.program.dtypes[value]
+        likes = [r for r in kernel.reads if r in self.host and r not in kernel.writes]
+        floats = [r for r in likes if self.program.dtypes[r] == "float32"]
+        for like in floats:
+            if self.program.shapes[like] == shape and dtype == "float32" and like not in self.orders and not like.startswith("p"):
+                return f"torch.empty_like({self.host[like]})"
+        like = self.host[(floats or likes or [next(iter(self.host))])[0]]
+        sizes = [self.names.expression(s) for s in shape]
+        shown = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+        own = value in self.program.outputs or len(likes) == 0 or self._is_large(value)
+        kind = f"{like}.dtype" if dtype == "float32" and own else f"torch.{dtype}"
+        return f"torch.empty({shown}, device={like}.device, dtype={kind})"
+
+
+PLAIN_CALLS = {
+    **{op: f"torch.{op}" for op in ("cumsum", "cumprod", "prod", "any", "all", "argmax", "argmin", "flip", "roll", "tril", "triu")},
+    **{op: f"torch.{op}" for op in ("gather", "index_select", "remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum")},
+    "pad": "{F}.pad",
+    **{f"{kind}_pool{n}d": f"{{F}}.{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
+    **{f"adaptive_{kind}_pool{n}d": f"{{F}}.adaptive_{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
+}
+"""Op → the call that takes its attributes by name."""
+
+
+def bound(path: str) -> str:
+    """A parameter's path as Python: `stack.1.weight` is `self.stack[1].weight`."""
+    text = "self"
+    for part in path.split("."):
+        text += f"[{part}]" if part.isdigit() else f".{part}"
+    return text
+
+
+def _short(value: Any) -> str:
+    return repr(value[0]) if isinstance(value, tuple) and len(set(value)) == 1 and isinstance(value[0], int) else repr(value)
+
+
+def _default(op: str, name: str) -> Any:
+    return OPS[op].attributes[name]

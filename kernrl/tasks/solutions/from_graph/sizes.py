@@ -1,0 +1,211 @@
+"""Sizes at all input sets of a task at once, and how `forward` says them.
+
+A size is a tuple: what it is at the full set, the small one, the ragged one. Two dimensions are the same where they are
+equal at every set, so a number that belongs to the shapes (a group's width, `x.shape[-1]`) is told from a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+Size = tuple[int, ...]
+Shape = tuple[Size, ...]
+
+
+class CannotWriteError(Exception):
+    """There is no rule for a Graph, or for a style of it; the message says why."""
+
+
+def ones(like: Size) -> Size:
+    """The size 1."""
+    return (1,) * len(like)
+
+
+def is_one(size: Size) -> bool:
+    """1 at every set."""
+    return all(n == 1 for n in size)
+
+
+def times(*sizes: Size) -> Size:
+    """Their product; at least one."""
+    return tuple(math.prod(numbers) for numbers in zip(*sizes, strict=True))
+
+
+def over(a: Size, b: Size) -> Size | None:
+    """a / b, or None where b does not divide a at every set."""
+    return None if any(y == 0 or x % y for x, y in zip(a, b, strict=True)) else tuple(x // y for x, y in zip(a, b, strict=True))
+
+
+def numel(shape: Sequence[Size], sets: int) -> Size:
+    """How many elements."""
+    return times((1,) * sets, *shape)
+
+
+LETTERS = {1: "N", 2: "MN", 3: "BLD", 4: "BCHW", 5: "BCDHW"}
+"""Names for the dimensions of a tensor, by its rank."""
+
+
+@dataclass
+class Names:
+    """How `forward` says sizes: names for the dimensions of the tensors it has, and expressions of those."""
+
+    taken: set[str]
+    """Names that mean something else already."""
+    named: dict[Size, str] = field(default_factory=dict)
+    homes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Name → the tensor (as an expression) and the dimension that it is read from."""
+    ranks: dict[str, int] = field(default_factory=dict)
+    live: list[tuple[str, Shape]] = field(default_factory=list)
+    """The tensors there are so far, as expressions, with their shapes."""
+    pending: list[str] = field(default_factory=list)
+    """Names that are used, and not assigned yet."""
+    windows: dict[Size, tuple[Size, int, int]] = field(default_factory=dict)
+    """Size behind a pool → (size n before it, m, stride): `(n - m) // stride + 1`."""
+    lines: dict[str, str] = field(default_factory=dict)
+    """Name → the expression that it is assigned, where it is no tensor's dimension."""
+
+    def add(self, tensor: str, shape: Shape) -> None:
+        """From here on, `forward` has this tensor."""
+        # dimensions are read from what flows rather than from parameters
+        first = len(self.live) if tensor.startswith("self.") else sum(not t.startswith("self.") for t, _ in self.live)
+        self.live.insert(first, (tensor, shape))
+        self.ranks[tensor] = len(shape)
+
+    def dim(self, size: Size) -> str | None:
+        """The name of a dimension, where some tensor has it."""
+        if size in self.named:
+            return self.named[size]
+        for tensor, shape in self.live:
+            if size in shape:
+                at = shape.index(size)
+                letters = LETTERS.get(len(shape), "NMLKJI"[: len(shape)])
+                name = self.free(letters[at] if at < len(letters) else "N")
+                self.named[size] = name
+                self.homes[name] = (tensor, at)
+                self.pending.append(name)
+                return name
+        return None
+
+    def free(self, base: str) -> str:
+        """`base`, numbered when it is taken; it is taken from here on."""
+        name, number = base, 1
+        while name in self.taken:
+            number += 1
+            name = f"{base}_{number}" if len(base) > 2 else f"{base}{number}"
+        self.taken.add(name)
+        return name
+
+    def expression(self, size: Size) -> str:
+        """Python that gives a size. Raises CannotWriteError where nothing at hand does."""
+        if is_one(size):
+            return "1"
+        if size in self.windows and self.dim(size) is None:
+            return self._behind_window(size)
+        constant = len(set(size)) == 1 and len(size) > 1
+        if (name := self.dim(size)) and not (constant and size[0] < 8):
+            return name
+        if constant and size[0] <= 64:
+            return str(size[0])
+        found = self._composed(size)
+        if found is None and len(set(size)) == 1:
+            found = str(size[0])
+        if found is None:
+            raise CannotWriteError(f"no tensor has the size {size}")
+        return found
+
+    def _behind_window(self, size: Size) -> str:
+        before, minus, stride = self.windows[size]
+        text = self.expression(before) + (f" - {minus}" if minus > 0 else f" + {-minus}" if minus else "")
+        text = f"({text}) // {stride} + 1" if stride > 1 else f"{text} + 1" if minus != 1 else self.expression(before)
+        name = self.free("O")
+        self.named[size], self.lines[name] = name, text
+        self.pending.append(name)
+        return name
+
+    def _composed(self, size: Size) -> str | None:
+        """A size as a product or quotient of dimensions."""
+        dims = list(dict.fromkeys(s for _, shape in self.live for s in shape if not is_one(s)))
+        for _, shape in self.live:  # neighbours first: `H * W`
+            for i in range(len(shape)):
+                for j in range(i + 2, len(shape) + 1):
+                    if times(*shape[i:j]) == size:
+                        return " * ".join(str(self.dim(s)) for s in shape[i:j] if not is_one(s))
+        for a in dims:
+            whole = [(x / y) for x, y in zip(a, size, strict=True)]
+            if len(set(whole)) == 1 and len(size) > 1:
+                if whole[0] > 1 and whole[0].is_integer():
+                    return f"{self.dim(a)} // {int(whole[0])}"
+                if (1 / whole[0]).is_integer():
+                    return f"{self.dim(a)} * {int(1 / whole[0])}"
+        for a in dims:
+            for b in dims:
+                if over(a, b) == size:
+                    return f"({self.dim(a)} // {self.dim(b)})"
+        for count in (2, 3):
+            for parts in combinations(dims, count):
+                product = times(*parts)
+                if product == size:
+                    return " * ".join(str(self.dim(p)) for p in parts)
+                for divisor in range(2, 17):
+                    if tuple(n * divisor for n in size) == product:
+                        return " * ".join(str(self.dim(p)) for p in parts[:-1]) + f" * ({self.dim(parts[-1])} // {divisor})"
+        for a in dims:
+            gap = [x - y for x, y in zip(size, a, strict=True)]
+            if len(set(gap)) == 1 and len(size) > 1 and abs(gap[0]) < 64:
+                return f"({self.dim(a)} {'+' if gap[0] > 0 else '-'} {abs(gap[0])})"
+        return None
+
+    def number(self, values: Sequence[float]) -> str:
+        """Python that gives a number that differs between the sets: a size, its root, logarithm or inverse."""
+        dims = list(dict.fromkeys(s for _, shape in self.live for s in shape if not is_one(s)))
+        pairs = [times(a, b) for a, b in combinations(dims, 2)]
+        for size in [*dims, *pairs]:
+            for text, function in NUMBERS:
+                made = [function(n) for n in size]
+                ratios = [v / m if m else math.nan for v, m in zip(values, made, strict=True)]
+                if all(math.isclose(r, ratios[0], rel_tol=1e-9) for r in ratios):
+                    inner = text.format(self.expression(size))
+                    return inner if math.isclose(ratios[0], 1.0, rel_tol=1e-9) else f"{float(f'{ratios[0]:.12g}')!r} * {inner}"
+        raise CannotWriteError(f"no size explains the numbers {tuple(values)}")
+
+    def unpack(self) -> list[str]:
+        """Lines that assign the names used since the last call."""
+        lines = []
+        plain = [name for name in self.pending if name in self.homes]
+        tensors = dict.fromkeys(self.homes[name][0] for name in plain)
+        for tensor in tensors:
+            mine = {self.homes[name][1]: name for name in plain if self.homes[name][0] == tensor}
+            if len(mine) == 1 or self.ranks[tensor] == 1:
+                lines += [f"{name} = {tensor}.shape[{at}]" for at, name in mine.items()]
+            else:
+                lines.append(", ".join(mine.get(i, "_") for i in range(self.ranks[tensor])) + f" = {tensor}.shape")
+        lines += [f"{name} = {self.lines[name]}" for name in self.pending if name in self.lines]
+        self.pending.clear()
+        return lines
+
+
+NUMBERS: tuple[tuple[str, Callable[[int], float]], ...] = (
+    ("float({})", float),
+    ("({}) ** 0.5", lambda n: n**0.5),
+    ("({}) ** -0.5", lambda n: n**-0.5),
+    ("1.0 / ({})", lambda n: 1.0 / n),
+    ("math.log({})", math.log),
+    ("1.0 / math.log({})", lambda n: 1.0 / math.log(n) if n > 1 else math.nan),
+    ("({} - 1.0)", lambda n: n - 1.0),
+    ("1.0 / ({} - 1.0)", lambda n: 1.0 / (n - 1.0) if n > 1 else math.nan),
+)
+"""Python of a size → what it gives."""
+
+
+def kernel_name(expression: str, taken: Iterable[str]) -> str:
+    """A parameter name for a size: `H * W` is `HW`."""
+    letters = "".join(part for part in expression.replace("(", "").replace(")", "").split(" * "))
+    base = letters if letters.isidentifier() else "".join(c for c in letters if c.isalpha()) + "_part"
+    name, number = base, 1
+    while name in taken:
+        number += 1
+        name = f"{base}{number}"
+    return name

@@ -1,0 +1,83 @@
+"""Every worked solution of a task, written from its Graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernrl.errors import UsageError
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.graph.lift import lift
+from kernrl.tasks.solutions.from_graph.answer import Source, read_source, write_answer
+from kernrl.tasks.solutions.from_graph.forward import Style, write_forward
+from kernrl.tasks.solutions.from_graph.kernels import Choice
+from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
+from kernrl.tasks.task import FULL, Solution, Task
+
+STYLES: tuple[Style, ...] = (
+    Style("fused"),
+    Style("fused-rows", choice=Choice(several=True)),
+    Style("fused-walk", merged=True, choice=Choice(whole=0)),
+    Style("fused-passes", choice=Choice(whole=0)),
+    Style("fused-persistent", choice=Choice(persistent=True)),
+    Style("stats", mode="stats", merged=True),
+    Style("unfused", mode="unfused", bare="none"),
+    Style("bare", bare="all"),
+    Style("channels-last", channels_last=True),
+)
+"""What is tried; styles that come to the same text are one."""
+
+
+def graphs_of(task: Task) -> tuple[Graph, ...]:
+    """The Graph of a task at each of its input sets, the full one first; sets at which it is another are left out.
+
+    Raises:
+        LiftError: The task cannot be lifted.
+    """
+    full = lift(task)
+    found = [full]
+    for input_set in task.input_sets:
+        if input_set.name != FULL:
+            try:
+                graph = lift(task, input_set)
+            except UsageError:
+                continue
+            if _parallel(full, graph):
+                found.append(graph)
+    return tuple(found)
+
+
+def _parallel(one: Graph, other: Graph) -> bool:
+    """The same ops on the same values."""
+    if len(one.nodes) != len(other.nodes) or len(one.parameters) != len(other.parameters):
+        return False
+    pairs = zip(one.nodes, other.nodes, strict=True)
+    return all(a.op == b.op and a.reads == b.reads and len(a.value.shape) == len(b.value.shape) for a, b in pairs)
+
+
+def write_solution(source: Source, graphs: Sequence[Graph], style: Style) -> Solution:
+    """One solution. Raises CannotWriteError."""
+    arguments = [source.argument(i) for i in graphs[0].inputs]
+    answer = write_forward(graphs, style, arguments, source.taken, source.functional)
+    return Solution("-".join(dict.fromkeys([style.name, *answer.traits])), write_answer(source, answer))
+
+
+def write_solutions(task: Task, styles: Sequence[Style] = STYLES) -> tuple[Solution, ...]:
+    """Every worked solution of a task; none where there is no rule for it.
+
+    Raises:
+        LiftError: The task cannot be lifted.
+    """
+    graphs, found = graphs_of(task), {}
+    try:
+        source = read_source(task.pytorch_code)
+    except CannotWriteError:
+        return ()
+    for style in styles:
+        if style.channels_last and not any(n.kind == "convolution" and n.op[-2] != "1" for n in graphs[0].nodes):
+            continue
+        try:
+            solution = write_solution(source, graphs, style)
+        except CannotWriteError:
+            continue
+        found.setdefault(solution.triton_code, solution)
+    return tuple(found.values())
