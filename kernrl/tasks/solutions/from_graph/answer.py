@@ -65,9 +65,13 @@ def read_source(source: str) -> Source:
     model = next((s for s in body if isinstance(s, ast.ClassDef) and s.name == "Model"), None)
     if model is None:
         raise CannotWriteError("the source has no class Model")
-    forward = next((s for s in model.body if isinstance(s, ast.FunctionDef) and s.name == "forward"), None)
+    classes = {s.name: s for s in body if isinstance(s, ast.ClassDef)}
+    forward, of = None, model
+    while forward is None and of is not None:
+        forward = next((s for s in of.body if isinstance(s, ast.FunctionDef) and s.name == "forward"), None)
+        of = next((classes[b.id] for b in of.bases if isinstance(b, ast.Name) and b.id in classes), None)
     if forward is None:
-        raise CannotWriteError("Model inherits its forward")
+        raise CannotWriteError("Model has no forward")
     others = [s for s in body if s is not model and not (set(_binds(s)) & set(CONTRACT))]
     others = [s for s in others if not _is_text(s) and not _is_main(s)]
     new = _Renamed().visit(copy.deepcopy(model))
@@ -98,7 +102,7 @@ def _is_main(statement: ast.stmt) -> bool:
 
 def _lean(statement: ast.stmt) -> ast.stmt:
     """A helper module without its forward: nothing calls it."""
-    is_module = isinstance(statement, ast.ClassDef) and any("Module" in ast.unparse(base) for base in statement.bases)
+    is_module = isinstance(statement, ast.ClassDef) and any(isinstance(s, ast.FunctionDef) and s.name == "forward" for s in statement.body)
     if not is_module:
         return statement
     lean = copy.deepcopy(statement)

@@ -81,6 +81,9 @@ class _Forward:
             if op.kind == "window":
                 self._sizes_behind(op)
         graph = graphs[0]
+        for node in graph.nodes:
+            found = {v for k, v in node.attributes if k in ("num_groups", "chunks", "upscale_factor") and isinstance(v, int)}
+            self.names.divisors += sorted((found | {v * v for v in found}) - {1} - set(self.names.divisors))
         for held, expression in zip(graph.inputs, arguments, strict=True):
             if held.stride:
                 self.host[held.value.name] = held.value.name
@@ -202,7 +205,7 @@ class _Forward:
         if node.kind in ("product", "convolution"):
             if self.style.channels_last and node.kind == "convolution" and node.op[-2] != "1":
                 return self._channels_last(node, op, operands, f)
-            shown = [f"{k}={_short(v)}" for k, v in a.items() if v != _default(node.op, k)]
+            shown = self._attributes(op)
             return f"{f}.{node.op}({', '.join([*operands, *shown])})"
         if node.op == "arange":
             rows = [dict(g.nodes[op.node].attributes) for g in self.program.graphs]
@@ -210,15 +213,33 @@ class _Forward:
             end = repr(ends[0]) if len(set(ends)) == 1 else self.names.expression(ends)
             device = next(iter(self.host.values()))
             return f"torch.arange({a['start']!r}, {end}, {a['step']!r}, dtype=torch.{a['dtype']}, device={device}.device)"
+        if node.op == "pad":
+            value = f", value={a['value']!r}" if a["mode"] == "constant" and a["value"] else ""
+            return f"{f}.pad({operands[0]}, {a['padding']!r}" + (f", mode={a['mode']!r}" if a["mode"] != "constant" else value) + ")"
         if node.op in PLAIN_CALLS:
             shown = [f"{k}={v!r}" for k, v in a.items()]
             return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
         raise CannotWriteError(f"no rule for {node.op}")
 
+    def _attributes(self, op: Op) -> list[str]:
+        """Keyword arguments of a call; a number that differs between the sets is a size."""
+        rows = [dict(g.nodes[op.node].attributes) for g in self.program.graphs]
+        shown = []
+        for k, v in rows[0].items():
+            values = [row[k] for row in rows]
+            if any(x != values[0] for x in values) and isinstance(v, int):
+                shown.append(f"{k}={self.names.expression(tuple(values))}")
+            elif v != OPS[self.program.graph.nodes[op.node].op].attributes[k]:
+                shown.append(f"{k}={_short(v)}")
+        return shown
+
     def _channels_last(self, node: Node, op: Op, operands: list[str], f: str) -> str:
         last = "torch.channels_last" if node.op[-2] == "2" else "torch.channels_last_3d"
-        operands = [f"{o}.contiguous(memory_format={last})" if i < 2 else o for i, o in enumerate(operands)]
-        shown = [f"{k}={_short(v)}" for k, v in dict(node.attributes).items() if v != _default(node.op, k)]
+        for i, word in enumerate(("x", "weight")):
+            name = self.names.free(f"{op.results[0].removesuffix('_raw')}_{word}")
+            self._say(f"{name} = {operands[i]}.contiguous(memory_format={last})")
+            operands[i] = name
+        shown = self._attributes(op)
         rank = len(self.program.shapes[op.value])
         self.orders[op.value] = (0, *range(2, rank), 1)
         return f"{f}.{node.op}({', '.join([*operands, *shown])}).contiguous(memory_format={last})"
@@ -263,7 +284,6 @@ class _Forward:
 PLAIN_CALLS = {
     **{op: f"torch.{op}" for op in ("cumsum", "cumprod", "prod", "any", "all", "argmax", "argmin", "flip", "roll", "tril", "triu")},
     **{op: f"torch.{op}" for op in ("gather", "index_select", "remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum")},
-    "pad": "{F}.pad",
     **{f"{kind}_pool{n}d": f"{{F}}.{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
     **{f"adaptive_{kind}_pool{n}d": f"{{F}}.adaptive_{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
 }
@@ -280,7 +300,3 @@ def bound(path: str) -> str:
 
 def _short(value: Any) -> str:
     return repr(value[0]) if isinstance(value, tuple) and len(set(value)) == 1 and isinstance(value[0], int) else repr(value)
-
-
-def _default(op: str, name: str) -> Any:
-    return OPS[op].attributes[name]

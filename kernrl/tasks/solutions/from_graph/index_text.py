@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
-
+from itertools import pairwise
 from kernrl.tasks.solutions.from_graph.emit import Access
 from kernrl.tasks.solutions.from_graph.fuse import Axis
-from kernrl.tasks.solutions.from_graph.sizes import Names, Size, is_one, kernel_name, times
+from kernrl.tasks.solutions.from_graph.sizes import Names, Size, is_one, times
 
 
 @dataclass
@@ -17,62 +17,41 @@ class Sizes:
 
     names: Names
     taken: set[str]
-    params: dict[Size, str] = field(default_factory=dict)
+    texts: dict[Size, str] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
     """Parameter → what `forward` passes for it."""
     constexpr: set[str] = field(default_factory=set)
     """Parameters by which an index is divided: known when the kernel is compiled, a division costs little."""
 
-    def param(self, size: Size, name: str = "", host: str = "") -> str:
-        """The parameter that is a size, or the number where it is one; `host` is what to pass, where that is known."""
+    def text(self, size: Size) -> str:
+        """A size, of parameters that the kernel has from here on."""
         if is_one(size):
             return "1"
-        if size not in self.params:
-            expression = host or self.names.expression(size)
-            if expression.isdigit():
-                return expression
-            name = kernel_name(name or expression, self.taken)
-            self.taken.add(name)
-            self.params[size], self.hosts[name] = name, expression
-        return self.params[size]
+        if size not in self.texts:
+            expression = self.names.expression(size)
+            for word in re.findall(r"[A-Za-z_]\w*", expression):
+                self.pass_on(word, word)
+            self.texts[size] = expression
+        return self.texts[size]
 
-    def divisor(self, size: Size) -> str:
-        """As `param`, of a size that an index is divided by."""
-        text = self.param(size)
-        if not text.isdigit():
-            self.constexpr.add(text)
-        return text
-
-    def variable(self, size: Size) -> str:
-        """A name for an index that runs to a size."""
-        wish = self.params.get(size, "").lower()
-        name = next(n for n in (wish, *"ijklmno", *(f"i{k}" for k in range(9, 99))) if n and len(n) < 3 and n not in self.taken)
+    def pass_on(self, name: str, host: str) -> str:
+        """A parameter of the kernel, and what `forward` passes for it."""
+        self.hosts[name] = host
         self.taken.add(name)
         return name
 
-    def factor(self, size: Size) -> str:
-        """A factor, as a product of parameters there are, or a new one."""
-        if size in self.params or is_one(size):
-            return self.param(size)
-        if len(set(size)) == 1 and len(size) > 1 and size[0] < 64:
-            return str(size[0])
-        known = list(self.params)
-        for count in (2, 3):
-            for parts in combinations(known, count):
-                if times(*parts) == size:
-                    return " * ".join(self.params[p] for p in parts)
-        for p in known:
-            ratios = {a / b for a, b in zip(size, p, strict=True)}
-            if len(ratios) == 1 and len(size) > 1 and (ratio := ratios.pop()).is_integer():
-                return f"{self.params[p]} * {int(ratio)}"
-        return self.param(size)
+    def divisor(self, size: Size) -> str:
+        """As `text`, of a size that an index is divided by."""
+        text = self.text(size)
+        self.constexpr |= set(re.findall(r"[A-Za-z_]\w*", text))
+        return wrapped(text)
 
-
-    def divisor_of(self, axes: Sequence[Axis]) -> str:
-        """The number of elements of some axes, as a divisor."""
-        text = self.factor(times(*(a.size for a in axes)))
-        self.constexpr |= {word for word in text.split(" * ") if not word.isdigit()}
-        return _wrapped(text)
+    def variable(self, size: Size) -> str:
+        """A name for an index that runs to a size."""
+        wish = self.texts.get(size, "").lower()
+        name = next(n for n in (wish, *"ijklmno", *(f"i{k}" for k in range(9, 99))) if n.isidentifier() and len(n) < 3 and n not in self.taken)
+        self.taken.add(name)
+        return name
 
 
 @dataclass
@@ -107,10 +86,9 @@ class Flat:
             inner = [a for later in self.runs[i + 1 :] for a in later]
             text = self.variable
             if inner:
-                divisor = sizes.divisor_of(inner)
-                text += f" // {divisor}"
+                text += f" // {sizes.divisor(times(*(a.size for a in inner)))}"
             if i:
-                text += f" % {_wrapped(sizes.divisor(times(*(a.size for a in run))))}"
+                text += f" % {sizes.divisor(times(*(a.size for a in run)))}"
             name = sizes.variable(times(*(a.size for a in run)))
             self.variables.append(name)
             lines.append(f"{name} = {text}")
@@ -127,7 +105,8 @@ def _together(access: Access, outer: Axis, inner: Axis) -> bool:
     return a == times(b, inner.size) and (a != zero) == (b != zero)
 
 
-def _wrapped(text: str) -> str:
+def wrapped(text: str) -> str:
+    """Text that may stand beside an operator."""
     return f"({text})" if " " in text else text
 
 
@@ -136,21 +115,26 @@ def address(access: Access, flats: Sequence[Flat], sizes: Sizes) -> str:
     terms: list[str] = []
     ordered: list[tuple[int, str]] = []
     for flat in flats:
+        if len(flat.runs) > 1 and all(_together(access, a, b) for a, b in pairwise(flat.axes)) and access.factors.get(flat.axes[-1]):
+            factor = access.factors[flat.axes[-1]]
+            text = sizes.text(factor)
+            ordered.append((-factor[0], flat.variable if text == "1" else f"{flat.variable} * {wrapped(text)}"))
+            continue
         for run, variable in zip(flat.runs, flat.variables, strict=True):
             factor = access.factors.get(run[-1])
             if factor is None or not any(factor):
                 continue
-            text = sizes.factor(factor)
+            text = sizes.text(factor)
             shown = variable if variable.isidentifier() else f"({variable})"
-            ordered.append((-factor[0], shown if text == "1" else f"{shown} * {_wrapped(text)}"))
+            ordered.append((-factor[0], shown if text == "1" else f"{shown} * {wrapped(text)}"))
     terms += [term for _, term in sorted(ordered, key=lambda pair: pair[0])]
     for name, factor in access.extra:
-        text = sizes.factor(factor)
-        terms.append(name if text == "1" else f"{name} * {_wrapped(text)}")
+        text = sizes.text(factor)
+        terms.append(name if text == "1" else f"{name} * {wrapped(text)}")
     text = " + ".join(terms)
     for offset, stride in access.constants:
         negative = all(n < 0 for n in offset)
-        pair = [sizes.factor(tuple(abs(n) for n in offset)), sizes.factor(stride)]
-        shown = " * ".join(_wrapped(t) if " + " in t or " // " in t or " - " in t else t for t in pair if t != "1") or "1"
+        pair = [sizes.text(tuple(abs(n) for n in offset)), sizes.text(stride)]
+        shown = " * ".join(wrapped(t) if " + " in t or " // " in t or " - " in t else t for t in pair if t != "1") or "1"
         text += f" - {shown}" if negative else f" + {shown}" if text else shown
     return text or "0"

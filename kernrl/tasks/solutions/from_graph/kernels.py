@@ -212,7 +212,7 @@ class _Writer:
             lines = [loop, *("    " + line for line in lines)]
         n = prod(a.size[0] for a in axes)
         block = min(self.choice.block, max(128, power(n)))
-        return self._finish(body, layout, lines, {"BLOCK": str(block)}, start, 4, "n_elements")
+        return self._finish(body, layout, lines, {"BLOCK": str(block)}, start, 4)
 
     # reductions
 
@@ -263,7 +263,7 @@ class _Writer:
             for output in self.outputs:
                 body.store(output)
             lines = ["@kept@", "@over@", *body.lines[0]]
-        return self._finish(body, layout, lines, blocks, "", warps, "n_rows" if inner else "n_cols", grid)
+        return self._finish(body, layout, lines, blocks, "", warps, grid)
 
     def _walk(self, body: Body, step: str) -> None:
         """A loop over the set for each depth of reductions, and one for what is written of every element."""
@@ -356,7 +356,7 @@ class _Writer:
     # text
 
     def _finish(
-        self, body: Body, layout: Layout, lines: list[str], blocks: dict[str, str], start: str, warps: int, count: str, grid: str = ""
+        self, body: Body, layout: Layout, lines: list[str], blocks: dict[str, str], start: str, warps: int, grid: str = ""
     ) -> Kernel:
         """Write addresses and sizes in, and put the kernel together."""
         sizes = Sizes(self.names, set(body.used) | set(body.pointers.values()) | set(blocks))
@@ -365,16 +365,15 @@ class _Writer:
         kept_total, over_total = total(layout.kept.axes, self.sets), total(layout.over.axes if layout.over else [], self.sets)
         marks: dict[str, str] = {}
         if layout.over is not None:
-            marks["@over@"] = sizes.param(over_total)
+            marks["@over@"] = sizes.text(over_total)
         for i, size in enumerate(body.sizes):
-            marks[f"@size{i}@"] = sizes.param(size)
+            marks[f"@size{i}@"] = sizes.text(size)
         if any("@total@" in line for line in (*lines, *layout.kept_lines, *layout.over_lines, layout.kept_mask)):
-            marks["@total@"] = sizes.param(kept_total, count, "" if layout.over else f"@{self.outputs[0]}@.numel()")
+            marks["@total@"] = sizes.text(kept_total) if layout.over else sizes.pass_on("n_elements", f"@{self.outputs[0]}@.numel()")
         for flat in flats:
             flat.merge(body.accesses, body.pinned)
-            for run in flat.runs:
-                if len(flat.runs) > 1:
-                    sizes.factor(times(*(a.size for a in run)))
+            for axis in flat.axes if len(flat.runs) > 1 else ():
+                sizes.text(axis.size)
         defined = [flat.define(sizes, used) for flat in flats]
         for i, access in enumerate(body.accesses):
             marks[f"@at{i}@"] = address(access, flats, sizes)

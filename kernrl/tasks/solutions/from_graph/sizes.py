@@ -7,7 +7,7 @@ equal at every set, so a number that belongs to the shapes (a group's width, `x.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -64,6 +64,8 @@ class Names:
     """Names that are used, and not assigned yet."""
     windows: dict[Size, tuple[Size, int, int]] = field(default_factory=dict)
     """Size behind a pool → (size n before it, m, stride): `(n - m) // stride + 1`."""
+    divisors: list[int] = field(default_factory=list)
+    """By what dimensions are divided: numbers of groups and pieces."""
     lines: dict[str, str] = field(default_factory=dict)
     """Name → the expression that it is assigned, where it is no tensor's dimension."""
 
@@ -102,10 +104,12 @@ class Names:
         """Python that gives a size. Raises CannotWriteError where nothing at hand does."""
         if is_one(size):
             return "1"
+        if len(set(size)) == 1 and len(size) > 1 and size[0] < 8:
+            return str(size[0])
         if size in self.windows and self.dim(size) is None:
             return self._behind_window(size)
         constant = len(set(size)) == 1 and len(size) > 1
-        if (name := self.dim(size)) and not (constant and size[0] < 8):
+        if name := self.dim(size):
             return name
         if constant and size[0] <= 64:
             return str(size[0])
@@ -144,18 +148,33 @@ class Names:
             for b in dims:
                 if over(a, b) == size:
                     return f"({self.dim(a)} // {self.dim(b)})"
-        for count in (2, 3):
-            for parts in combinations(dims, count):
-                product = times(*parts)
-                if product == size:
-                    return " * ".join(str(self.dim(p)) for p in parts)
-                for divisor in range(2, 17):
-                    if tuple(n * divisor for n in size) == product:
-                        return " * ".join(str(self.dim(p)) for p in parts[:-1]) + f" * ({self.dim(parts[-1])} // {divisor})"
+        dims += list(self.windows)
+        if parts := self._factors(size, dims, 6):
+            return " * ".join(self.expression(p) for p in parts)
+        for a in dims:
+            for divisor in self.divisors:
+                part = over(a, (divisor,) * len(a))
+                rest = over(size, part) if part else None
+                if rest and (parts := [] if is_one(rest) else self._factors(rest, dims, 4)) is not None:
+                    return " * ".join([*(self.expression(p) for p in parts), f"({self.expression(a)} // {divisor})"])
+        for by in range(2, 10):  # a step of a pool
+            rest = over(size, (by,) * len(size))
+            if rest and (parts := self._factors(rest, dims, 5)):
+                return " * ".join([*(self.expression(p) for p in parts), str(by)])
         for a in dims:
             gap = [x - y for x, y in zip(size, a, strict=True)]
             if len(set(gap)) == 1 and len(size) > 1 and abs(gap[0]) < 64:
                 return f"({self.dim(a)} {'+' if gap[0] > 0 else '-'} {abs(gap[0])})"
+        return None
+
+    def _factors(self, size: Size, dims: Sequence[Size], most: int) -> list[Size] | None:
+        """Dimensions whose product is a size."""
+        for i, d in enumerate(dims):
+            rest = over(size, d)
+            if rest is not None and is_one(rest):
+                return [d]
+            if rest is not None and most > 1 and (more := self._factors(rest, dims[i:], most - 1)):
+                return [d, *more]
         return None
 
     def number(self, values: Sequence[float]) -> str:
@@ -198,14 +217,3 @@ NUMBERS: tuple[tuple[str, Callable[[int], float]], ...] = (
     ("1.0 / ({} - 1.0)", lambda n: 1.0 / (n - 1.0) if n > 1 else math.nan),
 )
 """Python of a size → what it gives."""
-
-
-def kernel_name(expression: str, taken: Iterable[str]) -> str:
-    """A parameter name for a size: `H * W` is `HW`."""
-    letters = "".join(part for part in expression.replace("(", "").replace(")", "").split(" * "))
-    base = letters if letters.isidentifier() else "".join(c for c in letters if c.isalpha()) + "_part"
-    name, number = base, 1
-    while name in taken:
-        number += 1
-        name = f"{base}{number}"
-    return name
