@@ -224,7 +224,8 @@ class Body:
         shape = self.program.shapes[value]
         order = self.orders.get(value, range(len(shape))) if value == root else range(len(shape))
         place = self._access(shape, list(order), index)
-        masks = list(dict.fromkeys(m for m in (self.tile.mask({a for i in index for a in i.parts}), *self.inside) if m))
+        inside = self.inside if self._scope(index) else []  # what is read in front of a loop knows nothing of its variables
+        masks = list(dict.fromkeys(m for m in (self.tile.mask({a for i in index for a in i.parts}), *inside) if m))
         mask = f", mask={' & '.join(masks)}" if masks else ""
         pointer = self.pointer(root)
         dtype = self.program.dtypes[value]

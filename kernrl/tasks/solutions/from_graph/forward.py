@@ -70,13 +70,16 @@ class _Forward:
         self, graphs: Sequence[Graph], style: Style, arguments: Sequence[str], taken: set[str], functional: str, forced: set[str]
     ) -> None:
         self.style, self.functional = style, functional
-        self.program = lower(graphs, merged=style.merged, bare=style.bare)
+        self.program = lower(graphs, merged=style.merged, bare=style.bare, channels_last=style.channels_last)
         self.s: Schedule = schedule(partition(self.program, style.mode), forced)
         self.names = Names(set(taken))
         self.host: dict[str, str] = {}
         """Value in memory → Python of it."""
         self.orders: dict[str, tuple[int, ...]] = {}
         self.answer = Answer()
+        for value in self.program.last:
+            rank = len(self.program.shapes[value])
+            self.orders[value] = (0, *range(2, rank), 1)
         for op in self.program.ops:
             if op.kind == "window":
                 self._sizes_behind(op)
@@ -235,10 +238,9 @@ class _Forward:
 
     def _channels_last(self, node: Node, op: Op, operands: list[str], f: str) -> str:
         last = "torch.channels_last" if node.op[-2] == "2" else "torch.channels_last_3d"
-        for i, word in enumerate(("x", "weight")):
-            name = self.names.free(f"{op.results[0].removesuffix('_raw')}_{word}")
-            self._say(f"{name} = {operands[i]}.contiguous(memory_format={last})")
-            operands[i] = name
+        name = self.names.free(f"{op.results[0].removesuffix('_raw')}_weight")
+        self._say(f"{name} = {operands[1]}.contiguous(memory_format={last})")
+        operands[1] = name
         shown = self._attributes(op)
         rank = len(self.program.shapes[op.value])
         self.orders[op.value] = (0, *range(2, rank), 1)
@@ -268,17 +270,20 @@ class _Forward:
 
     def _allocation(self, value: str, kernel: Kernel) -> str:
         shape, dtype = self.program.shapes[value], self.program.dtypes[value]
+        last = ""
+        if value in self.orders:
+            last = f", memory_format=torch.channels_last{'_3d' if len(shape) == 5 else ''}"
         likes = [r for r in kernel.reads if r in self.host and r not in kernel.writes]
         floats = [r for r in likes if self.program.dtypes[r] == "float32"]
         for like in floats:
-            if self.program.shapes[like] == shape and dtype == "float32" and like not in self.orders and not like.startswith("p"):
+            if not last and self.program.shapes[like] == shape and dtype == "float32" and like not in self.orders and not like.startswith("p"):
                 return f"torch.empty_like({self.host[like]})"
         like = self.host[(floats or likes or [next(iter(self.host))])[0]]
         sizes = [self.names.expression(s) for s in shape]
         shown = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
         own = value in self.program.outputs or len(likes) == 0 or self._is_large(value)
         kind = f"{like}.dtype" if dtype == "float32" and own else f"torch.{dtype}"
-        return f"torch.empty({shown}, device={like}.device, dtype={kind})"
+        return f"torch.empty({shown}, device={like}.device, dtype={kind}{last})"
 
 
 PLAIN_CALLS = {

@@ -61,9 +61,19 @@ class Layout:
     kept_lines: Sequence[str] = ()
     over_lines: Sequence[str] = ()
     reduced: set[Axis] = field(default_factory=set)
+    across: Flat | None = None
+    """The second side of a plane of elements that two tensors hold in other orders."""
+
+    @property
+    def flats(self) -> list[Flat]:
+        """Every flat index."""
+        return [f for f in (self.kept, self.over, self.across) if f]
 
     def mask(self, axes: set[Axis]) -> str:
         """The mask of elements that vary along these axes."""
+        if self.across and self.over:
+            sides = bool(axes & set(self.over.axes)), bool(axes & set(self.across.axes))
+            return {(True, True): "mask", (True, False): self.over_mask, (False, True): self.kept_mask}.get(sides, "")
         across = bool(axes & self.reduced)
         along = bool(axes - self.reduced)
         if across and along:
@@ -83,6 +93,24 @@ def flat_layout(axes: list[Axis]) -> Layout:
         "[BLOCK]",
         kept_mask="mask",
         kept_lines=("offs = @start@ + tl.arange(0, BLOCK)", "mask = offs < @total@"),
+    )
+
+
+def plane_layout(rest: list[Axis], loads: list[Axis], stores: list[Axis]) -> Layout:
+    """A tile along the axes that loads and stores have innermost, so that both touch neighbours in memory."""
+    return Layout(
+        Flat("plane", rest),
+        Flat("i", loads),
+        "[BLOCK_I, BLOCK_J]",
+        kept_mask="j < @across@",
+        over_mask="i < @over@",
+        kept_lines=(
+            "plane = tl.program_id(0)",
+            "i = tl.program_id(1) * BLOCK_I + tl.arange(0, BLOCK_I)[:, None]",
+            "j = tl.program_id(2) * BLOCK_J + tl.arange(0, BLOCK_J)[None, :]",
+            "mask = (i < @over@) & (j < @across@)",
+        ),
+        across=Flat("j", stores),
     )
 
 
@@ -202,6 +230,8 @@ class _Writer:
         for output in self.outputs:
             body.store(output)
         order = _ordered(axes, [body.accesses[-1]])
+        if plane := self._plane(body, order):
+            return plane
         layout = flat_layout(order)
         persistent = self.choice.persistent
         start = "start" if persistent else "tl.program_id(0) * BLOCK"
@@ -213,6 +243,29 @@ class _Writer:
         n = prod(a.size[0] for a in axes)
         block = min(self.choice.block, max(128, power(n)))
         return self._finish(body, layout, lines, {"BLOCK": str(block)}, start, 4)
+
+    def _plane(self, dry: Body, order: list[Axis]) -> Kernel | None:
+        """A kernel that turns a tensor round on its way, where what it reads has another axis innermost."""
+        stored = dry.accesses[-1]
+        full = [a for a in dry.accesses if prod(x.size[0] for x in a.factors) == prod(x.size[0] for x in order)]
+        firsts = [min(a.factors, key=lambda x: a.factors[x][0], default=None) for a in full if not a.extra]
+        turned = next((x for x in firsts if x is not None and x is not order[-1]), None)
+        if turned is None or dry.pinned or stored.factors[order[-1]][0] != 1:
+            return None
+        flat = Flat("offs", order)
+        flat.merge(full, dry.pinned)
+        loads, stores = next(run for run in flat.runs if turned in run), flat.runs[-1]
+        if loads is stores or min(prod(a.size[0] for a in run) for run in (loads, stores)) < 8:
+            return None
+        layout = plane_layout([a for a in order if a not in (*loads, *stores)], loads, stores)
+        if prod(a.size[0] for a in stores) > 65535 * 32 or prod(a.size[0] for a in loads) > 65535 * 32:
+            return None
+        body = self.body(layout)
+        body.used |= {"i", "j", "plane"}
+        for output in self.outputs:
+            body.store(output)
+        self.traits.append("turned")
+        return self._finish(body, layout, ["@kept@", *body.lines[0]], {"BLOCK_I": "32", "BLOCK_J": "64"}, "", 4, "plane")
 
     # reductions
 
@@ -360,12 +413,14 @@ class _Writer:
     ) -> Kernel:
         """Write addresses and sizes in, and put the kernel together."""
         sizes = Sizes(self.names, set(body.used) | set(body.pointers.values()) | set(blocks))
-        flats = [layout.kept] + ([layout.over] if layout.over else [])
+        flats = layout.flats
         used = body.pinned | {a for access in body.accesses for a, f in access.factors.items() if any(f)}
         kept_total, over_total = total(layout.kept.axes, self.sets), total(layout.over.axes if layout.over else [], self.sets)
         marks: dict[str, str] = {}
         if layout.over is not None:
             marks["@over@"] = sizes.text(over_total)
+        if layout.across is not None:
+            marks["@across@"] = sizes.text(total(layout.across.axes, self.sets))
         for i, size in enumerate(body.sizes):
             marks[f"@size{i}@"] = sizes.text(size)
         if any("@total@" in line for line in (*lines, *layout.kept_lines, *layout.over_lines, layout.kept_mask)):
@@ -382,7 +437,10 @@ class _Writer:
                 if (run := flat.run_of(axis)) is not None:
                     marks[f"@axis{i}@"] = flat.variables[run]
         marks["@start@"] = start
-        head = {"@kept@": [*layout.kept_lines, *defined[0]], "@over@": [*layout.over_lines, *(defined[1] if layout.over else ())]}
+        if layout.across:
+            head = {"@kept@": [*layout.kept_lines, *(line for lines_ in defined for line in lines_)]}
+        else:
+            head = {"@kept@": [*layout.kept_lines, *defined[0]], "@over@": [*layout.over_lines, *(defined[1] if layout.over else ())]}
         out: list[str] = []
         for line in lines:
             stripped = line.strip()
@@ -395,6 +453,9 @@ class _Writer:
 
     def _grid(self, grid: str, layout: Layout, sizes: Sizes, blocks: dict[str, str]) -> str:
         count = self.names.expression(total(layout.kept.axes, self.sets)) if grid else f"@{self.outputs[0]}@.numel()"
+        if layout.across and layout.over:
+            sides = [self.names.expression(total(flat.axes, self.sets)) for flat in (layout.over, layout.across)]
+            return f"({count}, triton.cdiv({sides[0]}, 32), triton.cdiv({sides[1]}, 64))"
         if grid in ("each", ""):
             if grid:
                 return f"({count},)"

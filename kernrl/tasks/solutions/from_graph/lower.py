@@ -73,6 +73,8 @@ class Program:
     shapes: dict[str, Shape] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
+    last: dict[str, None] = field(default_factory=dict)
+    """Values that are written with their channels innermost."""
     outputs: list[Any] = field(default_factory=list)
     """What `forward` returns, in order: values, or numbers as they are."""
 
@@ -86,20 +88,23 @@ Bare = Literal["none", "convolution", "all"]
 """Which products and convolutions leave their bias to a kernel."""
 
 
-def lower(graphs: Sequence[Graph], *, merged: bool = False, bare: Bare = "convolution") -> Program:
+def lower(
+    graphs: Sequence[Graph], *, merged: bool = False, bare: Bare = "convolution", channels_last: bool = False
+) -> Program:
     """The work of a Graph.
 
     Args:
         graphs: The Graph at every input set, the full one first; the same ops in the same order.
         merged: Means with variances, and maxima with sums of exponentials, in one reduction each.
         bare: See `Bare`.
+        channels_last: What 2- and 3-dimensional convolutions read is written with the channels innermost.
     """
-    return _Lowering(graphs, merged, bare).run()
+    return _Lowering(graphs, merged, bare, channels_last).run()
 
 
 class _Lowering:
-    def __init__(self, graphs: Sequence[Graph], merged: bool, bare: Bare) -> None:
-        self.merged, self.bare = merged, bare
+    def __init__(self, graphs: Sequence[Graph], merged: bool, bare: Bare, channels_last: bool) -> None:
+        self.merged, self.bare, self.channels_last = merged, bare, channels_last
         self.p = Program(graphs[0], tuple(graphs))
         self.at = 0
 
@@ -232,6 +237,13 @@ class _Lowering:
 
     def _convolution(self, node: Node, name: str, operands: list[Operand]) -> str | None:
         rank = len(self.shape(name))
+        if self.channels_last and rank in (4, 5) and node.op[-2] != "1":
+            x: str = operands[0]  # pyright: ignore[reportAssignmentType]
+            if f"{x}_last" not in self.p.last:
+                self.p.last[self.point(f"{x}_last", "{0}", x)] = None
+            operands = [f"{x}_last", *operands[1:]]
+            if self.bare == "none" or operands[2] is None:
+                return self.add("library", name, self.shape(name), node.value.dtype, *operands)
         return self._bias(node, name, operands, rank - 1 - int(node.op[-2]))
 
     def _along(self, name: str, x: str, axis: int, rank: int) -> str:

@@ -105,7 +105,8 @@ class Names:
         if is_one(size):
             return "1"
         if len(set(size)) == 1 and len(size) > 1 and size[0] < 8:
-            return str(size[0])
+            batch = any(not tensor.startswith("self.") and shape[:1] == (size,) for tensor, shape in self.live)
+            return self.dim(size) or "1" if batch else str(size[0])
         if size in self.windows and self.dim(size) is None:
             return self._behind_window(size)
         constant = len(set(size)) == 1 and len(size) > 1
