@@ -113,6 +113,14 @@ class Body:
         self.used = self.outside.pop() | {v for scope in self.scopes for v in scope.values()} | self.fixed
         return self.lines.pop()
 
+    def close_into(self, head: str) -> None:
+        """End the body of a loop over the reduced elements, and put the loop in front."""
+        inner = self.close()
+        self.say(head, 0)
+        self.say("    @over@", 0)
+        for line in inner:
+            self.say("    " + line, 0)
+
     def say(self, line: str, scope: int = -1) -> None:
         self.lines[scope].append(line)
 

@@ -250,8 +250,16 @@ class _Forward:
 
     def _launch(self, group: Group, alone: bool) -> None:
         base = "fused_kernel" if alone else "reduce_kernel" if group.reduced else "pointwise_kernel"
-        kernel = write_kernel(self.s, group, self.names, self.style.choice, self.orders, self.names.free(base))
+        name = self.names.free(base)
+        for kernel in write_kernel(self.s, group, self.names, self.style.choice, self.orders, name):
+            self._launched(kernel)
+
+    def _launched(self, kernel: Kernel) -> None:
         allocations = []
+        for value, shape in kernel.partials.items():
+            self.host[value] = self.names.free(value)
+            device = next(self.host[r] for r in kernel.reads if r in self.host)
+            allocations.append(f"{self.host[value]} = torch.empty({shape}, device={device}.device, dtype=torch.float32)")
         for value in kernel.writes:
             result = self.names.free(value)
             allocations.append(f"{result} = {self._allocation(value, kernel)}")
@@ -273,12 +281,12 @@ class _Forward:
         last = ""
         if value in self.orders:
             last = f", memory_format=torch.channels_last{'_3d' if len(shape) == 5 else ''}"
-        likes = [r for r in kernel.reads if r in self.host and r not in kernel.writes]
+        likes = [r for r in kernel.reads if r in self.program.shapes and r in self.host and r not in kernel.writes]
         floats = [r for r in likes if self.program.dtypes[r] == "float32"]
         for like in floats:
             if not last and self.program.shapes[like] == shape and dtype == "float32" and like not in self.orders and not like.startswith("p"):
                 return f"torch.empty_like({self.host[like]})"
-        like = self.host[(floats or likes or [next(iter(self.host))])[0]]
+        like = self.host[(floats or likes or [next(v for v in self.host if v in self.program.shapes)])[0]]
         sizes = [self.names.expression(s) for s in shape]
         shown = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
         own = value in self.program.outputs or len(likes) == 0 or self._is_large(value)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from kernrl.tasks.solutions.from_graph.emit import NEUTRAL, Access, BarrierError, Body, RestartError
 from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
-from kernrl.tasks.solutions.from_graph.index_text import Flat, Sizes, address
+from kernrl.tasks.solutions.from_graph.index_text import Flat, Sizes, address, wrapped
 from kernrl.tasks.solutions.from_graph.lower import Op
 from kernrl.tasks.solutions.from_graph.sizes import Names, Size, is_one, times
 from kernrl.tasks.solutions.from_graph.stored import Schedule
@@ -45,6 +45,8 @@ class Kernel:
     grid: str
     constants: dict[str, str]
     traits: tuple[str, ...] = ()
+    partials: dict[str, str] = field(default_factory=dict)
+    """Partial results, by name → Python of their shape; memory between a kernel and the one that settles them."""
 
 
 @dataclass
@@ -187,11 +189,14 @@ class _Writer:
         """An empty body on a tile."""
         return Body(self.s, self.group, layout, self.orders, used={"x", "offs", "row", "cols", "mask", "start", "acc"})
 
-    def write(self) -> Kernel:
-        """The kernel; axes are split until none has to be."""
+    def write(self) -> list[Kernel]:
+        """The kernel, or two where a reduction is split; axes are split until none has to be."""
         for _ in range(64):
+            self.traits.clear()
             try:
-                return self._reducing() if self._needed_reductions() else self._pointwise()
+                if not self._needed_reductions():
+                    return [self._pointwise()]
+                return self._split() or [self._reducing()]
             except RestartError:
                 continue
         raise AssertionError("axes were split for ever")
@@ -343,11 +348,7 @@ class _Writer:
             self._close(body, step)
 
     def _close(self, body: Body, step: str) -> None:
-        inner = body.close()
-        body.say(f"for start in range(0, @over@, {step}):", 0)
-        body.say("    @over@", 0)
-        for line in inner:
-            body.say("    " + line, 0)
+        body.close_into(f"for start in range(0, @over@, {step}):")
 
     def _accumulate(self, body: Body, op: Op) -> list[str]:
         """Lines of the loop that take a chunk in; returns the accumulators."""
@@ -406,6 +407,71 @@ class _Writer:
             off = f"({names[0]} - {mean})"
             keep(op.results[1], fold("sum", f"{names[1]} + {names[2]} * {off} * {off}"))
 
+    # split reductions
+
+    def _split(self) -> list[Kernel] | None:
+        """Parts of each set by a program each, and a second kernel that puts them together; None where one will do."""
+        levels = self._needed_reductions()
+        n, rows = (prod(a.size[0] for a in axes) for axes in (self.group.reduced, self.group.kept))
+        full = any(a in self.group.reduced for v in self.outputs for dim in self.group.layouts[v] for a in dim)
+        if not self.choice.split or full or max(levels.values()) > 1 or n < 4096:
+            return None
+        dry = self.body(row_layout(self.group.kept, list(self.group.reduced), False))
+        for output in self.outputs:
+            dry.store(output)
+        reference = max(dry.accesses, key=lambda a: prod(x.size[0] for x in a.factors))
+        kept, over = _ordered(self.group.kept, [reference]), _ordered(list(self.group.reduced), [reference])
+        inner = self._inner(dry)
+        across = 1 if inner else max(8, min(64, power(rows)))
+        parts = min(self.choice.split, max(1, power(2112 * across // max(rows, 1)) // 2))
+        if parts < 4:
+            return None
+        self.traits.append(f"split{parts}")
+        ops = list({id(op): op for op in (self.group.members[v] for v in levels)}.values())
+        return [self._parts(ops, kept, over, inner, across, parts), self._settled(ops, kept, over, parts)]
+
+    def _parts(self, ops: list[Op], kept: list[Axis], over: list[Axis], inner: bool, across: int, parts: int) -> Kernel:
+        """Each program walks every `parts`-th chunk of its set and writes what came of it."""
+        layout = (row_layout if inner else columns_layout)(kept, over, True)
+        body, step = self.body(layout), "BLOCK" if inner else "ROWS"
+        body.used.add("part")
+        body.open()
+        after = [(op, self._accumulate(body, op)) for op in ops]
+        body.close_into(f"for start in range(part * {step}, @over@, {parts} * {step}):")
+        index, mask = ("row", "") if inner else ("cols", ", mask=cols < @total@")
+        partials: dict[str, str] = {}
+        rows = self.names.expression(total(kept, self.sets))
+        for op, names in after:
+            for i, text in enumerate(_parts_text(op, names, layout.fold)):
+                name = f"{op.value}_part{i or ''}"
+                partials[name] = f"({parts}, {rows})"
+                body.say(f"tl.store({body.pointer(name)} + part * @rows@ + {index}, {text}{mask})", 0)
+        lines = ["@kept@", "part = tl.program_id(1)", *body.lines[0]]
+        block = {"BLOCK": "1024"} if inner else {"ROWS": str(max(16, 2048 // across)), "BLOCK": str(across)}
+        made = self._finish(body, layout, lines, block, "", 4, "each" if inner else "columns")
+        made.grid = f"{made.grid.removesuffix(')').removesuffix(',')}, {parts})"
+        made.writes, made.partials = [], partials
+        made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
+        return made
+
+    def _settled(self, ops: list[Op], kept: list[Axis], over: list[Axis], parts: int) -> Kernel:
+        """One value of each set's parts, and what follows from it."""
+        layout = columns_layout(kept, over, False)
+        body = self.body(layout)
+        body.used.add("part")
+        body.say(f"part = tl.arange(0, {parts})[:, None]", 0)
+        for op in ops:
+            loaded = []
+            for i in range(len(_parts_text(op, ["", "", ""], lambda how, text: ""))):
+                pointer, name = body.pointer(f"{op.value}_part{i or ''}"), body.name(f"{op.value}_part{i or ''}")
+                body.say(f"{name} = tl.load({pointer} + part * @rows@ + cols, mask=(part < {parts}) & (cols < @total@))", 0)
+                loaded.append(name)
+            self._settle(body, op, loaded)
+        for output in self.outputs:
+            body.store(output)
+        rows = prod(a.size[0] for a in kept)
+        return self._finish(body, layout, ["@kept@", *body.lines[0]], {"BLOCK": str(max(1, min(64, power(rows))))}, "", 4, "columns")
+
     # text
 
     def _finish(
@@ -423,6 +489,8 @@ class _Writer:
             marks["@across@"] = sizes.text(total(layout.across.axes, self.sets))
         for i, size in enumerate(body.sizes):
             marks[f"@size{i}@"] = sizes.text(size)
+        if any("@rows@" in line for line in lines):
+            marks["@rows@"] = wrapped(sizes.text(kept_total))
         if any("@total@" in line for line in (*lines, *layout.kept_lines, *layout.over_lines, layout.kept_mask)):
             marks["@total@"] = sizes.text(kept_total) if layout.over else sizes.pass_on("n_elements", f"@{self.outputs[0]}@.numel()")
         for flat in flats:
@@ -485,6 +553,18 @@ class _Writer:
         return Kernel(self.name, source, list(body.pointers), self.outputs, arguments, grid, constants, tuple(self.traits))
 
 
+def _parts_text(op: Op, names: list[str], fold: Callable[[str, str], str]) -> list[str]:
+    """What a program writes of its part, one number for each accumulator."""
+    if op.how in NEUTRAL:
+        return [fold(op.how, names[0])]
+    if op.how == "expsum":
+        return [fold("max", names[0]), fold("sum", f"{names[1]} * tl.exp({names[0]} - {fold('max', names[0])})")]
+    count = fold("sum", names[2])
+    mean = f"({fold('sum', f'{names[0]} * {names[2]}')} / tl.maximum({count}, 1.0))"
+    off = f"({names[0]} - {mean})"
+    return [mean, fold("sum", f"{names[1]} + {names[2]} * {off} * {off}"), count]
+
+
 def _filled(lines: list[str], marks: dict[str, str]) -> list[str]:
     """Marks replaced; what a mark stands for is put in parentheses where it has to be."""
 
@@ -509,6 +589,6 @@ def _ordered(axes: list[Axis], accesses: Sequence[Access]) -> list[Axis]:
 
 def write_kernel(
     schedule: Schedule, group: Group, names: Names, choice: Choice, orders: dict[str, tuple[int, ...]], name: str
-) -> Kernel:
-    """The kernel of a group. Raises BarrierError, CannotWriteError."""
+) -> list[Kernel]:
+    """The kernel of a group, or the two that do its work one after the other. Raises BarrierError, CannotWriteError."""
     return _Writer(schedule, group, names, choice, orders, name).write()

@@ -20,9 +20,11 @@ STYLES: tuple[Style, ...] = (
     Style("fused-passes", choice=Choice(whole=0)),
     Style("fused-persistent", choice=Choice(persistent=True)),
     Style("stats", mode="stats", merged=True),
+    Style("split", mode="stats", merged=True, choice=Choice(split=64)),
     Style("unfused", mode="unfused", bare="none"),
     Style("bare", bare="all"),
     Style("channels-last", channels_last=True),
+    Style("channels-last-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=64)),
 )
 """What is tried; styles that come to the same text are one."""
 
