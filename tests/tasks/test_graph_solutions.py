@@ -1,0 +1,182 @@
+"""Solutions written from Graphs against their references: by Triton's interpreter, and by the verifier."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+from support import TESTS
+
+from kernrl.config import VerifierConfig
+from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions
+from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier import HardenedVerifier
+
+WORKER = TESTS / "support" / "graph_solution_worker.py"
+FOREIGN = sorted((TESTS / "foreign").glob("*.py"))
+
+
+def ask(requests: Sequence[dict]) -> list[list[list[str]]]:
+    """The worker's answers."""
+    done = subprocess.run(
+        [sys.executable, str(WORKER)], input=json.dumps(requests), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def module(init: str, forward: str, inputs: str, arguments: str = "self, x") -> str:
+    """A task's source."""
+    return f"""
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+B, C, H, W = 6, 12, 18, 20
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward({arguments}):
+        {forward}
+
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+IMAGE, ROWS = "torch.randn(B, C, H, W)", "torch.randn(H, C)"
+CORNERS = {
+    "transposed_self": module("pass", "return torch.tanh(x) + torch.tanh(x).T", "torch.randn(H, H)"),
+    "two_axes": module("pass", "return torch.softmax(x.flatten(2), 2).amax(1), x.logsumexp((1, 3))", IMAGE),
+    "batch_axis": module("pass", "return x.logsumexp(0) + (x - x.mean(0)).abs().amax(0)", ROWS),
+    "everything": module("pass", "y = F.gelu(x); return (y - y.mean()) / (y.std() + 1e-3)", IMAGE),
+    "groups": module("self.n = nn.GroupNorm(4, C)", "return F.silu(self.n(x))", IMAGE),
+    "groups_of_rows": module("self.n = nn.GroupNorm(3, C)", "return self.n(x) * 2", ROWS),
+    "train_statistics": module("self.n = nn.BatchNorm2d(C)", "return F.relu(self.n(x)).mean((2, 3))", IMAGE),
+    "instance": module("self.n = nn.InstanceNorm2d(C, affine=True)", "return F.elu(self.n(x)) + x", IMAGE),
+    "slopes": module("self.p = nn.PReLU(C)", "return self.p(x) - 0.5", IMAGE),
+    "padded_pools": module("pass", "return F.max_pool2d(x, 3, 2, 1) * 2, F.avg_pool2d(x.exp(), 3, 1, 1)", IMAGE),
+    "counted_pool": module("pass", "return F.avg_pool2d(x, 3, 2, 1, count_include_pad=False).sqrt()", "torch.rand(B, C, H, W)"),
+    "dilated_pool": module("pass", "return F.max_pool2d(x, 2, 1, 0, 2).relu()", IMAGE),
+    "gate": module("pass", "a, b = x.chunk(2, 1); return a * torch.sigmoid(b)", IMAGE),
+    "cut_across": module("pass", "return torch.tanh(x).reshape(H * C // 8, 8).softmax(1)", ROWS),
+    "turned": module("pass", "return torch.tanh(x).permute(0, 2, 3, 1).softmax(-1)", IMAGE),
+    "shuffle": module("pass", "return F.pixel_shuffle(x, 2).sigmoid()", IMAGE),
+    "outer": module("pass", "return torch.relu(x[:, :, None] * y[:, None, :] - 0.1)", f"{ROWS}, torch.randn(H, W)", "self, x, y"),
+    "scalar": module("self.s = nn.Parameter(torch.randn(()))", "return x * self.s.exp() + torch.arange(C)", ROWS),
+    "masks": module("pass", "return torch.where(x > y, x, -y).sum(1), (x > y)", f"{ROWS}, {ROWS}", "self, x, y"),
+    "one_element": module("self.l = nn.Linear(C, 1)", "y = self.l(x); return y - y.mean(1, keepdim=True) + y.softmax(1)", ROWS),
+    "two_convolutions": module(
+        "self.a = nn.Conv2d(C, 16, 3, padding=1); self.b = nn.Conv2d(16, C, 1)", "return self.b(F.mish(self.a(x))) + x", IMAGE
+    ),
+    "squeeze_and_excite": module("self.l = nn.Linear(C, C)", "g = self.l(x.mean((2, 3))).sigmoid(); return x * g[..., None, None]", IMAGE),
+    "nested": module("pass", "return {'a': [x + 1, x.sum(1)], 'b': (x * 2,)}", ROWS),
+    "same_twice": module("pass", "y = x.relu(); return y, y.T", ROWS),
+    "library_alone": module("self.l = nn.Linear(C, 8)", "return self.l(x)", ROWS),
+    "constant_name": module("self.l = nn.Linear(C, 8)", "return F.relu(self.l(v0) + x)", f"torch.randn(H, 8), {ROWS}", "self, x, v0"),
+    "long_rows": module("pass", "return x.softmax(1) + (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", "torch.randn(3, 20000)"),
+}
+"""Name → source of what is easily got wrong."""
+
+
+@cache
+def corners() -> dict[str, list[list[str]]]:
+    return dict(zip(CORNERS, ask([{"source": s, "sets": ["full", "small", "ragged"]} for s in CORNERS.values()]), strict=True))
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corner_cases_are_right_in_every_style(name: str) -> None:
+    answers = corners()[name]
+    assert answers
+    assert not [(style, problem) for style, _, problem in answers if problem]
+
+
+def test_every_style_and_layout_appears() -> None:
+    words = {word for answers in corners().values() for style, _, _ in answers for word in style.split("-")}
+    assert {style.name.partition("-")[0] for style in STYLES} <= words
+    assert {"whole", "walk", "welford", "online", "rows", "turned", "persistent", "last"} <= words
+    assert any(word.startswith("split") and word != "split" for word in words)
+
+
+def test_answers_are_new_files_with_the_references_own_constructor() -> None:
+    for name, answers in corners().items():
+        for _, code, _ in answers:
+            tree = ast.parse(code)
+            assert not {"get_inputs", "Model"} & {getattr(node, "name", "") for node in tree.body}, name
+            init = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+            reference = next(n for n in ast.walk(ast.parse(CORNERS[name])) if isinstance(n, ast.FunctionDef))
+            assert ast.unparse(init) == ast.unparse(reference)
+
+
+MUTANTS = {
+    "no mask in a sum": ("groups", "tl.where(mask, ", "tl.where(cols < BLOCK, "),
+    "an element short": ("gate", "< n_elements", "< n_elements - 1"),
+    "a wrong axis": ("turned", "axis=0", "axis=1"),
+    "a wrong epsilon": ("instance", "1e-05", "1e-02"),
+    "a wrong count": ("train_statistics", "v0_mean = v0_sum / (", "v0_mean = v0_sum / (1 + "),
+    "an unshifted exponential": ("two_axes", "tl.exp(x0 - ", "tl.exp(0.5 * x0 - "),
+    "another slope": ("slopes", "p0_ptr + ", "p0_ptr + 0 * "),
+    "a window too narrow": ("dilated_pool", "static_range(2)", "static_range(1)"),
+}
+"""What is wrong → (corner case, old text, new text)."""
+
+
+def test_mutants_are_refused() -> None:
+    requests = [{"source": CORNERS[name], "edits": [[old, new]], "sets": ["full"]} for name, old, new in MUTANTS.values()]
+    for (what, (name, _, _)), answers in zip(MUTANTS.items(), ask(requests), strict=True):
+        before = {style: code for style, code, _ in corners()[name]}
+        touched = [problem for style, code, problem in answers if code != before[style]]
+        assert touched, what
+        assert all(touched), (what, touched)
+
+
+def on_a_cpu(task: Task) -> Task | None:
+    """The task with its small set for its full one; None where it has none."""
+    task = with_input_sets(task)
+    small, ragged = task.input_set("small"), task.input_set("ragged")
+    if small is None or ragged is None:
+        return None
+    return Task(task.id, task.source_at(small), input_sets=(InputSet(FULL), ragged))
+
+
+@pytest.mark.slow
+def test_the_verifier_takes_every_solution_of_the_foreign_suite() -> None:
+    pairs, styles = [], []
+    for path in FOREIGN:
+        task = Task(path.stem, path.read_text(encoding="utf-8"))
+        if (small := on_a_cpu(task)) is not None:
+            for solution in write_solutions(with_input_sets(task)):
+                pairs.append((small, solution.triton_code))
+                styles.append((path.stem, solution.style))
+    assert len({name for name, _ in styles}) > 0.9 * len(FOREIGN)
+    with HardenedVerifier(VerifierConfig(device="cpu", cache=False)) as verifier:
+        wrong = [(styles[i], v.status, v.reason) for i, v in verifier.verify_many(pairs) if v.status != "correct"]
+    assert not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", FOREIGN, ids=lambda path: path.stem)
+def test_foreign_modules_have_solutions_in_several_styles(path) -> None:
+    task = with_input_sets(Task(path.stem, path.read_text(encoding="utf-8")))
+    solutions = write_solutions(task)
+    assert len(solutions) >= 2
+    assert len({s.triton_code for s in solutions}) == len(solutions)
+    for node in graphs_of(task)[0].nodes:  # nothing that kernels can do is left to the library
+        if node.kind in ("pointwise", "reduction", "normalization"):
+            for s in solutions:
+                assert f"torch.{node.op}(" not in s.triton_code.partition("def forward")[2]
