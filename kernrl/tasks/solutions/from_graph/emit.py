@@ -237,7 +237,7 @@ class Body:
         mask = f", mask={' & '.join(masks)}" if masks else ""
         pointer = self.pointer(root)
         dtype = self.program.dtypes[value]
-        cast = ".to(tl.float32)" if dtype in ("float32", "bfloat16", "float16") else ""
+        cast = ".to(tl.float32)" if dtype != "bool" else ""
         target = f"{pointer} + {place}" if place_moves(self.accesses[-1]) else pointer
         return self._keep(value, index, f"tl.load({target}{mask}){cast}")
 

@@ -247,7 +247,7 @@ class _Writer:
             lines = [loop, *("    " + line for line in lines)]
         n = prod(a.size[0] for a in axes)
         block = min(self.choice.block, max(128, power(n)))
-        return self._finish(body, layout, lines, {"BLOCK": str(block)}, start, 4)
+        return self._finish(body, layout, lines, {"BLOCK": str(block)}, start, 8 if block > 2048 else 4)
 
     def _plane(self, dry: Body, order: list[Axis]) -> Kernel | None:
         """A kernel that turns a tensor round on its way, where what it reads has another axis innermost."""
@@ -456,21 +456,22 @@ class _Writer:
 
     def _settled(self, ops: list[Op], kept: list[Axis], over: list[Axis], parts: int) -> Kernel:
         """One value of each set's parts, and what follows from it."""
-        layout = columns_layout(kept, over, False)
+        layout = (columns_layout if kept else row_layout)(kept, over, False)
         body = self.body(layout)
         body.used.add("part")
-        body.say(f"part = tl.arange(0, {parts})[:, None]", 0)
+        body.say(f"part = tl.arange(0, {parts}){'[:, None]' if kept else ''}", 0)
+        place = f"part * @rows@ + cols, mask=(part < {parts}) & (cols < @total@)" if kept else "part"
         for op in ops:
             loaded = []
             for i in range(len(_parts_text(op, ["", "", ""], lambda how, text: ""))):
                 pointer, name = body.pointer(f"{op.value}_part{i or ''}"), body.name(f"{op.value}_part{i or ''}")
-                body.say(f"{name} = tl.load({pointer} + part * @rows@ + cols, mask=(part < {parts}) & (cols < @total@))", 0)
+                body.say(f"{name} = tl.load({pointer} + {place})", 0)
                 loaded.append(name)
             self._settle(body, op, loaded)
         for output in self.outputs:
             body.store(output)
         rows = prod(a.size[0] for a in kept)
-        return self._finish(body, layout, ["@kept@", *body.lines[0]], {"BLOCK": str(max(1, min(64, power(rows))))}, "", 4, "columns")
+        return self._finish(body, layout, ["@kept@", *body.lines[0]], {"BLOCK": str(max(1, min(64, power(rows))))}, "", 4, "columns" if kept else "each")
 
     # text
 

@@ -107,6 +107,9 @@ class _Lowering:
         self.merged, self.bare, self.channels_last = merged, bare, channels_last
         self.p = Program(graphs[0], tuple(graphs))
         self.at = 0
+        self.same: dict[Any, str] = {}
+        """What an op reads and does → what it gives, so that a mean and a deviation share their sums."""
+        self.values = set(graphs[0].values)
 
     def run(self) -> Program:
         values = [g.values for g in self.p.graphs]
@@ -134,6 +137,11 @@ class _Lowering:
     def add(self, kind: Any, name: str | tuple[str, ...], shape: Sequence[Size], dtype: str, *operands: Operand, **rest: Any) -> str:
         """Append an op; returns the name of its first result."""
         names = (name,) if isinstance(name, str) else name
+        key = (kind, operands, str(sorted(rest.items())))
+        alone = kind == "point" and names[0].endswith(("_mean", "_m2", "_max", "_total"))
+        if kind in ("point", "reduce") and key in self.same and not alone and not any(n in self.values for n in names):
+            return self.same[key]
+        self.same.setdefault(key, names[0])
         for each in names:
             self.p.shapes[each], self.p.dtypes[each] = tuple(shape), dtype
         self.p.ops.append(Op(kind, names, operands, node=self.at, **rest))
@@ -163,7 +171,10 @@ class _Lowering:
         name, shape, dtype = node.value.name, self.shape(node.value.name), node.value.dtype
         operands = self._operands()
         rule = getattr(self, f"_{node.op}", None) or getattr(self, f"_{node.kind}", None)
-        whole = all(self.p.dtypes[o] in ("float32", "float64", "bfloat16", "float16") for o in node.reads)
+        floats = ("float32", "bfloat16", "float16")
+        whole = all(self.p.dtypes[o] in floats for o in node.reads) or (
+            dtype in floats and all(self.p.dtypes[o] in (*floats, "int64", "int32") for o in node.reads)
+        )
         if node.kind == "pointwise" and node.op not in ("prelu", "batch_norm_eval"):
             text = point_text(node.op, tuple(operands), dict(node.attributes))
             numbers = [o for o in node.reads]
@@ -299,8 +310,8 @@ class _Lowering:
         """(mean, sum of squared deviations, deviations); E[x²] − E[x]² would lose the digits of a shifted input."""
         n = self._count(x, dims)
         if self.merged:
-            self.reduce((f"{name}_mean", f"{name}_m2"), "moments", x, dims)
-            return f"{name}_mean", f"{name}_m2", self.point(f"{name}_d", "{0} - {1}", x, f"{name}_mean")
+            mean = self.reduce((f"{name}_mean", f"{name}_m2"), "moments", x, dims)
+            return mean, f"{mean.removesuffix('_mean')}_m2", self.point(f"{name}_d", "{0} - {1}", x, mean)
         mean = self.point(f"{name}_mean", "{0} / {1}", self.reduce(f"{name}_sum", "sum", x, dims), n)
         d = self.point(f"{name}_d", "{0} - {1}", x, mean)
         return mean, self.reduce(f"{name}_m2", "sum", self.point(f"{name}_sq", "{0} * {0}", d), dims), d
@@ -308,8 +319,9 @@ class _Lowering:
     def _expsum(self, name: str, x: str, dims: Sequence[int]) -> tuple[str, str, str]:
         """(maximum, sum of exponentials of the distances to it, these exponentials)."""
         if self.merged:
-            self.reduce((f"{name}_max", f"{name}_total"), "expsum", x, dims)
-            return f"{name}_max", f"{name}_total", self.point(f"{name}_exp", "tl.exp({0} - {1})", x, f"{name}_max")
+            top = self.reduce((f"{name}_max", f"{name}_total"), "expsum", x, dims)
+            total = f"{top.removesuffix('_max')}_total"
+            return top, total, self.point(f"{name}_exp", "tl.exp({0} - {1})", x, top)
         top = self.reduce(f"{name}_max", "max", x, dims)
         e = self.point(f"{name}_exp", "tl.exp({0} - {1})", x, top)
         return top, self.reduce(f"{name}_total", "sum", e, dims), e

@@ -111,8 +111,11 @@ def _gelu(a: Mapping[str, Any]) -> str:
 
 
 def _clamp(a: Mapping[str, Any]) -> str:
-    text = "{0}" if a["min"] is None else f"tl.maximum({{0}}, {literal(a['min'])})"
-    return text if a["max"] is None else f"tl.minimum({text}, {literal(a['max'])})"
+    """By comparisons, which leave NaN as it is."""
+    text = "{0}"
+    if a["max"] is not None:
+        text = f"tl.where({{0}} > {literal(a['max'])}, {literal(a['max'])}, {text})"
+    return text if a["min"] is None else f"tl.where({{0}} < {literal(a['min'])}, {literal(a['min'])}, {text})"
 
 
 def _softplus(a: Mapping[str, Any]) -> str:

@@ -162,6 +162,13 @@ class Names:
             rest = over(size, (by,) * len(size))
             if rest and (parts := self._factors(rest, dims, 5)):
                 return " * ".join([*(self.expression(p) for p in parts), str(by)])
+        for tensor, shape in self.live:
+            whole = over(times((1,) * len(size), *shape), size)
+            if whole and len(set(whole)) == 1:
+                name = self.free("R")
+                self.named[size], self.lines[name] = name, f"{tensor}.numel() // {whole[0]}"
+                self.pending.append(name)
+                return name
         for a in dims:
             gap = [x - y for x, y in zip(size, a, strict=True)]
             if len(set(gap)) == 1 and len(size) > 1 and abs(gap[0]) < 64:

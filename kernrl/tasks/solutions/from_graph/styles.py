@@ -19,6 +19,7 @@ STYLES: tuple[Style, ...] = (
     Style("fused-walk", merged=True, choice=Choice(whole=0)),
     Style("fused-passes", choice=Choice(whole=0)),
     Style("fused-persistent", choice=Choice(persistent=True)),
+    Style("fused-wide", choice=Choice(block=4096)),
     Style("stats", mode="stats", merged=True),
     Style("split", mode="stats", merged=True, choice=Choice(split=64)),
     Style("unfused", mode="unfused", bare="none"),
@@ -60,7 +61,8 @@ def write_solution(source: Source, graphs: Sequence[Graph], style: Style) -> Sol
     """One solution. Raises CannotWriteError."""
     arguments = [source.argument(i) for i in graphs[0].inputs]
     answer = write_forward(graphs, style, arguments, source.taken, source.functional)
-    return Solution("-".join(dict.fromkeys([style.name, *answer.traits])), write_answer(source, answer))
+    words = dict.fromkeys([*style.name.split("-"), *answer.traits])
+    return Solution("-".join(words), write_answer(source, answer))
 
 
 def write_solutions(task: Task, styles: Sequence[Style] = STYLES) -> tuple[Solution, ...]:
