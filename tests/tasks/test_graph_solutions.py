@@ -77,19 +77,27 @@ CORNERS = {
     "cut_across": module("pass", "return torch.tanh(x).reshape(-1, 8).softmax(1)", ROWS),
     "turned": module("pass", "return torch.tanh(x).permute(0, 2, 3, 1).softmax(-1)", IMAGE),
     "shuffle": module("pass", "return F.pixel_shuffle(x, 2).sigmoid()", IMAGE),
-    "outer": module("pass", "return torch.relu(x[:, :, None] * y[:, None, :] - 0.1)", f"{ROWS}, torch.randn(H, W)", "self, x, y"),
+    "outer": module(
+        "pass", "return torch.relu(x[:, :, None] * y[:, None, :] - 0.1)", f"{ROWS}, torch.randn(H, W)", "self, x, y"
+    ),
     "scalar": module("self.s = nn.Parameter(torch.randn(()))", "return x * self.s.exp() + torch.arange(x.shape[1])", ROWS),
     "masks": module("pass", "return torch.where(x > y, x, -y).sum(1), (x > y)", f"{ROWS}, {ROWS}", "self, x, y"),
     "one_element": module("self.l = nn.Linear(C, 1)", "y = self.l(x); return y - y.mean(1, keepdim=True) + y.softmax(1)", ROWS),
     "two_convolutions": module(
         "self.a = nn.Conv2d(C, 16, 3, padding=1); self.b = nn.Conv2d(16, C, 1)", "return self.b(F.mish(self.a(x))) + x", IMAGE
     ),
-    "squeeze_and_excite": module("self.l = nn.Linear(C, C)", "g = self.l(x.mean((2, 3))).sigmoid(); return x * g[..., None, None]", IMAGE),
+    "squeeze_and_excite": module(
+        "self.l = nn.Linear(C, C)", "g = self.l(x.mean((2, 3))).sigmoid(); return x * g[..., None, None]", IMAGE
+    ),
     "nested": module("pass", "return {'a': [x + 1, x.sum(1)], 'b': (x * 2,)}", ROWS),
     "same_twice": module("pass", "y = x.relu(); return y, y.T", ROWS),
     "library_alone": module("self.l = nn.Linear(C, 8)", "return self.l(x)", ROWS),
-    "constant_name": module("self.l = nn.Linear(C, 8)", "return F.relu(self.l(v0) + x)", f"torch.randn(H, 8), {ROWS}", "self, x, v0"),
-    "long_rows": module("pass", "return x.softmax(1) + (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", "torch.randn(3, 20000)"),
+    "constant_name": module(
+        "self.l = nn.Linear(C, 8)", "return F.relu(self.l(v0) + x)", f"torch.randn(H, 8), {ROWS}", "self, x, v0"
+    ),
+    "long_rows": module(
+        "pass", "return x.softmax(1) + (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", "torch.randn(3, 20000)"
+    ),
 }
 """Name → source of what is easily got wrong."""
 

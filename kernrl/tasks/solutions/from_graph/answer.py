@@ -41,7 +41,11 @@ class Source:
     def functional(self) -> str:
         """How the file calls `torch.nn.functional`: `F`, where the author means nothing else by it."""
         theirs = [s for s in self.kept if "F" in _binds(s)]
-        return "F" if all("torch.nn.functional" in ast.unparse(s) or "functional as F" in ast.unparse(s) for s in theirs) else "torch.nn.functional"
+        return (
+            "F"
+            if all("torch.nn.functional" in ast.unparse(s) or "functional as F" in ast.unparse(s) for s in theirs)
+            else "torch.nn.functional"
+        )
 
     def argument(self, held: Input) -> str:
         """Python of an input of the Graph."""
@@ -102,7 +106,9 @@ def _is_main(statement: ast.stmt) -> bool:
 
 def _lean(statement: ast.stmt) -> ast.stmt:
     """A helper module without its forward: nothing calls it."""
-    is_module = isinstance(statement, ast.ClassDef) and any(isinstance(s, ast.FunctionDef) and s.name == "forward" for s in statement.body)
+    is_module = isinstance(statement, ast.ClassDef) and any(
+        isinstance(s, ast.FunctionDef) and s.name == "forward" for s in statement.body
+    )
     if not is_module:
         return statement
     lean = copy.deepcopy(statement)
@@ -236,7 +242,11 @@ def _imports(source: Source, forward: str) -> str:
     if "math." in forward:
         wanted.insert(0, "import math")
     future = [line for line in theirs if "__future__" in line]
-    if any(line.replace("from torch.nn import functional as F", "import torch.nn.functional as F") == "import torch.nn.functional as F" for line in theirs):
+    if any(
+        line.replace("from torch.nn import functional as F", "import torch.nn.functional as F")
+        == "import torch.nn.functional as F"
+        for line in theirs
+    ):
         wanted = [w for w in wanted if not w.endswith("as F")]
     return "\n".join([*future, *dict.fromkeys([*(line for line in theirs if line not in future), *wanted])])
 

@@ -13,10 +13,10 @@ from typing import Protocol
 
 from kernrl.tasks.graph.views import axis_groups
 from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
-from kernrl.tasks.solutions.from_graph.lower import Count, Op, Operand, Varies
 from kernrl.tasks.solutions.from_graph.points import literal
 from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, times
 from kernrl.tasks.solutions.from_graph.stored import Schedule
+from kernrl.tasks.solutions.from_graph.work import Count, Op, Operand, Varies
 
 
 class RestartError(Exception):
@@ -282,7 +282,7 @@ class Body:
             if len(ours) == len(theirs) == 1:
                 found[ours[0]] = index[theirs[0]]
                 continue
-            plain = all(index[d] == Ix(index[d].parts) and times((1,) * self.program.sets, *(a.size for a in index[d].parts)) == after[d] for d in theirs)  # fmt: skip
+            plain = all(self._covers(index[d], after[d]) for d in theirs)
             count = len(self.group.axes)
             layout = self.group.regroup([index[d].parts for d in theirs], tuple(before[d] for d in ours)) if plain else None
             if len(self.group.axes) != count:
@@ -292,6 +292,10 @@ class Body:
             for d, parts in zip(ours, layout, strict=True):
                 found[d] = Ix(parts)
         return tuple(found)
+
+    def _covers(self, i: Ix, size: Size) -> bool:
+        """An index that counts through a whole dimension, and nothing else."""
+        return i == Ix(i.parts) and times((1,) * self.program.sets, *(a.size for a in i.parts)) == size
 
     # windows
 

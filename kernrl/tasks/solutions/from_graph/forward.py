@@ -11,9 +11,10 @@ from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.solutions.from_graph.fuse import Group, Mode, partition
 from kernrl.tasks.solutions.from_graph.kernels import BarrierError, Choice, Kernel, write_kernel
-from kernrl.tasks.solutions.from_graph.lower import Bare, Op, Operand, Varies, lower
+from kernrl.tasks.solutions.from_graph.lower import Bare, lower
 from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError, Names, Shape, is_one
 from kernrl.tasks.solutions.from_graph.stored import Schedule, schedule
+from kernrl.tasks.solutions.from_graph.work import Op, Operand, Varies
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Style:
     mode: Mode = "fused"
     merged: bool = False
     bare: Bare = "convolution"
-    choice: Choice = Choice()
+    choice: Choice = field(default_factory=Choice)
     channels_last: bool = False
 
 
@@ -67,7 +68,13 @@ def write_forward(graphs: Sequence[Graph], style: Style, arguments: Sequence[str
 
 class _Forward:
     def __init__(
-        self, graphs: Sequence[Graph], style: Style, arguments: Sequence[str], taken: set[str], functional: str, forced: set[str]
+        self,
+        graphs: Sequence[Graph],
+        style: Style,
+        arguments: Sequence[str],
+        taken: set[str],
+        functional: str,
+        forced: set[str],
     ) -> None:
         self.style, self.functional = style, functional
         self.program = lower(graphs, merged=style.merged, bare=style.bare, channels_last=style.channels_last)
@@ -148,7 +155,10 @@ class _Forward:
             d = op.dims[0]
             start, length = op.start or (0,), shape[d]
             stop = tuple(a + n * op.step for a, n in zip(start, length, strict=True))
-            text = [self.names.expression(start) if any(start) else "", "" if stop == before[d] else self.names.expression(stop)]
+            text = [
+                self.names.expression(start) if any(start) else "",
+                "" if stop == before[d] else self.names.expression(stop),
+            ]
             step = f":{op.step}" if op.step != 1 else ""
             return f"{x}[{':, ' * d}{text[0]}:{text[1]}{step}]"
         return self._reshaped(x, before, shape)
@@ -192,7 +202,11 @@ class _Forward:
             return self.value(operand)
         if isinstance(operand, Varies):
             return self.names.number(operand.values)
-        return repr(operand) if not isinstance(operand, float) or operand == operand and abs(operand) != float("inf") else f'float("{operand}")'
+        return (
+            repr(operand)
+            if not isinstance(operand, float) or (operand == operand and abs(operand) != float("inf"))
+            else f'float("{operand}")'
+        )
 
     def _call(self, node: Node, op: Op, operands: list[str]) -> str:
         a: dict[str, Any] = dict(node.attributes)
@@ -218,7 +232,11 @@ class _Forward:
             return f"torch.arange({a['start']!r}, {end}, {a['step']!r}, dtype=torch.{a['dtype']}, device={device}.device)"
         if node.op == "pad":
             value = f", value={a['value']!r}" if a["mode"] == "constant" and a["value"] else ""
-            return f"{f}.pad({operands[0]}, {a['padding']!r}" + (f", mode={a['mode']!r}" if a["mode"] != "constant" else value) + ")"
+            return (
+                f"{f}.pad({operands[0]}, {a['padding']!r}"
+                + (f", mode={a['mode']!r}" if a["mode"] != "constant" else value)
+                + ")"
+            )
         if node.op in PLAIN_CALLS:
             shown = [f"{k}={v!r}" for k, v in a.items()]
             return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
@@ -274,7 +292,9 @@ class _Forward:
     def _is_large(self, value: str) -> bool:
         """Statistics stay float32, whatever the precision of the rest."""
         unit = self.s.plan.unit_of[value]
-        return not (isinstance(unit, Group) and unit.reduced and not any(a in unit.reduced for d in unit.layouts[value] for a in d))
+        return not (
+            isinstance(unit, Group) and unit.reduced and not any(a in unit.reduced for d in unit.layouts[value] for a in d)
+        )
 
     def _allocation(self, value: str, kernel: Kernel) -> str:
         shape, dtype = self.program.shapes[value], self.program.dtypes[value]
@@ -284,19 +304,31 @@ class _Forward:
         likes = [r for r in kernel.reads if r in self.program.shapes and r in self.host and r not in kernel.writes]
         floats = [r for r in likes if self.program.dtypes[r] == "float32"]
         for like in floats:
-            if not last and self.program.shapes[like] == shape and dtype == "float32" and like not in self.orders and not like.startswith("p"):
+            if (
+                not last
+                and self.program.shapes[like] == shape
+                and dtype == "float32"
+                and like not in self.orders
+                and not like.startswith("p")
+            ):
                 return f"torch.empty_like({self.host[like]})"
         like = self.host[(floats or likes or [next(v for v in self.host if v in self.program.shapes)])[0]]
         sizes = [self.names.expression(s) for s in shape]
         shown = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
-        own = value in self.program.outputs or len(likes) == 0 or self._is_large(value)
+        own = value in self.program.outputs or self._is_large(value)
         kind = f"{like}.dtype" if dtype == "float32" and own else f"torch.{dtype}"
         return f"torch.empty({shown}, device={like}.device, dtype={kind}{last})"
 
 
 PLAIN_CALLS = {
-    **{op: f"torch.{op}" for op in ("cumsum", "cumprod", "prod", "any", "all", "argmax", "argmin", "flip", "roll", "tril", "triu")},
-    **{op: f"torch.{op}" for op in ("gather", "index_select", "remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum")},
+    **{
+        op: f"torch.{op}"
+        for op in ("cumsum", "cumprod", "prod", "any", "all", "argmax", "argmin", "flip", "roll", "tril", "triu")
+    },
+    **{
+        op: f"torch.{op}"
+        for op in ("gather", "index_select", "remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum")
+    },
     **{f"{kind}_pool{n}d": f"{{F}}.{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
     **{f"adaptive_{kind}_pool{n}d": f"{{F}}.adaptive_{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
 }

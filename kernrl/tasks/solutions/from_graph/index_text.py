@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+
 from kernrl.tasks.solutions.from_graph.emit import Access
 from kernrl.tasks.solutions.from_graph.fuse import Axis
 from kernrl.tasks.solutions.from_graph.sizes import Names, Size, is_one, times
@@ -49,7 +50,11 @@ class Sizes:
     def variable(self, size: Size) -> str:
         """A name for an index that runs to a size."""
         wish = self.texts.get(size, "").lower()
-        name = next(n for n in (wish, *"ijklmno", *(f"i{k}" for k in range(9, 99))) if n.isidentifier() and len(n) < 3 and n not in self.taken)
+        name = next(
+            n
+            for n in (wish, *"ijklmno", *(f"i{k}" for k in range(9, 99)))
+            if n.isidentifier() and len(n) < 3 and n not in self.taken
+        )
         self.taken.add(name)
         return name
 
@@ -115,7 +120,11 @@ def address(access: Access, flats: Sequence[Flat], sizes: Sizes) -> str:
     terms: list[str] = []
     ordered: list[tuple[int, str]] = []
     for flat in flats:
-        if len(flat.runs) > 1 and all(_together(access, a, b) for a, b in pairwise(flat.axes)) and access.factors.get(flat.axes[-1]):
+        if (
+            len(flat.runs) > 1
+            and all(_together(access, a, b) for a, b in pairwise(flat.axes))
+            and access.factors.get(flat.axes[-1])
+        ):
             factor = access.factors[flat.axes[-1]]
             text = sizes.text(factor)
             ordered.append((-factor[0], flat.variable if text == "1" else f"{flat.variable} * {wrapped(text)}"))

@@ -125,7 +125,9 @@ def _softplus(a: Mapping[str, Any]) -> str:
         scaled = f"{{0}} * {literal(a['beta'])}"
         text = f"(tl.maximum({scaled}, 0.0) + log1p(tl.exp(-tl.abs({scaled})))) / {literal(a['beta'])}"
     # beyond 20, log1p(exp(-x)) is below float32's last digit
-    return text if a["threshold"] >= 20 else f"tl.where({{0}} * {literal(a['beta'])} > {literal(a['threshold'])}, {{0}}, {text})"
+    return (
+        text if a["threshold"] >= 20 else f"tl.where({{0}} * {literal(a['beta'])} > {literal(a['threshold'])}, {{0}}, {text})"
+    )
 
 
 def _cast(a: Mapping[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kernrl.tasks.solutions.from_graph.fuse import Group, Plan
-from kernrl.tasks.solutions.from_graph.lower import Op
+from kernrl.tasks.solutions.from_graph.work import Op
 
 MOST_OPS = 12
 """Longest chain that is computed again rather than written and read."""

@@ -1,0 +1,80 @@
+"""Reductions that are not held whole: accumulators that take chunks in, what they come to, and parts put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernrl.tasks.solutions.from_graph.emit import NEUTRAL, Body
+from kernrl.tasks.solutions.from_graph.layouts import total
+from kernrl.tasks.solutions.from_graph.work import Op
+
+
+def accumulate(body: Body, op: Op, traits: list[str]) -> list[str]:
+    """Lines of the loop that take a chunk in; returns the accumulators."""
+    x = body.at(op.reads[0], body.layout(op.reads[0]))
+    mask = body.tile.mask(set(body.group.axes))
+    names = [body.name(f"{op.value}_acc")] if op.how in NEUTRAL else [body.name(f"{r}_acc") for r in op.results]
+
+    def start(name: str, value: str) -> None:
+        body.fixed.add(name)
+        body.say(f"{name} = tl.full({body.tile.shape}, {value}, dtype=tl.float32)", 0)
+
+    if op.how == "sum":
+        start(names[0], "0.0")
+        body.say(f"{names[0]} += tl.where({mask}, {x}, 0.0)")
+    elif op.how in NEUTRAL:
+        start(names[0], NEUTRAL[op.how])
+        body.say(f"{names[0]} = tl.{op.how}imum({names[0]}, tl.where({mask}, {x}, {NEUTRAL[op.how]}))")
+    elif op.how == "expsum":
+        traits.append("online")
+        start(names[0], "-1e38")
+        start(names[1], "0.0")
+        top = body.name(f"{op.value}_new")
+        body.say(f"{top} = tl.maximum({names[0]}, tl.where({mask}, {x}, {NEUTRAL['max']}))")
+        body.say(f"{names[1]} = {names[1]} * tl.exp({names[0]} - {top}) + tl.where({mask}, tl.exp({x} - {top}), 0.0)")
+        body.say(f"{names[0]} = {top}")
+    else:  # Welford's update, lane by lane
+        traits.append("welford")
+        count, d = body.name(f"{op.value}_count"), body.name(f"{op.value}_delta")
+        names.append(count)
+        for name in names:
+            start(name, "0.0")
+        body.say(f"{count} += tl.where({mask}, 1.0, 0.0)")
+        body.say(f"{d} = tl.where({mask}, {x} - {names[0]}, 0.0)")
+        body.say(f"{names[0]} += {d} / tl.maximum({count}, 1.0)")
+        body.say(f"{names[1]} += tl.where({mask}, {d} * ({x} - {names[0]}), 0.0)")
+    return names
+
+
+def settle(body: Body, op: Op, names: list[str]) -> None:
+    """Lines behind the loop that make one value of each accumulator."""
+
+    def keep(result: str, text: str) -> str:
+        variable = body.name(result)
+        body.say(f"{variable} = {text}", 0)
+        body.scopes[0][result, body.layout(result)] = variable
+        return variable
+
+    fold = body.tile.fold
+    if op.how in NEUTRAL:
+        keep(op.value, fold(op.how, names[0]))
+    elif op.how == "expsum":
+        top = keep(op.results[0], fold("max", names[0]))
+        keep(op.results[1], fold("sum", f"{names[1]} * tl.exp({names[0]} - {top})"))
+    else:
+        n = body.size(total(body.group.reduced, body.program.sets))
+        mean = keep(op.results[0], f"{fold('sum', f'{names[0]} * {names[2]}')} / {n}")
+        off = f"({names[0]} - {mean})"
+        keep(op.results[1], fold("sum", f"{names[1]} + {names[2]} * {off} * {off}"))
+
+
+def parts_text(op: Op, names: list[str], fold: Callable[[str, str], str]) -> list[str]:
+    """What a program writes of its part, one number for each accumulator."""
+    if op.how in NEUTRAL:
+        return [fold(op.how, names[0])]
+    if op.how == "expsum":
+        return [fold("max", names[0]), fold("sum", f"{names[1]} * tl.exp({names[0]} - {fold('max', names[0])})")]
+    count = fold("sum", names[2])
+    mean = f"({fold('sum', f'{names[0]} * {names[2]}')} / tl.maximum({count}, 1.0))"
+    off = f"({names[0]} - {mean})"
+    return [mean, fold("sum", f"{names[1]} + {names[2]} * {off} * {off}"), count]
