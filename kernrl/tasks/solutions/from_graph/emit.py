@@ -333,12 +333,12 @@ class Body:
             where[d] = replace(i, step=i.step * stride, offset=offset if any(offset) else None, extra=extra)
             if padding:
                 guards.append((d, shape[d]))
-        result = self.name(op.value)
+        result, counted = self.name(op.value), ""
         lowest = NEUTRAL["max" if op.how == "max" else "sum"]
         self.say(f"{result} = tl.full({self.tile.shape}, {lowest}, dtype=tl.float32)")
         if op.how == "avg_inside":
-            count = self.name("count")
-            self.say(f"{count} = tl.full({self.tile.shape}, 0.0, dtype=tl.float32)")
+            counted = self.name("count")
+            self.say(f"{counted} = tl.full({self.tile.shape}, 0.0, dtype=tl.float32)")
         self.open()
         before = len(self.inside)
         if guards and (mask := self.tile.mask(set(self.group.axes))):
@@ -353,7 +353,7 @@ class Body:
         value = f"tl.where({mask}, {value}, {lowest})" if mask else value
         self.say(f"{result} = tl.maximum({result}, {value})" if op.how == "max" else f"{result} += {value}")
         if op.how == "avg_inside":
-            self.say(f"{count} += tl.where({mask}, 1.0, 0.0)")
+            self.say(f"{counted} += tl.where({mask}, 1.0, 0.0)")
         del self.inside[before:]
         inner = self.close()
         for depth, (variable, count_) in enumerate(loops):
@@ -364,7 +364,7 @@ class Body:
         if op.how == "avg":
             self.say(f"{result} = {result} / {prod(op.window['kernel_size'])}")
         elif op.how == "avg_inside":
-            self.say(f"{result} = {result} / {count}")
+            self.say(f"{result} = {result} / {counted}")
         self.scopes[-1][op.value, index] = result
         return result
 

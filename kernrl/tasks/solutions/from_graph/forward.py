@@ -225,7 +225,7 @@ class _Forward:
             shown = self._attributes(op)
             return f"{f}.{node.op}({', '.join([*operands, *shown])})"
         if node.op == "arange":
-            rows = [dict(g.nodes[op.node].attributes) for g in self.program.graphs]
+            rows: list[dict[str, Any]] = [dict(g.nodes[op.node].attributes) for g in self.program.graphs]
             ends = tuple(r["end"] for r in rows)
             end = repr(ends[0]) if len(set(ends)) == 1 else self.names.expression(ends)
             device = next(iter(self.host.values()))
@@ -244,7 +244,7 @@ class _Forward:
 
     def _attributes(self, op: Op) -> list[str]:
         """Keyword arguments of a call; a number that differs between the sets is a size."""
-        rows = [dict(g.nodes[op.node].attributes) for g in self.program.graphs]
+        rows: list[dict[str, Any]] = [dict(g.nodes[op.node].attributes) for g in self.program.graphs]
         shown = []
         for k, v in rows[0].items():
             values = [row[k] for row in rows]

@@ -340,7 +340,7 @@ class _Lowering:
         x, shape = node.reads[0], self.shape(name)
         if "adaptive" in node.op:
             return self._adaptive(node, name, x)
-        a = dict(node.attributes)
+        a: dict[str, Any] = dict(node.attributes)
         rank = len(a["kernel_size"])
         if a["ceil_mode"] or a.get("divisor_override"):
             return None

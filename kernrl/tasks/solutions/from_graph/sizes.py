@@ -109,14 +109,15 @@ class Names:
             return self.dim(size) or "1" if batch else str(size[0])
         if size in self.windows and self.dim(size) is None:
             return self._behind_window(size)
+        first = next(iter(size))
         constant = len(set(size)) == 1 and len(size) > 1
         if name := self.dim(size):
             return name
-        if constant and size[0] <= 64:
-            return str(size[0])
+        if constant and first <= 64:
+            return str(first)
         found = self._composed(size)
         if found is None and len(set(size)) == 1:
-            found = str(size[0])
+            found = str(first)
         if found is None:
             raise CannotWriteError(f"no tensor has the size {size}")
         return found
