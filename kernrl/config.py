@@ -1,6 +1,6 @@
 """One frozen model a stage: the single place where a setting has its name, type, default and help.
 
-The command line, the TOML files and `docs/reference/cli.md` are all made from these models. Nothing here imports torch.
+The command line, the TOML files and `docs/cli.md` are all made from these models. Nothing here imports torch.
 """
 
 from __future__ import annotations

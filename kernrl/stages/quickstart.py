@@ -87,7 +87,7 @@ ON_GPU = Size(
     ahead=" --overlap 1",
 )
 
-# the recipes in scripts/recipes, of which docs/notes/2026-11-22-training-methods.md says what they gain
+# the recipes in scripts/recipes, of which docs/training.md says what they gain
 BEST_OF_N = (
     "--reward log-speed --speed-cap 10 --against 0.5 --epochs 1 --row-tokens 2048 --learning-rate 5e-5 --warmup-ratio 0.1"
 )

@@ -24,4 +24,4 @@ def test_a_recipe_is_read_by_its_command(recipe: Path, tmp_path: Path) -> None:
     config = load_config(COMMANDS[command], [recipe], {"model": "nano", "output": tmp_path})
     assert config.model_dump()["reward"] == "log-speed"
     if config.model_dump().get("adam_epsilon", 0) < 1e-3:
-        assert config.model_dump()["learning_rate"] <= 1e-4, "docs/notes/2026-11-21-learning-rates.md: higher rates undo nano"
+        assert config.model_dump()["learning_rate"] <= 1e-4, "docs/training.md: higher rates undo nano"
