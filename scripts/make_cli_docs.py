@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the commands themselves: `make docs`."""
+"""Write docs/reference/cli.md from the commands themselves: `make docs`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from kernrl.cli import app
 from kernrl.command import ALIAS, COMMON, OFF
 
-PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 
 INTRODUCTION = """\
 # The command line

@@ -152,7 +152,7 @@ def grpo_loss(
     max_tokens: int | None = None,
     inplace: bool = True,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """A policy loss and its metrics; `docs/losses.md` has the formulas and the sources of every option.
+    """A policy loss and its metrics; `docs/explanation/losses.md` has the formulas and the sources of every option.
 
     Args:
         logits: [N, V] or [B, T, V], bfloat16, float16 or float32, contiguous; logits[i] scores action_ids[i].

@@ -2,7 +2,7 @@
 
 A fixture is a candidate's source whose first lines are comments of the form `# key: value`:
 
-    # entry: 14                         the entry of the catalogue in docs/verifier.md (exploits only)
+    # entry: 14                         the entry of the catalogue in docs/guides/add_an_exploit.md (exploits only)
     # tries: what the candidate hopes for, in one sentence
     # task: linear_gelu                 a file of tests/fixture_tasks
     # cpu: wrong @ plan : the reference returns    statuses | … @ stages | … : what the reason must say, without a GPU
