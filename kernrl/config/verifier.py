@@ -86,7 +86,7 @@ class VerifierConfig(Config):
         gt=0,
         description="Longest one step of a candidate may take on a GPU: loading, the small inputs, the full-size inputs, the "
         "check after timing. Its timing may take three times as long, and a step beside which a new task's answers are made "
-        "twice. Nothing to the interpreter of a CPU.",
+        "twice. It does not bound the interpreter on a CPU.",
         json_schema_extra=VERIFIER | RARE,
     )
     gpu_memory_share: float = Field(
