@@ -93,10 +93,9 @@ def command(
 
         rare = [name for name, flag in options.items() if flag.rare]
         parameters = [flag.parameter for flag in options.values()]
+        signature = inspect.Signature([*parameters, *COMMON, *_help_flags(rare)])
         # typer reads both: the signature for the options, the annotations for forward references
-        invoke.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
-            [*parameters, *COMMON, *_help_flags(rare)]
-        )
+        invoke.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         invoke.__annotations__ = {}
         epilog = f"--help-all shows {len(rare)} more settings." if rare else None
         group.command(stage.__name__.strip("_").replace("_", "-"), add_help_option=False, epilog=epilog)(invoke)

@@ -283,6 +283,9 @@ def test_errors_become_a_sentence_and_a_code(
         ("reinforce --model nano --output o --weight-sync nccl", "--weight-sync needs --engine server: add that"),
         ("best-of-n --model nano --output o --engine server", "--engine server needs --server-url"),
         ("eval --verifier rays", "--verifier.executor should be 'local', 'ray' or ray://HOST:PORT, not 'rays'."),
+        ("verify a b --out x", "--out needs --pairs: add that"),
+        ("verify a b --source x", "--source needs --pairs: add that"),
+        ("verify --pairs x --out y --explain z", "--explain draws one candidate: leave it out, or --pairs"),
         ("verify a b --verifier rays", "--executor should be 'local', 'ray' or ray://HOST:PORT, not 'rays'."),
     ],
 )

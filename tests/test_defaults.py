@@ -13,7 +13,9 @@ from support.tiny import save_tiny_policy
 from kernrl.cli import run
 from kernrl.config import BestOfNConfig, EvalConfig, ReinforceConfig, RewardWeightedConfig, SftConfig
 from kernrl.config.by_model import NANO_SHAPE, ByModel, is_nano
+from kernrl.errors import UsageError
 from kernrl.policy.nano import VOCAB_SIZE, nano_config
+from kernrl.runs.run_directory import RunDirectory
 from kernrl.settings import Config, flatten
 
 COMMANDS: dict[str, type[Config]] = {
@@ -113,6 +115,10 @@ def test_a_baseline_that_is_not_timed_is_refused(capsys: pytest.CaptureFixture[s
 # --- going on with a run ---------------------------------------------------------------------------------------------
 
 
+def reinforce(**settings: Any) -> ReinforceConfig:
+    return ReinforceConfig.model_validate({"model": "nano", **settings})
+
+
 def begun(folder: Path, config: Config, **changes: Any) -> Path:
     """A run's `config.json`, with some settings as an older version had them."""
     folder.mkdir()
@@ -122,31 +128,28 @@ def begun(folder: Path, config: Config, **changes: Any) -> Path:
 
 
 def test_a_run_begun_under_other_defaults_goes_on_with_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = ReinforceConfig(model="nano", output=tmp_path / "run", verifier={"precision": "tf32", "workers": 3})  # pyright: ignore
+    before = reinforce(output=tmp_path / "run", verifier={"precision": "tf32", "workers": 3})
     run_folder = begun(tmp_path / "run", before, samples=8, learning_rate=1e-5, gone_since=1, overlap=0)
-    again: dict[str, Any] = {"model": "nano", "output": run_folder, "resume": True}
-    found = ReinforceConfig(**again, steps=7, verifier={"workers": 2})
+    again = {"output": run_folder, "resume": True}
+    found = reinforce(**again, steps=7, verifier={"workers": 2})
     assert (found.samples, found.learning_rate, found.overlap, found.steps) == (8, 1e-5, 0, 7)
     assert (found.verifier.precision, found.verifier.workers, found.verifier.compile_timeout_s) == ("tf32", 2, 15)
-    assert ReinforceConfig(**again | {"resume": False}).samples == 16
-    assert ReinforceConfig(**again | {"output": tmp_path / "another"}).samples == 16
+    assert reinforce(output=run_folder).samples == 16
+    assert reinforce(output=tmp_path / "another", resume=True).samples == 16
     line = ["reinforce", "--model", "nano", "--output", str(run_folder), "--resume", "--dry-run"]
     assert run(line) == 0
     assert tomllib.loads(capsys.readouterr().out)["samples"] == 8
 
 
 def test_settings_newer_than_the_run_are_as_they_were_for_every_model(tmp_path: Path) -> None:
-    from kernrl.errors import UsageError
-    from kernrl.runs.run_directory import RunDirectory
-
-    older = begun(tmp_path / "run", ReinforceConfig(model="nano", output=tmp_path / "run"))
+    older = begun(tmp_path / "run", reinforce(output=tmp_path / "run"))
     described = json.loads((older / "config.json").read_text())
     del described["config"]["adam_epsilon"], described["config"]["overlap"]
     (older / "config.json").write_text(json.dumps(described))
-    again: dict[str, Any] = {"model": "nano", "output": older, "resume": True}
+    again = {"output": older, "resume": True}
     with pytest.raises(UsageError, match=r"--overlap was 0 and is now 1, --adam-epsilon was 1e-08 and is now 0\.01"):
-        RunDirectory.open(older, ReinforceConfig(**again), resume=True)
-    RunDirectory.open(older, ReinforceConfig(**again, adam_epsilon=1e-8, overlap=0), resume=True)
+        RunDirectory.open(older, reinforce(**again), resume=True)
+    RunDirectory.open(older, reinforce(**again, adam_epsilon=1e-8, overlap=0), resume=True)
 
 
 @pytest.mark.parametrize("origin", [{"from_run": Path("candidates")}, {"model": "some/model"}])

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from kernrl.config.groups import VERIFIER
 from kernrl.settings import ARGUMENT, OLD, RARE, Config
@@ -131,3 +131,12 @@ class VerifyConfig(VerifierConfig):
     explain: Path | None = Field(
         default=None, description="Draw the kernels of reference and candidate side by side into this SVG file."
     )
+
+    @model_validator(mode="after")
+    def _no_flag_is_ignored(self) -> VerifyConfig:
+        given = "--out" if self.out else "--source" if self.source else None
+        if given and self.pairs is None:
+            raise ValueError(f"{given} needs --pairs: add that, or leave it out")
+        if self.explain and self.pairs is not None:
+            raise ValueError("--explain draws one candidate: leave it out, or --pairs")
+        return self

@@ -1,6 +1,6 @@
-"""`kernrl quickstart`: the whole story on nano, told in the commands that a user would type.
+"""`kernrl quickstart`: all of kernrl on nano, in the commands that a user would type.
 
-Each step is an ordinary command line, said and then run as it stands; nothing here knows how a stage works.
+Each step is an ordinary command line, printed and then run as it is; nothing here knows how a stage works.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kernrl.reports.tables import comparison_text
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command of the story."""
+    """One command."""
 
     why: str
     """What it does, for someone who sees it for the first time."""
@@ -92,7 +92,7 @@ MAX_TOKENS = 512
 
 
 def run(config: QuickstartConfig) -> Result:
-    """Say and run every step; ends with what changed on the held-out tasks."""
+    """Print and run every step; ends with what changed on the held-out tasks."""
     import torch
 
     on_gpu = torch.cuda.is_available()
@@ -137,7 +137,7 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
             f"eval --model {model} {asked} --output {made['before']}",
         ),
         Step(
-            # of the seed that SFT learnt from: where a model is mostly right, what it says differs in speed
+            # the seed of the SFT data: on tasks that the model mostly solves, what is left to learn is speed
             "Make tasks to practise on, of other compositions than those that are held out.",
             f"tasks generate --count {size.train_tasks} --split train --out {made['tasks']}",
         ),
@@ -147,14 +147,14 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
             f"eval --model {made['reinforce']}/model {asked} --output {made['after']}",
         ),
         Step(
-            "One page of all of it, for a browser.",
+            "Make a report of all of it, for a browser.",
             f"report {' '.join(made[name] for name in shown)} --title quickstart --output {made['report.html']}",
         ),
     ]
 
 
 def practice(model: str, tasks: str, folder: Path, size: Size) -> list[Step]:
-    """Both ways of learning from verdicts, the second from where the first ends."""
+    """Both ways of learning from verdicts; the second starts from the first one's model."""
     best, rl = (shlex.quote(str(folder / name)) for name in ("best-of-n", "reinforce"))
     return [
         Step(
@@ -171,7 +171,7 @@ def practice(model: str, tasks: str, folder: Path, size: Size) -> list[Step]:
 
 
 def run_command(words: str) -> None:
-    """Say a command line and run it.
+    """Print a command line and run it.
 
     Raises:
         RunError: it ended with another code than 0.
@@ -188,7 +188,7 @@ def run_command(words: str) -> None:
         process.wait()
         raise
     if ended:
-        raise RunError(f"`{shlex.join(command)}` ended with {ended}; its last words are above.")
+        raise RunError(f"`{shlex.join(command)}` ended with {ended}; see its last messages above.")
 
 
 def program() -> list[str]:
@@ -214,8 +214,8 @@ def ending(folder: Path, seconds: list[dict[str, Any]], total_s: float) -> Resul
     page = folder / "report.html"
     view = (
         f"\n{comparison_text(before.name, change)}\n"
-        "So short a training changes little, and another run something else: look at the interval.\n"
-        f"The page: {page}\n"
+        "A training this short changes little, and not the same in every run: look at the interval.\n"
+        f"Report: {page}\n"
         f"{total_s / 60:.1f} minutes in all."
     )
     data = {"output": str(folder), "page": str(page), "seconds": total_s, "steps": seconds}
