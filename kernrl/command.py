@@ -8,7 +8,6 @@ import json
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -215,12 +214,11 @@ def _help_flags(rare: Sequence[str]) -> list[inspect.Parameter]:
 
     def show_all(context: typer.Context, wanted: bool) -> None:
         if wanted:
-            shown = copy(context.command)
-            shown.epilog, shown.params = None, [copy(parameter) for parameter in shown.params]
-            for parameter in shown.params:
-                cast(Any, parameter).hidden = getattr(parameter, "hidden", False) and parameter.name not in rare
-            shown.get_help(context)
-            raise typer.Exit
+            for parameter in context.command.params:  # which typer makes anew for every command line
+                if parameter.name in rare:
+                    cast(Any, parameter).hidden = False
+            context.command.epilog = None
+            show(context, wanted)
 
     return [
         _common("help", False, bool, "Show this and stop.", is_eager=True, callback=show, expose_value=False),
