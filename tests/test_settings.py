@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from kernrl.errors import UsageError
-from kernrl.settings import Config, load_config, to_toml
+from kernrl.settings import GROUP, Config, load_config, to_toml
 
 
 class Inner(Config):
@@ -90,4 +90,18 @@ def test_toml_reads_back(tmp_path: Path) -> None:
     text = to_toml(config)
     assert tomllib.loads(text)["verifier"] == {"gpu": "H200", "blocks": 9}
     assert "# note is not set" in text
+    assert "\n# " not in text.replace("\n# note", "")  # no headings where there are no groups
     assert load_config(Outer, [write(tmp_path / "c.toml", text)]) == config
+
+
+def test_toml_reads_back_group_by_group(tmp_path: Path) -> None:
+    class Grouped(Config):
+        seed: int = Field(1, json_schema_extra={GROUP: "Run"})
+        free: int = 2
+        samples: int = Field(3, json_schema_extra={GROUP: "Sampling"})
+        rounds: int = Field(4, json_schema_extra={GROUP: "Run"})
+
+    config = Grouped(seed=9, samples=8)
+    text = to_toml(config)
+    assert text == "free = 2\n\n# Sampling\nsamples = 8\n\n# Run\nseed = 9\nrounds = 4\n"
+    assert load_config(Grouped, [write(tmp_path / "c.toml", text)]) == config

@@ -179,7 +179,7 @@ def add_lora(model: PreTrainedModel, *, rank: int, alpha: int, checkpoint: Path 
     try:
         from peft import LoraConfig, PeftModel, get_peft_model
     except ImportError:
-        raise UsageError("--lora needs peft: pip install 'kernrl[lora]'.") from None
+        raise UsageError("LoRA needs peft: pip install 'kernrl[lora]', or train all weights with --no-lora.") from None
     adapted: Any
     if checkpoint:
         adapted = PeftModel.from_pretrained(model, str(checkpoint), is_trainable=True)

@@ -187,9 +187,11 @@ def _require_same(kept: Mapping[str, Any], config: Config, path: Path, may_chang
 
 
 def _default(config: Config, name: str) -> Any:
-    """The default of a setting, as config.json has it; None where it has none."""
+    """The default of a setting, as config.json has it, whatever the model; None where it has none."""
     *tables, field = name.split(".")
     for table in tables:
         config = getattr(config, table)
-    default = type(config).model_fields[field].get_default(call_default_factory=True)
+    described = type(config).model_fields[field]
+    by_others: Any = described.default_factory
+    default = by_others({}) if by_others else described.default
     return None if default is PydanticUndefined else json.loads(json.dumps(default, default=str))

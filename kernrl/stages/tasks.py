@@ -33,7 +33,7 @@ MOST_ROWS = 30
 
 
 def load(config: SourceConfig) -> LoadedTasks:
-    """Load a command's tasks, and say on stderr what could not be read."""
+    """Load a command's tasks, and report on stderr what could not be read."""
     loaded = load_tasks(
         config.source,
         split=config.split,
@@ -47,7 +47,7 @@ def load(config: SourceConfig) -> LoadedTasks:
 
 
 def generate(config: GenerateConfig) -> Result:
-    """Write `tasks.jsonl`, and `config.json` saying how it was made, into a new folder."""
+    """Write `tasks.jsonl`, and `config.json` with how it was made, into a new folder."""
     from kernrl.tasks.grammar.generate import generate_tasks
 
     folder = new_folder(config.out, "--out")
@@ -132,7 +132,7 @@ def stats(config: StatsConfig) -> Result:
 
 
 def check(config: CheckConfig) -> Result:
-    """Run every reference; exit 1 when one of them cannot teach."""
+    """Run every reference; exit 1 when one of them cannot be used."""
     from kernrl.tasks.task_check import check_task
 
     tasks = load(config).tasks

@@ -120,7 +120,7 @@ def test_the_same_seed_gives_the_same_run(
     for name in ("first", "second"):
         output = tmp_path / name
         where = ["--model", str(folder), "--tasks", str(tasks), "--output", str(output), "--steps", "3"]
-        sizes = ["--tasks-per-step", "4", "--samples", "16", "--max-tokens", "24", "--learning-rate", "1e-4"]
+        sizes = ["--tasks-per-step", "4", "--samples", "16", "--max-tokens", "24", "--learning-rate", "1e-4", "--no-lora"]
         assert run(["reinforce", *where, *sizes, "--reward", "best-of-n", "--quiet", *options]) == 0
         lines.append(read_lines(output / "metrics.jsonl"))
         texts.append({row["id"]: row["text"] for row in read_lines(output / "samples.jsonl")})

@@ -57,7 +57,8 @@ def verifier(monkeypatch):
 def arguments(model, tasks, output, *more, steps=3, samples=4):
     sizes = ["--tasks-per-step", "2", "--samples", str(samples), "--max-tokens", "8", "--row-tokens", "256"]
     where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output), "--steps", str(steps)]
-    return ["reinforce", *where, *sizes, "--learning-rate", "0.01", *REWARD, "--quiet", *more]
+    whole = () if "--lora" in more else ("--no-lora", "--no-gradient-checkpointing")
+    return ["reinforce", *where, *sizes, "--learning-rate", "0.01", *whole, *REWARD, "--quiet", *more]
 
 
 def metrics(output):
@@ -80,7 +81,7 @@ def rewards(output):
 
 def test_an_update_is_the_policy_gradient(model, tasks, tmp_path):
     """Against a gradient made by hand: no packing, no fused loss, double precision."""
-    sizes = {"tasks_per_step": 4, "max_tokens": 8, "row_tokens": 256}
+    sizes = {"tasks_per_step": 4, "max_tokens": 8, "row_tokens": 256, "lora": False}
     exact = {"learning_rate": 1.0, "max_grad_norm": 1e9, "reward": "best-of-n"}
     where = {"model": str(model), "tasks": str(tasks), "output": tmp_path / "run"}
     config = ReinforceConfig.model_validate({**where, **sizes, **exact})

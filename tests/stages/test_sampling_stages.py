@@ -55,7 +55,8 @@ def verifier(monkeypatch):
 def arguments(stage, model, tasks, output, *more):
     where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output), "--samples", "16"]
     sizes = ["--max-tokens", "12", "--row-tokens", "512", "--learning-rate", "0.01", "--epochs", "4"]
-    return [stage, *where, *sizes, "--reward", "best-of-n", "--quiet", *more]
+    whole = ["--no-lora", "--no-gradient-checkpointing"]
+    return [stage, *where, *sizes, *whole, "--reward", "best-of-n", "--quiet", *more]
 
 
 def lines(output):

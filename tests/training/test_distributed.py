@@ -92,17 +92,20 @@ def sft(model, pairs, output, *more):
     return ["sft", *where, *sizes, "--evaluate-every", "4", "--save-every", "2", "--quiet", *more]
 
 
+WHOLE = ("--no-lora", "--no-gradient-checkpointing")
+
+
 def rl(model, tasks, output, *more, steps=3):
     # batches of two rollouts, so that every rank has some; rows of one or two, so that ranks have different numbers of them
     sizes = ["--tasks-per-step", "3", "--samples", "3", "--max-tokens", "8", "--row-tokens", "160", "--sampling-batch", "2"]
     where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output), "--steps", str(steps)]
-    return ["reinforce", *where, *sizes, "--learning-rate", "0.01", "--reward", "best-of-n", "--quiet", *more]
+    return ["reinforce", *where, *sizes, *WHOLE, "--learning-rate", "0.01", "--reward", "best-of-n", "--quiet", *more]
 
 
 def tune(stage, model, tasks, output, *more):
     sizes = ["--samples", "4", "--max-tokens", "8", "--row-tokens", "160", "--rows-per-step", "2", "--sampling-batch", "2"]
     where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output)]
-    return [stage, *where, *sizes, "--learning-rate", "0.01", "--reward", "best-of-n", "--quiet", *more]
+    return [stage, *where, *sizes, *WHOLE, "--learning-rate", "0.01", "--reward", "best-of-n", "--quiet", *more]
 
 
 TUNED = {
