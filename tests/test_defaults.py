@@ -24,7 +24,7 @@ COMMANDS: dict[str, type[Config]] = {
     "reward-weighted": RewardWeightedConfig,
 }
 MEASURED = json.loads((ROOT / "docs" / "benchmarks" / "training.json").read_text())["settings"]
-"""What the runs of docs/training.md were made with."""
+"""What the runs of docs/notes/2026-11-22-training-methods.md were made with."""
 
 OWN = {"steps", "save_every"}
 """Settings of the measurement, which ends by the clock."""
