@@ -1,10 +1,13 @@
 """Defaults that depend on the model: nano takes the values it was measured with, any other model takes common ones.
 
-`docs/notes/2026-11-22-training-methods.md` has the measurements. No other model has been trained here with these commands, so its values are those
-of the field: LoRA on frozen weights, which fits one GPU (7B took 24 GiB) and which policy gradients lose nothing by, at about
-ten times the rate for all weights (Schulman et al. 2025, "LoRA Without Regret"); for all weights, 1e-6 under a policy
-gradient, as TRL's and verl's examples do, and 1e-5 for supervised steps; gradient checkpointing, since a row of 16,384
-tokens does not fit without; and a reward that counts correctness before speed, since most first answers are wrong.
+`docs/notes/2026-11-22-training-methods.md` has the measurements. No other model has been trained here with these commands,
+so its values are those of the field:
+
+- LoRA on frozen weights, which fits one GPU (7B took 24 GiB) and costs policy gradients nothing, at about ten times the
+  rate for all weights (Schulman et al. 2025, "LoRA Without Regret");
+- for all weights, 1e-6 under a policy gradient, as in TRL's and verl's examples, and 1e-5 for supervised steps;
+- gradient checkpointing, since a row of 16,384 tokens does not fit without it;
+- a reward that counts correctness before speed, since most first answers are wrong.
 """
 
 from __future__ import annotations
