@@ -27,7 +27,7 @@ from support import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from kernrl.config import VerifierConfig  # noqa: E402
 from kernrl.tasks.task import FULL, Task  # noqa: E402
-from kernrl.verifier import evaluator as funnel  # noqa: E402
+from kernrl.verifier import funnel  # noqa: E402
 from kernrl.verifier.base.verdict import Stage, Status, Verdict  # noqa: E402
 from kernrl.verifier.funnel import Defences, StagedEvaluator  # noqa: E402
 
