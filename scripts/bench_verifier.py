@@ -34,12 +34,12 @@ from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.compile.client import Compiler
+from kernrl.verifier.funnel import interpreted
 from kernrl.verifier.interpret.server import CpuReplay, SmallJob
 from kernrl.verifier.judge.inputs import Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan
 from kernrl.verifier.plan.price import price
 from kernrl.verifier.pool.gpu_client import ConductedGpu
-from kernrl.verifier.route import interpreted
 from kernrl.verifier.rpc.process import Nursery
 from kernrl.verifier.task_facts import learn
 from kernrl.verifier.trace.client import Tracer

@@ -10,7 +10,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 from kernrl.tasks.task import Task
@@ -20,17 +19,6 @@ log = logging.getLogger(__name__)
 
 _FORGOTTEN = frozenset((Status.INFRA_ERROR, Status.TIMEOUT))
 """Statuses that may come out otherwise another time."""
-
-
-@cache
-def verifier_version(*modules: str) -> str:
-    """Hash of the verifier's own sources, or of these modules alone: any change makes what is kept under it unknown."""
-    digest = hashlib.sha256()
-    folder = Path(__file__).parent
-    for path in [folder / f"{name}.py" for name in modules] or sorted(folder.rglob("*.py")):
-        digest.update(str(path.relative_to(folder)).encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def task_fingerprint(task: Task) -> str:

@@ -17,17 +17,19 @@ import triton
 from kernrl import __version__
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.tasks.task import Task
+from kernrl.tasks.task import FULL, RAGGED, Task
 from kernrl.verifier.base.parse import Candidate, parse_reply
 from kernrl.verifier.base.progress import Progress, Stopped, passed
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict, printable
-from kernrl.verifier.cache import task_fingerprint, verifier_version
-from kernrl.verifier.compile.client import CompiledKernel, Compiler
+from kernrl.verifier.base.version import verifier_version
+from kernrl.verifier.cache import task_fingerprint
+from kernrl.verifier.compile.client import Compiler
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.interpret.server import CpuReplay, SmallJob
 from kernrl.verifier.judge.inputs import BIG_BYTES, Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan, launchable
-from kernrl.verifier.plan.plan import Plan
+from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.plan import LaunchNode, Plan
 from kernrl.verifier.plan.price import Price, price
 from kernrl.verifier.pool.gpu import LANES
 from kernrl.verifier.pool.gpu_client import ConductedGpu
@@ -35,7 +37,6 @@ from kernrl.verifier.pool.lane import Outcome
 from kernrl.verifier.pool.ray import Cluster, RemoteGpu
 from kernrl.verifier.replay.job import Job, Measured
 from kernrl.verifier.replay.timing import shorter_us, speedup
-from kernrl.verifier.route import interpreted
 from kernrl.verifier.rpc.process import Nursery
 from kernrl.verifier.screen import screen
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, learn
@@ -48,6 +49,9 @@ FLOOR_MARGIN = 0.9
 
 INTERPRETER_TIMEOUT_S = 5.0
 """What the interpreter may take where there is a GPU that would do instead."""
+
+INTERPRETED_BYTES = 4 << 20
+"""What a plan may hold to be interpreted beside a GPU: a larger one is cheaper to compile and run there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +340,26 @@ def _visible_gpus() -> list[str]:
     count = torch.cuda.device_count()
     listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return listed[:count] if listed else [str(i) for i in range(count)]
+
+
+def interpreted(plans: Sequence[Plan], *, on_gpu: bool) -> dict[str, Plan]:
+    """Those of a candidate's plans that the interpreter judges, by input set; the rest are the GPU's.
+
+    Without a GPU, all but the full set. With one, the ragged set: compiling its kernels, for this one use, costs twice as
+    much as interpreting them. Autotuned launches stay on the GPU: their configurations take turns at these shapes, and one
+    may be wrong only where many programs run at once.
+    """
+    if not on_gpu:
+        return {plan.input_set: plan for plan in plans if plan.input_set != FULL}
+    return {
+        plan.input_set: plan
+        for plan in plans[:-1]  # the last is timed, and stays
+        if plan.input_set == RAGGED and sum(s.nbytes for s in plan.storages) <= INTERPRETED_BYTES and not _autotuned(plan)
+    }
+
+
+def _autotuned(plan: Plan) -> bool:
+    return any(isinstance(node, LaunchNode) and len(node.variants) > 1 for node in (*plan.setup, *plan.nodes))
 
 
 def _without_ir(plan: Plan) -> Plan:

@@ -19,7 +19,8 @@ from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.interpret.checked_memory import STORAGE_BITS, Fault, Memory
 from kernrl.verifier.interpret.races import Race, Watch, ordered_by_atomics
 from kernrl.verifier.interpret.ttir_machine import Machine, TooSlow
-from kernrl.verifier.plan.plan import CONSTANT_OP, ITEM_BYTES, AtenNode, LaunchNode, Node, Plan, Special, TensorRef, Variant
+from kernrl.verifier.plan.evaluate import plain_value, store_aten, view
+from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant
 from kernrl.verifier.plan.ttir import Function, TtirError, access, parse
 
 POISON = 0xFF
@@ -54,12 +55,6 @@ class Case:
     """The byte that fresh memory is filled with."""
     turn: int = 0
     """An autotuned launch of n variants runs number `turn` mod n."""
-
-
-def interpret(plan: Plan, tensors: Mapping[int | str, Tensor], *, timeout_s: float = 60.0) -> list[Tensor] | Rejection:
-    """Forward's outputs on CPU tensors: `interpret_cases` of one."""
-    found = interpret_cases(plan, [Case(tensors)], timeout_s=timeout_s)
-    return found if isinstance(found, Rejection) else found[0]
 
 
 def interpret_cases(plan: Plan, cases: Sequence[Case], *, timeout_s: float = 60.0) -> list[list[Tensor]] | Rejection:
@@ -121,9 +116,7 @@ class _Replay:
 
     def tensor(self, ref: TensorRef, case: int) -> Tensor:
         """A plan's view as a torch tensor over a case's memory."""
-        whole = self.memory.bytes_of(ref.storage, case)
-        flat = whole[: whole.numel() // ITEM_BYTES[ref.dtype] * ITEM_BYTES[ref.dtype]].view(getattr(torch, ref.dtype))
-        return flat.as_strided(ref.shape, ref.stride, flat.storage_offset() + ref.offset)
+        return view(self.memory.bytes_of(ref.storage, case), ref)
 
     def node(self, node: Node, cases: Sequence[int]) -> None:
         """Run a node for some of the cases, by number."""
@@ -132,35 +125,13 @@ class _Replay:
             for case in cases:
                 if time.monotonic() > self.deadline:
                     raise TooSlow
-                self._call(node, case)
+                store_aten(node, lambda ref, case=case: self.tensor(ref, case), "cpu")
             return
         assert isinstance(node, LaunchNode)
         for turn, variant in enumerate(node.variants):
             taking = [case for case in cases if self.cases[case].turn % len(node.variants) == turn]
             if taking:
                 self._launch(variant, taking)
-
-    def _call(self, node: AtenNode, case: int) -> None:
-        if node.op == CONSTANT_OP:
-            dtype = getattr(torch, node.kwargs["dtype"].value)
-            results: Any = torch.tensor([_plain(v) for v in node.args[0]], dtype=dtype).reshape(node.args[1])
-        else:
-            _, packet, overload = node.op.split(".")
-            operator = getattr(getattr(torch.ops.aten, packet), overload)
-            args = [self._value(a, case) for a in node.args]
-            results = operator(*args, **{k: self._value(v, case) for k, v in node.kwargs.items()})
-        for result, ref in zip(_leaves(results), node.outputs, strict=True):
-            if ref is not None and result is not None:
-                home = self.tensor(ref, case)
-                if home.data_ptr() != result.data_ptr():
-                    home.copy_(result)
-
-    def _value(self, arg: Any, case: int) -> Any:
-        if isinstance(arg, TensorRef):
-            return self.tensor(arg, case)
-        if isinstance(arg, tuple | list):
-            return [self._value(a, case) for a in arg]
-        return _plain(arg)
 
     def _launch(self, variant: Variant, cases: Sequence[int]) -> None:
         kernel = self.plan.kernels[variant.kernel]
@@ -189,21 +160,9 @@ class _Replay:
     def _argument(self, kind: str, value: Any) -> Tensor:
         if isinstance(value, TensorRef):
             return torch.tensor([[(value.storage << STORAGE_BITS) + value.offset * ITEM_BYTES[value.dtype]]])
-        value = _plain(value)
+        value = plain_value(value, "cpu")
         if kind == "i64" and value >= 1 << 63:
             value -= 1 << 64
         if kind not in _PARAMETERS:
             raise TtirError(f"a parameter of type {kind}")
         return torch.tensor([[value]], dtype=_PARAMETERS[kind])
-
-
-def _plain(arg: Any) -> Any:
-    if not isinstance(arg, Special):
-        return arg
-    if arg.kind in ("float", "complex"):
-        return {"float": float, "complex": complex}[arg.kind](arg.value)
-    return torch.device("cpu") if arg.kind == "device" else getattr(torch, arg.value)
-
-
-def _leaves(value: Any) -> list[Any]:
-    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, tuple | list) else [value]

@@ -18,26 +18,10 @@ from torch import Tensor
 
 from kernrl.tasks.task import Task
 from kernrl.verifier.base import cuda_driver
+from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.judge.compare import Tolerance, excess, first_wrong, measure, settle
 from kernrl.verifier.judge.inputs import NOMINAL, Draw, TaskInputs
 from kernrl.verifier.judge.truth import Answer, Reference
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Where an output lies in the outbox, contiguous."""
-
-    offset: int
-    dtype: str
-    shape: tuple[int, ...]
-
-    def read(self, outbox: Tensor) -> Tensor:
-        """The output as a tensor over the outbox (uint8, 1-D)."""
-        dtype = getattr(torch, self.dtype)
-        nbytes = dtype.itemsize
-        for n in self.shape:
-            nbytes *= n
-        return outbox[self.offset : self.offset + nbytes].view(dtype).view(self.shape)
 
 
 @dataclass(slots=True)
@@ -147,20 +131,20 @@ class JudgeServer:
         importlib.import_module("torch._dynamo")  # the first answer would, for seconds, while others wait for the GPU
         self._held_bytes = cuda_driver.granted_bytes(memory_share)
         self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=self._held_bytes / 2)
-        self._opened: tuple[Any, Tensor] | None = None
-        """The outbox, and its memory."""
+        self._opened: tuple[SharedMemory, Tensor] | None = None
+        """The memory in which replay leaves outputs, and how it was opened."""
 
     def well(self) -> bool:
         """Whether CUDA still works here."""
         return cuda_driver.works()
 
-    def attach(self, outbox: Any) -> bool:
-        """Open the replay process's outbox, in place of the one before."""
+    def attach(self, shared: SharedMemory) -> bool:
+        """Open the memory in which replay leaves outputs, in place of the one before."""
         if self._opened:
             before, memory = self._opened
             self._opened = None
             before.close(memory)
-        self._opened = outbox, outbox.open()
+        self._opened = shared, shared.open()
         return True
 
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
@@ -179,9 +163,9 @@ class JudgeServer:
         self._judge.forget()
 
     def compare(
-        self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[Shown]]
+        self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[StoredTensor]]
     ) -> list[dict[str, Any]]:
-        """`Judge.compare` on outputs that lie in the outbox."""
+        """`Judge.compare` on outputs that lie in the shared memory."""
         try:
             return self._compare(task, precision, draws, asked, shown)
         except torch.OutOfMemoryError:
@@ -189,8 +173,8 @@ class JudgeServer:
             return self._compare(task, precision, draws, asked, shown)
 
     def _compare(
-        self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[Shown]]
+        self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[StoredTensor]]
     ) -> list[dict[str, Any]]:
         assert self._opened
-        outputs = [[place.read(self._opened[1]).to("cuda", non_blocking=True) for place in places] for places in shown]
+        outputs = [[one.read(self._opened[1]).to("cuda", non_blocking=True) for one in row] for row in shown]
         return self._judge.compare(task, precision, draws, asked, outputs)

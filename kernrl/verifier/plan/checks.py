@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.base.progress import passed
 from kernrl.verifier.base.verdict import Rejection, Status
-from kernrl.verifier.compile.client import CompiledKernel
 from kernrl.verifier.plan import aten, ttir
+from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import (
     CONSTANT_OP,
     ITEM_BYTES,

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from kernrl.verifier.base import cuda_driver
-from kernrl.verifier.compile.client import CompiledKernel
 from kernrl.verifier.judge.inputs import ALIGN_BYTES, GUARD_BYTES
+from kernrl.verifier.plan.compiled import CompiledKernel
 
 FIELD_BYTES, LEAST_BYTES, FIELD_POISON = 64 << 20, 256 << 20, 0x5B
-"""The field on either side of the buffers, the whole arena at least, and what the field is filled with."""
+"""Size of the field on either side of the buffers, least size of the whole block, and the byte that fills the field."""
 
 
-class Arena:
+class DeviceMemory:
     """Device memory for one plan at a time: buffers with guards between them, in the middle of a wide poisoned field.
 
-    A write out of bounds, or a note that a kernel leaves for its next call, lands in a guard (looked at after every run) or
-    in the field (looked at once a phase).
+    A write out of bounds, or a note that a kernel leaves for its next call, lands in a guard (checked after every run) or
+    in the field (checked once a phase).
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Arena:
         self._byte = 0
 
     def release(self) -> None:
-        """Give the memory back; the next plan gets other."""
+        """Give the memory back; the next plan allocates anew."""
         self.block = torch.empty(0, dtype=torch.uint8, device="cuda")
 
     def seal(self) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernrl.tasks.task import Task
-from kernrl.verifier.compile.client import CompiledKernel
+from kernrl.verifier.base.shared_memory import StoredTensor
 from kernrl.verifier.judge.inputs import Draw
-from kernrl.verifier.judge.server import Shown
+from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.replay.timing import Block
 
@@ -35,7 +35,7 @@ class Replayed:
 
     asked: list[int] = field(default_factory=list)
     """Positions in `Job.draws`."""
-    shown: list[list[Shown]] = field(default_factory=list)
+    shown: list[list[StoredTensor]] = field(default_factory=list)
     written: list[int] = field(default_factory=list)
     """Positions at which an input or a parameter changed."""
     overrun: list[int] = field(default_factory=list)

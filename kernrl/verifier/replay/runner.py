@@ -1,26 +1,27 @@
 """Replay of a Plan on a GPU: buffers, ATen nodes by trusted torch, authored launches by the driver. No candidate Python.
 
-Temporaries and outputs live in one arena that is filled with a poison before every run, so nothing survives from one run,
-input or candidate to the next, and memory a candidate did not write is recognised. Results of ATen calls that allocate are
-torch's own and are bound when they appear.
+Temporaries and outputs live in one block of device memory that is filled with a poison before every run, so nothing survives
+from one run, input or candidate to the next, and memory that a candidate did not write is recognised. Results of ATen calls
+that allocate are torch's own and are bound when they appear.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernrl.verifier.base import cuda_driver
-from kernrl.verifier.compile.client import CompiledKernel
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, Special, TensorRef, Variant
-from kernrl.verifier.replay.device_memory import Arena, Modules
+from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.evaluate import call_aten, plain_value, store_aten
+from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant
+from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 
 _SCALARS = {
     "i1": ctypes.c_bool, "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
@@ -29,14 +30,28 @@ _SCALARS = {
 """What a compiled kernel calls its scalars → how they are passed. Triton's unsigned types are MLIR's signless ones."""
 
 
+@dataclass(slots=True)
+class Opened:
+    """A candidate's plan at one input set, ready to run."""
+
+    runner: Runner
+    run: Callable[[], None]
+    outputs: Callable[[], list[Tensor]]
+    """Forward's outputs after a run."""
+    alive: Any = None
+    """Memory that a captured graph writes."""
+
+
 class Runner:
     """One plan bound to a task's inputs, ready to run any number of times.
 
-    `prepare(poison)` resets the arena and runs the constructor's nodes; `run()` queues forward's. Neither waits.
+    `prepare(poison)` resets the memory and runs the constructor's nodes; `run()` queues forward's. Neither waits.
     """
 
-    def __init__(self, plan: Plan, kernels: Sequence[CompiledKernel], inputs: TaskInputs, arena: Arena, modules: Modules):
-        self._kernels, self._arena, self._modules = kernels, arena, modules
+    def __init__(
+        self, plan: Plan, kernels: Sequence[CompiledKernel], inputs: TaskInputs, memory: DeviceMemory, modules: Modules
+    ):
+        self._kernels, self._memory, self._modules = kernels, memory, modules
         # a graph cannot copy from the host, so constants written out in forward are made with the constructor's
         constants = tuple(n for n in plan.nodes if isinstance(n, AtenNode) and n.op == CONSTANT_OP)
         nodes = tuple(n for n in plan.nodes if n not in constants) if constants else plan.nodes
@@ -57,7 +72,7 @@ class Runner:
         self.computed = [i for i, node in enumerate(plan.nodes) if isinstance(node, AtenNode)]
 
     def _place(self, inputs: TaskInputs) -> None:
-        """Find every storage that has an address before the run: the task's own, and the arena's."""
+        """Find every storage that has an address before the run: the task's own, and those of the plan's temporaries."""
         temps, sizes = [], []
         for i, storage in enumerate(self.plan.storages):
             if storage.kind == "temp":
@@ -68,10 +83,10 @@ class Runner:
                 tensor = inputs.inputs[storage.source] if storage.kind == "input" else inputs.state[storage.source]  # pyright: ignore
                 self._static[i] = (tensor.untyped_storage(), int(tensor.storage_offset()) * tensor.element_size())
         scratch = _scratch_bytes(self.plan, self._kernels)
-        places = self._arena.lay_out([*sizes, *scratch])
-        base = self._arena.block.untyped_storage()
+        places = self._memory.lay_out([*sizes, *scratch])
+        base = self._memory.block.untyped_storage()
         self._static.update({i: (base, offset) for i, offset in zip(temps, places, strict=False)})
-        start = self._arena.block.data_ptr()
+        start = self._memory.block.data_ptr()
         self._scratch = [start + p if n else 0 for p, n in zip(places[len(temps) :], scratch, strict=True)]
 
     def _bind_any(self, node: LaunchNode) -> list[tuple[cuda_driver.Launch, list[tuple[Any, TensorRef]]]]:
@@ -127,11 +142,11 @@ class Runner:
         return view
 
     def prepare(self, poison: int) -> None:
-        """Poison the arena and make the constructor's constants anew."""
-        self._arena.poison(poison)
+        """Poison the memory and make the constructor's constants anew."""
+        self._memory.poison(poison)
         for node, launch in zip(self.plan.setup, self._setup, strict=True):
             if launch is None:
-                self._call(node, keep=True)  # pyright: ignore[reportArgumentType]
+                store_aten(node, self.tensor, "cuda")  # pyright: ignore[reportArgumentType]
             else:
                 self._launch(launch)
 
@@ -142,7 +157,7 @@ class Runner:
             if i == skip:
                 continue
             if launches is None:
-                self._call(node, keep=False)  # pyright: ignore[reportArgumentType]
+                self._call(node)  # pyright: ignore[reportArgumentType]
             else:
                 self._launch(launches[self.choice[i]])
 
@@ -154,7 +169,7 @@ class Runner:
         """Queue one node alone; those before it must have run."""
         launches = self._launches[i]
         if launches is None:
-            self._call(self.plan.nodes[i], keep=False)  # pyright: ignore[reportArgumentType]
+            self._call(self.plan.nodes[i])  # pyright: ignore[reportArgumentType]
         else:
             self._launch(launches[self.choice[i]])
 
@@ -179,43 +194,15 @@ class Runner:
             pointer.value = self._address(self._live[ref.storage], ref)
         call(self._stream)
 
-    def _call(self, node: AtenNode, *, keep: bool) -> None:
-        """Run an ATen node. `keep`: its results go to their places in the arena (constants); else they stay torch's."""
-        if node.op == CONSTANT_OP:
-            dtype = getattr(torch, node.kwargs["dtype"].value)
-            values = [_plain(v) for v in node.args[0]]
-            results: Any = torch.tensor(values, dtype=dtype, device="cuda").reshape(node.args[1])
-        else:
-            results = operator(node.op)(
-                *(self._value(a) for a in node.args), **{k: self._value(v) for k, v in node.kwargs.items()}
-            )
-        for result, ref in zip(_leaves(results), node.outputs, strict=True):
-            if ref is None or (not keep and ref.storage not in self._made) or ref.storage in self._live:
-                continue
-            if keep:
-                home = self.tensor(ref)
-                if home.data_ptr() != result.data_ptr():
-                    home.copy_(result)
+    def _call(self, node: AtenNode) -> None:
+        """Run one of forward's ATen nodes; memory that it allocates stays torch's own."""
+        for result, ref in zip(call_aten(node, self.tensor, "cuda"), node.outputs, strict=True):
+            if ref is None or ref.storage not in self._made or ref.storage in self._live:
                 continue
             if tuple(result.stride()) != ref.stride:
                 result = torch.empty_strided(ref.shape, ref.stride, dtype=result.dtype, device="cuda").copy_(result)
             start = (int(result.storage_offset()) - ref.offset) * result.element_size()
             self._live[ref.storage] = (result.untyped_storage(), start)
-
-    def _value(self, arg: Any) -> Any:
-        if isinstance(arg, TensorRef):
-            return self.tensor(arg)
-        if isinstance(arg, (tuple, list)):
-            return [self._value(a) for a in arg]
-        return _plain(arg)
-
-
-def operator(name: str) -> Any:
-    """torch's overload of a dotted name such as `aten.addmm.default`."""
-    target: Any = torch.ops
-    for part in name.split("."):
-        target = getattr(target, part)
-    return target
 
 
 def _fresh(node: AtenNode, plan: Plan) -> list[TensorRef]:
@@ -228,10 +215,6 @@ def _refs(value: Any) -> list[TensorRef]:
     if isinstance(value, TensorRef):
         return [value]
     return [ref for item in value for ref in _refs(item)] if isinstance(value, (tuple, list)) else []
-
-
-def _leaves(value: Any) -> list[Any]:
-    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, (tuple, list)) else [value]
 
 
 def memory_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> int:
@@ -254,18 +237,9 @@ def _programs(node: Node, kernel: int) -> int:
     return max((v.grid[0] * v.grid[1] * v.grid[2] for v in node.variants if v.kernel == kernel), default=0)
 
 
-def _plain(arg: Any) -> Any:
-    """A `Special` as the value it stands for; others as they are."""
-    if not isinstance(arg, Special):
-        return arg
-    if arg.kind in ("float", "complex"):
-        return {"float": float, "complex": complex}[arg.kind](arg.value)
-    return torch.device("cuda") if arg.kind == "device" else getattr(torch, arg.value)
-
-
 def _scalar(kind: str, value: Any) -> Any:
     """A launch argument as the machine's bytes, by Triton's type name."""
-    value = _plain(value)
+    value = plain_value(value, "cuda")
     if kind == "f16":
         return (ctypes.c_char * 2)(*struct.pack("<e", value))
     if kind == "bf16":

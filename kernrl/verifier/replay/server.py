@@ -19,15 +19,16 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.precision import policy_flags
+from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.judge.compare import apart
 from kernrl.verifier.judge.inputs import NOMINAL, POISONS, TaskInputs
 from kernrl.verifier.plan.plan import ITEM_BYTES
 from kernrl.verifier.replay import timing
-from kernrl.verifier.replay.device_memory import Arena, Modules
+from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 from kernrl.verifier.replay.job import Job, Measured, Replayed
-from kernrl.verifier.replay.runner import Runner, memory_bytes
-from kernrl.verifier.replay.shared_outputs import Outbox
-from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, Opened, SpotChecks
+from kernrl.verifier.replay.runner import Opened, Runner, memory_bytes
+from kernrl.verifier.replay.shared_outputs import SharedOutputs
+from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, SpotChecks
 from kernrl.verifier.replay.stopwatch import GraphPool, Sizes, Stopwatch, Timed
 
 CUDNN_CANDIDATES = 5
@@ -56,13 +57,13 @@ class ReplayServer:
         torch.backends.cudnn.benchmark_limit = CUDNN_CANDIDATES
         cuda_driver.forbid_persisting_l2()
         self._redraw = redraw_parameters
-        self.arena, self._modules, self.outbox = Arena(), Modules(), Outbox(share=share)
+        self.memory, self._modules, self.outputs = DeviceMemory(), Modules(), SharedOutputs(on_device=share)
         self._prepared: OrderedDict[Any, _Prepared] = OrderedDict()
         """By least recent use."""
         self._last: Any = None
         """The last candidate's task."""
         self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
-        self._memory = torch.cuda.get_device_properties(0).total_memory
+        self._gpu_bytes = torch.cuda.get_device_properties(0).total_memory
         self._held_bytes = cuda_driver.granted_bytes(memory_share)
         self._stopwatch = Stopwatch()
         self._full: Opened | None = None
@@ -76,21 +77,21 @@ class ReplayServer:
 
     # --- correctness ---------------------------------------------------------------------------------------------
 
-    def begin(self, job: Job) -> Outbox:
-        """Take up a candidate. Returns the outbox, which the judge must open anew when its `version` has changed."""
+    def begin(self, job: Job) -> SharedMemory:
+        """Take up a candidate. Returns where its outputs will be, which the judge opens anew when the version has changed."""
         self.job, self._full, self._suspects, self._gave_way = job, None, None, False
         self._modules.trim()
         crowded = self._make_room()
-        self.arena.seal()
-        if (need := max(memory_bytes(plan, job.kernels[name]) for name, plan in job.plans.items())) > self._memory:
-            raise ValueError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._memory >> 20}")
+        self.memory.seal()
+        if (need := max(memory_bytes(plan, job.kernels[name]) for name, plan in job.plans.items())) > self._gpu_bytes:
+            raise ValueError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._gpu_bytes >> 20}")
         everything = one = 0
         for draw in job.draws:
             nbytes = sum(ref.numel * ITEM_BYTES[ref.dtype] + 256 for ref in job.plans[draw.input_set].outputs)
             everything, one = everything + nbytes, max(one, nbytes)
-        self.outbox.reserve(max(everything, (SPOT_CHECKS + 1) * one), spare=not crowded)
-        self.outbox.clear()
-        return self.outbox
+        self.outputs.reserve(max(everything, (SPOT_CHECKS + 1) * one), spare=not crowded)
+        self.outputs.clear()
+        return self.outputs.shared
 
     def check(self, asked: Sequence[int]) -> Replayed:
         """Run the draws at these positions, one input set after another.
@@ -117,7 +118,7 @@ class ReplayServer:
 
     def _settle(self, result: Replayed, flags: list[Tensor]) -> Replayed:
         """Wait for everything queued, and say which of the draws asked raised a flag."""
-        *raised, field = torch.stack([*flags, self.arena.field_overrun()]).tolist()
+        *raised, field = torch.stack([*flags, self.memory.field_overrun()]).tolist()
         if self.job.overwrites:
             result.written = [i for i, bad in zip(result.asked, raised[::2], strict=True) if bad]
             result.overrun = [i for i, bad in zip(result.asked, raised[1::2], strict=True) if bad] + result.asked[-1:] * field
@@ -127,7 +128,7 @@ class ReplayServer:
         """One input set's plan, ready to run; the full set's, once it has run, as the graph that timing uses again."""
         if name == FULL and self._full is not None:
             return self._full
-        runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.arena, self._modules)
+        runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.memory, self._modules)
         if name == FULL and any(runner.variants(node) > 1 for node in range(len(runner.choice))):
             inputs.refresh()
             runner.prepare(POISONS[1])
@@ -148,14 +149,14 @@ class ReplayServer:
         return Opened(runner, graph.replay, lambda: outputs, alive)
 
     def _ask(self, opened: Opened, inputs: TaskInputs, i: int, result: Replayed) -> list[Tensor]:
-        """One draw: fresh numbers, poisoned memory, one run, outputs to the outbox. Returns two flags, not waited for."""
+        """One draw: fresh numbers, poisoned memory, one run, outputs to the judge. Returns two flags, not waited for."""
         inputs.draw(self.job.draws[i])
         snapshot = inputs.snapshot()
         opened.runner.prepare(POISONS[i % 2] if self.job.poison else 0)
         opened.run()
         result.asked.append(i)
-        result.shown.append([self.outbox.put(y) for y in opened.outputs()])
-        return [inputs.written(snapshot), self.arena.overrun()]
+        result.shown.append([self.outputs.put(y) for y in opened.outputs()])
+        return [inputs.written(snapshot), self.memory.overrun()]
 
     @staticmethod
     def _vary(runner: Runner, i: int) -> None:
@@ -206,7 +207,7 @@ class ReplayServer:
         full = [i for i, d in enumerate(self.job.draws) if d.input_set == FULL]
         # like what `refresh` gives, where there is such a draw: a kernel shall not know a judged call by its numbers
         alike = [i for i in full if self.job.draws[i].regime == NOMINAL]
-        spot = SpotChecks(self, opened, inputs, alike or full)
+        spot = SpotChecks(opened, inputs, self.job.draws, alike or full, self.outputs, self.memory)
         candidate = Timed(spot.before, opened.run, spot.after)
         blocks: dict[str, list[timing.Block]] = {}
         for name in baselines:
@@ -324,7 +325,7 @@ class ReplayServer:
         a few large tasks is mostly buffers that have grown, and pieces that fit nothing any more.
         """
         last, self._last = self._last, self._key(FULL)
-        if last == self._last or torch.cuda.memory_reserved() + self.outbox.nbytes <= self._held_bytes:
+        if last == self._last or torch.cuda.memory_reserved() + self.outputs.nbytes <= self._held_bytes:
             return False
         self.forget()
         return True
@@ -335,10 +336,10 @@ class ReplayServer:
         self._gave_way = True
 
     def forget(self) -> None:
-        """Drop what is kept of tasks, and the arena."""
+        """Drop what is kept of tasks, and the memory that plans ran in."""
         self._prepared.clear()
         self._full = None
         self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
-        self.arena.release()
+        self.memory.release()
         gc.collect()
         torch.cuda.empty_cache()

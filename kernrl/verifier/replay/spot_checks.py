@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from kernrl.verifier.judge.inputs import POISONS, TaskInputs
+from kernrl.verifier.judge.inputs import POISONS, Draw, TaskInputs
+from kernrl.verifier.replay.device_memory import DeviceMemory
 from kernrl.verifier.replay.job import Replayed
-from kernrl.verifier.replay.runner import Runner
-
-if TYPE_CHECKING:
-    from kernrl.verifier.replay.server import ReplayServer
+from kernrl.verifier.replay.runner import Opened
+from kernrl.verifier.replay.shared_outputs import SharedOutputs
 
 SPOT_CHECKS = 5
 """Timed calls that are judged, at most."""
-
-
-@dataclass(slots=True)
-class Opened:
-    """A candidate's plan at one input set, ready to run."""
-
-    runner: Runner
-    run: Callable[[], None]
-    outputs: Callable[[], list[Tensor]]
-    """Forward's outputs after a run."""
-    alive: Any = None
-    """Memory that a captured graph writes."""
 
 
 class SpotChecks:
@@ -40,12 +25,18 @@ class SpotChecks:
     however few calls there are.
     """
 
-    def __init__(self, server: ReplayServer, opened: Opened, inputs: TaskInputs, draws: list[int]):
-        self._server, self._opened, self._inputs, self._draws = server, opened, inputs, draws
+    def __init__(
+        self, opened: Opened, inputs: TaskInputs, draws: Sequence[Draw], positions: Sequence[int], outputs: SharedOutputs,
+        memory: DeviceMemory,
+    ):  # fmt: skip
+        """`positions`: of those of `draws` that may be asked."""
+        self._opened, self._inputs, self._draws, self._positions = opened, inputs, draws, positions
+        self._outputs, self._memory = outputs, memory
         self._left, self._calls, self._next = SPOT_CHECKS, 0, secrets.randbelow(2)
         self._now: int | None = None
-        self.result, self.flags = Replayed(), []
-        server.outbox.clear()
+        self.result = Replayed()
+        self.flags: list[Tensor] = []
+        outputs.clear()
 
     def before(self) -> None:
         """Untimed: fresh numbers, poisoned buffers; now and then, a draw whose answer the judge has."""
@@ -53,8 +44,8 @@ class SpotChecks:
         call, self._calls = self._calls, self._calls + 1
         if self._left and call == self._next:
             self._next = call + 1 + secrets.randbelow(2 * self._calls if self._calls > 2 else 2)
-            self._left, self._now = self._left - 1, secrets.choice(self._draws)
-            self._inputs.draw(self._server.job.draws[self._now])
+            self._left, self._now = self._left - 1, secrets.choice(self._positions)
+            self._inputs.draw(self._draws[self._now])
             self._snapshot = self._inputs.snapshot()
         else:
             self._inputs.refresh()
@@ -65,13 +56,13 @@ class SpotChecks:
         if self._now is None:
             return
         self.result.asked.append(self._now)
-        self.result.shown.append([self._server.outbox.put(y) for y in self._opened.outputs()])
-        self.flags += [self._inputs.written(self._snapshot), self._server.arena.overrun()]
+        self.result.shown.append([self._outputs.put(y) for y in self._opened.outputs()])
+        self.flags += [self._inputs.written(self._snapshot), self._memory.overrun()]
 
     def last(self) -> None:
         """One more judged call after everything else."""
-        self._now = self._draws[0]
-        self._inputs.draw(self._server.job.draws[self._now])
+        self._now = self._positions[0]
+        self._inputs.draw(self._draws[self._now])
         self._snapshot = self._inputs.snapshot()
         self._opened.runner.prepare(POISONS[1])
         self._opened.run()

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.compat import no_dispatch, no_torch_functions, storage_key
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
-from kernrl.verifier.trace.constants import known_value
+from kernrl.verifier.trace.constants import constant_value
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -126,6 +126,10 @@ class Recorder:
         self.record(AtenNode(CONSTANT_OP, (values, shape), kwargs, (self.ref(meta),)))
         self.place(meta, device)
         return meta
+
+    def constant_value(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The numbers of a tensor in host memory that depends on nothing but the code; None for any other."""
+        return constant_value(self.ref(tensor), self.nodes, self.storages) if self.is_cpu(tensor) else None
 
     def place(self, tensor: torch.Tensor, device: torch.device) -> None:
         """Remember where a real run would hold this storage."""
@@ -278,7 +282,7 @@ class _PassForCuda(TorchFunctionMode):
         if name in _VALUES and args and isinstance(args[0], torch.Tensor):
             if name == "cpu" and self.recorder.is_cpu(args[0]):
                 return args[0]
-            if (real := known_value(self.recorder, args[0])) is not None:
+            if (real := self.recorder.constant_value(args[0])) is not None:
                 with no_torch_functions(), no_dispatch():
                     return func(real, *args[1:], **kwargs)
             raise Untraceable(VALUE_NEEDED.format(what=_VALUES[name]))

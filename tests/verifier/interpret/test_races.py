@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.front import HEAD, plan_of
+from support.front import HEAD, interpret, plan_of
 
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.interpret import ttir_machine
-from kernrl.verifier.interpret.interpreter import interpret
 from kernrl.verifier.plan.plan import Plan
 
 torch.set_num_threads(1)
