@@ -18,7 +18,7 @@ from kernrl import __version__
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.tasks.task import FULL, RAGGED, Task
-from kernrl.verifier.base.parse import Candidate, parse_reply
+from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.progress import Progress, Stopped, passed
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict, printable
 from kernrl.verifier.base.version import verifier_version
@@ -33,10 +33,8 @@ from kernrl.verifier.plan.plan import LaunchNode, Plan
 from kernrl.verifier.plan.price import Price, price
 from kernrl.verifier.pool.gpu import LANES
 from kernrl.verifier.pool.gpu_client import ConductedGpu
-from kernrl.verifier.pool.lane import Outcome
-from kernrl.verifier.pool.ray import Cluster, RemoteGpu
-from kernrl.verifier.replay.job import Job, Measured
-from kernrl.verifier.replay.timing import shorter_us, speedup
+from kernrl.verifier.pool.ray import Cluster, Front, RemoteGpu
+from kernrl.verifier.replay.job import Job
 from kernrl.verifier.rpc.process import Nursery
 from kernrl.verifier.screen import screen
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, learn
@@ -87,7 +85,9 @@ class StagedEvaluator:
         self._seeds = Seeds()
         self._facts: dict[tuple[str, str], TaskFacts] = {}
         self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
-        self._tracer = self._compiler = self._cpu = None
+        self._tracer: Tracer | Front | None = None
+        self._compiler: Compiler | Front | None = None
+        self._interpreters: CpuReplay | Front | None = None
         self._starting, self._learning = threading.Lock(), threading.Lock()
         self._started = False
 
@@ -123,11 +123,10 @@ class StagedEvaluator:
             slots = threading.BoundedSemaphore(front)
             self._tracer = Tracer(front, target=self.target, require_sandbox=required, slots=slots)
             self._compiler = Compiler(front, targets=(self.target,), cache_dir=kernels, require_sandbox=required, slots=slots)
-            d = self.defences
-            settings = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
-            self._cpu = CpuReplay(self._nursery, front, settings, slots)
+            self._interpreters = CpuReplay(self._nursery, front, self._interpreter_settings, slots)
             with ThreadPoolExecutor(2) as pool:  # each imports torch and triton in a process of its own
-                list(pool.map(lambda part: part.start(), (self._tracer, self._compiler)))
+                for started in [pool.submit(self._tracer.start), pool.submit(self._compiler.start)]:
+                    started.result()
             self._started = True
             # collecting garbage shall not look at torch and triton again, which would stop all threads for a tenth of a second
             gc.collect()
@@ -135,14 +134,18 @@ class StagedEvaluator:
 
     def _start_on(self, cluster: Cluster) -> None:
         """Have the cluster's seats do what processes of this machine do otherwise."""
-        d = self.defences
         if self.config.device != "cpu":
-            self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=d.redraw_parameters))
+            self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=self.defences.redraw_parameters))
         self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
         self.target = self._device.arch
-        replay = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
-        self._tracer = self._compiler = self._cpu = cluster.front(self.config, self.cache_dir, self.target, replay)
+        self._tracer = self._compiler = self._interpreters = cluster.front(
+            self.config, self.cache_dir, self.target, self._interpreter_settings
+        )
         self._started = True
+
+    @property
+    def _interpreter_settings(self) -> dict[str, bool]:
+        return {name: getattr(self.defences, name) for name in ("redraw_parameters", "poison", "decoys")}
 
     @property
     def conditions(self) -> list[str]:
@@ -195,14 +198,14 @@ class StagedEvaluator:
 
     def _funnel(self, task: Task, reply: str, progress: Progress) -> None:
         with progress.at(Stage.PARSE):
-            candidate: Candidate = passed(parse_reply(reply))
+            candidate = passed(parse_reply(reply))
             progress.sha = candidate.sha
         with progress.at(Stage.SCREEN):
             passed(screen(candidate.source))
         with progress.at(Stage.TRACE):
             facts = self.facts_of(task)
             assert self._tracer
-            plans: list[Plan] = passed(self._tracer.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
+            plans = passed(self._tracer.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
         with progress.at(Stage.PLAN):
             if self.defences.plan_checks:
                 for plan, spec, outputs in zip(plans, facts.specs, facts.outputs, strict=True):
@@ -253,9 +256,10 @@ class StagedEvaluator:
         progress.stage = outcome.stage
         progress.errors += outcome.errors
         progress.seconds |= outcome.seconds
-        passed(outcome.rejection)
+        if outcome.rejection:
+            raise Stopped(outcome.rejection)
         if outcome.measured:
-            progress.timing = self._measured(gpu, outcome)
+            progress.timing = outcome.measured.timing(gpu.facts["gpu"], gpu.noise)
             us = progress.timing.candidate_us
             if self.defences.floor and us < FLOOR_MARGIN * facts.floor_us:
                 reason = (
@@ -272,12 +276,12 @@ class StagedEvaluator:
         mine, all_plans = interpreted(plans, on_gpu=True), (list(plans), self.defences.decoys)
         if not mine:
             return all_plans
-        assert self._cpu
+        assert self._interpreters
         with progress.at(Stage.CORRECTNESS, "interpreter"):
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
             try:
                 asked = SmallJob(replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S)
-                judged = self._cpu.judge(asked)
+                judged = self._interpreters.judge(asked)
             except InfrastructureError as error:
                 log.warning("the GPU judges what the interpreter cannot: %s", error)
                 return all_plans
@@ -285,37 +289,23 @@ class StagedEvaluator:
             return all_plans
         progress.errors = judged.errors
         suspected = judged.rejection is not None and judged.rejection.status is Status.DECOY
-        if not suspected:
-            passed(judged.rejection)
+        if judged.rejection and not suspected:
+            raise Stopped(judged.rejection)
         return [plan for plan in plans if plan.input_set not in mine], suspected
-
-    def _measured(self, gpu: ConductedGpu | RemoteGpu, outcome: Outcome) -> Timing:
-        assert outcome.measured
-        measured: Measured = outcome.measured
-        blocks = measured.blocks
-        first = next(iter(blocks.values()))
-        return Timing(
-            kind="measured",
-            device=gpu.facts["gpu"],
-            candidate_us=_median([c for _, c in first]),
-            baseline_us={name: _median([b for b, _ in found]) for name, found in blocks.items()},
-            speedups_x={name: speedup(found, gpu.noise) for name, found in blocks.items()},
-            unfused_share=measured.unfused_share,
-            noise=gpu.noise.at(shorter_us(first)),
-        )
 
     # --- without one ---------------------------------------------------------------------------------------------
 
     def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: Progress) -> None:
         """Correctness by the interpreter on the small sets; time by the roofline, for the GPU aimed at."""
         self._compiled(plans[-1:], progress)  # what does not compile is not correct, though it may interpret
-        assert self._cpu
+        assert self._interpreters
         with progress.at(Stage.CORRECTNESS):
             small = interpreted(plans, on_gpu=False)
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
-            judged = self._cpu.judge(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
+            judged = self._interpreters.judge(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
             progress.errors = judged.errors
-            passed(judged.rejection)
+            if judged.rejection:
+                raise Stopped(judged.rejection)
         progress.stage = Stage.TIMING
         us = max(cost.modelled_us, facts.least_modelled_us)
         ratio = facts.reference.modelled_us / us
@@ -330,7 +320,7 @@ class StagedEvaluator:
     def close(self) -> None:
         """End every process this evaluator started."""
         gc.unfreeze()
-        for part in (self._tracer, self._compiler, self._cpu, *self.gpus, self._nursery, self._cluster):
+        for part in (self._tracer, self._compiler, self._interpreters, *self.gpus, self._nursery, self._cluster):
             if part is not None:
                 part.close()
 
@@ -369,8 +359,3 @@ def _without_ir(plan: Plan) -> Plan:
 
 def _is_big(plans: Sequence[Plan]) -> bool:
     return sum(s.nbytes for s in plans[-1].storages) > BIG_BYTES
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]

@@ -17,7 +17,7 @@ from kernrl.config import VerifierConfig
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base import version
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
-from kernrl.verifier.base.version import verifier_version
+from kernrl.verifier.base.version import verifier_version, version_of
 from kernrl.verifier.cache import VerdictCache, task_fingerprint, verdict_key
 from kernrl.verifier.funnel import StagedEvaluator
 
@@ -60,7 +60,7 @@ def test_a_key_depends_on_code_shapes_candidate_and_conditions() -> None:
     assert len(keys) == 4
 
 
-def version_of(folder: Path) -> str:
+def version_in(folder: Path) -> str:
     """The version by which the verifier of a copy of the package calls itself."""
     code = "from kernrl.verifier.base.version import verifier_version; print(verifier_version())"
     environment = {**os.environ, "PYTHONPATH": str(folder)}
@@ -71,17 +71,17 @@ def version_of(folder: Path) -> str:
 def test_a_key_covers_every_file_of_the_verifier_wherever_it_lies(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "kernrl", tmp_path / "kernrl", ignore=shutil.ignore_patterns("__pycache__"))
     folder = tmp_path / "kernrl" / "verifier"
-    before = version_of(tmp_path)
+    before = version_in(tmp_path)
     assert before == verifier_version(), "the place of the package does not count"
 
     edited = folder / "plan" / "checks.py"
     edited.write_text(edited.read_text() + "\n")
-    after_edit = version_of(tmp_path)
+    after_edit = version_in(tmp_path)
     (folder / "judge" / "compare.py").rename(folder / "judge" / "comparison.py")
-    after_move = version_of(tmp_path)
+    after_move = version_in(tmp_path)
     (folder / "judge" / "deeper").mkdir()
     (folder / "judge" / "comparison.py").rename(folder / "judge" / "deeper" / "comparison.py")
-    after_nesting = version_of(tmp_path)
+    after_nesting = version_in(tmp_path)
     versions = [before, after_edit, after_move, after_nesting]
     assert len({verdict_key(Task("a", "code"), "1", [version]) for version in versions}) == 4
 
@@ -98,13 +98,12 @@ def test_a_version_of_some_modules_depends_on_these_alone(tmp_path: Path, monkey
         (tmp_path / f"{name}.py").write_text(name)
         modules.append(ModuleType(name))
         modules[-1].__file__ = str(tmp_path / f"{name}.py")
-    uncached = verifier_version.__wrapped__
-    before = uncached(*modules[:2])
+    before = version_of(*modules[:2])
     (tmp_path / "c.py").write_text("changed")
-    assert uncached(*modules[:2]) == before
-    assert uncached(*modules) != before
+    assert version_of(*modules[:2]) == before
+    assert version_of(*modules) != before
     (tmp_path / "b.py").write_text("changed")
-    assert uncached(*modules[:2]) != before
+    assert version_of(*modules[:2]) != before
 
 
 def test_a_full_disk_or_a_broken_file_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kernrl.verifier.base.devices import device_for
-from kernrl.verifier.base.progress import passed
+from kernrl.verifier.base.progress import Stopped
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.plan import aten, ttir
 from kernrl.verifier.plan.compiled import CompiledKernel
@@ -136,7 +136,9 @@ def launchable(plan: Plan, compiled: Sequence[CompiledKernel | Rejection]) -> tu
         if not isinstance(node, LaunchNode):
             return node
         variants = tuple(replace(v, kernel=number[v.kernel]) for v in node.variants if v.kernel in number)
-        return LaunchNode(variants) if variants else passed(objections[node.variants[0].kernel])
+        if not variants:
+            raise Stopped(objections[node.variants[0].kernel])
+        return LaunchNode(variants)
 
     setup, nodes = tuple(map(keep, plan.setup)), tuple(map(keep, plan.nodes))
     sources = tuple(source for old, source in enumerate(plan.kernels) if old in number)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.shared_memory import StoredTensor
+from kernrl.verifier.base.verdict import Timing
 from kernrl.verifier.judge.inputs import Draw
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import Plan
-from kernrl.verifier.replay.timing import Block
+from kernrl.verifier.replay.timing import Block, NoiseBand, shorter_us, speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,21 @@ class Measured:
     choice: list[int]
     """Variant taken at each node."""
     gpu_seconds: float
+
+    def timing(self, device: str, noise: NoiseBand) -> Timing:
+        """The candidate's and the baselines' times with their speedups, for a verdict."""
+        first = next(iter(self.blocks.values()))
+        return Timing(
+            kind="measured",
+            device=device,
+            candidate_us=_median([c for _, c in first]),
+            baseline_us={name: _median([b for b, _ in blocks]) for name, blocks in self.blocks.items()},
+            speedups_x={name: speedup(blocks, noise) for name, blocks in self.blocks.items()},
+            unfused_share=self.unfused_share,
+            noise=noise.at(shorter_us(first)),
+        )
+
+
+def _median(values: Sequence[float]) -> float:
+    """The upper median."""
+    return sorted(values)[len(values) // 2]
