@@ -1,4 +1,4 @@
-"""The funnel: cheap stages first, each on what the one before let through. One candidate in, one Verdict out."""
+"""The funnel: cheap stages first, each for candidates that passed the one before. One candidate in, one Verdict out."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ from kernrl.verifier.pool.ray import Cluster, Front, RemoteGpu
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.rpc.process import Nursery
 from kernrl.verifier.screen import screen
-from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, learn
+from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
 from kernrl.verifier.trace.client import Tracer
 
 log = logging.getLogger(__name__)
 
 FLOOR_MARGIN = 0.9
-"""A time below this share of the physical floor is not believed."""
+"""Measured times below this share of the physical floor are not believed."""
 
 INTERPRETER_TIMEOUT_S = 5.0
-"""What the interpreter may take where there is a GPU that would do instead."""
+"""Time limit of the interpreter where a GPU can judge instead."""
 
 INTERPRETED_BYTES = 4 << 20
-"""What a plan may hold to be interpreted beside a GPU: a larger one is cheaper to compile and run there."""
+"""Largest plan that is interpreted where there is a GPU: larger ones are cheaper to compile and run on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defences:
-    """What a test can switch off, to see that each defence is needed. Nothing else should."""
+    """Defences that tests switch off, to see that each is needed. Nothing else should."""
 
     regimes: tuple[str, ...] | None = None
-    """Input regimes asked, or None for all."""
+    """Input regimes used, or None for all."""
     redraw_parameters: bool = True
     poison: bool = True
     decoys: bool = True
@@ -68,10 +68,10 @@ class Defences:
 
 
 class StagedEvaluator:
-    """Runs candidates through the stages. Thread-safe: callers in many threads share the sandbox, compiler and GPUs."""
+    """Runs candidates through the stages. Thread-safe: callers share the sandbox, the compiler and the GPUs."""
 
     def __init__(self, config: VerifierConfig, *, defences: Defences | None = None):
-        """Finds the GPUs and starts nothing else. Raises UsageError for settings that this machine cannot serve."""
+        """Finds the GPUs, and starts nothing yet. Raises UsageError for settings that this machine cannot satisfy."""
         self.config, self.defences = config, defences or Defences()
         self._cluster = None if config.executor == "local" else Cluster(config.executor)
         cores = sum(self._cluster.front_cpus) if self._cluster else len(os.sched_getaffinity(0))
@@ -88,11 +88,11 @@ class StagedEvaluator:
         self._tracer: Tracer | Front | None = None
         self._compiler: Compiler | Front | None = None
         self._interpreters: CpuReplay | Front | None = None
-        self._starting, self._learning = threading.Lock(), threading.Lock()
+        self._starting, self._gathering = threading.Lock(), threading.Lock()
         self._started = False
 
     def start(self) -> None:
-        """Warm up now rather than at the first candidate; a GPU's further lanes start when work comes for them.
+        """Start now rather than at the first candidate; a GPU's further lanes start when they are needed.
 
         Raises InfrastructureError.
         """
@@ -118,7 +118,7 @@ class StagedEvaluator:
             self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
             self.target = self._device.arch
             required = self.config.require_sandbox
-            # the lanes keep some cores busy with launches, and a GPU that waits for one times nothing
+            # leave some cores to the lanes, which launch kernels: a GPU that waits for a core times nothing
             front = max(1, self.workers - lanes * len(self.gpus) // 4)
             slots = threading.BoundedSemaphore(front)
             self._tracer = Tracer(front, target=self.target, require_sandbox=required, slots=slots)
@@ -128,12 +128,12 @@ class StagedEvaluator:
                 for started in [pool.submit(self._tracer.start), pool.submit(self._compiler.start)]:
                     started.result()
             self._started = True
-            # collecting garbage shall not look at torch and triton again, which would stop all threads for a tenth of a second
+            # keep the garbage collector away from torch and triton: it would stop all threads for a tenth of a second
             gc.collect()
             gc.freeze()
 
     def _start_on(self, cluster: Cluster) -> None:
-        """Have the cluster's seats do what processes of this machine do otherwise."""
+        """Use the cluster's actors in place of processes on this machine."""
         if self.config.device != "cpu":
             self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=self.defences.redraw_parameters))
         self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
@@ -155,7 +155,7 @@ class StagedEvaluator:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Everything that decided a verdict, by name."""
+        """Versions that decide a verdict, by name."""
         names = {
             "kernrl": __version__,
             "verifier": verifier_version(),
@@ -169,9 +169,9 @@ class StagedEvaluator:
         return self.config.precision or task.precision
 
     def evaluate(self, task: Task, reply: str) -> Verdict:
-        """Judge one reply. Trouble with the candidate is a verdict; so is broken machinery (`infra_error`).
+        """Judge one reply. Any failure of the candidate is a verdict; so is an infrastructure failure (`infra_error`).
 
-        Raises UsageError when the task itself cannot be run.
+        Raises UsageError if the task itself cannot be run.
         """
         self.start()
         progress = Progress()
@@ -218,15 +218,15 @@ class StagedEvaluator:
             self._on_cpu(task, facts, plans, cost, progress)
 
     def facts_of(self, task: Task) -> TaskFacts:
-        """What is known of a task under its policy. Raises UsageError when its reference does not run."""
+        """The facts of a task under its policy, cached. Raises UsageError if its reference does not run."""
         key = task_fingerprint(task), self.precision_of(task)
-        with self._learning:  # a group's members ask at once, and one answer does for all
+        with self._gathering:  # candidates of a group come at the same time, and need this once
             if key not in self._facts:
-                self._facts[key] = learn(task, key[1], self._device, on_gpu=bool(self.gpus))
+                self._facts[key] = gather_facts(task, key[1], self._device, on_gpu=bool(self.gpus))
             return self._facts[key]
 
     def _compiled(self, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], dict[str, list[CompiledKernel]]]:
-        """The plans with the launches that can be made, and their machine code by input set."""
+        """The plans with the variants that can be launched, and their machine code by input set."""
         assert self._compiler
         with progress.at(Stage.TRACE, "compile"):
             kernels = [kernel for plan in plans for kernel in plan.kernels]
@@ -237,7 +237,7 @@ class StagedEvaluator:
     # --- on a GPU ------------------------------------------------------------------------------------------------
 
     def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> None:
-        plans, decoys = self._beside_gpu(task, facts, plans, progress)
+        plans, decoys = self._interpret_first(task, facts, plans, progress)
         plans, kernels = self._compiled(plans, progress)
         progress.stage = Stage.CORRECTNESS
         gpu = min(self.gpus, key=lambda one: one.load())
@@ -267,11 +267,13 @@ class StagedEvaluator:
                 )
                 raise Stopped(Rejection(Status.WRONG, reason))
 
-    def _beside_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], bool]:
-        """Judge by the interpreter what it can, before anything is compiled.
+    def _interpret_first(
+        self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress
+    ) -> tuple[list[Plan], bool]:
+        """Let the interpreter judge what it can, before anything is compiled.
 
-        Returns the plans that are left to the GPU, and whether decoys are still to be looked for: a launch that does nothing
-        at ragged shapes may do something at full size. Raises Stopped for what the interpreter found wrong.
+        Returns the plans left for the GPU, and whether to look for decoys there: a launch that does nothing at ragged shapes
+        may do something at full size. Raises Stopped if the interpreter finds the candidate wrong.
         """
         mine, all_plans = interpreted(plans, on_gpu=True), (list(plans), self.defences.decoys)
         if not mine:
@@ -280,8 +282,8 @@ class StagedEvaluator:
         with progress.at(Stage.CORRECTNESS, "interpreter"):
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
             try:
-                asked = SmallJob(replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S)
-                judged = self._interpreters.judge(asked)
+                job = SmallJob(replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S)
+                judged = self._interpreters.judge(job)
             except InfrastructureError as error:
                 log.warning("the GPU judges what the interpreter cannot: %s", error)
                 return all_plans
@@ -296,8 +298,8 @@ class StagedEvaluator:
     # --- without one ---------------------------------------------------------------------------------------------
 
     def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: Progress) -> None:
-        """Correctness by the interpreter on the small sets; time by the roofline, for the GPU aimed at."""
-        self._compiled(plans[-1:], progress)  # what does not compile is not correct, though it may interpret
+        """Correctness by the interpreter on the small sets; time by the roofline model of the target GPU."""
+        self._compiled(plans[-1:], progress)  # code that does not compile is not correct, even if it can be interpreted
         assert self._interpreters
         with progress.at(Stage.CORRECTNESS):
             small = interpreted(plans, on_gpu=False)
@@ -326,7 +328,7 @@ class StagedEvaluator:
 
 
 def _visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES must say for each GPU in turn. Does not initialise CUDA here."""
+    """The value of CUDA_VISIBLE_DEVICES for each GPU. Does not initialise CUDA here."""
     count = torch.cuda.device_count()
     listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return listed[:count] if listed else [str(i) for i in range(count)]
@@ -353,7 +355,7 @@ def _autotuned(plan: Plan) -> bool:
 
 
 def _without_ir(plan: Plan) -> Plan:
-    """A plan without its kernels' text, which replay has no use for."""
+    """A plan without its kernels' text, which replay does not need."""
     return replace(plan, kernels=tuple(replace(kernel, ttir="") for kernel in plan.kernels))
 
 

@@ -22,7 +22,7 @@ from kernrl.verifier.judge.inputs import Draw, TaskInputs, bind, flatten, rebuil
 from kernrl.verifier.judge.server import Judge
 
 SEED = 20_260
-"""Of the draws: nobody is there to guess them, and a task is to be refused always or never."""
+"""Of the draws. Fixed: there is no candidate to hide them from, and a task is to be refused always or never."""
 
 LAST_TILE = 0.02
 """Share of the output that `last_tile_unwritten` leaves out."""
@@ -30,7 +30,7 @@ LAST_TILE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One mutant or rewriting, and what the judge made of it."""
+    """One mutant or rewriting, and the judge's answer."""
 
     name: str
     should_pass: bool
@@ -101,7 +101,7 @@ def _eager(inputs: TaskInputs) -> list[Tensor]:
 
 
 def _reordered(inputs: TaskInputs) -> list[Tensor]:
-    """Computed wider and rounded once: another order of every sum, as good as any."""
+    """Computed in float64 and rounded once: as good as any other order of sums."""
     module = copy.deepcopy(inputs.module).double()
     bind(module, {k: v.double() if v.is_floating_point() else v.clone() for k, v in inputs.state.items()})
     leaves = [x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in flatten(inputs.arguments)]
@@ -119,7 +119,7 @@ def _half(inputs: TaskInputs) -> list[Tensor]:
 
 
 def _mutants(inputs: TaskInputs) -> Iterator[tuple[str, Run]]:
-    """Wrong answers that a careless check lets pass."""
+    """Wrong answers that a careless check would accept."""
     yield "zeros", lambda i: [torch.zeros_like(y) for y in _eager(i)]
     first, shapes = inputs.inputs[0], [y.shape for y in _eager(inputs)]
     if any(shape.numel() > 1 for shape in shapes):  # the mean of one number is that number
@@ -136,7 +136,7 @@ def _mutants(inputs: TaskInputs) -> Iterator[tuple[str, Run]]:
 
 
 def _cut(y: Tensor) -> Tensor:
-    """Without its last elements."""
+    """A copy whose last elements are zero."""
     flat = y.clone().reshape(-1)
     flat[-max(1, int(LAST_TILE * flat.numel())) :] = 0
     return flat.reshape(y.shape)
@@ -175,7 +175,7 @@ class _Drop(TorchDispatchMode):
 
 
 def _is_view(func) -> bool:
-    """Whether an op only looks at memory differently, or copies it as it is."""
+    """Whether an op returns a view or a plain copy."""
     return any(r.alias_info is not None for r in func._schema.returns) or func.overloadpacket.__name__ in (
         "clone",
         "contiguous",

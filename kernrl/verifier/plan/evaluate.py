@@ -1,4 +1,4 @@
-"""A plan's ATen nodes, called with plain torch: no kernel of a candidate, and no Python of one."""
+"""Calls a plan's ATen nodes with plain torch. Neither kernels nor Python code of a candidate run here."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, Special, TensorRef
 
 ViewOf = Callable[[TensorRef], Tensor]
-"""Where a plan's views lie: each as a torch tensor over its memory."""
+"""Gives a plan's view as a torch tensor over its memory."""
 
 
 def call_aten(node: AtenNode, view_of: ViewOf, device: str) -> list[Any]:
-    """Results of one node, flattened, in the order of `node.outputs`; raises whatever torch raises."""
+    """Results of one node, flattened, in the order of `node.outputs`. Raises whatever torch raises."""
     if node.op == CONSTANT_OP:
         dtype = getattr(torch, node.kwargs["dtype"].value)
         values = [plain_value(v, device) for v in node.args[0]]
@@ -27,7 +27,7 @@ def call_aten(node: AtenNode, view_of: ViewOf, device: str) -> list[Any]:
 
 
 def store_aten(node: AtenNode, view_of: ViewOf, device: str) -> None:
-    """Call one node, and copy each result to where the plan wants it, unless it is there already."""
+    """Call one node and copy each result to its place in memory, unless it is there already."""
     for result, ref in zip(call_aten(node, view_of, device), node.outputs, strict=True):
         if ref is not None and result is not None:
             place = view_of(ref)
@@ -36,7 +36,7 @@ def store_aten(node: AtenNode, view_of: ViewOf, device: str) -> None:
 
 
 def view(memory: Tensor, ref: TensorRef) -> Tensor:
-    """A plan's view of a storage whose bytes are `memory` (uint8, 1-D)."""
+    """A plan's view as a tensor over its storage's bytes (uint8, 1-D)."""
     dtype = getattr(torch, ref.dtype)
     flat = memory[: memory.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
     return flat.as_strided(ref.shape, ref.stride, flat.storage_offset() + ref.offset)

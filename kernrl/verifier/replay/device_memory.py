@@ -1,4 +1,4 @@
-"""The memory a plan is replayed in, and the machine code that is loaded for it."""
+"""The memory in which a plan is replayed, and its loaded machine code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIELD_BYTES, LEAST_BYTES, FIELD_POISON = 64 << 20, 256 << 20, 0x5B
 
 
 class DeviceMemory:
-    """Device memory for one plan at a time: buffers with guards between them, in the middle of a wide poisoned field.
+    """Device memory for one plan at a time: buffers with guards between them, inside a wide poisoned field.
 
     A write out of bounds, or a note that a kernel leaves for its next call, lands in a guard (checked after every run) or
     in the field (checked once a phase).
@@ -33,12 +33,12 @@ class DeviceMemory:
         self.block = torch.empty(0, dtype=torch.uint8, device="cuda")
 
     def seal(self) -> None:
-        """Poison the whole field, before a candidate's first run."""
+        """Poison the whole block, before a candidate's first run."""
         self._furthest = FIELD_BYTES
         self.block.fill_(FIELD_POISON)
 
     def lay_out(self, sizes: Sequence[int]) -> list[int]:
-        """Byte offsets for buffers of the given sizes. Anything placed before is forgotten."""
+        """Byte offsets for buffers of the given sizes, in place of those laid out before."""
         offsets, guards, end = [], [], FIELD_BYTES
         for size in sizes:
             offsets.append(end)
@@ -66,7 +66,7 @@ class DeviceMemory:
         return (self.block.view(torch.int64).index_select(0, self._guards) != word).any()
 
     def field_overrun(self) -> Tensor:
-        """A 0-dim bool tensor: whether anything outside the buffers placed since `seal` was written."""
+        """A 0-dim bool tensor: whether anything outside all buffers since `seal` was written."""
         words, word = self.block.view(torch.int64), _word(FIELD_POISON)
         return (words[: FIELD_BYTES // 8] != word).any() | (words[self._furthest // 8 :] != word).any()
 
@@ -77,7 +77,7 @@ def _word(byte: int) -> int:
 
 
 class Modules:
-    """Loaded machine code by content, so that group members that share a kernel load it once."""
+    """Loaded machine code by content, so that candidates of a group load a shared kernel once."""
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
@@ -91,7 +91,7 @@ class Modules:
         return self._functions[key][1]
 
     def trim(self) -> None:
-        """Drop everything when too much has gathered. Only between candidates: live graphs hold what they captured."""
+        """Unload everything if there are too many. Only between candidates: live graphs use what they captured."""
         if len(self._functions) > self._most:
             torch.cuda.synchronize()
             for module, _ in self._functions.values():

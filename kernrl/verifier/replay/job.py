@@ -1,4 +1,4 @@
-"""What goes to a replay process and comes back: plain data, by pickle, between trusted processes."""
+"""Messages to and from a replay process: plain data, sent by pickle between trusted processes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from kernrl.verifier.replay.timing import Block, NoiseBand, shorter_us, speedup
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One candidate, checked and compiled, and what it is to be asked."""
+    """One candidate, checked and compiled, with the draws it is judged on."""
 
     task: Task
     precision: str
     plans: Mapping[str, Plan]
     kernels: Mapping[str, Sequence[CompiledKernel]]
-    """By input set, alike with `plans`; kernels in the order of `Plan.kernels`."""
+    """By input set, as in `plans`; kernels in the order of `Plan.kernels`."""
     draws: Sequence[Draw]
     poison: bool = True
     decoys: bool = True
     overwrites: bool = True
-    """Whether memory is poisoned, launches skipped, and writes where none belong looked for (a test may switch these off)."""
+    """Whether memory is poisoned, decoys are looked for, and stray writes are looked for. Tests switch these off."""
 
 
 @dataclass(slots=True)
 class Replayed:
-    """What a phase of replay showed."""
+    """Results of one phase of replay."""
 
     asked: list[int] = field(default_factory=list)
     """Positions in `Job.draws`."""
     shown: list[list[StoredTensor]] = field(default_factory=list)
+    """The outputs of each."""
     written: list[int] = field(default_factory=list)
     """Positions at which an input or a parameter changed."""
     overrun: list[int] = field(default_factory=list)
@@ -47,15 +48,15 @@ class Replayed:
 
 @dataclass(slots=True)
 class Measured:
-    """What timing showed."""
+    """Results of timing."""
 
     blocks: dict[str, list[Block]]
     """By baseline."""
     node_us: list[float]
-    """Device time of each node of the plan, alone."""
+    """Device time of each node of the plan."""
     unfused_share: float
     choice: list[int]
-    """Variant taken at each node."""
+    """Variant used at each node."""
     gpu_seconds: float
 
     def timing(self, device: str, noise: NoiseBand) -> Timing:

@@ -1,4 +1,4 @@
-"""Replay of a Plan on a GPU: buffers, ATen nodes by trusted torch, authored launches by the driver. No candidate Python.
+"""Replay of a Plan on a GPU: ATen nodes by trusted torch, authored launches by the CUDA driver. No candidate Python.
 
 Temporaries and outputs live in one block of device memory that is filled with a poison before every run, so nothing survives
 from one run, input or candidate to the next, and memory that a candidate did not write is recognised. Results of ATen calls
@@ -27,7 +27,7 @@ _SCALARS = {
     "i1": ctypes.c_bool, "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
     "f32": ctypes.c_float, "f64": ctypes.c_double,
 }  # fmt: skip
-"""What a compiled kernel calls its scalars → how they are passed. Triton's unsigned types are MLIR's signless ones."""
+"""A compiled kernel's scalar types → how they are passed. Triton's unsigned types are MLIR's signless ones."""
 
 
 @dataclass(slots=True)
@@ -52,27 +52,27 @@ class Runner:
         self, plan: Plan, kernels: Sequence[CompiledKernel], inputs: TaskInputs, memory: DeviceMemory, modules: Modules
     ):
         self._kernels, self._memory, self._modules = kernels, memory, modules
-        # a graph cannot copy from the host, so constants written out in forward are made with the constructor's
+        # a graph cannot copy from the host, so constants in forward are made together with the constructor's
         constants = tuple(n for n in plan.nodes if isinstance(n, AtenNode) and n.op == CONSTANT_OP)
         nodes = tuple(n for n in plan.nodes if n not in constants) if constants else plan.nodes
         self.plan = plan = replace(plan, setup=plan.setup + constants, nodes=nodes)
         self._made = {
             ref.storage for node in plan.nodes if isinstance(node, AtenNode) for ref in _fresh(node, plan)
-        }  # storages that ATen calls of forward allocate
+        }  # storages that forward's ATen calls allocate
         self._static: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self._live: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self._views: dict[TensorRef, Tensor] = {}
         self._stream = torch.cuda.current_stream().cuda_stream
         self._place(inputs)
         self.choice = [0] * len(plan.nodes)
-        """Variant taken at each node, for launches that have several."""
+        """Variant used at each node, for launches with several."""
         self._launches = [self._bind_any(node) if isinstance(node, LaunchNode) else None for node in plan.nodes]
         self._setup = [self._bind(node.variants[0]) if isinstance(node, LaunchNode) else None for node in plan.setup]
         self.authored = [i for i, node in enumerate(plan.nodes) if isinstance(node, LaunchNode)]
         self.computed = [i for i, node in enumerate(plan.nodes) if isinstance(node, AtenNode)]
 
     def _place(self, inputs: TaskInputs) -> None:
-        """Find every storage that has an address before the run: the task's own, and those of the plan's temporaries."""
+        """Find the address of every storage that has one before the run: the task's, and temporaries in our memory."""
         temps, sizes = [], []
         for i, storage in enumerate(self.plan.storages):
             if storage.kind == "temp":
@@ -90,7 +90,7 @@ class Runner:
         self._scratch = [start + p if n else 0 for p, n in zip(places[len(temps) :], scratch, strict=True)]
 
     def _bind_any(self, node: LaunchNode) -> list[tuple[cuda_driver.Launch, list[tuple[Any, TensorRef]]]]:
-        """The node's variants that this GPU can load; like autotuning, it passes over those that ask too much of it."""
+        """The node's variants that this GPU can load; like autotuning, this skips those that need too much."""
         bound, refused = [], None
         for variant in node.variants:
             try:
@@ -102,7 +102,7 @@ class Runner:
         return bound
 
     def _bind(self, variant: Variant) -> tuple[cuda_driver.Launch, list[tuple[Any, TensorRef]]]:
-        """A launch, and those of its pointers that are known only once the run has made them."""
+        """A launch, and those of its pointers whose memory is allocated during the run."""
         source, kernel = self.plan.kernels[variant.kernel], self._kernels[variant.kernel]
         values: list[Any] = []
         late: list[tuple[Any, TensorRef]] = []
@@ -126,8 +126,8 @@ class Runner:
         ), late  # fmt: skip
 
     @staticmethod
-    def _address(home: tuple[torch.UntypedStorage, int], ref: TensorRef) -> int:
-        return home[0].data_ptr() + home[1] + ref.offset * getattr(torch, ref.dtype).itemsize
+    def _address(place: tuple[torch.UntypedStorage, int], ref: TensorRef) -> int:
+        return place[0].data_ptr() + place[1] + ref.offset * getattr(torch, ref.dtype).itemsize
 
     def tensor(self, ref: TensorRef) -> Tensor:
         """A plan's view as a torch tensor over its memory."""
@@ -142,7 +142,7 @@ class Runner:
         return view
 
     def prepare(self, poison: int) -> None:
-        """Poison the memory and make the constructor's constants anew."""
+        """Poison the memory and make the constructor's constants again."""
         self._memory.poison(poison)
         for node, launch in zip(self.plan.setup, self._setup, strict=True):
             if launch is None:
@@ -151,7 +151,7 @@ class Runner:
                 self._launch(launch)
 
     def run(self, *, skip: int | None = None) -> None:
-        """Queue forward's nodes on the current stream, all but node `skip`."""
+        """Queue forward's nodes on the current stream, except node `skip`."""
         self._live.clear()
         for i, (node, launches) in enumerate(zip(self.plan.nodes, self._launches, strict=True)):
             if i == skip:
@@ -162,11 +162,11 @@ class Runner:
                 self._launch(launches[self.choice[i]])
 
     def forget(self) -> None:
-        """Drop what ATen nodes made in the last run."""
+        """Free the memory that ATen nodes allocated in the last run."""
         self._live.clear()
 
     def run_node(self, i: int) -> None:
-        """Queue one node alone; those before it must have run."""
+        """Queue one node; those before it must have run."""
         launches = self._launches[i]
         if launches is None:
             self._call(self.plan.nodes[i])  # pyright: ignore[reportArgumentType]
@@ -174,18 +174,18 @@ class Runner:
             self._launch(launches[self.choice[i]])
 
     def held(self) -> tuple[list[Tensor], Any]:
-        """Outputs of the run just queued or captured, and what must stay alive for them to stay true."""
+        """Outputs of the run just queued or captured, and the memory that must stay alive for them."""
         outputs, alive = self.outputs(), dict(self._live)
         self._live = {}
         return outputs, alive
 
     def variants(self, i: int) -> int:
-        """How many ways node `i` can be launched."""
+        """Number of variants of node `i`."""
         launches = self._launches[i]
         return len(launches) if launches else 1
 
     def outputs(self) -> list[Tensor]:
-        """Forward's outputs, as views of live memory."""
+        """Forward's outputs, as views of the memory they are in."""
         return [self.tensor(ref) for ref in self.plan.outputs]
 
     def _launch(self, launch: tuple[cuda_driver.Launch, list[tuple[Any, TensorRef]]]) -> None:
@@ -195,7 +195,7 @@ class Runner:
         call(self._stream)
 
     def _call(self, node: AtenNode) -> None:
-        """Run one of forward's ATen nodes; memory that it allocates stays torch's own."""
+        """Run one of forward's ATen nodes; memory that it allocates remains torch's."""
         for result, ref in zip(call_aten(node, self.tensor, "cuda"), node.outputs, strict=True):
             if ref is None or ref.storage not in self._made or ref.storage in self._live:
                 continue
@@ -206,7 +206,7 @@ class Runner:
 
 
 def _fresh(node: AtenNode, plan: Plan) -> list[TensorRef]:
-    """Outputs of an ATen node that are memory of its own: temporaries that no argument is a view of."""
+    """Outputs of an ATen node in newly allocated memory: temporaries that are none of its arguments."""
     given = {ref.storage for ref in _refs([*node.args, *node.kwargs.values()])}
     return [r for r in node.outputs if r is not None and r.storage not in given and plan.storages[r.storage].kind == "temp"]
 
@@ -218,12 +218,12 @@ def _refs(value: Any) -> list[TensorRef]:
 
 
 def memory_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> int:
-    """What a plan holds on the GPU at most: every storage, and the scratch memory that its kernels were compiled to want."""
+    """GPU memory that a plan needs at most: every storage, and the scratch memory of its compiled kernels."""
     return sum(storage.nbytes for storage in plan.storages) + sum(_scratch_bytes(plan, kernels))
 
 
 def _scratch_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> list[int]:
-    """Global scratch for each kernel's widest launch."""
+    """Bytes of global scratch for each kernel's largest launch."""
     nodes = (*plan.setup, *plan.nodes)
     return [
         kernel.global_scratch_bytes * max((_programs(node, k) for node in nodes), default=0) for k, kernel in enumerate(kernels)
@@ -231,14 +231,14 @@ def _scratch_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> list[int]:
 
 
 def _programs(node: Node, kernel: int) -> int:
-    """Most programs a node launches of one kernel."""
+    """Largest number of programs of one kernel that a node launches."""
     if not isinstance(node, LaunchNode):
         return 0
     return max((v.grid[0] * v.grid[1] * v.grid[2] for v in node.variants if v.kernel == kernel), default=0)
 
 
 def _scalar(kind: str, value: Any) -> Any:
-    """A launch argument as the machine's bytes, by Triton's type name."""
+    """A scalar launch argument as a C value, by Triton's type name."""
     value = plain_value(value, "cuda")
     if kind == "f16":
         return (ctypes.c_char * 2)(*struct.pack("<e", value))

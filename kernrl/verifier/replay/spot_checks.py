@@ -1,4 +1,4 @@
-"""Judging what a candidate does while it is timed: some timed calls compute on draws whose answers the judge has."""
+"""Judges a candidate while it is timed: some timed calls compute on draws whose answers the judge has."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kernrl.verifier.replay.runner import Opened
 from kernrl.verifier.replay.shared_outputs import SharedOutputs
 
 SPOT_CHECKS = 5
-"""Timed calls that are judged, at most."""
+"""Most timed calls that are judged."""
 
 
 class SpotChecks:
-    """Which calls of a timed candidate are judged, and what they showed.
+    """Chooses the timed calls that are judged, and collects their results.
 
-    The first is one of the first two, and each gap after it is drawn from twice as many calls as there have been, from two at
-    the start: so whichever share of its calls a kernel cheats in, early or late, a judged one is likely to be among them,
+    The first judged call is one of the first two. Each gap after it is drawn from twice the number of calls so far, and from
+    two at the start. So a kernel that cheats in a share of its calls, early or late, is likely to cheat in a judged one,
     however few calls there are.
     """
 
@@ -29,7 +29,7 @@ class SpotChecks:
         self, opened: Opened, inputs: TaskInputs, draws: Sequence[Draw], positions: Sequence[int], outputs: SharedOutputs,
         memory: DeviceMemory,
     ):  # fmt: skip
-        """`positions`: of those of `draws` that may be asked."""
+        """`positions`: which of `draws` may be used."""
         self._opened, self._inputs, self._draws, self._positions = opened, inputs, draws, positions
         self._outputs, self._memory = outputs, memory
         self._left, self._calls, self._next = SPOT_CHECKS, 0, secrets.randbelow(2)
@@ -39,7 +39,7 @@ class SpotChecks:
         outputs.clear()
 
     def before(self) -> None:
-        """Untimed: fresh numbers, poisoned buffers; now and then, a draw whose answer the judge has."""
+        """Before a call, untimed: new inputs and poisoned buffers; now and then, a draw whose answer the judge has."""
         self._now = None
         call, self._calls = self._calls, self._calls + 1
         if self._left and call == self._next:
@@ -52,7 +52,7 @@ class SpotChecks:
         self._opened.runner.prepare(POISONS[1])
 
     def after(self) -> None:
-        """Untimed: keep what a judged call gave."""
+        """After a call, untimed: keep the outputs of a judged call."""
         if self._now is None:
             return
         self.result.asked.append(self._now)

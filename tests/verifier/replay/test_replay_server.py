@@ -157,7 +157,7 @@ def test_a_candidate_is_run_as_often_as_it_is_asked(monkeypatch: pytest.MonkeyPa
     replay._candidate_pool = SimpleNamespace(capture=capture)  # pyright: ignore
     monkeypatch.setattr(server, "Runner", lambda *_: Watched(log))
     monkeypatch.setattr(replay, "_task_inputs", lambda name: inputs)
-    monkeypatch.setattr(replay, "_settle", lambda result, flags: (result, flags))
+    monkeypatch.setattr(replay, "_replayed", lambda result, flags: (result, flags))
     result, flags = replay.check([0, 1, 2])  # pyright: ignore
     assert log == ["poison", "run", "capture", "poison", "replay", "poison", "replay"], "the first wakes what the rest record"
     assert (result.asked, len(flags)) == ([0, 1, 2], 6)
