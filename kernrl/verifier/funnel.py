@@ -145,7 +145,8 @@ class StagedEvaluator:
 
     @property
     def _interpreter_settings(self) -> dict[str, bool]:
-        return {name: getattr(self.defences, name) for name in ("redraw_parameters", "poison", "decoys")}
+        d = self.defences
+        return {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
 
     @property
     def conditions(self) -> list[str]:

@@ -57,7 +57,7 @@ class TooWide(ValueError):
 
 
 def prepare(settings: dict[str, Any]) -> None:
-    """Once in the fork server: compile an example, so that LLVM is initialised and ptxas' version known."""
+    """Once in the fork server: initialise LLVM and look up ptxas' version, by compiling an example of our own."""
     target = compat.GPUTarget("cuda", arch_number(settings["targets"][0]), 32)
     compat.link_excerpts({f"__nv_{name}": compat.excerpt(f"__nv_{name}", n, target) for name, n in _EXCERPTS.items()})
     for arch in settings["targets"]:

@@ -60,7 +60,7 @@ def _dense(*shape: int) -> TensorSpec:
 
 
 def prepare(settings: dict[str, Any]) -> None:
-    """Once in the fork server: install the fake GPU, take over launches, and trace an example to trigger every lazy import."""
+    """Once in the fork server: fake a GPU, intercept launches, and trigger every lazy import with an example of our own."""
     global _launches
     torch.set_num_threads(1)
     _launches = Launches(fake_cuda.install(settings["target"]))
@@ -81,7 +81,7 @@ def prepare(settings: dict[str, Any]) -> None:
 
 
 def handle(channel: Channel) -> None:
-    """Answer one request: a header frame, then one frame for each plan."""
+    """Answer one request: a header frame, then one frame a plan."""
     request = json.loads(channel.recv() or b"{}")
     try:
         plans = trace(request["source"], [decode_spec(s) for s in request["specs"]])
