@@ -84,7 +84,7 @@ class CpuServer:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         self._redraw, self._poison, self._decoys = redraw_parameters, poison, decoys
         self._judge = Judge("cpu", redraw_parameters=redraw_parameters, kept_bytes=KEPT_BYTES)
-        self._drawn: OrderedDict[tuple[Any, ...], DrawnInputs] = OrderedDict()
+        self._drawn: OrderedDict[tuple[object, ...], DrawnInputs] = OrderedDict()
 
     def well(self) -> bool:
         """Always true: an exception leaves nothing behind here."""

@@ -37,7 +37,7 @@ class Judge:
     def __init__(self, device: str, *, redraw_parameters: bool = True, kept_bytes: float = math.inf):
         """`kept_bytes`: of answers; beyond that, the least recently used are dropped."""
         self._device, self._redraw, self._kept_bytes = device, redraw_parameters, kept_bytes
-        self._kept: OrderedDict[tuple[Any, ...], _SetAnswers] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], _SetAnswers] = OrderedDict()
         self.made = 0
         """Number of input sets whose answers have been made."""
 

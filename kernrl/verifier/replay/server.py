@@ -58,9 +58,9 @@ class ReplayServer:
         cuda_driver.forbid_persisting_l2()
         self._redraw = redraw_parameters
         self.memory, self._modules, self.outputs = DeviceMemory(), Modules(), SharedOutputs(on_device=share)
-        self._prepared: OrderedDict[Any, _Prepared] = OrderedDict()
+        self._prepared: OrderedDict[tuple[str, ...], _Prepared] = OrderedDict()
         """Least recently used first."""
-        self._last: Any = None
+        self._last: tuple[str, ...] | None = None
         """The last candidate's task."""
         self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
         self._gpu_bytes = torch.cuda.get_device_properties(0).total_memory
@@ -298,7 +298,8 @@ class ReplayServer:
 
     # --- what is kept --------------------------------------------------------------------------------------------
 
-    def _key(self, name: str) -> tuple[Any, ...]:
+    def _key(self, name: str) -> tuple[str, ...]:
+        """Identifies one input set of the current candidate's task."""
         task = self.job.task
         return (task.id, task.pytorch_code, self.job.precision, name)
 
