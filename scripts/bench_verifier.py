@@ -34,14 +34,14 @@ from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.compile.client import Compiler
+from kernrl.verifier.funnel import interpreted
 from kernrl.verifier.interpret.server import CpuReplay, SmallJob
 from kernrl.verifier.judge.inputs import Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan
 from kernrl.verifier.plan.price import price
 from kernrl.verifier.pool.gpu_client import ConductedGpu
-from kernrl.verifier.route import interpreted
 from kernrl.verifier.rpc.process import Nursery
-from kernrl.verifier.task_facts import learn
+from kernrl.verifier.task_facts import gather_facts
 from kernrl.verifier.trace.client import Tracer
 from kernrl.verifier.verifier import HardenedVerifier
 
@@ -124,7 +124,7 @@ def front(pairs: Sequence[Pair]) -> dict[str, float]:
     """Core-milliseconds a candidate for what comes before the GPU, one candidate after another; needs no GPU."""
     device = device_for("sm_90")
     assert device
-    facts = {task.id: learn(task, "fp32", device, on_gpu=True) for task, _ in pairs}
+    facts = {task.id: gather_facts(task, "fp32", device, on_gpu=True) for task, _ in pairs}
     tracer, compiler = Tracer(1), Compiler(1)
     found: dict[str, float] = {}
 

@@ -15,6 +15,7 @@ from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import Row, load_tasks, read_rows
 from kernrl.tasks.rows import COLUMNS, BadRow, parse_columns
 from kernrl.tasks.task import Task
+from kernrl.training.lint_tasks import sound_tasks
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
     if any(has_pair(row, columns) for _, row in rows if not isinstance(row, BadRow)):
         return iter(_part(_table_pairs(config, rows, columns, tell=split == "train"), config, split))
     # no row in TRL's forms: then they are tasks, whose solutions are the answers
-    return task_pairs(_part(_tasks(config, columns), config, split), style)
+    return task_pairs(_part(_tasks(config, columns, tell=split == "train"), config, split), style)
 
 
 def _require_columns(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
@@ -105,16 +106,16 @@ def _table_pairs(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, s
     return found
 
 
-def _tasks(config: SftConfig, columns: Mapping[str, str]) -> list[tuple[str, Task]]:
-    """(split, task) of the tasks that have a solution."""
+def _tasks(config: SftConfig, columns: Mapping[str, str], *, tell: bool) -> list[tuple[str, Task]]:
+    """(split, task) of the tasks that have a solution and pass the task lint; `tell` says on stderr which do not."""
     try:
         loaded = load_tasks(config.data, revision=config.data_revision, columns=columns)
     except UsageError as error:
         raise UsageError(f"--data: no row has {FORMS} (--map names other columns), and none is a task. {error}") from None
-    found = [(task.split, task) for task in loaded.tasks if task.solutions]
+    found = [task for task in loaded.tasks if task.solutions]
     if not found:
         raise UsageError(
             f"--data {config.data}: no row has {FORMS}, or a task with a `triton_code` or `solutions`; "
             "name other columns with --map."
         )
-    return found
+    return [(task.split, task) for task in sound_tasks(found, config.verifier, tell=tell)]

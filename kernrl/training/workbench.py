@@ -32,6 +32,7 @@ from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.engines import open_engine
+from kernrl.training.lint_tasks import sound_tasks
 from kernrl.training.start_policy import read_policy
 from kernrl.verifier.base.verdict import Verdict
 
@@ -164,7 +165,7 @@ def read_tasks(config: ImproveConfig) -> list[Task]:
     loaded = load_tasks(config.tasks, split=config.split, columns=parse_columns(config.map), limit=config.limit)
     for problem in loaded.problems:
         log.print(f"Skipped: {problem}", markup=False, highlight=False, soft_wrap=True)
-    return list(loaded.tasks)
+    return sound_tasks(loaded.tasks, config.verifier)
 
 
 def prompt_style(tokenizer: PreTrainedTokenizerBase) -> PromptStyle:

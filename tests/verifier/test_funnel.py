@@ -113,7 +113,7 @@ def test_broken_machinery_is_a_verdict_after_one_retry(verifier: HardenedVerifie
 
 
 def test_an_interpreter_process_that_is_killed_is_replaced(verifier: HardenedVerifier) -> None:
-    for seat in verifier.evaluator._cpu._seats:  # pyright: ignore[reportOptionalMemberAccess]
+    for seat in verifier.evaluator._interpreters._seats:  # pyright: ignore[reportOptionalMemberAccess]
         seat.process.kill()  # pyright: ignore[reportAttributeAccessIssue]
     assert verifier.verify(TASK, GOOD + "\n# after the kill\n").correct
 

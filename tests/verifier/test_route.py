@@ -135,7 +135,7 @@ def test_the_gpu_is_asked_what_the_interpreter_cannot_say(
         return Judged(answer)
 
     evaluator.start()
-    monkeypatch.setattr(evaluator._cpu, "judge", say)
+    monkeypatch.setattr(evaluator._interpreters, "judge", say)
     verdict, job = judge(evaluator, GOOD)
     assert verdict.correct
     assert job
@@ -145,7 +145,7 @@ def test_the_gpu_is_asked_what_the_interpreter_cannot_say(
 
 def test_a_killed_interpreter_costs_nobody_a_verdict(evaluator: StagedEvaluator) -> None:
     assert judge(evaluator, GOOD)[0].correct
-    for seat in evaluator._cpu._seats:  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+    for seat in evaluator._interpreters._seats:  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
         seat.process.kill()  # pyright: ignore[reportAttributeAccessIssue]
     verdict, job = judge(evaluator, GOOD)
     assert verdict.correct

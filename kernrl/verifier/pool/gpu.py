@@ -14,12 +14,12 @@ import torch
 
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.base.verdict import Speedup
-from kernrl.verifier.cache import verifier_version
+from kernrl.verifier.base.version import version_of
 from kernrl.verifier.judge.inputs import Seeds
 from kernrl.verifier.pool.affinity import Homes
 from kernrl.verifier.pool.gpu_lock import Gate, Inside
 from kernrl.verifier.pool.lane import Lane, Outcome
-from kernrl.verifier.replay import timing
+from kernrl.verifier.replay import stopwatch, timing
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.stopwatch import NULL_PAIRS, NULL_ROUNDS, Sizes
 from kernrl.verifier.rpc.process import Died, Failed, Nursery, OutOfMemory, TimedOut
@@ -124,7 +124,7 @@ class Gpu:
 
     def _calibrated(self) -> timing.NoiseBand:
         """Same-against-same noise of this GPU, driver, torch and way of timing: measured once, kept in the cache folder."""
-        timed_by = verifier_version("replay/stopwatch", "replay/timing")
+        timed_by = version_of(stopwatch, timing)
         name = f"noise-{self.facts['uuid']}-{self.facts['driver']}-{torch.__version__}-{timed_by}.json"
         path = self._cache_dir / name if self._cache_dir else None
         with contextlib.suppress(OSError, ValueError, TypeError):

@@ -14,10 +14,10 @@ from typing import Any
 
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL
+from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.base.verdict import Rejection, Stage, Status
 from kernrl.verifier.pool.gpu_lock import Gate, Inside
 from kernrl.verifier.replay.job import Job, Measured, Replayed
-from kernrl.verifier.replay.shared_outputs import Outbox
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.process import Died, Failed, Nursery, Process, TimedOut
 
@@ -135,12 +135,12 @@ class Lane:
         if decoys:
             raise _Rejected(Status.DECOY, decoy_reason(decoys[0]))
 
-    def _attach(self, outbox: Outbox) -> bool:
-        """Tell the judge of the outbox, where it is another than last time. Returns whether the judge owes an answer."""
-        attached = (self.replay.starts, self.judge.starts, outbox.version)
+    def _attach(self, shared: SharedMemory) -> bool:
+        """Tell the judge where outputs will be, when that has changed. Returns whether the judge owes an answer."""
+        attached = (self.replay.starts, self.judge.starts, shared.version)
         if attached == self._attached:
             return False
-        self.judge.send("attach", outbox)
+        self.judge.send("attach", shared)
         self._attached = attached
         return True
 

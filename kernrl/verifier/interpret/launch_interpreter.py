@@ -1,10 +1,10 @@
 """Run a kernel's TTIR on the CPU, all cases and all programs of a batch side by side, with every access bounds-checked.
 
 Each value is a torch tensor whose first dimension is the cases (runs of the same plan on other numbers) and whose second is
-the programs; either is of size 1 where all agree, as cases do on nearly every address. A pointer is a byte address
-in an imaginary memory where storage `i` begins at `i << 40`, so an access beyond its storage is seen, whatever the
-pointer arithmetic. Loops and branches on which programs disagree run under a mask. Meant for correctness on small
-shapes, not for speed; programs that wait for one another cannot be run.
+the programs; either has size 1 where all agree, as cases do on nearly all addresses. A pointer is a byte address in a virtual
+memory where storage `i` begins at `i << 40`, so any access beyond its storage is detected. Loops and branches on which
+programs disagree run under a mask. Made for correctness at small shapes, not for speed; it cannot run programs that wait for
+one another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from kernrl.verifier.interpret import mathops
-from kernrl.verifier.interpret.checked_memory import Memory
+from kernrl.verifier.interpret.checked_memory import CheckedMemory
 from kernrl.verifier.plan.ttir import Block, Function, Op, TtirError
 
 MAX_TILE = 1 << 20
@@ -49,7 +49,7 @@ class TooSlow(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A value's type: tile shape (empty for a scalar), element, and whether it points to such elements."""
+    """A value's type: tile shape (empty for a scalar), element type, and whether it is a pointer to that."""
 
     shape: tuple[int, ...]
     element: str
@@ -66,7 +66,7 @@ class Type:
 
 @functools.lru_cache(maxsize=2048)
 def read_type(text: str) -> Type:
-    """`tensor<64x!tt.ptr<f32>>`, `i32`, … Raises TtirError on others and on tiles over Triton's own limit."""
+    """Parse `tensor<64x!tt.ptr<f32>>`, `i32`, … Raises TtirError for other text and for tiles over Triton's limit."""
     found = _TYPE.match(text.strip())
     if found is None:
         raise TtirError(f"the type {text[:60]}")
@@ -101,10 +101,10 @@ class Descriptor:
     block: Type
 
 
-class Machine:
-    """One launch's programs, a batch at a time."""
+class LaunchInterpreter:
+    """Runs the programs of one launch, batch by batch."""
 
-    def __init__(self, function: Function, memory: Memory, grid: tuple[int, int, int], deadline: float) -> None:
+    def __init__(self, function: Function, memory: CheckedMemory, grid: tuple[int, int, int], deadline: float) -> None:
         """`deadline` by time.monotonic()."""
         self.function, self.memory, self.grid, self.deadline = function, memory, grid, deadline
         self.values: dict[int, Any] = {}
@@ -112,7 +112,7 @@ class Machine:
         self.widest = _widest(function)
 
     def run(self, arguments: Sequence[Tensor]) -> None:
-        """Run every program. `arguments`: a tensor [1, 1] a parameter; pointers as addresses."""
+        """Run every program. `arguments`: one tensor [1, 1] for each parameter; pointers are addresses."""
         total, batch = math.prod(self.grid), max(1, BATCH_ELEMENTS // (self.widest * self.memory.cases))
         for first in range(0, total, batch):
             self.memory.first_program = first
@@ -121,7 +121,7 @@ class Machine:
             self._body(torch.ones(1, len(self.programs), dtype=torch.bool))
 
     def _body(self, active: Tensor) -> None:
-        """The function's blocks in order; a branch forward sends some programs to each side."""
+        """Run the function's blocks in order. A forward branch sends programs to either side."""
         waiting = {next(iter(self.function.body)): active}
         for label, block in self.function.body.items():
             here = waiting.pop(label, None)
@@ -150,7 +150,7 @@ class Machine:
         return []
 
     def block(self, block: Block, active: Tensor) -> Op:
-        """Run a block's operations for the active programs; returns the one that ends it, not run."""
+        """Run a block's operations for the active programs; returns the terminator, which is not run."""
         for op in block.ops:
             if time.monotonic() > self.deadline:
                 raise TooSlow
@@ -218,13 +218,13 @@ class Machine:
         return results
 
     def _merge(self, mask: Tensor, new: Any, old: Any) -> Any:
-        """`new` where the mask holds, `old` elsewhere; what no program has defined yet may be anything."""
+        """`new` where the mask holds, `old` elsewhere. Undefined values may become anything."""
         if old is None or old is new or bool(mask.all()) or isinstance(new, Descriptor):
             return new
         return torch.where(mask.reshape(*mask.shape, *[1] * (new.dim() - 2)), new, old)
 
     def _reduce(self, op: Op, active: Tensor) -> Sequence[Any]:
-        """Fold halves onto each other; every tile size is a power of two."""
+        """Combine halves until one element is left; every tile size is a power of two."""
         axis, region = self._axis(op), op.regions[0]["entry"]
         values = self._tiles(op)
         while values[0].shape[axis] > 1:
@@ -256,7 +256,7 @@ class Machine:
         return [torch.broadcast_to(self._of(v), left[0].shape) for v in last.operands]
 
     def _tiles(self, op: Op) -> list[Tensor]:
-        """A reduction's or scan's operands with all their elements: a constant tile is held as one."""
+        """Operands of a reduction or scan at full size: a constant tile is stored as one element."""
         shape = read_type(op.types.partition("->")[0].strip(" (")).shape
         return [v.expand(*v.shape[:2], *shape) for v in map(self._of, op.operands)]
 
@@ -269,7 +269,7 @@ class Machine:
     # --- memory --------------------------------------------------------------------------------------------------
 
     def _masked(self, mask: Tensor | None, address: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
-        """Addresses and mask for every program of the batch: one row where all cases agree on both, else one a case."""
+        """Addresses and mask for all programs of the batch: one row if all cases agree on both, otherwise one for each case."""
         here = active.reshape(*active.shape, *[1] * (address.dim() - 2))
         here = here if mask is None else here & mask
         lead = map(max, here.shape[:2], address.shape[:2])
@@ -346,26 +346,26 @@ class Machine:
 
 
 _NO_YIELD = Op("scf.yield", [], [], "")
-"""What ends a block that is printed without a yield: it hands nothing on."""
+"""Terminator of a block that is printed without a yield."""
 _TERMINATORS = frozenset(("scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return"))
-_HANDLERS: dict[str, Callable[[Machine, Op, Tensor], Sequence[Any]]] = {
-    "scf.for": Machine._for,
-    "scf.while": Machine._while,
-    "scf.if": Machine._if,
-    "tt.reduce": Machine._reduce,
-    "tt.scan": Machine._scan,
-    "tt.load": Machine._load,
-    "tt.store": Machine._store,
-    "tt.atomic_rmw": Machine._atomic,
-    "tt.make_tensor_descriptor": Machine._make_descriptor,
-    "tt.descriptor_load": Machine._descriptor_load,
-    "tt.descriptor_store": Machine._descriptor_store,
-    "tt.get_program_id": Machine._program_id,
-    "tt.get_num_programs": Machine._num_programs,
-    "tt.addptr": Machine._addptr,
-    "tt.split": lambda machine, op, active: machine._tiles(op)[0].unbind(-1),
-    "llvm.intr.assume": lambda machine, op, active: [],
-    "tt.assert": lambda machine, op, active: [],
-    "ttg.barrier": lambda machine, op, active: [],
-    "gpu.barrier": lambda machine, op, active: [],
+_HANDLERS: dict[str, Callable[[LaunchInterpreter, Op, Tensor], Sequence[Any]]] = {
+    "scf.for": LaunchInterpreter._for,
+    "scf.while": LaunchInterpreter._while,
+    "scf.if": LaunchInterpreter._if,
+    "tt.reduce": LaunchInterpreter._reduce,
+    "tt.scan": LaunchInterpreter._scan,
+    "tt.load": LaunchInterpreter._load,
+    "tt.store": LaunchInterpreter._store,
+    "tt.atomic_rmw": LaunchInterpreter._atomic,
+    "tt.make_tensor_descriptor": LaunchInterpreter._make_descriptor,
+    "tt.descriptor_load": LaunchInterpreter._descriptor_load,
+    "tt.descriptor_store": LaunchInterpreter._descriptor_store,
+    "tt.get_program_id": LaunchInterpreter._program_id,
+    "tt.get_num_programs": LaunchInterpreter._num_programs,
+    "tt.addptr": LaunchInterpreter._addptr,
+    "tt.split": lambda launch, op, active: launch._tiles(op)[0].unbind(-1),
+    "llvm.intr.assume": lambda launch, op, active: [],
+    "tt.assert": lambda launch, op, active: [],
+    "ttg.barrier": lambda launch, op, active: [],
+    "gpu.barrier": lambda launch, op, active: [],
 }
