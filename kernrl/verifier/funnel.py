@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,24 +21,23 @@ from kernrl.verifier.base.parse import Candidate, parse_reply
 from kernrl.verifier.base.progress import Progress, Stopped, passed
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict, printable
 from kernrl.verifier.cache import task_fingerprint, verifier_version
-from kernrl.verifier.compile.client import CompiledKernel, Compiler
+from kernrl.verifier.compile.client import CompiledKernel
 from kernrl.verifier.interpret.interpreter import Unable
-from kernrl.verifier.interpret.server import CpuReplay, SmallJob
+from kernrl.verifier.interpret.server import SmallJob
 from kernrl.verifier.judge.inputs import BIG_BYTES, Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan, launchable
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.price import Price, price
+from kernrl.verifier.pool.backend import Front, GpuBackend, Outcome
 from kernrl.verifier.pool.gpu import LANES
-from kernrl.verifier.pool.gpu_client import ConductedGpu
-from kernrl.verifier.pool.lane import Outcome
-from kernrl.verifier.pool.ray import Cluster, RemoteGpu
+from kernrl.verifier.pool.gpu_client import GpuClient
+from kernrl.verifier.pool.local import LocalFront
+from kernrl.verifier.pool.ray import Cluster
 from kernrl.verifier.replay.job import Job, Measured
 from kernrl.verifier.replay.timing import shorter_us, speedup
 from kernrl.verifier.route import interpreted
-from kernrl.verifier.rpc.process import Nursery
 from kernrl.verifier.screen import screen
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, learn
-from kernrl.verifier.trace.client import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +75,12 @@ class StagedEvaluator:
         devices = _visible_gpus() if config.device != "cpu" and not self._cluster else []
         if config.device == "cuda" and not (self._cluster.gpu_count if self._cluster else devices):
             raise UsageError("--device cuda: there is no GPU here; leave it out to judge on the CPU.")
-        self._nursery = Nursery()
-        self.gpus: list[ConductedGpu] | list[RemoteGpu] = []
+        self.gpus: list[GpuBackend] = []
+        self.front: Front | None = None
         self._devices = devices
         self._seeds = Seeds()
         self._facts: dict[tuple[str, str], TaskFacts] = {}
         self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
-        self._tracer = self._compiler = self._cpu = None
         self._starting, self._learning = threading.Lock(), threading.Lock()
         self._started = False
 
@@ -98,10 +95,9 @@ class StagedEvaluator:
             if self._cluster:
                 self._start_on(self._cluster)
                 return
-            kernels = self.cache_dir / "cubins" if self.cache_dir else None
             lanes = max(1, min(LANES, self.workers // 2))
             self.gpus = [
-                ConductedGpu(
+                GpuClient(
                     device,
                     lanes=lanes,
                     cache_dir=self.cache_dir,
@@ -113,32 +109,33 @@ class StagedEvaluator:
             ]
             self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
             self.target = self._device.arch
-            required = self.config.require_sandbox
-            # the lanes keep some cores busy with launches, and a GPU that waits for one times nothing
-            front = max(1, self.workers - lanes * len(self.gpus) // 4)
-            slots = threading.BoundedSemaphore(front)
-            self._tracer = Tracer(front, target=self.target, require_sandbox=required, slots=slots)
-            self._compiler = Compiler(front, targets=(self.target,), cache_dir=kernels, require_sandbox=required, slots=slots)
-            d = self.defences
-            settings = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
-            self._cpu = CpuReplay(self._nursery, front, settings, slots)
-            with ThreadPoolExecutor(2) as pool:  # each imports torch and triton in a process of its own
-                list(pool.map(lambda part: part.start(), (self._tracer, self._compiler)))
+            front = self.front = LocalFront(
+                # the lanes keep some cores busy with launches, and a GPU that waits for one times nothing
+                max(1, self.workers - lanes * len(self.gpus) // 4),
+                target=self.target,
+                cache_dir=self.cache_dir,
+                require_sandbox=self.config.require_sandbox,
+                interpreter=self._interpreter_settings,
+            )
+            front.start()
             self._started = True
             # collecting garbage shall not look at torch and triton again, which would stop all threads for a tenth of a second
             gc.collect()
             gc.freeze()
 
     def _start_on(self, cluster: Cluster) -> None:
-        """Have the cluster's seats do what processes of this machine do otherwise."""
-        d = self.defences
+        """Use the cluster's actors in place of processes on this machine."""
         if self.config.device != "cpu":
-            self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=d.redraw_parameters))
+            self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=self.defences.redraw_parameters))
         self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
         self.target = self._device.arch
-        replay = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
-        self._tracer = self._compiler = self._cpu = cluster.front(self.config, self.cache_dir, self.target, replay)
+        self.front = cluster.front(self.config, self.cache_dir, self.target, self._interpreter_settings)
         self._started = True
+
+    @property
+    def _interpreter_settings(self) -> dict[str, bool]:
+        d = self.defences
+        return {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
 
     @property
     def conditions(self) -> list[str]:
@@ -197,8 +194,8 @@ class StagedEvaluator:
             passed(screen(candidate.source))
         with progress.at(Stage.TRACE):
             facts = self.facts_of(task)
-            assert self._tracer
-            plans: list[Plan] = passed(self._tracer.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
+            assert self.front
+            plans: list[Plan] = passed(self.front.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
         with progress.at(Stage.PLAN):
             if self.defences.plan_checks:
                 for plan, spec, outputs in zip(plans, facts.specs, facts.outputs, strict=True):
@@ -220,10 +217,10 @@ class StagedEvaluator:
 
     def _compiled(self, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], dict[str, list[CompiledKernel]]]:
         """The plans with the launches that can be made, and their machine code by input set."""
-        assert self._compiler
+        assert self.front
         with progress.at(Stage.TRACE, "compile"):
             kernels = [kernel for plan in plans for kernel in plan.kernels]
-            rest = iter(self._compiler.compile(kernels, self.target, self.config.compile_timeout_s))
+            rest = iter(self.front.compile(kernels, self.target, self.config.compile_timeout_s))
         kept = [launchable(plan, [next(rest) for _ in plan.kernels]) for plan in plans]
         return [plan for plan, _ in kept], {plan.input_set: compiled for plan, compiled in kept}
 
@@ -268,12 +265,12 @@ class StagedEvaluator:
         mine, all_plans = interpreted(plans, on_gpu=True), (list(plans), self.defences.decoys)
         if not mine:
             return all_plans
-        assert self._cpu
+        assert self.front
         with progress.at(Stage.CORRECTNESS, "interpreter"):
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
             try:
                 asked = SmallJob(replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S)
-                judged = self._cpu.judge(asked)
+                judged = self.front.interpret(asked)
             except InfrastructureError as error:
                 log.warning("the GPU judges what the interpreter cannot: %s", error)
                 return all_plans
@@ -285,7 +282,7 @@ class StagedEvaluator:
             passed(judged.rejection)
         return [plan for plan in plans if plan.input_set not in mine], suspected
 
-    def _measured(self, gpu: ConductedGpu | RemoteGpu, outcome: Outcome) -> Timing:
+    def _measured(self, gpu: GpuBackend, outcome: Outcome) -> Timing:
         assert outcome.measured
         measured: Measured = outcome.measured
         blocks = measured.blocks
@@ -305,11 +302,11 @@ class StagedEvaluator:
     def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: Progress) -> None:
         """Correctness by the interpreter on the small sets; time by the roofline, for the GPU aimed at."""
         self._compiled(plans[-1:], progress)  # what does not compile is not correct, though it may interpret
-        assert self._cpu
+        assert self.front
         with progress.at(Stage.CORRECTNESS):
             small = interpreted(plans, on_gpu=False)
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
-            judged = self._cpu.judge(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
+            judged = self.front.interpret(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
             progress.errors = judged.errors
             passed(judged.rejection)
         progress.stage = Stage.TIMING
@@ -326,7 +323,7 @@ class StagedEvaluator:
     def close(self) -> None:
         """End every process this evaluator started."""
         gc.unfreeze()
-        for part in (self._tracer, self._compiler, self._cpu, *self.gpus, self._nursery, self._cluster):
+        for part in (self.front, *self.gpus, self._cluster):
             if part is not None:
                 part.close()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from kernrl.verifier.base.verdict import Rejection, Stage, Timing
+
+T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -38,7 +40,7 @@ class Progress:
             self.seconds[name or str(stage)] = time.perf_counter() - begun
 
 
-def passed(result: Any) -> Any:
+def passed(result: T | Rejection) -> T:
     """A stage's result, or its Rejection raised to end the funnel."""
     if isinstance(result, Rejection):
         raise Stopped(result)

@@ -15,7 +15,7 @@ from typing import Any
 
 from kernrl.verifier.base import compat
 from kernrl.verifier.base.devices import arch_number
-from kernrl.verifier.sandbox.fork_server import Channel
+from kernrl.verifier.rpc.frames import Channel
 
 _DIALECTS = frozenset(("tt", "arith", "math", "scf", "cf", "ub", "builtin"))
 _HARMLESS_OPS = frozenset(("llvm.intr.assume", "ttg.barrier", "gpu.barrier"))
@@ -58,7 +58,7 @@ class TooWide(ValueError):
 
 
 def prepare(settings: dict[str, Any]) -> None:
-    """Once in the zygote: let LLVM initialise itself, and learn ptxas' version, on an example of our own."""
+    """Once in the fork server: initialise LLVM and look up ptxas' version, by compiling an example of our own."""
     target = compat.GPUTarget("cuda", arch_number(settings["targets"][0]), 32)
     compat.link_excerpts({f"__nv_{name}": compat.excerpt(f"__nv_{name}", n, target) for name, n in _EXCERPTS.items()})
     for arch in settings["targets"]:

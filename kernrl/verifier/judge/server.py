@@ -150,7 +150,7 @@ class JudgeServer:
         self._opened: tuple[Any, Tensor] | None = None
         """The outbox, and its memory."""
 
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """Whether CUDA still works here."""
         return cuda_driver.works()
 

@@ -21,7 +21,7 @@ import triton
 
 from kernrl.verifier.plan.codec import decode_spec, encode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
-from kernrl.verifier.sandbox.fork_server import Channel
+from kernrl.verifier.rpc.frames import Channel
 from kernrl.verifier.trace import fake_cuda
 from kernrl.verifier.trace.launches import Launches
 from kernrl.verifier.trace.record_forward import record_forward
@@ -60,7 +60,7 @@ def _dense(*shape: int) -> TensorSpec:
 
 
 def prepare(settings: dict[str, Any]) -> None:
-    """Once in the zygote: pretend a GPU, take over launches, and touch every lazy import on an example of our own."""
+    """Once in the fork server: fake a GPU, intercept launches, and trigger every lazy import with an example of our own."""
     global _launches
     torch.set_num_threads(1)
     _launches = Launches(fake_cuda.install(settings["target"]))
@@ -81,7 +81,7 @@ def prepare(settings: dict[str, Any]) -> None:
 
 
 def handle(channel: Channel) -> None:
-    """Answer one request: a header frame, then a frame a plan."""
+    """Answer one request: a header frame, then one frame a plan."""
     request = json.loads(channel.recv() or b"{}")
     try:
         plans = trace(request["source"], [decode_spec(s) for s in request["specs"]])
