@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from support import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from kernrl.config import VerifierConfig  # noqa: E402
-from kernrl.verifier import evaluator as funnel  # noqa: E402
+from kernrl.verifier import funnel  # noqa: E402
 from kernrl.verifier.base.verdict import Verdict  # noqa: E402
 from kernrl.verifier.funnel import Defences, StagedEvaluator  # noqa: E402
 
