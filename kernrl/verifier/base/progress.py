@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from kernrl.verifier.base.verdict import Rejection, Stage, Timing
-
-T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -40,7 +38,7 @@ class Progress:
             self.seconds[name or str(stage)] = time.perf_counter() - begun
 
 
-def passed(result: T | Rejection) -> T:
+def passed(result: Any) -> Any:
     """A stage's result, or its Rejection raised to end the funnel."""
     if isinstance(result, Rejection):
         raise Stopped(result)
