@@ -21,8 +21,7 @@ from kernrl.verifier.rpc.multiplexed import serve_concurrently
 from kernrl.verifier.rpc.processes import ignore_interrupts, raise_priority
 
 if TYPE_CHECKING:
-    from kernrl.verifier.pool.backend import Outcome
-    from kernrl.verifier.pool.gpu import Gpu
+    from kernrl.verifier.pool.backend import CalibratedGpu, Outcome
     from kernrl.verifier.replay.job import Job
     from kernrl.verifier.replay.timing import NoiseBand
 
@@ -60,16 +59,16 @@ class GpuService:
     def __init__(self, workers: ForkServer, settings: dict[str, Any]):
         self._workers, self._settings = workers, settings
         self._making = threading.Lock()
-        self._gpu: Gpu | None = None
+        self._gpu: CalibratedGpu | None = None
         self._held: dict[int, contextlib.ExitStack] = {}
 
-    def make(self) -> Gpu:
+    def make(self) -> CalibratedGpu:
         """The GPU, for one caller at a time."""
         from kernrl.verifier.pool.gpu import Gpu
 
         return Gpu(self._workers, **self._settings)
 
-    def _made(self) -> Gpu:
+    def _made(self) -> CalibratedGpu:
         with self._making:
             if self._gpu is None:
                 self._gpu = self.make()
