@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -23,22 +22,21 @@ from kernrl.verifier.base.progress import Progress, Stopped, passed
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict, printable
 from kernrl.verifier.base.version import verifier_version
 from kernrl.verifier.cache import task_fingerprint
-from kernrl.verifier.compile.client import Compiler
 from kernrl.verifier.interpret.interpreter import Unable
-from kernrl.verifier.interpret.server import CpuReplay, SmallJob
+from kernrl.verifier.interpret.server import SmallJob
 from kernrl.verifier.judge.inputs import BIG_BYTES, Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan, launchable
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import LaunchNode, Plan
 from kernrl.verifier.plan.price import Price, price
+from kernrl.verifier.pool.backend import Front, GpuBackend
 from kernrl.verifier.pool.gpu import LANES
-from kernrl.verifier.pool.gpu_client import ConductedGpu
-from kernrl.verifier.pool.ray import Cluster, Front, RemoteGpu
+from kernrl.verifier.pool.gpu_client import GpuClient
+from kernrl.verifier.pool.local import LocalFront
+from kernrl.verifier.pool.ray import Cluster
 from kernrl.verifier.replay.job import Job
-from kernrl.verifier.rpc.process import Nursery
 from kernrl.verifier.screen import screen
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
-from kernrl.verifier.trace.client import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -79,15 +77,12 @@ class StagedEvaluator:
         devices = _visible_gpus() if config.device != "cpu" and not self._cluster else []
         if config.device == "cuda" and not (self._cluster.gpu_count if self._cluster else devices):
             raise UsageError("--device cuda: there is no GPU here; leave it out to judge on the CPU.")
-        self._nursery = Nursery()
-        self.gpus: list[ConductedGpu] | list[RemoteGpu] = []
+        self.gpus: list[GpuBackend] = []
+        self.front: Front | None = None
         self._devices = devices
         self._seeds = Seeds()
         self._facts: dict[tuple[str, str], TaskFacts] = {}
         self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
-        self._tracer: Tracer | Front | None = None
-        self._compiler: Compiler | Front | None = None
-        self._interpreters: CpuReplay | Front | None = None
         self._starting, self._gathering = threading.Lock(), threading.Lock()
         self._started = False
 
@@ -102,10 +97,9 @@ class StagedEvaluator:
             if self._cluster:
                 self._start_on(self._cluster)
                 return
-            kernels = self.cache_dir / "cubins" if self.cache_dir else None
             lanes = max(1, min(LANES, self.workers // 2))
             self.gpus = [
-                ConductedGpu(
+                GpuClient(
                     device,
                     lanes=lanes,
                     cache_dir=self.cache_dir,
@@ -117,16 +111,15 @@ class StagedEvaluator:
             ]
             self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
             self.target = self._device.arch
-            required = self.config.require_sandbox
-            # leave some cores to the lanes, which launch kernels: a GPU that waits for a core times nothing
-            front = max(1, self.workers - lanes * len(self.gpus) // 4)
-            slots = threading.BoundedSemaphore(front)
-            self._tracer = Tracer(front, target=self.target, require_sandbox=required, slots=slots)
-            self._compiler = Compiler(front, targets=(self.target,), cache_dir=kernels, require_sandbox=required, slots=slots)
-            self._interpreters = CpuReplay(self._nursery, front, self._interpreter_settings, slots)
-            with ThreadPoolExecutor(2) as pool:  # each imports torch and triton in a process of its own
-                for started in [pool.submit(self._tracer.start), pool.submit(self._compiler.start)]:
-                    started.result()
+            front = self.front = LocalFront(
+                # leave some cores to the lanes, which launch kernels: a GPU that waits for a core times nothing
+                max(1, self.workers - lanes * len(self.gpus) // 4),
+                target=self.target,
+                cache_dir=self.cache_dir,
+                require_sandbox=self.config.require_sandbox,
+                interpreter=self._interpreter_settings,
+            )
+            front.start()
             self._started = True
             # keep the garbage collector away from torch and triton: it would stop all threads for a tenth of a second
             gc.collect()
@@ -138,9 +131,7 @@ class StagedEvaluator:
             self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=self.defences.redraw_parameters))
         self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
         self.target = self._device.arch
-        self._tracer = self._compiler = self._interpreters = cluster.front(
-            self.config, self.cache_dir, self.target, self._interpreter_settings
-        )
+        self.front = cluster.front(self.config, self.cache_dir, self.target, self._interpreter_settings)
         self._started = True
 
     @property
@@ -205,8 +196,8 @@ class StagedEvaluator:
             passed(screen(candidate.source))
         with progress.at(Stage.TRACE):
             facts = self.facts_of(task)
-            assert self._tracer
-            plans = passed(self._tracer.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
+            assert self.front
+            plans = passed(self.front.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
         with progress.at(Stage.PLAN):
             if self.defences.plan_checks:
                 for plan, spec, outputs in zip(plans, facts.specs, facts.outputs, strict=True):
@@ -228,10 +219,10 @@ class StagedEvaluator:
 
     def _compiled(self, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], dict[str, list[CompiledKernel]]]:
         """The plans with the variants that can be launched, and their machine code by input set."""
-        assert self._compiler
+        assert self.front
         with progress.at(Stage.TRACE, "compile"):
             kernels = [kernel for plan in plans for kernel in plan.kernels]
-            rest = iter(self._compiler.compile(kernels, self.target, self.config.compile_timeout_s))
+            rest = iter(self.front.compile(kernels, self.target, self.config.compile_timeout_s))
         kept = [launchable(plan, [next(rest) for _ in plan.kernels]) for plan in plans]
         return [plan for plan, _ in kept], {plan.input_set: compiled for plan, compiled in kept}
 
@@ -279,12 +270,12 @@ class StagedEvaluator:
         mine, all_plans = interpreted(plans, on_gpu=True), (list(plans), self.defences.decoys)
         if not mine:
             return all_plans
-        assert self._interpreters
+        assert self.front
         with progress.at(Stage.CORRECTNESS, "interpreter"):
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
             try:
                 job = SmallJob(replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S)
-                judged = self._interpreters.judge(job)
+                judged = self.front.interpret(job)
             except InfrastructureError as error:
                 log.warning("the GPU judges what the interpreter cannot: %s", error)
                 return all_plans
@@ -301,11 +292,11 @@ class StagedEvaluator:
     def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: Progress) -> None:
         """Correctness by the interpreter on the small sets; time by the roofline model of the target GPU."""
         self._compiled(plans[-1:], progress)  # code that does not compile is not correct, even if it can be interpreted
-        assert self._interpreters
+        assert self.front
         with progress.at(Stage.CORRECTNESS):
             small = interpreted(plans, on_gpu=False)
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
-            judged = self._interpreters.judge(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
+            judged = self.front.interpret(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
             progress.errors = judged.errors
             if judged.rejection:
                 raise Stopped(judged.rejection)
@@ -323,7 +314,7 @@ class StagedEvaluator:
     def close(self) -> None:
         """End every process this evaluator started."""
         gc.unfreeze()
-        for part in (self._tracer, self._compiler, self._interpreters, *self.gpus, self._nursery, self._cluster):
+        for part in (self.front, *self.gpus, self._cluster):
             if part is not None:
                 part.close()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from kernrl.verifier.base import compat
 from kernrl.verifier.base.devices import arch_number
-from kernrl.verifier.sandbox.fork_server import Channel
+from kernrl.verifier.rpc.frames import Channel
 
 _DIALECTS = frozenset(("tt", "arith", "math", "scf", "cf", "ub", "builtin"))
 _HARMLESS_OPS = frozenset(("llvm.intr.assume", "ttg.barrier", "gpu.barrier"))

@@ -5,43 +5,33 @@ Judges everything where there is no GPU; where there is one, the ragged shapes, 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import itertools
 import resource
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.compat import normalisations
 from kernrl.verifier.base.verdict import Rejection, Status
-from kernrl.verifier.interpret.interpreter import Case, Unable, interpret_cases
+from kernrl.verifier.interpret.interpreter import Case, interpret_cases
 from kernrl.verifier.judge.compare import differ
+from kernrl.verifier.judge.decoys import authored_launches, function_names, idle_launches
 from kernrl.verifier.judge.inputs import POISONS, Draw, TaskInputs
+from kernrl.verifier.judge.reasons import decoy_reason, wrong_reason
 from kernrl.verifier.judge.server import Judge
-from kernrl.verifier.plan.plan import LaunchNode, Plan
-from kernrl.verifier.pool.lane import decoy_reason, describe
-from kernrl.verifier.rpc.process import Died, Failed, Nursery, Process, TimedOut
+from kernrl.verifier.plan.plan import Plan
 
 PLAN_TIMEOUT_S = 60.0
 CANDIDATE_TIMEOUT_S = 300.0
-GRACE_S = 2.0
-"""What a process may take beyond a candidate's time: single calls of torch, the reference's among them, are not cut short."""
 
 KEPT_BYTES = 128 << 20
 """Bytes of answers, and of inputs, that a process keeps for the other candidates of a group."""
-
-PATIENCE = 2
-"""How many more may want a task's own process than the idlest one before the task moves there."""
-
-MAX_HOMES = 4096
 
 MEMORY_BYTES = 8 << 30
 """Memory limit of an interpreter process: an operation that needs more fails, instead of exhausting the machine."""
@@ -86,7 +76,7 @@ class CpuServer:
         self._judge = Judge("cpu", redraw_parameters=redraw_parameters, kept_bytes=KEPT_BYTES)
         self._drawn: OrderedDict[tuple[object, ...], DrawnInputs] = OrderedDict()
 
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """Always true: an exception leaves nothing behind here."""
         return True
 
@@ -105,7 +95,7 @@ class CpuServer:
                 for i, tensors in zip(asked, drawn[name].tensors, strict=True)
             ]
             left_s = min(PLAN_TIMEOUT_S, deadline - time.monotonic())
-            outputs, left = _with_launches_left_out(plan, cases, [] if proven else _launches(plan), precision, left_s)
+            outputs, left = _with_launches_left_out(plan, cases, [] if proven else authored_launches(plan), precision, left_s)
             proven |= not left
             if isinstance(outputs, Rejection):
                 judged.rejection = outputs
@@ -113,7 +103,7 @@ class CpuServer:
             judged.errors += self._judge.compare(task, precision, draws, asked, outputs)
             worst = max(judged.errors, key=lambda r: r["excess"], default=None)
             if worst is not None and worst["excess"] > 1:
-                judged.rejection = Rejection(Status.WRONG, describe(worst))
+                judged.rejection = Rejection(Status.WRONG, wrong_reason(worst))
                 return judged
         if not proven:
             judged.rejection = self._decoy(precision, plans, drawn)
@@ -139,7 +129,7 @@ class CpuServer:
         """
         idle = []
         for name, plan in plans.items():
-            idle = _idle(plan, drawn[name], precision)
+            idle = _decoys(plan, drawn[name], precision)
             if not idle:
                 return None
         return Rejection(Status.DECOY, decoy_reason(idle[0]))
@@ -165,11 +155,6 @@ class DrawnInputs:
         }
 
 
-def _launches(plan: Plan) -> list[int]:
-    """Positions of the authored launches."""
-    return [i for i, node in enumerate(plan.nodes) if isinstance(node, LaunchNode)]
-
-
 def _with_launches_left_out(
     plan: Plan, cases: Sequence[Case], launches: list[int], precision: str, timeout_s: float
 ) -> tuple[list[list[torch.Tensor]] | Rejection, list[int]]:
@@ -185,21 +170,21 @@ def _with_launches_left_out(
     return outputs, [i for i, other in zip(launches, looked[1:], strict=True) if _same(looked[0], other, precision)]
 
 
-def _idle(plan: Plan, drawn: DrawnInputs, precision: str) -> list[str]:
+def _decoys(plan: Plan, drawn: DrawnInputs, precision: str) -> list[str]:
     """Kernels whose launch changes no output.
 
     Tried on two draws, each also with inputs 64 times and a thousandth as large (a clamp may otherwise have no effect), and
     with memory that holds zeros (a launch left out may have made indices) or another number.
     """
-    left = _launches(plan)
-    for position, scale in itertools.product(range(min(2, len(drawn.tensors))), (1.0, 64.0, 2.0**-10)):
-        tensors = drawn.scaled(position, scale)
-        for poison in (0, 0x3C):
-            whole, *without = _each(plan, [Case(tensors, poison=poison, skip=i) for i in (None, *left)])
-            left = [i for i, other in zip(left, without, strict=True) if _same(whole, other, precision)]
-            if not left:
-                return []
-    return [plan.kernels[plan.nodes[i].variants[0].kernel].function for i in left]  # pyright: ignore[reportAttributeAccessIssue]
+
+    def unchanged(condition: tuple[dict[int | str, torch.Tensor], int], launches: list[int]) -> list[bool]:
+        tensors, poison = condition
+        whole, *without = _each(plan, [Case(tensors, poison=poison, skip=i) for i in (None, *launches)])
+        return [_same(whole, other, precision) for other in without]
+
+    scaled = itertools.product(range(min(2, len(drawn.tensors))), (1.0, 64.0, 2.0**-10))
+    conditions = ((tensors, poison) for tensors in (drawn.scaled(*one) for one in scaled) for poison in (0, 0x3C))
+    return function_names(plan, idle_launches(authored_launches(plan), conditions, unchanged))
 
 
 def _each(plan: Plan, cases: Sequence[Case]) -> list[list[torch.Tensor] | Rejection]:
@@ -221,63 +206,3 @@ def _same(a: list[torch.Tensor] | Rejection, b: list[torch.Tensor] | Rejection, 
     if isinstance(a, Rejection) or isinstance(b, Rejection):
         return isinstance(a, Rejection) and isinstance(b, Rejection)
     return not any(differ(x, y, precision) for x, y in zip(a, b, strict=True))
-
-
-class CpuReplay:
-    """Interpreter processes, started as they are needed. A group's candidates go to the same one, which has their answers."""
-
-    def __init__(
-        self, nursery: Nursery, workers: int, settings: dict[str, Any], slots: threading.BoundedSemaphore | None = None
-    ):
-        """`slots` bounds what is at work together with other users of the same cores."""
-        self._slots = slots or threading.BoundedSemaphore(workers)
-        self._mutex = threading.Lock()
-        self._seats = [_Seat(Process(nursery, "cpu", "", settings)) for _ in range(workers)]
-        self._home: dict[tuple[str, str], _Seat] = {}
-
-    def judge(self, job: SmallJob) -> Judged:
-        """`CpuServer.judge` in a process of this machine. Raises InfrastructureError when that breaks."""
-        if not job.plans:
-            reason = (
-                "This task has no small shapes, so it needs a GPU: its plan is in order, and nothing more can be said here."
-            )
-            return Judged(Rejection(Status.NEEDS_GPU, reason))
-        with self._seat(job.task) as process, self._slots:
-            try:
-                return process.ask("judge", job, timeout_s=job.timeout_s + GRACE_S)
-            except TimedOut as error:
-                return Judged(Unable(Status.TIMEOUT, f"The interpreter gave {error}."))
-            except (Died, Failed) as error:
-                process.kill()
-                raise InfrastructureError(f"the interpreter process failed: {error}") from None
-
-    @contextlib.contextmanager
-    def _seat(self, task: Task) -> Iterator[Process]:
-        """A process for this caller alone: the task's own, unless others wait for that."""
-        key = (task.id, task.pytorch_code)
-        with self._mutex:
-            seat, idlest = self._home.get(key), min(self._seats, key=lambda one: one.load)
-            if seat is None or seat.load >= idlest.load + PATIENCE:
-                if len(self._home) >= MAX_HOMES:
-                    self._home.clear()
-                seat = self._home[key] = idlest
-            seat.load += 1
-        try:
-            with seat.mutex:
-                yield seat.process
-        finally:
-            with self._mutex:
-                seat.load -= 1
-
-    def close(self) -> None:
-        for seat in self._seats:
-            seat.process.kill()
-
-
-@dataclass(slots=True)
-class _Seat:
-    """An interpreter process, and how many want it."""
-
-    process: Process
-    load: int = 0
-    mutex: threading.Lock = field(default_factory=threading.Lock)

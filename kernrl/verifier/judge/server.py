@@ -134,7 +134,7 @@ class JudgeServer:
         self._opened: tuple[SharedMemory, Tensor] | None = None
         """The memory in which replay leaves outputs, and how it was opened."""
 
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """Whether CUDA still works here."""
         return cuda_driver.works()
 

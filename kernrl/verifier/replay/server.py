@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.judge.compare import differ
+from kernrl.verifier.judge.decoys import function_names, idle_launches
 from kernrl.verifier.judge.inputs import NOMINAL, POISONS, TaskInputs
 from kernrl.verifier.plan.plan import ITEM_BYTES
 from kernrl.verifier.replay import timing
@@ -71,7 +72,7 @@ class ReplayServer:
         """Kernels that seem decoys so far; None before the first look."""
         self._gave_way = False
 
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """Whether CUDA still works here."""
         return cuda_driver.works()
 
@@ -169,27 +170,28 @@ class ReplayServer:
         Tried on the draw, on 64 times its inputs and on a thousandth of them (a clamp may otherwise have no effect), each
         with memory of zeros (a skipped launch may have made indices, and 0 is in range) and of another number.
         """
-        left = list(runner.authored)
         inputs.draw(self.job.draws[draw])
-        for factor in (1.0, 64.0, 2.0**-16):
-            inputs.scale(factor)
-            for poison in (0, POISONS[1]):
-                left = self._idle(runner, left, poison) if left else left
-        variants = [runner.plan.nodes[i].variants[0] for i in left]  # pyright: ignore[reportAttributeAccessIssue]
-        return [runner.plan.kernels[v.kernel].function for v in variants]
 
-    def _idle(self, runner: Runner, nodes: list[int], poison: int) -> list[int]:
-        """Those launches that make no difference to the outputs, with memory filled with this byte."""
-        shown = []
-        for skip in (None, *nodes):
+        def conditions() -> Iterator[int]:
+            for factor in (1.0, 64.0, 2.0**-16):  # each on top of the one before
+                inputs.scale(factor)
+                yield from (0, POISONS[1])
+
+        idle = idle_launches(runner.authored, conditions(), lambda poison, launches: self._unchanged(runner, launches, poison))
+        return function_names(runner.plan, idle)
+
+    def _unchanged(self, runner: Runner, launches: Sequence[int], poison: int) -> list[bool]:
+        """For each launch, whether the outputs are the same without it, from memory filled with that byte."""
+        outputs = []
+        for skip in (None, *launches):
             runner.prepare(poison)
             with policy_flags(self.job.precision), torch.no_grad():
                 runner.run(skip=skip)
-            shown.append([y.clone() for y in runner.outputs()])
+            outputs.append([y.clone() for y in runner.outputs()])
         # by value, not by bits: a result that is multiplied by zero, or rounded away, can still change the sign of a zero
-        whole, precision = shown[0], self.job.precision
-        changed = [torch.stack([differ(a, b, precision) for a, b in zip(whole, one, strict=True)]).any() for one in shown[1:]]
-        return [i for i, differs in zip(nodes, torch.stack(changed).tolist(), strict=True) if not differs]
+        whole, precision = outputs[0], self.job.precision
+        changed = [torch.stack([differ(a, b, precision) for a, b in zip(whole, one, strict=True)]).any() for one in outputs[1:]]
+        return [not differs for differs in torch.stack(changed).tolist()]
 
     # --- timing --------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ import triton
 
 from kernrl.verifier.plan.codec import decode_spec, encode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
-from kernrl.verifier.sandbox.fork_server import Channel
+from kernrl.verifier.rpc.frames import Channel
 from kernrl.verifier.trace import fake_cuda
 from kernrl.verifier.trace.launches import Launches
 from kernrl.verifier.trace.record_forward import record_forward
