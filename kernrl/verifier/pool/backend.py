@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage
-from kernrl.verifier.compile.client import CompiledKernel
 from kernrl.verifier.interpret.server import Judged, SmallJob
+from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, Plan, TraceSpec
 from kernrl.verifier.replay.job import Job, Measured
 from kernrl.verifier.replay.timing import NoiseBand

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kernrl.verifier.base.verdict import Rejection
-from kernrl.verifier.compile.client import CompiledKernel, Compiler
+from kernrl.verifier.compile.client import Compiler
 from kernrl.verifier.interpret.server import Judged, SmallJob
+from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, Plan, TraceSpec
 from kernrl.verifier.pool.interpreters import Interpreters
 from kernrl.verifier.trace.client import Tracer

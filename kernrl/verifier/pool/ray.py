@@ -20,8 +20,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Rejection
-from kernrl.verifier.compile.client import CompiledKernel
 from kernrl.verifier.interpret.server import Judged, SmallJob
+from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, Plan, TraceSpec
 from kernrl.verifier.pool.backend import Front, GpuBackend, Outcome
 from kernrl.verifier.pool.gpu import LANES, Gpu
