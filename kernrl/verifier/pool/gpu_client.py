@@ -33,7 +33,7 @@ class GpuClient:
         self.facts: dict[str, str] = self._process.ask(GpuService.facts)
 
     def _first(self) -> dict[str, Any]:
-        """What a process is told before the first call: what has been calibrated need not be measured again."""
+        """The first message to each process: `Gpu`'s settings, and the noise if an earlier process has calibrated it."""
         return self._settings | {"noise": self._noise}
 
     @property

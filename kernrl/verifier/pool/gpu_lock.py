@@ -23,7 +23,7 @@ class Lock(Protocol):
 class GpuLock:
     """A readers-writer lock that prefers writers, under a file lock named by the GPU's UUID.
 
-    The file lock is held while anybody holds this one, so that programs take turns; the kernel releases it if this one dies.
+    The file lock is held while this one is, so programs take turns; the kernel releases it if this one dies.
     """
 
     def __init__(self, uuid: str):

@@ -11,7 +11,7 @@ from kernrl.errors import InfrastructureError, UsageError
 
 Kind = Literal["ok", "usage", "out of memory", "broken", "failed", "dead"]
 Answer = tuple[Kind, Any]
-"""The kind, and the value returned or a message. A plain tuple, so that reading one needs none of this project's types."""
+"""The kind, and the value returned or a message. A plain tuple needs none of this project's types to be read."""
 
 
 class Failed(RuntimeError):

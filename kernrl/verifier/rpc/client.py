@@ -111,7 +111,7 @@ class Client(Generic[S]):
             TimedOut: none came in time; the process has been killed.
             Failed, Died: the call raised; see `answers`.
             UsageError: the task is at fault.
-            InfrastructureError: somebody else ended the process, or the GPU's memory is full.
+            InfrastructureError: the process was ended from outside, or the GPU's memory is full.
         """
         if self._channel is None:
             raise InfrastructureError(f"the {self._name} process is gone")

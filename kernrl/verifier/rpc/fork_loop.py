@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+READY = b"ready"
 _MAX_REQUEST_BYTES = 1 << 16
 _MAX_DESCRIPTORS = 3
 _IDLE_S = 60.0
@@ -47,8 +48,8 @@ def freeze_memory() -> None:
     gc.freeze()
 
 
-def serve_forks(control: socket.socket, make: Callable[[dict[str, Any]], Child], hello: dict[str, Any] | None = None) -> None:
-    """Say `hello`, then fork a child for each request until the control socket closes; then kill every child.
+def serve_forks(control: socket.socket, make: Callable[[dict[str, Any]], Child]) -> None:
+    """Say that the server is ready, fork a child for each request until the control socket closes, then kill every child.
 
     A request is JSON, sent with the child's descriptors, its socket first. `timeout_s` is the child's deadline from now, or
     null. If `report` is true, the last descriptor is a pipe that the server keeps; when the child has ended it writes to that
@@ -56,7 +57,7 @@ def serve_forks(control: socket.socket, make: Callable[[dict[str, Any]], Child],
     """
     loop = _ForkLoop(control, make)
     try:
-        control.send(json.dumps(hello or {}).encode())
+        control.send(READY)
     except OSError:  # closed while this process was starting
         return
     loop.run()

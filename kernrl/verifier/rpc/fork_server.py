@@ -10,6 +10,7 @@ import threading
 from typing import Any
 
 from kernrl.errors import InfrastructureError
+from kernrl.verifier.rpc.fork_loop import READY
 from kernrl.verifier.rpc.processes import spawn
 
 START_TIMEOUT_S = 120.0
@@ -36,18 +37,13 @@ class ForkServer:
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._log: int | None = None
-        self._hello: dict[str, Any] | None = None
+        self._is_ready = False
         self._closed = False
 
     @property
     def pid(self) -> int | None:
         """The process, when there is one."""
         return self._process.pid if self._process else None
-
-    @property
-    def hello(self) -> dict[str, Any]:
-        """What the running server said of itself when it was ready; empty before."""
-        return self._hello or {}
 
     def start(self, *, wait: bool = True) -> None:
         """Start it now rather than at the first request. Raises InfrastructureError when it does not come up."""
@@ -99,14 +95,13 @@ class ForkServer:
         return self._control
 
     def _ready(self) -> socket.socket:
-        """The control socket of a server that has said hello. Raises OSError when it dies, or takes too long."""
+        """The control socket of a server that is ready. Raises OSError when it dies first, or takes too long."""
         control = self._launched()
-        if self._hello is None:
-            hello = control.recv(4096)
-            if not hello:
+        if not self._is_ready:
+            if not control.recv(len(READY)):
                 said = os.pread(self._log, 1 << 16, 0).decode(errors="replace").strip() if self._log is not None else ""
                 raise ConnectionError(said.splitlines()[-1] if said else "it died at once")
-            self._hello = json.loads(hello)
+            self._is_ready = True
             control.settimeout(None)
         return control
 
@@ -124,4 +119,5 @@ class ForkServer:
             self._process.wait()
         if self._log is not None:
             os.close(self._log)
-        self._control = self._process = self._log = self._hello = None
+        self._control = self._process = self._log = None
+        self._is_ready = False

@@ -101,11 +101,6 @@ class Sandbox:
         """The fork server's process, when it runs."""
         return self._forks.pid
 
-    @property
-    def entered(self) -> dict[str, bool]:
-        """Which namespaces the running fork server has left."""
-        return self._forks.hello.get("entered", {})
-
     def start(self) -> None:
         """Start the fork server now rather than at the first request. Raises InfrastructureError."""
         self._forks.start()

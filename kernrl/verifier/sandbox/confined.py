@@ -46,7 +46,7 @@ def main(control: socket.socket, settings: dict[str, Any]) -> None:
         os._exit(1 if status else 0)
     die_with_parent()
     server = ConfinedServer(settings["module"], settings["settings"], walls, entered)
-    serve_forks(control, server.child, {"entered": entered})
+    serve_forks(control, server.child)
 
 
 def library_paths() -> tuple[str, ...]:
