@@ -82,11 +82,10 @@ class VerifierConfig(Config):
         json_schema_extra=VERIFIER | RARE,
     )
     gpu_timeout_s: float = Field(
-        default=10.0,
+        default=30.0,
         gt=0,
-        description="Longest one step of a candidate may take on a GPU: loading, the small inputs, the full-size inputs, the "
-        "check after timing. Its timing may take three times as long, and a step beside which a new task's answers are made "
-        "twice. It does not bound the interpreter on a CPU.",
+        description="Longest a candidate may keep a GPU in all: its correctness runs and its timing. Baselines do not count, "
+        "and the interpreter on a CPU has limits of its own.",
         json_schema_extra=VERIFIER | RARE,
     )
     gpu_memory_share: float = Field(

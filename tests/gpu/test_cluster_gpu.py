@@ -29,7 +29,7 @@ GOOD = (TESTS / "honest" / "mish_chain_flat.py").read_text()
 @pytest.fixture(scope="module")
 def verifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HardenedVerifier]:
     kept = tmp_path_factory.mktemp("cache")  # the GPU's noise, which a restarted actor need not measure again
-    with HardenedVerifier(VerifierConfig(executor="ray", cache_dir=kept, gpu_timeout_s=4)) as made:
+    with HardenedVerifier(VerifierConfig(executor="ray", cache_dir=kept, gpu_timeout_s=12)) as made:
         yield made
 
 

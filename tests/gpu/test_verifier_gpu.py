@@ -28,7 +28,7 @@ GOOD = (TESTS / "honest" / "mish_chain_flat.py").read_text()
 
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[HardenedVerifier]:
-    with HardenedVerifier(VerifierConfig(cache=False, gpu_timeout_s=4)) as made:
+    with HardenedVerifier(VerifierConfig(cache=False, gpu_timeout_s=12)) as made:
         yield made
 
 

@@ -65,6 +65,8 @@ class Server:
         time.sleep(WORK_S)
         if self.manner.startswith("hangs"):
             time.sleep(60)
+        if self.manner == "slow in every step":
+            time.sleep(1.0)
         if self.manner == "faults":
             raise RuntimeError("an illegal memory access was encountered")
         overrun = asked[:1] if self.manner == "overruns" else []
@@ -82,6 +84,8 @@ class Server:
 
     def prepare(self, *arguments: Any) -> None:
         """A judge's answers, or a replay's baselines."""
+        if self.manner == "has a baseline that compiles for long":
+            time.sleep(2.5)
         if getattr(arguments[0], "id", "") == "hangs and keeps the judge":
             while replay_at_work(sys.argv[3]):
                 time.sleep(0.05)

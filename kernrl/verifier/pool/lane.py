@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -41,11 +42,13 @@ class Lane:
     def __init__(
         self, workers: ForkServer, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float
     ):
-        """`memory_share`: of the GPU's memory, what each process may keep of tasks."""
+        """`timeout_s`: how long a candidate may keep replay waiting in all; `memory_share`: of the GPU's memory, what each
+        process may keep of tasks."""
         settings = {"redraw_parameters": redraw_parameters, "memory_share": memory_share}
         self.replay = Client(workers, ReplayServer, settings | {"share": share}, name="replay", device=device, first=True)
         self.judge = Client(workers, JudgeServer, settings, name="judge", device=device, first=True)
-        self._timeout_s = timeout_s
+        self._timeout_s = self._left_s = timeout_s
+        """The limit, and what is left of it for the candidate at hand."""
         self._attached: tuple[int, int, int] | None = None
         self._ready: tuple[Any, ...] = ()
         """Which baselines were captured last, and in which process."""
@@ -63,6 +66,7 @@ class Lane:
         if self._ready[1:] != self._what(job, baselines)[1:]:
             self._ready = ()  # replay may drop the last task to make room for this one
         self.start()  # while other lanes use the GPU
+        self._left_s = self._timeout_s
         try:
             with _entered(lock.shared(), outcome):
                 timed = baselines if FULL in job.plans else ()
@@ -75,10 +79,10 @@ class Lane:
                     self._baselines(job, timed, outcome)
             with _entered(lock.exclusive(), outcome), outcome.clock("timing"):
                 self.replay.send(ReplayServer.measure, list(baselines), noise)
-                measured: Measured = self._from_replay(3 * self._timeout_s)
+                measured: Measured = self._from_replay()
             with _entered(lock.shared(), outcome), outcome.clock("correctness"):
                 self.replay.send(ReplayServer.spot_checked)
-                self._compare(job, self._from_replay(self._timeout_s), outcome)
+                self._compare(job, self._from_replay(), outcome)
             outcome.measured = measured
             outcome.seconds["gpu_busy"] = measured.gpu_seconds
         except _Rejected as rejected:
@@ -92,7 +96,7 @@ class Lane:
         try:
             yield
         finally:
-            self.replay.drain(TRUSTED_TIMEOUT_S if self._preparing else self._timeout_s)
+            self.replay.drain(TRUSTED_TIMEOUT_S if self._preparing else self._left_s)
             self.judge.drain(TRUSTED_TIMEOUT_S)
 
     def _correctness(self, job: Job, baselines: Sequence[str], outcome: Outcome) -> None:
@@ -140,7 +144,7 @@ class Lane:
         """Wait for `_capture`."""
         if self._preparing:
             with outcome.clock("baseline"):
-                self._from_replay(TRUSTED_TIMEOUT_S)
+                self._from_replay(trusted=True)
             self._ready = self._what(job, baselines)
 
     def _what(self, job: Job, baselines: Sequence[str]) -> tuple[Any, ...]:
@@ -168,26 +172,39 @@ class Lane:
 
     def _replayed(self, outcome: Outcome) -> Any:
         with outcome.clock("replay"):
-            return self._from_replay(self._timeout_s)
+            return self._from_replay()
 
-    def _from_replay(self, timeout_s: float) -> Any:
-        """The next answer of the process that runs the candidate, whose errors are the candidate's, except UsageError."""
+    def _from_replay(self, *, trusted: bool = False) -> Any:
+        """The next answer of the process that runs the candidate, whose errors are the candidate's, except UsageError.
+
+        What it waits for comes off the candidate's time, unless `trusted`: then replay runs only the reference.
+        """
+        begun, limit_s = time.monotonic(), TRUSTED_TIMEOUT_S if trusted else self._timeout_s
         try:
-            return self.replay.receive(timeout_s)
-        except TimedOut as error:
-            raise _Rejected(Status.TIMEOUT, hang_reason(str(error))) from None
+            return self.replay.receive(TRUSTED_TIMEOUT_S if trusted else self._left_s)
+        except TimedOut:
+            raise _Rejected(Status.TIMEOUT, hang_reason(f"no answer within {limit_s:g} s")) from None
         except Failed as error:
             raise _Rejected(Status.CRASH, f"The plan cannot be launched: {error}.") from None
         except Died as error:
             raise _Rejected(Status.CRASH, f"A kernel faulted on the GPU: {error}.") from None
+        finally:
+            if not trusted:
+                self._spend(begun)
+
+    def _spend(self, begun: float) -> None:
+        """Take the time since `begun` off the candidate's."""
+        self._left_s = max(0.0, self._left_s - (time.monotonic() - begun))
 
     def _from_busy_judge(self, *, replaying: bool) -> None:
-        """Wait for the judge. A candidate that hangs can keep the judge off the GPU, so while one runs its time is limited
-        here too: to twice the limit, since both processes may have much to prepare for a new task."""
-        patience_s = 2 * self._timeout_s
-        if replaying and not self.judge.ready(patience_s) and not self.replay.ready(0.0):
-            self.replay.kill()
-            raise _Rejected(Status.TIMEOUT, hang_reason(f"no answer within {patience_s:g} s"))
+        """Wait for the judge. A candidate that hangs can keep the judge off the GPU, so this wait comes off its time."""
+        if replaying:
+            begun = time.monotonic()
+            if not self.judge.ready(self._left_s) and not self.replay.ready(0.0):
+                self.replay.kill()
+                raise _Rejected(Status.TIMEOUT, hang_reason(f"no answer within {self._timeout_s:g} s"))
+            if not self.replay.ready(0.0):
+                self._spend(begun)
         self._from_judge()
 
     def _from_judge(self) -> Any:

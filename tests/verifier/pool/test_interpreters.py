@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -102,7 +103,10 @@ def test_a_process_that_hangs_says_nothing_of_the_candidate(
     interpreters.judge(job)
     starts = sum(process.starts for process in interpreters.processes)
     monkeypatch.setattr("kernrl.verifier.pool.interpreters.GRACE_S", 0.0)
-    rejection = interpreters.judge(replace(job, timeout_s=0.0)).rejection
+    for process in interpreters.processes:
+        if process.running:
+            os.kill(process.pid, signal.SIGSTOP)  # it hangs for certain
+    rejection = interpreters.judge(replace(job, timeout_s=0.1)).rejection
     assert isinstance(rejection, Unable)
     assert rejection.status is Status.TIMEOUT
     assert interpreters.judge(job).rejection is None

@@ -111,12 +111,17 @@ def test_baselines_are_captured_while_the_last_phase_is_judged(gpu: Gpu, forks: 
     assert_right(run(gpu, "right"))
 
 
+def test_a_candidate_does_not_pay_for_its_tasks_baselines(gpu: Gpu) -> None:
+    assert_right(run(gpu, "has a baseline that compiles for long"))
+
+
 @pytest.mark.parametrize(
     ("manner", "status", "restarts"),
     [
         ("too big", Status.CRASH, False),
         ("faults", Status.CRASH, True),
         ("hangs", Status.TIMEOUT, True),
+        ("slow in every step", Status.TIMEOUT, True),
         ("hangs and keeps the judge", Status.TIMEOUT, True),
         ("overruns", Status.WRONG, True),
     ],
