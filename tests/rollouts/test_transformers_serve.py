@@ -6,9 +6,8 @@ import subprocess
 import sys
 
 import pytest
+from support.server_samples import changed, opened
 from support.tiny import save_tiny_policy, tiny_policy
-from test_reinforce import judge, tasks, verifier  # noqa: F401
-from test_server_engine import changed, opened
 
 from kernrl.cli import run
 from kernrl.config import BestOfNConfig
@@ -76,7 +75,7 @@ def test_nothing_is_reinforced_from_text(url, tmp_path):
         opened(server, tiny_policy(), tmp_path)
 
 
-def test_an_evaluation_asks_it(url, tmp_path, tasks, verifier, monkeypatch):  # noqa: F811
+def test_an_evaluation_asks_it(url, tmp_path, tasks, verifier, monkeypatch):
     monkeypatch.setattr(evaluate, "open_verifier", lambda config: verifier)
     model = save_tiny_policy(tmp_path / "model")
     flags = [

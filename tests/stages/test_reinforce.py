@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 from support import TESTS
-from support.tiny import FakeVerifier, save_tiny_policy, tiny_policy, tiny_tasks, verdict_of
+from support.tiny import tiny_policy, verdict_of
+from support.toy_runs import Killed, judge, metrics, rewards, texts, weights
+from support.toy_runs import reinforce_arguments as arguments
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from kernrl.algorithms import returns
@@ -22,60 +24,10 @@ from kernrl.policy.packing import Example
 from kernrl.runs import tracking
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import reinforce
-from kernrl.tasks.rows import write_tasks
 from kernrl.training import workbench
 from kernrl.verifier.base.verdict import Status
 
-REWARD = ("--reward", "best-of-n")
-
-
-def judge(text):
-    """The toy task: write small letters. The more of them, the "faster"."""
-    share = sum("a" <= c <= "z" for c in text) / max(1, len(text))
-    return verdict_of(text, Status.CORRECT, speedup_x=0.1 + 2.9 * share)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny_policy(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def tasks(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
-    write_tasks(path, tiny_tasks())
-    return path
-
-
-@pytest.fixture(autouse=True)
-def verifier(monkeypatch):
-    fake = FakeVerifier(judge)
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: fake)
-    return fake
-
-
-def arguments(model, tasks, output, *more, steps=3, samples=4):
-    sizes = ["--tasks-per-step", "2", "--samples", str(samples), "--max-tokens", "8", "--row-tokens", "256"]
-    where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output), "--steps", str(steps)]
-    return ["reinforce", *where, *sizes, "--learning-rate", "0.01", *REWARD, "--quiet", *more]
-
-
-def metrics(output):
-    """Step → its metrics, less what depends on the clock."""
-    timed = ("seconds", "gpu_hours", "cost", "attempts_per_s")
-    return {line["step"]: {k: v for k, v in line.items() if k not in timed} for line in read_lines(output / "metrics.jsonl")}
-
-
-def texts(output):
-    return {row["id"]: row["text"] for row in read_lines(output / "samples.jsonl")}
-
-
-def weights(folder):
-    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
-
-
-def rewards(output):
-    return [line["reward"] for line in read_lines(output / "metrics.jsonl")]
+pytestmark = pytest.mark.usefixtures("verifier")
 
 
 def test_an_update_is_the_policy_gradient(model, tasks, tmp_path):
@@ -195,10 +147,6 @@ def test_gpu_time_has_a_price_where_one_is_given(device, processes, price, expec
     assert bench.gpu_time(1800) == expected
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing in the loop may catch it."""
-
-
 @pytest.mark.parametrize("moment", ["while sampling", "after the verdicts", "before the checkpoint"])
 def test_a_kill_loses_at_most_the_step_in_flight(model, tasks, tmp_path, monkeypatch, verifier, moment):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -244,10 +192,12 @@ def test_a_kill_loses_at_most_the_step_in_flight(model, tasks, tmp_path, monkeyp
 CHILD = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import test_reinforce as t
+from support.tiny import FakeVerifier
+from support.toy_runs import judge
+from kernrl.cli import run
 from kernrl.training import workbench
-workbench.open_verifier = lambda config: t.FakeVerifier(t.judge)
-sys.exit(t.run(sys.argv[2:]))
+workbench.open_verifier = lambda config: FakeVerifier(judge)
+sys.exit(run(sys.argv[2:]))
 """
 
 

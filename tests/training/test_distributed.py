@@ -1,6 +1,5 @@
 """Several processes train as one would, take up each other's checkpoints, and end together."""
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -12,12 +11,10 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
 from support.tiny import FakeVerifier
+from support.toy_runs import judge, losses, weights
+from support.toy_runs import sft_arguments as sft
 from support.vllm_stand_in import StandIn
-from test_reinforce import judge
-from test_reinforce import model as model
-from test_reinforce import tasks as tasks
 from torch._C._distributed_c10d import TCPStore
-from transformers import AutoModelForCausalLM
 
 from kernrl.cli import run
 from kernrl.errors import InfrastructureError
@@ -27,14 +24,6 @@ from kernrl.stages import reinforce
 from kernrl.training import workbench
 
 KINDS = {"ddp": {}, "fsdp2": {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}}
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    file = tmp_path_factory.mktemp("data") / "pairs.jsonl"
-    rows = [{"prompt": f"say {n}", "completion": f"{n}" * (n % 5 + 2)} for n in range(160)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
 
 
 def _process(arguments, environment, errors, before):
@@ -86,12 +75,6 @@ def together(arguments, tmp_path, **options):
     return finish(launch(arguments, errors, **options)), errors.read_text()
 
 
-def sft(model, pairs, output, *more):
-    sizes = ["--row-tokens", "128", "--rows-per-step", "4", "--max-length", "64", "--steps", "4", "--learning-rate", "0.01"]
-    where = ["--model", str(model), "--data", str(pairs), "--output", str(output)]
-    return ["sft", *where, *sizes, "--evaluate-every", "4", "--save-every", "2", "--quiet", *more]
-
-
 def rl(model, tasks, output, *more, steps=3):
     # batches of two rollouts, so that every rank has some; rows of one or two, so that ranks have different numbers of them
     sizes = ["--tasks-per-step", "3", "--samples", "3", "--max-tokens", "8", "--row-tokens", "160", "--sampling-batch", "2"]
@@ -111,20 +94,10 @@ TUNED = {
 }
 
 
-def losses(output):
-    """Step → what is learnt from it and how; the last line of a step counts."""
-    names = ("loss", "grad_norm", "validation_loss", "entropy", "reward", "learnt_tokens")
-    return {line["step"]: [line[n] for n in names if n in line] for line in read_lines(output / "metrics.jsonl")}
-
-
 def same(found, expected):
     assert found.keys() == expected.keys()
     for step, values in expected.items():
         assert found[step] == pytest.approx(values, rel=1e-4, abs=1e-5)
-
-
-def weights(folder):
-    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
 
 
 @pytest.fixture(scope="module")
