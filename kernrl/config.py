@@ -331,10 +331,10 @@ class ReinforceConfig(ImproveConfig):
         default=1, ge=1, description="Tries a rollout has; the verdict's reason goes back to the model between them."
     )
     gamma: float = Field(default=0.4, ge=0, le=1, description="How much a turn earns of what the next one earns.")
-    advantage: Literal["loo", "group", "batch", "mean", "rank", "none"] = Field(
+    advantage: Literal["loo", "group", "batch", "mean", "rank", "raw"] = Field(
         default="loo",
         description="Reward less the mean of the others, standardised in the group or over the batch, less the mean, the share "
-        "of the others it beats less the share that beats it, or bare.",
+        "of the others it beats less the share that beats it, or as it is (raw).",
     )
     loss: Literal["reinforce", "grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "gspo"] = Field(
         default="reinforce", description="Policy loss."

@@ -40,11 +40,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer, set_seed
 from kernrl.config import ReinforceConfig, VerifierConfig
 from kernrl.files import replace_file
 from kernrl.policy.attention import VARLEN
+from kernrl.policy.examples import Example
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy, add_lora
 from kernrl.policy.memory_plan import GIB
 from kernrl.policy.nano import create_nano, train_tokenizer
-from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.packing import PackedDataset
 from kernrl.policy.ranks import Ranks
 from kernrl.runs.run_directory import environment, read_lines
 from kernrl.runs.tracking import open_accelerator

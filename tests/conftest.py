@@ -39,8 +39,8 @@ def verifier(monkeypatch: pytest.MonkeyPatch):
     from support import toy_runs
     from support.tiny import FakeVerifier
 
-    from kernrl.training import workbench
+    from kernrl.training import session
 
     fake = FakeVerifier(toy_runs.judge)
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: fake)
+    monkeypatch.setattr(session, "open_verifier", lambda config: fake)
     return fake

@@ -17,7 +17,7 @@ FLOORS = [
     {"training"},
     {"runs"},
     {"rollouts", "reports"},
-    {"algorithms", "policy", "verifier"},
+    {"policy", "verifier"},
     {"kernels", "tasks"},
     {"base"},
 ]

@@ -1,4 +1,4 @@
-"""From (prompt, completion) pairs to token ids, exactly as sampling will see them."""
+"""Training examples: (prompt, completion) pairs as token ids, exactly as sampling sees them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,22 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kernrl.policy.packing import Example
 from kernrl.policy.pairs import Message, Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One tokenised training pair. Only the completion is learnt."""
+
+    prompt_ids: list[int]
+    """At least one token."""
+    completion_ids: list[int]
+    """Ends with the tokenizer's end token."""
+    weight: float = 1.0
+    """Factor on the loss of every completion token (1 in plain SFT, the reward in reward-weighted SFT; below 0 unlearns)."""
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ class MemoryEstimate:
         return self.weights_bytes + self.optimizer_bytes + self.gathered_bytes + passing
 
 
-def foretell_memory(
+def check_training_memory(
     config: PretrainedConfig,
     *,
     row_tokens: int,

@@ -16,20 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One tokenised training pair. Only the completion is learnt."""
-
-    prompt_ids: list[int]
-    """At least one token."""
-    completion_ids: list[int]
-    """Ends with the tokenizer's end token."""
-    weight: float = 1.0
-    """Factor on the loss of every completion token (1 in plain SFT, the reward in reward-weighted SFT; below 0 unlearns)."""
-
-    def __len__(self) -> int:
-        return len(self.prompt_ids) + len(self.completion_ids)
+from kernrl.policy.examples import Example
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ State is kept by name, so that a run can go on in any number of processes, shard
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -36,7 +36,9 @@ SMALL_PARAMETERS = 100_000_000
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
-def spread(ranks: Ranks, module: nn.Module, policy: Policy, *, compile_layers: bool = False) -> nn.Module:
+def spread(
+    ranks: Ranks, module: nn.Module, policy: Policy, *, methods: Sequence[str] = (), compile_layers: bool = False
+) -> nn.Module:
     """`module`, which holds the policy, as every rank is to call it: as it is, replicated (DDP) or sharded (FSDP2).
 
     Sharded, a layer's weights are gathered in bf16 just before it runs; those outside any layer, the embedding and the head,
@@ -44,6 +46,8 @@ def spread(ranks: Ranks, module: nn.Module, policy: Policy, *, compile_layers: b
     a loss hands it is reduced in float32 like every other. Optimizers are made afterwards, of the parameters that are left.
 
     Args:
+        methods: names of methods of `module` that run the policy, besides `forward`: where it is sharded, they gather its
+            weights as `forward` does.
         compile_layers: compile each layer by itself, where the policy is sharded.
 
     Raises:
@@ -62,6 +66,8 @@ def spread(ranks: Ranks, module: nn.Module, policy: Policy, *, compile_layers: b
                 layer.compile(dynamic=False)
             fully_shard(layer, mesh=mesh, mp_policy=precision)
         fully_shard(module, mesh=mesh, mp_policy=precision)
+        for method in methods:
+            register_fsdp_forward_method(module, method)
         return module
     module.to(accelerator.device)
     if ranks.size == 1:

@@ -15,7 +15,7 @@ from kernrl.reports.page import comparisons, lead, render_report, summarise_run
 from kernrl.reports.run_charts import wall_seconds
 from kernrl.reports.run_files import Run, read_run
 from kernrl.reports.tables import phases_view, results_view, runs_view
-from kernrl.runs.progress import final_table
+from kernrl.runs.steps_table import final_table
 
 OURS = '<meta name="generator" content="kernrl'
 

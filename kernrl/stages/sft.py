@@ -34,10 +34,10 @@ from kernrl.runs.interrupt import StopAfterStep
 from kernrl.runs.model_card import model_card
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.runs.tracking import open_accelerator, start_tracker, track
-from kernrl.training.sft_check import TEMPERATURE, SampleCheck, heldout_figures, sample_check
+from kernrl.training.session import prompt_style
 from kernrl.training.sft_data import read_pairs
-from kernrl.training.start_policy import check_policy, foretell, read_policy
-from kernrl.training.workbench import prompt_style
+from kernrl.training.sft_evaluation import TEMPERATURE, SampleCheck, heldout_figures, sample_check
+from kernrl.training.starting_policy import check_memory, load_starting_policy, load_starting_tokenizer
 from kernrl.verifier.base.devices import device_for
 
 TOKENIZER_PAIRS = 8_000
@@ -70,8 +70,8 @@ def run(config: SftConfig) -> Result:
         if latest:
             finetuner.restore(latest)
         start_tracker(ranks.accelerator, config)  # not before: a run that is refused leaves nothing behind
-        look = sample_check(config, policy, directory) if config.verify_every and ranks.leads else nullcontext()
-        with look as check:
+        checking = sample_check(config, policy, directory) if config.verify_every and ranks.leads else nullcontext()
+        with checking as check:
             train_and_save(finetuner, validation, directory, config, check)
         results = {"architecture": policy.model.config.model_type, "parameters": policy.model.num_parameters()}
         results |= {"pairs": len(train.examples), "data_s": data_s}
@@ -108,9 +108,9 @@ def check_model(config: SftConfig, checkpoint: Path | None, ranks: Ranks) -> Sft
     """Settle how tasks are put to the model, and refuse one that cannot be trained here before minutes go into data for it."""
     row_tokens, style = config.row_tokens or 0, "nano"
     if config.model == NANO and checkpoint is None:
-        foretell(config, nano_config(VOCAB_SIZE), row_tokens, ranks, compiled=config.compile)
+        check_memory(config, nano_config(VOCAB_SIZE), row_tokens, ranks, compiled=config.compile)
     else:
-        style = prompt_style(check_policy(config, checkpoint, row_tokens, ranks, compiled=config.compile))
+        style = prompt_style(load_starting_tokenizer(config, checkpoint, row_tokens, ranks, compiled=config.compile))
     return config.model_copy(update={"prompt": config.prompt or style})
 
 
@@ -119,7 +119,7 @@ def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair
     if ranks.sharded and config.verify_every:
         raise UsageError("--verify-every samples from the model here, which cannot be done from FSDP2's shards: leave it out.")
     if config.model != NANO or checkpoint is not None:
-        return read_policy(config, checkpoint, config.row_tokens or 0, ranks, compiled=config.compile)
+        return load_starting_policy(config, checkpoint, config.row_tokens or 0, ranks, compiled=config.compile)
     tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs)))
     policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
     policy.model.set_attn_implementation(VARLEN)

@@ -17,9 +17,10 @@ from support.tiny import save_tiny_policy, tiny_policy
 from kernrl.cli import run
 from kernrl.policy import attention
 from kernrl.policy.attention import packed_kwargs
+from kernrl.policy.examples import Example
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy
-from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.packing import PackedDataset
 from kernrl.policy.ranks import Ranks
 from kernrl.runs.run_directory import read_lines
 

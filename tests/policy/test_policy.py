@@ -18,11 +18,11 @@ from kernrl.errors import RunError, UsageError
 from kernrl.policy import attention
 from kernrl.policy.attention import VARLEN, packed_kwargs
 from kernrl.policy.checkpoint import COMPLETE, commit_checkpoint, latest_checkpoint, prune_checkpoints
-from kernrl.policy.examples import prompt_text, tokenize_pairs
+from kernrl.policy.examples import Example, prompt_text, tokenize_pairs
 from kernrl.policy.load import load_policy
 from kernrl.policy.memory_plan import MemoryEstimate, estimate_training, require_memory
 from kernrl.policy.nano import END, create_nano, train_tokenizer
-from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 
 TEXT = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + 1024  # π ≠ 3\n"

@@ -105,8 +105,8 @@ def test_verification_starts_before_sampling_ends(tokenizer):
 
 def test_every_attempt_is_told_of_the_moment_it_is_judged(tokenizer):
     told = []
-    c = collector(tokenizer, lambda prompt, sample, call: str(sample), on_attempt=told.append)
-    found = c.collect(tiny_tasks(1), (0, 1))
+    c = collector(tokenizer, lambda prompt, sample, call: str(sample))
+    found = c.collect(tiny_tasks(1), (0, 1), on_attempt=told.append)
     assert sorted(told, key=lambda a: a.order) == found.attempts
 
 

@@ -18,11 +18,10 @@ from kernrl.errors import InfrastructureError, UsageError
 from kernrl.rollouts.engines import http as server_module
 from kernrl.rollouts.engines import weight_sync
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.http import Server
+from kernrl.rollouts.engines.http_client import Server
 from kernrl.runs.run_directory import read_lines
-from kernrl.stages import evaluate
-from kernrl.training import engines
-from kernrl.training.engines import open_server
+from kernrl.training import evaluation, open_engine
+from kernrl.training.open_engine import open_server
 
 pytestmark = pytest.mark.usefixtures("verifier")
 
@@ -306,7 +305,7 @@ def test_a_server_that_dies_ends_the_run_with_a_sentence(model, tasks, tmp_path,
 
 
 def test_an_evaluation_goes_on_where_its_server_died(model, tasks, tmp_path, verifier, monkeypatch):
-    monkeypatch.setattr(evaluate, "open_verifier", lambda config: verifier)
+    monkeypatch.setattr(evaluation, "open_verifier", lambda config: verifier)
     output = tmp_path / "run"
 
     def evaluated(server, *more):
@@ -354,7 +353,7 @@ def test_a_server_needs_its_address(model, tasks, tmp_path, capfd):
 
 def test_the_settings_of_the_shipped_model_are_not_asked_of_the_hub(monkeypatch):
     asked = []
-    monkeypatch.setattr(engines.GenerationConfig, "from_pretrained", lambda source, **_: asked.append(source))
+    monkeypatch.setattr(open_engine.GenerationConfig, "from_pretrained", lambda source, **_: asked.append(source))
     with StandIn() as server:
         open_server(EvalConfig(model="nano", engine="server", server_url=server.url))
     assert [Path(source).is_dir() for source in asked] == [True]

@@ -13,11 +13,11 @@ from kernrl.cli import run
 from kernrl.config import BestOfNConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.generate import GenerateEngine
-from kernrl.rollouts.engines.http import Server
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
+from kernrl.rollouts.engines.http_client import Server
 from kernrl.runs.run_directory import read_lines
-from kernrl.stages import evaluate
-from kernrl.training.engines import server_engine
+from kernrl.training import evaluation
+from kernrl.training.open_engine import server_engine
 
 PROMPTS = [tiny_policy().tokenizer(text)["input_ids"] for text in ("a task", "another one", "b")]
 
@@ -76,7 +76,7 @@ def test_nothing_is_reinforced_from_text(url, tmp_path):
 
 
 def test_an_evaluation_asks_it(url, tmp_path, tasks, verifier, monkeypatch):
-    monkeypatch.setattr(evaluate, "open_verifier", lambda config: verifier)
+    monkeypatch.setattr(evaluation, "open_verifier", lambda config: verifier)
     model = save_tiny_policy(tmp_path / "model")
     flags = [
         "--engine",

@@ -20,7 +20,7 @@ def test_a_run_that_was_refused_at_once_is_begun_anew(tmp_path: Path) -> None:
 
 def test_what_a_run_did_is_not_written_over(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path / "run", DoctorConfig(), resume=False).log(step=1)
-    with pytest.raises(UsageError, match=r"--output: .*run is not empty; go on with the run in it by --resume"):
+    with pytest.raises(UsageError, match=r"--output: .*run is not empty; resume the run in it with --resume"):
         RunDirectory.open(tmp_path / "run", DoctorConfig(), resume=False)
 
 

@@ -17,14 +17,14 @@ from support.toy_runs import Killed, judge, metrics, rewards, texts, weights
 from support.toy_runs import reinforce_arguments as arguments
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from kernrl.algorithms import returns
 from kernrl.cli import run
 from kernrl.config import ReinforceConfig
-from kernrl.policy.packing import Example
+from kernrl.policy.examples import Example
+from kernrl.rollouts.batch import pack_rollouts
 from kernrl.runs import tracking
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import reinforce
-from kernrl.training import workbench
+from kernrl.training import returns, session
 from kernrl.verifier.base.verdict import Status
 
 pytestmark = pytest.mark.usefixtures("verifier")
@@ -36,16 +36,16 @@ def test_an_update_is_the_policy_gradient(model, tasks, tmp_path):
     exact = {"learning_rate": 1.0, "max_grad_norm": 1e9, "reward": "best-of-n"}
     where = {"model": str(model), "tasks": str(tasks), "output": tmp_path / "run"}
     config = ReinforceConfig.model_validate({**where, **sizes, **exact})
-    with workbench.workbench(config) as bench:
-        learner = reinforce.Learner(bench, config)
-        examples, logprobs = reinforce.training_examples(bench, config, reinforce.collect_groups(learner, 1))
-        rows = list(reinforce.pack_rollouts(examples, logprobs, row_tokens=256, pad_id=bench.pad_id))
+    with session.open_session(config) as opened:
+        learner = reinforce.Learner(opened, config)
+        examples, logprobs = reinforce.training_examples(opened, config, reinforce.sample_groups(learner, 1))
+        rows = list(pack_rollouts(examples, logprobs, row_tokens=256, pad_id=opened.pad_id))
         assert len(rows) > 1
         learner.optimizer = torch.optim.SGD(learner.trainable)  # pyright: ignore[reportAttributeAccessIssue]
-        before = {name: p.detach().clone() for name, p in bench.policy.model.named_parameters()}
+        before = {name: p.detach().clone() for name, p in opened.policy.model.named_parameters()}
         learner.update(rows)
         rate = learner.learning_rate
-        step = {name: (before[name] - p.detach()) / rate for name, p in bench.policy.model.named_parameters()}
+        step = {name: (before[name] - p.detach()) / rate for name, p in opened.policy.model.named_parameters()}
 
     plain = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").double()
     for e, noted in zip(examples, logprobs, strict=True):
@@ -60,11 +60,11 @@ def test_an_update_is_the_policy_gradient(model, tasks, tmp_path):
 
 def test_what_fits_one_row_is_padded_little():
     examples = [Example([1] * 100, [2] * 30, 1.0), Example([1] * 90, [2] * 50, -1.0)]
-    (row,) = reinforce.pack_rollouts(examples, [None, None], row_tokens=4096, pad_id=0)
+    (row,) = pack_rollouts(examples, [None, None], row_tokens=4096, pad_id=0)
     assert row.row.input_ids.shape == (1, 512)
     assert row.row.num_targets == 80
     assert int(row.row.cu_seqlens.max()) == 512
-    first, second = reinforce.pack_rollouts(examples, [[-1.0] * 30, [-1.0] * 50], row_tokens=200, pad_id=0)
+    first, second = pack_rollouts(examples, [[-1.0] * 30, [-1.0] * 50], row_tokens=200, pad_id=0)
     for part, noted in ((first, 30), (second, 50)):
         assert part.row.input_ids.shape == (1, 200)
         assert part.rollout_logprobs is not None
@@ -143,8 +143,8 @@ def test_a_line_says_what_a_step_did(model, tasks, tmp_path):
 def test_gpu_time_has_a_price_where_one_is_given(device, processes, price, expected):
     machine: Any = SimpleNamespace(accelerator=SimpleNamespace(device=torch.device(device)), size=processes)
     nothing: Any = None
-    bench = workbench.Bench(machine, *[nothing] * 6, gpu_hour_price=price)
-    assert bench.gpu_time(1800) == expected
+    opened = session.Session(machine, *[nothing] * 6, gpu_hour_price=price)
+    assert opened.gpu_time(1800) == expected
 
 
 @pytest.mark.parametrize("moment", ["while sampling", "after the verdicts", "before the checkpoint"])
@@ -195,8 +195,8 @@ sys.path.insert(0, sys.argv[1])
 from support.tiny import FakeVerifier
 from support.toy_runs import judge
 from kernrl.cli import run
-from kernrl.training import workbench
-workbench.open_verifier = lambda config: FakeVerifier(judge)
+from kernrl.training import session
+session.open_verifier = lambda config: FakeVerifier(judge)
 sys.exit(run(sys.argv[2:]))
 """
 
@@ -301,7 +301,7 @@ OPTIONS = {
     "dual clip": ("--loss", "dapo", "--epsilon-high", "0.28", "--delta", "3", "--epochs", "2"),
     "sequence masks": ("--correction", "sequence_mask"),
     "batch advantages": ("--advantage", "batch"),
-    "no baseline": ("--advantage", "none"),
+    "no baseline": ("--advantage", "raw"),
     "all groups": ("--constant-groups", "keep"),
     **{f"loss {name}": ("--loss", name, "--epochs", "2") for name in ("bnpo", "dr_grpo", "cispo", "sapo", "gspo")},
 }

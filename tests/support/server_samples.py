@@ -7,7 +7,7 @@ import torch
 from kernrl.config import ReinforceConfig
 from kernrl.policy.load import Policy, add_lora
 from kernrl.rollouts.engines.engine import Rollout, Sampling
-from kernrl.training.engines import server_engine
+from kernrl.training.open_engine import server_engine
 from support.tiny import tiny_policy
 
 END: Any = tiny_policy().tokenizer.eos_token_id

@@ -17,11 +17,11 @@ from support.vllm_stand_in import StandIn
 from torch._C._distributed_c10d import TCPStore
 
 from kernrl.cli import run
-from kernrl.errors import InfrastructureError
-from kernrl.rollouts.engines.generate import GenerateEngine
+from kernrl.errors import InfrastructureError, RunError
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import reinforce
-from kernrl.training import workbench
+from kernrl.training import session
 
 KINDS = {"ddp": {}, "fsdp2": {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}}
 
@@ -35,7 +35,7 @@ def _process(arguments, environment, errors, before):
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     torch.set_num_threads(1)
-    workbench.open_verifier = lambda config: FakeVerifier(judge)
+    session.open_verifier = lambda config: FakeVerifier(judge)
     if before:
         before()
     os._exit(run(arguments))
@@ -131,7 +131,7 @@ def test_reinforce_samples_and_learns_the_same_in_two_processes(model, tasks, tm
 
 def ending():
     """Stop tokens that even a tiny model meets."""
-    workbench.stop_ids = lambda policy: (ord(" "), *range(4, 30))
+    session.stop_ids = lambda policy: (ord(" "), *range(4, 30))
 
 
 @pytest.mark.parametrize("stage", TUNED)
@@ -223,10 +223,10 @@ def killed_after_one_step():
     seen = iter(range(100))
     original = reinforce.Learner.finish_step
 
-    def finish_step(self, step, length, seconds):
+    def finish_step(self, metrics, seconds):
         if next(seen) == 1:
             os._exit(9)
-        return original(self, step, length, seconds)
+        return original(self, metrics, seconds)
 
     reinforce.Learner.finish_step = finish_step
 
@@ -248,7 +248,7 @@ def fail_on_rank_one():
     if os.environ["RANK"] == "1":
 
         def update(self, rows):
-            raise workbench.RunError("the update failed here")
+            raise RunError("the update failed here")
 
         reinforce.Learner.update = update
 
@@ -284,7 +284,7 @@ class BrokenVerifier(FakeVerifier):
 
 
 def verification_breaks():
-    workbench.open_verifier = lambda config: BrokenVerifier(judge)
+    session.open_verifier = lambda config: BrokenVerifier(judge)
     if os.environ["RANK"] == "1":
         real = GenerateEngine.generate
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kernrl.errors import UsageError
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.http import Refused, Server
+from kernrl.rollouts.engines.http_client import Refused, Server
 
 Kind = Literal["vllm", "sglang", "transformers", "openai"]
 

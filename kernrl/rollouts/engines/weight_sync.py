@@ -25,7 +25,7 @@ from torch import Tensor
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.policy.load import Policy
 from kernrl.rollouts.engines.engine import NamedTensors
-from kernrl.rollouts.engines.http import Server
+from kernrl.rollouts.engines.http_client import Server
 
 KEPT = 2
 """Folders left for the server: it may read the last one late."""

@@ -13,7 +13,7 @@ import numpy as np
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.rollouts.engines.dialects import Dialect, Reply
 from kernrl.rollouts.engines.engine import NamedTensors, Rollout, Sampling
-from kernrl.rollouts.engines.http import Server
+from kernrl.rollouts.engines.http_client import Server
 from kernrl.rollouts.engines.weight_sync import WeightSync
 
 CONCURRENCY = 256

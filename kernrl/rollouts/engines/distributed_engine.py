@@ -20,7 +20,7 @@ class _Done:
     result: Any
 
 
-class SharedEngine:
+class DistributedEngine:
     """The ranks' engines as one.
 
     Each rank's engine decodes its share of the batches (`deal` of `GenerateEngine`). What a batch samples depends on its

@@ -15,11 +15,11 @@ from kernrl.policy.load import Policy, find_source, load_tokenizer
 from kernrl.policy.ranks import Ranks
 from kernrl.rollouts.collect import Verifier
 from kernrl.rollouts.engines.dialects import Facts, ask_facts, dialect_of
+from kernrl.rollouts.engines.distributed_engine import DistributedEngine
 from kernrl.rollouts.engines.engine import RolloutEngine
-from kernrl.rollouts.engines.generate import UNBOUNDED, GenerateEngine
-from kernrl.rollouts.engines.http import Server
-from kernrl.rollouts.engines.server import ServerEngine
-from kernrl.rollouts.engines.shared import SharedEngine
+from kernrl.rollouts.engines.generate_engine import UNBOUNDED, GenerateEngine
+from kernrl.rollouts.engines.http_client import Server
+from kernrl.rollouts.engines.server_engine import ServerEngine
 from kernrl.rollouts.engines.weight_sync import (
     AdapterLoad,
     CheckpointReload,
@@ -47,9 +47,9 @@ def open_engine(config: ImproveConfig, policy: Policy, verifier: Verifier, run: 
     if ranks.size == 1:
         return own_engine(config, policy, ranks, verifier.untimed) if embedded else server_engine(config, policy, run)
     if embedded:
-        return SharedEngine(own_engine(config, policy, ranks, nullcontext), ranks, helped=True, busy=verifier.untimed)
+        return DistributedEngine(own_engine(config, policy, ranks, nullcontext), ranks, helped=True, busy=verifier.untimed)
     asking = server_engine(config, policy, run) if ranks.leads else None
-    return SharedEngine(asking, ranks, helped=False, busy=nullcontext)
+    return DistributedEngine(asking, ranks, helped=False, busy=nullcontext)
 
 
 def own_engine(

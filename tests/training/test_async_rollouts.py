@@ -10,10 +10,11 @@ from support.toy_runs import Killed, judge, metrics, rewards, texts, weights
 from support.toy_runs import reinforce_arguments as arguments
 
 from kernrl.cli import run
-from kernrl.rollouts.engines.generate import GenerateEngine
+from kernrl.rollouts.collect import Collector
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import reinforce
-from kernrl.training import overlap, workbench
+from kernrl.training import session
 from kernrl.verifier.base.verdict import Status
 
 pytestmark = pytest.mark.usefixtures("verifier")
@@ -71,7 +72,7 @@ class Patient(FakeVerifier):
 
 def test_the_next_step_is_sampled_while_this_one_is_verified(model, tasks, tmp_path, monkeypatch):
     patient = Patient(judge)
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: patient)
+    monkeypatch.setattr(session, "open_verifier", lambda config: patient)
     calls = []
     real = GenerateEngine.generate
 
@@ -112,7 +113,7 @@ def test_a_step_is_sampled_whole_before_its_candidates_are_taken_which_is_after_
     model, tasks, tmp_path, monkeypatch
 ):  # fmt: skip
     narrow = Narrow(judge, held=1)
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: narrow)
+    monkeypatch.setattr(session, "open_verifier", lambda config: narrow)
     sampled = []
     real = GenerateEngine.generate
 
@@ -131,7 +132,7 @@ def test_a_step_is_sampled_whole_before_its_candidates_are_taken_which_is_after_
 
 def test_when_the_time_is_up_no_more_of_the_step_ahead_is_verified(model, tasks, tmp_path, monkeypatch):
     narrow = Narrow(judge, held=2)
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: narrow)
+    monkeypatch.setattr(session, "open_verifier", lambda config: narrow)
     assert run(arguments(model, tasks, tmp_path / "run", *AHEAD, "--time-limit-s", "0.001", steps=50)) == 0
     narrow.go_on.set()
     assert all(narrow.ended.acquire(timeout=20) for _ in range(narrow.calls))
@@ -147,7 +148,7 @@ def test_no_clock_runs_beside_an_update_and_nothing_is_sampled_then(model, tasks
             events.append("untimed")
             return super().untimed()
 
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: Watched(judge))
+    monkeypatch.setattr(session, "open_verifier", lambda config: Watched(judge))
     sampling = threading.Semaphore(1)
     real_generate, real_update = GenerateEngine.generate, reinforce.Learner.update
 
@@ -185,7 +186,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(model, tasks, tmp_path, mon
         return wrapped
 
     place = {
-        "while sampling": (overlap._Tap, "generate"),
+        "while sampling": (Collector, "sample"),
         "before the update": (reinforce, "training_examples"),
         "before the checkpoint": (reinforce.Learner, "finish_step"),
     }
