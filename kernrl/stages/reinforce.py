@@ -31,7 +31,7 @@ from kernrl.console import Result
 from kernrl.kernels import check_ids
 from kernrl.policy.checkpoint import read_json, write_json
 from kernrl.policy.examples import Example
-from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer, save_training, spread
+from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer, save_training, wrap_for_ranks
 from kernrl.rollouts.batch import LossRow, pack_rollouts, rows_of_rank
 from kernrl.rollouts.collect import Collected, Verifier
 from kernrl.rollouts.metrics import step_metrics
@@ -195,7 +195,7 @@ class Learner:
         """The greatest share of correct attempts of any step."""
         self.order = TaskOrder(len(session.tasks), config.seed, config.curriculum)
         self.policy_loss = PolicyLoss(session.policy, config, session.ranks)
-        self.loss = spread(session.ranks, self.policy_loss, session.policy, methods=["logprobs"])
+        self.loss = wrap_for_ranks(session.ranks, self.policy_loss, session.policy, methods=["logprobs"])
         """`policy_loss` as it is called in training: gradients are averaged over ranks."""
         self.trainable = [p for p in session.policy.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(

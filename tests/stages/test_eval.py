@@ -113,7 +113,7 @@ def test_resume_judges_only_what_is_missing(
     assert len((cut / "samples.jsonl").read_text().splitlines()) == len(lines)  # and no row is written twice
     verifier.asked.clear()
     rounds = len(read_run(cut).metrics)
-    monkeypatch.setattr(evaluation, "load_model", None)  # a finished run needs no model
+    monkeypatch.setattr(evaluation, "open_model", None)  # a finished run needs no model
     evaluated(*arguments, "--output", cut, "--resume")
     assert verifier.asked == []
     assert len(read_run(cut).metrics) == rounds

@@ -143,14 +143,20 @@ def test_rounds_sample_keep_and_learn_the_same_in_two_processes(model, tasks, tm
     assert_same_run(tmp_path / "two", tmp_path / "one")
 
 
-@pytest.mark.parametrize("stage", [*TUNED, "reinforce"])
+OF_A_SERVER = {
+    **{stage: lambda *where, stage=stage: tune(stage, *where, *TUNED[stage]) for stage in TUNED},
+    "reinforce": rl,
+    # log-probs of the policy and of its reference are computed between the updates
+    "grpo": lambda *where: rl(*where, "--loss", "grpo", "--epochs", "2", "--updates-per-epoch", "2", "--beta", "0.1"),
+}
+
+
+@pytest.mark.parametrize("stage", OF_A_SERVER)
 def test_shards_learn_from_a_server_what_one_process_does(model, tasks, tmp_path, stage):
     for size, name in ((1, "one"), (2, "two")):
         with StandIn(end_token=29) as server:
-            flags = ("--engine", "server", "--server-url", server.url)
-            output = tmp_path / name
-            arguments = rl(model, tasks, output) if stage == "reinforce" else tune(stage, model, tasks, output, *TUNED[stage])
-            codes, errors = together([*arguments, *flags], tmp_path, size=size, kind="fsdp2", before=ending)
+            arguments = [*OF_A_SERVER[stage](model, tasks, tmp_path / name), "--engine", "server", "--server-url", server.url]
+            codes, errors = together(arguments, tmp_path, size=size, kind="fsdp2", before=ending)
             assert codes == [0] * size, errors
     assert_same_run(tmp_path / "two", tmp_path / "one")
 
