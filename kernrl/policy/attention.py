@@ -68,11 +68,14 @@ def varlen_attention(
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-        return _flash(query, key, value, cu_seqlens, max_seqlen, scaling), None
-    return _one_by_one(query, key, value, cu_seqlens, scaling), None
+        return flash_attention(query, key, value, cu_seqlens, max_seqlen, scaling), None
+    return attention_by_document(query, key, value, cu_seqlens, scaling), None
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, max_seqlen: int, scaling: float | None) -> Tensor:
+def flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, max_seqlen: int, scaling: float | None
+) -> Tensor:
+    """By torch's varlen kernel: for half precision on a GPU. Shapes as in `varlen_attention`."""
     from torch.nn.attention.varlen import varlen_attn
 
     # varlen kernels take [N, H, head_dim]; all releases of them accept equal head counts
@@ -85,7 +88,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, max_se
     return out[None]
 
 
-def _one_by_one(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, scaling: float | None) -> Tensor:
+def attention_by_document(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, scaling: float | None) -> Tensor:
     """Each document by itself: for CPUs and float32."""
     bounds = cu_seqlens.tolist()
     pieces = [

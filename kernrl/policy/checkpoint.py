@@ -43,7 +43,7 @@ def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ra
         write(staging)
         meet()
         if leads:
-            _publish(staging, final)
+            publish(staging, final)
         meet()
     except BaseException as error:
         if leads:
@@ -54,7 +54,8 @@ def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ra
     return final
 
 
-def _publish(staging: Path, final: Path) -> None:
+def publish(staging: Path, final: Path) -> None:
+    """Mark a staged checkpoint as complete, and rename it into place."""
     (staging / COMPLETE).write_text("")
     readers = staging.stat().st_mode & 0o666  # by the umask; safetensors writes files that only their owner can read
     for file in sorted(staging.rglob("*")):

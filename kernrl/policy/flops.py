@@ -14,8 +14,8 @@ class TrainingFlops:
 
     As in appendix B of Chowdhery et al. 2022 (PaLM): 6 for every weight of a matrix and every token (2 forward, 2 for the
     inputs' gradient, 2 for the weights', which frozen weights do not have), and 12 · layers · heads · head_dim for
-    every pair of a query and a key that it attends to. Stricter in three ways: padding does not count, the head counts only where a
-    target is, and causal attention counts half a square. Recomputation does not count.
+    every pair of a query and a key that it attends to. Stricter in three ways: padding does not count, the head counts only
+    where a target is, and causal attention counts half a square. Recomputation does not count.
     """
 
     per_token: float

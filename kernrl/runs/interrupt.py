@@ -1,4 +1,4 @@
-"""Ctrl-C or a scheduler's SIGTERM: the run finishes and saves its step before it ends. A second, later signal ends it at once."""
+"""Ctrl-C or a scheduler's SIGTERM: a run finishes and saves its step before it ends. A second, later signal ends it at once."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def open_engine(config: ImproveConfig, policy: Policy, verifier: Verifier, run: 
     embedded = config.engine == "generate"
     if embedded and ranks.sharded:
         raise UsageError(
-            "--launch fsdp2 shards the weights, and no process can sample from its shard: give --engine server and --server-url."
+            "--launch fsdp2 shards the weights, and no process can sample from a shard: give --engine server and --server-url."
         )
     if ranks.sharded and isinstance(config, ReinforceConfig) and config.overlap:
         raise UsageError("--overlap does not go with --launch fsdp2: leave one of them out.")

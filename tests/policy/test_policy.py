@@ -97,13 +97,13 @@ def test_packed_documents_cannot_see_each_other(model):
 
 def test_packed_attention_runs_in_the_precision_of_autocast(model, monkeypatch):
     seen = []
-    real = attention._one_by_one
+    real = attention.attention_by_document
 
     def spy(query, key, value, *rest):
         seen.extend([query.dtype, key.dtype, value.dtype])
         return real(query, key, value, *rest)
 
-    monkeypatch.setattr(attention, "_one_by_one", spy)
+    monkeypatch.setattr(attention, "attention_by_document", spy)
     row = next(PackedDataset(EXAMPLES, row_tokens=16, pad_id=0, seed=1).rows())
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         model.model(input_ids=row.input_ids, **packed_kwargs(row.position_ids, row.cu_seqlens, 16))

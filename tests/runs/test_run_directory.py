@@ -31,8 +31,7 @@ def test_the_config_of_something_else_is_not_written_over(tmp_path: Path) -> Non
 
 
 def resumed(path: Path, **settings: object) -> None:
-    run = RunDirectory.open(path, EvalConfig.model_validate({"output": path, **settings}), resume=True)
-    os.close(run._lock or 0)
+    RunDirectory.open(path, EvalConfig.model_validate({"output": path, **settings}), resume=True)
 
 
 def test_a_run_goes_on_elsewhere_but_not_with_other_settings(tmp_path: Path) -> None:
@@ -65,7 +64,6 @@ def test_a_disk_that_fills_up_is_named_and_the_cut_line_left_out(tmp_path: Path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert full.value.filename == str(tmp_path / "metrics.jsonl")
-    os.close(run._lock or 0)
     run = RunDirectory.open(tmp_path, DoctorConfig(), resume=True)
     run.log(step=2)
     assert [line["step"] for line in run.history] == [1, 2]

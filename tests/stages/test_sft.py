@@ -103,7 +103,7 @@ import os, sys
 from kernrl.cli import run
 from kernrl.policy import checkpoint, finetune
 
-publish, clip, clipped = checkpoint._publish, finetune.clip_gradients, []
+publish, clip, clipped = checkpoint.publish, finetune.clip_gradients, []
 
 def in_a_write(staging, final):
     os.kill(os.getpid(), 9) if final.name == "step_4" else publish(staging, final)
@@ -112,7 +112,7 @@ def in_a_step(*args):
     clipped.append(1)
     return os.kill(os.getpid(), 9) if len(clipped) == 6 else clip(*args)
 
-checkpoint._publish, finetune.clip_gradients = (in_a_write, clip) if sys.argv[1] == "write" else (publish, in_a_step)
+checkpoint.publish, finetune.clip_gradients = (in_a_write, clip) if sys.argv[1] == "write" else (publish, in_a_step)
 run(sys.argv[2:])
 """
 

@@ -271,7 +271,7 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _bare_settings(model: Any) -> Iterator[None]:
-    """Without the model's own generation settings, such as a repetition penalty, from which `generate` fills in what is open."""
+    """Without the model's own generation settings, such as a repetition penalty, from which `generate` fills gaps."""
     models = [model, model.get_base_model()] if hasattr(model, "peft_config") else [model]
     own = [m.generation_config for m in models]
     for m in models:
