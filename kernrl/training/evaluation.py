@@ -172,12 +172,12 @@ def open_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, C
 
     from kernrl.policy.load import load_policy
     from kernrl.rollouts.engines.generate_engine import GenerateEngine
-    from kernrl.training.open_engine import open_server
+    from kernrl.training.open_engine import open_evaluation_engine
     from kernrl.training.session import end_tokens, prompt_style
 
     assert config.model is not None  # there are no candidates on disk
     if config.engine == "server":  # the weights are elsewhere
-        engine, tokenizer, settings = open_server(config)
+        engine, tokenizer, settings = open_evaluation_engine(config)
     else:
         on_gpu = torch.cuda.is_available()
         policy = load_policy(config.model, dtype="bf16" if on_gpu else "fp32", revision=config.revision)

@@ -15,13 +15,12 @@ from support.vllm_stand_in import StandIn, install_vllm
 from kernrl.cli import run
 from kernrl.config import EvalConfig
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.rollouts.engines import http as server_module
-from kernrl.rollouts.engines import weight_sync
+from kernrl.rollouts.engines import http_client, weight_sync
 from kernrl.rollouts.engines.engine import Sampling
 from kernrl.rollouts.engines.http_client import Server
 from kernrl.runs.run_directory import read_lines
 from kernrl.training import evaluation, open_engine
-from kernrl.training.open_engine import open_server
+from kernrl.training.open_engine import open_evaluation_engine
 
 pytestmark = pytest.mark.usefixtures("verifier")
 
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("verifier")
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     """Retries without their pauses."""
-    monkeypatch.setattr(server_module, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(http_client, "FIRST_WAIT_S", 0.001)
 
 
 # --- sampling --------------------------------------------------------------------------------------------------------
@@ -355,5 +354,5 @@ def test_the_settings_of_the_shipped_model_are_not_asked_of_the_hub(monkeypatch)
     asked = []
     monkeypatch.setattr(open_engine.GenerationConfig, "from_pretrained", lambda source, **_: asked.append(source))
     with StandIn() as server:
-        open_server(EvalConfig(model="nano", engine="server", server_url=server.url))
+        open_evaluation_engine(EvalConfig(model="nano", engine="server", server_url=server.url))
     assert [Path(source).is_dir() for source in asked] == [True]
