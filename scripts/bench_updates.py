@@ -213,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True)
     for stage in (sample, weigh):
-        part = parts.add_parser(stage.__name__, help=stage.__doc__)
+        part = parts.add_parser(stage.__name__, help=(stage.__doc__ or "").replace("%", "%%"))
         part.set_defaults(stage=stage)
         part.add_argument("--model", type=Path, required=True, help="model folder")
         part.add_argument("--out", type=Path, required=True, help="folder of the rollouts")

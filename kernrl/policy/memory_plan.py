@@ -112,7 +112,7 @@ def estimate_training(
 
     State is 16 bytes a trained parameter in float32 (weight, gradient, two moments), and float32 weights that are not sharded
     have bf16 copies besides, which autocast keeps for the backward pass. With checkpointing only each layer's input stays, and
-    one layer is held whole (`layer_bytes`).
+    the activations of one layer at a time (`layer_bytes`).
 
     Args:
         shards: devices that weights, gradients and optimizer are sharded over (FSDP2). Two layers, and the weights outside any

@@ -9,7 +9,7 @@ Each step
 4. gives the sampler the new weights, and is written to a checkpoint (`Learner.save`).
 
 A step is a function of the seed, its number and the weights alone: a run that was killed repeats the step that it was in, and
-goes on as if nothing had happened.
+ends with the same weights as one that was not.
 """
 
 from __future__ import annotations

@@ -35,12 +35,12 @@ from kernrl.training.starting_policy import load_starting_policy
 from kernrl.verifier.base.verdict import Verdict
 
 GENERATED_TASKS = 2000
-"""Train compositions made when no source of tasks is named."""
+"""Train compositions generated when no source of tasks is named."""
 
 T = TypeVar("T")
 
 MAY_CHANGE_ON_RESUME = ("steps", "rounds", "time_limit_s", "gpu_hour_price")
-"""Settings that a resume may change: so can a run be made longer."""
+"""Settings that a resume may change, so that a run can be made longer."""
 
 
 @dataclass
@@ -161,7 +161,7 @@ def open_verifier(config: ImproveConfig) -> AbstractContextManager[Verifier]:
 
 
 def read_tasks(config: ImproveConfig) -> list[Task]:
-    """The tasks to learn on."""
+    """The tasks to train on."""
     if config.tasks == "generated":
         split = config.split or "train"
         count = config.limit or GENERATED_TASKS

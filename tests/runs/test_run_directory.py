@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrl.config import DoctorConfig, EvalConfig, SamplesConfig
+from kernrl.config import DoctorConfig, EvalConfig, ReinforceConfig, SamplesConfig
 from kernrl.errors import UsageError
 from kernrl.runs.run_directory import RunDirectory
 
@@ -51,6 +51,17 @@ def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path: Path) ->
     resumed(tmp_path)
     with pytest.raises(UsageError, match=r"--temperature was 1.0 and is now 0.5, --verifier.baseline was \['eager'\]"):
         resumed(tmp_path, temperature=0.5, verifier={"baseline": ("compile",)})
+
+
+def test_a_value_that_was_renamed_since_the_run_is_the_same_value(tmp_path: Path) -> None:
+    config = ReinforceConfig(model="m", output=tmp_path, advantage="raw")
+    RunDirectory.open(tmp_path, config, resume=False)
+    described = json.loads((tmp_path / "config.json").read_text())
+    described["config"]["advantage"] = "none"
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    RunDirectory.open(tmp_path, config, resume=True)
+    with pytest.raises(UsageError, match=r"--advantage was 'raw' and is now 'mean'"):
+        RunDirectory.open(tmp_path, config.model_copy(update={"advantage": "mean"}), resume=True)
 
 
 def test_a_disk_that_fills_up_is_named_and_the_cut_line_left_out(tmp_path: Path) -> None:

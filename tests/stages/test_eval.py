@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.synthetic_run import make_eval_run
-from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
+from support.tiny import FakeVerifier, tiny_tasks, verdict_of
 
 from kernrl import cli
 from kernrl.config import EvalConfig
@@ -43,11 +43,6 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
     write_tasks(path, tiny_tasks(3))
     return path
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_policy(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

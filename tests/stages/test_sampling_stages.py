@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from support.synthetic_run import make_eval_run
-from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
+from support.tiny import FakeVerifier, tiny_tasks, verdict_of
 from transformers import AutoModelForCausalLM
 
 from kernrl.cli import run
@@ -31,11 +31,6 @@ def judge(text):
     """The toy task: small letters. Half of them is enough to be correct, more are faster."""
     share = letters(text)
     return verdict_of(text, Status.CORRECT if share >= 0.3 else Status.WRONG, speedup_x=0.1 + 2.9 * share)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny_policy(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
