@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, TESTS
 
 PACKAGE = ROOT / "kernrl"
 
@@ -81,6 +81,15 @@ def test_rule_sees_every_form_of_import() -> None:
     found = list(imports_of(source, "kernrl.tasks.rows"))
     assert sorted(found) == ["kernrl.cli", "kernrl.policy", "kernrl.stages.tasks", "kernrl.verifier.plan.plan"]
     assert not any(may_import("tasks", room_of(target)) for target in found)
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
+def test_test_files_do_not_import_each_other(path: Path) -> None:
+    """What tests share lies in `tests/support/` and in conftest.py."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    assert not [name for name in names if any(part.startswith("test_") for part in name.split("."))]
 
 
 def test_rooms_of_one_floor_are_apart() -> None:
