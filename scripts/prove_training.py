@@ -38,13 +38,13 @@ from kernrl.policy.load import load_policy
 from kernrl.policy.pairs import task_messages
 from kernrl.rollouts.collect import candidate_key
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.generate import GenerateEngine
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs.run_directory import environment, read_lines
 from kernrl.stages import best_of_n, reinforce, reward_weighted, sft
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
-from kernrl.training.workbench import prompt_style, stop_ids
+from kernrl.training.session import prompt_style, stop_ids
 from kernrl.verifier.verifier import HardenedVerifier
 
 SAMPLES, TEMPERATURE, MAX_TOKENS = 8, 0.8, 512
@@ -64,7 +64,7 @@ AGAINST, WEIGHTED, REINFORCE = (  # what each command takes for nano where nothi
 REINFORCE |= {"steps": 10_000, "save_every": 10_000}
 CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same tasks, with the same seed
     "loo": {},
-    "no-baseline": {"advantage": "none"},
+    "no-baseline": {"advantage": "raw"},
     "group-scaled": {"advantage": "group"},
     "reward-best-of-n": {"reward": "best-of-n"},
     "reward-milestones": {"reward": "milestones"},

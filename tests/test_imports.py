@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, TESTS
 
 PACKAGE = ROOT / "kernrl"
 
@@ -18,7 +18,7 @@ FLOORS = [
     {"training"},
     {"runs"},
     {"rollouts", "reports"},
-    {"algorithms", "policy", "verifier"},
+    {"policy", "verifier"},
     {"kernels", "tasks"},
     {"base"},
 ]
@@ -171,6 +171,15 @@ def test_rule_sees_every_form_of_import() -> None:
         "kernrl.verifier.plan.plan.Plan",
     }
     assert [name for name in sorted(found) if may_import("tasks", room_of(name))] == ["kernrl.__version__"]
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
+def test_test_files_do_not_import_each_other(path: Path) -> None:
+    """What tests share lies in `tests/support/` and in conftest.py."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    assert not [name for name in names if any(part.startswith("test_") for part in name.split("."))]
 
 
 def test_rooms_of_one_floor_are_apart() -> None:

@@ -58,11 +58,11 @@ class ReinforceConfig(ImproveConfig):
         description="With --turns: share of a turn's return that the turn before it earns too.",
         json_schema_extra=REWARD | RARE,
     )
-    advantage: Literal["loo", "group", "batch", "mean", "rank", "none"] = Field(
+    advantage: Literal["loo", "group", "batch", "mean", "rank", "raw"] = Field(
         default_factory=ByModel(nano="rank", others="loo"),
         description="loo: a reward less the mean of the others of its task. group: standardised in its task. batch: less the "
         "task's mean, over the batch's deviation. mean: less the task's mean. rank: the share of the others that it beats less "
-        "the share that beats it. none: the reward itself.",
+        "the share that beats it. raw: the reward itself.",
         json_schema_extra=LOSS,
     )
     constant_groups: Literal["drop", "keep", "refill"] = Field(

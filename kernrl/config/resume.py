@@ -11,6 +11,9 @@ from pydantic import model_validator
 
 from kernrl.settings import Config
 
+RENAMED_VALUES = {("advantage", "none"): "raw"}
+"""(setting, value in the config.json of an older run) → its name today."""
+
 
 class ResumableConfig(Config):
     """Base of the commands with `--resume` and `--output`.
@@ -34,7 +37,13 @@ def _settings_of_run(folder: Path) -> Mapping[str, Any]:
     except (OSError, ValueError):
         return {}
     kept = described.get("config") if isinstance(described, dict) else None
-    return kept if isinstance(kept, dict) else {}
+    return with_names_of_today(kept) if isinstance(kept, dict) else {}
+
+
+def with_names_of_today(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an older run, their values named as they are now."""
+    renamed = {name: new for (name, old), new in RENAMED_VALUES.items() if kept.get(name) == old}
+    return {**kept, **renamed}
 
 
 def _completed(cls: type[Config], given: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,15 +15,15 @@ from support.tiny import FakeVerifier, tiny_tasks, verdict_of
 
 from kernrl.cli import run
 from kernrl.policy.attention import packed_kwargs
+from kernrl.policy.examples import Example
 from kernrl.policy.load import Policy, load_policy
 from kernrl.policy.nano import create_nano, train_tokenizer
-from kernrl.policy.packing import Example
 from kernrl.rollouts.batch import pack_rollouts
 from kernrl.rollouts.engines.engine import Rollout, Sampling
-from kernrl.rollouts.engines.generate import GenerateEngine
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs.run_directory import read_lines
 from kernrl.tasks.rows import write_tasks
-from kernrl.training import workbench
+from kernrl.training import session
 from kernrl.verifier.base.verdict import Verdict
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
@@ -113,7 +113,7 @@ def judge(text: str) -> Verdict:
 def test_the_same_seed_gives_the_same_run(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: FakeVerifier(judge))
+    monkeypatch.setattr(session, "open_verifier", lambda config: FakeVerifier(judge))
     tasks = tmp_path / "tasks.jsonl"
     write_tasks(tasks, tiny_tasks())
     lines, texts = [], []

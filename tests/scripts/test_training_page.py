@@ -54,8 +54,7 @@ def test_it_learns(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_a_worked_solution_passes_through_the_real_verifier(tmp_path):
-    from support.tiny import tiny_policy
-    from test_collect import ScriptedEngine
+    from support.tiny import ScriptedEngine, tiny_policy
 
     from kernrl.config import VerifierConfig
     from kernrl.rollouts.collect import Collector

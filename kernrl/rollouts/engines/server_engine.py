@@ -1,4 +1,4 @@
-"""A model server as an engine: one request a rollout, so that each is handed out the moment it ends."""
+"""The engine on a model server: one request a rollout, so that each is yielded as soon as it ends."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import numpy as np
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.rollouts.engines.dialects import Dialect, Reply
 from kernrl.rollouts.engines.engine import NamedTensors, Rollout, Sampling
-from kernrl.rollouts.engines.http import Server
+from kernrl.rollouts.engines.http_client import Server
 from kernrl.rollouts.engines.weight_sync import WeightSync
 
 CONCURRENCY = 256
-"""Requests under way at once: about what keeps one GPU's decoding busy; a server queues what is more."""
+"""Requests in flight at once: about enough to keep one GPU busy; a server queues the rest."""
 
 
 class ServerEngine:
     """Samples from an OpenAI-compatible server.
 
-    A prompt's n rollouts are n requests: the server's prefix cache makes all but the first cheap, and each has a seed of its
-    own. Whether the same seed gives the same tokens is the server's to say: most batch as requests come.
+    A prompt's n rollouts are n requests, each with a seed of its own: the server's prefix cache makes all but the first
+    cheap. The same seed need not give the same tokens: most servers batch requests as they come.
 
     Args:
         server: the address.
-        dialect: how it is talked to.
-        model: the name asked for until `sync` gives another.
+        dialect: the form of its requests and answers.
+        model: its name there, until `sync` gives another.
         context: longest prompt and completion together, in tokens.
-        weights: how new weights get there; None where they never do.
+        weights: how new weights reach the server; None where its weights never change.
     """
 
     def __init__(self, server: Server, dialect: Dialect, model: str, context: int, weights: WeightSync | None = None):
@@ -40,15 +40,15 @@ class ServerEngine:
 
     @property
     def exact(self) -> bool:
-        """Whether the ids of a rollout are those that were sampled, and not text read again."""
+        """Whether the ids of a rollout are those that were sampled, and not text that was tokenised again."""
         return self._dialect.exact
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Generator[Rollout, None, None]:
-        """See `RolloutEngine.generate`. A prompt without room for a reply is the only `error`: a server that fails is none.
+        """See `RolloutEngine.generate`. Only a prompt without room for a reply gives an `error`; a failing server raises.
 
         Raises:
             UsageError: the server refuses to sample.
-            InfrastructureError: it does not answer, or not as it should.
+            InfrastructureError: it does not answer, or its answer cannot be read.
         """
         calls = Server(self._server.url, timeout_s=self._server.timeout_s)
         started = time.perf_counter()
@@ -66,9 +66,9 @@ class ServerEngine:
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def sync(self, named: NamedTensors, version: int) -> None:
-        """See `RolloutEngine.sync`. Raises UsageError where nothing brings weights to the server."""
+        """See `RolloutEngine.sync`. Raises UsageError where there is no way to send weights to the server."""
         if self._weights is None:
-            raise UsageError("--weight-sync none: the server's weights never change, and this stage has new ones for it.")
+            raise UsageError("--weight-sync none: this stage has new weights for the server; choose a way to send them.")
         self._model = self._weights.push(named, version)
         self._version = version
 
@@ -95,9 +95,9 @@ class ServerEngine:
         return Rollout(*place, reply.token_ids, reply.logprobs, finish, self._version, time.perf_counter() - started)
 
     def _checked(self, reply: Reply, sampling: Sampling, room: int) -> Reply:
-        """The reply as the contract has it. Raises ValueError for one that breaks it."""
+        """The reply in the form of a `Rollout`. Raises ValueError for one that cannot be a sample."""
         ids, logprobs = reply.token_ids, reply.logprobs
-        if self.exact and not 0 < len(ids) <= room:  # text read again may come out longer, or as nothing
+        if self.exact and not 0 < len(ids) <= room:  # text that was tokenised again may be longer, or empty
             raise ValueError(f"{len(ids)} tokens where 1 to {room} were asked for")
         if reply.stopped and ids[-1] not in sampling.stop_ids:
             raise ValueError(f"it ended with token {ids[-1]}, with which --model never ends; is the same model served?")

@@ -1,4 +1,4 @@
-"""From rewards to what a sampled token is pushed by: returns over turns, and advantages over groups."""
+"""From rewards to the weights of the policy gradient: returns over turns, and advantages within groups."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from kernrl.kernels import group_advantages
 
-Advantage = Literal["loo", "group", "batch", "mean", "rank", "none"]
+Advantage = Literal["loo", "group", "batch", "mean", "rank", "raw"]
 
 TIE = 0.01
-"""Rewards no farther apart than this are equal to `rank`: with `log-speed`, a hundredth of the time."""
+"""Rewards no farther apart than this count as equal under `rank`: with `log-speed`, 1 % of the time."""
 
 
 def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
@@ -28,34 +28,33 @@ def discounted_returns(rewards: Sequence[float], gamma: float) -> list[float]:
 
 
 def advantages_of_groups(rewards_G: Sequence[Sequence[float | None]], kind: Advantage) -> list[Tensor]:
-    """Advantages within each group. A member without a reward takes no part: the others are compared among themselves.
+    """Advantages within each group. A member without a reward is left out: the others are compared with each other.
 
     Args:
-        rewards_G: the rewards of each group; None where nothing is known of that member.
+        rewards_G: the rewards of each group; None where the candidate could not be judged.
         kind: `loo`: reward less the mean of the others. `group`: standardised in the group. `batch`: centred in the group,
             scaled over the batch. `mean`: centred in the group. `rank`: the share of the others that it beats, less the share
-            that beat it. `none`: the reward itself.
+            that beat it. `raw`: the reward itself.
 
     Returns:
         One float32 tensor a group, as long as the group; 0 where there was no reward.
     """
     flat = torch.tensor([r or 0.0 for group in rewards_G for r in group], dtype=torch.float32)
     sizes = [len(group) for group in rewards_G]
-    if kind == "none":
+    if kind == "raw":
         return list(flat.split(sizes))
     known = torch.tensor([r is not None for group in rewards_G for r in group])
     if kind == "rank":
         return [_rank(*group) for group in zip(flat.split(sizes), known.split(sizes), strict=True)]
     boundaries = [0, *accumulate(sizes)]
-    # what this op calls none still takes off the mean
-    values = group_advantages(flat, group_boundaries=boundaries, kind="none" if kind == "mean" else kind, mask=known)
+    values = group_advantages(flat, group_boundaries=boundaries, kind=kind, mask=known)
     return list(values.split(sizes))
 
 
 def _rank(rewards: Tensor, known: Tensor) -> Tensor:
-    """Wins less losses against the others of a group, over how many they are: float32 [G], from -1 to 1, with the sum 0.
+    """(wins − losses) / (known others) of each member against the others: float32 [G], in [−1, 1], with sum 0.
 
-    A group whose rewards hardly differ then counts as much as any other, and one that is far off rules none.
+    So a group whose rewards hardly differ counts as much as any other, and an outlier no more than any winner.
     """
     gaps = rewards[:, None] - rewards
     both = known[:, None] & known
@@ -63,19 +62,6 @@ def _rank(rewards: Tensor, known: Tensor) -> Tensor:
 
 
 def is_constant(rewards: Sequence[float | None]) -> bool:
-    """Whether a group tells nothing: fewer than two known rewards, or all the same."""
+    """Whether a group holds nothing to compare: fewer than two known rewards, or all the same."""
     known = [r for r in rewards if r is not None]
     return len(known) < 2 or min(known) == max(known)
-
-
-def mismatch_kl(trainer: Tensor, sampler: Tensor, mask: Tensor) -> Tensor:
-    """How far the trainer is from the sampler that wrote the tokens: E[r − 1 − log r] with r their probability ratio.
-
-    Schulman's k3 estimate of KL(sampler ‖ trainer), in nats a token: 0 where both are the same, never below.
-
-    Args:
-        trainer, sampler: log-probs of the sampled tokens, float32 [N].
-        mask: bool [N], which positions count.
-    """
-    log_ratio = (trainer - sampler)[mask]
-    return (torch.expm1(log_ratio) - log_ratio).mean()

@@ -1,4 +1,4 @@
-"""What best-of-n, reinforce and reward-weighted set up alike: a policy that samples, a verifier that judges, a run."""
+"""The session of best-of-n, reinforce and reward-weighted: a policy that samples, a verifier that judges, a run directory."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from kernrl.policy.pairs import PromptStyle
 from kernrl.policy.parallel import save_final, whole_weights
 from kernrl.policy.ranks import Ranks, open_ranks
 from kernrl.rollouts.collect import Attempt, Collector, Verifier
+from kernrl.rollouts.engines.distributed_engine import DistributedEngine
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.shared import SharedEngine
-from kernrl.rollouts.metrics import fast_1
 from kernrl.rollouts.reward import UNKNOWN, Reward, reward
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.runs.tracking import open_accelerator, start_tracker, track
@@ -31,23 +30,23 @@ from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
-from kernrl.training.engines import open_engine
 from kernrl.training.lint_tasks import sound_tasks
-from kernrl.training.start_policy import read_policy
+from kernrl.training.open_engine import open_engine
+from kernrl.training.starting_policy import load_starting_policy
 from kernrl.verifier.base.verdict import Verdict
 
 GENERATED_TASKS = 2000
-"""Train compositions made when no source of tasks is named."""
+"""Train compositions generated when no source of tasks is named."""
 
 T = TypeVar("T")
 
-MAY_CHANGE = ("steps", "rounds", "time_limit_s", "gpu_hour_price")
-"""Settings that a resume may change: a run can be made longer."""
+MAY_CHANGE_ON_RESUME = ("steps", "rounds", "time_limit_s", "gpu_hour_price")
+"""Settings that a resume may change, so that a run can be made longer."""
 
 
 @dataclass
-class Bench:
-    """All that an improvement stage works with."""
+class Session:
+    """Everything that a stage which samples and trains has open."""
 
     ranks: Ranks
     directory: RunDirectory
@@ -55,11 +54,10 @@ class Bench:
     tasks: list[Task]
     collector: Collector
     checkpoint: Path | None
-    """Where to go on from."""
+    """The checkpoint to resume from."""
     row_tokens: int
+    """Tokens of a packed row."""
     gpu_hour_price: float | None
-    loss: torch.nn.Module | None = None
-    """The policy as fine-tuning made it ready: weights are spread over the ranks once, for all rounds."""
 
     @property
     def pad_id(self) -> int:
@@ -71,11 +69,11 @@ class Bench:
         return self.ranks.accelerator.device
 
     def fits(self, attempt: Attempt) -> bool:
-        """Whether prompt and rollout fit a packed row; what does not is never cut."""
+        """Whether prompt and rollout fit a packed row; nothing is ever cut to fit."""
         return 0 < len(attempt.rollout.token_ids) <= self.row_tokens - len(attempt.prompt_ids)
 
     def gpu_time(self, seconds: float) -> dict[str, float]:
-        """GPU-hours of so many seconds, and what they cost where an hour has a price; nothing without a GPU."""
+        """GPU-hours of so many seconds of wall time, and their cost where an hour has a price; empty without a GPU."""
         spent: dict[str, float] = {}
         if self.device.type == "cuda":
             spent["gpu_hours"] = seconds * self.ranks.size / 3600
@@ -86,10 +84,14 @@ class Bench:
     def lead(self, work: Callable[[], T]) -> T:
         """Run `work`, which may sample, on rank 0; every rank returns its result."""
         engine = self.collector.engine
-        return engine.lead(work) if isinstance(engine, SharedEngine) else work()
+        return engine.lead(work) if isinstance(engine, DistributedEngine) else work()
 
-    def sync(self, version: int) -> None:
-        """Let the engine have the policy's weights as they are now; every rank calls this."""
+    def sample_writer(self, step: int) -> Callable[[Attempt], None]:
+        """A function that appends an attempt of this step to `samples.jsonl`."""
+        return lambda attempt: self.directory.add_sample(sample_row(attempt, step))
+
+    def sync_sampler(self, version: int) -> None:
+        """Give the engine the policy's weights as they are now; every rank calls this."""
         if self.ranks.sharded:
             weights = whole_weights(self.policy)
             self.collector.engine.sync(lambda: iter(weights.items()), version)
@@ -97,13 +99,13 @@ class Bench:
             self.collector.engine.sync(self.policy.model.named_parameters, version)
 
     def record(self, metrics: dict[str, Any], step: int) -> None:
-        """One line of `metrics.jsonl`, and of the tracker."""
+        """Write a step's metrics to `metrics.jsonl` and to the tracker."""
         if self.ranks.leads:
             self.directory.log(**metrics)
             track(self.ranks.accelerator, metrics, step)
 
     def finish(self, results: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Write the final model and `results.json`; returns the results and the run's history."""
+        """Write the final model and `results.json`; returns the results and the metrics of every step."""
         history = self.ranks.lead(lambda: self.directory.history)
         final = commit_checkpoint(
             self.directory.path, "model", lambda folder: save_final(self.ranks, self.policy, folder, history), self.ranks
@@ -115,21 +117,24 @@ class Bench:
 
 
 @contextmanager
-def workbench(config: ImproveConfig, verifier: Verifier | None = None, turns: int = 1) -> Iterator[Bench]:
-    """Open the run and everything in it; a step's judged attempts are written down the moment they are known.
+def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns: int = 1) -> Iterator[Session]:
+    """Open the processes, the run directory, the tasks, the policy, the verifier and the engine, and close what was opened.
 
     Args:
         verifier: one that is open already, and stays so; by default one is opened for the run.
+        turns: replies a trajectory may have.
     """
     with ExitStack() as stack:
         ranks = stack.enter_context(open_ranks(open_accelerator(config.report_to, config.output)))
         set_seed(config.seed)
         tasks = ranks.lead(lambda: read_tasks(config))
-        directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE))
+        directory = ranks.lead(
+            lambda: RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE_ON_RESUME)
+        )
         checkpoint = ranks.lead(directory.latest) if config.resume else None
         on_gpu = ranks.accelerator.device.type == "cuda"
         row_tokens = config.row_tokens or (16_384 if on_gpu else 4_096)
-        policy = read_policy(config, checkpoint, row_tokens, ranks)
+        policy = load_starting_policy(config, checkpoint, row_tokens, ranks)
         if not ranks.sharded:
             policy.model.to(ranks.accelerator.device)  # pyright: ignore[reportArgumentType]
         start_tracker(ranks.accelerator, config)
@@ -146,7 +151,7 @@ def workbench(config: ImproveConfig, verifier: Verifier | None = None, turns: in
             turns=turns,
             known=known_verdicts(directory),
         )
-        yield Bench(ranks, directory, policy, tasks, collector, checkpoint, row_tokens, config.gpu_hour_price)
+        yield Session(ranks, directory, policy, tasks, collector, checkpoint, row_tokens, config.gpu_hour_price)
 
 
 def open_verifier(config: ImproveConfig) -> AbstractContextManager[Verifier]:
@@ -157,7 +162,7 @@ def open_verifier(config: ImproveConfig) -> AbstractContextManager[Verifier]:
 
 
 def read_tasks(config: ImproveConfig) -> list[Task]:
-    """The tasks to learn on."""
+    """The tasks to train on."""
     if config.tasks == "generated":
         split = config.split or "train"
         count = config.limit or GENERATED_TASKS
@@ -169,7 +174,7 @@ def read_tasks(config: ImproveConfig) -> list[Task]:
 
 
 def prompt_style(tokenizer: PreTrainedTokenizerBase) -> PromptStyle:
-    """nano is asked in its own short form, every other model in chat."""
+    """How a model is asked, by its tokenizer: nano in its own short form, every other model in chat."""
     vocabulary = tokenizer.get_vocab()
     return "nano" if len(vocabulary) <= VOCAB_SIZE and USER in vocabulary and END in vocabulary else "chat"
 
@@ -227,7 +232,7 @@ def sample_row(attempt: Attempt, step: int) -> dict[str, Any]:
 
 
 def known_verdicts(directory: RunDirectory) -> dict[tuple[str, str], Verdict]:
-    """What the run has verified already, so that a step that is run again verifies nothing twice."""
+    """(task id, candidate key) → verdict of all that the run has verified: a step that is run again verifies nothing twice."""
     verdicts = ((row, Verdict.from_json(row["verdict"])) for row in read_lines(directory.path / "samples.jsonl"))
     return {(row["task"], row["key"]): verdict for row, verdict in verdicts if verdict.status not in UNKNOWN}
 
@@ -241,21 +246,3 @@ def require_judged(attempts: list[Attempt]) -> None:
     if attempts and all(a.verdict.status in UNKNOWN for a in attempts):
         verdict = attempts[0].verdict
         raise RunError(f"No candidate could be judged ({verdict.status}): {verdict.reason}")
-
-
-def pass_rates(groups: list[list[Attempt]]) -> list[float | None]:
-    """Share of correct attempts a group, of those that could be judged; None where none could."""
-    judged = [[a.verdict for a in group if a.verdict.status not in UNKNOWN] for group in groups]
-    return [sum(v.correct for v in group) / len(group) if group else None for group in judged]
-
-
-def best_first(attempts: list[Attempt]) -> list[Attempt]:
-    """By reward; among equals the faster, then the shorter."""
-    known = [a for a in attempts if a.reward is not None]
-    return sorted(known, key=lambda a: (-value_of(a), not fast_1(a.verdict), len(a.rollout.token_ids), a.order))
-
-
-def value_of(attempt: Attempt) -> float:
-    """Its reward, which must be known."""
-    assert attempt.reward is not None
-    return attempt.reward.value

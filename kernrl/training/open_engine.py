@@ -1,4 +1,4 @@
-"""The engine that a run's settings ask for: the model here, or a server, reached and found fit for the stage."""
+"""Opening the rollout engine that a run's settings name: the model in this process, or a server that fits the stage."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kernrl.policy.load import Policy, find_source, load_tokenizer
 from kernrl.policy.ranks import Ranks
 from kernrl.rollouts.collect import Verifier
 from kernrl.rollouts.engines.dialects import Facts, ask_facts, dialect_of
+from kernrl.rollouts.engines.distributed_engine import DistributedEngine
 from kernrl.rollouts.engines.engine import RolloutEngine
-from kernrl.rollouts.engines.generate import UNBOUNDED, GenerateEngine
-from kernrl.rollouts.engines.http import Server
-from kernrl.rollouts.engines.server import ServerEngine
-from kernrl.rollouts.engines.shared import SharedEngine
+from kernrl.rollouts.engines.generate_engine import UNBOUNDED, GenerateEngine
+from kernrl.rollouts.engines.http_client import Server
+from kernrl.rollouts.engines.server_engine import ServerEngine
 from kernrl.rollouts.engines.weight_sync import (
     AdapterLoad,
     CheckpointReload,
@@ -32,35 +32,35 @@ from kernrl.rollouts.engines.weight_sync import (
 
 
 def open_engine(config: ImproveConfig, policy: Policy, verifier: Verifier, run: Path, ranks: Ranks) -> RolloutEngine:
-    """The engine of a training stage, with the policy's weights. Raises UsageError where it is not fit for it.
+    """The engine of a training stage, with the policy's weights. Raises UsageError where it does not fit the stage.
 
     Args:
-        run: folder of the run; checkpoints for a server go under it.
+        run: folder of the run; checkpoints for a server are written under it.
     """
     embedded = config.engine == "generate"
     if embedded and ranks.sharded:
         raise UsageError(
-            "--launch fsdp2 spreads the weights over processes that then cannot sample: give --engine server and --server-url."
+            "--launch fsdp2 shards the weights, and no process can sample from a shard: give --engine server and --server-url."
         )
     if ranks.sharded and isinstance(config, ReinforceConfig) and config.overlap:
         raise UsageError("--overlap does not go with --launch fsdp2: leave one of them out.")
     if ranks.size == 1:
-        return own_engine(config, policy, ranks, verifier.untimed) if embedded else server_engine(config, policy, run)
+        return local_engine(config, policy, ranks, verifier.untimed) if embedded else server_engine(config, policy, run)
     if embedded:
-        return SharedEngine(own_engine(config, policy, ranks, nullcontext), ranks, helped=True, busy=verifier.untimed)
+        return DistributedEngine(local_engine(config, policy, ranks, nullcontext), ranks, helped=True, busy=verifier.untimed)
     asking = server_engine(config, policy, run) if ranks.leads else None
-    return SharedEngine(asking, ranks, helped=False, busy=nullcontext)
+    return DistributedEngine(asking, ranks, helped=False, busy=nullcontext)
 
 
-def own_engine(
+def local_engine(
     config: ImproveConfig, policy: Policy, ranks: Ranks, gpu_turn: Callable[[], AbstractContextManager[None]]
 ) -> GenerateEngine:
-    """The model here, on this rank's device."""
+    """The model in this process, on this rank's device."""
     on_gpu = policy.model.device.type == "cuda"
     return GenerateEngine(
         policy,
         batch_size=config.sampling_batch,
-        # decoding reads every weight for every token: half the bytes, where the trained weights are float32
+        # decoding reads every weight for every token, and bf16 has half the bytes of the trained float32
         dtype=torch.bfloat16 if on_gpu and not config.lora else None,
         compile=config.sampling_compile,
         deal=(ranks.index, ranks.size),
@@ -69,44 +69,46 @@ def own_engine(
 
 
 def server_engine(config: ImproveConfig, policy: Policy, run: Path) -> ServerEngine:
-    """A server with the policy's weights. Raises UsageError where it is not fit for the stage."""
-    server, facts, name = reach(config)
-    weights = weights_to(config, server, facts, name, policy, run / "server")
+    """A server with the policy's weights. Raises UsageError where it does not fit the stage."""
+    server, facts, name = connect(config)
+    weights = weight_sync_for(config, server, facts, name, policy, run / "server")
     context = getattr(policy.model.config, "max_position_embeddings", UNBOUNDED)
     dialect = dialect_of(facts, policy.tokenizer, config.temperature)
     engine = ServerEngine(server, dialect, name, min(context, facts.context or UNBOUNDED), weights)
     on_policy = isinstance(config, ReinforceConfig)
     if on_policy and not engine.exact:
         raise UsageError(
-            f"--server-url {server.url}: this server gives text and not the tokens that it sampled, from which nothing can "
-            "be reinforced: use vLLM or SGLang, or --engine generate."
+            f"--server-url {server.url}: this server gives text and not the tokens that it sampled, which reinforce needs: "
+            "use vLLM or SGLang, or --engine generate."
         )
     if weights is not None:
-        engine.sync(policy.model.named_parameters, 0)  # the server may hold what another run left there
+        engine.sync(policy.model.named_parameters, 0)  # the server may still have another run's weights
     elif on_policy or (isinstance(config, BestOfNConfig) and config.rounds > 1):
-        raise UsageError("--weight-sync none: this stage samples from weights that it has changed; let the server have them.")
+        raise UsageError(
+            "--weight-sync none: this stage samples from weights that it has changed; choose a way to send them to the server."
+        )
     return engine
 
 
-def open_server(config: EvalConfig) -> tuple[ServerEngine, PreTrainedTokenizerBase, GenerationConfig | None]:
-    """The engine of an evaluation on a server, whose weights stay as they are; the model's tokenizer and its settings."""
+def open_evaluation_engine(config: EvalConfig) -> tuple[ServerEngine, PreTrainedTokenizerBase, GenerationConfig | None]:
+    """For an evaluation on a server, whose weights stay as they are: engine, tokenizer, and the model's generation settings."""
     assert config.model
-    server, facts, name = reach(config)
+    server, facts, name = connect(config)
     tokenizer = load_tokenizer(config.model, revision=config.revision)
     try:
         settings = GenerationConfig.from_pretrained(find_source(config.model), revision=config.revision or "main")
-    except OSError:  # a model need not come with any
+    except OSError:  # a model may have none
         settings = None
     dialect = dialect_of(facts, tokenizer, config.temperature)
     return ServerEngine(server, dialect, name, facts.context or tokenizer.model_max_length), tokenizer, settings
 
 
-def reach(config: ImproveConfig | EvalConfig) -> tuple[Server, Facts, str]:
-    """The server, what it is, and the model's name there."""
+def connect(config: ImproveConfig | EvalConfig) -> tuple[Server, Facts, str]:
+    """The server, what is known of it, and the model's name there."""
     assert config.server_url
     server = Server(config.server_url, timeout_s=config.server_timeout_s)
     facts = ask_facts(server)
-    # `transformers serve` loads whatever it is asked for; others list what they serve
+    # `transformers serve` loads any model it is asked for; the others list what they serve
     listed = (str(config.model),) if facts.kind == "transformers" else facts.models
     name = config.server_model or next(iter(listed), None)
     if name is None:
@@ -114,15 +116,17 @@ def reach(config: ImproveConfig | EvalConfig) -> tuple[Server, Facts, str]:
     return server, facts, name
 
 
-def weights_to(
+def weight_sync_for(
     config: ImproveConfig, server: Server, facts: Facts, name: str, policy: Policy, folder: Path
 ) -> WeightSync | None:
-    """How new weights get to the server. Raises UsageError, with the remedy, for a way that this server has not."""
-    way = config.weight_sync or default_way(config, facts)
+    """How new weights reach the server; None for `none`. Raises UsageError for a way that this server does not offer."""
+    way = config.weight_sync or cheapest_weight_sync(config, facts)
     if way == "none":
         return None
     if (way == "lora") != config.lora:
-        raise UsageError(f"--weight-sync {way}: under --lora the adapter is what changes, so use 'lora' then, and only then.")
+        raise UsageError(
+            f"--weight-sync {way}: under --lora the adapter is what changes, so use 'lora' with --lora and only with it."
+        )
     dev_mode = "start vLLM with VLLM_SERVER_DEV_MODE=1"
     dtype = getattr(torch, str(facts.settings.get("model_config", {}).get("dtype", "bfloat16")).removeprefix("torch."))
     if way == "lora":
@@ -138,7 +142,9 @@ def weights_to(
             raise UsageError(f'--weight-sync {way}: {dev_mode} and --weight-transfer-config \'{{"backend": "{way}"}}\'.')
         return NativeTransfer(server, way, name, dtype)
     if facts.kind == "openai":
-        raise UsageError("--weight-sync checkpoint: this server has no known route to read weights: use vLLM or SGLang.")
+        raise UsageError(
+            "--weight-sync checkpoint: kernrl knows no route by which this server reads weights: use vLLM or SGLang."
+        )
     if facts.kind == "vllm" and not facts.settings:
         raise UsageError(f"--weight-sync checkpoint: {dev_mode}.")
     if facts.kind == "transformers":
@@ -148,7 +154,7 @@ def weights_to(
     return CheckpointReload(policy, folder, dtype, load)
 
 
-def default_way(config: ImproveConfig, facts: Facts) -> str:
+def cheapest_weight_sync(config: ImproveConfig, facts: Facts) -> str:
     """The cheapest way that the server offers."""
     if config.lora:
         return "lora"

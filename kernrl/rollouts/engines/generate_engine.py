@@ -1,4 +1,4 @@
-"""The embedded engine: transformers' `generate` on the policy itself, handing out each rollout the moment it ends."""
+"""The embedded engine: transformers' `generate` on the policy itself, which yields each rollout as soon as it ends."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from kernrl.policy.load import Policy
 from kernrl.rollouts.engines.engine import Finish, NamedTensors, Rollout, Sampling
 
 CHECK_EVERY = 8
-"""Decoding steps between looks at which rows have ended: a look waits for the GPU."""
+"""Decoding steps between checks for rows that have ended: each check waits for the GPU."""
 
 ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Not cuDNN's: it plans anew for every length, and each token of a decode makes one."""
+"""Without cuDNN's: it plans anew for every length, so for every token of a decode."""
 
 UNBOUNDED = 2**31
-"""Context of a model that names none."""
+"""Context, in tokens, of a model whose config has none."""
 
 PROMPT_STEP = 128
 """Under `compile`, prompts are padded to a multiple of this."""
@@ -38,18 +38,18 @@ PROMPT_STEP = 128
 class GenerateEngine:
     """Samples with transformers' `generate`.
 
-    Prompts are repeated n times, sorted by length so that little is padded, and decoded `batch_size` rows at a time. The
-    random stream of a batch is a function of the seed and the batch's number alone; the global one is left as it was.
+    Prompts are repeated n times, sorted by length so that there is little padding, and decoded `batch_size` rows at a time.
+    The random stream of a batch is a function of the seed and the batch's number alone; the global stream is unchanged.
 
     Args:
         policy: what to sample from.
         batch_size: rows decoded at once.
-        dtype: sample from a copy of the weights in this dtype, refreshed by `sync`; None samples from the policy's own,
-            which change under it and need no sync.
+        dtype: sample from a copy of the weights in this dtype, refreshed by `sync`; None samples from the policy's own
+            weights, which need no sync.
         compile: decode with a cache of fixed size, so that transformers compiles the step on a GPU. The first calls are
             slow, and prompts are padded to multiples of `PROMPT_STEP` so that few shapes are compiled.
-        deal: (number, of how many): of so many engines with the same weights, each decodes every so-manieth batch.
-        gpu_turn: entered while a batch is decoded; `HardenedVerifier.untimed` keeps clocks off a GPU that decodes.
+        deal: (rank, world): this engine decodes batches rank, rank + world, …; others with the same weights decode the rest.
+        gpu_turn: context entered while a batch is decoded; with `HardenedVerifier.untimed`, nothing is timed on that GPU.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GenerateEngine:
         self._model: Any = self._trained
         if dtype is not None and dtype != policy.head_weight.dtype:
             self._model = copy.deepcopy(self._trained).requires_grad_(False)
-            for parameter in self._model.parameters():  # not `.to(dtype)`: it would round the rotary frequencies too
+            for parameter in self._model.parameters():  # not `.to(dtype)`, which would round the rotary frequencies too
                 parameter.data = parameter.data.to(dtype)
         self._batch_size, self._compile, self._gpu_turn = batch_size, compile, gpu_turn
         self._number, self._engines = deal
@@ -75,9 +75,9 @@ class GenerateEngine:
         self._version = 0
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Generator[Rollout, None, None]:
-        """See `RolloutEngine.generate`. Decoding goes on in a thread while the caller looks at what has ended.
+        """See `RolloutEngine.generate`. Decoding continues in a thread while the caller handles the rollouts that have ended.
 
-        Under `compile` it decodes in the caller's thread, to which the compiled step's CUDA graphs belong, and hands out
+        Under `compile` it decodes in the caller's thread, to which the compiled step's CUDA graphs belong, and yields
         rollouts batch by batch.
         """
         ended: SimpleQueue[Rollout | None] = SimpleQueue()
@@ -109,7 +109,7 @@ class GenerateEngine:
         self._version = version
 
     def close(self) -> None:
-        """See `RolloutEngine.close`: nothing outlives a call."""
+        """See `RolloutEngine.close`: there is nothing to release."""
 
     def _decode_all(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, emit: Callable[[Rollout], None], cancelled: Event
@@ -118,7 +118,7 @@ class GenerateEngine:
         started = time.perf_counter()
         order = sorted(range(len(prompts)), key=lambda p: (len(prompts[p]), p))
         rows = [(p, s) for p in order for s in range(sampling.n)]
-        fit = sum(len(prompts[p]) < self._context for p, _ in rows)  # the rest, which is longer, gets no reply
+        fit = sum(len(prompts[p]) < self._context for p, _ in rows)  # the rest, longer than the context, gets no reply
         parts = [rows[start : min(start + self._batch_size, fit)] for start in range(0, fit, self._batch_size)]
         for number, part in list(enumerate(parts))[self._number :: self._engines]:
             if cancelled.is_set():
@@ -144,7 +144,7 @@ class GenerateEngine:
         mask = torch.arange(longest) >= torch.tensor([[longest - len(p)] for p in prompts])
         settings = GenerationConfig(
             do_sample=True,
-            temperature=1.0,  # _Batch divides by it, and so sees what is sampled from
+            temperature=1.0,  # _Batch divides by the temperature itself, and so sees the logits that are sampled from
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             max_new_tokens=room,
@@ -178,7 +178,7 @@ class GenerateEngine:
 
 @dataclass
 class _Batch:
-    """Rides along one `generate` call: notes the log-prob of every sampled token and hands out rows as they end."""
+    """State of one `generate` call: records the log-prob of every sampled token and emits rows as they end."""
 
     rows: list[tuple[int, int]]
     """(prompt, sample) of each row."""
@@ -200,7 +200,7 @@ class _Batch:
     stop_ids: Tensor = field(init=False)
 
     def allocate(self, room: int, device: torch.device) -> None:
-        shape = (room + 1, len(self.rows))  # some releases look for the end late, and decode one step too many
+        shape = (room + 1, len(self.rows))  # some releases of transformers decode one step too many
         self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
         self.logprobs = torch.zeros(shape, device=device)
         self.stop_ids = torch.tensor(self.sampling.stop_ids, dtype=torch.int64, device=device)
@@ -265,13 +265,13 @@ class _After(StoppingCriteria):
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """A thread starts on GPU 0, and kernels are launched on the current one."""
+    """Make `device` current: a new thread starts on GPU 0, and kernels are launched on the current GPU."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @contextmanager
 def _bare_settings(model: Any) -> Iterator[None]:
-    """`generate` takes what we leave open, such as a repetition penalty, from the model: we sample from the bare policy."""
+    """Without the model's own generation settings, such as a repetition penalty, from which `generate` fills gaps."""
     models = [model, model.get_base_model()] if hasattr(model, "peft_config") else [model]
     own = [m.generation_config for m in models]
     for m in models:

@@ -1,4 +1,4 @@
-"""A model server from outside: JSON over HTTP, asked with a time limit, asked again where that may help."""
+"""HTTP client of a model server: JSON requests with a time limit, repeated where that may help."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from urllib.parse import urlsplit
 from kernrl.errors import InfrastructureError, UsageError
 
 RETRIES, FIRST_WAIT_S = 4, 0.5
-"""Further tries of a request that may be repeated, each after twice the wait of the one before."""
+"""Retries of a request that may be repeated, and the first wait, which doubles each time."""
 
 BUSY = frozenset((408, 425, 429, 500, 502, 503, 504))
-"""Statuses of a server that may do better another time."""
+"""Statuses after which a request is repeated."""
 
 KEY = "KERNRL_SERVER_KEY"
-"""Environment variable with the key that a server asks for: a flag would be written down in the run's folder."""
+"""Environment variable with the server's API key; a flag would be recorded in the run's folder."""
 
 REASON_CHARS = 300
-"""Of a server's own words, as much as is repeated to the user."""
+"""Most characters of a server's error message that are shown."""
 
 
 class Refused(UsageError):
-    """The server understood the request and will not serve it."""
+    """The server refused the request (status 4xx)."""
 
     def __init__(self, sentence: str, status: int):
         super().__init__(sentence)
@@ -35,14 +35,14 @@ class Refused(UsageError):
 
 
 class Cancelled(Exception):
-    """Nobody waits for the answer any more."""
+    """The request was cancelled by this side."""
 
 
 class Server:
-    """One server at one address. Thread-safe: every request has a connection of its own."""
+    """A server at one address. Thread-safe: every request has a connection of its own."""
 
     def __init__(self, url: str, *, timeout_s: float):
-        """`url` as given by `--server-url`; raises UsageError for anything that is no http address."""
+        """`url` is the value of `--server-url`. Raises UsageError unless it is an http address."""
         parts = urlsplit(url)
         try:
             self._address = (parts.hostname or "", parts.port)
@@ -52,7 +52,7 @@ class Server:
             raise UsageError(f"--server-url {url}: give an address such as http://localhost:8000.")
         self.url, self.timeout_s = url.rstrip("/").removesuffix("/v1"), timeout_s
         self._connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        # people give the address with and without OpenAI's /v1
+        # the address is given with or without OpenAI's /v1
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {"Authorization": f"Bearer {key}"} if (key := os.environ.get(KEY)) else {}
         self._open: set[http.client.HTTPConnection] = set()
@@ -60,24 +60,24 @@ class Server:
         self._cancelled = threading.Event()
 
     def get(self, path: str) -> Any:
-        """The answer to a GET, read as JSON; raises as `post` does."""
+        """The answer to a GET, decoded from JSON; raises as `post` does."""
         return self._ask("GET", path, None, RETRIES)
 
     def post(self, path: str, body: Any = None, *, once: bool = False) -> Any:
-        """The answer to a POST, read as JSON; the text itself where it is none.
+        """The answer to a POST, decoded from JSON; an answer that is not JSON is returned as text.
 
         Args:
-            once: never ask again: the request changes something, and may have been heard.
+            once: never repeat the request: it changes something, and may have had its effect.
 
         Raises:
-            Refused: the server will not (a status of 400 to 499); the sentence gives its reason.
-            InfrastructureError: nobody answers, or not in time, or the server stays broken.
+            Refused: a status of 400 to 499 that is not in `BUSY`; the sentence gives the server's reason.
+            InfrastructureError: no answer, none in time, or only errors.
             Cancelled: `cancel` was called.
         """
         return self._ask("POST", path, body, 0 if once else RETRIES)
 
     def cancel(self) -> None:
-        """Close every connection and take no more requests: a server stops the work that nobody waits for."""
+        """Close every connection and refuse further requests: the server then stops working on them."""
         self._cancelled.set()
         with self._lock:
             for connection in self._open:
@@ -93,7 +93,7 @@ class Server:
             try:
                 status, text = self._exchange(method, path, body)
             except TimeoutError:
-                # not asked again: a server that is too slow would be made slower
+                # not repeated: that would make a slow server slower
                 raise InfrastructureError(self._said(path, f"no answer within {self.timeout_s:g} s.")) from None
             except (OSError, http.client.HTTPException) as error:
                 if self._cancelled.is_set():
@@ -136,7 +136,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def _reason(text: str) -> str:
-    """A server's own words, without the JSON around them."""
+    """The server's error message, without the JSON around it."""
     found = _json_or_text(text)
     for key in ("error", "detail", "message"):
         if isinstance(found, dict) and key in found:

@@ -1,4 +1,4 @@
-"""A run to look at while it runs: one line a step."""
+"""The table of a run's steps, live and at the end: one line a step."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ COLUMNS = {
     "gpu_hours": "{:.2f}",
     "cost": "{:.2f}",
 }
-"""Metric → how it is written; a metric that no step has is left out."""
+"""Metric → its format; a metric that no step has is left out."""
 
 ESSENTIAL = ("step", "reward", "correct", "fast_1", "speed_geomean_x", "length", "entropy", "seconds.step")
-"""What still fits a terminal narrower than `WIDE`."""
+"""The columns of a terminal narrower than `WIDE`."""
 
 WIDE = 120
-"""Columns of a terminal that shows everything."""
+"""Width, in characters, from which a terminal shows all columns."""
 
 TITLES = {"speed_geomean_x": "speed", "kl_ref": "kl", "mismatch_kl": "mismatch", "gpu_hours": "GPU h", "attempts_per_s": "a/s"}
 
 
 class LiveTable:
-    """The last steps as a table that grows; where stderr is no terminal, one plain line a step instead."""
+    """The last steps as a live table; where stderr is not a terminal, one plain line a step."""
 
     def __init__(self, steps: int):
         self._steps, self._lines = steps, []

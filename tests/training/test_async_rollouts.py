@@ -6,14 +6,18 @@ from dataclasses import replace
 import pytest
 import torch
 from support.tiny import FakeVerifier, verdict_of
-from test_reinforce import Killed, arguments, judge, metrics, model, rewards, tasks, texts, verifier, weights  # noqa: F401
+from support.toy_runs import Killed, judge, metrics, rewards, texts, weights
+from support.toy_runs import reinforce_arguments as arguments
 
 from kernrl.cli import run
-from kernrl.rollouts.engines.generate import GenerateEngine
+from kernrl.rollouts.collect import Collector
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import reinforce
-from kernrl.training import overlap, workbench
+from kernrl.training import session
 from kernrl.verifier.base.verdict import Status
+
+pytestmark = pytest.mark.usefixtures("verifier")
 
 AHEAD = ("--overlap", "1")
 
@@ -22,7 +26,7 @@ def versions(output):
     return {row["step"]: row["version"] for row in read_lines(output / "samples.jsonl")}
 
 
-def test_every_step_but_the_first_is_one_update_old(model, tasks, tmp_path):  # noqa: F811
+def test_every_step_but_the_first_is_one_update_old(model, tasks, tmp_path):
     output = tmp_path / "run"
     assert run(arguments(model, tasks, output, *AHEAD, steps=4)) == 0
     assert versions(output) == {1: 0, 2: 0, 3: 1, 4: 2}
@@ -33,19 +37,19 @@ def test_every_step_but_the_first_is_one_update_old(model, tasks, tmp_path):  # 
     assert abs(lines[2]["correction_mean"] - 1) > 1e-3
 
 
-def test_without_overlap_nothing_is_stale(model, tasks, tmp_path):  # noqa: F811
+def test_without_overlap_nothing_is_stale(model, tasks, tmp_path):
     assert run(arguments(model, tasks, tmp_path / "run")) == 0
     assert {line["staleness"] for line in metrics(tmp_path / "run").values()} == {0}
 
 
 @pytest.mark.parametrize("loss", ["reinforce", "grpo"])
-def test_it_learns_all_the_same(model, tasks, tmp_path, loss):  # noqa: F811
+def test_it_learns_all_the_same(model, tasks, tmp_path, loss):
     assert run(arguments(model, tasks, tmp_path / "run", *AHEAD, "--loss", loss, steps=10, samples=16)) == 0
     found = rewards(tmp_path / "run")
     assert sum(found[-2:]) / 2 > found[0] + 0.25
 
 
-def test_the_same_seed_gives_the_same_samples_and_the_same_loss(model, tasks, tmp_path):  # noqa: F811
+def test_the_same_seed_gives_the_same_samples_and_the_same_loss(model, tasks, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     for output in (first, second):
         assert run(arguments(model, tasks, output, *AHEAD, "--curriculum", steps=4)) == 0
@@ -66,9 +70,9 @@ class Patient(FakeVerifier):
         return super().verify_many(iter(pairs))
 
 
-def test_the_next_step_is_sampled_while_this_one_is_verified(model, tasks, tmp_path, monkeypatch):  # noqa: F811
+def test_the_next_step_is_sampled_while_this_one_is_verified(model, tasks, tmp_path, monkeypatch):
     patient = Patient(judge)
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: patient)
+    monkeypatch.setattr(session, "open_verifier", lambda config: patient)
     calls = []
     real = GenerateEngine.generate
 
@@ -106,10 +110,10 @@ class Narrow(FakeVerifier):
 
 
 def test_a_step_is_sampled_whole_before_its_candidates_are_taken_which_is_after_those_of_the_step_before(
-    model, tasks, tmp_path, monkeypatch  # noqa: F811
+    model, tasks, tmp_path, monkeypatch
 ):  # fmt: skip
     narrow = Narrow(judge, held=1)
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: narrow)
+    monkeypatch.setattr(session, "open_verifier", lambda config: narrow)
     sampled = []
     real = GenerateEngine.generate
 
@@ -126,9 +130,9 @@ def test_a_step_is_sampled_whole_before_its_candidates_are_taken_which_is_after_
     assert set(narrow.taken) == {1, 2, 3}
 
 
-def test_when_the_time_is_up_no_more_of_the_step_ahead_is_verified(model, tasks, tmp_path, monkeypatch):  # noqa: F811
+def test_when_the_time_is_up_no_more_of_the_step_ahead_is_verified(model, tasks, tmp_path, monkeypatch):
     narrow = Narrow(judge, held=2)
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: narrow)
+    monkeypatch.setattr(session, "open_verifier", lambda config: narrow)
     assert run(arguments(model, tasks, tmp_path / "run", *AHEAD, "--time-limit-s", "0.001", steps=50)) == 0
     narrow.go_on.set()
     assert all(narrow.ended.acquire(timeout=20) for _ in range(narrow.calls))
@@ -136,7 +140,7 @@ def test_when_the_time_is_up_no_more_of_the_step_ahead_is_verified(model, tasks,
     assert narrow.taken.count(1) > 2 > narrow.taken.count(2)
 
 
-def test_no_clock_runs_beside_an_update_and_nothing_is_sampled_then(model, tasks, tmp_path, monkeypatch):  # noqa: F811
+def test_no_clock_runs_beside_an_update_and_nothing_is_sampled_then(model, tasks, tmp_path, monkeypatch):
     events = []
 
     class Watched(FakeVerifier):
@@ -144,7 +148,7 @@ def test_no_clock_runs_beside_an_update_and_nothing_is_sampled_then(model, tasks
             events.append("untimed")
             return super().untimed()
 
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: Watched(judge))
+    monkeypatch.setattr(session, "open_verifier", lambda config: Watched(judge))
     sampling = threading.Semaphore(1)
     real_generate, real_update = GenerateEngine.generate, reinforce.Learner.update
 
@@ -166,7 +170,7 @@ def test_no_clock_runs_beside_an_update_and_nothing_is_sampled_then(model, tasks
 
 
 @pytest.mark.parametrize("moment", ["while sampling", "before the update", "before the checkpoint"])
-def test_a_killed_run_goes_on_as_if_nothing_had_been(model, tasks, tmp_path, monkeypatch, verifier, moment):  # noqa: F811
+def test_a_killed_run_goes_on_as_if_nothing_had_been(model, tasks, tmp_path, monkeypatch, verifier, moment):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     flags = (*AHEAD, "--curriculum")
     assert run(arguments(model, tasks, whole, *flags, steps=5)) == 0
@@ -182,7 +186,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(model, tasks, tmp_path, mon
         return wrapped
 
     place = {
-        "while sampling": (overlap._Tap, "generate"),
+        "while sampling": (Collector, "sample"),
         "before the update": (reinforce, "training_examples"),
         "before the checkpoint": (reinforce.Learner, "finish_step"),
     }
@@ -202,7 +206,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(model, tasks, tmp_path, mon
     assert len(verifier.asked) > asked
 
 
-def test_log_probs_that_an_engine_does_not_give_are_those_of_the_weights_that_sampled(model, tasks, tmp_path, monkeypatch):  # noqa: F811
+def test_log_probs_that_an_engine_does_not_give_are_those_of_the_weights_that_sampled(model, tasks, tmp_path, monkeypatch):
     given, worked_out = tmp_path / "given", tmp_path / "worked out"
     assert run(arguments(model, tasks, given, *AHEAD, steps=3)) == 0
     real = GenerateEngine.generate
@@ -221,7 +225,7 @@ def test_log_probs_that_an_engine_does_not_give_are_those_of_the_weights_that_sa
         assert other["loss"] == pytest.approx(one["loss"], rel=1e-3, abs=1e-6)
 
 
-def test_what_goes_wrong_ahead_ends_the_run_before_it_is_learnt_over(model, tasks, tmp_path, monkeypatch):  # noqa: F811
+def test_what_goes_wrong_ahead_ends_the_run_before_it_is_learnt_over(model, tasks, tmp_path, monkeypatch):
     calls = []
     real = GenerateEngine.generate
 
@@ -237,13 +241,13 @@ def test_what_goes_wrong_ahead_ends_the_run_before_it_is_learnt_over(model, task
     assert set(metrics(tmp_path / "run")) == {1}
 
 
-def test_broken_infrastructure_is_masked_as_ever(model, tasks, tmp_path, verifier):  # noqa: F811
+def test_broken_infrastructure_is_masked_as_ever(model, tasks, tmp_path, verifier):
     verifier.judge = lambda text: verdict_of(text, Status.INFRA_ERROR) if len(verifier.asked) % 2 else judge(text)
     assert run(arguments(model, tasks, tmp_path / "run", *AHEAD, steps=2)) == 0
     assert all(line["learnt"] == line["attempts"] - line["unknown"] for line in metrics(tmp_path / "run").values())
 
 
 @pytest.mark.parametrize("flags", [("--turns", "2"), ("--constant-groups", "refill"), ("--sampling-compile",)])
-def test_what_cannot_be_sampled_in_one_go_is_refused(model, tasks, tmp_path, flags, capfd):  # noqa: F811
+def test_what_cannot_be_sampled_in_one_go_is_refused(model, tasks, tmp_path, flags, capfd):
     assert run(arguments(model, tasks, tmp_path / "run", *AHEAD, *flags)) == 2
     assert f"leave out {' '.join(flags[:2] if flags[0] != '--turns' else flags[:1])}" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""What a model in training writes: samples on compositions it was not shown, judged by the verifier."""
+"""Samples of a model in SFT on compositions that it is not trained on, judged by the verifier."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kernrl.policy.load import Policy
 from kernrl.policy.pairs import PromptStyle
 from kernrl.rollouts.collect import Collector
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.generate import GenerateEngine
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.rollouts.reward import UNKNOWN
 from kernrl.runs.run_directory import RunDirectory
-from kernrl.stages import evaluate
 from kernrl.tasks.grammar.generate import generate_tasks
-from kernrl.training.workbench import prompt_style, sample_row, stop_ids
+from kernrl.training.evaluation import evaluate
+from kernrl.training.session import prompt_style, sample_row, stop_ids
 from kernrl.verifier.base.verdict import Stage
 from kernrl.verifier.verifier import HardenedVerifier
 
@@ -31,17 +31,17 @@ REPLIES: dict[PromptStyle, dict[str, Any]] = {
     "nano": {"max_tokens": 1024, "sampling_batch": 512},
     "chat": {"max_tokens": 4096, "sampling_batch": 128},
 }
-"""Longest reply and how many at once: by a tokenizer that was not made for them, solutions take many times nano's tokens."""
+"""Settings of sampling. In the tokens of a general tokenizer, solutions are many times as long as in nano's."""
 
 SampleCheck = Callable[[int], dict[str, float]]
-"""Step → metrics: `correct` and `compiled`, shares of the candidates that could be judged, if any, and `verify_s`."""
+"""Step → metrics: `verify_s`, and `correct` and `compiled`, shares of the candidates that could be judged, if any."""
 
 
 @contextmanager
 def sample_check(config: SftConfig, policy: Policy, directory: RunDirectory) -> Iterator[SampleCheck]:
-    """Open the verifier for looks at `config.verify_tasks` generated validation compositions, one sample each.
+    """Open the verifier for checks during training: one sample of each of `config.verify_tasks` validation compositions.
 
-    The tasks stay the same, so that the figures of a run can be compared. Every sample goes to `samples.jsonl`.
+    The tasks are the same in every check, so that the figures of a run can be compared. Samples go to `samples.jsonl`.
     """
     tasks = list(generate_tasks(level=2, count=config.verify_tasks, seed=config.seed, split="validation"))
     on_gpu = next(policy.model.parameters()).is_cuda
@@ -51,7 +51,7 @@ def sample_check(config: SftConfig, policy: Policy, directory: RunDirectory) -> 
     with closing(engine), HardenedVerifier(config.verifier) as verifier:
         collector = Collector(engine, policy.tokenizer, verifier, lambda verdict: None, sampling, style=style)
 
-        def look(step: int) -> dict[str, float]:
+        def check(step: int) -> dict[str, float]:
             started = time.perf_counter()
             engine.sync(policy.model.named_parameters, step)
             attempts = collector.collect(tasks, (config.seed, step)).attempts
@@ -64,11 +64,11 @@ def sample_check(config: SftConfig, policy: Policy, directory: RunDirectory) -> 
                 metrics["compiled"] = fmean(v.stage in (Stage.CORRECTNESS, Stage.TIMING) for v in judged)
             return metrics
 
-        yield look
+        yield check
 
 
 def heldout_figures(config: SftConfig, model: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """What `kernrl eval` finds on the held-out suite; its run is `heldout` in the output folder."""
+    """The results of `kernrl eval` on the held-out suite; its run is `heldout` in the output folder."""
     assert config.heldout_samples
     style = config.prompt or prompt_style(tokenizer)
     settings = EvalConfig(
@@ -81,4 +81,4 @@ def heldout_figures(config: SftConfig, model: Path, tokenizer: PreTrainedTokeniz
         verifier=config.verifier,
         **REPLIES[style],
     )
-    return evaluate.run(settings).data
+    return evaluate(settings)

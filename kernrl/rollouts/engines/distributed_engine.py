@@ -1,4 +1,4 @@
-"""One engine to rank 0, though all ranks decode: requests go out, and every rollout comes back the moment it ends."""
+"""One engine over all ranks: rank 0 sends the prompts, every rank decodes, and each rollout comes back as soon as it ends."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ class _Done:
     result: Any
 
 
-class SharedEngine:
-    """The ranks' engines as one.
+class DistributedEngine:
+    """The engines of all ranks as one.
 
     Each rank's engine decodes its share of the batches (`deal` of `GenerateEngine`). What a batch samples depends on its
     number alone, so the rollouts are the same on any number of ranks. Only one call of `generate` may be under way.
 
     Args:
-        engine: this rank's; None where rank 0's asks a server, which needs no help.
-        busy: entered on rank 0 while any rank decodes.
+        engine: this rank's; None on other ranks than 0 where a server samples.
+        helped: whether the other ranks decode too.
+        busy: context entered on rank 0 while any rank decodes.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class SharedEngine:
                         yield from others(wait=False)
                 yield from others(wait=True)
             finally:
-                if at_work:  # nobody listens any more
+                if at_work:  # the caller stopped early: tell the other ranks
                     self._ranks.note(call)
 
     def sync(self, named: NamedTensors, version: int) -> None:
