@@ -1,8 +1,19 @@
-"""Fixtures of the tests that train: a tiny model, tasks for it, and a verifier that judges by a toy rule."""
+"""A quiet console is undone after each test; and fixtures of the tests that train: a tiny model, tasks, a toy verifier."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from kernrl.console import log
+
+
+@pytest.fixture(autouse=True)
+def audible() -> Iterator[None]:
+    """`--quiet` in one test is not for the next one in the same process."""
+    log.quiet = False
+    yield
+    log.quiet = False
 
 
 @pytest.fixture(scope="session")

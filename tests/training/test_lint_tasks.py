@@ -14,8 +14,8 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import InputSet, Task
 from kernrl.training import lint_tasks
 from kernrl.training.lint_tasks import sound_tasks
+from kernrl.training.session import read_tasks
 from kernrl.training.sft_data import read_pairs
-from kernrl.training.workbench import read_tasks
 
 SOURCE = """
 import torch
