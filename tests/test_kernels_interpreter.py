@@ -15,7 +15,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from kernrl.kernels import resident, token_reduce, vocab
 
 # float32's own: a log-prob of -170 has steps of 1.5e-5, and a ratio and its gradient inherit them.
-LIMITS = {"logp": 2e-5, "entropy": 1e-5, "loss": 1e-4, "gradient": 1e-4, "masked": 0.0, "metrics": 1e-4}
+LIMITS = {"logp": 2e-5, "entropy": 1e-5, "loss": 1e-4, "gradient": 1e-4, "masked": 0.0, "metrics": 1e-4, "shares": 1e-5}
 
 # The interpreter has to be chosen before triton is imported, so it has a process of its own.
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="compiles and interprets")
@@ -90,7 +90,7 @@ def test_no_two_lanes_hold_one_share_of_a_sum(kernel, logits):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", resident._LAYOUTS, ids=lambda layout: f"chunks of {layout.chunk}")
+@pytest.mark.parametrize("layout", resident._LAYOUTS, ids=lambda layout: f"{layout.sharers} x {layout.chunk_bytes}")
 def test_the_resident_kernel_fits_its_share_of_an_sm(layout):
     kernel = compile_for(
         HOPPER, resident._resident_kernel, layout.warps, missing=("weight_ptr", "correction_ptr"), CHUNK=layout.chunk,
