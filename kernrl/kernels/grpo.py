@@ -1,10 +1,13 @@
 """The GRPO family of losses on logits: loss, gradient and metrics with one read and one write of the logits."""
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
 from kernrl.kernels.id_check import require_valid_ids
+from kernrl.kernels.metrics import Metrics
 from kernrl.kernels.scale import scale_
 from kernrl.kernels.shares import shares
 from kernrl.kernels.token_loss import METRICS, LossConfig, Tokens, policy_loss_reference
@@ -71,7 +74,7 @@ class _GrpoLoss(torch.autograd.Function):
 
 def evaluate_loss(
     logits: Tensor, ids: Tensor, batch: Batch, config: LossConfig, temperature: float, inplace: bool
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, Mapping[str, Tensor]]:
     if not logits.is_cuda:
         tokens = expand(batch, ids, config)
         return grpo_loss_reference(logits.reshape(-1, logits.shape[-1]), tokens, config, temperature)
@@ -84,7 +87,7 @@ def evaluate_loss(
         rows = logits.reshape(-1, logits.shape[-1])
         logp, entropy, _ = vocab_stats(rows, ids, batch.mask, temperature)
         loss, metrics = reduce_tokens(logp, entropy, batch, config)
-    return loss, dict(zip(METRICS, metrics.unbind(), strict=False))
+    return loss, Metrics(METRICS, metrics[: len(METRICS)])
 
 
 def grpo_loss(
@@ -116,7 +119,7 @@ def grpo_loss(
     num_sequences: int | None = None,
     max_tokens: int | None = None,
     inplace: bool = True,
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, Mapping[str, Tensor]]:
     """A policy loss and its metrics; `docs/losses.md` has the formulas and the sources of every option.
 
     Args:

@@ -1,33 +1,36 @@
 """The policy loss from log-probs that already exist: one launch over the tokens for loss, gradient and metrics."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
+from kernrl.kernels.metrics import Metrics
 from kernrl.kernels.scale import scale_
 from kernrl.kernels.token_loss import METRICS, LossConfig, policy_loss_reference
 from kernrl.kernels.token_reduce import reduce_tokens
 from kernrl.kernels.tokens import Batch, expand, read_options, with_sequence_correction
 
 
+NAMES = (*METRICS, "clip_ratio")
+
+
 class _PpoLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, log_probs: Tensor, batch: Batch, config: LossConfig):
+    def forward(ctx, log_probs: Tensor, batch: Batch, config: LossConfig, metrics: list[Tensor]):
         log_probs = log_probs.contiguous()
         ctx.gradient = torch.empty_like(log_probs)
-        loss, metrics = reduce_tokens(log_probs, None, batch, config, ctx.gradient)
-        ctx.mark_non_differentiable(metrics)
-        ctx.set_materialize_grads(False)
-        return loss, metrics
+        loss, values = reduce_tokens(log_probs, None, batch, config, ctx.gradient)
+        metrics.append(values)
+        return loss
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_loss, _grad_metrics):  # pyright: ignore[reportIncompatibleMethodOverride]
-        if ctx.gradient is None:
-            raise RuntimeError("ppo_loss can be backpropagated once: its gradient has been handed over")
+    def backward(ctx, grad_loss):  # pyright: ignore[reportIncompatibleMethodOverride]
+        if ctx.gradient is None or torch.is_grad_enabled():
+            raise RuntimeError("ppo_loss can be backpropagated once, and only once differentiated")
         gradient, ctx.gradient = ctx.gradient, None
-        return scale_(gradient, grad_loss), None, None
+        return scale_(gradient, grad_loss), None, None, None
 
 
 def loss_and_metrics(
@@ -37,13 +40,15 @@ def loss_and_metrics(
     options = {**options, "advantages": advantages, "old_logprobs": old_log_probs, "mask": loss_mask}
     batch, config = read_options(log_probs.shape, 1.0, options)
     if log_probs.requires_grad and torch.is_grad_enabled():
-        return _PpoLoss.apply(log_probs, batch, config)  # pyright: ignore[reportReturnType]
+        metrics: list[Tensor] = []
+        loss = _PpoLoss.apply(log_probs, batch, config, metrics)
+        return loss, metrics[0]  # pyright: ignore[reportReturnType]
     return reduce_tokens(log_probs.contiguous(), None, batch, config)
 
 
 def ppo_loss(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, loss_mask: Tensor | None = None, **options
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, Mapping[str, Tensor]]:
     """`grpo_loss` for log-probs in place of logits: clip, dual clip, corrections, masks, KL, every loss type.
 
     Args:
@@ -60,7 +65,7 @@ def ppo_loss(
         raise UsageError("ppo_loss sees no entropies; add the bonus outside, or use grpo_loss")
     if log_probs.is_cuda:
         loss, values = loss_and_metrics(log_probs, old_log_probs, advantages, loss_mask, options)
-        return loss, dict(zip((*METRICS, "clip_ratio"), values.unbind(), strict=True))
+        return loss, Metrics(NAMES, values)
     options = {**options, "advantages": advantages, "old_logprobs": old_log_probs, "mask": loss_mask}
     batch, config = read_options(log_probs.shape, 1.0, options)
     flat = log_probs.reshape(-1)

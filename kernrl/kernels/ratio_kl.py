@@ -13,7 +13,6 @@ from torch.autograd.function import once_differentiable
 from kernrl.errors import UsageError
 from kernrl.kernels import token_loss
 from kernrl.kernels.id_check import invalid_id_flag
-from kernrl.kernels.launch import launch
 from kernrl.kernels.logprobs import token_logprobs
 from kernrl.kernels.row_math import gradient_coefficients
 from kernrl.kernels.token_math import LOG_RATIO_LIMIT, load_float, log_ratio
@@ -22,8 +21,8 @@ from kernrl.kernels.vocab import (
     frame_of_row,
     is_aligned,
     row_stats,
-    tile_for,
     valid_id,
+    variant,
     write_gradient,
     write_zeros,
 )
@@ -97,15 +96,9 @@ class _RatioKl(torch.autograd.Function):
         policy, ref, ids, mask, old = (x.contiguous() for x in (policy, ref, ids, mask, old))
         n, vocab = ids.numel(), policy.shape[-1]
         ratio, kl, logp, ref_logp, c = (torch.empty(ids.shape, dtype=torch.float32, device=ids.device) for _ in range(5))
-        block, warps = tile_for(vocab, 2048)
-        launch(
-            _forward_kernel, n,
-            (
-                ratio, kl, logp, ref_logp, c, policy, ref, ids, mask, old, invalid_id_flag(ids.device), vocab,
-                LOG2_E / temperature,
-            ),
-            {"POLICY_ALIGNED": is_aligned(policy), "REF_ALIGNED": is_aligned(ref), "BLOCK": block}, num_warps=warps,
-        )  # fmt: skip
+        tensors = ratio, kl, logp, ref_logp, c, policy, ref, ids, mask, old, invalid_id_flag(ids.device)
+        constants = ("POLICY_ALIGNED", is_aligned(policy)), ("REF_ALIGNED", is_aligned(ref))
+        variant(_forward_kernel, 1024, 8, vocab, *constants)(n, tensors, (vocab,), (LOG2_E / temperature,))
         ctx.save_for_backward(policy, ids, mask, old, logp, ref_logp, c)
         ctx.temperature = temperature
         ctx.set_materialize_grads(False)
@@ -117,14 +110,9 @@ class _RatioKl(torch.autograd.Function):
         policy, ids, mask, old, logp, ref_logp, c = ctx.saved_tensors
         out, vocab = torch.empty_like(policy), policy.shape[-1]
         grads = (None if grad is None else grad.contiguous() for grad in (grad_ratio, grad_kl))
-        block, warps = tile_for(vocab, 4096, per_thread=16)
-        launch(
-            _backward_kernel, ids.numel(),
-            (
-                out, *grads, logp, ref_logp, c, policy, ids, mask, old, vocab, LOG2_E / ctx.temperature, 1 / ctx.temperature
-            ),
-            {"ALIGNED": is_aligned(policy), "BLOCK": block}, num_warps=warps,
-        )  # fmt: skip
+        tensors = out, *grads, logp, ref_logp, c, policy, ids, mask, old
+        kernel = variant(_backward_kernel, 4096, 16, vocab, ("ALIGNED", is_aligned(policy)))
+        kernel(ids.numel(), tensors, (vocab,), (LOG2_E / ctx.temperature, 1 / ctx.temperature))
         return out, None, None, None, None, None
 
 

@@ -1,19 +1,18 @@
 """The loss and its gradient in one read and one write of the logits: a row stays on chip between its two passes.
 
 A softmax gradient needs each row twice, first for its sum and then for its gradient. Rows in flight on all SMs together
-overflow the L2 cache, so a second read mostly goes to memory again: 3 transfers where 2 would do. Here one program holds
-its whole row: SLOTS chunks in shared memory and HELD more in registers (a Qwen row of 151,936 bf16 logits is 304 KB; an
-H100's SM has 227 KB and 256 KB of them). Chunks arrive by asynchronous copies that run ahead of the arithmetic, and one
-row's second pass is the next row's first:
+overflow the L2 cache, so a second read mostly goes to memory again: 3 transfers where 2 would do. Here a program holds its
+row, SLOTS chunks of it in shared memory (an H100's SM has 227 KB). What does not fit, the rest, is read a second time, and
+is little enough to be found in the L2 cache: of a row of 151,936 bf16 logits 80 KB, 10 MB on all SMs. Chunks arrive by
+asynchronous copies that run ahead of the arithmetic, and one row's second pass is the next row's first:
 
     slot by slot    store the gradient of this row's chunk, request the next row's chunk into its slot, and sum the chunk
                     of the next row that has arrived LAG slots behind
-    then            store the gradients of the chunks held in registers; move the next row's first HELD chunks there, and
-                    request its last HELD chunks into their slots; sum what is left of it
+    the rest        store the gradient of this row's chunk, and sum the next row's
 
-A row that is too long for one SM is shared by SHARERS programs, which hold a piece each and tell one another their sums.
-Copies move 16 aligned bytes (a group), where a row may start anywhere: a piece is framed by the groups that it touches, and
-the elements of its first and last group, which it may share with its neighbours, are summed and stored one by one.
+A row that is too long for that is shared by SHARERS programs, which hold a piece each and tell one another their sums.
+Copies move 16 aligned bytes (a group), where a row may start anywhere: a piece is framed by the 128-byte lines that it touches,
+and the elements of its first and last group, which it may share with its neighbours, are summed and stored one by one.
 
 Written in Gluon (Triton's lower level), because Triton cannot name shared memory; NVIDIA sm_90 and later. Everything else
 uses the kernels of `vocab`, which share this one's mathematics through `row_math` and `token_math`.
@@ -32,8 +31,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from kernrl.kernels.launch import launch, multiprocessors, scratch
+from kernrl.kernels.launch import Variant, multiprocessors, scratch
 from kernrl.kernels.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
+from kernrl.kernels.token_loss import LossConfig
 from kernrl.kernels.token_math import load_token, log_ratio, token_loss
 
 async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared  # as triton 3.9 calls it
@@ -71,11 +71,11 @@ def _accumulate(z, sums, moments, scale, c, chunk, skip, edge, ALIGNED: gl.const
 
 @gluon.jit
 def _lanes_to_skip(lane, a, here, head, CHUNK: gl.constexpr, GROUP: gl.constexpr):
-    """[CHUNK / GROUP] twice: the chunk in which a lane meets the action, and that in which it meets the piece's first group if
-    this is a neighbour's too; -1 for the lanes that never do. The action's term stays out of the lanes' sums, or the others'
-    would round away beside it; to leave out its whole group costs next to nothing."""
-    skip = gl.where((lane == (a % CHUNK // GROUP).to(gl.int32)) & here, (a // CHUNK).to(gl.int32), -1)
-    return skip, gl.where((lane == 0) & (head > 0), 0, -1)
+    """[CHUNK / GROUP] twice: the chunk in which a lane meets the action, and that in which it meets something before the piece;
+    -1 for the lanes that never do. The action's term stays out of the lanes' sums, or the others' would round away beside it;
+    to leave out its whole group costs next to nothing."""
+    skip = gl.where((lane == a % CHUNK // GROUP) & here, a // CHUNK, -1)
+    return skip, gl.where(lane * GROUP < head, 0, -1)
 
 
 @gluon.jit
@@ -162,43 +162,50 @@ def _store_edge(
 
 
 @gluon.jit
-def _row_inputs(row, n_rows, ids_ptr, mask_ptr):
-    """(action, active) of a row; inactive past the last one."""
+def _row_inputs(row, n_rows, vocab, ids_ptr, mask_ptr):
+    """(action, whether it is in the vocabulary, whether the row counts); no row counts past the last one."""
     active = row < n_rows
     a = gl.load(ids_ptr + row, mask=active, other=0)
+    valid = (a >= 0) & (a < vocab)
     if mask_ptr is not None:
         active = active & (gl.load(mask_ptr + row, mask=active, other=0) != 0)
-    return a, active
+    return gl.where(valid, a, 0).to(gl.int32), valid, active
 
 
 @gluon.jit
-def _frame(row, vocab, first, length, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
-    """(base, head): where the group in which a piece starts begins, and how far into it the piece does."""
+def _frame(row, vocab, first, length, ALIGNED: gl.constexpr, LINE: gl.constexpr, GROUP: gl.constexpr):
+    """(base, head, limit): where the line in which a piece starts begins, how far into it the piece does, and where the group
+    in which it ends ends, from base."""
     start = row.to(gl.int64) * vocab + first
-    base = start // GROUP * GROUP
+    base = start // LINE * LINE
     head = 0
     if not ALIGNED:
         head = (start - base).to(gl.int32)
-    return base, head
+    return base, head, (head + length + GROUP - 1) // GROUP * GROUP
 
 
-@gluon.jit(do_not_specialize=["n_rows", "vocab", "piece", "tokens_per_advantage"])
+@gluon.jit
+def _load_chunk(ptr, chunk, cols, limit, wanted, CHUNK: gl.constexpr, policy: gl.constexpr):
+    at = chunk * CHUNK + cols
+    return gl.load(ptr + at, mask=(at < limit) & wanted, other=0.0, eviction_policy=policy)
+
+
+@gluon.jit(do_not_specialize=["n_rows", "vocab", "piece", "chunks", "tokens_per_advantage"])
 def _resident_kernel(
-    out_ptr, logits_ptr, ids_ptr, flag_ptr, logp_ptr, entropy_ptr, g_ptr, words_ptr, tags_ptr, n_rows, vocab, piece, scale,
-    inverse_temperature, mask_ptr, advantage_ptr, weight_ptr, count_ptr, old_ptr, ref_ptr, correction_ptr,
-    tokens_per_advantage, weight_scale,
+    out_ptr, logits_ptr, ids_ptr, flag_ptr, logp_ptr, entropy_ptr, g_ptr, mask_ptr, advantage_ptr, weight_ptr, count_ptr,
+    old_ptr, ref_ptr, correction_ptr, words_ptr, tags_ptr, n_rows, vocab, tokens_per_advantage, piece, chunks, scale,
+    inverse_temperature, weight_scale,
     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
     LOSS: gl.constexpr, KL: gl.constexpr, CORRECTION: gl.constexpr, ENTROPY_GRADIENT: gl.constexpr, ALIGNED: gl.constexpr,
-    SHARERS: gl.constexpr, CHUNK: gl.constexpr, SLOTS: gl.constexpr, HELD: gl.constexpr, LAG: gl.constexpr,
+    SHARERS: gl.constexpr, CHUNK: gl.constexpr, SLOTS: gl.constexpr, REST: gl.constexpr, LAG: gl.constexpr,
     num_warps: gl.constexpr,
 ):  # fmt: skip
-    """SHARERS programs stride over the rows together, each with its piece. Chunk SLOTS + h takes the slot of chunk h, which
-    moves to registers."""
+    """SHARERS programs stride over the rows together, each with its piece of `chunks` chunks."""
     EARLY: gl.constexpr = SLOTS - LAG  # chunks of a row that are summed while the row before it is stored
-    gl.static_assert(HELD <= EARLY, "a chunk would move to registers before it has been summed")
     GROUP: gl.constexpr = 128 // logits_ptr.dtype.element_ty.primitive_bitwidth
-    # Where a piece may end before its last chunk does: its frame moves, or it is the last of its row.
-    RAGGED: gl.constexpr = 1 if ALIGNED and SHARERS == 1 else 2
+    LINE: gl.constexpr = 8 * GROUP
+    # How many of a piece's last chunks it may not fill: its frame moves, and the last piece of a row is shorter.
+    RAGGED: gl.constexpr = (1 if ALIGNED and SHARERS == 1 else 2) - (1 if REST else 0)
     blocked: gl.constexpr = gl.BlockedLayout([1, GROUP], [32, 1], [num_warps, 1], [1, 0])
     lanes: gl.constexpr = gl.SliceLayout(1, blocked)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
@@ -218,16 +225,14 @@ def _resident_kernel(
         tag = gl.load(tags_ptr)
     first = member * piece
     length = gl.minimum(piece, vocab - first)
-    a, active = _row_inputs(row, n_rows, ids_ptr, mask_ptr)
-    base, head = _frame(row, vocab, first, length, ALIGNED, GROUP)
-    limit = (head + length + GROUP - 1) // GROUP * GROUP
+    a, valid, active = _row_inputs(row, n_rows, vocab, ids_ptr, mask_ptr)
+    base, head, limit = _frame(row, vocab, first, length, ALIGNED, LINE, GROUP)
     for slot in range(SLOTS):
         _fetch(smem, slot, logits_ptr + base, slot, cols, limit, active, CHUNK)
         async_copy.commit_group()
-    valid = (a >= 0) & (a < vocab)
     z_a = gl.load(logits_ptr + row.to(gl.int64) * vocab + a, mask=active & valid, other=float("nan")).to(gl.float32)
     z_a = gl.where(active, z_a, 0.0)
-    next_a, next_active = _row_inputs(row + step, n_rows, ids_ptr, mask_ptr)
+    next_a, next_valid, next_active = _row_inputs(row + step, n_rows, vocab, ids_ptr, mask_ptr)
     c = -z_a * scale
     at_a = a - first + head  # the action within the frame
     here = valid & (a >= first) & (a < first + length)
@@ -237,43 +242,43 @@ def _resident_kernel(
     async_copy.wait_group(LAG)
     for chunk in range(EARLY):
         sums, moments = _accumulate(smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip, edge, ALIGNED)
+    if REST:
+        for chunk in range(SLOTS, chunks):
+            z = _load_chunk(logits_ptr + base, chunk, cols, limit, active, CHUNK, "evict_last").to(gl.float32)
+            z = gl.where(chunk * CHUNK + cols < head + length, z, -float("inf"))
+            sums, moments = _accumulate(z, sums, moments, scale, c, chunk, skip, edge, ALIGNED)
     while row < n_rows:
         ptr = logits_ptr + base
         end = head + length
         lo = (head + GROUP - 1) // GROUP * GROUP
         hi = end // GROUP * GROUP
-        next_base, next_head = _frame(row + step, vocab, first, length, ALIGNED, GROUP)
+        next_base, next_head, next_limit = _frame(row + step, vocab, first, length, ALIGNED, LINE, GROUP)
         next_ptr = logits_ptr + next_base
-        next_limit = (next_head + length + GROUP - 1) // GROUP * GROUP
         here = here & active
-        near_at = at_a - at_a % GROUP + group
+        near_at = at_a // GROUP * GROUP + group
         near_wanted = (near_at >= head) & (near_at < end) & (near_at != at_a) & here
         near = gl.load(ptr + near_at, mask=near_wanted, other=0.0)
+        head_at = head // GROUP * GROUP + group
         tail_at = hi + group
         if not ALIGNED:
-            head_wanted = (group >= head) & (head > 0) & active
-            head_z = gl.load(ptr + group, mask=head_wanted, other=0.0)
+            head_wanted = (head_at >= head) & (head % GROUP > 0)
+            head_z = gl.load(ptr + head_at, mask=head_wanted & active, other=0.0)
             tail_z = gl.load(ptr + tail_at, mask=(tail_at < end) & active, other=0.0)
-        next_valid = (next_a >= 0) & (next_a < vocab)
         next_row_ptr = logits_ptr + (row + step).to(gl.int64) * vocab
         next_z_a = gl.load(next_row_ptr + next_a, mask=next_active & next_valid, other=float("nan")).to(gl.float32)
-        later_a, later_active = _row_inputs(row + 2 * step, n_rows, ids_ptr, mask_ptr)
+        later_a, later_valid, later_active = _row_inputs(row + 2 * step, n_rows, vocab, ids_ptr, mask_ptr)
         advantage, weight, old, ref, correction = load_token(
             row, active, advantage_ptr, weight_ptr, count_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage,
             weight_scale,
         )  # fmt: skip
+        if REST:
+            leaving = _load_chunk(ptr, SLOTS, cols, limit, active, CHUNK, "evict_first")
+            arriving = _load_chunk(next_ptr, SLOTS, cols, next_limit, next_active, CHUNK, "evict_last")
 
-        # The rest of the first pass: chunks 0..HELD-1, summed already, make room for the piece's last ones.
-        held = ()
-        for h in gl.static_range(HELD):
-            held = held + (smem.index(h).load(blocked),)  # noqa: RUF005 (Gluon has no starred tuples)
-        for h in gl.static_range(HELD):
-            _fetch(smem, h, ptr, SLOTS + h, cols, limit, active, CHUNK)
-            async_copy.commit_group()
-        for i in gl.static_range(LAG + HELD):  # wait_group(n) waits for all but the last n requests
-            async_copy.wait_group(LAG + HELD - 1 - i)
-            z = smem.index((EARLY + i) % SLOTS).load(blocked).to(gl.float32)
-            if i >= LAG + HELD - RAGGED:
+        for i in gl.static_range(LAG):  # the chunks that were still under way; wait_group(n) waits for all but the last n
+            async_copy.wait_group(LAG - 1 - i)
+            z = smem.index(EARLY + i).load(blocked).to(gl.float32)
+            if i >= LAG - RAGGED:
                 z = gl.where((EARLY + i) * CHUNK + cols < end, z, -float("inf"))
             sums, moments = _accumulate(z, sums, moments, scale, c, EARLY + i, skip, edge, ALIGNED)
 
@@ -283,7 +288,7 @@ def _resident_kernel(
         moment += near_moment
         if not ALIGNED:
             # The action's group is summed above, even where it is the first one.
-            apart = head_wanted & ((at_a >= GROUP) | (here == False))  # noqa: E712
+            apart = head_wanted & active & ((at_a // GROUP != head // GROUP) | (here == False))  # noqa: E712
             head_other, head_moment = _group_sums(head_z, apart, scale, c)
             other += head_other
             moment += head_moment
@@ -320,7 +325,7 @@ def _resident_kernel(
             if active & (valid == False):  # noqa: E712
                 gl.store(flag_ptr, 1)
 
-        # The second pass, and the next row's first. Slot s < HELD holds chunk SLOTS + s, the others their own.
+        # The second pass, and the next row's first.
         next_z_a = gl.where(next_active, next_z_a, 0.0)
         next_c = -next_z_a * scale
         next_at_a = next_a - first + next_head
@@ -333,27 +338,32 @@ def _resident_kernel(
             present = smem.index(slot).load(blocked)
             _fetch(smem, slot, next_ptr, slot, cols, next_limit, next_active, CHUNK)
             async_copy.commit_group()
-            chunk = gl.where(slot < HELD, SLOTS + slot, slot)
             _store_gradient(
-                present, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+                present, target, slot, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
             )  # fmt: skip
         for slot in range(LAG, SLOTS):
             async_copy.wait_group(LAG - 1)
-            leaving = smem.index(slot).load(blocked)
+            present = smem.index(slot).load(blocked)
             arrived = smem.index(slot - LAG).load(blocked)
             _fetch(smem, slot, next_ptr, slot, cols, next_limit, next_active, CHUNK)
             async_copy.commit_group()
-            chunk = gl.where(slot < HELD, SLOTS + slot, slot)
             _store_gradient(
-                leaving, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+                present, target, slot, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
             )  # fmt: skip
             sums, moments = _accumulate(
                 arrived, sums, moments, scale, next_c, slot - LAG, next_skip, next_edge, ALIGNED
             )  # fmt: skip
-        for h in gl.static_range(HELD):
-            _store_gradient(
-                held[h], target, h, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
-            )  # fmt: skip
+        if REST:
+            next_end = next_head + length
+            for chunk in range(SLOTS, chunks):
+                present, arrived = leaving, arriving
+                leaving = _load_chunk(ptr, chunk + 1, cols, limit, active, CHUNK, "evict_first")
+                arriving = _load_chunk(next_ptr, chunk + 1, cols, next_limit, next_active, CHUNK, "evict_last")
+                _store_gradient(
+                    present, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+                )  # fmt: skip
+                z = gl.where(chunk * CHUNK + cols < next_end, arrived.to(gl.float32), -float("inf"))
+                sums, moments = _accumulate(z, sums, moments, scale, next_c, chunk, next_skip, next_edge, ALIGNED)
         # The thread that stored the action's element is the one that stores over it, so the order is sure.
         exact = gl.full([CHUNK // GROUP, GROUP], 0.0, gl.float32, blocked) + at_action
         there = (cols == at_a % CHUNK) & here & (at_a >= lo) & (at_a < hi)
@@ -361,8 +371,7 @@ def _resident_kernel(
         if not ALIGNED:
             of_action = gl.where(here, at_a, -1)
             _store_edge(
-                head_z, target, group, (group >= head) & (head > 0), of_action, at_action, scale, c, constant, slope,
-                ENTROPY_GRADIENT,
+                head_z, target, head_at, head_wanted, of_action, at_action, scale, c, constant, slope, ENTROPY_GRADIENT
             )  # fmt: skip
             _store_edge(
                 tail_z, target, tail_at, tail_at < end, of_action, at_action, scale, c, constant, slope, ENTROPY_GRADIENT
@@ -370,9 +379,9 @@ def _resident_kernel(
 
         row += step
         base, head, limit = next_base, next_head, next_limit
-        a, active, valid, z_a, c, skip, edge = next_a, next_active, next_valid, next_z_a, next_c, next_skip, next_edge
+        a, valid, active, z_a, c, skip, edge = next_a, next_valid, next_active, next_z_a, next_c, next_skip, next_edge
         at_a, here = next_at_a, next_here
-        next_a, next_active = later_a, later_active
+        next_a, next_valid, next_active = later_a, later_valid, later_active
     async_copy.wait_group(0)
     if SHARERS > 1:
         if member == 0:
@@ -380,11 +389,11 @@ def _resident_kernel(
 
 
 class Layout(NamedTuple):
-    """How a row is held: by `sharers` programs, each with `slots` chunks in shared memory and `held` in registers."""
+    """How a row is held: by `sharers` programs, each with `slots` chunks in shared memory, `rest` more in the L2 cache."""
 
     chunk_bytes: int
     slots: int
-    held: int
+    rest: int
     lag: int
     warps: int
     programs_per_sm: int
@@ -392,32 +401,37 @@ class Layout(NamedTuple):
     sharers: int = 1
 
 
-# The most slots and held chunks of each, for rows of growing length; chosen by sweep on an H200. Several programs an SM hide
-# each other's waits where pieces are short; a piece that fills an SM has none to hide behind.
-_SHORT = Layout(chunk_bytes=2048, slots=26, held=8, lag=4, warps=4, programs_per_sm=4, max_registers=128)
-_MIDDLE = Layout(chunk_bytes=8192, slots=14, held=2, lag=4, warps=8, programs_per_sm=2, max_registers=128)
-_LONG = Layout(chunk_bytes=16384, slots=14, held=5, lag=6, warps=16, programs_per_sm=1, max_registers=128)
-_LAYOUTS = (_SHORT, _MIDDLE, _LONG, _MIDDLE._replace(sharers=4), _MIDDLE._replace(sharers=8))
+# The most slots and the largest rest of each, for rows of growing length; chosen by sweep on an H200. Several programs an SM
+# hide each other's waits where pieces are short.
+_SHORT = Layout(chunk_bytes=2048, slots=26, rest=8, lag=4, warps=4, programs_per_sm=4, max_registers=128)
+_MIDDLE = Layout(chunk_bytes=8192, slots=14, rest=2, lag=4, warps=8, programs_per_sm=2, max_registers=128)
+_LONG = Layout(chunk_bytes=16384, slots=14, rest=19, lag=6, warps=16, programs_per_sm=1, max_registers=128)
+_LAYOUTS = (_SHORT, _MIDDLE, _LONG, _LONG._replace(sharers=2))
 _SHORTEST_ROW = 32768  # bytes; below, the second read of `vocab`'s kernel finds the row in the cache
-GROUP_BYTES = 16
+GROUP_BYTES, LINE_BYTES = 16, 128
 
 
 def piece_of_row(vocab: int, sharers: int) -> int:
     """Elements of a row that each of its programs holds; the last one may have fewer."""
-    return vocab if sharers == 1 else -(-vocab // (16 * sharers)) * 16
+    return vocab if sharers == 1 else -(-vocab // (64 * sharers)) * 64
+
+
+def chunks_of_piece(vocab: int, layout: Layout, item_bytes: int) -> int:
+    """The most chunks that a piece's frame touches."""
+    aligned = vocab * item_bytes % LINE_BYTES == 0
+    piece = piece_of_row(vocab, layout.sharers) * item_bytes + (0 if aligned else LINE_BYTES - item_bytes)
+    return -(-piece // layout.chunk_bytes)
 
 
 def layout_of_row(vocab: int, item_bytes: int = 2) -> Layout | None:
     """How to hold a row of `vocab` logits; None where it is too short to gain, or too long."""
     if vocab * item_bytes < _SHORTEST_ROW:
         return None
-    aligned = vocab * item_bytes % GROUP_BYTES == 0
     for layout in _LAYOUTS:
-        piece = piece_of_row(vocab, layout.sharers) * item_bytes + (0 if aligned else GROUP_BYTES - item_bytes)
-        chunks = -(-piece // layout.chunk_bytes)
-        if chunks <= layout.slots + layout.held:
+        chunks = chunks_of_piece(vocab, layout, item_bytes)
+        if chunks <= layout.slots + layout.rest:
             slots = min(layout.slots, chunks)
-            return layout._replace(slots=slots, held=chunks - slots)
+            return layout._replace(slots=slots, rest=chunks - slots)
     return None
 
 
@@ -439,26 +453,30 @@ def _workspace(device: torch.device) -> tuple[Tensor, ...]:
     return torch.zeros(4 * most, dtype=torch.int64, device=device), torch.zeros(most, dtype=torch.int32, device=device)
 
 
-def resident_loss(
-    layout: Layout, results: tuple, logits: Tensor, ids: Tensor, flag: Tensor, scalars: tuple, tokens: tuple, constants: dict
-) -> None:  # fmt: skip
-    """One launch: `results` are (dlogits, logp, entropy, g), `scalars` (scale, 1 / temperature)."""
-    out, *of_rows = results
-    n, vocab = logits.shape
-    groups = min(layout.programs_per_sm * multiprocessors(logits.device) // layout.sharers, n)
-    shared = layout.sharers > 1
-    words, tags = scratch("resident", _workspace, logits.device) if shared else (None, None)
-    launch(
+@functools.lru_cache(maxsize=1024)
+def _variant(layout: Layout, config: LossConfig, aligned: bool, item_bytes: int) -> Variant:
+    return Variant(
         _resident_kernel,
-        groups * layout.sharers,
-        (
-            out, logits, ids, flag, *of_rows, words, tags, n, vocab, piece_of_row(vocab, layout.sharers), *scalars, *tokens
-        ),
         {
-            **constants, "ALIGNED": vocab * logits.element_size() % GROUP_BYTES == 0, "SHARERS": layout.sharers,
-            "CHUNK": layout.chunk_bytes // logits.element_size(), "SLOTS": layout.slots, "HELD": layout.held,
-            "LAG": layout.lag, "num_warps": layout.warps,
+            **config.constants, "ENTROPY_GRADIENT": config.entropy_coef != 0, "ALIGNED": aligned, "SHARERS": layout.sharers,
+            "CHUNK": layout.chunk_bytes // item_bytes, "SLOTS": layout.slots, "REST": layout.rest > 0, "LAG": layout.lag,
+            "num_warps": layout.warps,
         },
         maxnreg=layout.max_registers,
-        launch_cooperative_grid=shared,  # programs wait for one another
+        launch_cooperative_grid=layout.sharers > 1,  # programs wait for one another
     )  # fmt: skip
+
+
+def resident_loss(
+    layout: Layout, config: LossConfig, tensors: tuple, integers: tuple, floats: tuple, logits: Tensor
+) -> None:  # fmt: skip
+    """One launch over the rows of `logits`, with the arguments that `vocab`'s kernel takes."""
+    n, vocab = logits.shape
+    groups = min(layout.programs_per_sm * multiprocessors(logits.device) // layout.sharers, n)
+    words, tags = scratch(_workspace, logits.device, layout.sharers) if layout.sharers > 1 else (None, None)
+    _variant(layout, config, vocab * logits.element_size() % LINE_BYTES == 0, logits.element_size())(
+        groups * layout.sharers,
+        (*tensors, words, tags),
+        (n, *integers, piece_of_row(vocab, layout.sharers), layout.slots + layout.rest),
+        floats,
+    )

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernrl.kernels.launch import launch, multiprocessors
+from kernrl.kernels.launch import Variant, multiprocessors
 
 BLOCK = 8192
 
@@ -24,8 +24,11 @@ def _scale_kernel(x_ptr, factor_ptr, n, BLOCK: tl.constexpr):
             tl.store(x_ptr + at, (x * factor).to(x_ptr.dtype.element_ty), mask=at < n)
 
 
+_scale = Variant(_scale_kernel, {"BLOCK": BLOCK}, num_warps=8)
+
+
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
     """`x` (contiguous, on a GPU) times the scalar tensor `factor`, in place."""
     n = x.numel()
-    launch(_scale_kernel, max(1, min(4 * multiprocessors(x.device), -(-n // BLOCK))), (x, factor, n), {"BLOCK": BLOCK}, num_warps=8)
+    _scale(max(1, min(4 * multiprocessors(x.device), -(-n // BLOCK))), (x, factor), (n,))
     return x

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernrl.kernels.launch import launch
+from kernrl.kernels.launch import Variant
 from kernrl.kernels.token_loss import LossConfig, Tokens
 from kernrl.kernels.token_reduce import load_active, sequence_rho, sequence_sums, tile_of, unit_bounds
 from kernrl.kernels.tokens import Batch
@@ -29,7 +29,7 @@ def _count_kernel(count_ptr, mask_ptr, n_tokens, BLOCK: tl.constexpr):
 
 @triton.jit
 def _shares_kernel(
-    weight_ptr, rho_ptr, advantages_ptr, n_tokens, tokens_per_unit, mask_ptr, old_ptr, rollout_ptr, starts_ptr, advantage_ptr,
+    weight_ptr, rho_ptr, advantages_ptr, mask_ptr, old_ptr, rollout_ptr, starts_ptr, advantage_ptr, n_tokens, tokens_per_unit,
     weight_scale, correction_min, correction_max, TRUNCATE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One sequence a program: what its tokens share, written for each of them."""
@@ -48,13 +48,17 @@ def _shares_kernel(
             tl.store(advantages_ptr + at, zero + tl.load(advantage_ptr + unit).to(tl.float32), mask=at < last)
 
 
+_count = Variant(_count_kernel, {"BLOCK": COUNT_BLOCK}, num_warps=COUNT_WARPS)
+_spread = [Variant(_shares_kernel, {"TRUNCATE": truncate, "BLOCK": BLOCK}, num_warps=WARPS) for truncate in (False, True)]
+
+
 def shares(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
     """`tokens.expand` for a GPU, with sequence-level corrections already weights: needs old_logprobs for those."""
     n, device = batch.shape.numel(), action_ids.device
     count, weight, advantages, correction = batch.count, None, batch.advantages, batch.rollout_logprobs
     if batch.own_count:
         count = torch.empty((), dtype=torch.float32, device=device)
-        launch(_count_kernel, 1, (count, batch.mask, n), {"BLOCK": COUNT_BLOCK}, num_warps=COUNT_WARPS)
+        _count(1, (count, batch.mask), (n,))
     per_sequence = batch.tokens_per_advantage == 0
     by_sequence = config.correction.startswith("sequence")
     if batch.by_length or by_sequence or per_sequence:
@@ -63,16 +67,12 @@ def shares(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
             for wanted in (batch.by_length, by_sequence, per_sequence)
         )
         rollout, old = (batch.rollout_logprobs, batch.old_logprobs) if by_sequence else (None, None)
-        launch(
-            _shares_kernel,
+        _spread[config.correction.endswith("truncate")](
             batch.sequences,
-            (
-                weight, rho, spread, n, batch.tokens_per_sequence, batch.mask, old, rollout, batch.cu_seqlens,
-                batch.advantages, batch.weight_scale, config.correction_min, config.correction_max,
-            ),
-            {"TRUNCATE": config.correction.endswith("truncate"), "BLOCK": BLOCK},
-            num_warps=WARPS,
-        )  # fmt: skip
+            (weight, rho, spread, batch.mask, old, rollout, batch.cu_seqlens, batch.advantages),
+            (n, batch.tokens_per_sequence),
+            (batch.weight_scale, config.correction_min, config.correction_max),
+        )
         correction = rho if by_sequence else correction
         advantages = spread if spread is not None else advantages
     return Tokens(

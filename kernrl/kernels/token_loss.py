@@ -36,7 +36,7 @@ METRICS: tuple[str, ...] = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LossConfig:
     """What to compute; `kernrl.kernels.grpo_loss` documents the fields."""
 
@@ -92,7 +92,12 @@ class LossConfig:
             "CORRECTION": CORRECTIONS[self.correction],
         }
 
-    @property
+    @cached_property
+    def by_sequence(self) -> bool:
+        """True where a token's gradient depends on its sequence's other log-probs, or its correction does."""
+        return self.sequence_ratio or self.correction.startswith("sequence")
+
+    @cached_property
     def sequence_ratio(self) -> bool:
         """True where a token's ratio is its sequence's geometric mean (GSPO)."""
         return self.loss_type == "gspo" or self.importance_sampling == "sequence"

@@ -9,20 +9,22 @@ the counters are back at 0 when the launch ends. Nothing waits for the GPU.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
 # pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernrl.kernels.launch import launch, multiprocessors, scratch
+from kernrl.kernels.launch import Variant, multiprocessors, scratch
 from kernrl.kernels.token_loss import METRICS, LossConfig
-from kernrl.kernels.token_math import LOG_RATIO_LIMIT, cut_correction, load_float, load_token, log_ratio, token_loss
+from kernrl.kernels.token_math import LOG_RATIO_LIMIT, cut_correction, load_float, log_ratio, token_loss
 from kernrl.kernels.tokens import Batch
 
 SUMS = tl.constexpr(14)  # what `_combine` adds up
-PER_SM = 4  # programs
-MOST_PROGRAMS = 1024
 BLOCK, WARPS = 1024, 8
+PER_SM, MAX_REGISTERS = 3, 80  # programs; and of a thread, so that all programs run at once where they wait for one another
+MOST_PROGRAMS = 1024
 
 
 @triton.jit
@@ -67,21 +69,77 @@ def unit_bounds(unit, starts_ptr, tokens_per_unit, n_tokens):
 
 
 @triton.jit
-def _count_all(mask_ptr, counts_ptr, arrived_ptr, n_tokens, BLOCK: tl.constexpr, MOST_PROGRAMS: tl.constexpr):
-    """How many tokens count, for every program: each counts a part and waits for the others."""
-    counts = tl.zeros([BLOCK // 4], tl.float32)
-    for start in range(tl.program_id(0) * BLOCK, n_tokens, tl.num_programs(0) * BLOCK):
-        at = tile_of(start, BLOCK)
-        counts += tl.sum(tl.where(load_active(mask_ptr, at, at < n_tokens), 1.0, 0.0), 1)
-    tl.store(counts_ptr + tl.program_id(0), tl.sum(counts))
-    tl.debug_barrier()
-    tl.atomic_add(arrived_ptr, 1, sem="release")
-    while tl.atomic_add(arrived_ptr, 0, sem="acquire") < tl.num_programs(0):
-        pass
-    tl.debug_barrier()
-    every = tl.arange(0, MOST_PROGRAMS)
-    parts = tl.load(counts_ptr + every, mask=every < tl.num_programs(0), other=0.0, cache_modifier=".cg")
-    return tl.maximum(tl.sum(parts), 1.0)
+def _count_all(own, mask_ptr, arrived_ptr, n_tokens, BLOCK: tl.constexpr):
+    """How many tokens count, for every program: each counts a part and waits for the others. `own` is that part if a tile a
+    program is all there is. Arrivals and counts share one word, which whole numbers may be added to in any order."""
+    counts = own
+    if n_tokens > tl.num_programs(0) * BLOCK:
+        counts = own * 0
+        for start in range(tl.program_id(0) * (4 * BLOCK), n_tokens, tl.num_programs(0) * (4 * BLOCK)):
+            for part in tl.static_range(4):
+                at = tile_of(start + part * BLOCK, BLOCK)
+                inside = at < n_tokens
+                mask = tl.load(mask_ptr + at, mask=inside, other=0, eviction_policy="evict_last")
+                counts += tl.sum(tl.where(inside & (mask != 0), 1.0, 0.0), 1)
+    word = tl.sum(counts).to(tl.int64) * 65536 + 1
+    tl.atomic_add(arrived_ptr, word, sem="relaxed")
+    seen = tl.atomic_add(arrived_ptr, 0, sem="relaxed")
+    while seen % 65536 < tl.num_programs(0):
+        seen = tl.atomic_add(arrived_ptr, 0, sem="relaxed")
+    return tl.maximum((seen // 65536).to(tl.float32), 1.0)
+
+
+@triton.jit
+def _load_or_zeros(ptr, at, inside):
+    """ptr[at] as float32, zeros where ptr is None."""
+    if ptr is None:
+        return tl.zeros(at.shape, tl.float32)
+    else:
+        return tl.load(ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+
+
+@triton.jit
+def _load_tile(
+    at, inside, unit, mask_ptr, logp_ptr, entropy_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr,
+    tokens_per_advantage, UNIT_ADVANTAGE: tl.constexpr,
+):  # fmt: skip
+    """(active, logp, entropy, advantage, weight, old, ref, correction) of a tile; zeros for what is not given."""
+    if UNIT_ADVANTAGE:
+        advantage = tl.zeros(at.shape, tl.float32) + tl.load(advantage_ptr + unit).to(tl.float32)
+    else:
+        advantage = _load_or_zeros(advantage_ptr, at // tokens_per_advantage, inside)
+    return (
+        load_active(mask_ptr, at, inside), _load_or_zeros(logp_ptr, at, inside), _load_or_zeros(entropy_ptr, at, inside),
+        advantage, _load_or_zeros(weight_ptr, at, inside), _load_or_zeros(old_ptr, at, inside),
+        _load_or_zeros(ref_ptr, at, inside), _load_or_zeros(correction_ptr, at, inside),
+    )  # fmt: skip
+
+
+@triton.jit
+def _store_gradients(g_ptr, h_ptr, at, inside, active, g, h):
+    if g_ptr is not None:
+        tl.store(g_ptr + at, tl.where(active, g, 0.0).to(g_ptr.dtype.element_ty), mask=inside)
+    if h_ptr is not None:
+        tl.store(h_ptr + at, tl.where(active, h, 0.0), mask=inside)
+
+
+@triton.jit
+def _add_tile(
+    loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum, omega_sum,
+    omega_square_sum, ratio_max, active, loss, log_r, entropy, ratio, low, high, beyond, kl, rho, cut,
+):  # fmt: skip
+    """The SUMS with a tile's active tokens added, four neighbours to a lane."""
+    omega = tl.where(active, ratio * rho, 0.0)
+    return (
+        loss_sum + tl.sum(tl.where(active, loss, 0.0), 1), count + tl.sum(tl.where(active, 1.0, 0.0), 1),
+        ratio_sum + tl.sum(tl.where(active, ratio, 0.0), 1), low_sum + tl.sum(tl.where(active & low, 1.0, 0.0), 1),
+        high_sum + tl.sum(tl.where(active & high, 1.0, 0.0), 1),
+        beyond_sum + tl.sum(tl.where(active & beyond, 1.0, 0.0), 1),
+        kl_old_sum + tl.sum(tl.where(active, ratio - 1 - log_r, 0.0), 1), kl_sum + tl.sum(tl.where(active, kl, 0.0), 1),
+        entropy_sum + tl.sum(tl.where(active, entropy, 0.0), 1), rho_sum + tl.sum(tl.where(active, rho, 0.0), 1),
+        cut_sum + tl.sum(tl.where(active & cut, 1.0, 0.0), 1), omega_sum + tl.sum(omega, 1),
+        omega_square_sum + tl.sum(omega * omega, 1), tl.maximum(ratio_max, tl.max(tl.where(active, ratio, 0.0), 1)),
+    )  # fmt: skip
 
 
 @triton.jit
@@ -142,66 +200,106 @@ def _total(loss_ptr, metrics_ptr, partial_ptr, programs, MOST_PROGRAMS: tl.const
 
 @triton.jit
 def _tokens_kernel(
-    loss_ptr, metrics_ptr, g_ptr, h_ptr, partial_ptr, counts_ptr, counters_ptr, logp_ptr, entropy_ptr, n_tokens, n_units,
-    tokens_per_unit, mask_ptr, advantage_ptr, weight_ptr, rho_ptr, count_ptr, old_ptr, ref_ptr, rollout_ptr, starts_ptr,
-    tokens_per_advantage, weight_scale, clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, TRUNCATE: tl.constexpr, SEQUENCE_RATIO: tl.constexpr,
-    BY_LENGTH: tl.constexpr, OWN_COUNT: tl.constexpr, UNIT_ADVANTAGE: tl.constexpr, BLOCK: tl.constexpr,
-    MOST_PROGRAMS: tl.constexpr,
+    loss_ptr, metrics_ptr, g_ptr, h_ptr, partial_ptr, arrived_ptr, done_ptr, logp_ptr, entropy_ptr, mask_ptr, advantage_ptr,
+    weight_ptr, rho_ptr, count_ptr, old_ptr, ref_ptr, rollout_ptr, starts_ptr, n_tokens, n_units, tokens_per_unit,
+    tokens_per_advantage,
+    weight_scale, clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
+    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, TRUNCATE: tl.constexpr, BY_SEQUENCE: tl.constexpr,
+    SEQUENCE_RATIO: tl.constexpr, BY_LENGTH: tl.constexpr, OWN_COUNT: tl.constexpr, UNIT_ADVANTAGE: tl.constexpr,
+    BLOCK: tl.constexpr, MOST_PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Programs stride over the units."""
+    """Programs stride over tiles of tokens, or over sequences."""
     SEQUENCE_CORRECTION: tl.constexpr = CORRECTION == 3 and rho_ptr is None
+    THROUGH_RATIO: tl.constexpr = SEQUENCE_RATIO and (LOSS == 0 or LOSS == 2)
+    correction_ptr = rho_ptr if CORRECTION == 3 else rollout_ptr
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    # The first tile is on its way while the programs count.
+    at = tile_of(program * BLOCK, BLOCK)
+    active, logp, entropy, advantage, weight, old, ref, correction = _load_tile(
+        at, at < n_tokens, 0, mask_ptr, logp_ptr, entropy_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr,
+        tokens_per_advantage, UNIT_ADVANTAGE,
+    )  # fmt: skip
     scale = weight_scale
     if OWN_COUNT:
-        scale = scale / _count_all(mask_ptr, counts_ptr, counters_ptr, n_tokens, BLOCK, MOST_PROGRAMS)
+        scale = scale / _count_all(tl.sum(tl.where(active, 1.0, 0.0), 1), mask_ptr, arrived_ptr, n_tokens, BLOCK)
     if count_ptr is not None:
         scale = scale / tl.load(count_ptr).to(tl.float32)
     zero = tl.zeros([BLOCK // 4], tl.float32)
     loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum = zero, zero, zero, zero, zero, zero
     kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum = zero, zero, zero, zero, zero
     omega_sum, omega_square_sum, ratio_max = zero, zero, zero
-    for unit in range(tl.program_id(0), n_units, tl.num_programs(0)):
-        first, last = unit_bounds(unit, starts_ptr, tokens_per_unit, n_tokens)
-        share = scale
-        length = 1.0
-        mean_log_r = 0.0
-        sequence_weight = 1.0
-        if SEQUENCE_RATIO or BY_LENGTH or SEQUENCE_CORRECTION:
+    if BY_SEQUENCE:
+        for unit in range(program, n_units, programs):
+            first, last = unit_bounds(unit, starts_ptr, tokens_per_unit, n_tokens)
             length, log_r_sum, gap = sequence_sums(
                 mask_ptr, logp_ptr, old_ptr, rollout_ptr if SEQUENCE_CORRECTION else None, first, last, BLOCK
             )  # fmt: skip
             length = tl.maximum(length, 1.0)
-            mean_log_r = log_r_sum / length
+            share = scale
             if BY_LENGTH:
                 share = share / length
+            sequence_weight = 1.0
             if SEQUENCE_CORRECTION:
                 sequence_weight, _cut = sequence_rho(gap, correction_min, correction_max, TRUNCATE)
-        through_ratio = zero
-        for start in range(first, last, BLOCK):
+            through_ratio = zero
+            for start in range(first, last, BLOCK):
+                at = tile_of(start, BLOCK)
+                inside = at < last
+                active, logp, entropy, advantage, weight, old, ref, correction = _load_tile(
+                    at, inside, unit, mask_ptr, logp_ptr, entropy_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr,
+                    correction_ptr, tokens_per_advantage, UNIT_ADVANTAGE,
+                )  # fmt: skip
+                if old_ptr is None:
+                    old = logp
+                log_r = log_ratio(logp, old)
+                if SEQUENCE_RATIO:
+                    log_r = log_r * 0 + log_r_sum / length
+                if SEQUENCE_CORRECTION:
+                    correction = sequence_weight
+                loss, g, g_kl, ratio, low, high, beyond, kl, rho, cut = token_loss(
+                    logp, log_r, entropy, advantage, share, old, ref, correction,
+                    clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
+                    LOSS, KL, CORRECTION, ref_ptr is not None,
+                )  # fmt: skip
+                if THROUGH_RATIO:
+                    through_ratio += tl.sum(tl.where(active, g, 0.0), 1)
+                    g = tl.where(logp == logp, 0.0, logp)
+                _store_gradients(g_ptr, h_ptr, at, inside, active, g + g_kl, -share * entropy_coef)
+                (
+                    loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum,
+                    cut_sum, omega_sum, omega_square_sum, ratio_max,
+                ) = _add_tile(
+                    loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum,
+                    cut_sum, omega_sum, omega_square_sum, ratio_max,
+                    active, loss, log_r, entropy, ratio, low, high, beyond, kl, rho, cut,
+                )  # fmt: skip
+            if THROUGH_RATIO and g_ptr is not None:
+                # Every token moves the mean by 1 / length, unless its own log ratio is held.
+                each = tl.sum(through_ratio) / length
+                for start in range(first, last, BLOCK):
+                    at = tile_of(start, BLOCK)
+                    inside = at < last
+                    logp = load_float(logp_ptr, at, inside)
+                    old = logp
+                    if old_ptr is not None:
+                        old = load_float(old_ptr, at, inside)
+                    moves = load_active(mask_ptr, at, inside) & (tl.abs(log_ratio(logp, old)) < LOG_RATIO_LIMIT)
+                    g = tl.load(g_ptr + at, mask=inside).to(tl.float32) + tl.where(moves, each, 0.0)
+                    tl.store(g_ptr + at, g.to(g_ptr.dtype.element_ty), mask=inside)
+    else:
+        for start in range(program * BLOCK, n_tokens, programs * BLOCK):
             at = tile_of(start, BLOCK)
-            inside = at < last
-            active = load_active(mask_ptr, at, inside)
-            logp = load_float(logp_ptr, at, inside)
-            entropy = load_float(entropy_ptr, at, inside)
-            if UNIT_ADVANTAGE:
-                advantage = tl.zeros([BLOCK // 4, 4], tl.float32) + tl.load(advantage_ptr + unit).to(tl.float32)
-            else:
-                advantage = load_float(advantage_ptr, at // tokens_per_advantage, inside)
-            ref = load_float(ref_ptr, at, inside)
-            old = logp
-            if old_ptr is not None:
-                old = load_float(old_ptr, at, inside)
-            own_log_r = log_ratio(logp, old)
-            log_r = own_log_r
-            if SEQUENCE_RATIO:
-                log_r = own_log_r * 0 + mean_log_r
-            correction = sequence_weight
-            if CORRECTION == 1 or CORRECTION == 2:
-                correction = load_float(rollout_ptr, at, inside)
-            elif rho_ptr is not None:
-                correction = load_float(rho_ptr, at, inside)
+            after = at + programs * BLOCK
+            next_active, next_logp, next_entropy, next_advantage, next_weight, next_old, next_ref, next_correction = _load_tile(
+                after, after < n_tokens, 0, mask_ptr, logp_ptr, entropy_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr,
+                correction_ptr, tokens_per_advantage, UNIT_ADVANTAGE,
+            )  # fmt: skip
+            if old_ptr is None:
+                old = logp
+            log_r = log_ratio(logp, old)
+            share = scale
             if weight_ptr is not None:
-                share = load_float(weight_ptr, at, inside)
+                share = weight
                 if count_ptr is not None:
                     share = share / tl.load(count_ptr).to(tl.float32)
             loss, g, g_kl, ratio, low, high, beyond, kl, rho, cut = token_loss(
@@ -209,41 +307,17 @@ def _tokens_kernel(
                 clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
                 LOSS, KL, CORRECTION, ref_ptr is not None,
             )  # fmt: skip
-            if SEQUENCE_RATIO and (LOSS == 0 or LOSS == 2):
-                through_ratio += tl.sum(tl.where(active, g, 0.0), 1)
-                g = tl.where(logp == logp, 0.0, logp)
-            if g_ptr is not None:
-                tl.store(g_ptr + at, tl.where(active, g + g_kl, 0.0).to(g_ptr.dtype.element_ty), mask=inside)
-            if h_ptr is not None:
-                tl.store(h_ptr + at, tl.where(active, -share * entropy_coef, 0.0), mask=inside)
-            omega = tl.where(active, ratio * rho, 0.0)
-            loss_sum += tl.sum(tl.where(active, loss, 0.0), 1)
-            count += tl.sum(tl.where(active, 1.0, 0.0), 1)
-            ratio_sum += tl.sum(tl.where(active, ratio, 0.0), 1)
-            ratio_max = tl.maximum(ratio_max, tl.max(tl.where(active, ratio, 0.0), 1))
-            low_sum += tl.sum(tl.where(active & low, 1.0, 0.0), 1)
-            high_sum += tl.sum(tl.where(active & high, 1.0, 0.0), 1)
-            beyond_sum += tl.sum(tl.where(active & beyond, 1.0, 0.0), 1)
-            kl_old_sum += tl.sum(tl.where(active, ratio - 1 - log_r, 0.0), 1)
-            kl_sum += tl.sum(tl.where(active, kl, 0.0), 1)
-            entropy_sum += tl.sum(tl.where(active, entropy, 0.0), 1)
-            rho_sum += tl.sum(tl.where(active, rho, 0.0), 1)
-            cut_sum += tl.sum(tl.where(active & cut, 1.0, 0.0), 1)
-            omega_sum += tl.sum(omega, 1)
-            omega_square_sum += tl.sum(omega * omega, 1)
-        if SEQUENCE_RATIO and (LOSS == 0 or LOSS == 2) and g_ptr is not None:
-            # Every token moves the mean by 1 / length, unless its own log ratio is held.
-            each = tl.sum(through_ratio) / length
-            for start in range(first, last, BLOCK):
-                at = tile_of(start, BLOCK)
-                inside = at < last
-                logp = load_float(logp_ptr, at, inside)
-                old = logp
-                if old_ptr is not None:
-                    old = load_float(old_ptr, at, inside)
-                moves = load_active(mask_ptr, at, inside) & (tl.abs(log_ratio(logp, old)) < LOG_RATIO_LIMIT)
-                g = tl.load(g_ptr + at, mask=inside).to(tl.float32) + tl.where(moves, each, 0.0)
-                tl.store(g_ptr + at, g.to(g_ptr.dtype.element_ty), mask=inside)
+            _store_gradients(g_ptr, h_ptr, at, at < n_tokens, active, g + g_kl, -share * entropy_coef)
+            (
+                loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum,
+                cut_sum, omega_sum, omega_square_sum, ratio_max,
+            ) = _add_tile(
+                loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum,
+                cut_sum, omega_sum, omega_square_sum, ratio_max,
+                active, loss, log_r, entropy, ratio, low, high, beyond, kl, rho, cut,
+            )  # fmt: skip
+            active, logp, entropy, advantage, weight = next_active, next_logp, next_entropy, next_advantage, next_weight
+            old, ref, correction = next_old, next_ref, next_correction
     sums = tl.reduce(
         (
             loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum,
@@ -252,21 +326,36 @@ def _tokens_kernel(
         0,
         _combine,
     )  # fmt: skip
-    programs = tl.num_programs(0)
     for i in tl.static_range(SUMS):
-        tl.store(partial_ptr + i * programs + tl.program_id(0), sums[i])
+        tl.store(partial_ptr + i * programs + program, sums[i])
     tl.debug_barrier()
-    if tl.atomic_add(counters_ptr + 1, 1, sem="acq_rel") == programs - 1:
+    if tl.atomic_add(done_ptr, 1, sem="acq_rel") == programs - 1:
         tl.debug_barrier()
         _total(loss_ptr, metrics_ptr, partial_ptr, programs, MOST_PROGRAMS)
-        tl.store(counters_ptr, 0)
-        tl.store(counters_ptr + 1, 0)
+        tl.store(done_ptr, 0)
+        if OWN_COUNT:
+            tl.store(arrived_ptr, 0)
 
 
 def _workspace(device: torch.device) -> tuple[Tensor, ...]:
-    """(partial sums, counts, counters); the counters are 0 between launches."""
-    floats = torch.empty(SUMS.value + 1, MOST_PROGRAMS, dtype=torch.float32, device=device)
-    return floats[: SUMS.value], floats[SUMS.value], torch.zeros(4, dtype=torch.int32, device=device)
+    """(partial sums, how many programs have counted and what, how many are done); the latter are 0 between launches."""
+    partial = torch.empty(SUMS.value, MOST_PROGRAMS, dtype=torch.float32, device=device)
+    return partial, torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(4, dtype=torch.int32, device=device)
+
+
+@lru_cache(maxsize=1024)
+def _variant(config: LossConfig, by_sequence: bool, by_length: bool, own_count: bool, unit_advantage: bool, block: int) -> Variant:
+    return Variant(
+        _tokens_kernel,
+        {
+            **config.constants, "TRUNCATE": config.correction.endswith("truncate"), "BY_SEQUENCE": by_sequence,
+            "SEQUENCE_RATIO": config.sequence_ratio, "BY_LENGTH": by_length, "OWN_COUNT": own_count,
+            "UNIT_ADVANTAGE": unit_advantage, "BLOCK": block, "MOST_PROGRAMS": MOST_PROGRAMS,
+        },
+        num_warps=WARPS if block == BLOCK else 2,
+        maxnreg=MAX_REGISTERS,
+        launch_cooperative_grid=own_count,  # programs wait for one another
+    )  # fmt: skip
 
 
 def reduce_tokens(
@@ -279,34 +368,22 @@ def reduce_tokens(
     device, n = logprobs.device, logprobs.numel()
     loss = torch.empty((), dtype=torch.float32, device=device)
     metrics = torch.empty(len(METRICS) + 1, dtype=torch.float32, device=device)
-    by_sequence = (
-        batch.by_length or config.sequence_ratio or batch.tokens_per_advantage == 0
-        or (config.correction.startswith("sequence") and batch.rho is None)
-    )  # fmt: skip
-    block = BLOCK
-    if by_sequence and batch.cu_seqlens is None:
-        units, tokens_per_unit, starts = batch.sequences, batch.tokens_per_sequence, None
-        block = 256 if tokens_per_unit <= 256 else BLOCK
-    elif by_sequence:
-        units, tokens_per_unit, starts = batch.sequences, 0, batch.cu_seqlens
-    else:
-        units, tokens_per_unit, starts = -(-n // BLOCK), BLOCK, None
+    unit_advantage = batch.tokens_per_advantage == 0
+    by_sequence = batch.by_length or unit_advantage or (config.by_sequence and batch.rho is None)
+    block, units, tokens_per_unit = BLOCK, batch.sequences, batch.tokens_per_sequence
+    if not by_sequence:
+        units, tokens_per_unit = -(-n // BLOCK), BLOCK
+    elif 0 < tokens_per_unit <= 256:
+        block = 256
     programs = max(1, min(units, PER_SM * multiprocessors(device)))
-    partial, counts, counters = scratch("tokens", _workspace, device)
-    launch(
-        _tokens_kernel,
+    _variant(config, by_sequence, batch.by_length, batch.own_count, unit_advantage, block)(
         programs,
         (
-            loss, metrics, g, h, partial, counts, counters, logprobs, entropy, n, units, tokens_per_unit, batch.mask, batch.advantages, batch.weight, batch.rho,
-            batch.count, batch.old_logprobs, batch.ref_logprobs, batch.rollout_logprobs, starts, batch.tokens_per_advantage, batch.weight_scale,
-            *config.scalars,
+            loss, metrics, g, h, *scratch(_workspace, device), logprobs, entropy, batch.mask, batch.advantages, batch.weight,
+            batch.rho, batch.count, batch.old_logprobs, batch.ref_logprobs, batch.rollout_logprobs,
+            batch.cu_seqlens if by_sequence else None,
         ),
-        {
-            **config.constants, "TRUNCATE": config.correction.endswith("truncate"), "SEQUENCE_RATIO": config.sequence_ratio,
-            "BY_LENGTH": batch.by_length, "OWN_COUNT": batch.own_count, "UNIT_ADVANTAGE": batch.tokens_per_advantage == 0,
-            "BLOCK": block, "MOST_PROGRAMS": MOST_PROGRAMS,
-        },
-        num_warps=WARPS if block == BLOCK else 2,
-        launch_cooperative_grid=batch.own_count,  # programs wait for one another
+        (n, units, tokens_per_unit, batch.tokens_per_advantage),
+        (batch.weight_scale, *config.scalars),
     )  # fmt: skip
     return loss, metrics

@@ -90,7 +90,7 @@ def read_batch(
     if aggregation not in AGGREGATIONS:
         raise UsageError(f"aggregation={aggregation!r} is not one of {', '.join(AGGREGATIONS)}")
     sequences = shape[0] if rows else 0 if cu_seqlens is None else cu_seqlens.numel() - 1
-    by_sequence = config.sequence_ratio or config.correction.startswith("sequence")
+    by_sequence = config.by_sequence
     if not rows and cu_seqlens is None and (by_sequence or aggregation in PER_SEQUENCE):
         raise UsageError("anything per sequence (ratio, correction, aggregation) needs cu_seqlens, or action_ids as [B, T]")
     scale, count, own_count = 1.0, None, False
@@ -170,7 +170,7 @@ def expand(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
         return None if x is None else x.detach().reshape(n).to(dtype)
 
     starts = batch.cu_seqlens
-    by_sequence = config.sequence_ratio or config.correction.startswith("sequence")
+    by_sequence = config.by_sequence
     if starts is None and batch.tokens_per_sequence and (by_sequence or batch.by_length):
         starts = torch.arange(0, n + 1, batch.tokens_per_sequence, device=device)
     mask = None if batch.mask is None else batch.mask.reshape(n).to(torch.bool)

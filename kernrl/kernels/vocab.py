@@ -11,8 +11,8 @@ so these kernels know a loss by (g, h) alone. Their numerics, here and in `resid
   sum over the *other* tokens, so that log-probs and 1 - p_a stay accurate as p_a -> 1. Where the action is far from likely
   (p_a < 1e-12, or y_a = -inf) the row is summed again relative to its maximum.
 - Every gradient is rounded once: that of the action's logit is made in float32 and stored over the row's.
-- Loads and stores move 16 aligned bytes (a group). A row that starts between two of them is framed by the groups that it
-  touches: what a frame holds of the neighbours is left out of the sums, and its first and last group are stored apart.
+- Loads and stores move 16 aligned bytes (a group). A row that starts anywhere is framed by the 128-byte lines that it
+  touches: what a frame holds of the neighbours is left out of the sums, and the row's first and last group are stored apart.
 """
 
 # Triton's language is not Python's: pyright cannot follow it.
@@ -20,6 +20,7 @@ so these kernels know a loss by (g, h) alone. Their numerics, here and in `resid
 # pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
 
 import math
+from functools import lru_cache
 
 import torch
 import triton
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from kernrl.kernels import resident
 from kernrl.kernels.id_check import invalid_id_flag
-from kernrl.kernels.launch import launch
+from kernrl.kernels.launch import Variant
 from kernrl.kernels.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
 from kernrl.kernels.token_loss import LossConfig, Tokens
 from kernrl.kernels.token_math import load_token, log_ratio, token_loss
@@ -47,10 +48,10 @@ def vocab_stats_reference(logits: Tensor, ids: Tensor, temperature: float) -> tu
 
 @triton.jit
 def frame_of_row(ptr, row, vocab, ALIGNED: tl.constexpr):
-    """(frame_ptr, head): the group in which a row of `ptr` starts, and how many elements into it the row does."""
-    GROUP: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
+    """(frame_ptr, head): the line in which a row of `ptr` starts, and how many elements into it the row does."""
+    LINE: tl.constexpr = 1024 // ptr.dtype.element_ty.primitive_bitwidth
     start = row.to(tl.int64) * vocab
-    base = start // GROUP * GROUP  # `start` itself where rows are aligned; so the compiler knows
+    base = start // LINE * LINE  # `start` itself where rows are aligned; so the compiler knows
     head = 0
     if not ALIGNED:
         head = (start - base).to(tl.int32)
@@ -124,9 +125,10 @@ def _store_tile(out_ptr, at, d, head, end, ALIGNED: tl.constexpr):
 def _edges(out_ptr, head, end):
     """([GROUP], [GROUP], [GROUP], [GROUP]): where a row's first and last group are, and which of their elements are its own."""
     GROUP: tl.constexpr = 128 // out_ptr.dtype.element_ty.primitive_bitwidth
-    first = tl.arange(0, GROUP)
-    last = end // GROUP * GROUP + first
-    return first, (first >= head) & (first < end) & (head > 0), last, (last < end) & ((last >= GROUP) | (head == 0))
+    first = head // GROUP * GROUP + tl.arange(0, GROUP)
+    last = end // GROUP * GROUP + tl.arange(0, GROUP)
+    apart = (end // GROUP > head // GROUP) | (head % GROUP == 0)
+    return first, (first >= head) & (first < end) & (head % GROUP > 0), last, (last < end) & apart
 
 
 @triton.jit
@@ -240,8 +242,8 @@ def _gradient_kernel(
 
 @triton.jit(do_not_specialize=["vocab", "tokens_per_advantage"])
 def _loss_kernel(
-    out_ptr, logits_ptr, ids_ptr, flag_ptr, logp_ptr, entropy_ptr, g_ptr, vocab, scale, inverse_temperature,
-    mask_ptr, advantage_ptr, weight_ptr, count_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale,
+    out_ptr, logits_ptr, ids_ptr, flag_ptr, logp_ptr, entropy_ptr, g_ptr, mask_ptr, advantage_ptr, weight_ptr, count_ptr,
+    old_ptr, ref_ptr, correction_ptr, vocab, tokens_per_advantage, scale, inverse_temperature, weight_scale,
     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
     LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, ENTROPY_GRADIENT: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -297,8 +299,15 @@ def tile_for(vocab: int, most: int, per_thread: int = 8) -> tuple[int, int]:
 
 
 def is_aligned(logits: Tensor) -> bool:
-    """Whether every row starts at a multiple of a group."""
-    return logits.shape[-1] * logits.element_size() % resident.GROUP_BYTES == 0
+    """Whether every row starts a line."""
+    return logits.shape[-1] * logits.element_size() % resident.LINE_BYTES == 0
+
+
+@lru_cache(maxsize=1024)
+def variant(kernel, most: int, per_thread: int, vocab: int, *constants: tuple) -> Variant:
+    """`kernel` with (name, value) `constants` and the tile of a row of `vocab`, its last constant."""
+    block, warps = tile_for(vocab, most, per_thread)
+    return Variant(kernel, {**dict(constants), "BLOCK": block}, num_warps=warps)
 
 
 def vocab_stats(logits: Tensor, ids: Tensor, mask: Tensor | None, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -306,12 +315,9 @@ def vocab_stats(logits: Tensor, ids: Tensor, mask: Tensor | None, temperature: f
     n, vocab = logits.shape
     logp, entropy, c = row_results(n, logits.device)
     if n:
-        block, warps = tile_for(vocab, 2048)
-        launch(
-            _stats_kernel, n,
-            (logits, ids, mask, invalid_id_flag(logits.device), logp, entropy, c, vocab, LOG2_E / temperature),
-            {"ALIGNED": is_aligned(logits), "BLOCK": block}, num_warps=warps,
-        )  # fmt: skip
+        tensors = (logits, ids, mask, invalid_id_flag(logits.device), logp, entropy, c)
+        kernel = variant(_stats_kernel, 2048, 8, vocab, ("ALIGNED", is_aligned(logits)))
+        kernel(n, tensors, (vocab,), (LOG2_E / temperature,))
     return logp, entropy, c
 
 
@@ -322,11 +328,9 @@ def vocab_gradient(
     """Write dL/dlogits [N, V] into `out` (which may be `logits`), given `vocab_stats`' answer and g, h [N] float32."""
     n, vocab = logits.shape
     if n:
-        block, warps = tile_for(vocab, 4096, per_thread=16)
-        launch(
-            _gradient_kernel, n, (out, logits, ids, mask, *stats, g, h, vocab, LOG2_E / temperature, 1 / temperature),
-            {"ENTROPY_GRADIENT": h is not None, "ALIGNED": is_aligned(logits), "BLOCK": block}, num_warps=warps,
-        )  # fmt: skip
+        constants = ("ENTROPY_GRADIENT", h is not None), ("ALIGNED", is_aligned(logits))
+        kernel = variant(_gradient_kernel, 4096, 16, vocab, *constants)
+        kernel(n, (out, logits, ids, mask, *stats, g, h), (vocab,), (LOG2_E / temperature, 1 / temperature))
 
 
 def row_results(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -348,18 +352,15 @@ def vocab_loss(
         results = row_results(n, logits.device)
     if n == 0:
         return results
-    flag, scalars = invalid_id_flag(logits.device), (LOG2_E / temperature, 1 / temperature)
-    constants = {**config.constants, "ENTROPY_GRADIENT": config.entropy_coef != 0}
-    of_tokens = (
-        tokens.mask, tokens.advantages, tokens.weight, tokens.count, tokens.old_logprobs, tokens.ref_logprobs,
-        tokens.correction, tokens.tokens_per_advantage, tokens.weight_scale, *config.scalars,
+    tensors = (
+        out, logits, tokens.ids, invalid_id_flag(logits.device), *results, tokens.mask, tokens.advantages, tokens.weight,
+        tokens.count, tokens.old_logprobs, tokens.ref_logprobs, tokens.correction,
     )  # fmt: skip
+    integers = vocab, tokens.tokens_per_advantage
+    floats = LOG2_E / temperature, 1 / temperature, tokens.weight_scale, *config.scalars
     if layout := resident.layout_for(logits):
-        resident.resident_loss(layout, (out, *results), logits, tokens.ids, flag, scalars, of_tokens, constants)
+        resident.resident_loss(layout, config, tensors, integers, floats, logits)
     else:
-        block, warps = tile_for(vocab, 4096)
-        launch(
-            _loss_kernel, n, (out, logits, tokens.ids, flag, *results, vocab, *scalars, *of_tokens),
-            {**constants, "ALIGNED": is_aligned(logits), "BLOCK": block}, num_warps=warps,
-        )  # fmt: skip
+        constants = *config.constants.items(), ("ENTROPY_GRADIENT", config.entropy_coef != 0), ("ALIGNED", is_aligned(logits))
+        variant(_loss_kernel, 4096, 8, vocab, *constants)(n, tensors, integers, floats)
     return results
