@@ -137,7 +137,7 @@ def test_no_two_lanes_hold_one_share_of_a_sum(kernel, logits, aligned):
 def test_the_resident_kernel_fits_its_share_of_an_sm(layout, aligned, logits):
     kernel = compile_for(
         HOPPER, resident._resident_kernel, layout.warps, missing=("weight_ptr", "correction_ptr"), logits=logits,
-        CHUNK=layout.chunk_bytes // (2 if logits == "*bf16" else 4), SLOTS=layout.slots, REST=True, LAG=layout.lag,
+        CHUNK=layout.chunk_bytes // (2 if logits == "*bf16" else 4), SLOTS=layout.slots, HELD=layout.held, LAG=layout.lag,
         num_warps=layout.warps, ALIGNED=aligned, SHARERS=layout.sharers, **LOSS,
     )  # fmt: skip
     # An H100 SM has 228 KiB of shared memory, of which each program costs 1 KiB more than it asks, and 65536 registers.
@@ -156,9 +156,9 @@ def test_every_row_that_is_held_fits_its_layout(item_bytes):
         assert layout, length
         chunk, piece = layout.chunk_bytes // item_bytes, resident.piece_of_row(length, layout.sharers)
         assert piece * (layout.sharers - 1) < length <= piece * layout.sharers
-        assert layout.lag < layout.slots
+        assert layout.held <= layout.slots - layout.lag, length
         # A piece ends in its last chunk or the one before, wherever its frame starts and whichever member has it.
-        chunks, line = layout.slots + layout.rest, resident.LINE_BYTES // item_bytes
+        chunks, line = layout.slots + layout.held, resident.LINE_BYTES // item_bytes
         assert piece + (0 if length % line == 0 else line - 1) <= chunks * chunk, length
         assert length - piece * (layout.sharers - 1) > (chunks - 2) * chunk, length
     assert resident.layout_of_row(resident._SHORTEST_ROW // item_bytes - 1, item_bytes) is None

@@ -111,7 +111,7 @@ class _RatioKl(torch.autograd.Function):
         out, vocab = torch.empty_like(policy), policy.shape[-1]
         grads = (None if grad is None else grad.contiguous() for grad in (grad_ratio, grad_kl))
         tensors = out, *grads, logp, ref_logp, c, policy, ids, mask, old
-        kernel = variant(_backward_kernel, 4096, 16, vocab, ("ALIGNED", is_aligned(policy)))
+        kernel = variant(_backward_kernel, 4096, 8, vocab, ("ALIGNED", is_aligned(policy)))
         kernel(ids.numel(), tensors, (vocab,), (LOG2_E / ctx.temperature, 1 / ctx.temperature))
         return out, None, None, None, None, None
 

@@ -1,16 +1,17 @@
 """The loss and its gradient in one read and one write of the logits: a row stays on chip between its two passes.
 
 A softmax gradient needs each row twice, first for its sum and then for its gradient. Rows in flight on all SMs together
-overflow the L2 cache, so a second read mostly goes to memory again: 3 transfers where 2 would do. Here a program holds its
-row, SLOTS chunks of it in shared memory (an H100's SM has 227 KB). What does not fit, the rest, is read a second time, and
-is little enough to be found in the L2 cache: of a row of 151,936 bf16 logits 80 KB, 10 MB on all SMs. Chunks arrive by
-asynchronous copies that run ahead of the arithmetic, and one row's second pass is the next row's first:
+overflow the L2 cache, so a second read mostly goes to memory again: 3 transfers where 2 would do. Here one program holds
+its whole row: SLOTS chunks in shared memory and HELD more in registers (a Qwen row of 151,936 bf16 logits is 304 KB; an
+H100's SM has 227 KB and 256 KB of them). Chunks arrive by asynchronous copies that run ahead of the arithmetic, and one
+row's second pass is the next row's first:
 
     slot by slot    store the gradient of this row's chunk, request the next row's chunk into its slot, and sum the chunk
                     of the next row that has arrived LAG slots behind
-    the rest        store the gradient of this row's chunk, and sum the next row's
+    then            store the gradients of the chunks held in registers; move the next row's first HELD chunks there, and
+                    request its last HELD chunks into their slots; sum what is left of it
 
-A row that is too long for that is shared by SHARERS programs, which hold a piece each and tell one another their sums.
+A row that is too long for one SM is shared by SHARERS programs, which hold a piece each and tell one another their sums.
 Copies move 16 aligned bytes (a group), where a row may start anywhere: a piece is framed by the 128-byte lines that it touches,
 and the elements of its first and last group, which it may share with its neighbours, are summed and stored one by one.
 
@@ -173,39 +174,45 @@ def _row_inputs(row, n_rows, vocab, ids_ptr, mask_ptr):
 
 
 @gluon.jit
-def _frame(row, vocab, first, length, ALIGNED: gl.constexpr, LINE: gl.constexpr, GROUP: gl.constexpr):
-    """(base, head, limit): where the line in which a piece starts begins, how far into it the piece does, and where the group
-    in which it ends ends, from base."""
+def _frame(row, vocab, first, ALIGNED: gl.constexpr, LINE: gl.constexpr):
+    """(base, head): where the line in which a piece starts begins, and how far into it the piece does."""
     start = row.to(gl.int64) * vocab + first
     base = start // LINE * LINE
-    head = 0
-    if not ALIGNED:
-        head = (start - base).to(gl.int32)
-    return base, head, (head + length + GROUP - 1) // GROUP * GROUP
+    if ALIGNED:
+        return base, 0
+    else:
+        return base, (start - base).to(gl.int32)
 
 
 @gluon.jit
-def _load_chunk(ptr, chunk, cols, limit, wanted, CHUNK: gl.constexpr, policy: gl.constexpr):
-    at = chunk * CHUNK + cols
-    return gl.load(ptr + at, mask=(at < limit) & wanted, other=0.0, eviction_policy=policy)
+def _whole_groups(end, round_up: gl.constexpr, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
+    """Where the group that holds `end` starts or ends; an aligned piece has whole ones."""
+    if ALIGNED:
+        return end
+    elif round_up:
+        return (end + GROUP - 1) // GROUP * GROUP
+    else:
+        return end // GROUP * GROUP
 
 
-@gluon.jit(do_not_specialize=["n_rows", "vocab", "piece", "chunks", "tokens_per_advantage"])
+@gluon.jit(do_not_specialize=["n_rows", "vocab", "piece", "tokens_per_advantage"])
 def _resident_kernel(
     out_ptr, logits_ptr, ids_ptr, flag_ptr, logp_ptr, entropy_ptr, g_ptr, mask_ptr, advantage_ptr, weight_ptr, count_ptr,
-    old_ptr, ref_ptr, correction_ptr, words_ptr, tags_ptr, n_rows, vocab, tokens_per_advantage, piece, chunks, scale,
+    old_ptr, ref_ptr, correction_ptr, words_ptr, tags_ptr, n_rows, vocab, tokens_per_advantage, piece, scale,
     inverse_temperature, weight_scale,
     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
     LOSS: gl.constexpr, KL: gl.constexpr, CORRECTION: gl.constexpr, ENTROPY_GRADIENT: gl.constexpr, ALIGNED: gl.constexpr,
-    SHARERS: gl.constexpr, CHUNK: gl.constexpr, SLOTS: gl.constexpr, REST: gl.constexpr, LAG: gl.constexpr,
+    SHARERS: gl.constexpr, CHUNK: gl.constexpr, SLOTS: gl.constexpr, HELD: gl.constexpr, LAG: gl.constexpr,
     num_warps: gl.constexpr,
 ):  # fmt: skip
-    """SHARERS programs stride over the rows together, each with its piece of `chunks` chunks."""
+    """SHARERS programs stride over the rows together, each with its piece. Chunk SLOTS + h takes the slot of chunk h, which
+    moves to registers."""
     EARLY: gl.constexpr = SLOTS - LAG  # chunks of a row that are summed while the row before it is stored
+    gl.static_assert(HELD <= EARLY, "a chunk would move to registers before it has been summed")
     GROUP: gl.constexpr = 128 // logits_ptr.dtype.element_ty.primitive_bitwidth
     LINE: gl.constexpr = 8 * GROUP
     # How many of a piece's last chunks it may not fill: its frame moves, and the last piece of a row is shorter.
-    RAGGED: gl.constexpr = (1 if ALIGNED and SHARERS == 1 else 2) - (1 if REST else 0)
+    RAGGED: gl.constexpr = 1 if ALIGNED and SHARERS == 1 else 2
     blocked: gl.constexpr = gl.BlockedLayout([1, GROUP], [32, 1], [num_warps, 1], [1, 0])
     lanes: gl.constexpr = gl.SliceLayout(1, blocked)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
@@ -225,8 +232,11 @@ def _resident_kernel(
         tag = gl.load(tags_ptr)
     first = member * piece
     length = gl.minimum(piece, vocab - first)
+    if ALIGNED:
+        length = length // GROUP * GROUP  # itself; so the compiler knows
     a, valid, active = _row_inputs(row, n_rows, vocab, ids_ptr, mask_ptr)
-    base, head, limit = _frame(row, vocab, first, length, ALIGNED, LINE, GROUP)
+    base, head = _frame(row, vocab, first, ALIGNED, LINE)
+    limit = _whole_groups(head + length, True, ALIGNED, GROUP)
     for slot in range(SLOTS):
         _fetch(smem, slot, logits_ptr + base, slot, cols, limit, active, CHUNK)
         async_copy.commit_group()
@@ -242,19 +252,17 @@ def _resident_kernel(
     async_copy.wait_group(LAG)
     for chunk in range(EARLY):
         sums, moments = _accumulate(smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip, edge, ALIGNED)
-    if REST:
-        for chunk in range(SLOTS, chunks):
-            z = _load_chunk(logits_ptr + base, chunk, cols, limit, active, CHUNK, "evict_last").to(gl.float32)
-            z = gl.where(chunk * CHUNK + cols < head + length, z, -float("inf"))
-            sums, moments = _accumulate(z, sums, moments, scale, c, chunk, skip, edge, ALIGNED)
     while row < n_rows:
         ptr = logits_ptr + base
         end = head + length
-        lo = (head + GROUP - 1) // GROUP * GROUP
-        hi = end // GROUP * GROUP
-        next_base, next_head, next_limit = _frame(row + step, vocab, first, length, ALIGNED, LINE, GROUP)
+        lo = _whole_groups(head, True, ALIGNED, GROUP)
+        hi = _whole_groups(end, False, ALIGNED, GROUP)
+        limit = _whole_groups(end, True, ALIGNED, GROUP)
+        next_base, next_head = _frame(row + step, vocab, first, ALIGNED, LINE)
+        next_limit = _whole_groups(next_head + length, True, ALIGNED, GROUP)
         next_ptr = logits_ptr + next_base
-        here = here & active
+        c = -z_a * scale
+        here = valid & active & (at_a >= head) & (at_a < end)
         near_at = at_a // GROUP * GROUP + group
         near_wanted = (near_at >= head) & (near_at < end) & (near_at != at_a) & here
         near = gl.load(ptr + near_at, mask=near_wanted, other=0.0)
@@ -271,14 +279,18 @@ def _resident_kernel(
             row, active, advantage_ptr, weight_ptr, count_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage,
             weight_scale,
         )  # fmt: skip
-        if REST:
-            leaving = _load_chunk(ptr, SLOTS, cols, limit, active, CHUNK, "evict_first")
-            arriving = _load_chunk(next_ptr, SLOTS, cols, next_limit, next_active, CHUNK, "evict_last")
 
-        for i in gl.static_range(LAG):  # the chunks that were still under way; wait_group(n) waits for all but the last n
-            async_copy.wait_group(LAG - 1 - i)
-            z = smem.index(EARLY + i).load(blocked).to(gl.float32)
-            if i >= LAG - RAGGED:
+        # The rest of the first pass: chunks 0..HELD-1, summed already, make room for the piece's last ones.
+        held = ()
+        for h in gl.static_range(HELD):
+            held = held + (smem.index(h).load(blocked),)  # noqa: RUF005 (Gluon has no starred tuples)
+        for h in gl.static_range(HELD):
+            _fetch(smem, h, ptr, SLOTS + h, cols, limit, active, CHUNK)
+            async_copy.commit_group()
+        for i in gl.static_range(LAG + HELD):  # wait_group(n) waits for all but the last n requests
+            async_copy.wait_group(LAG + HELD - 1 - i)
+            z = smem.index((EARLY + i) % SLOTS).load(blocked).to(gl.float32)
+            if i >= LAG + HELD - RAGGED:
                 z = gl.where((EARLY + i) * CHUNK + cols < end, z, -float("inf"))
             sums, moments = _accumulate(z, sums, moments, scale, c, EARLY + i, skip, edge, ALIGNED)
 
@@ -298,7 +310,7 @@ def _resident_kernel(
                 other, moment = _exchange(words_ptr, member, tag, other, moment, SHARERS, num_warps)
         if active & ((other < MOST_ODDS) == False):  # noqa: E712 (NaN too)
             c, other, moment = _careful_sums(
-                logits_ptr + row.to(gl.int64) * vocab, vocab, gl.where(valid, a, -1), scale, cols, lane, CHUNK
+                logits_ptr + row.to(gl.int64) * vocab, vocab, gl.where(valid, at_a - head + first, -1), scale, cols, lane, CHUNK
             )  # fmt: skip
             if SHARERS > 1:  # nobody stores over what another still reads
                 tag += 1
@@ -325,7 +337,7 @@ def _resident_kernel(
             if active & (valid == False):  # noqa: E712
                 gl.store(flag_ptr, 1)
 
-        # The second pass, and the next row's first.
+        # The second pass, and the next row's first. Slot s < HELD holds chunk SLOTS + s, the others their own.
         next_z_a = gl.where(next_active, next_z_a, 0.0)
         next_c = -next_z_a * scale
         next_at_a = next_a - first + next_head
@@ -338,32 +350,27 @@ def _resident_kernel(
             present = smem.index(slot).load(blocked)
             _fetch(smem, slot, next_ptr, slot, cols, next_limit, next_active, CHUNK)
             async_copy.commit_group()
+            chunk = gl.where(slot < HELD, SLOTS + slot, slot)
             _store_gradient(
-                present, target, slot, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+                present, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
             )  # fmt: skip
         for slot in range(LAG, SLOTS):
             async_copy.wait_group(LAG - 1)
-            present = smem.index(slot).load(blocked)
+            leaving = smem.index(slot).load(blocked)
             arrived = smem.index(slot - LAG).load(blocked)
             _fetch(smem, slot, next_ptr, slot, cols, next_limit, next_active, CHUNK)
             async_copy.commit_group()
+            chunk = gl.where(slot < HELD, SLOTS + slot, slot)
             _store_gradient(
-                present, target, slot, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+                leaving, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
             )  # fmt: skip
             sums, moments = _accumulate(
                 arrived, sums, moments, scale, next_c, slot - LAG, next_skip, next_edge, ALIGNED
             )  # fmt: skip
-        if REST:
-            next_end = next_head + length
-            for chunk in range(SLOTS, chunks):
-                present, arrived = leaving, arriving
-                leaving = _load_chunk(ptr, chunk + 1, cols, limit, active, CHUNK, "evict_first")
-                arriving = _load_chunk(next_ptr, chunk + 1, cols, next_limit, next_active, CHUNK, "evict_last")
-                _store_gradient(
-                    present, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
-                )  # fmt: skip
-                z = gl.where(chunk * CHUNK + cols < next_end, arrived.to(gl.float32), -float("inf"))
-                sums, moments = _accumulate(z, sums, moments, scale, next_c, chunk, next_skip, next_edge, ALIGNED)
+        for h in gl.static_range(HELD):
+            _store_gradient(
+                held[h], target, h, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+            )  # fmt: skip
         # The thread that stored the action's element is the one that stores over it, so the order is sure.
         exact = gl.full([CHUNK // GROUP, GROUP], 0.0, gl.float32, blocked) + at_action
         there = (cols == at_a % CHUNK) & here & (at_a >= lo) & (at_a < hi)
@@ -378,9 +385,8 @@ def _resident_kernel(
             )  # fmt: skip
 
         row += step
-        base, head, limit = next_base, next_head, next_limit
-        a, valid, active, z_a, c, skip, edge = next_a, next_valid, next_active, next_z_a, next_c, next_skip, next_edge
-        at_a, here = next_at_a, next_here
+        base, head = next_base, next_head
+        at_a, valid, active, z_a, skip, edge = next_at_a, next_valid, next_active, next_z_a, next_skip, next_edge
         next_a, next_valid, next_active = later_a, later_valid, later_active
     async_copy.wait_group(0)
     if SHARERS > 1:
@@ -389,11 +395,11 @@ def _resident_kernel(
 
 
 class Layout(NamedTuple):
-    """How a row is held: by `sharers` programs, each with `slots` chunks in shared memory, `rest` more in the L2 cache."""
+    """How a row is held: by `sharers` programs, each with `slots` chunks in shared memory and `held` in registers."""
 
     chunk_bytes: int
     slots: int
-    rest: int
+    held: int
     lag: int
     warps: int
     programs_per_sm: int
@@ -401,12 +407,12 @@ class Layout(NamedTuple):
     sharers: int = 1
 
 
-# The most slots and the largest rest of each, for rows of growing length; chosen by sweep on an H200. Several programs an SM
-# hide each other's waits where pieces are short.
-_SHORT = Layout(chunk_bytes=2048, slots=26, rest=8, lag=4, warps=4, programs_per_sm=4, max_registers=128)
-_MIDDLE = Layout(chunk_bytes=8192, slots=14, rest=2, lag=4, warps=8, programs_per_sm=2, max_registers=128)
-_LONG = Layout(chunk_bytes=16384, slots=14, rest=19, lag=6, warps=16, programs_per_sm=1, max_registers=128)
-_LAYOUTS = (_SHORT, _MIDDLE, _LONG, _LONG._replace(sharers=2))
+# The most slots and held chunks of each, for rows of growing length; chosen by sweep on an H200. Several programs an SM hide
+# each other's waits where pieces are short; a piece that fills an SM has none to hide behind.
+_SHORT = Layout(chunk_bytes=2048, slots=26, held=8, lag=4, warps=4, programs_per_sm=4, max_registers=128)
+_MIDDLE = Layout(chunk_bytes=8192, slots=14, held=2, lag=4, warps=8, programs_per_sm=2, max_registers=128)
+_LONG = Layout(chunk_bytes=16384, slots=14, held=5, lag=6, warps=16, programs_per_sm=1, max_registers=128)
+_LAYOUTS = (_SHORT, _MIDDLE, _LONG, _MIDDLE._replace(sharers=4), _LONG._replace(sharers=2), _LONG._replace(sharers=4))
 _SHORTEST_ROW = 32768  # bytes; below, the second read of `vocab`'s kernel finds the row in the cache
 GROUP_BYTES, LINE_BYTES = 16, 128
 
@@ -429,9 +435,9 @@ def layout_of_row(vocab: int, item_bytes: int = 2) -> Layout | None:
         return None
     for layout in _LAYOUTS:
         chunks = chunks_of_piece(vocab, layout, item_bytes)
-        if chunks <= layout.slots + layout.rest:
+        if chunks <= layout.slots + layout.held:
             slots = min(layout.slots, chunks)
-            return layout._replace(slots=slots, rest=chunks - slots)
+            return layout._replace(slots=slots, held=chunks - slots)
     return None
 
 
@@ -459,7 +465,7 @@ def _variant(layout: Layout, config: LossConfig, aligned: bool, item_bytes: int)
         _resident_kernel,
         {
             **config.constants, "ENTROPY_GRADIENT": config.entropy_coef != 0, "ALIGNED": aligned, "SHARERS": layout.sharers,
-            "CHUNK": layout.chunk_bytes // item_bytes, "SLOTS": layout.slots, "REST": layout.rest > 0, "LAG": layout.lag,
+            "CHUNK": layout.chunk_bytes // item_bytes, "SLOTS": layout.slots, "HELD": layout.held, "LAG": layout.lag,
             "num_warps": layout.warps,
         },
         maxnreg=layout.max_registers,
@@ -477,6 +483,6 @@ def resident_loss(
     _variant(layout, config, vocab * logits.element_size() % LINE_BYTES == 0, logits.element_size())(
         groups * layout.sharers,
         (*tensors, words, tags),
-        (n, *integers, piece_of_row(vocab, layout.sharers), layout.slots + layout.rest),
+        (n, *integers, piece_of_row(vocab, layout.sharers)),
         floats,
     )

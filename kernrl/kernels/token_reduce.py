@@ -23,8 +23,8 @@ from kernrl.kernels.tokens import Batch
 
 SUMS = tl.constexpr(14)  # what `_combine` adds up
 BLOCK, WARPS = 1024, 8
-PER_SM, MAX_REGISTERS = 3, 80  # programs; and of a thread, so that all programs run at once where they wait for one another
-MOST_PROGRAMS = 1024
+PER_SM, MAX_REGISTERS = 2, 128  # programs; and of a thread, so that all programs run at once where they wait for one another
+MOST_PROGRAMS = 512
 
 
 @triton.jit
@@ -255,7 +255,7 @@ def _tokens_kernel(
                 if SEQUENCE_RATIO:
                     log_r = log_r * 0 + log_r_sum / length
                 if SEQUENCE_CORRECTION:
-                    correction = sequence_weight
+                    correction = tl.zeros([BLOCK // 4, 4], tl.float32) + sequence_weight
                 loss, g, g_kl, ratio, low, high, beyond, kl, rho, cut = token_loss(
                     logp, log_r, entropy, advantage, share, old, ref, correction,
                     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
@@ -375,7 +375,7 @@ def reduce_tokens(
         units, tokens_per_unit = -(-n // BLOCK), BLOCK
     elif 0 < tokens_per_unit <= 256:
         block = 256
-    programs = max(1, min(units, PER_SM * multiprocessors(device)))
+    programs = max(1, min(units, PER_SM * multiprocessors(device), MOST_PROGRAMS))
     _variant(config, by_sequence, batch.by_length, batch.own_count, unit_advantage, block)(
         programs,
         (

@@ -59,16 +59,20 @@ def frame_of_row(ptr, row, vocab, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def _load_tile(frame_ptr, start, head, vocab, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """[BLOCK] logits of the frame from `start`, -inf outside the row."""
+def _load_tile(frame_ptr, start, head, vocab, a, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """[BLOCK] logits of the frame from `start`, -inf outside the row and at `a`."""
     GROUP: tl.constexpr = 128 // frame_ptr.dtype.element_ty.primitive_bitwidth
     at = start + tl.arange(0, BLOCK)
     end = head + vocab
     limit = (end + GROUP - 1) // GROUP * GROUP
     z = tl.load(frame_ptr + at, mask=at < limit, other=-float("inf")).to(tl.float32)
-    if not ALIGNED:
-        if (start == 0) | (start + BLOCK > end):
-            z = tl.where((at >= head) & (at < end), z, -float("inf"))
+    special = a // BLOCK == start // BLOCK
+    if ALIGNED:
+        if special:
+            z = tl.where(at == a, -float("inf"), z)
+    else:
+        if special | (start == 0) | (start + BLOCK > end):
+            z = tl.where((at >= head) & (at < end) & (at != a), z, -float("inf"))
     return z
 
 
@@ -80,9 +84,7 @@ def _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY: tl.constexpr, ALIGNED: t
     sums = tl.zeros([BLOCK], tl.float32)
     moments = tl.zeros([BLOCK], tl.float32)
     for start in range(0, head + vocab, BLOCK):
-        z = _load_tile(frame_ptr, start, head, vocab, ALIGNED, BLOCK)
-        if a // BLOCK == start // BLOCK:
-            z = tl.where(start + tl.arange(0, BLOCK) == a, -float("inf"), z)
+        z = _load_tile(frame_ptr, start, head, vocab, a, ALIGNED, BLOCK)
         y = at_least_lowest(z * scale + c)
         e = tl.exp2(y)
         sums += e
@@ -103,7 +105,7 @@ def row_stats(frame_ptr, head, vocab, a, scale, ENTROPY: tl.constexpr, ALIGNED: 
     if not other < MOST_ODDS:  # NaN too
         highest = tl.full([BLOCK], -float("inf"), tl.float32)
         for start in range(0, head + vocab, BLOCK):
-            highest = tl.maximum(highest, _load_tile(frame_ptr, start, head, vocab, ALIGNED, BLOCK))
+            highest = tl.maximum(highest, _load_tile(frame_ptr, start, head, vocab, -BLOCK, ALIGNED, BLOCK))
         top = tl.max(highest)
         c = tl.where(top == -float("inf"), 0.0, -top * scale)
         y_a, other, moment = _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY, ALIGNED, BLOCK)
@@ -151,7 +153,10 @@ def write_gradient(
     tiles = tl.cdiv(end, BLOCK)
     for i in range(tiles):
         start = (tiles - 1 - i) * BLOCK
-        z = _load_tile(frame_ptr, start, head, vocab, ALIGNED, BLOCK)
+        GROUP: tl.constexpr = 128 // frame_ptr.dtype.element_ty.primitive_bitwidth
+        at = start + tl.arange(0, BLOCK)
+        limit = (end + GROUP - 1) // GROUP * GROUP
+        z = tl.load(frame_ptr + at, mask=at < limit, other=-float("inf")).to(tl.float32)
         d = _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT)
         _store_tile(out_ptr, start + tl.arange(0, BLOCK), d, head, end, ALIGNED)
     if not ALIGNED:
