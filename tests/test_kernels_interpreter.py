@@ -96,7 +96,9 @@ def test_the_kernels_over_tokens_compile_for_other_gpus(target):
     gpu = TARGETS[target]
     every = {**TOKENS, "SEQUENCE_RATIO": True, "BY_LENGTH": True, "OWN_COUNT": True, "BY_SEQUENCE": True}
     kernels = [
-        compile_for(gpu, token_reduce._tokens_kernel, 8, LOSS=0, KL=2, CORRECTION=3, missing=("weight_ptr", "rho_ptr"), **every),
+        compile_for(
+            gpu, token_reduce._tokens_kernel, 8, LOSS=0, KL=2, CORRECTION=3, missing=("weight_ptr", "rho_ptr"), **every
+        ),
         compile_for(gpu, shares._count_kernel, 8, BLOCK=4096),
         compile_for(gpu, shares._shares_kernel, 8, BLOCK=1024, TRUNCATE=True),
         compile_for(gpu, scale._scale_kernel, 8, BLOCK=scale.BLOCK),

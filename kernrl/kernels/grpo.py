@@ -1,4 +1,5 @@
 """The GRPO family of losses on logits: loss, gradient and metrics with one read and one write of the logits."""
+
 from collections.abc import Mapping
 
 import torch

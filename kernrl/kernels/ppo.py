@@ -12,7 +12,6 @@ from kernrl.kernels.token_loss import METRICS, LossConfig, policy_loss_reference
 from kernrl.kernels.token_reduce import reduce_tokens
 from kernrl.kernels.tokens import Batch, expand, read_options, with_sequence_correction
 
-
 NAMES = (*METRICS, "clip_ratio")
 
 

@@ -58,25 +58,24 @@ def _fetch(smem, slot, ptr, chunk, cols, limit, wanted, CHUNK: gl.constexpr):
 
 
 @gluon.jit
-def _accumulate(z, sums, moments, scale, c, chunk, skip, edge, ALIGNED: gl.constexpr):
-    """Add a chunk's 2^y and 2^y y, one group to a lane; a lane whose `skip` or `edge` is this chunk adds nothing."""
+def _accumulate(z, sums, moments, scale, c, chunk, skip, lane, head, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
+    """Add a chunk's 2^y and 2^y y, one group to a lane. A lane whose `skip` is this chunk adds nothing, nor does one that
+    meets something before the piece."""
     y = at_least_lowest(z.to(gl.float32) * scale + c)
     e = _exp2(y)
     wanted = skip != chunk
     if not ALIGNED:
-        wanted = wanted & (edge != chunk)
+        wanted = wanted & ((chunk > 0) | (lane * GROUP >= head))
     sums += gl.where(wanted, gl.convert_layout(gl.sum(e, 1), sums.type.layout), 0.0)
     moments += gl.where(wanted, gl.convert_layout(gl.sum(e * y, 1), moments.type.layout), 0.0)
     return sums, moments
 
 
 @gluon.jit
-def _lanes_to_skip(lane, a, here, head, CHUNK: gl.constexpr, GROUP: gl.constexpr):
-    """[CHUNK / GROUP] twice: the chunk in which a lane meets the action, and that in which it meets something before the piece;
-    -1 for the lanes that never do. The action's term stays out of the lanes' sums, or the others' would round away beside it;
-    to leave out its whole group costs next to nothing."""
-    skip = gl.where((lane == a % CHUNK // GROUP) & here, a // CHUNK, -1)
-    return skip, gl.where(lane * GROUP < head, 0, -1)
+def _lane_to_skip(lane, a, here, CHUNK: gl.constexpr, GROUP: gl.constexpr):
+    """[CHUNK / GROUP]: the chunk in which a lane meets the action, -1 for the lanes that never do. Its term stays out of the
+    lanes' sums, or the others' would round away beside it; to leave out its whole group costs next to nothing."""
+    return gl.where((lane == a % CHUNK // GROUP) & here, a // CHUNK, -1)
 
 
 @gluon.jit
@@ -135,8 +134,7 @@ def _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT: gl.constexpr):
     if ENTROPY_GRADIENT:
         y = at_least_lowest(y)
         return (constant + slope * y) * _exp2(y)
-    else:
-        return constant * _exp2(y)
+    return constant * _exp2(y)
 
 
 @gluon.jit
@@ -180,8 +178,7 @@ def _frame(row, vocab, first, ALIGNED: gl.constexpr, LINE: gl.constexpr):
     base = start // LINE * LINE
     if ALIGNED:
         return base, 0
-    else:
-        return base, (start - base).to(gl.int32)
+    return base, (start - base).to(gl.int32)
 
 
 @gluon.jit
@@ -189,10 +186,9 @@ def _whole_groups(end, round_up: gl.constexpr, ALIGNED: gl.constexpr, GROUP: gl.
     """Where the group that holds `end` starts or ends; an aligned piece has whole ones."""
     if ALIGNED:
         return end
-    elif round_up:
+    if round_up:
         return (end + GROUP - 1) // GROUP * GROUP
-    else:
-        return end // GROUP * GROUP
+    return end // GROUP * GROUP
 
 
 @gluon.jit(do_not_specialize=["n_rows", "vocab", "piece", "tokens_per_advantage"])
@@ -246,12 +242,14 @@ def _resident_kernel(
     c = -z_a * scale
     at_a = a - first + head  # the action within the frame
     here = valid & (a >= first) & (a < first + length)
-    skip, edge = _lanes_to_skip(lane, at_a, here, head, CHUNK, GROUP)
+    skip = _lane_to_skip(lane, at_a, here, CHUNK, GROUP)
     sums = gl.full([CHUNK // GROUP], 0.0, gl.float32, lanes)
     moments = sums
     async_copy.wait_group(LAG)
     for chunk in range(EARLY):
-        sums, moments = _accumulate(smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip, edge, ALIGNED)
+        sums, moments = _accumulate(
+            smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip, lane, head, ALIGNED, GROUP
+        )
     while row < n_rows:
         ptr = logits_ptr + base
         end = head + length
@@ -267,11 +265,9 @@ def _resident_kernel(
         near_wanted = (near_at >= head) & (near_at < end) & (near_at != at_a) & here
         near = gl.load(ptr + near_at, mask=near_wanted, other=0.0)
         head_at = head // GROUP * GROUP + group
-        tail_at = hi + group
         if not ALIGNED:
             head_wanted = (head_at >= head) & (head % GROUP > 0)
             head_z = gl.load(ptr + head_at, mask=head_wanted & active, other=0.0)
-            tail_z = gl.load(ptr + tail_at, mask=(tail_at < end) & active, other=0.0)
         next_row_ptr = logits_ptr + (row + step).to(gl.int64) * vocab
         next_z_a = gl.load(next_row_ptr + next_a, mask=next_active & next_valid, other=float("nan")).to(gl.float32)
         later_a, later_valid, later_active = _row_inputs(row + 2 * step, n_rows, vocab, ids_ptr, mask_ptr)
@@ -292,7 +288,7 @@ def _resident_kernel(
             z = smem.index((EARLY + i) % SLOTS).load(blocked).to(gl.float32)
             if i >= LAG + HELD - RAGGED:
                 z = gl.where((EARLY + i) * CHUNK + cols < end, z, -float("inf"))
-            sums, moments = _accumulate(z, sums, moments, scale, c, EARLY + i, skip, edge, ALIGNED)
+            sums, moments = _accumulate(z, sums, moments, scale, c, EARLY + i, skip, lane, head, ALIGNED, GROUP)
 
         other, moment = gl.reduce((sums, moments), 0, _add_pairs)
         near_other, near_moment = _group_sums(near, near_wanted, scale, c)
@@ -342,7 +338,7 @@ def _resident_kernel(
         next_c = -next_z_a * scale
         next_at_a = next_a - first + next_head
         next_here = next_valid & (next_a >= first) & (next_a < first + length)
-        next_skip, next_edge = _lanes_to_skip(lane, next_at_a, next_here, next_head, CHUNK, GROUP)
+        next_skip = _lane_to_skip(lane, next_at_a, next_here, CHUNK, GROUP)
         sums = gl.full([CHUNK // GROUP], 0.0, gl.float32, lanes)
         moments = sums
         target = out_ptr + base
@@ -365,8 +361,14 @@ def _resident_kernel(
                 leaving, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
             )  # fmt: skip
             sums, moments = _accumulate(
-                arrived, sums, moments, scale, next_c, slot - LAG, next_skip, next_edge, ALIGNED
+                arrived, sums, moments, scale, next_c, slot - LAG, next_skip, lane, next_head, ALIGNED, GROUP
             )  # fmt: skip
+        if not ALIGNED:  # loaded here, not where they are first needed, for the registers' sake
+            head_at = head // GROUP * GROUP + group
+            head_wanted = (head_at >= head) & (head % GROUP > 0)
+            head_z = gl.load(logits_ptr + base + head_at, mask=head_wanted & active, other=0.0)
+            tail_at = hi + group
+            tail_z = gl.load(logits_ptr + base + tail_at, mask=(tail_at < end) & active, other=0.0)
         for h in gl.static_range(HELD):
             _store_gradient(
                 held[h], target, h, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
@@ -386,7 +388,7 @@ def _resident_kernel(
 
         row += step
         base, head = next_base, next_head
-        at_a, valid, active, z_a, skip, edge = next_at_a, next_valid, next_active, next_z_a, next_skip, next_edge
+        at_a, valid, active, z_a, skip = next_at_a, next_valid, next_active, next_z_a, next_skip
         next_a, next_valid, next_active = later_a, later_valid, later_active
     async_copy.wait_group(0)
     if SHARERS > 1:
@@ -408,11 +410,11 @@ class Layout(NamedTuple):
 
 
 # The most slots and held chunks of each, for rows of growing length; chosen by sweep on an H200. Several programs an SM hide
-# each other's waits where pieces are short; a piece that fills an SM has none to hide behind.
+# each other's waits where rows are short; a row that fills an SM has none to hide behind.
 _SHORT = Layout(chunk_bytes=2048, slots=26, held=8, lag=4, warps=4, programs_per_sm=4, max_registers=128)
 _MIDDLE = Layout(chunk_bytes=8192, slots=14, held=2, lag=4, warps=8, programs_per_sm=2, max_registers=128)
-_LONG = Layout(chunk_bytes=16384, slots=14, held=5, lag=6, warps=16, programs_per_sm=1, max_registers=128)
-_LAYOUTS = (_SHORT, _MIDDLE, _LONG, _MIDDLE._replace(sharers=4), _LONG._replace(sharers=2), _LONG._replace(sharers=4))
+_LONG = Layout(chunk_bytes=8192, slots=28, held=10, lag=7, warps=16, programs_per_sm=1, max_registers=128)
+_LAYOUTS = (_SHORT, _MIDDLE, _LONG, _LONG._replace(sharers=2), _LONG._replace(sharers=4))
 _SHORTEST_ROW = 32768  # bytes; below, the second read of `vocab`'s kernel finds the row in the cache
 GROUP_BYTES, LINE_BYTES = 16, 128
 

@@ -7,6 +7,7 @@ share of the aggregate, rho the correction for a rollout engine that is not the 
 
 A vocabulary kernel needs of this only g = d loss / d l and h = d loss / d H.
 """
+
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property

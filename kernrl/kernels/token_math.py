@@ -24,8 +24,7 @@ def load_float(ptr, at, inside):
     """ptr[at] as float32, 0 where ptr is None."""
     if ptr is None:
         return 0.0
-    else:
-        return tl.load(ptr + at, mask=inside, other=0.0).to(tl.float32)
+    return tl.load(ptr + at, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -50,9 +49,8 @@ def cut_correction(raw, correction_min, correction_max, TRUNCATE: tl.constexpr):
     """(rho, whether it was cut) from the ratio of trainer to rollout engine."""
     if TRUNCATE:
         return tl.minimum(raw, correction_max), raw > correction_max
-    else:
-        cut = (raw > correction_max) | (raw < correction_min)
-        return tl.where(cut, 0.0, raw), cut
+    cut = (raw > correction_max) | (raw < correction_min)
+    return tl.where(cut, 0.0, raw), cut
 
 
 @triton.jit

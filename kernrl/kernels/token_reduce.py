@@ -22,8 +22,8 @@ from kernrl.kernels.token_math import LOG_RATIO_LIMIT, cut_correction, load_floa
 from kernrl.kernels.tokens import Batch
 
 SUMS = tl.constexpr(14)  # what `_combine` adds up
-BLOCK, WARPS = 1024, 8
-PER_SM, MAX_REGISTERS = 2, 128  # programs; and of a thread, so that all programs run at once where they wait for one another
+BLOCK, WARPS = 512, 4
+PER_SM, MAX_REGISTERS = 4, 128  # programs; and of a thread, so that all programs run at once where they wait for one another
 MOST_PROGRAMS = 512
 
 
@@ -48,8 +48,7 @@ def load_active(mask_ptr, at, inside):
     """Which tokens count. Masked ones are read all the same, so that no load waits for the mask's; `where` keeps them out."""
     if mask_ptr is None:
         return inside
-    else:
-        return inside & (tl.load(mask_ptr + at, mask=inside, other=0) != 0)
+    return inside & (tl.load(mask_ptr + at, mask=inside, other=0) != 0)
 
 
 @triton.jit
@@ -64,8 +63,7 @@ def unit_bounds(unit, starts_ptr, tokens_per_unit, n_tokens):
     if starts_ptr is None:
         first = unit * tokens_per_unit
         return first, tl.minimum(first + tokens_per_unit, n_tokens)
-    else:
-        return tl.load(starts_ptr + unit).to(tl.int32), tl.load(starts_ptr + unit + 1).to(tl.int32)
+    return tl.load(starts_ptr + unit).to(tl.int32), tl.load(starts_ptr + unit + 1).to(tl.int32)
 
 
 @triton.jit
@@ -94,8 +92,7 @@ def _load_or_zeros(ptr, at, inside):
     """ptr[at] as float32, zeros where ptr is None."""
     if ptr is None:
         return tl.zeros(at.shape, tl.float32)
-    else:
-        return tl.load(ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    return tl.load(ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
 
 
 @triton.jit
@@ -344,7 +341,9 @@ def _workspace(device: torch.device) -> tuple[Tensor, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _variant(config: LossConfig, by_sequence: bool, by_length: bool, own_count: bool, unit_advantage: bool, block: int) -> Variant:
+def _variant(
+    config: LossConfig, by_sequence: bool, by_length: bool, own_count: bool, unit_advantage: bool, block: int
+) -> Variant:
     return Variant(
         _tokens_kernel,
         {
@@ -374,7 +373,7 @@ def reduce_tokens(
     if not by_sequence:
         units, tokens_per_unit = -(-n // BLOCK), BLOCK
     elif 0 < tokens_per_unit <= 256:
-        block = 256
+        block = 256  # a sequence that fits one tile of it
     programs = max(1, min(units, PER_SM * multiprocessors(device), MOST_PROGRAMS))
     _variant(config, by_sequence, batch.by_length, batch.own_count, unit_advantage, block)(
         programs,

@@ -139,8 +139,7 @@ def _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT: tl.constexpr):
     if ENTROPY_GRADIENT:
         y = at_least_lowest(y)
         return (constant + slope * y) * tl.exp2(y)
-    else:
-        return constant * tl.exp2(y)
+    return constant * tl.exp2(y)
 
 
 @triton.jit
