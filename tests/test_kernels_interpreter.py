@@ -68,10 +68,15 @@ TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32), "sm_89": GPUTarget("cuda", 89, 32), "sm_90": HOPPER,
     "sm_100": GPUTarget("cuda", 100, 32), "gfx942": GPUTarget("hip", "gfx942", 64),
 }  # fmt: skip
+PER_TOKEN = ("weight_ptr", "rho_ptr")
 LOSS = {"LOSS": 0, "KL": 3, "CORRECTION": 0, "ENTROPY_GRADIENT": False}
 TOKENS = {
-    "TRUNCATE": True, "UNIT_ADVANTAGE": False, "BY_SEQUENCE": False, "BLOCK": token_reduce.BLOCK, "MOST_PROGRAMS": token_reduce.MOST_PROGRAMS
-}  # fmt: skip
+    "TRUNCATE": True,
+    "UNIT_ADVANTAGE": False,
+    "BY_SEQUENCE": False,
+    "BLOCK": token_reduce.BLOCK,
+    "MOST_PROGRAMS": token_reduce.MOST_PROGRAMS,
+}
 
 
 @pytest.mark.slow
@@ -113,7 +118,7 @@ def test_programs_that_wait_for_one_another_fit_on_the_gpu_together(correction):
     waiting = {"SEQUENCE_RATIO": False, "BY_LENGTH": False, "OWN_COUNT": True, **TOKENS}
     kernel = compile_for(
         HOPPER, token_reduce._tokens_kernel, token_reduce.WARPS, LOSS=2, KL=3, CORRECTION=correction,
-        missing=("weight_ptr", "rho_ptr"), options={"maxnreg": token_reduce.MAX_REGISTERS}, **waiting,
+        missing=PER_TOKEN, options={"maxnreg": token_reduce.MAX_REGISTERS}, **waiting,
     )  # fmt: skip
     assert token_reduce.PER_SM * (kernel.metadata.shared + 1024) <= 228 * 1024
     assert token_reduce.PER_SM * token_reduce.WARPS * 32 * token_reduce.MAX_REGISTERS <= 65536

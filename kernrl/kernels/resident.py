@@ -131,10 +131,11 @@ def _exchange(words_ptr, member, tag, other, moment, SHARERS: gl.constexpr, num_
 @gluon.jit
 def _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT: gl.constexpr):
     y = z.to(gl.float32) * scale + c
+    d = constant
     if ENTROPY_GRADIENT:
         y = at_least_lowest(y)
-        return (constant + slope * y) * _exp2(y)
-    return constant * _exp2(y)
+        d = constant + slope * y
+    return d * _exp2(y)
 
 
 @gluon.jit
@@ -176,19 +177,26 @@ def _frame(row, vocab, first, ALIGNED: gl.constexpr, LINE: gl.constexpr):
     """(base, head): where the line in which a piece starts begins, and how far into it the piece does."""
     start = row.to(gl.int64) * vocab + first
     base = start // LINE * LINE
-    if ALIGNED:
-        return base, 0
-    return base, (start - base).to(gl.int32)
+    head = 0
+    if not ALIGNED:
+        head = (start - base).to(gl.int32)
+    return base, head
 
 
 @gluon.jit
-def _whole_groups(end, round_up: gl.constexpr, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
-    """Where the group that holds `end` starts or ends; an aligned piece has whole ones."""
-    if ALIGNED:
-        return end
-    if round_up:
-        return (end + GROUP - 1) // GROUP * GROUP
-    return end // GROUP * GROUP
+def _group_start(at, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
+    """Where the group that holds `at` starts; an aligned piece starts and ends with whole ones."""
+    if not ALIGNED:
+        at = at // GROUP * GROUP
+    return at
+
+
+@gluon.jit
+def _group_end(at, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
+    """`at` if a group starts there, else where the next one does."""
+    if not ALIGNED:
+        at = (at + GROUP - 1) // GROUP * GROUP
+    return at
 
 
 @gluon.jit(do_not_specialize=["n_rows", "vocab", "piece", "tokens_per_advantage"])
@@ -232,7 +240,7 @@ def _resident_kernel(
         length = length // GROUP * GROUP  # itself; so the compiler knows
     a, valid, active = _row_inputs(row, n_rows, vocab, ids_ptr, mask_ptr)
     base, head = _frame(row, vocab, first, ALIGNED, LINE)
-    limit = _whole_groups(head + length, True, ALIGNED, GROUP)
+    limit = _group_end(head + length, ALIGNED, GROUP)
     for slot in range(SLOTS):
         _fetch(smem, slot, logits_ptr + base, slot, cols, limit, active, CHUNK)
         async_copy.commit_group()
@@ -253,11 +261,11 @@ def _resident_kernel(
     while row < n_rows:
         ptr = logits_ptr + base
         end = head + length
-        lo = _whole_groups(head, True, ALIGNED, GROUP)
-        hi = _whole_groups(end, False, ALIGNED, GROUP)
-        limit = _whole_groups(end, True, ALIGNED, GROUP)
+        lo = _group_end(head, ALIGNED, GROUP)
+        hi = _group_start(end, ALIGNED, GROUP)
+        limit = _group_end(end, ALIGNED, GROUP)
         next_base, next_head = _frame(row + step, vocab, first, ALIGNED, LINE)
-        next_limit = _whole_groups(next_head + length, True, ALIGNED, GROUP)
+        next_limit = _group_end(next_head + length, ALIGNED, GROUP)
         next_ptr = logits_ptr + next_base
         c = -z_a * scale
         here = valid & active & (at_a >= head) & (at_a < end)
@@ -300,7 +308,7 @@ def _resident_kernel(
             head_other, head_moment = _group_sums(head_z, apart, scale, c)
             other += head_other
             moment += head_moment
-        if SHARERS > 1:
+        if SHARERS > 1:  # noqa: SIM102 (the first is known when this is compiled)
             if active:
                 tag += 1
                 other, moment = _exchange(words_ptr, member, tag, other, moment, SHARERS, num_warps)
@@ -391,7 +399,7 @@ def _resident_kernel(
         at_a, valid, active, z_a, skip = next_at_a, next_valid, next_active, next_z_a, next_skip
         next_a, next_valid, next_active = later_a, later_valid, later_active
     async_copy.wait_group(0)
-    if SHARERS > 1:
+    if SHARERS > 1:  # noqa: SIM102
         if member == 0:
             gl.store(tags_ptr, tag)  # every partner has read it: each took part in the first exchange
 

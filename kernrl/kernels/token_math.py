@@ -22,9 +22,10 @@ def log_ratio(new, old):
 @triton.jit
 def load_float(ptr, at, inside):
     """ptr[at] as float32, 0 where ptr is None."""
-    if ptr is None:
-        return 0.0
-    return tl.load(ptr + at, mask=inside, other=0.0).to(tl.float32)
+    value = 0.0
+    if ptr is not None:
+        value = tl.load(ptr + at, mask=inside, other=0.0).to(tl.float32)
+    return value
 
 
 @triton.jit
@@ -47,10 +48,12 @@ def load_token(
 @triton.jit
 def cut_correction(raw, correction_min, correction_max, TRUNCATE: tl.constexpr):
     """(rho, whether it was cut) from the ratio of trainer to rollout engine."""
-    if TRUNCATE:
-        return tl.minimum(raw, correction_max), raw > correction_max
-    cut = (raw > correction_max) | (raw < correction_min)
-    return tl.where(cut, 0.0, raw), cut
+    cut = raw > correction_max
+    rho = tl.minimum(raw, correction_max)
+    if not TRUNCATE:
+        cut = cut | (raw < correction_min)
+        rho = tl.where(cut, 0.0, raw)
+    return rho, cut
 
 
 @triton.jit

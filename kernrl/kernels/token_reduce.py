@@ -46,9 +46,10 @@ def _add_triples(a0, a1, a2, b0, b1, b2):
 @triton.jit
 def load_active(mask_ptr, at, inside):
     """Which tokens count. Masked ones are read all the same, so that no load waits for the mask's; `where` keeps them out."""
-    if mask_ptr is None:
-        return inside
-    return inside & (tl.load(mask_ptr + at, mask=inside, other=0) != 0)
+    active = inside
+    if mask_ptr is not None:
+        active = inside & (tl.load(mask_ptr + at, mask=inside, other=0) != 0)
+    return active
 
 
 @triton.jit
@@ -60,10 +61,12 @@ def tile_of(start, BLOCK: tl.constexpr):
 @triton.jit
 def unit_bounds(unit, starts_ptr, tokens_per_unit, n_tokens):
     """Where unit's tokens start and end: a sequence's, or a block's."""
-    if starts_ptr is None:
-        first = unit * tokens_per_unit
-        return first, tl.minimum(first + tokens_per_unit, n_tokens)
-    return tl.load(starts_ptr + unit).to(tl.int32), tl.load(starts_ptr + unit + 1).to(tl.int32)
+    first = unit * tokens_per_unit
+    last = tl.minimum(first + tokens_per_unit, n_tokens)
+    if starts_ptr is not None:
+        first = tl.load(starts_ptr + unit).to(tl.int32)
+        last = tl.load(starts_ptr + unit + 1).to(tl.int32)
+    return first, last
 
 
 @triton.jit
@@ -90,9 +93,10 @@ def _count_all(own, mask_ptr, arrived_ptr, n_tokens, BLOCK: tl.constexpr):
 @triton.jit
 def _load_or_zeros(ptr, at, inside):
     """ptr[at] as float32, zeros where ptr is None."""
-    if ptr is None:
-        return tl.zeros(at.shape, tl.float32)
-    return tl.load(ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    value = tl.zeros(at.shape, tl.float32)
+    if ptr is not None:
+        value = tl.load(ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    return value
 
 
 @triton.jit

@@ -136,10 +136,11 @@ def _edges(out_ptr, head, end):
 @triton.jit
 def _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT: tl.constexpr):
     y = z * scale + c
+    d = constant
     if ENTROPY_GRADIENT:
         y = at_least_lowest(y)
-        return (constant + slope * y) * tl.exp2(y)
-    return constant * tl.exp2(y)
+        d = constant + slope * y
+    return d * tl.exp2(y)
 
 
 @triton.jit

@@ -271,7 +271,7 @@ LOGPROB_VARIANTS = [name for name in VARIANTS if name not in ("entropy", "plain"
 
 @pytest.mark.parametrize("name", LOGPROB_VARIANTS)
 def test_ppo_loss_is_one_launch_forward_and_one_backward(name):
-    _, ids, mask, advantages, noisy = batch(4, 48, 1000)
+    _, _, mask, advantages, noisy = batch(4, 48, 1000)
     options = options_of({"old": True, **VARIANTS[name]}, mask, advantages, noisy)
     old, a = options.pop("old_logprobs"), options.pop("advantages")
     leaf, one = (noisy["old"] + 0.1).requires_grad_(), torch.ones((), device="cuda")
