@@ -26,7 +26,7 @@ from loss_timing import copy_gb_per_s, forward_backward, medians_ms, peak_bytes
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # (N, V, dtype, density), and whether every peer is timed or only Liger in place.
-LOGITS = [
+LOGITS: list[tuple] = [
     *((8192, vocab, BF16, 1.0, vocab in (32768, 151936)) for vocab in (
         32000, 32768, 50257, 65536, 100000, 128256, 151936, 151937, 201088, 248320, 256000, 262144)),
     (8192, 50257, FP16, 1.0, False), (8192, 151936, FP16, 1.0, False),
@@ -34,9 +34,9 @@ LOGITS = [
     *((n, vocab, BF16, 1.0, False) for n in (512, 2048) for vocab in (50257, 151936, 262144)),
     *((8192, vocab, BF16, 0.25, False) for vocab in (50257, 151936, 262144)),
 ]  # fmt: skip
-LINEAR_SHAPES = [(8192, 1536), (16384, 1536), (8192, 2048), (8192, 3584), (16384, 3584), (8192, 4096)]
-TOKEN_SHAPES = [(128, 512), (512, 2048), (1024, 8192)]
-RATIO_SHAPES = [(4096, 32768), (4096, 50257), (4096, 151936), (4096, 262144)]
+LINEAR_SHAPES: list[tuple] = [(8192, 1536), (16384, 1536), (8192, 2048), (8192, 3584), (16384, 3584), (8192, 4096)]
+TOKEN_SHAPES: list[tuple] = [(128, 512), (512, 2048), (1024, 8192)]
+RATIO_SHAPES: list[tuple] = [(4096, 32768), (4096, 50257), (4096, 151936), (4096, 262144)]
 VOCAB = 151936
 SEQUENCES = 8
 WARM_S = 0.05

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -26,7 +26,7 @@ def once_ms(run: Callable[[], object], restore: Callable[[], object] | None = No
 
 
 def medians_ms(
-    runs: dict[str, Callable[[], object]], restore: Callable[[], object] | None = None, rounds: int = ROUNDS
+    runs: Mapping[str, Callable[[], object]], restore: Callable[[], object] | None = None, rounds: int = ROUNDS
 ) -> dict[str, float]:
     """Median milliseconds of each, run in turn. What fails (by memory, mostly) is said and left out."""
     able = {}
@@ -44,7 +44,7 @@ def medians_ms(
     return {name: statistics.median(of) for name, of in times.items()}
 
 
-def host_and_wall_us(runs: dict[str, Callable[[], object]], rounds: int = 60) -> dict[str, tuple[float, float]]:
+def host_and_wall_us(runs: Mapping[str, Callable[[], object]], rounds: int = 60) -> dict[str, tuple[float, float]]:
     """Median microseconds of each, run in turn on an idle GPU with a flushed cache: until the call returns, and until the GPU
     is done."""
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")

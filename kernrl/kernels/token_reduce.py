@@ -7,7 +7,7 @@ the counters are back at 0 when the launch ends. Nothing waits for the GPU.
 
 # Triton's language is not Python's: pyright cannot follow it.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
-# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
+# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false, reportAssignmentType=false
 
 from functools import lru_cache
 

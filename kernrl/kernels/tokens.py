@@ -108,7 +108,7 @@ def read_batch(
         scale /= max_tokens
     return Batch(
         shape=shape,
-        advantages=_contiguous(advantages),
+        advantages=advantages.contiguous(),
         tokens_per_advantage=_tokens_per_advantage(advantages, shape, cu_seqlens),
         mask=_contiguous(mask),
         old_logprobs=_contiguous(old_logprobs),

@@ -299,7 +299,7 @@ def _loss_kernel(
 def tile_for(vocab: int, most: int, per_thread: int = 8) -> tuple[int, int]:
     """(elements, warps) of a row's tile, at most `most` elements; chosen by sweep on an H200. Eight elements a thread leave the
     kernels that sum enough registers for several rows an SM, and a short row in two tiles fills more of them."""
-    block = max(256, min(most, triton.next_power_of_2(vocab) // 2))
+    block = max(256, min(most, 1 << (vocab - 1).bit_length() >> 1))
     return block, block // (32 * per_thread) or 1
 
 
@@ -340,7 +340,8 @@ def vocab_gradient(
 
 def row_results(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Three [N] float32, each at a multiple of 16 bytes: Triton would compile anew for pointers that are not."""
-    return torch.empty(3, math.ceil(n / 4) * 4, dtype=torch.float32, device=device)[:, :n].unbind()
+    logp, entropy, g = torch.empty(3, math.ceil(n / 4) * 4, dtype=torch.float32, device=device)[:, :n].unbind()
+    return logp, entropy, g
 
 
 def vocab_loss(

@@ -1,12 +1,14 @@
 """The fused losses on a GPU, against float64 references; `tests/test_kernels_peers.py` compares them with other libraries."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from loss_cases import ROUNDING, VARIANTS, VOCABS, batch, options_of, reference, relative, run
 
 from kernrl.errors import UsageError
+from kernrl.integrations.skyrl import ppo_policy_loss_fused
 from kernrl.kernels import (
     METRICS,
     check_ids,
@@ -385,6 +387,20 @@ def test_ppo_loss_agrees_with_float64(name):
     want.backward()
     assert abs(loss - want) < 1e-5
     assert relative(leaf.grad, exact.grad) < 1e-5
+
+
+def test_the_skyrl_adapter_agrees_with_its_cpu_path_and_waits_once():
+    _, _, mask, _, noisy = batch(4, 50, 1000)
+    config = SimpleNamespace(
+        policy_loss_type="dual_clip", eps_clip_low=0.1, eps_clip_high=0.2, clip_ratio_c=1.3, loss_reduction="sequence_mean",
+        use_tis=True, tis_imp_ratio_cap=1.1,
+    )  # fmt: skip
+    advantages, given = torch.randn(4, 50, device="cuda"), (noisy["ref"], noisy["old"])
+    loss, clipped = ppo_policy_loss_fused(*given, advantages, config, mask, noisy["rollout"])
+    on_cpu = [x.cpu().double() for x in (*given, advantages, mask, noisy["rollout"])]
+    want, want_clipped = ppo_policy_loss_fused(*on_cpu[:3], config, *on_cpu[3:])
+    assert abs(loss.item() - want.item()) < 1e-5
+    assert clipped == pytest.approx(want_clipped, abs=1e-5)
 
 
 def test_a_config_without_old_logprobs_is_on_policy():
