@@ -42,7 +42,7 @@ def bench_tokens(b: int, t: int) -> Iterator[dict]:
     }
     waiting = {
         "kernrl as SkyRL's loss": lambda x: ppo_policy_loss_fused(x, old, advantages, skyrl, mask, rollout)[0],
-        "torch.compile, waiting for its clip ratio": lambda x: _wait(compiled(x, old, rollout, advantages, mask)),
+        "torch.compile, waiting for its clip ratio": lambda x: _wait(compiled(x, old, rollout, advantages, mask))[0],
     }
     every = {name: functools.partial(forward_backward, loss, logp) for name, loss in {**losses, **waiting}.items()}
     spans = medians_ms({name: every[name] for name in losses})

@@ -54,7 +54,8 @@ def save_tiny_policy(folder: Path, seed: int = 0) -> Path:
 
 def tiny_tasks(count: int = 4) -> list[Task]:
     code = "class Model: ...\nget_inputs = get_init_inputs = {}\n"
-    return [Task(id=f"task-{n}", pytorch_code=code.format(n), split="train") for n in range(count)]
+    # with a composition, as the generator makes them: such tasks pass the lint unread
+    return [Task(id=f"task-{n}", pytorch_code=code.format(n), composition=("relu",), split="train") for n in range(count)]
 
 
 def verdict_of(
