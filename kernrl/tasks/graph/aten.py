@@ -149,7 +149,8 @@ def _rms_norm(b: Builder, a: Arguments) -> str:
 def _batch_norm(b: Builder, a: Arguments) -> str:
     x, affine, running = a["input"], (a["weight"], a["bias"]), (a["running_mean"], a["running_var"])
     if a.get("training", a.get("use_input_stats")):
-        return b.add("batch_norm", x, *affine, *running, momentum=a["momentum"] if running[0] else 0.1, eps=a["eps"])
+        momentum = 0.1 if running[0] is None else None if a["momentum"] < 0 else a["momentum"]
+        return b.add("batch_norm", x, *affine, *running, momentum=momentum, eps=a["eps"])
     return b.add("batch_norm_eval", x, *running, *affine, eps=a["eps"])
 
 

@@ -104,6 +104,13 @@ class _Reading:
         """fx nodes that are all of their owner's memory in its own order."""
         self.stale: set[Any] = set()
         """fx nodes whose memory was overwritten in part, or through another view."""
+        self.paths: dict[str, str] = {}
+        """Path of a tensor of the module → the first path under which it is held; tied ones have several."""
+        firsts: dict[int, str] = {}
+        for held in (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
+            self.paths.update((path, firsts.setdefault(id(tensor), path)) for path, tensor in held)
+        self.held: dict[str, str] = {}
+        """First path → name of its value."""
 
     def graph(self) -> Graph:
         """The whole program as a Graph, or LiftError."""
@@ -148,7 +155,9 @@ class _Reading:
     def _held(self, spec: Any, value: Tensor, program: torch.export.ExportedProgram) -> Any:
         """A tensor of the module; a number where it is a buffer of one, which the constructor settled."""
         kind = {"PARAMETER": "parameter", "BUFFER": "buffer"}.get(spec.kind.name, "constant")
-        path = spec.target
+        path = self.paths.get(spec.target, spec.target)
+        if path in self.held:
+            return self.held[path]
         if kind != "parameter" and path in self.traced.numbers and not path.endswith(("running_mean", "running_var")):
             number = self.traced.numbers[path]
             if not number.is_complex() and "num_batches" not in path:
@@ -160,7 +169,10 @@ class _Reading:
                 return _Number(_plain(constant), tuple(constant.shape))
             data = tuple(constant.flatten().tolist()) if constant is not None else ()
             path = ""
-        return self.b.parameter(tuple(value.shape), _dtype(value), kind, path, data)
+        name = self.b.parameter(tuple(value.shape), _dtype(value), kind, path, data)
+        if path:
+            self.held[path] = name
+        return name
 
     def _nodes(self, owner: nn.Module, graph: torch.fx.Graph) -> Sequence[Any]:
         """Read every call of a graph; returns what it returns."""

@@ -24,6 +24,10 @@ SMALL = 4096
 """Most elements of a tensor that is made for real."""
 
 
+BY_COUNT = -1.0
+"""Stands for a batch norm's momentum of None while it is traced: 1 / the number of calls."""
+
+
 class CustomAutogradError(RuntimeError):
     """The module calls an autograd function of its own."""
 
@@ -81,6 +85,8 @@ def _all_fake(module: nn.Module, mode: MostlyFake) -> dict[str, Tensor]:
     numbers: dict[str, Tensor] = {}
     seen: dict[int, Tensor] = {}
     for prefix, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.momentum is None:
+            part.momentum = BY_COUNT  # or it would read its counter
         for held in (part._parameters, part._buffers, part.__dict__):
             for name, tensor in list(held.items()):
                 if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
