@@ -97,7 +97,7 @@ def _all_fake(module: nn.Module, mode: MostlyFake) -> dict[str, Tensor]:
                     fake = mode.fake.from_tensor(tensor)
                     is_parameter = isinstance(tensor, nn.Parameter) and not isinstance(fake, nn.Parameter)
                     seen[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
-                held[name] = seen[id(tensor)]
+                held[name] = seen[id(tensor)]  # pyright: ignore[reportArgumentType]
     return numbers
 
 
