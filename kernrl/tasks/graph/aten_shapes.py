@@ -255,9 +255,7 @@ SHAPES: dict[str, Rule] = {
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     "flip": lambda b, a: b.add("flip", a["self"], dim=tuple(a["dims"])),
     "roll": lambda b, a: b.add("roll", a["self"], shifts=tuple(a["shifts"]), dim=tuple(a["dims"])) if a["dims"] else None,
-    **dict.fromkeys(
-        ("repeat", "tile"), lambda b, a: b.add("repeat", a["self"], repeats=tuple(a.get("repeats", a.get("dims"))))
-    ),
+    "repeat": named("repeat", "repeats"),
     "tril": named("tril", "diagonal"),
     "triu": named("triu", "diagonal"),
     "pixel_shuffle": named("pixel_shuffle", "upscale_factor"),

@@ -47,6 +47,11 @@ class Builder:
         self._parameters[value.name] = Parameter(value, kind, path, data)  # pyright: ignore[reportArgumentType]
         return value.name
 
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs, in order."""
+        return [i.value.name for i in self._inputs]
+
     def value(self, name: str) -> Value:
         """The value of that name."""
         return self._values[name]

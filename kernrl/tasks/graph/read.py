@@ -92,7 +92,7 @@ class Reading:
     def _held(self, spec: Any, value: Tensor, program: torch.export.ExportedProgram) -> Any:
         """A tensor of the module; a number where it is a buffer of one, which the constructor settled."""
         kind = {"PARAMETER": "parameter", "BUFFER": "buffer"}.get(spec.kind.name, "constant")
-        path: str = self.paths.get(spec.target, spec.target)
+        path = self.paths.get(str(spec.target), str(spec.target))
         if path in self.held:
             return self.held[path]
         if kind != "parameter" and path in self.traced.numbers and not path.endswith(("running_mean", "running_var")):
