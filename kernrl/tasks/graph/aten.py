@@ -20,6 +20,12 @@ DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropou
 """Calls that do nothing here: dropout is random or nothing, and the lifter refuses the random one."""
 
 
+TAKE_NUMBERS = {op for op, known in OPS.items() if known.kind == "pointwise" and not op.startswith(("batch", "prelu"))}
+TAKE_NUMBERS |= {"rsub", "lerp", "addcmul", "addcdiv", "multiply", "subtract", "divide", "true_divide", "floor_divide"}
+TAKE_NUMBERS |= {"max", "min", "clip", "clamp_min", "clamp_max", "masked_fill"}
+"""Calls in which a tensor of one element may as well be a number."""
+
+
 def _scaled(b: Builder, value: Any, factor: Any) -> Any:
     """`factor * value`, for the `alpha` and `beta` of ATen; mostly 1."""
     return value if factor == 1 else b.add("mul", value, factor) if isinstance(value, str) else value * factor

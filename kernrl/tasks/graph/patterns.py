@@ -62,7 +62,9 @@ def _factors(b: Builder, x: Operand, *, powers: bool = False) -> tuple[float, li
         (m, left), (n, right) = (_factors(b, o, powers=powers) for o in node.operands)
         return m * n, left + right
     if powers and (node := b.node(x, "square", "pow")) and node.operands[1:] in ((), (3.0,)):
-        return 1.0, [node.operands[0]] * (2 if node.op == "square" else 3)  # pyright: ignore[reportReturnType]
+        scale, values = _factors(b, node.operands[0], powers=True)
+        times = 2 if node.op == "square" else 3
+        return scale**times, values * times
     if (node := b.node(x, "div")) and isinstance(node.operands[1], int | float) and node["rounding_mode"] is None:
         n, left = _factors(b, node.operands[0], powers=powers)
         return n / node.operands[1], left
@@ -72,28 +74,41 @@ def _factors(b: Builder, x: Operand, *, powers: bool = False) -> tuple[float, li
 def gelu(b: Builder, operands: tuple[Operand, ...]) -> str | None:
     """`0.5 * x * (1 + erf(x / sqrt(2)))`, or with `tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))`, in any order."""
     (m, left), (n, right) = _factors(b, operands[0]), _factors(b, operands[1])
-    values = left + right
-    if len(values) != 2 or not is_about(m * n, 0.5):
-        return None
-    for x, gate in (values, values[::-1]):
+    for gate in dict.fromkeys(left + right):
         inner = b.node(minus(b, gate, 1.0), "erf", "tanh")
         if inner is None:
             continue
-        scale, terms = _factors(b, inner.operands[0])
-        if inner.op == "erf" and terms == [x] and is_about(scale, math.sqrt(0.5)):
-            return b.add("gelu", x)
-        if inner.op == "tanh" and len(terms) == 1 and is_about(scale, math.sqrt(2 / math.pi)) and _cubic(b, terms[0], x):
-            return b.add("gelu", x, approximate="tanh")
+        rest = left + right
+        rest.remove(gate)
+        for x in _curved(b, inner):
+            scale, values = _factors(b, x)  # x may be a product itself
+            if sorted(values) == sorted(rest) and is_about(m * n, 0.5 * scale):
+                return b.add("gelu", x, approximate="none" if inner.op == "erf" else "tanh")
     return None
 
 
-def _cubic(b: Builder, term: str, x: str) -> bool:
-    """term is `x + 0.044715 * x ** 3`."""
-    node = b.node(term, "add")
-    if not node or x not in node.operands:
-        return False
-    scale, cube = _factors(b, node.operands[1] if node.operands[0] == x else node.operands[0], powers=True)
-    return is_about(scale, 0.044715) and cube == [x] * 3
+def _curved(b: Builder, inner: Node) -> list[str]:
+    """The values x for which a node is `erf(x / sqrt(2))`, or gelu's tanh."""
+    scaled = b.node(inner.operands[0], "mul", "div")
+    if scaled is None or not isinstance(scaled.operands[1], int | float):
+        return []
+    scale = scaled.operands[1] if scaled.op == "mul" else 1 / scaled.operands[1]
+    x = scaled.operands[0]
+    if inner.op == "erf":
+        return [x] if isinstance(x, str) and is_about(scale, math.sqrt(0.5)) else []
+    total = b.node(x, "add")
+    if total is None or not is_about(scale, math.sqrt(2 / math.pi)):
+        return []
+    return [
+        one
+        for one, cube in (total.operands, total.operands[::-1])
+        if isinstance(one, str) and _is_cube(_factors(b, cube, powers=True), _factors(b, one, powers=True))
+    ]
+
+
+def _is_cube(cube: tuple[float, list[str]], x: tuple[float, list[str]]) -> bool:
+    """cube is `0.044715 * x ** 3`."""
+    return is_about(cube[0], 0.044715 * x[0] ** 3) and sorted(cube[1]) == sorted(x[1] * 3)
 
 
 def softmax(b: Builder, x: Operand, y: Operand) -> str | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernrl.errors import UsageError
-from kernrl.tasks.graph.aten import ATEN, DROPOUTS, IDENTITIES
+from kernrl.tasks.graph.aten import ATEN, DROPOUTS, IDENTITIES, TAKE_NUMBERS
 from kernrl.tasks.graph.build import Builder
 from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.scalars import Scalar, as_written, computed, real
@@ -98,7 +98,7 @@ class Reading:
         if kind != "parameter" and path in self.traced.numbers and not path.endswith(("running_mean", "running_var")):
             number = self.traced.numbers[path]
             if not number.is_complex() and "num_batches" not in path:
-                return Scalar(as_written(number), tuple(number.shape))
+                return Scalar(as_written(number), tuple(number.shape), lambda: self._tensor(value, kind, path))
         data: tuple[Any, ...] = ()
         if kind == "constant" and _attribute(self.module, path) is None:
             constant = real(program.constants.get(path))
@@ -106,10 +106,13 @@ class Reading:
                 return Scalar(as_written(constant), tuple(constant.shape))
             data = tuple(constant.flatten().tolist()) if constant is not None else ()
             path = ""
-        name = self.b.parameter(tuple(value.shape), _dtype(value), kind, path, data)
-        if path:
-            self.held[path] = name
-        return name
+        return self._tensor(value, kind, path, data)
+
+    def _tensor(self, value: Tensor, kind: str, path: str, data: tuple[Any, ...] = ()) -> str:
+        """A tensor of the module as a value; one for each path."""
+        if path not in self.held or not path:
+            self.held[path] = self.b.parameter(tuple(value.shape), _dtype(value), kind, path, data)
+        return self.held[path]
 
     def _nodes(self, owner: nn.Module, graph: torch.fx.Graph) -> Sequence[Any]:
         """Read every call of a graph; returns what it returns."""
@@ -192,7 +195,8 @@ class Reading:
             and (number := computed(target, arguments))
         ):
             return number
-        known = {k: v.number if isinstance(v, Scalar) else v for k, v in arguments.items()}
+        numeric = name in TAKE_NUMBERS
+        known = {k: (v.number if numeric else v.tensor(self.b)) if isinstance(v, Scalar) else v for k, v in arguments.items()}
         used = {u.args[1] for u in node.users if getattr(u.target, "__name__", "") == "getitem" and u.users}
         known |= {"name": name, "used": used, "result_dtype": _dtype(shapes[0]) if shapes else ""}
         if isinstance(known.get("dtype"), torch.dtype):

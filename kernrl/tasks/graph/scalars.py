@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,16 +14,19 @@ if TYPE_CHECKING:
 
 
 class Scalar:
-    """A tensor of one element whose number is known."""
+    """A tensor of one element whose number is known: arithmetic takes the number, any other op the tensor."""
 
-    def __init__(self, number: bool | int | float, shape: tuple[int, ...]) -> None:
-        self.number, self.shape = number, shape
+    def __init__(self, number: bool | int | float, shape: tuple[int, ...], parameter: Callable[[], str] | None = None) -> None:
+        self.number, self.shape, self.parameter = number, shape, parameter
 
     def as_tensor(self) -> Tensor:
+        """The tensor itself."""
         return torch.tensor(self.number).reshape(self.shape)
 
     def tensor(self, b: Builder) -> str:
-        """The name of a value that holds it."""
+        """The name of a value that holds it: the module's, or one that is made."""
+        if self.parameter:
+            return self.parameter()
         dtype = "bool" if isinstance(self.number, bool) else "int64" if isinstance(self.number, int) else "float32"
         return b.add("full", self.number, shape=self.shape, dtype=dtype)
 

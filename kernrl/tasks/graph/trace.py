@@ -38,6 +38,8 @@ class MostlyFake(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.random: dict[int, Tensor] = {}
+        """Real tensors that were drawn, or made of drawn ones, by id: their numbers are nobody's."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -50,7 +52,10 @@ class MostlyFake(TorchDispatchMode):
                 planned = func(*self.faked(args), **self.faked(kwargs))
             if any(isinstance(t, Tensor) and t.numel() > SMALL for t in pytree.tree_leaves(planned)):
                 return planned
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if torch.Tag.nondeterministic_seeded in func.tags or any(id(t) in self.random for t in given):
+            self.random.update((id(t), t) for t in pytree.tree_leaves(out) if isinstance(t, Tensor))
+        return out
 
     def faked(self, item: Any) -> Any:
         """`item` with every tensor in it fake."""
@@ -91,7 +96,7 @@ def _all_fake(module: nn.Module, mode: MostlyFake) -> dict[str, Tensor]:
             for name, tensor in list(held.items()):
                 if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
                     continue
-                if held is not part._parameters and tensor.numel() == 1:
+                if held is not part._parameters and tensor.numel() == 1 and id(tensor) not in mode.random:
                     numbers[f"{prefix}.{name}".lstrip(".")] = tensor.detach()
                 if id(tensor) not in seen:
                     fake = mode.fake.from_tensor(tensor)
