@@ -366,6 +366,28 @@ def test_numbers_may_be_read_out_of_small_tensors_in_the_constructor() -> None:
     assert [node.operands[1] for node in graph.nodes] == [2.0, 0.5]
 
 
+def test_little_tensors_may_make_large_ones() -> None:
+    graph = lift(task_of("y + self.b[:8]", "self.register_buffer('b', torch.tensor([0.5]).repeat(2**40))"))
+    assert graph.parameters[0].value.shape == (2**40,)
+
+
+def test_a_buffer_of_one_number_is_that_number_unless_it_was_drawn() -> None:
+    for made in ("torch.tensor(0.1)", "torch.tensor([0.1])", "torch.full((1,), 0.1)", "torch.tensor(0.05) * 2"):
+        graph = lift(task_of("y * self.s", f"self.register_buffer('s', {made})"))
+        assert graph.nodes[1].operands == ("v0", 0.1)
+    for made in ("torch.rand(1)", "torch.randn(()) + 1", "torch.empty(1).uniform_()"):
+        graph = lift(task_of("y * self.s", f"self.register_buffer('s', {made})"))
+        assert graph.nodes[1].operands == ("v0", "p0")
+        assert graph.parameters[0].path == "s"
+
+
+def test_a_buffer_of_one_number_stays_a_tensor_where_one_is_wanted() -> None:
+    init = "self.register_buffer('m', torch.zeros(1)); self.register_buffer('v', torch.ones(1))"
+    graph = lift(task_of("F.batch_norm(y[:, None].mean(2), self.m, self.v)", init))
+    assert [node.op for node in graph.nodes][-1] == "batch_norm_eval"
+    assert [p.path for p in graph.parameters] == ["m", "v"]
+
+
 def test_lifting_leaves_the_random_state_alone() -> None:
     torch.manual_seed(3)
     expected = torch.rand(2)

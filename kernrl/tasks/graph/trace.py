@@ -47,15 +47,22 @@ class MostlyFake(TorchDispatchMode):
         if any(isinstance(t, FakeTensor) for t in given):
             with self.fake:
                 return func(*args, **kwargs)
-        if not given or sum(t.numel() for t in given) > SMALL // 64:  # only these can make much out of little
-            with self.fake:
-                planned = func(*self.faked(args), **self.faked(kwargs))
+        if not func._schema.is_mutable:
+            planned = self._planned(func, args, kwargs)
             if any(isinstance(t, Tensor) and t.numel() > SMALL for t in pytree.tree_leaves(planned)):
                 return planned
         out = func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded in func.tags or any(id(t) in self.random for t in given):
             self.random.update((id(t), t) for t in pytree.tree_leaves(out) if isinstance(t, Tensor))
         return out
+
+    def _planned(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the call gives, fake; None where that depends on numbers."""
+        try:
+            with self.fake:
+                return func(*self.faked(args), **self.faked(kwargs))
+        except RuntimeError:
+            return None  # the call itself says what is wrong, if anything is
 
     def faked(self, item: Any) -> Any:
         """`item` with every tensor in it fake."""
