@@ -38,7 +38,7 @@ WRITTEN_OUT = {
 }
 """Ops as operators of others. `{x}` stands there more than once: only for a variable."""
 
-OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@"}
+OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "matmul": "@", "pow": "**"}
 
 
 def spellings(node: Node, rank: int, rng: Random) -> list[Spelling]:

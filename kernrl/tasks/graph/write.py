@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.hands import STAGES, VALUES, Hand
@@ -185,7 +186,7 @@ class _Writer:
     def _parametrised(self, node: Node) -> tuple[str, str] | None:
         """Layers that hold parameters: a module, or the functional form with parameters of its own."""
         as_module = self.rng.random() < 0.75
-        op, a = node.op, dict(node.attributes)
+        op, a = node.op, _attributes(node)
         rest = node.operands[1:]
         x = self.values[node.reads[0]].shape
         if op == "linear":
@@ -234,7 +235,7 @@ class _Writer:
         return "functional", f"F.{node.op}({x}, {sizes}, {', '.join(rest)}, eps={eps})"
 
     def _convolution(self, node: Node, as_module: bool) -> tuple[str, str]:
-        weight, a = self.values[node.reads[1]].shape, dict(node.attributes)
+        weight, a = self.values[node.reads[1]].shape, _attributes(node)
         options = [
             f"{name}={plain(a[name]) if isinstance(a[name], tuple) else a[name]}"
             for name in ("stride", "padding", "output_padding", "dilation", "groups")
@@ -349,6 +350,10 @@ class _Writer:
 def _names(variable: str, text: str) -> bool:
     """`text` reads that variable."""
     return re.search(rf"(?<![\w.]){variable}\b", text) is not None
+
+
+def _attributes(node: Node) -> dict[str, Any]:
+    return dict(node.attributes)
 
 
 def _arguments(rng: Random, count: int) -> list[str]:
