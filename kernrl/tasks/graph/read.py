@@ -197,7 +197,7 @@ class Reading:
             return number
         numeric = name in TAKE_NUMBERS
         known = {k: (v.number if numeric else v.tensor(self.b)) if isinstance(v, Scalar) else v for k, v in arguments.items()}
-        used: set[Any] = {u.args[1] for u in node.users if getattr(u.target, "__name__", "") == "getitem" and u.users}
+        used: set[Any] = {int(str(u.args[1])) for u in node.users if getattr(u.target, "__name__", "") == "getitem" and u.users}
         known |= {"name": name, "used": used, "result_dtype": _dtype(shapes[0]) if shapes else ""}
         if isinstance(known.get("dtype"), torch.dtype):
             known["dtype"] = str(known["dtype"]).removeprefix("torch.")

@@ -180,13 +180,6 @@ def _matmul(b: Builder, operands: tuple[Operand, ...], _: Attributes) -> str | N
     return None
 
 
-def _group_norm(b: Builder, operands: tuple[Operand, ...], attributes: Attributes) -> str | None:
-    x = b.value(operands[0])  # pyright: ignore[reportArgumentType]
-    if len(x.shape) > 2 and x.shape[1] == attributes["num_groups"]:
-        return b.add("instance_norm", *operands, eps=attributes["eps"])
-    return None
-
-
 def _reduction(b: Builder, operands: tuple[Operand, ...], attributes: Attributes, op: str) -> str | None:
     """The same reduction twice in a row, over other axes, is one over both."""
     before = b.node(operands[0], op)
@@ -217,7 +210,6 @@ RULES: dict[str, Rule] = {
     "where": _where,
     "linear": _linear,
     "matmul": _matmul,
-    "group_norm": _group_norm,
     "cast": _cast,
     **{op: _merging(op) for op in ("sum", "mean", "amax", "amin", "prod", "logsumexp", "any", "all")},
 }
