@@ -38,6 +38,10 @@ def test_lifting_what_was_written_gives_back_the_graph(start: int) -> None:
         assert_comes_back(seed)
 
 
+def test_a_value_that_one_op_reads_twice_is_not_overwritten_early() -> None:
+    assert_comes_back(5358)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(1000, 4000, 100))
 def test_lifting_what_was_written_gives_back_the_graph_thousands_of_times(start: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -46,10 +47,9 @@ class _Writer:
         self.sources: dict[str, str] = {}
         """Value → the expression that its Sequential is called with."""
         self.arguments: list[str] = []
-        self.readers = {name: len(nodes) for name, nodes in graph.readers.items()}
-        for o in graph.outputs:
-            if isinstance(o, str):
-                self.readers[o] += 1
+        reads = [name for node in graph.nodes for name in node.reads] + [o for o in graph.outputs if isinstance(o, str)]
+        self.readers = Counter(reads)
+        """Value → how often it is read; twice by one node that reads it twice."""
         self.left = dict(self.readers)
 
     def body(self) -> None:
