@@ -96,12 +96,16 @@ def _curved(b: Builder, inner: Node) -> list[str]:
     x = scaled.operands[0]
     if inner.op == "erf":
         return [x] if isinstance(x, str) and is_about(scale, math.sqrt(0.5)) else []
-    total = b.node(x, "add")
+    total = b.node(x, "add", "sub")
     if total is None or not is_about(scale, math.sqrt(2 / math.pi)):
         return []
+    pairs = [(one, cube) for one, cube in (total.operands, total.operands[::-1])]
+    if total.op == "sub":  # of a negated x: `cube + -y` has become `cube - y`
+        cube, y = total.operands
+        pairs = [(b.add("neg", y), cube)] if isinstance(y, str) else []
     return [
         one
-        for one, cube in (total.operands, total.operands[::-1])
+        for one, cube in pairs
         if isinstance(one, str) and _is_cube(_factors(b, cube, powers=True), _factors(b, one, powers=True))
     ]
 
