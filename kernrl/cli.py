@@ -33,6 +33,7 @@ from kernrl.config import (
     DoctorConfig,
     EvalConfig,
     GenerateConfig,
+    LiftConfig,
     ListConfig,
     QuickstartConfig,
     ReinforceConfig,
@@ -259,3 +260,11 @@ def check(config: CheckConfig) -> Result:
     from kernrl.stages import tasks
 
     return tasks.check(config)
+
+
+@command(tasks_app, LiftConfig)
+def lift(config: LiftConfig) -> Result:
+    """Show what a task computes: its ops, what could be one kernel, and what each costs."""
+    from kernrl.stages import tasks_lift
+
+    return tasks_lift.run(config)

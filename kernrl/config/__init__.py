@@ -10,7 +10,7 @@ from kernrl.config.reinforce import ReinforceConfig
 from kernrl.config.reports import DoctorConfig, QuickstartConfig, ReportConfig, SamplesConfig
 from kernrl.config.reward_weighted import RewardWeightedConfig
 from kernrl.config.sft import SftConfig
-from kernrl.config.tasks import CheckConfig, GenerateConfig, ListConfig, ShowConfig, SourceConfig, StatsConfig
+from kernrl.config.tasks import CheckConfig, GenerateConfig, LiftConfig, ListConfig, ShowConfig, SourceConfig, StatsConfig
 from kernrl.config.training import TrainingConfig
 from kernrl.config.verifier import VerifierConfig, VerifyConfig
 from kernrl.settings import Config
@@ -24,6 +24,7 @@ __all__ = [
     "FinetuneOnSamplesConfig",
     "GenerateConfig",
     "ImproveConfig",
+    "LiftConfig",
     "ListConfig",
     "QuickstartConfig",
     "ReinforceConfig",

@@ -41,6 +41,14 @@ class CheckConfig(SourceConfig):
     timeout_s: float = Field(default=60.0, gt=0, description="Longest one reference may run on the CPU.")
 
 
+class LiftConfig(SourceConfig):
+    """`kernrl tasks lift`."""
+
+    svg: Path | None = Field(default=None, description="Draw the graph into this SVG; for one task.")
+    target: str = Field(default="H200", description="GPU name or architecture (sm_90) for the roofline.")
+    timeout_s: float = Field(default=60.0, gt=0, description="Longest time one reference may take to be traced.")
+
+
 class ShowConfig(SourceConfig):
     """`kernrl tasks show`."""
 

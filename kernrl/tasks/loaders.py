@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrl.errors import UsageError
-from kernrl.tasks.rows import BadRow, check_contract, task_from_row
+from kernrl.tasks.rows import BadRow, check_contract, stated_input_sets, task_from_row
 from kernrl.tasks.task import Task
 
 SHIPPED = {"heldout": "heldout_level2.jsonl"}
@@ -173,11 +173,12 @@ def _python_files(files: Iterable[Path]) -> Entries:
         try:
             code = file.read_text(encoding="utf-8")
             check_contract(code)
+            sets = stated_input_sets(code)
         except (BadRow, UnicodeDecodeError) as error:
             yield number, Problem(str(file), str(error) if isinstance(error, BadRow) else "is not UTF-8 text")
             continue
         task_id = f"level{level[1]}/{file.stem}" if level else file.stem
-        yield number, Task(id=task_id, pytorch_code=code, level=int(level[1]) if level else 2, name=file.stem)
+        yield number, Task(task_id, code, level=int(level[1]) if level else 2, name=file.stem, input_sets=sets)
 
 
 Row = tuple[str, Mapping[str, Any] | BadRow]

@@ -17,6 +17,7 @@ from typing import Any
 from kernrl.errors import UsageError, did_you_mean
 from kernrl.files import atomic_write
 from kernrl.syntax import parse_python
+from kernrl.tasks.constants import Constant, override_constants
 from kernrl.tasks.task import FULL, InputSet, Solution, Task
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -47,7 +48,7 @@ def task_to_row(task: Task) -> dict[str, Any]:
     """A task as JSON-able data in our own form: `task_from_row(task_to_row(task)) == task`."""
     return {field.name: getattr(task, field.name) for field in dataclasses.fields(task)} | {
         "composition": list(task.composition),
-        "input_sets": [{"name": s.name, "constants": dict(s.constants)} for s in task.input_sets],
+        "input_sets": [_set_to_row(s) for s in task.input_sets],
         "solutions": [{"style": s.style, "triton_code": s.triton_code} for s in task.solutions],
     }
 
@@ -79,7 +80,7 @@ def task_from_row(row: Mapping[str, Any], fallback_id: str, columns: Mapping[str
         split=_text(fields, "split"),
         instruction=_text(fields, "instruction"),
         precision=_text(fields, "precision") or "fp32",
-        input_sets=_input_sets(fields),
+        input_sets=_input_sets(fields) or stated_input_sets(code),
         solutions=_solutions(fields),
     )
 
@@ -94,6 +95,27 @@ def check_contract(code: str) -> None:
     missing = [name for name in CONTRACT if name not in bound]
     if missing:
         raise BadRow(f"has code that defines no {' and no '.join(missing)}")
+
+
+def stated_input_sets(code: str) -> tuple[InputSet, ...]:
+    """The full set, and those that the source itself states: `INPUT_SETS = {"small": {"N": 16}, …}` at its top level.
+
+    Raises BadRow when that is no literal of this form, or names what is no constant.
+    """
+    stated = next(
+        (s.value for s in parse_python(code).body if isinstance(s, ast.Assign) and "INPUT_SETS" in _names_bound(s)), None
+    )
+    if stated is None:
+        return (InputSet(FULL),)
+    try:
+        sets = [InputSet(str(name), _constants(constants)) for name, constants in ast.literal_eval(stated).items()]
+        for input_set in sets:
+            override_constants(code, input_set.constants, where="INPUT_SETS")
+    except UsageError as error:
+        raise BadRow(f"has INPUT_SETS that do not fit: {str(error).rstrip('.')}") from None
+    except (ValueError, TypeError, AttributeError):
+        raise BadRow("has INPUT_SETS that are not a literal {name: {constant: whole number or tuple}}") from None
+    return (*(() if any(s.name == FULL for s in sets) else (InputSet(FULL),)), *sets)
 
 
 def parse_columns(pairs: Iterable[str], fields: Collection[str] = tuple(COLUMNS)) -> dict[str, str]:
@@ -195,10 +217,23 @@ def _input_sets(fields: Mapping[str, Any]) -> tuple[InputSet, ...]:
     sets = _list(fields, "input_sets", dict)
     try:
         # a parquet table gives every row all the constants of the file, most of them null
-        read = [InputSet(s["name"], {k: int(v) for k, v in s["constants"].items() if v is not None}) for s in sets]
+        read = [InputSet(s["name"], _constants(s["constants"]), bool(s.get("derived"))) for s in sets]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadRow(f"has input_sets that are not a list of {{name, constants}}: {sets!r:.60}") from None
-    return tuple(read) or (InputSet(FULL),)
+    return tuple(read)
+
+
+def _set_to_row(input_set: InputSet) -> dict[str, Any]:
+    row = {"name": input_set.name, "constants": dict(input_set.constants)}
+    return row | {"derived": True} if input_set.derived else row
+
+
+def _constants(values: Mapping[str, Any]) -> dict[str, Constant]:
+    return {
+        name: tuple(map(int, value)) if isinstance(value, list | tuple) else int(value)
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _solutions(fields: Mapping[str, Any]) -> tuple[Solution, ...]:

@@ -1,13 +1,12 @@
 """Task: a PyTorch reference, the shapes it is asked at, and how to run it.
 
 A task keeps KernelBench's contract: its source defines `Model`, `get_inputs` and `get_init_inputs`, and an answer
-defines `ModelNew` with the same constructor and `forward`. Shapes are module-level integer constants of that source, so
-an input set is nothing but other values for those constants.
+defines `ModelNew` with the same constructor and `forward`. Shapes are module-level constants of that source, whole numbers
+and tuples of them, so an input set is nothing but other values for those constants.
 """
 
 from __future__ import annotations
 
-import ast
 import linecache
 import sys
 import types
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernrl.errors import UsageError
-from kernrl.syntax import parse_python
+from kernrl.tasks.constants import Constant, override_constants
 
 FULL, SMALL, RAGGED = "full", "small", "ragged"
 """Names of input sets: the source as written (timed), sizes an interpreter can manage, and sizes that divide by nothing."""
@@ -28,8 +27,10 @@ class InputSet:
 
     name: str
     """`full`, `small`, `ragged`, or any other name."""
-    constants: Mapping[str, int] = field(default_factory=dict)
+    constants: Mapping[str, Constant] = field(default_factory=dict)
     """Constant name → value. `full` overrides nothing."""
+    derived: bool = False
+    """Found by rescaling the source's numbers, where the task itself states no set of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +77,6 @@ class Reference:
     Model: type
     get_inputs: Callable[[], Sequence[Any]]
     get_init_inputs: Callable[[], Sequence[Any]]
-
-
-def override_constants(source: str, constants: Mapping[str, int], *, where: str = "task") -> str:
-    """Rewrite `NAME = <literal>` assignments at the top level of `source` to the given values.
-
-    Raises UsageError when a name is not assigned a plain number there.
-    """
-    if not constants:
-        return source
-    spans: dict[str, tuple[int, int, int]] = {}
-    for node in parse_python(source).body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.targets[0], ast.Name):
-            v = node.value
-            spans[node.targets[0].id] = (v.lineno - 1, v.col_offset, v.end_col_offset or v.col_offset)
-    lines = source.splitlines(keepends=True)
-    for name, value in constants.items():
-        if name not in spans:
-            raise UsageError(f"{where}: an input set names {name!r}, but the source assigns no number to it at top level.")
-        row, start, end = spans[name]
-        # col_offset counts UTF-8 bytes
-        raw = lines[row].encode()
-        lines[row] = (raw[:start] + repr(value).encode() + raw[end:]).decode()
-    return "".join(lines)
 
 
 def load_reference(task: Task, input_set: InputSet | None = None) -> Reference:

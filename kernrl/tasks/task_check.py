@@ -1,59 +1,83 @@
 """Run a task's reference once, on the CPU, where it can do no harm: does it teach anything?
 
-A reference that raises, or whose output is constant or NaN, would reward any candidate or none.
+A reference that raises, or whose output is constant or NaN, would reward any candidate or none. A task that states no
+small set is run at a derived one.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import RAGGED, SMALL, InputSet, Task, load_reference
 
 
-def check_task(task: Task, timeout_s: float = 60.0) -> None:
+def check_task(task: Task, timeout_s: float = 60.0) -> Task:
     """Run the reference on two fresh inputs, at the smallest input set, in a child process.
+
+    Returns:
+        The task with its input sets, derived where it states none.
 
     Raises:
         UsageError: It raises, dies, takes longer than `timeout_s`, or gives an output that is not a finite tensor
             which depends on the inputs.
     """
+    return in_child(_check, task, timeout_s)
+
+
+def in_child(work: Callable[[Task], Any], task: Task, timeout_s: float) -> Any:
+    """What `work(task)` gives, in a child process, where a reference can do no harm.
+
+    Args:
+        work: A function of a module's top level, of one task.
+
+    Raises:
+        UsageError: It raises, dies or takes longer than `timeout_s`.
+    """
     # a server that has torch loaded forks the children: a check costs milliseconds, not an import of torch
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
+    context.set_forkserver_preload(["torch", "kernrl.tasks.graph.input_sets"])
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_run, args=(task, sender), daemon=True)
+    child = context.Process(target=_run, args=(work, task, sender), daemon=True)
     child.start()
     sender.close()
     try:
-        problem = receiver.recv() if receiver.poll(timeout_s) else f"does not finish in {timeout_s:g} s on the CPU"
+        slow = f"{task.id}: the reference does not finish in {timeout_s:g} s on the CPU."
+        result, problem = receiver.recv() if receiver.poll(timeout_s) else (None, slow)
     except EOFError:
         child.join()
-        problem = f"kills its process (exit code {child.exitcode})"
+        result, problem = None, f"{task.id}: the reference kills its process (exit code {child.exitcode})."
     finally:
         child.kill()
         child.join()
         receiver.close()
     if problem:
-        raise UsageError(f"{task.id}: the reference {problem}.")
+        raise UsageError(problem)
+    return result
 
 
-def _run(task: Task, sender: Connection) -> None:
+def _run(work: Callable[[Task], Any], task: Task, sender: Connection) -> None:
     sys.stdout = sys.stderr  # a reference that prints must not mix with the command's data
+    result, problem = None, ""
     try:
-        problem = _problem(task)
+        result = work(task)
     except UsageError as error:
-        problem = f"cannot be used: {error}".rstrip(".")
+        problem = str(error)
     except Exception as error:
-        problem = f"raises {type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(".")
-    sender.send(problem)
+        problem = f"{task.id}: the reference raises {type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}."
+    sender.send((result, problem))
 
 
-def _problem(task: Task) -> str:
+def _check(task: Task) -> Task:
     import torch
 
+    from kernrl.tasks.graph.input_sets import with_input_sets
+
+    task = with_input_sets(task)
     torch.set_num_threads(1)
     reference = load_reference(task, _smallest(task))
     torch.manual_seed(0)
@@ -63,6 +87,15 @@ def _problem(task: Task) -> str:
         torch.manual_seed(seed)
         with torch.no_grad():
             outputs.append(model(*reference.get_inputs()))
+    if problem := _problem(*outputs):
+        raise UsageError(f"{task.id}: the reference {problem}.")
+    return task
+
+
+def _problem(*outputs: Any) -> str:
+    """Why two outputs teach nothing; the end of the sentence "the reference ...", or ""."""
+    import torch
+
     first, second = ([out] if isinstance(out, torch.Tensor) else out for out in outputs)
     if not isinstance(first, list | tuple) or not first or not all(isinstance(out, torch.Tensor) for out in first):
         return f"returns a {type(outputs[0]).__name__}, where a tensor is wanted"

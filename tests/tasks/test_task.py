@@ -94,4 +94,12 @@ def test_check_runs_the_smallest_input_set() -> None:
     code = SOURCE.replace("BATCH = 64", f"BATCH = {10**12}")
     check_task(Task(id="t", pytorch_code=code, input_sets=(InputSet("full"), InputSet("small", {"BATCH": 4}))))
     with pytest.raises(UsageError, match="raises RuntimeError"):
-        check_task(Task(id="t", pytorch_code=code))
+        check_task(Task(id="t", pytorch_code=code, input_sets=(InputSet("full"), InputSet("small", {"N": 8}))))
+
+
+def test_check_derives_the_sets_that_a_task_does_not_state() -> None:
+    checked = check_task(Task(id="t", pytorch_code=SOURCE.replace("BATCH = 64", f"BATCH = {10**12}")))
+    small, ragged = checked.input_sets[1:]
+    assert (small.name, ragged.name, small.derived, ragged.derived) == ("small", "ragged", True, True)
+    assert max(small.constants.values()) <= 16
+    assert ragged.constants["N"] % 2 == 1

@@ -1,0 +1,147 @@
+"""The whole numbers that a task's source assigns at its top level, and the same source with others in their place.
+
+`N = 128`, `N: int = 128`, `N = 4 * 32`, `SHAPE = (3, 64, 64)`, `H = W = 128` and `H, W = 64, 96` are constants: a number,
+or a tuple of numbers. What is computed from names (`N = HEADS * DIM`) is none, and follows.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kernrl.errors import UsageError
+from kernrl.syntax import parse_python
+
+Constant = int | float | tuple[int | float, ...]
+"""What one name is assigned. Numbers that are not whole can be overridden too; input sets change whole ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """One name, assigned at top level."""
+
+    value: Constant
+    span: ast.expr
+    """The expression to replace."""
+    chain: ast.Assign | None
+    """The statement, where it gives several names one number."""
+
+
+def module_constants(source: str) -> dict[str, Constant]:
+    """Name → value of every constant, in the order of the source. The last assignment of a name counts."""
+    return {name: found.value for name, found in _assignments(source).items()}
+
+
+def override_constants(source: str, constants: Mapping[str, Constant], *, where: str = "task") -> str:
+    """Rewrite the constants of `source` to the given values.
+
+    Raises UsageError when a name is not assigned a number there, or a tuple has another length.
+    """
+    if not constants:
+        return source
+    found = _assignments(source)
+    edits: dict[tuple[int, int], str] = {}
+    at = _offsets(source)
+    for name, value in constants.items():
+        if name not in found:
+            raise UsageError(f"{where}: an input set names {name!r}, but the source assigns no number to it at top level.")
+        held = found[name]
+        if _length(value) != _length(held.value):
+            raise UsageError(f"{where}: an input set gives {name!r} the value {value!r}, but the source has {held.value!r}.")
+        if held.chain and len({constants.get(n, held.value) for n in _names(held.chain)}) > 1:
+            values = [(n, constants.get(n, held.value)) for n in _names(held.chain)]
+            span, text = held.chain, "; ".join(f"{n} = {v!r}" for n, v in values)
+        else:
+            span = held.span
+            text = repr(list(value) if isinstance(span, ast.List) and isinstance(value, tuple) else value)
+        edits[at(span)] = text
+    raw = source.encode()
+    for (start, end), text in sorted(edits.items(), reverse=True):
+        raw = raw[:start] + text.encode() + raw[end:]
+    return raw.decode()
+
+
+def _assignments(source: str) -> dict[str, _Assignment]:
+    found: dict[str, _Assignment] = {}
+    for statement in parse_python(source).body:
+        for name, expression, chain in _assigned(statement):
+            value = _value(expression)
+            if value is None:
+                found.pop(name, None)
+            else:
+                found[name] = _Assignment(value, expression, chain)
+    return found
+
+
+def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr, ast.Assign | None]]:
+    """The names that a statement assigns, each with its expression."""
+    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+        yield statement.target.id, statement.value, None
+    if not isinstance(statement, ast.Assign):
+        return
+    targets, value = statement.targets, statement.value
+    for target in targets:
+        if isinstance(target, ast.Name):
+            several = len(targets) > 1 and all(isinstance(t, ast.Name) for t in targets)
+            yield target.id, value, statement if several else None
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            for part, expression in zip(target.elts, value.elts, strict=True):
+                if isinstance(part, ast.Name):
+                    yield part.id, expression, None
+
+
+def _names(chain: ast.Assign) -> list[str]:
+    return [target.id for target in chain.targets if isinstance(target, ast.Name)]
+
+
+def _value(node: ast.expr) -> Constant | None:
+    """The number, or tuple of numbers, that an expression of literals is."""
+    if isinstance(node, ast.Tuple | ast.List):
+        parts = [_number(part) for part in node.elts]
+        return tuple(p for p in parts if p is not None) if parts and None not in parts else None
+    return _number(node)
+
+
+def _number(node: ast.expr) -> int | float | None:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value  # pyright: ignore[reportReturnType]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        number = _number(node.operand)
+        return None if number is None else -number
+    if not isinstance(node, ast.BinOp):
+        return None
+    left, right = _number(node.left), _number(node.right)
+    if left is None or right is None:
+        return None
+    match node.op:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.FloorDiv() if right:
+            return left // right
+        case ast.Pow() if 0 <= right <= 64 and abs(left) <= 64:
+            return left**right
+        case ast.LShift() if isinstance(left, int) and isinstance(right, int) and 0 <= right <= 64:
+            return left << right
+    return None
+
+
+def _length(value: Constant) -> int:
+    return len(value) if isinstance(value, tuple) else -1
+
+
+def _offsets(source: str) -> Callable[[ast.expr | ast.stmt], tuple[int, int]]:
+    """A function that gives the first and last byte of a node; `col_offset` counts UTF-8 bytes."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+
+    def span(node: ast.expr | ast.stmt) -> tuple[int, int]:
+        end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return starts[node.lineno - 1] + node.col_offset, starts[end_line - 1] + end_column
+
+    return span

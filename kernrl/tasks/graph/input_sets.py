@@ -1,0 +1,230 @@
+"""Small and ragged input sets for a task that states none: its constants, rescaled.
+
+Whole numbers that the source assigns at its top level (`constants.py`) are given other values, one after the other, and a
+value is kept only while the task's Graph keeps its ops, its wiring, its axes of size 1 and enough to reduce over, and
+some shape follows. So a kernel size, a group count or a factor stays what it is; batch, features and pixels change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from itertools import combinations
+from math import gcd, prod
+from pathlib import Path
+
+from kernrl.errors import UsageError
+from kernrl.tasks.constants import Constant, module_constants
+from kernrl.tasks.graph.graph import Graph, Node, Value
+from kernrl.tasks.graph.lift import lift
+from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
+
+SMALLEST = 8
+"""Numbers below this are kept: they are kernel sizes, strides, heads and the like."""
+
+SMALL_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
+SMALL_BATCHES = (2, 4)
+PRIMES = (13, 19, 11, 23, 17, 29, 7, 37)
+RAGGED_BATCHES = (3, 5)
+"""What a first axis of an input is asked at, before other sizes are tried."""
+
+MOST_LIFTS = 60
+"""Longest search for one set; a lift takes some 50 ms."""
+
+Slot = tuple[str, int | None]
+"""A constant, or one entry of a tuple."""
+
+
+def with_input_sets(task: Task, cache_dir: Path | None = None) -> Task:
+    """The task with small and ragged sets: its own where it states any besides the full one, else derived.
+
+    A task that cannot be lifted, or that has no number to change, is given back as it is.
+
+    Args:
+        cache_dir: Folder where what was derived is kept by the task's source; nothing is kept where it is None.
+    """
+    if any(s.name != FULL for s in task.input_sets):
+        return task
+    return replace(task, input_sets=(*task.input_sets, *_derived(task.pytorch_code, cache_dir)))
+
+
+@lru_cache(maxsize=4096)
+def _derived(source: str, cache_dir: Path | None) -> tuple[InputSet, ...]:
+    key = hashlib.sha256(f"{_version()}\n{source}".encode()).hexdigest()
+    path = cache_dir / "input_sets" / f"{key}.json" if cache_dir else None
+    if path and path.is_file():
+        try:
+            rows = json.loads(path.read_text())
+            return tuple(InputSet(r["name"], _from_json(r["constants"]), derived=True) for r in rows)
+        except (ValueError, KeyError, TypeError, AttributeError, OSError):
+            pass  # another version's, or half written: it is derived again
+    sets = derive_input_sets(Task(id="task", pytorch_code=source))
+    if path:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps([{"name": s.name, "constants": dict(s.constants)} for s in sets]))
+        except OSError:
+            pass  # a cache that cannot be written costs time alone
+    return sets
+
+
+def derive_input_sets(task: Task) -> tuple[InputSet, ...]:
+    """A small and a ragged set, as far as they exist; none where the task cannot be lifted."""
+    slots = {slot: value for slot, value in _slots(module_constants(task.pytorch_code)) if value >= SMALLEST}
+    if not slots:
+        return ()
+    try:
+        full = lift(task)
+    except UsageError:
+        return ()
+    found = (_Search(task, full, slots, name).run() for name in (SMALL, RAGGED))
+    return tuple(input_set for input_set in found if input_set)
+
+
+@dataclass
+class _Search:
+    """The search for one set."""
+
+    task: Task
+    full: Graph
+    slots: dict[Slot, int]
+    name: str
+    kept: dict[Slot, int] = field(default_factory=dict)
+    """What has been changed so far, and is kept."""
+    graph: Graph | None = None
+    lifts: int = 0
+
+    def run(self) -> InputSet | None:
+        """Every number by itself, then those that only change together."""
+        firsts = {slot: next(iter(self._candidates(slot)), value) for slot, value in self.slots.items()}
+        if not self._try(firsts, every=True):
+            for slot in self.slots:
+                self._first_that_fits([{slot: size} for size in self._candidates(slot)])
+            self._together()
+        return InputSet(self.name, self._constants(self.kept), derived=True) if self.kept else None
+
+    def _together(self) -> None:
+        """Numbers that must stay equal, or in proportion."""
+        rest = [slot for slot in self.slots if slot not in self.kept]
+        for value in dict.fromkeys(self.slots[slot] for slot in rest):
+            equal = [slot for slot in rest if self.slots[slot] == value]
+            if len(equal) > 1:
+                self._first_that_fits([dict.fromkeys(equal, size) for size in self._candidates(equal[0])])
+        rest = [slot for slot in self.slots if slot not in self.kept]
+        for group in [rest, *combinations(rest, 2)] if len(rest) > 2 else [rest]:
+            if len(group) > 1 and not any(slot in self.kept for slot in group):
+                unit = gcd(*(self.slots[slot] for slot in group))
+                self._first_that_fits(
+                    [{slot: self.slots[slot] // unit * n for slot in group} for n in self._sizes(unit, len(self.kept))]
+                )
+
+    def _first_that_fits(self, changes: Sequence[dict[Slot, int]]) -> None:
+        for change in changes:
+            if self._try(change):
+                return
+
+    def _candidates(self, slot: Slot) -> list[int]:
+        value, turn = self.slots[slot], list(self.slots).index(slot)
+        batch = any(len(i.value.shape) > 1 and i.value.shape[0] == value for i in self.full.inputs)
+        return self._sizes(value, turn, batch)
+
+    def _sizes(self, value: int, turn: int, batch: bool = False) -> list[int]:
+        """Sizes to try for a number, in order of preference; other ones each turn, so that two axes are not mixed up."""
+        if self.name == SMALL:
+            first = SMALL_SIZES[turn % 2]
+            sizes = (*(SMALL_BATCHES if batch else ()), first, *(n for n in SMALL_SIZES if n != first))
+            return [n for n in sizes if n < value]
+        primes = [PRIMES[(turn + i) % len(PRIMES)] for i in range(3)]
+        plain = [p for p in primes if p < max(value, 16) and p != value]
+        # of a number that groups or heads divide, what is left over: 8 * 5 divides by 8 as 128 does
+        shared = [next((m * p for p in (5, 3, 7, 13) if m * p < value), 0) for m in range(2, 65) if value % m == 0]
+        return [*(RAGGED_BATCHES if batch else ()), *plain, *filter(None, shared)]
+
+    def _try(self, change: Mapping[Slot, int], *, every: bool = False) -> bool:
+        """Keep a change if the task stays what it is; `every`: each of its numbers must move a shape of its own."""
+        if self.lifts >= MOST_LIFTS:
+            return False
+        self.lifts += 1
+        wanted = {**self.kept, **change}
+        try:
+            graph = lift(self.task, InputSet(self.name, self._constants(wanted)))
+        except UsageError:
+            return False
+        before = self.graph or self.full
+        if not _alike(self.full, graph) or _shapes(before) == _shapes(graph):
+            return False
+        if every and graph.fingerprint != self.full.fingerprint:  # a number may have moved that is no size
+            return False
+        self.kept, self.graph = wanted, graph
+        return True
+
+    def _constants(self, changes: Mapping[Slot, int]) -> dict[str, Constant]:
+        original = module_constants(self.task.pytorch_code)
+        found: dict[str, Constant] = {}
+        for (name, index), value in changes.items():
+            if index is None:
+                found[name] = value
+            else:
+                parts = found.get(name, original[name])
+                assert isinstance(parts, tuple)
+                found[name] = (*parts[:index], value, *parts[index + 1 :])
+        return found
+
+
+def _slots(constants: Mapping[str, Constant]) -> Iterator[tuple[Slot, int]]:
+    for name, value in constants.items():
+        for index, part in enumerate(value if isinstance(value, tuple) else (value,)):
+            if isinstance(part, int):
+                yield (name, index if isinstance(value, tuple) else None), part
+
+
+def _shapes(graph: Graph) -> list[tuple[int, ...]]:
+    return [value.shape for value in graph.values.values()]
+
+
+def _alike(full: Graph, other: Graph) -> bool:
+    """The same computation at other sizes: ops, wiring, whole numbers, axes of size 1, and enough to reduce over."""
+    if full.digest(numbers=False) != other.digest(numbers=False):
+        return False
+    ours, theirs = full.values, other.values
+    held = {p.value.name for p in full.parameters}
+    for name, one, two in zip(ours, _shapes(full), _shapes(other), strict=True):
+        if [s == 1 for s in one] != [s == 1 for s in two] or 0 in two:
+            return False
+        # the first axis may be a batch of two; a product over two features would show nothing
+        if any(t < min(s, 5) for s, t in list(zip(one, two, strict=True))[name not in held :]):
+            return False
+    return all(
+        _length(b, theirs) >= min(_length(a, ours), 8 if "norm" in a.op else 5)
+        for a, b in zip(full.nodes, other.nodes, strict=True)
+    )
+
+
+def _length(node: Node, values: Mapping[str, Value]) -> int:
+    """How many elements one result of a reduction or normalization comes from; 8 for all other ops."""
+    if not node.reads:
+        return 8
+    shape = values[node.reads[0]].shape
+    if node.op == "group_norm":
+        return prod(shape[1:]) // node["num_groups"]
+    if node.op == "instance_norm":
+        return prod(shape[2:])
+    if node.op == "batch_norm":
+        return prod(shape) // shape[1]
+    return prod(shape[d] for d in node["dim"]) if node.kind in ("reduction", "normalization") else 8
+
+
+def _from_json(constants: Mapping[str, object]) -> dict[str, Constant]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in constants.items()}  # pyright: ignore[reportReturnType]
+
+
+@cache
+def _version() -> str:
+    """Hash of these sources: what another version derived is unknown."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,80 @@
+"""Lift: any reference as a Graph.
+
+A module is exported under fake tensors (`trace.py`), before any decomposition, and its ATen calls are read (`read.py`) in the
+ops of a Graph (`aten.py`, `rewrites.py`). In-place calls are read as what they leave behind. Calls that no rule knows
+stay as unknown nodes with their line. Nothing is executed that `load_reference` and a call of the module would not.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernrl.errors import UsageError
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.graph.read import REMEDY, LiftError, Reading
+from kernrl.tasks.graph.trace import CustomAutogradError, MostlyFake, quiet, trace
+from kernrl.tasks.task import InputSet, Reference, Task, load_reference
+
+
+def lift(task: Task, input_set: InputSet | None = None) -> Graph:
+    """The Graph of a task at one input set; the full one if not said.
+
+    Raises:
+        LiftError: The reference raises, or computes what a Graph cannot say: randomness, complex numbers, recurrence,
+            control flow or shapes that depend on numbers, an autograd function of its own.
+        UsageError: The task's source does not run.
+    """
+    where, mode = f"<task {task.id}>", MostlyFake()
+    state = torch.random.get_rng_state()
+    try:
+        with mode, quiet():
+            reference: Reference = load_reference(task, input_set)
+            module = reference.Model(*reference.get_init_inputs())
+            inputs = list(reference.get_inputs())
+        traced = trace(module, inputs, mode)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise LiftError(f"{task.id}: {_reason(error, where)}.") from error
+    finally:
+        torch.random.set_rng_state(state)
+    return Reading(traced, module, where, task.id).graph()
+
+
+def lift_module(module: nn.Module, inputs: Sequence[Any]) -> Graph:
+    """The Graph of a module at example inputs; the module is left as it is, fake inputs and modules are welcome.
+
+    Raises:
+        LiftError: As `lift`.
+    """
+    where, mode = type(module).forward.__code__.co_filename, MostlyFake()
+    held = [(part, dict(part._parameters), dict(part._buffers), dict(part.__dict__)) for part in module.modules()]
+    try:
+        traced = trace(module, inputs, mode)
+        return Reading(traced, module, where, type(module).__name__).graph()
+    except LiftError:
+        raise
+    except Exception as error:
+        raise LiftError(f"{type(module).__name__}: {_reason(error, where)}.") from error
+    finally:
+        for part, parameters, buffers, attributes in held:
+            part.__dict__.update(attributes)
+            part._parameters.update(parameters)
+            part._buffers.update(buffers)
+
+
+def _reason(error: Exception, where: str) -> str:
+    """Why a module could not be traced, with the line of its source that is to blame."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == where]
+    at = f" at line {lines[-1]}" if lines and lines[-1] else ""
+    text, kind = str(error).partition("\n")[0].rstrip("."), type(error).__name__
+    if isinstance(error, CustomAutogradError):
+        return f"calls an autograd function of its own{at}, which a Graph cannot say; {REMEDY}"
+    if "DataDependent" in kind or "data-dependent" in str(error) or "unbacked" in str(error).lower():
+        return f"decides by the numbers in a tensor{at}, which no Graph can say; {REMEDY}"
+    return f"the reference raises {kind}{at}: {text}"

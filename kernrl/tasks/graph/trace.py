@@ -1,0 +1,142 @@
+"""Trace a module under fake tensors: sizes without numbers, so that a task of 8 GiB takes no memory.
+
+The task's constructor and `get_inputs` run as they do everywhere else. Tensors of up to `SMALL` elements are real while
+they run, so that numbers may be read out of them (`torch.linspace(0, rate, depth)[i].item()`); larger ones are fake.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.export._trace  # two seconds of imports, here and not in the first lift; a fork server preloads this module
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+SMALL = 4096
+"""Most elements of a tensor that is made for real."""
+
+
+BY_COUNT = -1.0
+"""Stands for a batch norm's momentum of None while it is traced: 1 / the number of calls."""
+
+
+class CustomAutogradError(RuntimeError):
+    """The module calls an autograd function of its own."""
+
+
+class MostlyFake(TorchDispatchMode):
+    """Makes small tensors for real and large ones fake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.random: dict[int, Tensor] = {}
+        """Real tensors that were drawn, or made of drawn ones, by id: their numbers are nobody's."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if any(isinstance(t, FakeTensor) for t in given):
+            with self.fake:
+                return func(*args, **kwargs)
+        if not func._schema.is_mutable:
+            planned = self._planned(func, args, kwargs)
+            if any(isinstance(t, Tensor) and t.numel() > SMALL for t in pytree.tree_leaves(planned)):
+                return planned
+        out = func(*args, **kwargs)
+        if torch.Tag.nondeterministic_seeded in func.tags or any(id(t) in self.random for t in given):
+            self.random.update((id(t), t) for t in pytree.tree_leaves(out) if isinstance(t, Tensor))
+        return out
+
+    def _planned(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the call gives, fake; None where that depends on numbers."""
+        try:
+            with self.fake:
+                return func(*self.faked(args), **self.faked(kwargs))
+        except RuntimeError:
+            return None  # the call itself says what is wrong, if anything is
+
+    def faked(self, item: Any) -> Any:
+        """`item` with every tensor in it fake."""
+        return pytree.tree_map_only(Tensor, self.fake.from_tensor, item)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A module, exported."""
+
+    program: torch.export.ExportedProgram
+    args: tuple[Any, ...]
+    """What `forward` was given; tensors are fake."""
+    numbers: dict[str, Tensor]
+    """Path → buffer or plain tensor attribute of one element, whose number the constructor settled."""
+
+
+def trace(module: nn.Module, args: Sequence[Any], mode: MostlyFake) -> Traced:
+    """Export a module that was made under `mode`, or for real, at these arguments; its tensors become fake.
+
+    Raises whatever the module raises.
+    """
+    numbers = _all_fake(module, mode)
+    given = tuple(mode.faked(list(args)))
+    with _without_custom_autograd(), quiet(), torch.no_grad():
+        program = torch.export.export(module, given, strict=False)
+    return Traced(program, given, numbers)
+
+
+def _all_fake(module: nn.Module, mode: MostlyFake) -> dict[str, Tensor]:
+    """Put a fake tensor in the place of every real one; returns the real ones of a single element that are no parameter."""
+    numbers: dict[str, Tensor] = {}
+    seen: dict[int, Tensor] = {}
+    for prefix, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.momentum is None:
+            part.momentum = BY_COUNT  # or it would read its counter
+        for held in (part._parameters, part._buffers, part.__dict__):
+            for name, tensor in list(held.items()):
+                if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
+                    continue
+                if held is not part._parameters and tensor.numel() == 1 and id(tensor) not in mode.random:
+                    numbers[f"{prefix}.{name}".lstrip(".")] = tensor.detach()
+                if id(tensor) not in seen:
+                    fake = mode.fake.from_tensor(tensor)
+                    is_parameter = isinstance(tensor, nn.Parameter) and not isinstance(fake, nn.Parameter)
+                    seen[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+                held[name] = seen[id(tensor)]  # pyright: ignore[reportArgumentType]
+    return numbers
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings, and nothing logged about sizes that do not fit: what matters is raised."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+@contextlib.contextmanager
+def _without_custom_autograd() -> Iterator[None]:
+    """Refuse autograd functions of the module's own: what their forward computes may be anything."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise CustomAutogradError
+
+    kept = torch.autograd.Function.__dict__["apply"]
+    torch.autograd.Function.apply = classmethod(refuse)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = kept
