@@ -20,7 +20,7 @@ lint: $(VENV)/.installed-dev  ## set up, and run ruff and pyright
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
-docs: $(VENV)/.installed  ## write docs/cli.md from the commands, and the tables of docs/results.md
+docs: $(VENV)/.installed  ## write docs/reference/cli.md, and the tables of README.md and docs/notes/results.md
 	$(BIN)/python scripts/make_cli_docs.py
 	$(BIN)/python scripts/make_results_page.py
 

@@ -1,6 +1,6 @@
 """The command line. A command holds no logic: it names its config and the stage that runs it.
 
-To add one, write a config in `kernrl/config.py`, a `run(config) -> Result` in `kernrl/stages/`, and here
+To add one, write a config in `kernrl/config/`, a `run(config) -> Result` in `kernrl/stages/`, and here
 
     @command(app, VerifyConfig)
     def verify(config: VerifyConfig) -> Result:
@@ -33,6 +33,7 @@ from kernrl.config import (
     DoctorConfig,
     EvalConfig,
     GenerateConfig,
+    LiftConfig,
     ListConfig,
     QuickstartConfig,
     ReinforceConfig,
@@ -58,7 +59,7 @@ app.add_typer(tasks_app, name="tasks")
 def main() -> None:
     """The console script."""
     # OpenMP's threads spin while they wait, and starve the verifier's processes where there is no GPU: sampling beside them
-    # took more than 60 s on two cores, and 24 s with threads that sleep. It has to be said before torch is loaded.
+    # took more than 60 s on two cores, and 24 s with threads that sleep. It must be set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show an arrow is no reason to end
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C, or a scheduler's SIGTERM, which may be sent to the process and to its group: the second disturbs no ending."""
+    """End on Ctrl-C or a scheduler's SIGTERM. A scheduler may send two, to the process and to its group: one is enough."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -143,7 +144,7 @@ def tasks_root(context: typer.Context) -> None:
 
 @command(app, QuickstartConfig)
 def quickstart(config: QuickstartConfig) -> Result:
-    """See the whole of kernrl at work in a few minutes, on the shipped model."""
+    """See all of kernrl at work in a few minutes, on the shipped model."""
     from kernrl.stages.quickstart import run
 
     return run(config)
@@ -199,7 +200,7 @@ def reward_weighted(config: RewardWeightedConfig) -> Result:
 
 @command(app, EvalConfig)
 def eval_(config: EvalConfig) -> Result:
-    """Ask a model, or take candidates from disk, and say how good they are."""
+    """Measure how good a model's kernels are, or kernels on disk."""
     from kernrl.stages.evaluate import run
 
     return run(config)
@@ -207,7 +208,7 @@ def eval_(config: EvalConfig) -> Result:
 
 @command(app, ReportConfig)
 def report(config: ReportConfig) -> Result:
-    """Make a page of a run, or of several compared."""
+    """Make an HTML report of a run, or compare several."""
     from kernrl.stages.report import run
 
     return run(config)
@@ -255,7 +256,15 @@ def stats(config: StatsConfig) -> Result:
 
 @command(tasks_app, CheckConfig)
 def check(config: CheckConfig) -> Result:
-    """Run every reference on the CPU and name the tasks that could not teach."""
+    """Run every reference on the CPU and list the tasks that cannot be used."""
     from kernrl.stages import tasks
 
     return tasks.check(config)
+
+
+@command(tasks_app, LiftConfig)
+def lift(config: LiftConfig) -> Result:
+    """Show what a task computes: its ops, what could be one kernel, and what each costs."""
+    from kernrl.stages import tasks_lift
+
+    return tasks_lift.run(config)

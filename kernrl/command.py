@@ -7,25 +7,35 @@ import inspect
 import json
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 from rich.markup import escape
 
 from kernrl import console
 from kernrl.config import TrainingConfig
+from kernrl.config.by_model import ByModel
 from kernrl.console import Result
-from kernrl.settings import ALSO, ARGUMENT, Config, flag_name, load_config, to_toml
+from kernrl.settings import ALSO, GROUP, OLD, Config, by_group, flag_name, load_config, marks, to_toml
 
-Options = dict[str, tuple[str, inspect.Parameter]]
-"""Python parameter name → (dotted config key, typer parameter)."""
+OFF, EARLIER = "no__", "old__"
+"""What the Python names of a switch's `--no-` form and of a flag's earlier spelling begin with."""
 
-OFF, ALIAS = "no__", "also__"
-"""What the Python names of a switch's `--no-` form and of a flag's longer form begin with."""
+
+@dataclass(frozen=True)
+class Flag:
+    """A parameter of a command, and the field of the config that it sets."""
+
+    key: str
+    """The field's dotted name."""
+    parameter: inspect.Parameter
+    rare: bool = False
+    """Whether it is `--help-all` alone that shows it."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +76,13 @@ def command(
     """
 
     def decorate(stage: Callable[[Any], Result]) -> Callable[..., Output | Launch]:
-        options: Options = dict(_options(config_class))
+        options = dict(_options(config_class))
 
         @functools.wraps(stage)
         def invoke(config: list[Path] | None, dry_run: bool, json: bool, quiet: bool, **given: Any) -> Output | Launch:
             console.log.quiet = quiet or not console.leads()
             said = {name: given[name] for name in options if given[name] not in (None, [])}
-            flags = {options[name][0]: False if name.startswith(OFF) else value for name, value in said.items()}
+            flags = {options[name].key: False if name.startswith(OFF) else value for name, value in said.items()}
             resolved = load_config(config_class, config or (), flags)
             if dry_run:
                 return Output(Result(resolved.model_dump(mode="json"), to_toml(resolved).rstrip()), json)
@@ -80,56 +90,59 @@ def command(
                 return Launch(resolved.launch, resolved.num_processes)
             return Output(stage(resolved), json)
 
-        signature = inspect.Signature([parameter for _, parameter in options.values()] + COMMON)
+        rare = [name for name, flag in options.items() if flag.rare]
+        parameters = [flag.parameter for flag in options.values()]
+        signature = inspect.Signature([*parameters, *COMMON, *_help_flags(rare)])
         # typer reads both: the signature for the options, the annotations for forward references
         invoke.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         invoke.__annotations__ = {}
-        group.command(stage.__name__.strip("_").replace("_", "-"))(invoke)
+        epilog = f"--help-all shows {len(rare)} more settings." if rare else None
+        group.command(stage.__name__.strip("_").replace("_", "-"), add_help_option=False, epilog=epilog)(invoke)
         return invoke
 
     return decorate
 
 
-def _options(config_class: type[Config], table: str = "") -> Iterator[tuple[str, tuple[str, inspect.Parameter]]]:
-    """One typer parameter a field; a nested config gives `--table.field`, in a panel of its own.
+def _options(config_class: type[Config], table: str = "", *, rare: bool = False) -> Iterator[tuple[str, Flag]]:
+    """Python name → flag, for one or two parameters a field. A nested config gives `--table.field`.
 
     Every parameter defaults to None, which means "not given": config files come before the model's own default.
+
+    Args:
+        rare: whether the table as a whole is left to `--help-all`.
     """
-    for name, field in config_class.model_fields.items():
+    for name, field in by_group(config_class):
         kind: Any = field.annotation
+        key, marked = table + name, marks(field)
+        hidden = rare or "rare" in marked
         if isinstance(kind, type) and issubclass(kind, Config):
-            yield from _options(kind, f"{table}{name}.")
-            continue
-        key = table + name
-        if field.json_schema_extra == ARGUMENT:
+            yield from _options(kind, f"{key}.", rare=hidden)
+        elif "argument" in marked:
             info: Any = typer.Argument(metavar=name.upper(), help=_help(field), show_default=False)
+            yield key, Flag(key, _parameter(key, None, _typer_type(kind) | None, info))
+        elif kind is bool:
+            yield from _switch(key, field, hidden)
         else:
-            extra = field.json_schema_extra
-            also = [str(extra[ALSO])] if isinstance(extra, dict) and ALSO in extra else []
-            panel = table.rstrip(".").capitalize() or None
-            if kind is bool:
-                yield from _switch(key, field, panel)
-                continue
-            # help shows the short name where the long one leaves no room for it in a column of 80
-            flags = [*also] if table and also else [flag_name(key), *also]
-            common: Any = {"metavar": _metavar(kind), "help": _help(field), "show_default": False, "rich_help_panel": panel}
-            info = typer.Option(*flags, **common)
-            if table and also:
-                name = ALIAS + key.replace(".", "__")
-                long = typer.Option(flag_name(key), hidden=True, **common)
-                yield name, (key, _parameter(name, None, _typer_type(kind) | None, long))
-        yield key.replace(".", "__"), (key, _parameter(key.replace(".", "__"), None, _typer_type(kind) | None, info))
+            python = key.replace(".", "__")
+            shown: Any = {"metavar": _metavar(kind), "help": _help(field), "rich_help_panel": marked.get(GROUP)}
+            also = [str(marked[ALSO])] if ALSO in marked else []
+            info = typer.Option(flag_name(key), *also, hidden=hidden, show_default=False, **shown)
+            yield python, Flag(key, _parameter(python, None, _typer_type(kind) | None, info), hidden)
+            if OLD in marked and marked[OLD] != flag_name(key):
+                info = typer.Option(marked[OLD], hidden=True)
+                yield EARLIER + python, Flag(key, _parameter(EARLIER + python, None, _typer_type(kind) | None, info))
 
 
-def _switch(key: str, field: FieldInfo, panel: str | None) -> Iterator[tuple[str, tuple[str, inspect.Parameter]]]:
+def _switch(key: str, field: FieldInfo, rare: bool) -> Iterator[tuple[str, Flag]]:
     """`--name` and `--no-name`. Help shows the one that changes something: with both, 80 columns cut long names short."""
     for on in (True, False):
         flag = flag_name(key) if on else f"--no-{flag_name(key)[2:]}"
         name = ("" if on else OFF) + key.replace(".", "__")
         help_text = _help(field) if on else f"Switch off: {_help(field)}"
-        hidden = on == field.get_default()
-        info = typer.Option(flag, metavar="", help=help_text, show_default=False, hidden=hidden, rich_help_panel=panel)
-        yield name, (key, _parameter(name, None, bool | None, info))
+        useless = on == (field.default is True)
+        panel = marks(field).get(GROUP)
+        info = typer.Option(flag, metavar="", help=help_text, show_default=False, hidden=useless or rare, rich_help_panel=panel)
+        yield name, Flag(key, _parameter(name, None, bool | None, info), rare and not useless)
 
 
 def _parameter(name: str, default: Any, kind: Any, info: Any) -> inspect.Parameter:
@@ -162,30 +175,52 @@ def _choices(kind: Any) -> list[Any]:
 
 def _help(field: FieldInfo) -> str:
     """The field's description, its choices and its default, as rich markup."""
-    default = field.get_default(call_default_factory=True)
+    default = field.default_factory if isinstance(field.default_factory, ByModel) else field.default
     notes = [f"one of {', '.join(map(str, choices))}"] if (choices := _choices(field.annotation)) else []
     if field.is_required():
         notes.append("required")
     elif isinstance(default, bool):
         notes.append(f"default: {'on' if default else 'off'}")
-    elif default not in (None, ()):
+    elif default not in (None, (), PydanticUndefined):
         notes.append(f"default: {', '.join(map(str, default)) if isinstance(default, tuple) else default}")
     text = escape(field.description or "")
     return f"{text} [dim]{escape('[' + '; '.join(notes) + ']')}[/dim]" if notes else text
 
 
-def _common(name: str, default: Any, kind: Any, help_text: str) -> inspect.Parameter:
+def _common(name: str, default: Any, kind: Any, help_text: str, **more: Any) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
     metavar = "" if kind is bool else "<path>"
-    info = typer.Option(flag, metavar=metavar, help=help_text, show_default=False, rich_help_panel="Every command")
+    info = typer.Option(flag, metavar=metavar, help=help_text, show_default=False, rich_help_panel="Every command", **more)
     return _parameter(name, default, kind, info)
 
 
 COMMON = [
     _common(
-        "config", None, list[Path] | None, "TOML file of settings; may be given again. Later files win, and flags win over all."
+        "config", None, list[Path] | None, "TOML file of settings. May be given again: later files win, and flags win over all."
     ),
-    _common("dry_run", False, bool, "Print the resolved config as TOML and stop."),
-    _common("json", False, bool, "Print data alone on stdout, as JSON."),
+    _common("dry_run", False, bool, "Print the resolved settings as TOML and stop."),
+    _common("json", False, bool, "Print nothing but data on stdout, as JSON."),
     _common("quiet", False, bool, "No remarks and no progress bar."),
 ]
+
+
+def _help_flags(rare: Sequence[str]) -> list[inspect.Parameter]:
+    """`--help`, and `--help-all`, which shows the parameters of the names `rare` too."""
+
+    def show(context: typer.Context, wanted: bool) -> None:
+        if wanted:
+            context.get_help()  # typer prints it at once
+            raise typer.Exit
+
+    def show_all(context: typer.Context, wanted: bool) -> None:
+        if wanted:
+            for parameter in context.command.params:  # which typer makes anew for every command line
+                if parameter.name in rare:
+                    cast(Any, parameter).hidden = False
+            context.command.epilog = None
+            show(context, wanted)
+
+    return [
+        _common("help", False, bool, "Show this and stop.", is_eager=True, callback=show, expose_value=False),
+        _common("help_all", False, bool, "Show every setting and stop.", is_eager=True, callback=show_all, expose_value=False),
+    ]

@@ -10,15 +10,30 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.config import JsonDict
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from kernrl.errors import UsageError, did_you_mean
 
+# What a field's `json_schema_extra` may say besides its type, default and description. Several are joined by `|`.
+
 ARGUMENT: JsonDict = {"argument": True}
-"""`json_schema_extra` of a field that the command line takes by position instead of by `--name`."""
+"""The command line takes the field by position instead of by `--name`."""
+
+RARE: JsonDict = {"rare": True}
+"""`--help` leaves the field out, or every field of the table, and `--help-all` shows it. The flag works all the same."""
 
 ALSO = "also"
-"""Key of `json_schema_extra`: another flag of the field, such as `--n`."""
+"""Key: another flag of the field, such as `--n`."""
+
+OLD = "old"
+"""Key: an earlier spelling of the flag, which still works and is not shown."""
+
+GROUP = "group"
+"""Key: the group that a field belongs to in the help, in `--dry-run` and in the docs; one of `GROUPS`."""
+
+GROUPS = ("Model", "Tasks", "Sampling", "Reward", "Loss", "Optimiser", "Run", "Verifier")
+"""In the order in which they are shown."""
 
 
 class Config(BaseModel):
@@ -29,6 +44,19 @@ class Config(BaseModel):
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def marks(field: FieldInfo) -> Mapping[str, Any]:
+    """What `json_schema_extra` says of a field."""
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def by_group(cls: type[Config]) -> list[tuple[str, FieldInfo]]:
+    """(name, field) of a config, those of a group together, what is required first; before all, what has no group."""
+    order = {name: place for place, name in enumerate(GROUPS)}
+    return sorted(
+        cls.model_fields.items(), key=lambda item: (order.get(marks(item[1]).get(GROUP, ""), -1), not item[1].is_required())
+    )
 
 
 def load_config(cls: type[ConfigT], files: Sequence[Path] = (), flags: Mapping[str, Any] | None = None) -> ConfigT:
@@ -63,13 +91,17 @@ def flag_name(key: str) -> str:
 
 def to_toml(config: Config) -> str:
     """A config as TOML that `--config` reads back. TOML has no null, so unset values become comments."""
-    plain, tables = [], []
-    for key, value in config.model_dump(mode="json").items():
-        nested = getattr(config, key)
+    plain, tables, group = [], [], ""
+    values = config.model_dump(mode="json")
+    for key, field in by_group(type(config)):
+        value, nested = values[key], getattr(config, key)
         if isinstance(nested, Config):
             tables.append(f"\n[{key}]\n{to_toml(nested)}")
-        else:
-            plain.append(f"# {key} is not set\n" if value is None else f"{key} = {json.dumps(value, ensure_ascii=False)}\n")
+            continue
+        if (name := marks(field).get(GROUP, "")) != group:
+            plain += ["\n"] * bool(plain) + [f"# {name}\n"]
+            group = name
+        plain.append(f"# {key} is not set\n" if value is None else f"{key} = {json.dumps(value, ensure_ascii=False)}\n")
     return "".join(plain + tables)
 
 
@@ -112,14 +144,11 @@ def _check_known(cls: type[Config], key: str, where: str) -> None:
 
 
 def _written(cls: type[Config], key: str) -> str:
-    """How the help writes a field: a positional in capitals, and a nested one by its short name where it has one."""
+    """How the help writes a field: as a flag, or in capitals where it is given by position."""
     table, _, name = key.rpartition(".")
     model: Any = cls.model_fields[table].annotation if table in cls.model_fields else cls
     field = model.model_fields.get(name)
-    extra = field.json_schema_extra if field else None
-    if extra == ARGUMENT:
-        return key.upper()
-    return str(extra[ALSO]) if table and isinstance(extra, dict) and ALSO in extra else flag_name(key)
+    return key.upper() if field and "argument" in marks(field) else flag_name(key)
 
 
 def _sentence(cls: type[Config], detail: ErrorDetails, origin: Mapping[str, str]) -> str:

@@ -74,7 +74,7 @@ def main() -> int:
     # the screen is advice, and would stop some before the defence in question is asked
     funnel.screen = lambda source: None
     with tempfile.TemporaryDirectory() as kept:  # machine code and the GPU's noise, shared by all
-        config = VerifierConfig(device=options.device, workers=options.workers, cache_dir=Path(kept), gpu_timeout_s=4)
+        config = VerifierConfig(device=options.device, workers=options.workers, cache_dir=Path(kept), gpu_timeout_s=12)
         for name in options.only.split(",") if options.only else ABLATIONS:
             report["ablations"][name] = ablated(ABLATIONS[name], config, verdicts, where, fastest)
             options.out.write_text(json.dumps(report, indent=1))

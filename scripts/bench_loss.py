@@ -3,9 +3,9 @@
     python scripts/bench_loss.py --out docs/benchmarks/loss.json        # measure (about three minutes on an H200)
     python scripts/bench_loss.py --render docs/benchmarks/loss.json     # write loss.md and loss.svg beside it
 
-Every figure is forward + backward in bfloat16 through the public function: the median over rounds in which each
-implementation runs once, with the inputs restored, the L2 cache flushed and, for hidden states in, the GPU warmed by the same
-products outside the timed span. Peers that are not installed are left out.
+Every figure is forward + backward through the public function: the median over rounds in which each implementation runs once,
+with the inputs restored, the L2 cache flushed and, for hidden states in, the GPU warmed by the same products outside the timed
+span. Peers that are not installed are left out.
 """
 
 import argparse
@@ -14,71 +14,35 @@ import importlib.metadata
 import json
 import platform
 import shutil
-import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from bench_token_ops import autograd_us, bench_ratio, bench_tokens
+from loss_table import markdown, svg
+from loss_timing import copy_gb_per_s, forward_backward, medians_ms, peak_bytes
 
-LOGITS_SHAPES = [(8192, 32768), (8192, 151936), (32768, 32768), (32768, 151936)]
-LINEAR_SHAPES = [(8192, 1536), (16384, 1536), (8192, 3584), (16384, 3584)]
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+# (N, V, dtype, density), and whether every peer is timed or only Liger in place.
+LOGITS: list[tuple] = [
+    *((8192, vocab, BF16, 1.0, vocab in (32768, 151936)) for vocab in (
+        32000, 32768, 50257, 65536, 100000, 128256, 151936, 151937, 201088, 248320, 256000, 262144)),
+    (8192, 50257, FP16, 1.0, False), (8192, 151936, FP16, 1.0, False),
+    *((4096, vocab, FP32, 1.0, False) for vocab in (32000, 50257, 128256, 151936, 262144)),
+    *((n, vocab, BF16, 1.0, False) for n in (512, 2048) for vocab in (50257, 151936, 262144)),
+    *((8192, vocab, BF16, 0.25, False) for vocab in (50257, 151936, 262144)),
+]  # fmt: skip
+LINEAR_SHAPES: list[tuple] = [(8192, 1536), (16384, 1536), (8192, 2048), (8192, 3584), (16384, 3584), (8192, 4096)]
+TOKEN_SHAPES: list[tuple] = [(128, 512), (512, 2048), (1024, 8192)]
+RATIO_SHAPES: list[tuple] = [(4096, 32768), (4096, 50257), (4096, 151936), (4096, 262144)]
 VOCAB = 151936
 SEQUENCES = 8
-ROUNDS = 11
 WARM_S = 0.05
 MAIN_GRAD = "kernrl, into a float32 main gradient"
 TEMPERATURE, BETA, EPSILON = 0.9, 0.04, 0.2
 GIB = 2**30
-
-
-def once_ms(run: Callable[[], object], restore: Callable[[], object] | None = None) -> float:
-    """Milliseconds on the GPU of `run`, after `restore` and with a flushed cache."""
-    flush = torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
-    if restore:
-        restore()
-    # Several milliseconds, in which Python gets ahead of the GPU: the span holds GPU time alone.
-    for _ in range(6):
-        flush.zero_()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    run()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end)
-
-
-def medians_ms(
-    runs: dict[str, Callable[[], object]], restore: Callable[[], object] | None = None, rounds: int = ROUNDS
-) -> dict[str, float]:
-    """Median milliseconds of each, run in turn. What runs out of memory is left out."""
-    able = {}
-    for name, run in runs.items():
-        try:
-            once_ms(run, restore)
-            able[name] = run
-        except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
-    times = {name: [] for name in able}
-    for _ in range(rounds):
-        for name, run in able.items():
-            times[name].append(once_ms(run, restore))
-    return {name: statistics.median(of) for name, of in times.items()}
-
-
-def forward_backward(loss: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
-    loss(*(x.detach().requires_grad_() for x in inputs)).backward()
-
-
-def peak_bytes(run: Callable[[], object]) -> int:
-    """Most memory held during `run`, above what was held before."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
 
 
 def grpo_of_logprobs(logp, tokens):
@@ -157,20 +121,33 @@ def logits_peers(tokens: dict) -> Iterator[tuple[str, Callable[[torch.Tensor], t
     yield "eager", lambda x: eager(x, tokens)
 
 
-def bench_logits(n: int, vocab: int) -> Iterator[dict]:
-    tokens = make_tokens(n, vocab, density=1.0)
+def bench_logits(n: int, vocab: int, dtype: torch.dtype, density: float, every_peer: bool) -> Iterator[dict]:
+    tokens = make_tokens(n, vocab, density)
     # Liger wants one position more in each sequence, so each implementation gets its logits in its own shape.
-    master = torch.randn(n + SEQUENCES, vocab, device="cuda", dtype=torch.bfloat16) * 2
+    master = torch.randn(n + SEQUENCES, vocab, device="cuda", dtype=dtype) * 2
     buffer = torch.empty_like(master)
-    runs: dict[str, Callable[[], object]] = {"copy": lambda: buffer[:n].copy_(master[:n])}
+    active = int(tokens["count"])
+
+    def floor():
+        buffer[:active].copy_(master[:active])
+        if active < n:
+            buffer[active:n].zero_()
+
+    runs: dict[str, Callable[[], object]] = {"copy": floor}
     for name, loss in logits_peers(tokens):
+        if not every_peer and name not in ("kernrl, in place", "Liger, in place"):
+            continue
         rows = n + SEQUENCES if name.startswith("Liger") else n
         runs[name] = functools.partial(forward_backward, loss, buffer[:rows].view(SEQUENCES, rows // SEQUENCES, vocab))
-    times = medians_ms(runs, lambda: buffer.copy_(master))
+    times = medians_ms(runs, lambda: buffer.copy_(master), rounds=7)
     for name, run in runs.items():
         ms = times.get(name)
         peak = None if ms is None else peak_bytes(run) / GIB
-        yield {"name": name, "ms": ms, "peak_gib": peak, "x_floor": None if ms is None else ms / times["copy"]}
+        yield {
+            "dtype": str(dtype)[6:], "density": density, "name": name, "ms": ms, "peak_gib": peak,
+            "x_floor": None if ms is None else ms / times["copy"],
+            "floor": "the active rows read and all written once (a copy, and zeros for the others)",
+        }  # fmt: skip
 
 
 def linear_peers(tokens: dict, weight: torch.Tensor, slow: bool) -> Iterator[tuple[str, Callable]]:
@@ -238,11 +215,6 @@ def warm(gemms: Callable[[], object]) -> None:
         torch.cuda.synchronize()
 
 
-def copy_gb_per_s() -> float:
-    source, target = torch.empty(2, 1 << 31, dtype=torch.uint8, device="cuda")
-    return 2 * source.numel() / medians_ms({"copy": lambda: target.copy_(source)})["copy"] / 1e6
-
-
 def bench_linear(n: int, width: int) -> Iterator[dict]:
     hidden = torch.randn(SEQUENCES, n // SEQUENCES, width, device="cuda", dtype=torch.bfloat16)
     weight = torch.randn(VOCAB, width, device="cuda", dtype=torch.bfloat16) * width**-0.5
@@ -251,8 +223,8 @@ def bench_linear(n: int, width: int) -> Iterator[dict]:
     densities = {"three GEMMs": 1.0}
     for density in (1.0, 0.5, 0.25):
         tokens = make_tokens(n, VOCAB, density)
-        for name, loss in linear_peers(tokens, weight, slow=n == 8192):
-            if density < 1 and name != MAIN_GRAD:
+        for name, loss in linear_peers(tokens, weight, slow=n == 8192 and width in (1536, 3584)):
+            if density < 1 and (name != MAIN_GRAD or n > 8192 or width not in (1536, 3584)):
                 continue
             label = name if density == 1 else f"{name}, density {density}"
             runs[label], densities[label] = functools.partial(forward_backward, loss, hidden, weight), density
@@ -262,7 +234,14 @@ def bench_linear(n: int, width: int) -> Iterator[dict]:
         gradients = hidden.numel() * 2 + (0 if name.startswith(MAIN_GRAD) else weight.numel() * 2)
         extra = 0.0 if name == "three GEMMs" else (peak_bytes(run) - gradients) / GIB
         ms = times[name]
-        yield {"name": name, "ms": ms, "peak_gib": extra, "x_floor": ms / times["three GEMMs"], "density": densities[name]}
+        yield {
+            "name": name,
+            "ms": ms,
+            "peak_gib": extra,
+            "x_floor": ms / times["three GEMMs"],
+            "density": densities[name],
+            "floor": "the three products of a linear layer by themselves, just before",
+        }
 
 
 def measure(out: Path) -> None:
@@ -284,13 +263,19 @@ def measure(out: Path) -> None:
         "versions": {name: version(name) for name in ("torch", "triton", "liger-kernel", "trl")},
         "commit": commit,
         "copy_gb_per_s": copy_gb_per_s(),
+        "autograd_us": autograd_us(),
+        "tokens": [],
+        "ratio": [],
         "logits": [],
         "linear": [],
     }
-    for kind, shapes, bench in (("logits", LOGITS_SHAPES, bench_logits), ("linear", LINEAR_SHAPES, bench_linear)):
+    for kind, shapes, bench in (
+        ("tokens", TOKEN_SHAPES, bench_tokens), ("logits", LOGITS, bench_logits), ("ratio", RATIO_SHAPES, bench_ratio),
+        ("linear", LINEAR_SHAPES, bench_linear),
+    ):  # fmt: skip
         for shape in shapes:
             for row in bench(*shape):
-                row = {"shape": list(shape), **row}
+                row = {"shape": list(shape[:2]), **row}
                 result[kind].append(row)
                 print(kind, json.dumps(row), flush=True)
             torch.cuda.empty_cache()
@@ -301,60 +286,6 @@ def render(path: Path) -> None:
     data = json.loads(path.read_text())
     path.with_suffix(".md").write_text(markdown(data))
     path.with_suffix(".svg").write_text(svg(data))
-
-
-def markdown(data: dict) -> str:
-    versions = ", ".join(f"{name} {value}" for name, value in data["versions"].items() if value)
-    lines = [
-        f"Measured on one {data['gpu']}: {versions}, CUDA {data['cuda']}, commit {data['commit']}. "
-        f"Copy bandwidth {data['copy_gb_per_s']:.0f} GB/s (read + write). Forward + backward, bfloat16, "
-        "GRPO with a k3 KL, every token active unless a density is given.",
-        "",
-    ]
-    for kind, floor, memory in (
-        ("logits", "one read + one write (copy)", "peak above inputs"),
-        ("linear", "three GEMMs", "peak above inputs and gradients"),
-    ):
-        header = "N × V" if kind == "logits" else f"N, H (V = {VOCAB})"
-        lines += [f"| {header} | implementation | ms | × {floor} | {memory}, GiB |", "|---|---|---:|---:|---:|"]
-        for row in data[kind]:
-            shape = " × ".join(map(str, row["shape"])) if kind == "logits" else ", ".join(map(str, row["shape"]))
-            name = row["name"]
-            if row["ms"] is None:
-                lines.append(f"| {shape} | {name} | out of memory | | |")
-            else:
-                lines.append(f"| {shape} | {name} | {row['ms']:.3f} | {row['x_floor']:.2f} | {row['peak_gib']:.2f} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def svg(data: dict) -> str:
-    """Two panels of bars: time over the floor, and memory, for logits in and hidden states in."""
-    panels = []
-    for kind, shape, title in (
-        ("logits", [8192, 151936], "Logits in, 8192 × 151936: time over one read + write"),
-        ("linear", [8192, 1536], "Hidden states in, 8192 × 1536 × 151936: time over three GEMMs"),
-    ):
-        rows = [row for row in data[kind] if row["shape"] == shape and row["ms"] and row.get("density", 1) == 1]
-        panels.append((title, rows))
-    width, bar, gap = 860, 18, 7
-    out, y = [], 24
-    for title, rows in panels:
-        out.append(f'<text x="12" y="{y}" font-weight="bold">{title}</text>')
-        y += 14
-        most = max(row["x_floor"] for row in rows)
-        for row in rows:
-            length = max(2, 420 * row["x_floor"] / most)
-            fill = "#2a6f4e" if row["name"].startswith("kernrl") else "#9aa5b1"
-            label = f"{row['x_floor']:.2f}×, {row['ms']:.2f} ms, {row['peak_gib']:.2f} GiB"
-            out.append(f'<text x="300" y="{y + 13}" text-anchor="end">{row["name"]}</text>')
-            out.append(f'<rect x="308" y="{y}" width="{length:.0f}" height="{bar}" fill="{fill}"/>')
-            out.append(f'<text x="{316 + length:.0f}" y="{y + 13}">{label}</text>')
-            y += bar + gap
-        y += 26
-    body = "\n".join(out)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width + 80}" height="{y}" font-family="sans-serif" font-size="12">'
-    return f'{head}\n<rect width="100%" height="100%" fill="white"/>\n{body}\n</svg>\n'
 
 
 def main() -> None:

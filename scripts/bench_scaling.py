@@ -1,9 +1,9 @@
 """Training on one GPU and on several: the same losses, how much faster, and what a 7B model takes.
 
     python scripts/bench_scaling.py sft verdicts rl --out one.json
-    accelerate launch --config_file kernrl/stages/accelerate/ddp.yaml scripts/bench_scaling.py sft verdicts rl --out ddp.json
+    accelerate launch --config_file kernrl/runs/accelerate/ddp.yaml scripts/bench_scaling.py sft verdicts rl --out ddp.json
     python scripts/bench_scaling.py lora --out lora.json
-    accelerate launch --config_file kernrl/stages/accelerate/fsdp2.yaml scripts/bench_scaling.py full sft --out fsdp2.json
+    accelerate launch --config_file kernrl/runs/accelerate/fsdp2.yaml scripts/bench_scaling.py full sft --out fsdp2.json
     python scripts/scaling_table.py one.json ddp.json lora.json fsdp2.json --out docs/benchmarks/scaling.json
 
 `--small` takes sizes that a CPU bears, to try the script. `--out` is written anew after every part, so that a part that does
@@ -40,11 +40,12 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer, set_seed
 from kernrl.config import ReinforceConfig, VerifierConfig
 from kernrl.files import replace_file
 from kernrl.policy.attention import VARLEN
+from kernrl.policy.examples import Example
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy, add_lora
 from kernrl.policy.memory_plan import GIB
 from kernrl.policy.nano import create_nano, train_tokenizer
-from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.packing import PackedDataset
 from kernrl.policy.ranks import Ranks
 from kernrl.runs.run_directory import environment, read_lines
 from kernrl.runs.tracking import open_accelerator

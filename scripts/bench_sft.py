@@ -26,11 +26,12 @@ from accelerate import Accelerator
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from kernrl.policy.attention import VARLEN
+from kernrl.policy.examples import Example
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy, add_lora
 from kernrl.policy.memory_plan import GIB, count_parameters, estimate_training
 from kernrl.policy.nano import create_nano, train_tokenizer
-from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.packing import PackedDataset
 from kernrl.policy.ranks import Ranks
 from kernrl.runs.run_directory import environment, read_lines
 from kernrl.verifier.base.devices import device_for

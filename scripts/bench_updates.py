@@ -25,10 +25,9 @@ from typing import Any
 
 import torch
 
-from kernrl.algorithms.returns import advantages_of_groups
 from kernrl.config import ReinforceConfig
 from kernrl.files import replace_file
-from kernrl.policy.packing import Example
+from kernrl.policy.examples import Example
 from kernrl.rollouts.batch import pack_rollouts
 from kernrl.rollouts.collect import Attempt
 from kernrl.rollouts.reward import reward
@@ -36,7 +35,8 @@ from kernrl.runs.run_directory import environment, read_lines
 from kernrl.stages import reinforce
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.rows import write_tasks
-from kernrl.training import workbench
+from kernrl.training.returns import advantages_of_groups
+from kernrl.training.session import Session, open_session
 from kernrl.verifier.base.verdict import Verdict
 
 Row = dict[str, Any]
@@ -47,7 +47,7 @@ WEIGHED = {"preset": "log-speed", "cap_x": 10.0}
 
 BASE: Row = {"advantage": "loo", "reward": "log-speed", "speed_cap": 10.0, "loss": "reinforce", "learning_rate": 1.2e-4}
 RULES: dict[str, Row] = {
-    "none": {"advantage": "none"},
+    "none": {"advantage": "raw"},
     "loo": {},
     "group": {"advantage": "group"},
     "rank": {"advantage": "rank"},
@@ -107,8 +107,8 @@ def sample(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True)
     tasks = list(generate_tasks(level=2, count=args.tasks, seed=args.seed, split="train", workers=1))
     write_tasks(args.out / "tasks.jsonl", tasks)
-    with tempfile.TemporaryDirectory() as scratch, workbench.workbench(settings(args, scratch, samples=args.samples)) as bench:
-        attempts = bench.collector.collect(tasks, (args.seed, 1)).attempts
+    with tempfile.TemporaryDirectory() as scratch, open_session(settings(args, scratch, samples=args.samples)) as session:
+        attempts = session.collector.collect(tasks, (args.seed, 1)).attempts
     replace_file(args.out / "rollouts.jsonl", "".join(json.dumps(rollout_row(a)) + "\n" for a in attempts))
 
 
@@ -134,16 +134,16 @@ def weigh(args: argparse.Namespace) -> None:
     random.Random(0).shuffle(names)
     halves = [[groups[name] for name in part] for part in (names[: len(names) // 2], names[len(names) // 2 :])]
     rows: dict[str, Row] = {}
-    with tempfile.TemporaryDirectory() as scratch, workbench.workbench(settings(args, scratch), NoVerifier()) as bench:
-        start = {name: tensor.clone() for name, tensor in bench.policy.model.state_dict().items()}
-        before = [log_probs(bench, args, scratch, half) for half in halves]
+    with tempfile.TemporaryDirectory() as scratch, open_session(settings(args, scratch), NoVerifier()) as session:
+        start = {name: tensor.clone() for name, tensor in session.policy.model.state_dict().items()}
+        before = [log_probs(session, args, scratch, half) for half in halves]
         for name in args.rules:
             changes: list[Row] = []
             updates = 0
             for half in (0, 1):
-                bench.policy.model.load_state_dict(start)
-                updates += learn(bench, args, scratch, halves[1 - half], {"per_update": 64, **BASE, **RULES[name]})
-                after = log_probs(bench, args, scratch, halves[half])
+                session.policy.model.load_state_dict(start)
+                updates += learn(session, args, scratch, halves[1 - half], {"per_update": 64, **BASE, **RULES[name]})
+                after = log_probs(session, args, scratch, halves[half])
                 changes += [change(*group) for group in zip(halves[half], before[half], after, strict=True)]
             rows[name] = {"rule": RULES[name], "updates": updates / 2, **{key: mean_of(changes, key) for key in changes[0]}}
             print(name, {key: rows[name][key] for key in ("kl", "reward", "correct")}, flush=True)
@@ -154,7 +154,7 @@ def weigh(args: argparse.Namespace) -> None:
     print(table(record))
 
 
-def learn(bench: workbench.Bench, args: argparse.Namespace, scratch: str, groups: Sequence[list[Judged]], rule: Row) -> int:
+def learn(session: Session, args: argparse.Namespace, scratch: str, groups: Sequence[list[Judged]], rule: Row) -> int:
     """One step of reinforce by a rule; returns its number of updates."""
     rule = dict(rule)
     members, share, per_update = rule.pop("members", None), rule.pop("share", 1.0), rule.pop("per_update")
@@ -166,18 +166,17 @@ def learn(bench: workbench.Bench, args: argparse.Namespace, scratch: str, groups
             examples.append(Example(rollout.example.prompt_ids, rollout.example.completion_ids, advantage))
             logprobs.append(rollout.logprobs)
     config = settings(args, scratch, **rule, updates_per_epoch=max(1, round(len(examples) / per_update)))
-    rows = list(pack_rollouts(examples, logprobs, row_tokens=ROW_TOKENS, pad_id=bench.pad_id))
-    reinforce.Learner(bench, config).update(rows)
+    rows = list(pack_rollouts(examples, logprobs, row_tokens=ROW_TOKENS, pad_id=session.pad_id))
+    reinforce.Learner(session, config).update(rows)
     return math.ceil(len(rows) / math.ceil(len(rows) / config.updates_per_epoch)) * config.epochs
 
 
-def log_probs(
-    bench: workbench.Bench, args: argparse.Namespace, scratch: str, groups: Sequence[list[Judged]]
-) -> list[torch.Tensor]:
+def log_probs(session: Session, args: argparse.Namespace, scratch: str, groups: Sequence[list[Judged]]) -> list[torch.Tensor]:
     """Of whole rollouts under the policy as it is: float64 [G] of each group."""
-    bench.policy.model.eval()
+    session.policy.model.eval()
     examples = [rollout.example for group in groups for rollout in group]
-    found = reinforce.Learner(bench, settings(args, scratch)).rollout_logprobs(examples)
+    learner = reinforce.Learner(session, settings(args, scratch))
+    found = learner.policy_loss.logprobs_of_examples(examples, session.row_tokens, session.pad_id)
     sums = torch.tensor([sum(values) for values in found], dtype=torch.float64)
     return list(sums.split([len(group) for group in groups]))
 
@@ -214,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True)
     for stage in (sample, weigh):
-        part = parts.add_parser(stage.__name__, help=stage.__doc__)
+        part = parts.add_parser(stage.__name__, help=(stage.__doc__ or "").replace("%", "%%"))
         part.set_defaults(stage=stage)
         part.add_argument("--model", type=Path, required=True, help="model folder")
         part.add_argument("--out", type=Path, required=True, help="folder of the rollouts")

@@ -34,14 +34,14 @@ from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.compile.client import Compiler
-from kernrl.verifier.interpret.server import CpuReplay, SmallJob
+from kernrl.verifier.funnel import interpreted
+from kernrl.verifier.interpret.server import SmallJob
 from kernrl.verifier.judge.inputs import Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan
 from kernrl.verifier.plan.price import price
-from kernrl.verifier.pool.gpu_client import ConductedGpu
-from kernrl.verifier.route import interpreted
-from kernrl.verifier.rpc.process import Nursery
-from kernrl.verifier.task_facts import learn
+from kernrl.verifier.pool.gpu_client import GpuClient
+from kernrl.verifier.pool.interpreters import Interpreters
+from kernrl.verifier.task_facts import gather_facts
 from kernrl.verifier.trace.client import Tracer
 from kernrl.verifier.verifier import HardenedVerifier
 
@@ -124,7 +124,7 @@ def front(pairs: Sequence[Pair]) -> dict[str, float]:
     """Core-milliseconds a candidate for what comes before the GPU, one candidate after another; needs no GPU."""
     device = device_for("sm_90")
     assert device
-    facts = {task.id: learn(task, "fp32", device, on_gpu=True) for task, _ in pairs}
+    facts = {task.id: gather_facts(task, "fp32", device, on_gpu=True) for task, _ in pairs}
     tracer, compiler = Tracer(1), Compiler(1)
     found: dict[str, float] = {}
 
@@ -146,19 +146,17 @@ def front(pairs: Sequence[Pair]) -> dict[str, float]:
     clocked("plan", checked)
     tracer.close()
     mine = [interpreted(plans, on_gpu=True) for plans in traced]
-    nursery, seeds = Nursery(), Seeds()
-    interpreter = CpuReplay(nursery, 1, {})
+    interpreters, seeds = Interpreters(1, {}), Seeds()
 
     def judged() -> None:
         for (task, _), plans in zip(pairs, mine, strict=True):
             draws = schedule(facts[task.id].sets, seeds.next(task.id))
-            said = interpreter.judge(SmallJob(task, "fp32", plans, draws)) if plans else None
+            said = interpreters.judge(SmallJob(task, "fp32", plans, draws)) if plans else None
             assert said is None or said.rejection is None, said
 
-    interpreter.judge(SmallJob(pairs[0][0], "fp32", mine[0], schedule(facts[pairs[0][0].id].sets, 0)))
+    interpreters.judge(SmallJob(pairs[0][0], "fp32", mine[0], schedule(facts[pairs[0][0].id].sets, 0)))
     clocked("interpreter", judged)
-    interpreter.close()
-    nursery.close()
+    interpreters.close()
     kernels = [
         [kernel for plan in plans if plan.input_set not in asked for kernel in plan.kernels]
         for plans, asked in zip(traced, mine, strict=True)
@@ -183,7 +181,7 @@ def rejections_ms(verifier: HardenedVerifier, task: Task) -> dict[str, float]:
 def null(verifier: HardenedVerifier, pairs: int) -> dict[str, Any]:
     """False speedups of same against same, and how often 5 % is seen, over five durations."""
     gpu = verifier.evaluator.gpus[0]
-    assert isinstance(gpu, ConductedGpu)
+    assert isinstance(gpu, GpuClient)
     same, slow = gpu.twins(pairs), gpu.twins(pairs, 0.05)
     long = slow[pairs:]  # the shortest program is all launch overhead
     return {

@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the commands themselves: `make docs`."""
+"""Write docs/reference/cli.md from the commands themselves: `make docs`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import typer
 from rich.text import Text
 
 from kernrl.cli import app
-from kernrl.command import ALIAS, COMMON, OFF
+from kernrl.command import EARLIER, OFF
 
-PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
+
+SHARED = "Every command"
+"""Panel of the flags that all commands have."""
 
 INTRODUCTION = """\
 # The command line
@@ -22,7 +25,13 @@ This page is made from the commands by `make docs`.
 Settings come from a command's defaults, then from each `--config` file from left to right, then from its flags. A
 config file is TOML with the flags' names, `_` for `-`; a flag with a dot, `--table.name`, is `name` in `[table]`. An
 unknown key is an error. A switch `--name` has its opposite, `--no-name`. `--dry-run` prints the resolved settings in
-that form and stops.
+that form and stops. `--help` shows the settings that are used most, `--help-all` every one.
+
+Some defaults depend on the model: "for nano" means `--model nano` or a folder with a nano, such as `kernrl sft` makes.
+With `--resume`, a setting that is not given stays as the run has it.
+
+All settings of the verifier are `--verifier.NAME` in commands that train or evaluate, and `--NAME` in `kernrl verify`.
+Where candidates are judged is `--verifier.executor`; its old spelling, `--verifier`, still works.
 
 | exit code | meaning |
 |---|---|
@@ -43,16 +52,23 @@ where the output is no terminal. `kernrl --install-completion` installs completi
 def render() -> str:
     """The whole page."""
     root: Any = typer.main.get_command(app)
-    common = {parameter.name for parameter in COMMON}
     commands = list(_commands(root, "kernrl"))
-    shared = [parameter for parameter in commands[0][1].params if parameter.name in common]
-    parts = [INTRODUCTION, _table(shared)]
+    parts = [INTRODUCTION, _table(_by_panel(commands[0][1])[SHARED])]
     for name, command in commands:
-        own = [p for p in command.params if p.name not in common and p.name != "help"]
         parts.append(f"\n## `{name}`\n\n{command.help}\n")
-        if own:
-            parts.append("\n" + _table(own))
+        for panel, parameters in _by_panel(command).items():
+            if panel != SHARED:
+                parts.append((f"\n**{panel}**\n" if panel else "") + "\n" + _table(parameters))
     return "".join(parts)
+
+
+def _by_panel(command: Any) -> dict[str, list[Any]]:
+    """A command's parameters by the panel of the help that they are in, "" for none; earlier spellings are left out."""
+    panels: dict[str, list[Any]] = {}
+    for parameter in command.params:
+        if not parameter.name.startswith(EARLIER):
+            panels.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(parameter)
+    return panels
 
 
 def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -67,8 +83,8 @@ def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
 def _table(parameters: list[Any]) -> str:
     lines = ["| setting | value | what it is |", "|---|---|---|"]
     forms: dict[str, list[Any]] = {}
-    for parameter in parameters:  # what help has no room for stands here too
-        forms.setdefault(parameter.name.removeprefix(OFF).removeprefix(ALIAS), []).append(parameter)
+    for parameter in parameters:
+        forms.setdefault(parameter.name.removeprefix(OFF), []).append(parameter)
     for same in forms.values():
         parameter = same[0]
         positional = parameter.param_type_name == "argument"

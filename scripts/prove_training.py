@@ -22,7 +22,6 @@ import sys
 import tempfile
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -39,13 +38,13 @@ from kernrl.policy.load import load_policy
 from kernrl.policy.pairs import task_messages
 from kernrl.rollouts.collect import candidate_key
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.generate import GenerateEngine
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs.run_directory import environment, read_lines
 from kernrl.stages import best_of_n, reinforce, reward_weighted, sft
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
-from kernrl.training.workbench import prompt_style, stop_ids
+from kernrl.training.session import prompt_style, stop_ids
 from kernrl.verifier.verifier import HardenedVerifier
 
 SAMPLES, TEMPERATURE, MAX_TOKENS = 8, 0.8, 512
@@ -58,14 +57,14 @@ Row = dict[str, Any]
 
 # --- the runs ----------------------------------------------------------------------------------------------------
 
-RECIPES = Path(__file__).parent / "recipes"
-AGAINST, WEIGHTED, REINFORCE = (
-    tomllib.loads((RECIPES / f"{name}_nano.toml").read_text()) for name in ("best_of_n", "reward_weighted", "reinforce")
+AGAINST, WEIGHTED, REINFORCE = (  # what each command takes for nano where nothing else is given
+    stage(model="nano", output=Path()).model_dump(mode="json", exclude={"model", "output", "tasks", "workers", "resume"})
+    for stage in (BestOfNConfig, RewardWeightedConfig, ReinforceConfig)
 )
 REINFORCE |= {"steps": 10_000, "save_every": 10_000}
 CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same tasks, with the same seed
     "loo": {},
-    "no-baseline": {"advantage": "none"},
+    "no-baseline": {"advantage": "raw"},
     "group-scaled": {"advantage": "group"},
     "reward-best-of-n": {"reward": "best-of-n"},
     "reward-milestones": {"reward": "milestones"},
@@ -117,7 +116,7 @@ def train(args: argparse.Namespace) -> None:
     """Train each run that has no replies yet, and have its model answer the held-out suite."""
     names = [name for name in args.runs if not (args.out / name / "replies.jsonl").exists()]
     opened = time.perf_counter()
-    config = VerifierConfig(cache_dir=args.cache_dir, **REINFORCE["verifier"])
+    config = VerifierConfig.model_validate(REINFORCE["verifier"] | {"cache_dir": args.cache_dir})
     scratches = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # verdicts under way when a run ends come after it
     with scratches as scratch, HardenedVerifier(config) as verifier:
         starting = threading.Thread(target=verifier.evaluator.start)
@@ -254,7 +253,7 @@ def main() -> None:
     )
     part["train"].add_argument("--budget-s", type=float, default=math.inf, help="time of all: what does not fit is left out")
     part["train"].add_argument("--rate", type=float, help="attempts a second; by default what reinforce reached in --out")
-    part["train"].add_argument("--tasks-per-step", type=int, help="groups of a step of reinforce; by default the recipe's")
+    part["train"].add_argument("--tasks-per-step", type=int, help="groups of a step of reinforce; by default the command's")
     part["train"].add_argument("--workers", type=int, help="processes that make tasks; by default one a core")
     part["train"].add_argument("--heldout", type=int, help="ask only this many held-out tasks; all by default")
     part["train"].add_argument("--sft-steps", type=int, default=300, help="steps of further-sft that take as long")

@@ -51,7 +51,7 @@ def main() -> int:
         cache_dir=Path(kept.name),
         trace_timeout_s=8,
         compile_timeout_s=30,
-        gpu_timeout_s=4,
+        gpu_timeout_s=12,
     )
     where = "gpu" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
     begun = time.monotonic()

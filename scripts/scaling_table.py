@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md, from what scripts/bench_scaling.py wrote.
+"""The tables of docs/notes/2026-11-21-two-gpus.md, from what scripts/bench_scaling.py wrote.
 
     python scripts/scaling_table.py one.json ddp.json lora.json fsdp2.json --out docs/benchmarks/scaling.json
     python scripts/scaling_table.py docs/benchmarks/scaling.json

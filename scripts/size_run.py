@@ -1,6 +1,6 @@
 """What a step of `kernrl reinforce` would take on so many GPUs, phase by phase: a calculation, with every input open.
 
-    python scripts/size_run.py                                      # 7B and 32B on 64 and 1,000 GPUs, as in docs/scaling.md
+    python scripts/size_run.py                                      # 7B, 32B on 64 and 1,000 GPUs: docs/explanation/scaling.md
     python scripts/size_run.py --gpus 16 --tasks 64 --set train_tflops=410 --set gpu_s_per_verdict=0.006
 
 A GPU samples (a server), trains (FSDP2) or verifies (Ray); the division that makes the step shortest is searched for. As in
@@ -18,7 +18,7 @@ from typing import Any
 
 HOST_GPUS = 8
 SIZES = ([64, 1000, 1000], [128, 128, 2048])
-"""GPUs, and tasks a step, of the table in docs/scaling.md."""
+"""GPUs, and tasks a step, of the table in docs/explanation/scaling.md."""
 GIB = 2**30
 
 

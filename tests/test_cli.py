@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,12 +13,22 @@ from typing import Literal
 import pytest
 import typer
 from pydantic import Field
+from support import ROOT
 
 from kernrl import cli, console
 from kernrl.command import command
+from kernrl.config import (
+    BestOfNConfig,
+    EvalConfig,
+    ReinforceConfig,
+    RewardWeightedConfig,
+    SftConfig,
+    VerifierConfig,
+    VerifyConfig,
+)
 from kernrl.console import Result
 from kernrl.errors import InfrastructureError, RunError, UsageError
-from kernrl.settings import ARGUMENT, Config
+from kernrl.settings import ARGUMENT, GROUP, GROUPS, Config, flag_name, marks
 
 TASK = """\
 import torch
@@ -122,10 +133,82 @@ COMMANDS = ["quickstart", "doctor", "verify", "sft", "best-of-n", "reinforce", "
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_room_for_every_flag(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
-    assert cli.run([*name.split(), "--help"]) == 0
+    for flag in ("--help", "--help-all"):
+        assert cli.run([*name.split(), flag]) == 0
+        text = capsys.readouterr().out
+        assert "…" not in text
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def flags_in(text: str) -> set[str]:
+    """The flags that a help text lists, not those it mentions."""
+    return set(re.findall(r"^│ (--[\w.-]+)", text, re.MULTILINE))
+
+
+EVERYWHERE = {"--config", "--dry-run", "--json", "--quiet", "--help", "--help-all"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_twenty_and_help_all_the_rest(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for flag in ("--help", "--help-all", "--help"):
+        assert cli.run([*name.split(), flag]) == 0
+        found.append(capsys.readouterr().out)
+    few, every = flags_in(found[0]), flags_in(found[1])
+    assert found[0] == found[2]  # what --help-all shows does not stay
+    assert few <= every
+    assert few >= EVERYWHERE
+    assert len(few - EVERYWHERE) <= 20
+    last = found[0].strip().splitlines()[-1].strip()
+    assert (last == f"--help-all shows {len(every - few)} more settings.") == (few < every)
+    assert "more settings" not in found[1]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_all_shows_every_setting_in_its_group(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against the config itself, and in the order of the groups."""
+    config_class = {
+        "sft": SftConfig, "best-of-n": BestOfNConfig, "reinforce": ReinforceConfig, "reward-weighted": RewardWeightedConfig,
+        "eval": EvalConfig, "verify": VerifyConfig,
+    }.get(name)  # fmt: skip
+    assert cli.run([*name.split(), "--help-all"]) == 0
     text = capsys.readouterr().out
-    assert "…" not in text
-    assert max(map(len, text.splitlines())) <= 80
+    panels = re.findall(r"^╭─ ([\w ]+) ─", text, re.MULTILINE)
+    assert panels == [panel for panel in ("Arguments", "Options", *GROUPS, "Every command") if panel in panels]
+    if config_class:
+        fields = dict(config_class.model_fields)
+        arguments = {name for name, field in fields.items() if "argument" in marks(field)}
+        names = {key for key in fields if key not in arguments | {"verifier"}}
+        names |= {f"verifier.{key}" for key in VerifierConfig.model_fields} if "verifier" in fields else set()
+        wanted = {flag_name(key).removeprefix("--") for key in names}
+        assert {flag.removeprefix("--").removeprefix("no-") for flag in flags_in(text) - EVERYWHERE} == wanted
+        ungrouped = {key for key, field in fields.items() if GROUP not in marks(field)}
+        assert not ungrouped or name == "verify"
+
+
+def test_a_setting_that_help_leaves_out_works_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["reinforce", "--help"]) == 0
+    assert "--adam-epsilon" not in flags_in(capsys.readouterr().out)
+    line = "reinforce --model nano --output x --adam-epsilon 0.5 --no-verifier.cache --dry-run --json"
+    assert cli.run(line.split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["adam_epsilon"], found["verifier"]["cache"]) == (0.5, False)
+
+
+@pytest.mark.parametrize("flag", ["--verifier", "--verifier.executor"])
+def test_where_candidates_are_judged_has_its_old_spelling_too(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["eval", flag, "ray://host:1", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verifier"]["executor"] == "ray://host:1"
+    assert cli.run(["verify", "a", "b", flag.replace("verifier.", ""), "ray", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["executor"] == "ray"
+
+
+def test_the_configs_are_small_files_without_torch() -> None:
+    code = "import sys, kernrl.config; assert not {'torch', 'transformers', 'numpy'} & set(sys.modules), sorted(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    files = sorted((ROOT / "kernrl" / "config").glob("*.py"))
+    assert len(files) > 8
+    assert all(len(file.read_text().splitlines()) < 200 for file in files)
 
 
 def test_a_switch_goes_both_ways(demo: list[Demo], tmp_path: Path) -> None:
@@ -195,11 +278,14 @@ def test_errors_become_a_sentence_and_a_code(
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("sft --output o --num-processes 2", "--num-processes is of --launch: add --launch ddp"),
-        ("eval --server-url http://x:1", "--server-url is for --engine server: add that"),
-        ("reinforce --model nano --output o --weight-sync nccl", "--weight-sync is for --engine server: add that"),
+        ("sft --output o --num-processes 2", "--num-processes needs --launch ddp"),
+        ("eval --server-url http://x:1", "--server-url needs --engine server: add that"),
+        ("reinforce --model nano --output o --weight-sync nccl", "--weight-sync needs --engine server: add that"),
         ("best-of-n --model nano --output o --engine server", "--engine server needs --server-url"),
-        ("eval --verifier rays", "--verifier should be 'local', 'ray' or ray://HOST:PORT, not 'rays'."),
+        ("eval --verifier rays", "--verifier.executor should be 'local', 'ray' or ray://HOST:PORT, not 'rays'."),
+        ("verify a b --out x", "--out needs --pairs: add that"),
+        ("verify a b --source x", "--source needs --pairs: add that"),
+        ("verify --pairs x --out y --explain z", "--explain draws one candidate: leave it out, or --pairs"),
         ("verify a b --verifier rays", "--executor should be 'local', 'ray' or ray://HOST:PORT, not 'rays'."),
     ],
 )
@@ -229,7 +315,7 @@ def kernrl(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
 def test_typo_in_a_command_is_answered() -> None:
     done = kernrl("tasks", "lsit")
     assert done.returncode == 2
-    assert "Did you mean 'list'?" in done.stderr
+    assert "Did you mean 'list'" in done.stderr
 
 
 def test_closed_pipe_is_no_error(tmp_path: Path) -> None:

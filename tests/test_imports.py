@@ -1,13 +1,14 @@
 """The shape of the house: imports point down only, and the command line is light."""
 
 import ast
+import functools
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, TESTS
 
 PACKAGE = ROOT / "kernrl"
 
@@ -17,14 +18,27 @@ FLOORS = [
     {"training"},
     {"runs"},
     {"rollouts", "reports"},
-    {"algorithms", "policy", "verifier"},
+    {"policy", "verifier"},
     {"kernels", "tasks"},
     {"base"},
 ]
 """Rooms by floor, the highest first. A room may import itself and the rooms of lower floors."""
 
+VERIFIER_FLOORS = [
+    {"root"},
+    {"pool"},
+    {"replay", "interpret"},
+    {"trace", "compile", "judge"},
+    {"plan", "sandbox"},
+    {"rpc"},
+    {"base"},
+]
+"""Rooms inside the verifier, alike; `root` is the folder's own files."""
+
+MOST_ROOT_FILES = 8
+
 ROOM_OF_MODULE = {"__main__": "cli", "cli": "cli", "command": "cli"} | dict.fromkeys(
-    ("__init__", "config", "console", "errors", "files", "settings", "syntax"), "base"
+    ("__init__", "__version__", "config", "console", "errors", "files", "settings", "syntax"), "base"
 )
 """Module at the package's top → its room; every folder is a room of its own name."""
 
@@ -36,8 +50,8 @@ def room_of(dotted: str) -> str:
     return ROOM_OF_MODULE.get(top, top)
 
 
-def imports_of(source: str, dotted: str) -> Iterator[str]:
-    """The kernrl modules that the module `dotted` imports, wherever in its text."""
+def imported_names(source: str, dotted: str) -> Iterator[str]:
+    """What the module `dotted` imports of kernrl, wherever in its text: modules, and names in modules."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "kernrl")
@@ -45,28 +59,98 @@ def imports_of(source: str, dotted: str) -> Iterator[str]:
             base = node.module or ""
             if node.level:
                 base = ".".join([*dotted.split(".")[: -node.level], *base.split(".")]).rstrip(".")
-            if base == "kernrl":
-                # `from kernrl import console` imports a module, `from kernrl import __version__` the package
-                yield from (f"kernrl.{alias.name}" for alias in node.names if not alias.name.startswith("__"))
-            elif base.startswith("kernrl."):
-                yield base
+            if base.split(".")[0] == "kernrl":
+                yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def may_import(room: str, other: str) -> bool:
-    floor = {name: height for height, rooms in enumerate(FLOORS) for name in rooms}
+def import_graph(modules: Mapping[str, Path]) -> dict[str, set[str]]:
+    """Module → the modules that it imports anywhere in its text, under `TYPE_CHECKING` too."""
+    graph: dict[str, set[str]] = {}
+    for dotted, path in modules.items():
+        inside = f"{dotted}.__init__" if path.name == "__init__.py" else dotted
+        names = set(imported_names(path.read_text(), inside))
+        # `from kernrl import console` imports a module, `from kernrl import __version__` the package
+        graph[dotted] = {name if name in modules else name.rpartition(".")[0] for name in names} & modules.keys() - {dotted}
+    return graph
+
+
+def sources() -> dict[str, Path]:
+    """Module → its file; a package under its own name."""
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {".".join(["kernrl", *p.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__"): p for p in paths}
+
+
+@functools.cache
+def graph_of_package() -> dict[str, set[str]]:
+    return import_graph(sources())
+
+
+def may_import(room: str, other: str, floors: list[set[str]] = FLOORS) -> bool:
+    floor = {name: height for height, rooms in enumerate(floors) for name in rooms}
     return room == other or floor[other] > floor[room]
 
 
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
+def verifier_room_of(dotted: str) -> str:
+    """`kernrl.verifier.plan.checks` → `plan`, `kernrl.verifier.funnel` → `root`."""
+    parts = dotted.split(".")
+    return parts[2] if len(parts) > 2 and (PACKAGE / "verifier" / parts[2]).is_dir() else "root"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_down(path: Path) -> None:
-    dotted = ".".join(["kernrl", *path.relative_to(PACKAGE).with_suffix("").parts])
+def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import one another, directly or by way of others."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen, waiting = set(), [start]
+        while waiting:
+            for other in graph[waiting.pop()] - seen:
+                seen.add(other)
+                waiting.append(other)
+        reached[start] = seen
+    groups = {frozenset(b for b in graph if b in reached[a] and a in reached[b]) for a in graph}
+    return sorted(sorted(group) for group in groups if group)
+
+
+@pytest.mark.parametrize("dotted", sorted(sources()))
+def test_imports_point_down(dotted: str) -> None:
     room = room_of(dotted)
-    wrong = [target for target in imports_of(path.read_text(), dotted) if not may_import(room, room_of(target))]
+    wrong = [target for target in graph_of_package()[dotted] if not may_import(room, room_of(target))]
     assert not wrong, f"{dotted} ({room}) may not import {wrong}"
+
+
+@pytest.mark.parametrize("dotted", [name for name in sorted(sources()) if name.startswith("kernrl.verifier")])
+def test_imports_inside_the_verifier_point_down(dotted: str) -> None:
+    room = verifier_room_of(dotted)
+    inside = [target for target in graph_of_package()[dotted] if target.startswith("kernrl.verifier")]
+    wrong = [target for target in inside if not may_import(room, verifier_room_of(target), VERIFIER_FLOORS)]
+    assert not wrong, f"{dotted} ({room}) may not import {wrong}"
+
+
+def test_verifier_keeps_its_files_in_rooms() -> None:
+    folder = PACKAGE / "verifier"
+    rooms = {path.name for path in folder.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert rooms == set().union(*VERIFIER_FLOORS) - {"root"}
+    assert len(list(folder.glob("*.py"))) <= MOST_ROOT_FILES
+
+
+def test_no_modules_import_one_another() -> None:
+    assert cycles(graph_of_package()) == []
+
+
+def test_cycles_are_found(tmp_path: Path) -> None:
+    texts = {
+        "kernrl.a": "from kernrl import b\n",
+        "kernrl.b": "def late():\n    from kernrl.room.c import thing\n",
+        "kernrl.room": "",
+        "kernrl.room.c": "if TYPE_CHECKING:\n    from ..a import thing\n",
+        "kernrl.d": "import kernrl.a\n",
+        "kernrl.e": "from kernrl.e import itself\n",
+    }
+    modules = {}
+    for dotted, text in texts.items():
+        modules[dotted] = tmp_path / (f"{dotted}/__init__.py" if dotted == "kernrl.room" else f"{dotted}.py")
+        modules[dotted].parent.mkdir(exist_ok=True)
+        modules[dotted].write_text(text)
+    assert cycles(import_graph(modules)) == [["kernrl.a", "kernrl.b", "kernrl.room.c"]]
 
 
 def test_rule_sees_every_form_of_import() -> None:
@@ -78,15 +162,34 @@ def test_rule_sees_every_form_of_import() -> None:
         "def late():\n    from kernrl.verifier.plan.plan import Plan\n"
         "import torch\n"
     )
-    found = list(imports_of(source, "kernrl.tasks.rows"))
-    assert sorted(found) == ["kernrl.cli", "kernrl.policy", "kernrl.stages.tasks", "kernrl.verifier.plan.plan"]
-    assert not any(may_import("tasks", room_of(target)) for target in found)
+    found = set(imported_names(source, "kernrl.tasks.rows"))
+    assert found == {
+        "kernrl.cli",
+        "kernrl.__version__",
+        "kernrl.policy.nano",
+        "kernrl.stages.tasks",
+        "kernrl.verifier.plan.plan.Plan",
+    }
+    assert [name for name in sorted(found) if may_import("tasks", room_of(name))] == ["kernrl.__version__"]
+
+
+@pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: path.stem)
+def test_test_files_do_not_import_each_other(path: Path) -> None:
+    """What tests share lies in `tests/support/` and in conftest.py."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    assert not [name for name in names if any(part.startswith("test_") for part in name.split("."))]
 
 
 def test_rooms_of_one_floor_are_apart() -> None:
     assert not may_import("policy", "verifier")
     assert not may_import("kernels", "tasks")
     assert may_import("stages", "tasks")
+    assert not may_import("trace", "interpret", VERIFIER_FLOORS)
+    assert not may_import("judge", "replay", VERIFIER_FLOORS)
+    assert not may_import("compile", "judge", VERIFIER_FLOORS)
+    assert may_import("sandbox", "rpc", VERIFIER_FLOORS)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["tasks", "generate", "--help"], []])

@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from kernrl.errors import UsageError
-from kernrl.kernels import ppo_loss
+from kernrl.kernels import METRICS, ppo_loss
+from kernrl.kernels.ppo import loss_and_metrics
 
 REDUCTIONS = {"token_mean": "token_mean", "sequence_mean": "sequence_mean", "seq_mean_token_sum_norm": "fixed_length"}
 NAME = "kernrl_fused"
@@ -86,11 +87,14 @@ def _clipped_loss(
     kind = config.policy_loss_type
     if kind not in ("regular", "dual_clip", NAME):
         raise UsageError(f"policy_loss_type={kind!r} is not one that kernrl computes: use regular, dual_clip or {NAME}")
-    loss, metrics = ppo_loss(
-        log_probs, old_log_probs, advantages, loss_mask, epsilon_low=config.eps_clip_low, epsilon_high=config.eps_clip_high,
-        delta=config.clip_ratio_c if kind == "dual_clip" else None, **options,
-    )  # fmt: skip
-    return loss, (metrics["clip_low"] + metrics["clip_high"]).item()
+    options |= {"epsilon_low": config.eps_clip_low, "epsilon_high": config.eps_clip_high}
+    options["delta"] = config.clip_ratio_c if kind == "dual_clip" else None
+    if not log_probs.is_cuda:
+        loss, metrics = ppo_loss(log_probs, old_log_probs, advantages, loss_mask, **options)
+        return loss, (metrics["clip_low"] + metrics["clip_high"]).item()
+    loss, values = loss_and_metrics(log_probs, old_log_probs, advantages, loss_mask, options)
+    low = METRICS.index("clip_low")
+    return loss, sum(values[low : low + 2].tolist())  # one wait
 
 
 def register() -> None:

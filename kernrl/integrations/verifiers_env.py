@@ -23,6 +23,7 @@ from kernrl.rollouts.reward import UNKNOWN, reward
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.prompt import render_prompt
 from kernrl.tasks.rows import task_from_row, task_to_row
+from kernrl.training.lint_tasks import sound_tasks
 from kernrl.verifier.verifier import HardenedVerifier
 
 __all__ = ["KernelTaskset"]
@@ -74,7 +75,8 @@ class KernelTaskset(vf.Taskset[KernelTask, KernelTasksetConfig]):
 
     def load(self) -> Iterator[KernelTask]:
         """One task a reference."""
-        for task in load_tasks(self.config.source, split=self.config.split).tasks:
+        tasks = load_tasks(self.config.source, split=self.config.split).tasks
+        for task in sound_tasks(tasks, VerifierConfig(**self.config.task.verifier)):
             system, user = render_prompt(task, "chat", precision=self.config.precision)
             data = KernelData(
                 id=task.id,

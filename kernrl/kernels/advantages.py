@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernrl.errors import UsageError
 
-KINDS = ("loo", "group", "batch", "none")
+KINDS = ("loo", "group", "batch", "mean")
 
 
 def group_advantages(
@@ -26,7 +26,7 @@ def group_advantages(
         loo     R - mean of the *others*                     (leave-one-out; unbiased)
         group   (R - mean) / (std + epsilon)                 (GRPO)
         batch   (R - mean) / (std over the batch + epsilon)
-        none    R - mean                                     (Dr. GRPO)
+        mean    R - mean                                     (Dr. GRPO)
 
     A group of equal rewards, and so a group of one, gets exactly 0. Sums are taken in float64, variances in two passes.
 

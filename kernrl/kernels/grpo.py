@@ -1,20 +1,19 @@
 """The GRPO family of losses on logits: loss, gradient and metrics with one read and one write of the logits."""
 
-# Triton's language is not Python's: pyright cannot follow it.
-# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
-# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
+from collections.abc import Mapping
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
 from kernrl.kernels.id_check import require_valid_ids
+from kernrl.kernels.metrics import Metrics
+from kernrl.kernels.scale import scale_
+from kernrl.kernels.shares import shares
 from kernrl.kernels.token_loss import METRICS, LossConfig, Tokens, policy_loss_reference
 from kernrl.kernels.token_reduce import reduce_tokens
-from kernrl.kernels.tokens import prepare, with_sequence_correction
+from kernrl.kernels.tokens import Batch, expand, read_options, with_sequence_correction
 from kernrl.kernels.vocab import vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
 
 
@@ -28,54 +27,31 @@ def grpo_loss_reference(
     return policy_loss_reference(logp, entropy, tokens, config)
 
 
-@triton.jit
-def _scale_kernel(x_ptr, factor_ptr, n, BLOCK: tl.constexpr):
-    """x *= factor, at no cost where factor is 1: it is read on the GPU, so that nobody waits to know it."""
-    factor = tl.load(factor_ptr).to(tl.float32)
-    if factor != 1.0:
-        for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            x = tl.load(x_ptr + at, mask=at < n).to(tl.float32)
-            tl.store(x_ptr + at, (x * factor).to(x_ptr.dtype.element_ty), mask=at < n)
-
-
-def scale_(x: Tensor, factor: Tensor) -> Tensor:
-    """`x` (contiguous, on a GPU) times the scalar tensor `factor`, in place."""
-    _scale_kernel[(min(1024, triton.cdiv(x.numel(), 8192)),)](x, factor, x.numel(), BLOCK=8192, num_warps=8)
-    return x
+def needs_sequences(batch: Batch, config: LossConfig) -> bool:
+    """True where the gradient of a token is not known until its whole sequence has been evaluated."""
+    return config.sequence_ratio or (config.correction.startswith("sequence") and batch.old_logprobs is None)
 
 
 def sequence_gradients(
-    logp: Tensor, entropy: Tensor, tokens: Tokens, config: LossConfig
+    logp: Tensor, entropy: Tensor, batch: Batch, config: LossConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """(loss, metrics, g, h) where one token's gradient depends on its whole sequence: the reference, differentiated on [N]."""
-    with torch.enable_grad():
-        logp, entropy = logp.detach().requires_grad_(), entropy.detach().requires_grad_()
-        tokens = with_sequence_correction(tokens, logp.detach(), config)
-        loss, metrics = policy_loss_reference(logp, entropy, tokens, config)
-        g, h = torch.autograd.grad(loss, (logp, entropy), materialize_grads=True)
-    return loss.detach(), torch.stack([metrics[name] for name in METRICS]), g, h if config.entropy_coef else None
-
-
-def needs_sequences(tokens: Tokens, config: LossConfig) -> bool:
-    """True where the gradient of a token is not known until its whole sequence has been evaluated."""
-    return config.sequence_ratio or (config.correction.startswith("sequence") and tokens.old_logprobs is None)
+    """(loss, metrics, g [N], h [N] or None) of log-probs on a GPU."""
+    g, h = torch.empty_like(logp), torch.empty_like(logp) if config.entropy_coef else None
+    return *reduce_tokens(logp, entropy, batch, config, g, h), g, h
 
 
 class _GrpoLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float, inplace: bool):
+    def forward(ctx, logits: Tensor, ids: Tensor, batch: Batch, config: LossConfig, temperature: float, inplace: bool):
         rows = logits.view(-1, logits.shape[-1])
         out = rows if inplace else torch.empty_like(rows)
-        if needs_sequences(tokens, config):
-            stats = vocab_stats(rows, tokens.ids, tokens.mask, temperature)
-            loss, metrics, g, h = sequence_gradients(*stats[:2], tokens, config)
-            vocab_gradient(out, rows, tokens.ids, tokens.mask, stats, g, h, temperature)
+        if needs_sequences(batch, config):
+            stats = vocab_stats(rows, ids, batch.mask, temperature)
+            loss, metrics, g, h = sequence_gradients(*stats[:2], batch, config)
+            vocab_gradient(out, rows, ids, batch.mask, stats, g, h, temperature)
         else:
-            if tokens.old_logprobs is not None:
-                tokens = with_sequence_correction(tokens, tokens.old_logprobs, config)
-            logp, entropy, _ = vocab_loss(out, rows, tokens, config, temperature)
-            loss, metrics = reduce_tokens(logp, entropy, tokens, config)
+            logp, entropy, _ = vocab_loss(out, rows, shares(batch, ids, config), config, temperature)
+            loss, metrics = reduce_tokens(logp, entropy, batch, config)
         ctx.gradient = out.view(logits.shape)
         ctx.mark_non_differentiable(metrics)
         ctx.set_materialize_grads(False)
@@ -94,32 +70,25 @@ class _GrpoLoss(torch.autograd.Function):
         if ctx.gradient is None:
             raise RuntimeError("grpo_loss can be backpropagated once: its gradient has been handed over")
         gradient, ctx.gradient = ctx.gradient, None
-        return None if grad_loss is None else scale_(gradient, grad_loss), None, None, None, None
+        return None if grad_loss is None else scale_(gradient, grad_loss), None, None, None, None, None
 
 
 def evaluate_loss(
-    logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float, inplace: bool
-) -> tuple[Tensor, dict[str, Tensor]]:
+    logits: Tensor, ids: Tensor, batch: Batch, config: LossConfig, temperature: float, inplace: bool
+) -> tuple[Tensor, Mapping[str, Tensor]]:
     if not logits.is_cuda:
+        tokens = expand(batch, ids, config)
         return grpo_loss_reference(logits.reshape(-1, logits.shape[-1]), tokens, config, temperature)
+    ids = ids if ids.is_contiguous() else ids.contiguous()
     if torch.is_grad_enabled() and logits.requires_grad:
         if not logits.is_contiguous():
             raise UsageError("logits must be contiguous: mask positions out instead of slicing them off")
-        loss, metrics, _ = _GrpoLoss.apply(logits, tokens, config, temperature, inplace)  # pyright: ignore[reportGeneralTypeIssues]
+        loss, metrics, _ = _GrpoLoss.apply(logits, ids, batch, config, temperature, inplace)  # pyright: ignore[reportGeneralTypeIssues]
     else:
         rows = logits.reshape(-1, logits.shape[-1])
-        logp, entropy, _ = vocab_stats(rows, tokens.ids, tokens.mask, temperature)
-        loss, metrics = loss_of_logprobs(logp, entropy, tokens, config)
-    return loss, dict(zip(METRICS, metrics.unbind(), strict=True))
-
-
-def loss_of_logprobs(logp: Tensor, entropy: Tensor, tokens: Tokens, config: LossConfig) -> tuple[Tensor, Tensor]:
-    """(loss, metrics) on a GPU, no gradient."""
-    if needs_sequences(tokens, config):
-        return sequence_gradients(logp, entropy, tokens, config)[:2]
-    if tokens.old_logprobs is not None:
-        tokens = with_sequence_correction(tokens, tokens.old_logprobs, config)
-    return reduce_tokens(logp, entropy, tokens, config)
+        logp, entropy, _ = vocab_stats(rows, ids, batch.mask, temperature)
+        loss, metrics = reduce_tokens(logp, entropy, batch, config)
+    return loss, Metrics(METRICS, metrics[: len(METRICS)])
 
 
 def grpo_loss(
@@ -151,8 +120,8 @@ def grpo_loss(
     num_sequences: int | None = None,
     max_tokens: int | None = None,
     inplace: bool = True,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """A policy loss and its metrics; `docs/losses.md` has the formulas and the sources of every option.
+) -> tuple[Tensor, Mapping[str, Tensor]]:
+    """A policy loss and its metrics; `docs/explanation/losses.md` has the formulas and the sources of every option.
 
     Args:
         logits: [N, V] or [B, T, V], bfloat16, float16 or float32, contiguous; logits[i] scores action_ids[i].
@@ -188,6 +157,6 @@ def grpo_loss(
     given = locals()
     if logits.shape[:-1] != action_ids.shape:
         raise UsageError(f"logits {tuple(logits.shape)} must be action_ids' shape {tuple(action_ids.shape)} and V")
-    options = {name: given[name] for name in given.keys() - {"logits", "action_ids", "temperature", "inplace"}}
-    tokens, config = prepare(action_ids, temperature, options)
-    return evaluate_loss(logits, tokens, config, temperature, inplace)
+    options = {name: value for name, value in given.items() if name not in ("logits", "action_ids", "temperature", "inplace")}
+    batch, config = read_options(action_ids.shape, temperature, options)
+    return evaluate_loss(logits, action_ids, batch, config, temperature, inplace)

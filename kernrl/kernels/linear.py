@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
-from kernrl.kernels.grpo import grpo_loss_reference, loss_of_logprobs, needs_sequences, scale_, sequence_gradients
+from kernrl.kernels.grpo import grpo_loss_reference, needs_sequences, sequence_gradients
+from kernrl.kernels.scale import scale_
 from kernrl.kernels.token_loss import LOSS_TYPES, METRICS, LossConfig, Tokens
 from kernrl.kernels.token_reduce import reduce_tokens
-from kernrl.kernels.tokens import prepare, with_sequence_correction
+from kernrl.kernels.tokens import Batch, as_batch, expand, read_options, with_sequence_correction
 from kernrl.kernels.vocab import row_results, vocab_gradient, vocab_loss, vocab_stats
 
 STATS_CHUNK_BYTES = 640 << 20  # of logits held at a time; 2048 rows of a vocabulary of 151,936 in bfloat16
@@ -120,10 +121,10 @@ def clips(tokens: Tokens, config: LossConfig) -> bool:
     return LOSS_TYPES[config.loss_type] == 0 and tokens.old_logprobs is not None
 
 
-def rows_that_matter(tokens: Tokens, config: LossConfig) -> Tensor | None:
+def rows_that_matter(tokens: Tokens, batch: Batch, config: LossConfig) -> Tensor | None:
     """Indices of the rows that can move the loss, None for all of them. Waits for the GPU unless there is nothing to drop."""
     keep = tokens.mask
-    policy_only = tokens.ref_logprobs is None and config.entropy_coef == 0 and not needs_sequences(tokens, config)
+    policy_only = tokens.ref_logprobs is None and config.entropy_coef == 0 and not needs_sequences(batch, config)
     if policy_only and config.loss_type != "gspo":
         advantages = tokens.advantages
         if tokens.tokens_per_advantage > 1:
@@ -136,9 +137,10 @@ def rows_that_matter(tokens: Tokens, config: LossConfig) -> Tensor | None:
 
 
 def _chunk_gradient(
-    logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float, g: Tensor | None, h: Tensor | None, results: Tensor
+    logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float, g: Tensor | None, h: Tensor | None,
+    results: tuple[Tensor, Tensor, Tensor],
 ) -> None:  # fmt: skip
-    """Turn a chunk's logits into their gradient, in place, by its own loss or by given g and h; results [3, C] receives
+    """Turn a chunk's logits into their gradient, in place, by its own loss or by given g and h; `results` [C] receive
     logp, entropy and g."""
     if g is None:
         vocab_loss(logits, logits, tokens, config, temperature, results)
@@ -151,17 +153,18 @@ def _chunk_gradient(
 class _LinearLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, hidden: Tensor, weight: Tensor, tokens: Tokens, config: LossConfig, temperature: float, chunk_rows: int | None,
-        weight_grad: Tensor | None,
+        ctx, hidden: Tensor, weight: Tensor, ids: Tensor, batch: Batch, config: LossConfig, temperature: float,
+        chunk_rows: int | None, weight_grad: Tensor | None,
     ):  # fmt: skip
         given = g = h = None
-        if needs_sequences(tokens, config):
+        tokens = expand(batch, ids, config)
+        if needs_sequences(batch, config):
             stats = linear_stats(hidden, weight, tokens.ids, tokens.mask, temperature, chunk_rows)
-            loss, metrics, g, h = sequence_gradients(*stats, tokens, config)
+            loss, metrics, g, h = sequence_gradients(*stats, batch, config)
             given = loss, metrics
         elif tokens.old_logprobs is not None:
             tokens = with_sequence_correction(tokens, tokens.old_logprobs, config)
-        whole, rows = hidden, rows_that_matter(tokens, config)
+        whole, rows = hidden, rows_that_matter(tokens, batch, config)
         tokens = tokens[slice(None) if rows is None else rows]
         if rows is not None:
             hidden, g, h = hidden[rows], None if g is None else g[rows], None if h is None else h[rows]
@@ -177,10 +180,11 @@ class _LinearLoss(torch.autograd.Function):
             part = slice(start, min(start + chunk_rows, n))
             logits = torch.mm(hidden[part], weight.t(), out=buffer[: part.stop - start])
             g_part, h_part = (None if x is None else x[part] for x in (g, h))
-            _chunk_gradient(logits, tokens[part], config, temperature, g_part, h_part, results[:, part])
-            gradients.add(logits, hidden[part], start, results[2, part] == 0 if zeros_possible else None)
+            logp, entropy, g_found = (x[part] for x in results)
+            _chunk_gradient(logits, tokens[part], config, temperature, g_part, h_part, (logp, entropy, g_found))
+            gradients.add(logits, hidden[part], start, g_found == 0 if zeros_possible else None)
         buffer = logits = None  # before the weight's gradient is rounded into memory of its own
-        loss, metrics = given or reduce_tokens(results[0], results[1], tokens, config)
+        loss, metrics = given or reduce_tokens(results[0], results[1], as_batch(tokens, config), config)
         ctx.gradients = gradients.finish()
         ctx.mark_non_differentiable(metrics)
         ctx.set_materialize_grads(False)
@@ -192,25 +196,27 @@ class _LinearLoss(torch.autograd.Function):
         if ctx.gradients is None:
             raise RuntimeError("a linear loss can be backpropagated once: its gradients have been handed over")
         (d_hidden, d_weight), ctx.gradients = ctx.gradients, None
-        nothing = (None,) * 5
+        nothing = (None,) * 6
         if grad_loss is None:
             return None, None, *nothing
         return scale_(d_hidden, grad_loss), None if d_weight is None else scale_(d_weight, grad_loss), *nothing
 
 
 def _evaluate(
-    hidden: Tensor, weight: Tensor, tokens: Tokens, config: LossConfig, temperature: float, chunk_rows: int | None,
-    weight_grad: Tensor | None,
+    hidden: Tensor, weight: Tensor, ids: Tensor, temperature: float, chunk_rows: int | None, weight_grad: Tensor | None,
+    options: dict,
 ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+    batch, config = read_options(ids.shape, temperature, options)
     hidden = hidden.reshape(-1, hidden.shape[-1])
     if not hidden.is_cuda:
-        return grpo_loss_reference(hidden @ weight.t(), tokens, config, temperature)
+        return grpo_loss_reference(hidden @ weight.t(), expand(batch, ids, config), config, temperature)
     if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
-        loss, metrics = _LinearLoss.apply(hidden, weight, tokens, config, temperature, chunk_rows, weight_grad)  # pyright: ignore[reportGeneralTypeIssues]
+        loss, metrics = _LinearLoss.apply(hidden, weight, ids, batch, config, temperature, chunk_rows, weight_grad)  # pyright: ignore[reportGeneralTypeIssues]
     else:
+        tokens = expand(batch, ids, config)
         stats = linear_stats(hidden, weight, tokens.ids, tokens.mask, temperature, chunk_rows)
-        loss, metrics = loss_of_logprobs(*stats, tokens, config)
-    return loss, dict(zip(METRICS, metrics.unbind(), strict=True))
+        loss, metrics = reduce_tokens(*stats, batch, config)
+    return loss, dict(zip(METRICS, metrics.unbind(), strict=False))
 
 
 def linear_grpo_loss(
@@ -240,8 +246,7 @@ def linear_grpo_loss(
         entropy term).
     """
     _check_head(hidden, lm_head_weight, action_ids, weight_grad)
-    tokens, config = prepare(action_ids, temperature, options)
-    return _evaluate(hidden, lm_head_weight, tokens, config, temperature, chunk_rows, weight_grad)
+    return _evaluate(hidden, lm_head_weight, action_ids, temperature, chunk_rows, weight_grad, options)
 
 
 def linear_cross_entropy(
@@ -274,8 +279,7 @@ def linear_cross_entropy(
         "advantages": weights, "mask": targets != ignore_index, "loss_type": "reinforce", "num_tokens": num_tokens,
         "aggregation": "token_mean",
     }  # fmt: skip
-    tokens, config = prepare(targets, temperature, options)
-    return _evaluate(hidden, lm_head_weight, tokens, config, temperature, chunk_rows, weight_grad)
+    return _evaluate(hidden, lm_head_weight, targets, temperature, chunk_rows, weight_grad, options)
 
 
 def _check_head(hidden: Tensor, weight: Tensor, ids: Tensor, weight_grad: Tensor | None) -> None:

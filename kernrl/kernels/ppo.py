@@ -1,62 +1,75 @@
 """The policy loss from log-probs that already exist: one launch over the tokens for loss, gradient and metrics."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
-from kernrl.kernels.grpo import needs_sequences, sequence_gradients
-from kernrl.kernels.token_loss import METRICS, LossConfig, Tokens, policy_loss_reference
+from kernrl.kernels.metrics import Metrics
+from kernrl.kernels.scale import scale_
+from kernrl.kernels.token_loss import METRICS, LossConfig, policy_loss_reference
 from kernrl.kernels.token_reduce import reduce_tokens
-from kernrl.kernels.tokens import prepare, with_sequence_correction
+from kernrl.kernels.tokens import Batch, expand, read_options, with_sequence_correction
+
+NAMES = (*METRICS, "clip_ratio")
 
 
 class _PpoLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, log_probs: Tensor, tokens: Tokens, config: LossConfig):
-        entropy = torch.zeros_like(log_probs)
-        if needs_sequences(tokens, config):
-            loss, metrics, g, _ = sequence_gradients(log_probs, entropy, tokens, config)
-        else:
-            if tokens.old_logprobs is not None:
-                tokens = with_sequence_correction(tokens, tokens.old_logprobs, config)
-            g = torch.empty_like(log_probs)
-            loss, metrics = reduce_tokens(log_probs, entropy, tokens, config, g)
-        ctx.save_for_backward(g)
-        ctx.mark_non_differentiable(metrics)
-        return loss, metrics
+    def forward(ctx, log_probs: Tensor, batch: Batch, config: LossConfig, metrics: list[Tensor]):
+        log_probs = log_probs.contiguous()
+        ctx.gradient = torch.empty_like(log_probs)
+        loss, values = reduce_tokens(log_probs, None, batch, config, ctx.gradient)
+        metrics.append(values)
+        return loss
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_loss, _grad_metrics):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return ctx.saved_tensors[0] * grad_loss, None, None
+    def backward(ctx, grad_loss):  # pyright: ignore[reportIncompatibleMethodOverride]
+        if ctx.gradient is None or torch.is_grad_enabled():
+            raise RuntimeError("ppo_loss can be backpropagated once, and only once differentiated")
+        gradient, ctx.gradient = ctx.gradient, None
+        return scale_(gradient, grad_loss), None, None, None
+
+
+def loss_and_metrics(
+    log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, loss_mask: Tensor | None, options: dict
+) -> tuple[Tensor, Tensor]:
+    """(loss, [METRICS and the share of all clipped tokens]) of `ppo_loss`'s arguments, on a GPU."""
+    options = {**options, "advantages": advantages, "old_logprobs": old_log_probs, "mask": loss_mask}
+    batch, config = read_options(log_probs.shape, 1.0, options)
+    if log_probs.requires_grad and torch.is_grad_enabled():
+        metrics: list[Tensor] = []
+        loss = _PpoLoss.apply(log_probs, batch, config, metrics)
+        return loss, metrics[0]  # pyright: ignore[reportReturnType]
+    return reduce_tokens(log_probs.contiguous(), None, batch, config)
 
 
 def ppo_loss(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, loss_mask: Tensor | None = None, **options
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, Mapping[str, Tensor]]:
     """`grpo_loss` for log-probs in place of logits: clip, dual clip, corrections, masks, KL, every loss type.
 
     Args:
-        log_probs, old_log_probs: [B, T] or [N] (packed), float32.
+        log_probs, old_log_probs: [B, T] or [N] (packed).
         advantages: of that shape, or one a sequence.
         loss_mask: of that shape; 0 where a token does not count.
         options: the other keywords of `grpo_loss`, but temperature, mask, entropy_coef and inplace.
 
     Returns:
-        The scalar loss and the metrics (`clip_ratio` = clip_low + clip_high + clip_delta among them) as scalar tensors.
+        The scalar loss and the metrics (`clip_ratio` = clip_low + clip_high + clip_delta among them) as scalar tensors. On
+        a GPU, one launch forward, and one backward that does nothing where the loss is the root; backward runs once.
     """
     if "entropy_coef" in options:
         raise UsageError("ppo_loss sees no entropies; add the bonus outside, or use grpo_loss")
-    ids = torch.zeros_like(log_probs, dtype=torch.int64)
-    options = {**options, "advantages": advantages, "old_logprobs": old_log_probs, "mask": loss_mask}
-    tokens, config = prepare(ids, 1.0, options)
-    flat = log_probs.reshape(-1)
     if log_probs.is_cuda:
-        loss, values = _PpoLoss.apply(flat.float().contiguous(), tokens, config)  # pyright: ignore[reportGeneralTypeIssues]
-        metrics = dict(zip(METRICS, values.unbind(), strict=True))
-    else:
-        tokens = with_sequence_correction(tokens, flat.detach(), config)
-        loss, metrics = policy_loss_reference(flat, torch.zeros_like(flat), tokens, config)
+        loss, values = loss_and_metrics(log_probs, old_log_probs, advantages, loss_mask, options)
+        return loss, Metrics(NAMES, values)
+    options = {**options, "advantages": advantages, "old_logprobs": old_log_probs, "mask": loss_mask}
+    batch, config = read_options(log_probs.shape, 1.0, options)
+    flat = log_probs.reshape(-1)
+    tokens = expand(batch, torch.zeros_like(flat, dtype=torch.int64), config)
+    tokens = with_sequence_correction(tokens, flat.detach(), config)
+    loss, metrics = policy_loss_reference(flat, torch.zeros_like(flat), tokens, config)
     metrics["clip_ratio"] = metrics["clip_low"] + metrics["clip_high"] + metrics["clip_delta"]
     return loss, metrics

@@ -11,14 +11,19 @@ row's second pass is the next row's first:
     then            store the gradients of the chunks held in registers; move the next row's first HELD chunks there, and
                     request its last HELD chunks into their slots; sum what is left of it
 
+A row that is too long for one SM is shared by SHARERS programs, which hold a piece each and tell one another their sums.
+Copies move 16 aligned bytes (a group), where a row may start anywhere: a piece is framed by the 128-byte lines that it touches,
+and the elements of its first and last group, which it may share with its neighbours, are summed and stored one by one.
+
 Written in Gluon (Triton's lower level), because Triton cannot name shared memory; NVIDIA sm_90 and later. Everything else
-uses the kernels of `vocab`, which share this one's mathematics through `row_math` and `token_loss`.
+uses the kernels of `vocab`, which share this one's mathematics through `row_math` and `token_math`.
 """
 
 # Triton's language is not Python's: pyright cannot follow it.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
 # pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false, reportAssignmentType=false
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -27,9 +32,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
+from kernrl.kernels.launch import Variant, multiprocessors, scratch
 from kernrl.kernels.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
-from kernrl.kernels.token_loss import token_loss
-from kernrl.kernels.token_reduce import load_token
+from kernrl.kernels.token_loss import LossConfig
+from kernrl.kernels.token_math import load_token, log_ratio, token_loss
 
 async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared  # as triton 3.9 calls it
 
@@ -45,40 +51,43 @@ def _add_pairs(a0, b0, a1, b1):
 
 
 @gluon.jit
-def _fetch(smem, slot, row_ptr, chunk, cols, vocab, wanted, CHUNK: gl.constexpr):
-    """Request a chunk of a row into a slot; what lies outside the row arrives as zeros."""
+def _fetch(smem, slot, ptr, chunk, cols, limit, wanted, CHUNK: gl.constexpr):
+    """Request a chunk of a piece into a slot; what lies outside its frame arrives as zeros."""
     at = chunk * CHUNK + cols
-    async_load(smem.index(slot), row_ptr + at, mask=(at < vocab) & wanted)
+    async_load(smem.index(slot), ptr + at, mask=(at < limit) & wanted)
 
 
 @gluon.jit
-def _accumulate(z, sums, moments, scale, c, chunk, skip):
-    """Add a chunk's 2^y and 2^y y, eight neighbouring elements to a lane; the lane whose `skip` is this chunk adds nothing."""
+def _accumulate(z, sums, moments, scale, c, chunk, skip, lane, head, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
+    """Add a chunk's 2^y and 2^y y, one group to a lane. A lane whose `skip` is this chunk adds nothing, nor does one that
+    meets something before the piece."""
     y = at_least_lowest(z.to(gl.float32) * scale + c)
     e = _exp2(y)
     wanted = skip != chunk
+    if not ALIGNED:
+        wanted = wanted & ((chunk > 0) | (lane * GROUP >= head))
     sums += gl.where(wanted, gl.convert_layout(gl.sum(e, 1), sums.type.layout), 0.0)
     moments += gl.where(wanted, gl.convert_layout(gl.sum(e * y, 1), moments.type.layout), 0.0)
     return sums, moments
 
 
 @gluon.jit
-def _lane_to_skip(lane, a, CHUNK: gl.constexpr):
-    """[CHUNK / 8]: the chunk in which a lane meets the action, -1 for the lanes that never do. Its term stays out of the
-    lanes' sums, or the others' would round away beside it; to leave out its whole group of eight costs next to nothing."""
-    return gl.where(lane == (a % CHUNK // 8).to(gl.int32), (a // CHUNK).to(gl.int32), -1)
+def _lane_to_skip(lane, a, here, CHUNK: gl.constexpr, GROUP: gl.constexpr):
+    """[CHUNK / GROUP]: the chunk in which a lane meets the action, -1 for the lanes that never do. Its term stays out of the
+    lanes' sums, or the others' would round away beside it; to leave out its whole group costs next to nothing."""
+    return gl.where((lane == a % CHUNK // GROUP) & here, a // CHUNK, -1)
 
 
 @gluon.jit
-def _neighbour_sums(near, a, scale, c):
-    """(other, moment) of the group of eight that the lanes left out, but for the action's own."""
-    y = at_least_lowest(near.to(gl.float32) * scale + c)
-    e = gl.where(gl.arange(0, 8, layout=near.type.layout) == (a % 8).to(gl.int32), 0.0, _exp2(y))
-    return gl.sum(e, 0), gl.sum(e * y, 0)
+def _group_sums(z, wanted, scale, c):
+    """(other, moment) of one group's wanted elements."""
+    y = at_least_lowest(z.to(gl.float32) * scale + c)
+    e = gl.where(wanted, _exp2(y), 0.0)
+    return gl.sum(e, 0), gl.sum(gl.where(wanted, e * y, 0.0), 0)
 
 
 @gluon.jit
-def _careful_sums(row_ptr, vocab, a, near, skip, scale, cols, CHUNK: gl.constexpr):
+def _careful_sums(row_ptr, vocab, a, scale, cols, lane, CHUNK: gl.constexpr):
     """(c, other, moment) relative to the row's maximum, read again from memory: a rare row, its action all but impossible."""
     highest = gl.full(cols.shape, -float("inf"), gl.float32, cols.type.layout)
     for start in range(0, vocab, CHUNK):
@@ -86,189 +95,356 @@ def _careful_sums(row_ptr, vocab, a, near, skip, scale, cols, CHUNK: gl.constexp
         highest = gl.maximum(highest, gl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(gl.float32))
     top = gl.max(gl.max(highest, 1), 0)
     c = gl.where(top == -float("inf"), 0.0, -top * scale)
-    sums = gl.full(skip.shape, 0.0, gl.float32, skip.type.layout)
+    sums = gl.full(lane.shape, 0.0, gl.float32, lane.type.layout)
     moments = sums
     for start in range(0, vocab, CHUNK):
         at = start + cols
-        z = gl.load(row_ptr + at, mask=at < vocab, other=-float("inf"))
-        sums, moments = _accumulate(z, sums, moments, scale, c, start // CHUNK, skip)
+        z = gl.load(row_ptr + at, mask=(at < vocab) & (at != a), other=-float("inf")).to(gl.float32)
+        y = at_least_lowest(z * scale + c)
+        e = _exp2(y)
+        sums += gl.convert_layout(gl.sum(e, 1), sums.type.layout)
+        moments += gl.convert_layout(gl.sum(e * y, 1), sums.type.layout)
     other, moment = gl.reduce((sums, moments), 0, _add_pairs)
-    near_other, near_moment = _neighbour_sums(near, a, scale, c)
-    return c, other + near_other, moment + near_moment
+    return c, other, moment
+
+
+@gluon.jit
+def _exchange(words_ptr, member, tag, other, moment, SHARERS: gl.constexpr, num_warps: gl.constexpr):
+    """(other, moment) summed over the programs that share a row, in one order for all of them.
+
+    A word is a value beside the number of the exchange, so that to see the number is to have the value. Two sets of words
+    suffice: whoever writes a set again has read the words that its partners wrote after reading it.
+    """
+    layout: gl.constexpr = gl.BlockedLayout([2 * SHARERS], [32], [num_warps], [0])  # every thread has all of them
+    at = gl.arange(0, 2 * SHARERS, layout=layout)
+    words_ptr += tag % 2 * (2 * SHARERS)
+    number = tag.to(gl.int64) << 32
+    gl.store(words_ptr + 2 * member, number | (other.to(gl.int32, bitcast=True).to(gl.int64) & 0xFFFFFFFF))
+    gl.store(words_ptr + 2 * member + 1, number | (moment.to(gl.int32, bitcast=True).to(gl.int64) & 0xFFFFFFFF))
+    words = gl.load(words_ptr + at, volatile=True)
+    while gl.min(gl.where((words >> 32).to(gl.int32) == tag, 1, 0), 0) == 0:
+        words = gl.load(words_ptr + at, volatile=True)
+    values = words.to(gl.int32).to(gl.float32, bitcast=True)
+    return gl.sum(gl.where(at % 2 == 0, values, 0.0), 0), gl.sum(gl.where(at % 2 == 1, values, 0.0), 0)
+
+
+@gluon.jit
+def _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT: gl.constexpr):
+    y = z.to(gl.float32) * scale + c
+    d = constant
+    if ENTROPY_GRADIENT:
+        y = at_least_lowest(y)
+        d = constant + slope * y
+    return d * _exp2(y)
 
 
 @gluon.jit
 def _store_gradient(
-    z, out_ptr, chunk, cols, vocab, scale, c, constant, slope, ENTROPY_GRADIENT: gl.constexpr, CHUNK: gl.constexpr
-):
+    z, out_ptr, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT: gl.constexpr, ALIGNED: gl.constexpr,
+    CHUNK: gl.constexpr,
+):  # fmt: skip
+    """Store the groups of a chunk that are the piece's alone."""
     at = chunk * CHUNK + cols
-    y = z.to(gl.float32) * scale + c
-    if ENTROPY_GRADIENT:
-        y = at_least_lowest(y)
-        d = (constant + slope * y) * _exp2(y)
-    else:
-        d = constant * _exp2(y)
-    gl.store(out_ptr + at, d.to(out_ptr.dtype.element_ty), mask=at < vocab, eviction_policy="evict_first")
+    d = _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT)
+    inside = at < hi
+    if not ALIGNED:
+        inside = inside & (at >= lo)
+    gl.store(out_ptr + at, d.to(out_ptr.dtype.element_ty), mask=inside, eviction_policy="evict_first")
 
 
 @gluon.jit
-def _row_inputs(row, n_rows, ids_ptr, mask_ptr):
-    """(action, active) of a row; inactive past the last one."""
+def _store_edge(
+    z, out_ptr, at, wanted, a, at_action, scale, c, constant, slope, ENTROPY_GRADIENT: gl.constexpr
+):  # fmt: skip
+    """Store the wanted elements of a group that is a neighbour's too."""
+    d = gl.where(at == a, at_action, _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT))
+    gl.store(out_ptr + at, d.to(out_ptr.dtype.element_ty), mask=wanted)
+
+
+@gluon.jit
+def _row_inputs(row, n_rows, vocab, ids_ptr, mask_ptr):
+    """(action, whether it is in the vocabulary, whether the row counts); no row counts past the last one."""
     active = row < n_rows
     a = gl.load(ids_ptr + row, mask=active, other=0)
+    valid = (a >= 0) & (a < vocab)
     if mask_ptr is not None:
         active = active & (gl.load(mask_ptr + row, mask=active, other=0) != 0)
-    return a, active
+    return gl.where(valid, a, 0).to(gl.int32), valid, active
 
 
-@gluon.jit(do_not_specialize=["n_rows", "tokens_per_advantage"])
+@gluon.jit
+def _frame(row, vocab, first, ALIGNED: gl.constexpr, LINE: gl.constexpr):
+    """(base, head): where the line in which a piece starts begins, and how far into it the piece does."""
+    start = row.to(gl.int64) * vocab + first
+    base = start // LINE * LINE
+    head = 0
+    if not ALIGNED:
+        head = (start - base).to(gl.int32)
+    return base, head
+
+
+@gluon.jit
+def _group_start(at, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
+    """Where the group that holds `at` starts; an aligned piece starts and ends with whole ones."""
+    if not ALIGNED:
+        at = at // GROUP * GROUP
+    return at
+
+
+@gluon.jit
+def _group_end(at, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
+    """`at` if a group starts there, else where the next one does."""
+    if not ALIGNED:
+        at = (at + GROUP - 1) // GROUP * GROUP
+    return at
+
+
+@gluon.jit(do_not_specialize=["n_rows", "vocab", "piece", "tokens_per_advantage"])
 def _resident_kernel(
-    out_ptr, logits_ptr, ids_ptr, flag_ptr, logp_ptr, entropy_ptr, g_ptr, n_rows, vocab, scale, inverse_temperature,
-    mask_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale,
+    out_ptr, logits_ptr, ids_ptr, flag_ptr, logp_ptr, entropy_ptr, g_ptr, mask_ptr, advantage_ptr, weight_ptr, count_ptr,
+    old_ptr, ref_ptr, correction_ptr, words_ptr, tags_ptr, n_rows, vocab, tokens_per_advantage, piece, scale,
+    inverse_temperature, weight_scale,
     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-    LOSS: gl.constexpr, KL: gl.constexpr, CORRECTION: gl.constexpr, ENTROPY_GRADIENT: gl.constexpr,
-    CHUNK: gl.constexpr, SLOTS: gl.constexpr, HELD: gl.constexpr, LAG: gl.constexpr, num_warps: gl.constexpr,
+    LOSS: gl.constexpr, KL: gl.constexpr, CORRECTION: gl.constexpr, ENTROPY_GRADIENT: gl.constexpr, ALIGNED: gl.constexpr,
+    SHARERS: gl.constexpr, CHUNK: gl.constexpr, SLOTS: gl.constexpr, HELD: gl.constexpr, LAG: gl.constexpr,
+    num_warps: gl.constexpr,
 ):  # fmt: skip
-    """Programs stride over the rows. Chunk SLOTS + h of a row takes the slot of its chunk h, which moves to registers."""
+    """SHARERS programs stride over the rows together, each with its piece. Chunk SLOTS + h takes the slot of chunk h, which
+    moves to registers."""
     EARLY: gl.constexpr = SLOTS - LAG  # chunks of a row that are summed while the row before it is stored
     gl.static_assert(HELD <= EARLY, "a chunk would move to registers before it has been summed")
-    blocked: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [num_warps, 1], [1, 0])
+    GROUP: gl.constexpr = 128 // logits_ptr.dtype.element_ty.primitive_bitwidth
+    LINE: gl.constexpr = 8 * GROUP
+    # How many of a piece's last chunks it may not fill: its frame moves, and the last piece of a row is shorter.
+    RAGGED: gl.constexpr = 1 if ALIGNED and SHARERS == 1 else 2
+    blocked: gl.constexpr = gl.BlockedLayout([1, GROUP], [32, 1], [num_warps, 1], [1, 0])
     lanes: gl.constexpr = gl.SliceLayout(1, blocked)
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, order=[1, 0])
-    smem = gl.allocate_shared_memory(logits_ptr.dtype.element_ty, [SLOTS, CHUNK // 8, 8], flat)
-    eight: gl.constexpr = gl.BlockedLayout([8], [32], [num_warps], [0])  # every thread has all eight
-    lane = gl.arange(0, CHUNK // 8, layout=lanes)
-    cols = lane[:, None] * 8 + gl.arange(0, 8, layout=gl.SliceLayout(0, blocked))[None, :]
+    smem = gl.allocate_shared_memory(logits_ptr.dtype.element_ty, [SLOTS, CHUNK // GROUP, GROUP], flat)
+    group_layout: gl.constexpr = gl.BlockedLayout([GROUP], [32], [num_warps], [0])  # every thread has a whole group
+    group = gl.arange(0, GROUP, layout=group_layout)
+    lane = gl.arange(0, CHUNK // GROUP, layout=lanes)
+    cols = lane[:, None] * GROUP + gl.arange(0, GROUP, layout=gl.SliceLayout(0, blocked))[None, :]
 
-    step = gl.num_programs(0)
-    row = gl.program_id(0)
-    a, active = _row_inputs(row, n_rows, ids_ptr, mask_ptr)
-    offset = row.to(gl.int64) * vocab
+    step = gl.num_programs(0) // SHARERS
+    row = gl.program_id(0) // SHARERS
+    member = gl.program_id(0) % SHARERS
+    tag = 0
+    if SHARERS > 1:
+        tags_ptr += row
+        words_ptr += row * (4 * SHARERS)
+        tag = gl.load(tags_ptr)
+    first = member * piece
+    length = gl.minimum(piece, vocab - first)
+    if ALIGNED:
+        length = length // GROUP * GROUP  # itself; so the compiler knows
+    a, valid, active = _row_inputs(row, n_rows, vocab, ids_ptr, mask_ptr)
+    base, head = _frame(row, vocab, first, ALIGNED, LINE)
+    limit = _group_end(head + length, ALIGNED, GROUP)
     for slot in range(SLOTS):
-        _fetch(smem, slot, logits_ptr + offset, slot, cols, vocab, active, CHUNK)
+        _fetch(smem, slot, logits_ptr + base, slot, cols, limit, active, CHUNK)
         async_copy.commit_group()
-    valid = (a >= 0) & (a < vocab)
-    z_a = gl.load(logits_ptr + offset + a, mask=active & valid, other=float("nan")).to(gl.float32)
+    z_a = gl.load(logits_ptr + row.to(gl.int64) * vocab + a, mask=active & valid, other=float("nan")).to(gl.float32)
     z_a = gl.where(active, z_a, 0.0)
-    next_a, next_active = _row_inputs(row + step, n_rows, ids_ptr, mask_ptr)
+    next_a, next_valid, next_active = _row_inputs(row + step, n_rows, vocab, ids_ptr, mask_ptr)
     c = -z_a * scale
-    skip = _lane_to_skip(lane, a, CHUNK)
-    sums = gl.full([CHUNK // 8], 0.0, gl.float32, lanes)
+    at_a = a - first + head  # the action within the frame
+    here = valid & (a >= first) & (a < first + length)
+    skip = _lane_to_skip(lane, at_a, here, CHUNK, GROUP)
+    sums = gl.full([CHUNK // GROUP], 0.0, gl.float32, lanes)
     moments = sums
     async_copy.wait_group(LAG)
     for chunk in range(EARLY):
-        sums, moments = _accumulate(smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip)
+        sums, moments = _accumulate(
+            smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip, lane, head, ALIGNED, GROUP
+        )
     while row < n_rows:
-        row_ptr = logits_ptr + offset
-        next_ptr = row_ptr + step.to(gl.int64) * vocab
-        near = gl.load(row_ptr + (a - a % 8) + gl.arange(0, 8, layout=eight), mask=active & valid, other=0.0)
-        next_valid = (next_a >= 0) & (next_a < vocab)
-        next_z_a = gl.load(next_ptr + next_a, mask=next_active & next_valid, other=float("nan")).to(gl.float32)
-        later_a, later_active = _row_inputs(row + 2 * step, n_rows, ids_ptr, mask_ptr)
+        ptr = logits_ptr + base
+        end = head + length
+        lo = _group_end(head, ALIGNED, GROUP)
+        hi = _group_start(end, ALIGNED, GROUP)
+        limit = _group_end(end, ALIGNED, GROUP)
+        next_base, next_head = _frame(row + step, vocab, first, ALIGNED, LINE)
+        next_limit = _group_end(next_head + length, ALIGNED, GROUP)
+        next_ptr = logits_ptr + next_base
+        c = -z_a * scale
+        here = valid & active & (at_a >= head) & (at_a < end)
+        near_at = at_a // GROUP * GROUP + group
+        near_wanted = (near_at >= head) & (near_at < end) & (near_at != at_a) & here
+        near = gl.load(ptr + near_at, mask=near_wanted, other=0.0)
+        head_at = head // GROUP * GROUP + group
+        if not ALIGNED:
+            head_wanted = (head_at >= head) & (head % GROUP > 0)
+            head_z = gl.load(ptr + head_at, mask=head_wanted & active, other=0.0)
+        next_row_ptr = logits_ptr + (row + step).to(gl.int64) * vocab
+        next_z_a = gl.load(next_row_ptr + next_a, mask=next_active & next_valid, other=float("nan")).to(gl.float32)
+        later_a, later_valid, later_active = _row_inputs(row + 2 * step, n_rows, vocab, ids_ptr, mask_ptr)
         advantage, weight, old, ref, correction = load_token(
-            row, active, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
+            row, active, advantage_ptr, weight_ptr, count_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage,
+            weight_scale,
         )  # fmt: skip
 
-        # The rest of the first pass: chunks 0..HELD-1, summed already, make room for the row's last ones.
+        # The rest of the first pass: chunks 0..HELD-1, summed already, make room for the piece's last ones.
         held = ()
         for h in gl.static_range(HELD):
             held = held + (smem.index(h).load(blocked),)  # noqa: RUF005 (Gluon has no starred tuples)
         for h in gl.static_range(HELD):
-            _fetch(smem, h, row_ptr, SLOTS + h, cols, vocab, active, CHUNK)
+            _fetch(smem, h, ptr, SLOTS + h, cols, limit, active, CHUNK)
             async_copy.commit_group()
         for i in gl.static_range(LAG + HELD):  # wait_group(n) waits for all but the last n requests
             async_copy.wait_group(LAG + HELD - 1 - i)
             z = smem.index((EARLY + i) % SLOTS).load(blocked).to(gl.float32)
-            if i == LAG + HELD - 1:
-                z = gl.where((EARLY + i) * CHUNK + cols < vocab, z, -float("inf"))
-            sums, moments = _accumulate(z, sums, moments, scale, c, EARLY + i, skip)
+            if i >= LAG + HELD - RAGGED:
+                z = gl.where((EARLY + i) * CHUNK + cols < end, z, -float("inf"))
+            sums, moments = _accumulate(z, sums, moments, scale, c, EARLY + i, skip, lane, head, ALIGNED, GROUP)
 
         other, moment = gl.reduce((sums, moments), 0, _add_pairs)
-        near_other, near_moment = _neighbour_sums(near, a, scale, c)
+        near_other, near_moment = _group_sums(near, near_wanted, scale, c)
         other += near_other
         moment += near_moment
+        if not ALIGNED:
+            # The action's group is summed above, even where it is the first one.
+            apart = head_wanted & active & ((at_a // GROUP != head // GROUP) | (here == False))  # noqa: E712
+            head_other, head_moment = _group_sums(head_z, apart, scale, c)
+            other += head_other
+            moment += head_moment
+        if SHARERS > 1:  # noqa: SIM102 (the first is known when this is compiled)
+            if active:
+                tag += 1
+                other, moment = _exchange(words_ptr, member, tag, other, moment, SHARERS, num_warps)
         if active & ((other < MOST_ODDS) == False):  # noqa: E712 (NaN too)
-            c, other, moment = _careful_sums(row_ptr, vocab, a, near, skip, scale, cols, CHUNK)
+            c, other, moment = _careful_sums(
+                logits_ptr + row.to(gl.int64) * vocab, vocab, gl.where(valid, at_a - head + first, -1), scale, cols, lane, CHUNK
+            )  # fmt: skip
+            if SHARERS > 1:  # nobody stores over what another still reads
+                tag += 1
+                _exchange(words_ptr, member, tag, other, moment, SHARERS, num_warps)
         logp, entropy, shift = row_outputs(z_a * scale + c, other, moment)
         c += shift
-        _loss, g, h_, _r, _lr, _lo, _hi, _be, _kl, _rho, _cut = token_loss(
-            logp, entropy, advantage, weight, old, ref, correction,
+        behaviour = logp
+        if old_ptr is not None:
+            behaviour = old
+        _loss, g_policy, g_kl, _r, _lo, _hi, _be, _kl, _rho, _cut = token_loss(
+            logp, log_ratio(logp, behaviour), entropy, advantage, weight, behaviour, ref, correction,
             clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-            LOSS, KL, CORRECTION, old_ptr is not None, ref_ptr is not None,
+            LOSS, KL, CORRECTION, ref_ptr is not None,
         )  # fmt: skip
-        constant, slope, at_action = gradient_coefficients(g, h_, logp, entropy, inverse_temperature)
+        g = g_policy + g_kl
+        constant, slope, at_action = gradient_coefficients(g, -weight * entropy_coef, logp, entropy, inverse_temperature)
         constant = gl.where(active, constant, 0.0)
         slope = gl.where(active, slope, 0.0)
-        gl.store(logp_ptr + row, gl.where(active, logp, 0.0))
-        gl.store(entropy_ptr + row, gl.where(active, entropy, 0.0))
-        gl.store(g_ptr + row, gl.where(active, g, 0.0))
-        if active & (valid == False):  # noqa: E712
-            gl.store(flag_ptr, 1)
+        at_action = gl.where(active, at_action, 0.0)
+        if member == 0:
+            gl.store(logp_ptr + row, gl.where(active, logp, 0.0))
+            gl.store(entropy_ptr + row, gl.where(active, entropy, 0.0))
+            gl.store(g_ptr + row, gl.where(active, g, 0.0))
+            if active & (valid == False):  # noqa: E712
+                gl.store(flag_ptr, 1)
 
         # The second pass, and the next row's first. Slot s < HELD holds chunk SLOTS + s, the others their own.
         next_z_a = gl.where(next_active, next_z_a, 0.0)
         next_c = -next_z_a * scale
-        next_skip = _lane_to_skip(lane, next_a, CHUNK)
-        sums = gl.full([CHUNK // 8], 0.0, gl.float32, lanes)
+        next_at_a = next_a - first + next_head
+        next_here = next_valid & (next_a >= first) & (next_a < first + length)
+        next_skip = _lane_to_skip(lane, next_at_a, next_here, CHUNK, GROUP)
+        sums = gl.full([CHUNK // GROUP], 0.0, gl.float32, lanes)
         moments = sums
-        target = out_ptr + offset
+        target = out_ptr + base
         for slot in range(LAG):
             present = smem.index(slot).load(blocked)
-            _fetch(smem, slot, next_ptr, slot, cols, vocab, next_active, CHUNK)
+            _fetch(smem, slot, next_ptr, slot, cols, next_limit, next_active, CHUNK)
             async_copy.commit_group()
             chunk = gl.where(slot < HELD, SLOTS + slot, slot)
-            _store_gradient(present, target, chunk, cols, vocab, scale, c, constant, slope, ENTROPY_GRADIENT, CHUNK)
+            _store_gradient(
+                present, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+            )  # fmt: skip
         for slot in range(LAG, SLOTS):
             async_copy.wait_group(LAG - 1)
             leaving = smem.index(slot).load(blocked)
             arrived = smem.index(slot - LAG).load(blocked)
-            _fetch(smem, slot, next_ptr, slot, cols, vocab, next_active, CHUNK)
+            _fetch(smem, slot, next_ptr, slot, cols, next_limit, next_active, CHUNK)
             async_copy.commit_group()
             chunk = gl.where(slot < HELD, SLOTS + slot, slot)
-            _store_gradient(leaving, target, chunk, cols, vocab, scale, c, constant, slope, ENTROPY_GRADIENT, CHUNK)
-            sums, moments = _accumulate(arrived, sums, moments, scale, next_c, slot - LAG, next_skip)
+            _store_gradient(
+                leaving, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+            )  # fmt: skip
+            sums, moments = _accumulate(
+                arrived, sums, moments, scale, next_c, slot - LAG, next_skip, lane, next_head, ALIGNED, GROUP
+            )  # fmt: skip
+        if not ALIGNED:  # loaded here, not where they are first needed, for the registers' sake
+            head_at = head // GROUP * GROUP + group
+            head_wanted = (head_at >= head) & (head % GROUP > 0)
+            head_z = gl.load(logits_ptr + base + head_at, mask=head_wanted & active, other=0.0)
+            tail_at = hi + group
+            tail_z = gl.load(logits_ptr + base + tail_at, mask=(tail_at < end) & active, other=0.0)
         for h in gl.static_range(HELD):
-            _store_gradient(held[h], target, h, cols, vocab, scale, c, constant, slope, ENTROPY_GRADIENT, CHUNK)
+            _store_gradient(
+                held[h], target, h, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+            )  # fmt: skip
         # The thread that stored the action's element is the one that stores over it, so the order is sure.
-        exact = gl.full([CHUNK // 8, 8], 0.0, gl.float32, blocked) + at_action
-        there = (cols == a % CHUNK) & active & valid
-        gl.store(target + (a - a % CHUNK) + cols, exact.to(out_ptr.dtype.element_ty), mask=there)
+        exact = gl.full([CHUNK // GROUP, GROUP], 0.0, gl.float32, blocked) + at_action
+        there = (cols == at_a % CHUNK) & here & (at_a >= lo) & (at_a < hi)
+        gl.store(target + (at_a - at_a % CHUNK) + cols, exact.to(out_ptr.dtype.element_ty), mask=there)
+        if not ALIGNED:
+            of_action = gl.where(here, at_a, -1)
+            _store_edge(
+                head_z, target, head_at, head_wanted, of_action, at_action, scale, c, constant, slope, ENTROPY_GRADIENT
+            )  # fmt: skip
+            _store_edge(
+                tail_z, target, tail_at, tail_at < end, of_action, at_action, scale, c, constant, slope, ENTROPY_GRADIENT
+            )  # fmt: skip
 
         row += step
-        offset += step.to(gl.int64) * vocab
-        a, active, valid, z_a, c, skip = next_a, next_active, next_valid, next_z_a, next_c, next_skip
-        next_a, next_active = later_a, later_active
+        base, head = next_base, next_head
+        at_a, valid, active, z_a, skip = next_at_a, next_valid, next_active, next_z_a, next_skip
+        next_a, next_valid, next_active = later_a, later_valid, later_active
     async_copy.wait_group(0)
+    if SHARERS > 1:  # noqa: SIM102
+        if member == 0:
+            gl.store(tags_ptr, tag)  # every partner has read it: each took part in the first exchange
 
 
 class Layout(NamedTuple):
-    """How a row is held: `slots` chunks in shared memory and `held` in registers."""
+    """How a row is held: by `sharers` programs, each with `slots` chunks in shared memory and `held` in registers."""
 
-    chunk: int  # elements
+    chunk_bytes: int
     slots: int
     held: int
     lag: int
     warps: int
     programs_per_sm: int
     max_registers: int  # a thread
+    sharers: int = 1
 
 
 # The most slots and held chunks of each, for rows of growing length; chosen by sweep on an H200. Several programs an SM hide
-# each other's waits where rows are short, and a long row needs the whole SM.
-_LAYOUTS = (
-    Layout(chunk=1024, slots=26, held=8, lag=4, warps=4, programs_per_sm=4, max_registers=128),
-    Layout(chunk=4096, slots=14, held=2, lag=4, warps=8, programs_per_sm=2, max_registers=128),
-    Layout(chunk=8192, slots=14, held=5, lag=6, warps=16, programs_per_sm=1, max_registers=128),
-)
-_SHORTEST_ROW = 16384  # below, the second read of `vocab`'s kernel finds the row in the cache
+# each other's waits where rows are short; a row that fills an SM has none to hide behind.
+_SHORT = Layout(chunk_bytes=2048, slots=26, held=8, lag=4, warps=4, programs_per_sm=4, max_registers=128)
+_MIDDLE = Layout(chunk_bytes=8192, slots=14, held=2, lag=4, warps=8, programs_per_sm=2, max_registers=128)
+_LONG = Layout(chunk_bytes=8192, slots=28, held=10, lag=7, warps=16, programs_per_sm=1, max_registers=128)
+_LAYOUTS = (_SHORT, _MIDDLE, _LONG, _LONG._replace(sharers=2), _LONG._replace(sharers=4))
+_SHORTEST_ROW = 32768  # bytes; below, the second read of `vocab`'s kernel finds the row in the cache
+GROUP_BYTES, LINE_BYTES = 16, 128
 
 
-def layout_of_row(vocab: int) -> Layout | None:
-    """How to hold a row of `vocab` 16-bit logits; None where it is too short to gain, or too long."""
-    if vocab < _SHORTEST_ROW:
+def piece_of_row(vocab: int, sharers: int) -> int:
+    """Elements of a row that each of its programs holds; the last one may have fewer."""
+    return vocab if sharers == 1 else -(-vocab // (64 * sharers)) * 64
+
+
+def chunks_of_piece(vocab: int, layout: Layout, item_bytes: int) -> int:
+    """The most chunks that a piece's frame touches."""
+    aligned = vocab * item_bytes % LINE_BYTES == 0
+    piece = piece_of_row(vocab, layout.sharers) * item_bytes + (0 if aligned else LINE_BYTES - item_bytes)
+    return -(-piece // layout.chunk_bytes)
+
+
+def layout_of_row(vocab: int, item_bytes: int = 2) -> Layout | None:
+    """How to hold a row of `vocab` logits; None where it is too short to gain, or too long."""
+    if vocab * item_bytes < _SHORTEST_ROW:
         return None
     for layout in _LAYOUTS:
-        chunks = -(-vocab // layout.chunk)
+        chunks = chunks_of_piece(vocab, layout, item_bytes)
         if chunks <= layout.slots + layout.held:
             slots = min(layout.slots, chunks)
             return layout._replace(slots=slots, held=chunks - slots)
@@ -277,17 +453,46 @@ def layout_of_row(vocab: int) -> Layout | None:
 
 def layout_for(logits: Tensor) -> Layout | None:
     """How to hold a row of `logits` [N, V] on chip; None where it does not fit or the GPU lacks what it takes."""
-    if not logits.is_cuda or torch.version.hip or torch.cuda.get_device_capability(logits.device)[0] < 9:
+    if logits.dtype not in (torch.bfloat16, torch.float16, torch.float32) or logits.data_ptr() % GROUP_BYTES:
         return None
-    vocab = logits.shape[1]
-    if logits.dtype not in (torch.bfloat16, torch.float16) or vocab % 8 or logits.data_ptr() % 16:
-        return None
-    return layout_of_row(vocab)
+    return layout_of_row(logits.shape[1], logits.element_size()) if _has_async_copies(logits.device) else None
 
 
-def launch(layout: Layout, args: tuple, n_rows: int, vocab: int, options: dict) -> None:
-    programs = layout.programs_per_sm * torch.cuda.get_device_properties(args[1].device).multi_processor_count
-    _resident_kernel[(min(programs, n_rows),)](
-        *args, n_rows, vocab, **options, CHUNK=layout.chunk, SLOTS=layout.slots, HELD=layout.held, LAG=layout.lag,
-        num_warps=layout.warps, maxnreg=layout.max_registers,
+@functools.cache
+def _has_async_copies(device: torch.device) -> bool:
+    return device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def _workspace(device: torch.device) -> tuple[Tensor, ...]:
+    """(words, tags) of the groups of programs that share rows."""
+    most = 4 * multiprocessors(device)
+    return torch.zeros(4 * most, dtype=torch.int64, device=device), torch.zeros(most, dtype=torch.int32, device=device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _variant(layout: Layout, config: LossConfig, aligned: bool, item_bytes: int) -> Variant:
+    return Variant(
+        _resident_kernel,
+        {
+            **config.constants, "ENTROPY_GRADIENT": config.entropy_coef != 0, "ALIGNED": aligned, "SHARERS": layout.sharers,
+            "CHUNK": layout.chunk_bytes // item_bytes, "SLOTS": layout.slots, "HELD": layout.held, "LAG": layout.lag,
+            "num_warps": layout.warps,
+        },
+        maxnreg=layout.max_registers,
+        launch_cooperative_grid=layout.sharers > 1,  # programs wait for one another
     )  # fmt: skip
+
+
+def resident_loss(
+    layout: Layout, config: LossConfig, tensors: tuple, integers: tuple, floats: tuple, logits: Tensor
+) -> None:  # fmt: skip
+    """One launch over the rows of `logits`, with the arguments that `vocab`'s kernel takes."""
+    n, vocab = logits.shape
+    groups = min(layout.programs_per_sm * multiprocessors(logits.device) // layout.sharers, n)
+    words, tags = scratch(_workspace, logits.device, layout.sharers) if layout.sharers > 1 else (None, None)
+    _variant(layout, config, vocab * logits.element_size() % LINE_BYTES == 0, logits.element_size())(
+        groups * layout.sharers,
+        (*tensors, words, tags),
+        (n, *integers, piece_of_row(vocab, layout.sharers)),
+        floats,
+    )

@@ -1,4 +1,4 @@
-"""The policy loss of one token: every variant, written once in PyTorch and once in Triton.
+"""The policy loss of one token: every variant in plain PyTorch; `token_math` has the same text in Triton.
 
 With l = log pi(a), l_old and l_ref the log-probs of the behaviour and reference policies, A the advantage, w the token's
 share of the aggregate, rho the correction for a rollout engine that is not the trainer, H the entropy:
@@ -8,16 +8,11 @@ share of the aggregate, rho the correction for a rollout engine that is not the 
 A vocabulary kernel needs of this only g = d loss / d l and h = d loss / d H.
 """
 
-# Triton's language is not Python's: pyright cannot follow it.
-# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
-# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
-
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from kernrl.errors import UsageError
@@ -25,7 +20,7 @@ from kernrl.errors import UsageError
 LOSS_TYPES = {"grpo": 0, "bnpo": 0, "dapo": 0, "dr_grpo": 0, "gspo": 0, "cispo": 1, "sapo": 2, "reinforce": 3}
 KL_ESTIMATORS = {"k1": 1, "k2": 2, "k3": 3}
 CORRECTIONS = {"none": 0, "token_truncate": 1, "token_mask": 2, "sequence_truncate": 3, "sequence_mask": 3}
-LOG_RATIO_LIMIT = tl.constexpr(20.0)  # exp(20) = 5e8: beyond it a ratio says nothing, and inf * 0 would make NaN
+LOG_RATIO_LIMIT = 20.0  # exp(20) = 5e8: beyond it a ratio says nothing, and inf * 0 would make NaN
 METRICS: tuple[str, ...] = (
     "tokens",
     "ratio_mean",
@@ -42,7 +37,7 @@ METRICS: tuple[str, ...] = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LossConfig:
     """What to compute; `kernrl.kernels.grpo_loss` documents the fields."""
 
@@ -80,7 +75,30 @@ class LossConfig:
     def clip_high(self) -> float:
         return self.epsilon_low if self.epsilon_high is None else self.epsilon_high
 
-    @property
+    @cached_property
+    def scalars(self) -> tuple[float, ...]:
+        """The numbers that `token_math.token_loss` takes, in its order."""
+        delta = math.inf if self.delta is None else self.delta
+        return (
+            1 - self.epsilon_low, 1 + self.clip_high, delta, self.beta, self.correction_min, self.correction_max,
+            self.entropy_coef, self.sapo_temperature_pos, self.sapo_temperature_neg,
+        )  # fmt: skip
+
+    @cached_property
+    def constants(self) -> dict[str, int]:
+        """What `token_math.token_loss` is compiled for."""
+        return {
+            "LOSS": LOSS_TYPES[self.loss_type],
+            "KL": KL_ESTIMATORS[self.kl_estimator],
+            "CORRECTION": CORRECTIONS[self.correction],
+        }
+
+    @cached_property
+    def by_sequence(self) -> bool:
+        """True where a token's gradient depends on its sequence's other log-probs, or its correction does."""
+        return self.sequence_ratio or self.correction.startswith("sequence")
+
+    @cached_property
     def sequence_ratio(self) -> bool:
         """True where a token's ratio is its sequence's geometric mean (GSPO)."""
         return self.loss_type == "gspo" or self.importance_sampling == "sequence"
@@ -100,6 +118,8 @@ class Tokens:
     """[N] bool, True where the token counts."""
     weight: Tensor | None = None
     """[N], the token's share of the aggregate; None for `weight_scale` alone."""
+    count: Tensor | None = None
+    """A scalar that divides every share."""
     weight_scale: float = 1.0
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
@@ -117,35 +137,10 @@ class Tokens:
         taken = {name: value[rows] for name in names if (value := getattr(self, name)) is not None}
         return replace(self, ids=self.ids[rows], advantages=expanded[rows], tokens_per_advantage=1, cu_seqlens=None, **taken)
 
-    def kernel_args(self, config: LossConfig) -> dict:
-        """The arguments every kernel that ends in `token_loss` takes, by name."""
-        return {
-            "mask_ptr": None if self.mask is None else self.mask.view(torch.uint8),
-            "advantage_ptr": self.advantages,
-            "weight_ptr": self.weight,
-            "old_ptr": self.old_logprobs,
-            "ref_ptr": self.ref_logprobs,
-            "correction_ptr": self.correction,
-            "tokens_per_advantage": self.tokens_per_advantage,
-            "weight_scale": self.weight_scale,
-            "clip_low": 1 - config.epsilon_low,
-            "clip_high": 1 + config.clip_high,
-            "delta": math.inf if config.delta is None else config.delta,
-            "beta": config.beta,
-            "correction_min": config.correction_min,
-            "correction_max": config.correction_max,
-            "entropy_coef": config.entropy_coef,
-            "sapo_pos": config.sapo_temperature_pos,
-            "sapo_neg": config.sapo_temperature_neg,
-            "LOSS": LOSS_TYPES[config.loss_type],
-            "KL": KL_ESTIMATORS[config.kl_estimator],
-            "CORRECTION": CORRECTIONS[config.correction],
-        }
-
 
 def log_ratio(new: Tensor, old: Tensor) -> Tensor:
     """new - old within +-LOG_RATIO_LIMIT (no gradient beyond), 0 where both are the same infinity."""
-    limit = LOG_RATIO_LIMIT.value
+    limit = LOG_RATIO_LIMIT
     # inf - inf stays out of the graph: its gradient would be NaN however it is masked afterwards.
     both = old.isinf() & (new.detach() == old)
     return (new.where(~both, 0.0) - old.where(~both, 0.0)).clamp(-limit, limit)
@@ -201,6 +196,8 @@ def policy_loss_reference(
         d = -log_ratio(logp, tokens.ref_logprobs.where(mask, 0.0))
         kl = {"k1": -d, "k2": d * d / 2, "k3": d.exp() - d - 1}[config.kl_estimator]
     weight = mask * (tokens.weight_scale if tokens.weight is None else tokens.weight)
+    if tokens.count is not None:
+        weight = weight / tokens.count
     per_token = rho * policy + config.beta * kl - config.entropy_coef * entropy
     loss = (weight * per_token.where(mask, 0.0)).sum()
 
@@ -248,81 +245,6 @@ def sequence_correction(old: Tensor, rollout: Tensor, tokens: Tokens, config: Lo
     gap = log_ratio(old, rollout)
     gap = gap if tokens.mask is None else gap.where(tokens.mask, 0.0)
     total = torch.segment_reduce(gap, "sum", offsets=tokens.cu_seqlens, unsafe=True, initial=0.0)
-    limit = LOG_RATIO_LIMIT.value
+    limit = LOG_RATIO_LIMIT
     total = total.clamp(-limit, limit).repeat_interleave(tokens.cu_seqlens.diff(), output_size=gap.numel())
     return _cut(total.exp(), truncate=config.correction == "sequence_truncate", config=config)[0]
-
-
-@triton.jit
-def _gap(new, old):
-    return tl.minimum(tl.maximum(tl.where(new == old, 0.0, new - old), -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT)
-
-
-@triton.jit
-def token_loss(
-    logp, entropy, advantage, weight, old, ref, correction,
-    clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, HAS_OLD: tl.constexpr, HAS_REF: tl.constexpr,
-):  # fmt: skip
-    """(loss, g, h, ratio, log ratio, clipped low, high, beyond delta, kl, rho, cut) of one token or a block of them.
-
-    The derivative of each case is written out; `policy_loss_reference` is the same text for autograd to differentiate.
-    """
-    if not HAS_OLD:
-        old = logp
-    log_r = _gap(logp, old)
-    ratio = tl.exp(log_r)
-    slope = tl.where(tl.abs(log_r) < LOG_RATIO_LIMIT, ratio, 0.0)  # d ratio / d logp
-    low = (ratio < clip_low) & (advantage < 0) & (LOSS == 0)
-    high = (ratio > clip_high) & (LOSS <= 1)
-    beyond = (ratio > delta) & (advantage < 0) & (LOSS == 0)
-    if LOSS == 0:
-        high = high & (advantage > 0)
-        clipped = tl.minimum(tl.maximum(ratio, clip_low), clip_high)
-        policy = -tl.minimum(tl.minimum(ratio, delta) * advantage, clipped * advantage)
-        dpolicy = tl.where(low | high | beyond, 0.0, -advantage * slope)
-    elif LOSS == 1:
-        dpolicy = -tl.minimum(ratio, clip_high) * advantage
-        policy = dpolicy * logp
-    elif LOSS == 2:
-        steepness = tl.where(advantage > 0, sapo_pos, sapo_neg)
-        gate = 1 / (1 + tl.exp(-steepness * (ratio - 1)))
-        policy = -advantage * 4 / steepness * gate
-        dpolicy = -advantage * 4 * gate * (1 - gate) * slope
-    else:
-        dpolicy = -advantage
-        policy = dpolicy * logp
-    policy = tl.where(advantage == 0, 0.0, policy)
-
-    rho = ratio * 0 + 1
-    cut = ratio < 0
-    if CORRECTION == 3:
-        rho = correction
-        cut = rho == 0
-    elif CORRECTION > 0:
-        raw = tl.exp(_gap(old, correction))
-        if CORRECTION == 1:
-            cut = raw > correction_max
-            rho = tl.minimum(raw, correction_max)
-        else:
-            cut = (raw > correction_max) | (raw < correction_min)
-            rho = tl.where(cut, 0.0, raw)
-    kl = ratio * 0
-    dkl = ratio * 0
-    if HAS_REF:
-        d = _gap(ref, logp)
-        inside = tl.abs(d) < LOG_RATIO_LIMIT
-        if KL == 1:
-            kl = -d
-            dkl = tl.where(inside, 1.0, 0.0)
-        elif KL == 2:
-            kl = 0.5 * d * d
-            dkl = tl.where(inside, -d, 0.0)
-        else:
-            kl = tl.exp(d) - d - 1
-            dkl = tl.where(inside, 1 - tl.exp(d), 0.0)
-    # Minimum and maximum swallow NaN; a broken row must show.
-    broken = logp != logp
-    loss = tl.where(broken, logp, weight * (rho * policy + beta * kl - entropy_coef * entropy))
-    g = tl.where(broken, logp, weight * (rho * dpolicy + beta * dkl))
-    return loss, g, -weight * entropy_coef, ratio, log_r, low, high, beyond, kl, rho, cut

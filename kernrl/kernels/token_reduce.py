@@ -1,41 +1,30 @@
-"""From per-token log-probs and entropies to the loss and its metrics: [N] to at most PROGRAMS partial sums, and those to
-one. Sums are taken in a fixed order, without atomics, so they are the same from run to run; nothing waits for the GPU."""
+"""The policy loss over tokens whose log-probs exist, in one launch: loss, metrics and, where wanted, the gradient.
+
+Programs share out the tokens, or the sequences where anything is asked of them, and write partial sums; the last to finish
+adds those up. Every sum is taken in a fixed order, so results are the same from run to run: atomics only count programs, and
+the counters are back at 0 when the launch ends. Nothing waits for the GPU.
+"""
 
 # Triton's language is not Python's: pyright cannot follow it.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
-# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
+# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false, reportAssignmentType=false
+
+from functools import lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernrl.kernels.token_loss import METRICS, LossConfig, Tokens, token_loss
+from kernrl.kernels.launch import Variant, multiprocessors, scratch
+from kernrl.kernels.token_loss import METRICS, LossConfig
+from kernrl.kernels.token_math import LOG_RATIO_LIMIT, cut_correction, load_float, log_ratio, token_loss
+from kernrl.kernels.tokens import Batch
 
-PROGRAMS = 256
 SUMS = tl.constexpr(14)  # what `_combine` adds up
-
-
-@triton.jit
-def load_token(
-    token, inside, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
-):  # fmt: skip
-    """(advantage, weight, old, ref, correction) of token index `token`, a scalar or a block; 0 for what is not given."""
-    advantage = tl.load(advantage_ptr + token // tokens_per_advantage, mask=inside, other=0.0)
-    absent = advantage * 0
-    weight = absent + weight_scale
-    if weight_ptr is not None:
-        weight = tl.load(weight_ptr + token, mask=inside, other=0.0)
-    old = absent
-    if old_ptr is not None:
-        old = tl.load(old_ptr + token, mask=inside, other=0.0)
-    ref = absent
-    if ref_ptr is not None:
-        ref = tl.load(ref_ptr + token, mask=inside, other=0.0)
-    correction = absent
-    if correction_ptr is not None:
-        correction = tl.load(correction_ptr + token, mask=inside, other=0.0)
-    return advantage, weight, old, ref, correction
+BLOCK, WARPS = 512, 4
+PER_SM, MAX_REGISTERS = 4, 128  # programs; and of a thread, so that all programs run at once where they wait for one another
+MOST_PROGRAMS = 512
 
 
 @triton.jit
@@ -49,70 +38,147 @@ def _combine(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["n_tokens", "tokens_per_advantage"])
-def _partial_kernel(
-    partial_ptr, g_ptr, logp_ptr, entropy_ptr, n_tokens,
-    mask_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale,
-    clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def _add_triples(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
+
+
+@triton.jit
+def load_active(mask_ptr, at, inside):
+    """Which tokens count. Masked ones are read all the same, so that no load waits for the mask's; `where` keeps them out."""
+    active = inside
+    if mask_ptr is not None:
+        active = inside & (tl.load(mask_ptr + at, mask=inside, other=0) != 0)
+    return active
+
+
+@triton.jit
+def tile_of(start, BLOCK: tl.constexpr):
+    """[BLOCK / 4, 4] indices from `start`: four neighbours to a thread, which one load brings."""
+    return start + tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
+
+
+@triton.jit
+def unit_bounds(unit, starts_ptr, tokens_per_unit, n_tokens):
+    """Where unit's tokens start and end: a sequence's, or a block's."""
+    first = unit * tokens_per_unit
+    last = tl.minimum(first + tokens_per_unit, n_tokens)
+    if starts_ptr is not None:
+        first = tl.load(starts_ptr + unit).to(tl.int32)
+        last = tl.load(starts_ptr + unit + 1).to(tl.int32)
+    return first, last
+
+
+@triton.jit
+def _count_all(own, mask_ptr, arrived_ptr, n_tokens, BLOCK: tl.constexpr):
+    """How many tokens count, for every program: each counts a part and waits for the others. `own` is that part if a tile a
+    program is all there is. Arrivals and counts share one word, which whole numbers may be added to in any order."""
+    counts = own
+    if n_tokens > tl.num_programs(0) * BLOCK:
+        counts = own * 0
+        for start in range(tl.program_id(0) * (4 * BLOCK), n_tokens, tl.num_programs(0) * (4 * BLOCK)):
+            for part in tl.static_range(4):
+                at = tile_of(start + part * BLOCK, BLOCK)
+                inside = at < n_tokens
+                mask = tl.load(mask_ptr + at, mask=inside, other=0, eviction_policy="evict_last")
+                counts += tl.sum(tl.where(inside & (mask != 0), 1.0, 0.0), 1)
+    word = tl.sum(counts).to(tl.int64) * 65536 + 1
+    tl.atomic_add(arrived_ptr, word, sem="relaxed")
+    seen = tl.atomic_add(arrived_ptr, 0, sem="relaxed")
+    while seen % 65536 < tl.num_programs(0):
+        seen = tl.atomic_add(arrived_ptr, 0, sem="relaxed")
+    return tl.maximum((seen // 65536).to(tl.float32), 1.0)
+
+
+@triton.jit
+def _load_or_zeros(ptr, at, inside):
+    """ptr[at] as float32, zeros where ptr is None."""
+    value = tl.zeros(at.shape, tl.float32)
+    if ptr is not None:
+        value = tl.load(ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    return value
+
+
+@triton.jit
+def _load_tile(
+    at, inside, unit, mask_ptr, logp_ptr, entropy_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr,
+    tokens_per_advantage, UNIT_ADVANTAGE: tl.constexpr,
 ):  # fmt: skip
-    """Each program strides over the tokens and writes its SUMS to a column of partial [SUMS, programs]."""
-    zero = tl.zeros([BLOCK], tl.float32)
-    loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum = zero, zero, zero, zero, zero, zero
-    kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum = zero, zero, zero, zero, zero
-    omega_sum, omega_square_sum, ratio_max = zero, zero, zero
-    for start in range(tl.program_id(0) * BLOCK, n_tokens, tl.num_programs(0) * BLOCK):
-        token = start + tl.arange(0, BLOCK)
-        # Masked tokens are read too, so that no load waits for the mask's; `where` keeps them out.
-        inside = token < n_tokens
-        active = inside
-        if mask_ptr is not None:
-            active = inside & (tl.load(mask_ptr + token, mask=inside, other=0) != 0)
-        logp = tl.load(logp_ptr + token, mask=inside, other=0.0)
-        entropy = tl.load(entropy_ptr + token, mask=inside, other=0.0)
-        advantage, weight, old, ref, correction = load_token(
-            token, inside, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
-        )  # fmt: skip
-        loss, g, _h, ratio, log_r, low, high, beyond, kl, rho, cut = token_loss(
-            logp, entropy, advantage, weight, old, ref, correction,
-            clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-            LOSS, KL, CORRECTION, old_ptr is not None, ref_ptr is not None,
-        )  # fmt: skip
-        if g_ptr is not None:
-            tl.store(g_ptr + token, tl.where(active, g, 0.0), mask=inside)
-        omega = tl.where(active, ratio * rho, 0.0)
-        loss_sum += tl.where(active, loss, 0.0)
-        count += tl.where(active, 1.0, 0.0)
-        ratio_sum += tl.where(active, ratio, 0.0)
-        ratio_max = tl.maximum(ratio_max, tl.where(active, ratio, 0.0))
-        low_sum += tl.where(active & low, 1.0, 0.0)
-        high_sum += tl.where(active & high, 1.0, 0.0)
-        beyond_sum += tl.where(active & beyond, 1.0, 0.0)
-        kl_old_sum += tl.where(active, ratio - 1 - log_r, 0.0)
-        kl_sum += tl.where(active, kl, 0.0)
-        entropy_sum += tl.where(active, entropy, 0.0)
-        rho_sum += tl.where(active, rho, 0.0)
-        cut_sum += tl.where(active & cut, 1.0, 0.0)
-        omega_sum += omega
-        omega_square_sum += omega * omega
-    sums = tl.reduce(
-        (
-            loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum,
-            omega_sum, omega_square_sum, ratio_max,
-        ),
-        0,
-        _combine,
+    """(active, logp, entropy, advantage, weight, old, ref, correction) of a tile; zeros for what is not given."""
+    if UNIT_ADVANTAGE:
+        advantage = tl.zeros(at.shape, tl.float32) + tl.load(advantage_ptr + unit).to(tl.float32)
+    else:
+        advantage = _load_or_zeros(advantage_ptr, at // tokens_per_advantage, inside)
+    return (
+        load_active(mask_ptr, at, inside), _load_or_zeros(logp_ptr, at, inside), _load_or_zeros(entropy_ptr, at, inside),
+        advantage, _load_or_zeros(weight_ptr, at, inside), _load_or_zeros(old_ptr, at, inside),
+        _load_or_zeros(ref_ptr, at, inside), _load_or_zeros(correction_ptr, at, inside),
     )  # fmt: skip
-    for i in tl.static_range(SUMS):
-        tl.store(partial_ptr + i * tl.num_programs(0) + tl.program_id(0), sums[i])
 
 
-@triton.jit(do_not_specialize=["programs"])
-def _total_kernel(loss_ptr, metrics_ptr, partial_ptr, programs, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
+@triton.jit
+def _store_gradients(g_ptr, h_ptr, at, inside, active, g, h):
+    if g_ptr is not None:
+        tl.store(g_ptr + at, tl.where(active, g, 0.0).to(g_ptr.dtype.element_ty), mask=inside)
+    if h_ptr is not None:
+        tl.store(h_ptr + at, tl.where(active, h, 0.0), mask=inside)
+
+
+@triton.jit
+def _add_tile(
+    loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum, omega_sum,
+    omega_square_sum, ratio_max, active, loss, log_r, entropy, ratio, low, high, beyond, kl, rho, cut,
+):  # fmt: skip
+    """The SUMS with a tile's active tokens added, four neighbours to a lane."""
+    omega = tl.where(active, ratio * rho, 0.0)
+    return (
+        loss_sum + tl.sum(tl.where(active, loss, 0.0), 1), count + tl.sum(tl.where(active, 1.0, 0.0), 1),
+        ratio_sum + tl.sum(tl.where(active, ratio, 0.0), 1), low_sum + tl.sum(tl.where(active & low, 1.0, 0.0), 1),
+        high_sum + tl.sum(tl.where(active & high, 1.0, 0.0), 1),
+        beyond_sum + tl.sum(tl.where(active & beyond, 1.0, 0.0), 1),
+        kl_old_sum + tl.sum(tl.where(active, ratio - 1 - log_r, 0.0), 1), kl_sum + tl.sum(tl.where(active, kl, 0.0), 1),
+        entropy_sum + tl.sum(tl.where(active, entropy, 0.0), 1), rho_sum + tl.sum(tl.where(active, rho, 0.0), 1),
+        cut_sum + tl.sum(tl.where(active & cut, 1.0, 0.0), 1), omega_sum + tl.sum(omega, 1),
+        omega_square_sum + tl.sum(omega * omega, 1), tl.maximum(ratio_max, tl.max(tl.where(active, ratio, 0.0), 1)),
+    )  # fmt: skip
+
+
+@triton.jit
+def sequence_sums(mask_ptr, logp_ptr, old_ptr, rollout_ptr, first, last, BLOCK: tl.constexpr):
+    """Over one sequence's active tokens: how many, and the sums of logp - old and old - rollout (0 for what is not given)."""
+    zero = tl.zeros([BLOCK // 4], tl.float32)
+    counts, ratios, gaps = zero, zero, zero
+    for start in range(first, last, BLOCK):
+        at = tile_of(start, BLOCK)
+        active = load_active(mask_ptr, at, at < last)
+        counts += tl.sum(tl.where(active, 1.0, 0.0), 1)
+        if logp_ptr is not None:
+            logp = load_float(logp_ptr, at, at < last)
+            old = logp
+            if old_ptr is not None:
+                old = load_float(old_ptr, at, at < last)
+            ratios += tl.sum(tl.where(active, log_ratio(logp, old), 0.0), 1)
+        else:
+            old = load_float(old_ptr, at, at < last)
+        if rollout_ptr is not None:
+            gaps += tl.sum(tl.where(active, log_ratio(old, load_float(rollout_ptr, at, at < last)), 0.0), 1)
+    return tl.reduce((counts, ratios, gaps), 0, _add_triples)
+
+
+@triton.jit
+def sequence_rho(gap, correction_min, correction_max, TRUNCATE: tl.constexpr):
+    """(rho, whether it was cut) of a whole sequence."""
+    total = tl.minimum(tl.maximum(gap, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT)
+    return cut_correction(tl.exp(total), correction_min, correction_max, TRUNCATE)
+
+
+@triton.jit
+def _total(loss_ptr, metrics_ptr, partial_ptr, programs, MOST_PROGRAMS: tl.constexpr):
+    at = tl.arange(0, MOST_PROGRAMS)
     parts = ()
     for i in tl.static_range(SUMS):
-        parts = parts + (tl.load(partial_ptr + i * programs + at, mask=at < programs, other=0.0),)  # noqa: RUF005
+        part = tl.load(partial_ptr + i * programs + at, mask=at < programs, other=0.0, cache_modifier=".cg")
+        parts = parts + (part,)  # noqa: RUF005
     loss, count, ratio, low, high, beyond, kl_old, kl, entropy, rho, cut, omega, omega_square, ratio_max = tl.reduce(
         parts, 0, _combine
     )  # fmt: skip
@@ -130,17 +196,197 @@ def _total_kernel(loss_ptr, metrics_ptr, partial_ptr, programs, BLOCK: tl.conste
     tl.store(metrics_ptr + 9, rho * per)
     tl.store(metrics_ptr + 10, cut * per)
     tl.store(metrics_ptr + 11, omega * omega * per / tl.maximum(omega_square, 1e-30))
+    tl.store(metrics_ptr + 12, (low + high + beyond) * per)
+
+
+@triton.jit
+def _tokens_kernel(
+    loss_ptr, metrics_ptr, g_ptr, h_ptr, partial_ptr, arrived_ptr, done_ptr, logp_ptr, entropy_ptr, mask_ptr, advantage_ptr,
+    weight_ptr, rho_ptr, count_ptr, old_ptr, ref_ptr, rollout_ptr, starts_ptr, n_tokens, n_units, tokens_per_unit,
+    tokens_per_advantage,
+    weight_scale, clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
+    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, TRUNCATE: tl.constexpr, BY_SEQUENCE: tl.constexpr,
+    SEQUENCE_RATIO: tl.constexpr, BY_LENGTH: tl.constexpr, OWN_COUNT: tl.constexpr, UNIT_ADVANTAGE: tl.constexpr,
+    BLOCK: tl.constexpr, MOST_PROGRAMS: tl.constexpr,
+):  # fmt: skip
+    """Programs stride over tiles of tokens, or over sequences."""
+    SEQUENCE_CORRECTION: tl.constexpr = CORRECTION == 3 and rho_ptr is None
+    THROUGH_RATIO: tl.constexpr = SEQUENCE_RATIO and (LOSS == 0 or LOSS == 2)
+    correction_ptr = rho_ptr if CORRECTION == 3 else rollout_ptr
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    # The first tile is on its way while the programs count.
+    at = tile_of(program * BLOCK, BLOCK)
+    active, logp, entropy, advantage, weight, old, ref, correction = _load_tile(
+        at, at < n_tokens, 0, mask_ptr, logp_ptr, entropy_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr,
+        tokens_per_advantage, UNIT_ADVANTAGE,
+    )  # fmt: skip
+    scale = weight_scale
+    if OWN_COUNT:
+        scale = scale / _count_all(tl.sum(tl.where(active, 1.0, 0.0), 1), mask_ptr, arrived_ptr, n_tokens, BLOCK)
+    if count_ptr is not None:
+        scale = scale / tl.load(count_ptr).to(tl.float32)
+    zero = tl.zeros([BLOCK // 4], tl.float32)
+    loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum = zero, zero, zero, zero, zero, zero
+    kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum = zero, zero, zero, zero, zero
+    omega_sum, omega_square_sum, ratio_max = zero, zero, zero
+    if BY_SEQUENCE:
+        for unit in range(program, n_units, programs):
+            first, last = unit_bounds(unit, starts_ptr, tokens_per_unit, n_tokens)
+            length, log_r_sum, gap = sequence_sums(
+                mask_ptr, logp_ptr, old_ptr, rollout_ptr if SEQUENCE_CORRECTION else None, first, last, BLOCK
+            )  # fmt: skip
+            length = tl.maximum(length, 1.0)
+            share = scale
+            if BY_LENGTH:
+                share = share / length
+            sequence_weight = 1.0
+            if SEQUENCE_CORRECTION:
+                sequence_weight, _cut = sequence_rho(gap, correction_min, correction_max, TRUNCATE)
+            through_ratio = zero
+            for start in range(first, last, BLOCK):
+                at = tile_of(start, BLOCK)
+                inside = at < last
+                active, logp, entropy, advantage, weight, old, ref, correction = _load_tile(
+                    at, inside, unit, mask_ptr, logp_ptr, entropy_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr,
+                    correction_ptr, tokens_per_advantage, UNIT_ADVANTAGE,
+                )  # fmt: skip
+                if old_ptr is None:
+                    old = logp
+                log_r = log_ratio(logp, old)
+                if SEQUENCE_RATIO:
+                    log_r = log_r * 0 + log_r_sum / length
+                if SEQUENCE_CORRECTION:
+                    correction = tl.zeros([BLOCK // 4, 4], tl.float32) + sequence_weight
+                loss, g, g_kl, ratio, low, high, beyond, kl, rho, cut = token_loss(
+                    logp, log_r, entropy, advantage, share, old, ref, correction,
+                    clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
+                    LOSS, KL, CORRECTION, ref_ptr is not None,
+                )  # fmt: skip
+                if THROUGH_RATIO:
+                    through_ratio += tl.sum(tl.where(active, g, 0.0), 1)
+                    g = tl.where(logp == logp, 0.0, logp)
+                _store_gradients(g_ptr, h_ptr, at, inside, active, g + g_kl, -share * entropy_coef)
+                (
+                    loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum,
+                    cut_sum, omega_sum, omega_square_sum, ratio_max,
+                ) = _add_tile(
+                    loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum,
+                    cut_sum, omega_sum, omega_square_sum, ratio_max,
+                    active, loss, log_r, entropy, ratio, low, high, beyond, kl, rho, cut,
+                )  # fmt: skip
+            if THROUGH_RATIO and g_ptr is not None:
+                # Every token moves the mean by 1 / length, unless its own log ratio is held.
+                each = tl.sum(through_ratio) / length
+                for start in range(first, last, BLOCK):
+                    at = tile_of(start, BLOCK)
+                    inside = at < last
+                    logp = load_float(logp_ptr, at, inside)
+                    old = logp
+                    if old_ptr is not None:
+                        old = load_float(old_ptr, at, inside)
+                    moves = load_active(mask_ptr, at, inside) & (tl.abs(log_ratio(logp, old)) < LOG_RATIO_LIMIT)
+                    g = tl.load(g_ptr + at, mask=inside).to(tl.float32) + tl.where(moves, each, 0.0)
+                    tl.store(g_ptr + at, g.to(g_ptr.dtype.element_ty), mask=inside)
+    else:
+        for start in range(program * BLOCK, n_tokens, programs * BLOCK):
+            at = tile_of(start, BLOCK)
+            after = at + programs * BLOCK
+            next_active, next_logp, next_entropy, next_advantage, next_weight, next_old, next_ref, next_correction = _load_tile(
+                after, after < n_tokens, 0, mask_ptr, logp_ptr, entropy_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr,
+                correction_ptr, tokens_per_advantage, UNIT_ADVANTAGE,
+            )  # fmt: skip
+            if old_ptr is None:
+                old = logp
+            log_r = log_ratio(logp, old)
+            share = scale
+            if weight_ptr is not None:
+                share = weight
+                if count_ptr is not None:
+                    share = share / tl.load(count_ptr).to(tl.float32)
+            loss, g, g_kl, ratio, low, high, beyond, kl, rho, cut = token_loss(
+                logp, log_r, entropy, advantage, share, old, ref, correction,
+                clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
+                LOSS, KL, CORRECTION, ref_ptr is not None,
+            )  # fmt: skip
+            _store_gradients(g_ptr, h_ptr, at, at < n_tokens, active, g + g_kl, -share * entropy_coef)
+            (
+                loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum,
+                cut_sum, omega_sum, omega_square_sum, ratio_max,
+            ) = _add_tile(
+                loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum,
+                cut_sum, omega_sum, omega_square_sum, ratio_max,
+                active, loss, log_r, entropy, ratio, low, high, beyond, kl, rho, cut,
+            )  # fmt: skip
+            active, logp, entropy, advantage, weight = next_active, next_logp, next_entropy, next_advantage, next_weight
+            old, ref, correction = next_old, next_ref, next_correction
+    sums = tl.reduce(
+        (
+            loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum,
+            omega_sum, omega_square_sum, ratio_max,
+        ),
+        0,
+        _combine,
+    )  # fmt: skip
+    for i in tl.static_range(SUMS):
+        tl.store(partial_ptr + i * programs + program, sums[i])
+    tl.debug_barrier()
+    if tl.atomic_add(done_ptr, 1, sem="acq_rel") == programs - 1:
+        tl.debug_barrier()
+        _total(loss_ptr, metrics_ptr, partial_ptr, programs, MOST_PROGRAMS)
+        tl.store(done_ptr, 0)
+        if OWN_COUNT:
+            tl.store(arrived_ptr, 0)
+
+
+def _workspace(device: torch.device) -> tuple[Tensor, ...]:
+    """(partial sums, how many programs have counted and what, how many are done); the latter are 0 between launches."""
+    partial = torch.empty(SUMS.value, MOST_PROGRAMS, dtype=torch.float32, device=device)
+    return partial, torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(4, dtype=torch.int32, device=device)
+
+
+@lru_cache(maxsize=1024)
+def _variant(
+    config: LossConfig, by_sequence: bool, by_length: bool, own_count: bool, unit_advantage: bool, block: int
+) -> Variant:
+    return Variant(
+        _tokens_kernel,
+        {
+            **config.constants, "TRUNCATE": config.correction.endswith("truncate"), "BY_SEQUENCE": by_sequence,
+            "SEQUENCE_RATIO": config.sequence_ratio, "BY_LENGTH": by_length, "OWN_COUNT": own_count,
+            "UNIT_ADVANTAGE": unit_advantage, "BLOCK": block, "MOST_PROGRAMS": MOST_PROGRAMS,
+        },
+        num_warps=WARPS if block == BLOCK else 2,
+        maxnreg=MAX_REGISTERS,
+        launch_cooperative_grid=own_count,  # programs wait for one another
+    )  # fmt: skip
 
 
 def reduce_tokens(
-    logprobs: Tensor, entropy: Tensor, tokens: Tokens, config: LossConfig, g: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """(loss [], metrics [len(METRICS)]) float32 on the GPU. `g` [N], where given, receives dloss/dlogp."""
-    n = tokens.ids.numel()
-    loss = torch.empty((), dtype=torch.float32, device=logprobs.device)
-    metrics = torch.empty(len(METRICS), dtype=torch.float32, device=logprobs.device)
-    programs = max(1, min(PROGRAMS, triton.cdiv(n, 256)))
-    partial = torch.empty(SUMS.value, programs, dtype=torch.float32, device=logprobs.device)
-    _partial_kernel[(programs,)](partial, g, logprobs, entropy, n, **tokens.kernel_args(config), BLOCK=256, num_warps=4)
-    _total_kernel[(1,)](loss, metrics, partial, programs, BLOCK=PROGRAMS, num_warps=4)
+    logprobs: Tensor, entropy: Tensor | None, batch: Batch, config: LossConfig, g: Tensor | None = None, h: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(loss [], metrics [len(METRICS) + 1]) float32 on the GPU, the last metric being the share of all clipped tokens.
+
+    `g` and `h`, where given, receive dloss/dlogp and dloss/dentropy, of `logprobs`' shape; `g` in its own dtype.
+    """
+    device, n = logprobs.device, logprobs.numel()
+    loss = torch.empty((), dtype=torch.float32, device=device)
+    metrics = torch.empty(len(METRICS) + 1, dtype=torch.float32, device=device)
+    unit_advantage = batch.tokens_per_advantage == 0
+    by_sequence = batch.by_length or unit_advantage or (config.by_sequence and batch.rho is None)
+    block, units, tokens_per_unit = BLOCK, batch.sequences, batch.tokens_per_sequence
+    if not by_sequence:
+        units, tokens_per_unit = -(-n // BLOCK), BLOCK
+    elif 0 < tokens_per_unit <= 256:
+        block = 256  # a sequence that fits one tile of it
+    programs = max(1, min(units, PER_SM * multiprocessors(device), MOST_PROGRAMS))
+    _variant(config, by_sequence, batch.by_length, batch.own_count, unit_advantage, block)(
+        programs,
+        (
+            loss, metrics, g, h, *scratch(_workspace, device), logprobs, entropy, batch.mask, batch.advantages, batch.weight,
+            batch.rho, batch.count, batch.old_logprobs, batch.ref_logprobs, batch.rollout_logprobs,
+            batch.cu_seqlens if by_sequence else None,
+        ),
+        (n, units, tokens_per_unit, batch.tokens_per_advantage),
+        (batch.weight_scale, *config.scalars),
+    )  # fmt: skip
     return loss, metrics

@@ -1,6 +1,12 @@
-"""From a trainer's arguments to `Tokens`: shapes checked, floats made float32, aggregation turned into weights."""
+"""From a trainer's arguments to what the kernels take: shapes checked, aggregation turned into weights.
 
-from dataclasses import fields, replace
+`Batch` is the arguments as they came; the kernel over tokens reads it as it is. `Tokens` has a weight and a correction for
+each token, which the kernels over logits need and the references understand: `expand` makes it in plain PyTorch, `shares`
+on a GPU in two launches at most.
+"""
+
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -17,10 +23,43 @@ AGGREGATIONS = {
 }
 PER_SEQUENCE = ("sequence_mean", "sequence_sum", "fixed_length")
 DEFAULT_AGGREGATION = {"dr_grpo": "fixed_length", "gspo": "sequence_mean", "sapo": "sequence_mean"}
+CONFIG_NAMES = frozenset(field.name for field in fields(LossConfig))
 
 
-def prepare_tokens(
-    action_ids: Tensor,
+@dataclass(slots=True)
+class Batch:
+    """N tokens as a trainer has them: contiguous tensors of one shape, [N] or [B, T], in whatever dtype they came."""
+
+    shape: torch.Size
+    advantages: Tensor
+    """One a token, or one a sequence."""
+    tokens_per_advantage: int
+    """1, T, or 0 for one a packed sequence."""
+    mask: Tensor | None
+    old_logprobs: Tensor | None
+    ref_logprobs: Tensor | None
+    rollout_logprobs: Tensor | None
+    """None where no correction is wanted."""
+    cu_seqlens: Tensor | None
+    sequences: int
+    """0 where they are unknown."""
+    tokens_per_sequence: int
+    weight_scale: float
+    """Each token's share of the aggregate is weight_scale, divided by"""
+    count: Tensor | None
+    """this scalar,"""
+    own_count: bool
+    """the number of active tokens,"""
+    by_length: bool
+    """and the number of active tokens of its sequence."""
+    weight: Tensor | None = None
+    """Each token's share where it is known already,"""
+    rho: Tensor | None = None
+    """and its weight from a correction by sequences."""
+
+
+def read_batch(
+    shape: torch.Size,
     config: LossConfig,
     *,
     advantages: Tensor,
@@ -33,59 +72,147 @@ def prepare_tokens(
     num_tokens: float | Tensor | None = None,
     num_sequences: int | None = None,
     max_tokens: int | None = None,
-) -> Tokens:
-    """The arguments of `grpo_loss`, for `action_ids` [N] (packed) or [B, T]."""
-    shape, n = action_ids.shape, action_ids.numel()
-    dtype = torch.float64 if advantages.dtype == torch.float64 and not advantages.is_cuda else torch.float32
+) -> Batch:
+    """The arguments of `grpo_loss` for tokens of `shape`, [N] (packed) or [B, T]. Touches no tensor's contents."""
     if config.beta != 0 and ref_logprobs is None:
         raise UsageError("beta is not 0, so ref_logprobs must be given")
     if config.correction != "none" and rollout_logprobs is None:
         raise UsageError(f"correction={config.correction!r} needs rollout_logprobs")
-
-    def flat(name: str, value: Tensor | None) -> Tensor | None:
-        if value is None:
-            return None
-        if value.shape != shape:
+    for name, value in (
+        ("old_logprobs", old_logprobs), ("ref_logprobs", ref_logprobs), ("rollout_logprobs", rollout_logprobs), ("mask", mask)
+    ):  # fmt: skip
+        if value is not None and value.shape != shape:
             raise UsageError(f"{name} has shape {tuple(value.shape)}; it must have that of action_ids, {tuple(shape)}")
-        return value.detach().reshape(n).to(dtype).contiguous()
-
-    if action_ids.dim() == 2 and cu_seqlens is not None:
+    rows = len(shape) == 2
+    if rows and cu_seqlens is not None:
         raise UsageError("cu_seqlens goes with packed action_ids [N], not with [B, T]")
     aggregation = aggregation or DEFAULT_AGGREGATION.get(config.loss_type, "token_mean")
     if aggregation not in AGGREGATIONS:
         raise UsageError(f"aggregation={aggregation!r} is not one of {', '.join(AGGREGATIONS)}")
-    starts = cu_seqlens
-    sequences = shape[0] if action_ids.dim() == 2 else None if starts is None else starts.numel() - 1
-    by_sequence = config.sequence_ratio or config.correction.startswith("sequence")
-    if sequences is None and (by_sequence or aggregation in PER_SEQUENCE):
+    sequences = shape[0] if rows else 0 if cu_seqlens is None else cu_seqlens.numel() - 1
+    by_sequence = config.by_sequence
+    if not rows and cu_seqlens is None and (by_sequence or aggregation in PER_SEQUENCE):
         raise UsageError("anything per sequence (ratio, correction, aggregation) needs cu_seqlens, or action_ids as [B, T]")
-    if action_ids.dim() == 2 and (by_sequence or aggregation == "sequence_mean"):
-        starts = torch.arange(0, n + 1, max(1, shape[1]), device=action_ids.device)
-    flat_mask = None if mask is None else mask.reshape(n).to(torch.bool).contiguous()
-    weight, scale = _weights(flat_mask, n, starts, aggregation, num_tokens, num_sequences or sequences or 1, max_tokens, dtype)
-    values, per = _advantages(advantages.detach().to(dtype), shape, cu_seqlens)
+    scale, count, own_count = 1.0, None, False
+    if aggregation == "token_mean":
+        own_count = num_tokens is None and mask is not None
+        if isinstance(num_tokens, Tensor):
+            count = num_tokens
+        elif not own_count:
+            scale = 1 / (num_tokens or max(1, shape.numel()))
+    elif aggregation != "sum":
+        scale = 1 / (num_sequences or sequences or 1)
+    if aggregation == "fixed_length":
+        if not max_tokens:
+            raise UsageError("aggregation='fixed_length' (the default of dr_grpo) needs max_tokens")
+        scale /= max_tokens
+    return Batch(
+        shape=shape,
+        advantages=advantages.contiguous(),
+        tokens_per_advantage=_tokens_per_advantage(advantages, shape, cu_seqlens),
+        mask=_contiguous(mask),
+        old_logprobs=_contiguous(old_logprobs),
+        ref_logprobs=_contiguous(ref_logprobs),
+        rollout_logprobs=_contiguous(rollout_logprobs) if config.correction != "none" else None,
+        cu_seqlens=_contiguous(cu_seqlens),
+        sequences=sequences,
+        tokens_per_sequence=shape[1] if rows else 0,
+        weight_scale=scale,
+        count=count,
+        own_count=own_count,
+        by_length=aggregation == "sequence_mean",
+    )
+
+
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return x if x is None or x.is_contiguous() else x.contiguous()
+
+
+def _tokens_per_advantage(advantages: Tensor, shape: torch.Size, cu_seqlens: Tensor | None) -> int:
+    if advantages.shape == shape:
+        return 1
+    if len(shape) == 2 and advantages.numel() == shape[0]:
+        return shape[1]
+    if cu_seqlens is not None and advantages.shape == (cu_seqlens.numel() - 1,):
+        return 0
+    raise UsageError(
+        f"advantages has shape {tuple(advantages.shape)}; it must be one a token {tuple(shape)}, or one a sequence"
+    )
+
+
+@lru_cache(maxsize=256)
+def _config(options: tuple) -> LossConfig:
+    return LossConfig(**dict(options))
+
+
+def read_options(shape: torch.Size, temperature: float, options: dict) -> tuple[Batch, LossConfig]:
+    """`grpo_loss`'s keyword arguments, checked and split into what is known of the tokens and what to compute."""
+    if not temperature > 0:
+        raise UsageError(f"temperature={temperature} must be above 0")
+    config = _config(tuple((name, value) for name, value in options.items() if name in CONFIG_NAMES))
+    rest = {name: value for name, value in options.items() if name not in CONFIG_NAMES}
+    return read_batch(shape, config, **rest), config
+
+
+def prepare(action_ids: Tensor, temperature: float, options: dict) -> tuple[Tokens, LossConfig]:
+    """`read_options`, expanded to a weight for each token of `action_ids`."""
+    batch, config = read_options(action_ids.shape, temperature, options)
+    return expand(batch, action_ids, config), config
+
+
+def expand(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
+    """The batch with a weight for each token, in plain PyTorch: float32, or float64 where a CPU's advantages are. No host
+    sync."""
+    n, device, given = batch.shape.numel(), action_ids.device, batch.advantages
+    dtype = torch.float64 if given.dtype == torch.float64 and device.type == "cpu" else torch.float32
+
+    def flat(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.detach().reshape(n).to(dtype)
+
+    starts = batch.cu_seqlens
+    by_sequence = config.by_sequence
+    if starts is None and batch.tokens_per_sequence and (by_sequence or batch.by_length):
+        starts = torch.arange(0, n + 1, batch.tokens_per_sequence, device=device)
+    mask = None if batch.mask is None else batch.mask.reshape(n).to(torch.bool)
+    advantages, per = given.detach().reshape(-1).to(dtype), batch.tokens_per_advantage
+    if per == 0:
+        assert starts is not None
+        advantages, per = advantages.repeat_interleave(starts.diff(), output_size=n), 1
+    weight = None
+    if batch.by_length:
+        assert starts is not None
+        active = torch.ones(n, dtype=dtype, device=device) if mask is None else mask.to(dtype)
+        lengths = torch.segment_reduce(active, "sum", offsets=starts, unsafe=True, initial=0.0).clamp(min=1)
+        weight = (batch.weight_scale / lengths).repeat_interleave(starts.diff(), output_size=n)
+    count = batch.count
+    if batch.own_count:
+        assert mask is not None
+        count = mask.sum().clamp(min=1).to(dtype)
     return Tokens(
         ids=action_ids.reshape(n).contiguous(),
-        advantages=values,
+        advantages=advantages,
         tokens_per_advantage=per,
-        mask=flat_mask,
+        mask=mask,
         weight=weight,
-        weight_scale=scale,
-        old_logprobs=flat("old_logprobs", old_logprobs),
-        ref_logprobs=flat("ref_logprobs", ref_logprobs),
-        correction=flat("rollout_logprobs", rollout_logprobs) if config.correction != "none" else None,
+        count=count,
+        weight_scale=batch.weight_scale,
+        old_logprobs=flat(batch.old_logprobs),
+        ref_logprobs=flat(batch.ref_logprobs),
+        correction=flat(batch.rollout_logprobs),
         cu_seqlens=starts,
     )
 
 
-def prepare(action_ids: Tensor, temperature: float, options: dict) -> tuple[Tokens, LossConfig]:
-    """`grpo_loss`'s keyword arguments, checked and split into what is known of the tokens and what to compute."""
-    if not temperature > 0:
-        raise UsageError(f"temperature={temperature} must be above 0")
-    names = {field.name for field in fields(LossConfig)}
-    config = LossConfig(**{name: value for name, value in options.items() if name in names})
-    rest = {name: value for name, value in options.items() if name not in names}
-    return prepare_tokens(action_ids, config, **rest), config
+def as_batch(tokens: Tokens, config: LossConfig) -> Batch:
+    """The batch of tokens without their sequences, each with its weights."""
+    by_sequence = config.correction.startswith("sequence")
+    return Batch(
+        shape=tokens.ids.shape, advantages=tokens.advantages, tokens_per_advantage=tokens.tokens_per_advantage,
+        mask=tokens.mask, old_logprobs=tokens.old_logprobs, ref_logprobs=tokens.ref_logprobs,
+        rollout_logprobs=None if by_sequence else tokens.correction, cu_seqlens=None, sequences=0, tokens_per_sequence=0,
+        weight_scale=tokens.weight_scale, count=tokens.count, own_count=False, by_length=False, weight=tokens.weight,
+        rho=tokens.correction if by_sequence else None,
+    )  # fmt: skip
 
 
 def with_sequence_correction(tokens: Tokens, logprobs: Tensor, config: LossConfig) -> Tokens:
@@ -96,42 +223,3 @@ def with_sequence_correction(tokens: Tokens, logprobs: Tensor, config: LossConfi
     assert tokens.correction is not None
     old = logprobs if tokens.old_logprobs is None else tokens.old_logprobs
     return replace(tokens, correction=sequence_correction(old, tokens.correction, tokens, config))
-
-
-def _advantages(advantages: Tensor, shape: torch.Size, cu_seqlens: Tensor | None) -> tuple[Tensor, int]:
-    """([N] or [B] advantages, tokens that share each)."""
-    n = shape.numel()
-    if advantages.shape == shape:
-        return advantages.reshape(n).contiguous(), 1
-    if len(shape) == 2 and advantages.numel() == shape[0]:
-        return advantages.reshape(shape[0]).contiguous(), shape[1]
-    if cu_seqlens is not None and advantages.shape == (cu_seqlens.numel() - 1,):
-        return advantages.repeat_interleave(cu_seqlens.diff(), output_size=n), 1
-    raise UsageError(
-        f"advantages has shape {tuple(advantages.shape)}; it must be one a token {tuple(shape)}, or one a sequence"
-    )
-
-
-def _weights(
-    mask: Tensor | None, n: int, starts: Tensor | None, aggregation: str, num_tokens: float | Tensor | None,
-    num_sequences: int, max_tokens: int | None, dtype: torch.dtype,
-) -> tuple[Tensor | None, float]:  # fmt: skip
-    """(weight [N] or None, weight_scale): each token's share of the aggregate. No host sync."""
-    if aggregation == "sum":
-        return None, 1.0
-    if aggregation == "token_mean":
-        if num_tokens is None and mask is not None:
-            num_tokens = mask.sum().clamp(min=1)
-        if isinstance(num_tokens, Tensor):
-            return (1 / num_tokens.to(dtype)).expand(n).contiguous(), 1.0
-        return None, 1 / (num_tokens or max(1, n))
-    if aggregation == "sequence_sum":
-        return None, 1 / num_sequences
-    if aggregation == "fixed_length":
-        if not max_tokens:
-            raise UsageError("aggregation='fixed_length' (the default of dr_grpo) needs max_tokens")
-        return None, 1 / (num_sequences * max_tokens)
-    assert starts is not None
-    active = torch.ones(n, dtype=dtype, device=starts.device) if mask is None else mask.to(dtype)
-    lengths = torch.segment_reduce(active, "sum", offsets=starts, unsafe=True, initial=0.0).clamp(min=1)
-    return (1 / (lengths * num_sequences)).repeat_interleave(starts.diff(), output_size=n), 1.0

@@ -11,6 +11,8 @@ so these kernels know a loss by (g, h) alone. Their numerics, here and in `resid
   sum over the *other* tokens, so that log-probs and 1 - p_a stay accurate as p_a -> 1. Where the action is far from likely
   (p_a < 1e-12, or y_a = -inf) the row is summed again relative to its maximum.
 - Every gradient is rounded once: that of the action's logit is made in float32 and stored over the row's.
+- Loads and stores move 16 aligned bytes (a group). A row that starts anywhere is framed by the 128-byte lines that it
+  touches: what a frame holds of the neighbours is left out of the sums, and the row's first and last group are stored apart.
 """
 
 # Triton's language is not Python's: pyright cannot follow it.
@@ -18,6 +20,7 @@ so these kernels know a loss by (g, h) alone. Their numerics, here and in `resid
 # pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
 
 import math
+from functools import lru_cache
 
 import torch
 import triton
@@ -26,9 +29,10 @@ from torch import Tensor
 
 from kernrl.kernels import resident
 from kernrl.kernels.id_check import invalid_id_flag
+from kernrl.kernels.launch import Variant
 from kernrl.kernels.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
-from kernrl.kernels.token_loss import LossConfig, Tokens, token_loss
-from kernrl.kernels.token_reduce import load_token
+from kernrl.kernels.token_loss import LossConfig, Tokens
+from kernrl.kernels.token_math import load_token, log_ratio, token_loss
 
 LOG2_E = math.log2(math.e)
 
@@ -43,79 +47,154 @@ def vocab_stats_reference(logits: Tensor, ids: Tensor, temperature: float) -> tu
 
 
 @triton.jit
-def _sums(row_ptr, vocab, a, scale, c, BLOCK: tl.constexpr):
+def frame_of_row(ptr, row, vocab, ALIGNED: tl.constexpr):
+    """(frame_ptr, head): the line in which a row of `ptr` starts, and how many elements into it the row does."""
+    LINE: tl.constexpr = 1024 // ptr.dtype.element_ty.primitive_bitwidth
+    start = row.to(tl.int64) * vocab
+    base = start // LINE * LINE  # `start` itself where rows are aligned; so the compiler knows
+    head = 0
+    if not ALIGNED:
+        head = (start - base).to(tl.int32)
+    return ptr + base, head
+
+
+@triton.jit
+def _load_tile(frame_ptr, start, head, vocab, a, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """[BLOCK] logits of the frame from `start`, -inf outside the row and at `a`."""
+    GROUP: tl.constexpr = 128 // frame_ptr.dtype.element_ty.primitive_bitwidth
+    at = start + tl.arange(0, BLOCK)
+    end = head + vocab
+    limit = (end + GROUP - 1) // GROUP * GROUP
+    z = tl.load(frame_ptr + at, mask=at < limit, other=-float("inf")).to(tl.float32)
+    special = a // BLOCK == start // BLOCK
+    if ALIGNED:
+        if special:
+            z = tl.where(at == a, -float("inf"), z)
+    else:
+        if special | (start == 0) | (start + BLOCK > end):
+            z = tl.where((at >= head) & (at < end) & (at != a), z, -float("inf"))
+    return z
+
+
+@triton.jit
+def _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
     """(y_a, other, moment) of one row relative to c, without the action's own term: beside it the others would round away."""
     # A sum for each element of a tile: to reduce every tile would leave one share in several lanes of an unaligned row, rounded
     # differently in each, and to store it from all of them would be a race.
     sums = tl.zeros([BLOCK], tl.float32)
     moments = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, vocab, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        z = tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
-        if a // BLOCK == start // BLOCK:
-            z = tl.where(at == a, -float("inf"), z)
+    for start in range(0, head + vocab, BLOCK):
+        z = _load_tile(frame_ptr, start, head, vocab, a, ALIGNED, BLOCK)
         y = at_least_lowest(z * scale + c)
         e = tl.exp2(y)
         sums += e
-        moments += e * y
-    y_a = tl.load(row_ptr + a).to(tl.float32) * scale + c
-    return y_a, tl.sum(sums), tl.sum(moments)
+        if ENTROPY:
+            moments += e * y
+    y_a = tl.load(frame_ptr + a).to(tl.float32) * scale + c
+    moment = 0.0
+    if ENTROPY:
+        moment = tl.sum(moments)
+    return y_a, tl.sum(sums), moment
 
 
 @triton.jit
-def _stats(row_ptr, vocab, a, scale, BLOCK: tl.constexpr):
-    """(logp, entropy, c) of one row, with p_v = 2^(z_v * scale + c)."""
-    c = -tl.load(row_ptr + a).to(tl.float32) * scale
-    y_a, other, moment = _sums(row_ptr, vocab, a, scale, c, BLOCK)
+def row_stats(frame_ptr, head, vocab, a, scale, ENTROPY: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """(logp, entropy, c) of one row, with p_v = 2^(z_v * scale + c); `a` is the action within the frame."""
+    c = -tl.load(frame_ptr + a).to(tl.float32) * scale
+    y_a, other, moment = _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY, ALIGNED, BLOCK)
     if not other < MOST_ODDS:  # NaN too
         highest = tl.full([BLOCK], -float("inf"), tl.float32)
-        for start in range(0, vocab, BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            highest = tl.maximum(highest, tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32))
+        for start in range(0, head + vocab, BLOCK):
+            highest = tl.maximum(highest, _load_tile(frame_ptr, start, head, vocab, -BLOCK, ALIGNED, BLOCK))
         top = tl.max(highest)
         c = tl.where(top == -float("inf"), 0.0, -top * scale)
-        y_a, other, moment = _sums(row_ptr, vocab, a, scale, c, BLOCK)
+        y_a, other, moment = _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY, ALIGNED, BLOCK)
     logp, entropy, shift = row_outputs(y_a, other, moment)
     return logp, entropy, c + shift
 
 
 @triton.jit
-def _write_gradient(
-    out_ptr, row_ptr, vocab, a, scale, c, constant, slope, at_action, ENTROPY_GRADIENT: tl.constexpr, BLOCK: tl.constexpr
+def _store_tile(out_ptr, at, d, head, end, ALIGNED: tl.constexpr):
+    """Store the groups of a tile that are the row's alone."""
+    GROUP: tl.constexpr = 128 // out_ptr.dtype.element_ty.primitive_bitwidth
+    inside = at < end // GROUP * GROUP
+    if not ALIGNED:
+        inside = inside & (at >= (head + GROUP - 1) // GROUP * GROUP)
+    tl.store(out_ptr + at, d.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _edges(out_ptr, head, end):
+    """([GROUP], [GROUP], [GROUP], [GROUP]): where a row's first and last group are, and which of their elements are its own."""
+    GROUP: tl.constexpr = 128 // out_ptr.dtype.element_ty.primitive_bitwidth
+    first = head // GROUP * GROUP + tl.arange(0, GROUP)
+    last = end // GROUP * GROUP + tl.arange(0, GROUP)
+    apart = (end // GROUP > head // GROUP) | (head % GROUP == 0)
+    return first, (first >= head) & (first < end) & (head % GROUP > 0), last, (last < end) & apart
+
+
+@triton.jit
+def _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT: tl.constexpr):
+    y = z * scale + c
+    d = constant
+    if ENTROPY_GRADIENT:
+        y = at_least_lowest(y)
+        d = constant + slope * y
+    return d * tl.exp2(y)
+
+
+@triton.jit
+def write_gradient(
+    out_ptr, frame_ptr, head, vocab, a, scale, c, constant, slope, at_action, ENTROPY_GRADIENT: tl.constexpr,
+    ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row of dL/dz. Backwards: what was read last is still in the cache. `out_ptr` may be `row_ptr`."""
-    tiles = tl.cdiv(vocab, BLOCK)
+    """One row of dL/dz. Backwards: what was read last is still in the cache. `out_ptr` may be `frame_ptr`."""
+    end = head + vocab
+    tiles = tl.cdiv(end, BLOCK)
     for i in range(tiles):
-        at = (tiles - 1 - i) * BLOCK + tl.arange(0, BLOCK)
-        z = tl.load(row_ptr + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
-        y = z * scale + c
-        d = constant * tl.exp2(y)
-        if ENTROPY_GRADIENT:
-            y = at_least_lowest(y)
-            d = (constant + slope * y) * tl.exp2(y)
-        tl.store(out_ptr + at, d.to(out_ptr.dtype.element_ty), mask=at < vocab)
+        start = (tiles - 1 - i) * BLOCK
+        GROUP: tl.constexpr = 128 // frame_ptr.dtype.element_ty.primitive_bitwidth
+        at = start + tl.arange(0, BLOCK)
+        limit = (end + GROUP - 1) // GROUP * GROUP
+        z = tl.load(frame_ptr + at, mask=at < limit, other=-float("inf")).to(tl.float32)
+        d = _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT)
+        _store_tile(out_ptr, start + tl.arange(0, BLOCK), d, head, end, ALIGNED)
+    if not ALIGNED:
+        first, of_first, last, of_last = _edges(out_ptr, head, end)
+        z = tl.load(frame_ptr + first, mask=of_first, other=0.0).to(tl.float32)
+        d = _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT)
+        tl.store(out_ptr + first, d.to(out_ptr.dtype.element_ty), mask=of_first)
+        z = tl.load(frame_ptr + last, mask=of_last, other=0.0).to(tl.float32)
+        d = _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT)
+        tl.store(out_ptr + last, d.to(out_ptr.dtype.element_ty), mask=of_last)
     tl.debug_barrier()  # another thread stored the action's element
     tl.store(out_ptr + a, at_action.to(out_ptr.dtype.element_ty))
 
 
 @triton.jit
-def _write_zeros(out_ptr, vocab, BLOCK: tl.constexpr):
-    for start in range(0, vocab, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        tl.store(out_ptr + at, tl.zeros([BLOCK], out_ptr.dtype.element_ty), mask=at < vocab)
+def write_zeros(out_ptr, head, vocab, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    end = head + vocab
+    for start in range(0, end, BLOCK):
+        _store_tile(out_ptr, start + tl.arange(0, BLOCK), tl.zeros([BLOCK], tl.float32), head, end, ALIGNED)
+    if not ALIGNED:
+        first, of_first, last, of_last = _edges(out_ptr, head, end)
+        zeros = tl.zeros(first.shape, out_ptr.dtype.element_ty)
+        tl.store(out_ptr + first, zeros, mask=of_first)
+        tl.store(out_ptr + last, zeros, mask=of_last)
 
 
 @triton.jit
-def _valid(a, vocab, flag_ptr):
+def valid_id(a, vocab, flag_ptr):
     valid = (a >= 0) & (a < vocab)
     if not valid:
         tl.store(flag_ptr, 1)
     return valid
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["vocab"])
 def _stats_kernel(
-    logits_ptr, ids_ptr, mask_ptr, flag_ptr, logp_ptr, entropy_ptr, c_ptr, vocab, scale, BLOCK: tl.constexpr
+    logits_ptr, ids_ptr, mask_ptr, flag_ptr, logp_ptr, entropy_ptr, c_ptr, vocab, scale, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     active = True
@@ -126,128 +205,151 @@ def _stats_kernel(
     c = 0.0
     if active:
         a = tl.load(ids_ptr + row)
-        valid = _valid(a, vocab, flag_ptr)
-        logp, entropy, c = _stats(logits_ptr + row * vocab, vocab, tl.where(valid, a, 0), scale, BLOCK)
+        valid = valid_id(a, vocab, flag_ptr)
+        frame_ptr, head = frame_of_row(logits_ptr, row, vocab, ALIGNED)
+        logp, entropy, c = row_stats(frame_ptr, head, vocab, tl.where(valid, a, 0) + head, scale, True, ALIGNED, BLOCK)
         logp = tl.where(valid, logp, float("nan"))
     tl.store(logp_ptr + row, logp)
     tl.store(entropy_ptr + row, entropy)
     tl.store(c_ptr + row, c)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["vocab"])
 def _gradient_kernel(
     out_ptr, logits_ptr, ids_ptr, mask_ptr, logp_ptr, entropy_ptr, c_ptr, g_ptr, h_ptr, vocab, scale,
-    inverse_temperature, ENTROPY_GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+    inverse_temperature, ENTROPY_GRADIENT: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    g = tl.load(g_ptr + row)
+    g = 0.0
+    if g_ptr is not None:
+        g = tl.load(g_ptr + row)
     h = 0.0
     if ENTROPY_GRADIENT:
         h = tl.load(h_ptr + row)
     active = (g != 0) | (h != 0)
     if mask_ptr is not None:
         active = active & (tl.load(mask_ptr + row) != 0)
-    out_ptr += row * vocab
+    out_ptr, head = frame_of_row(out_ptr, row, vocab, ALIGNED)
     if active:
+        frame_ptr, _ = frame_of_row(logits_ptr, row, vocab, ALIGNED)
         a = tl.load(ids_ptr + row)
-        a = tl.where((a >= 0) & (a < vocab), a, 0)
+        a = tl.where((a >= 0) & (a < vocab), a, 0) + head
         constant, slope, at_action = gradient_coefficients(
             g, h, tl.load(logp_ptr + row), tl.load(entropy_ptr + row), inverse_temperature
         )  # fmt: skip
-        _write_gradient(
-            out_ptr, logits_ptr + row * vocab, vocab, a, scale, tl.load(c_ptr + row), constant, slope, at_action,
-            ENTROPY_GRADIENT, BLOCK,
+        write_gradient(
+            out_ptr, frame_ptr, head, vocab, a, scale, tl.load(c_ptr + row), constant, slope, at_action,
+            ENTROPY_GRADIENT, ALIGNED, BLOCK,
         )  # fmt: skip
     else:
-        _write_zeros(out_ptr, vocab, BLOCK)
+        write_zeros(out_ptr, head, vocab, ALIGNED, BLOCK)
 
 
-@triton.jit(do_not_specialize=["tokens_per_advantage"])
+@triton.jit(do_not_specialize=["vocab", "tokens_per_advantage"])
 def _loss_kernel(
-    out_ptr, logits_ptr, ids_ptr, flag_ptr, logp_ptr, entropy_ptr, g_ptr, vocab, scale, inverse_temperature,
-    mask_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale,
+    out_ptr, logits_ptr, ids_ptr, flag_ptr, logp_ptr, entropy_ptr, g_ptr, mask_ptr, advantage_ptr, weight_ptr, count_ptr,
+    old_ptr, ref_ptr, correction_ptr, vocab, tokens_per_advantage, scale, inverse_temperature, weight_scale,
     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, ENTROPY_GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+    LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, ENTROPY_GRADIENT: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One row: its log-prob, the loss's (g, h) there, its gradient."""
     row = tl.program_id(0).to(tl.int64)
     active = True
     if mask_ptr is not None:
         active = tl.load(mask_ptr + row) != 0
-    out_ptr += row * vocab
+    out_ptr, head = frame_of_row(out_ptr, row, vocab, ALIGNED)
     logp = 0.0
     entropy = 0.0
     g = 0.0
     if active:
         a = tl.load(ids_ptr + row)
-        valid = _valid(a, vocab, flag_ptr)
-        a = tl.where(valid, a, 0)
-        logp, entropy, c = _stats(logits_ptr + row * vocab, vocab, a, scale, BLOCK)
+        valid = valid_id(a, vocab, flag_ptr)
+        a = tl.where(valid, a, 0) + head
+        frame_ptr, _ = frame_of_row(logits_ptr, row, vocab, ALIGNED)
+        logp, entropy, c = row_stats(frame_ptr, head, vocab, a, scale, True, ALIGNED, BLOCK)
         logp = tl.where(valid, logp, float("nan"))
         advantage, weight, old, ref, correction = load_token(
-            row, True, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage, weight_scale
+            row, True, advantage_ptr, weight_ptr, count_ptr, old_ptr, ref_ptr, correction_ptr, tokens_per_advantage,
+            weight_scale,
         )  # fmt: skip
-        _loss, g, h, _r, _lr, _lo, _hi, _be, _kl, _rho, _cut = token_loss(
-            logp, entropy, advantage, weight, old, ref, correction,
+        behaviour = logp
+        if old_ptr is not None:
+            behaviour = old
+        _loss, g_policy, g_kl, _r, _lo, _hi, _be, _kl, _rho, _cut = token_loss(
+            logp, log_ratio(logp, behaviour), entropy, advantage, weight, behaviour, ref, correction,
             clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
-            LOSS, KL, CORRECTION, old_ptr is not None, ref_ptr is not None,
+            LOSS, KL, CORRECTION, ref_ptr is not None,
         )  # fmt: skip
+        g = g_policy + g_kl
         if ENTROPY_GRADIENT | (g != 0):
-            constant, slope, at_action = gradient_coefficients(g, h, logp, entropy, inverse_temperature)
-            _write_gradient(
-                out_ptr, logits_ptr + row * vocab, vocab, a, scale, c, constant, slope, at_action, ENTROPY_GRADIENT, BLOCK
+            constant, slope, at_action = gradient_coefficients(g, -weight * entropy_coef, logp, entropy, inverse_temperature)
+            write_gradient(
+                out_ptr, frame_ptr, head, vocab, a, scale, c, constant, slope, at_action, ENTROPY_GRADIENT, ALIGNED, BLOCK
             )  # fmt: skip
         else:
-            _write_zeros(out_ptr, vocab, BLOCK)
+            write_zeros(out_ptr, head, vocab, ALIGNED, BLOCK)
     else:
-        _write_zeros(out_ptr, vocab, BLOCK)
+        write_zeros(out_ptr, head, vocab, ALIGNED, BLOCK)
     tl.store(logp_ptr + row, logp)
     tl.store(entropy_ptr + row, entropy)
     tl.store(g_ptr + row, g)
 
 
-def _tile(vocab: int, most: int, per_thread: int = 8) -> dict:
-    """The tile of a row, at most `most` elements; chosen by sweep on an H200. Eight elements a thread leave the kernels that
-    sum enough registers for several rows an SM, and a short row in two tiles fills more of them."""
-    block = max(256, min(most, triton.next_power_of_2(vocab) // 2))
-    return {"BLOCK": block, "num_warps": block // (32 * per_thread) or 1}
+def tile_for(vocab: int, most: int, per_thread: int = 8) -> tuple[int, int]:
+    """(elements, warps) of a row's tile, at most `most` elements; chosen by sweep on an H200. Eight elements a thread leave the
+    kernels that sum enough registers for several rows an SM, and a short row in two tiles fills more of them."""
+    block = max(256, min(most, 1 << (vocab - 1).bit_length() >> 1))
+    return block, block // (32 * per_thread) or 1
+
+
+def is_aligned(logits: Tensor) -> bool:
+    """Whether every row starts a line."""
+    return logits.shape[-1] * logits.element_size() % resident.LINE_BYTES == 0
+
+
+@lru_cache(maxsize=1024)
+def variant(kernel, most: int, per_thread: int, vocab: int, *constants: tuple) -> Variant:
+    """`kernel` with (name, value) `constants` and the tile of a row of `vocab`, its last constant."""
+    block, warps = tile_for(vocab, most, per_thread)
+    return Variant(kernel, {**dict(constants), "BLOCK": block}, num_warps=warps)
 
 
 def vocab_stats(logits: Tensor, ids: Tensor, mask: Tensor | None, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """(logp, entropy, c) [N] float32 of `logits` [N, V] on a GPU, p_v = 2^(z_v log2(e) / temperature + c); 0 where masked."""
     n, vocab = logits.shape
-    logp, entropy, c = (torch.empty(n, dtype=torch.float32, device=logits.device) for _ in range(3))
+    logp, entropy, c = row_results(n, logits.device)
     if n:
-        mask = None if mask is None else mask.view(torch.uint8)
-        flag = invalid_id_flag(logits.device)
-        _stats_kernel[(n,)](logits, ids, mask, flag, logp, entropy, c, vocab, LOG2_E / temperature, **_tile(vocab, 2048))
+        tensors = (logits, ids, mask, invalid_id_flag(logits.device), logp, entropy, c)
+        kernel = variant(_stats_kernel, 2048, 8, vocab, ("ALIGNED", is_aligned(logits)))
+        kernel(n, tensors, (vocab,), (LOG2_E / temperature,))
     return logp, entropy, c
 
 
 def vocab_gradient(
-    out: Tensor, logits: Tensor, ids: Tensor, mask: Tensor | None, stats: tuple[Tensor, Tensor, Tensor], g: Tensor,
+    out: Tensor, logits: Tensor, ids: Tensor, mask: Tensor | None, stats: tuple[Tensor, Tensor, Tensor], g: Tensor | None,
     h: Tensor | None, temperature: float,
 ) -> None:  # fmt: skip
     """Write dL/dlogits [N, V] into `out` (which may be `logits`), given `vocab_stats`' answer and g, h [N] float32."""
     n, vocab = logits.shape
     if n:
-        mask = None if mask is None else mask.view(torch.uint8)
-        _gradient_kernel[(n,)](
-            out, logits, ids, mask, *stats, g, h, vocab, LOG2_E / temperature, 1 / temperature,
-            ENTROPY_GRADIENT=h is not None, **_tile(vocab, 4096, per_thread=16),
-        )  # fmt: skip
+        constants = ("ENTROPY_GRADIENT", h is not None), ("ALIGNED", is_aligned(logits))
+        kernel = variant(_gradient_kernel, 4096, 16, vocab, *constants)
+        kernel(n, (out, logits, ids, mask, *stats, g, h), (vocab,), (LOG2_E / temperature, 1 / temperature))
 
 
-def row_results(n: int, device: torch.device) -> Tensor:
-    """[3, N] float32, each row at a multiple of 16 bytes: Triton would compile anew for pointers that are not."""
-    return torch.empty(3, math.ceil(n / 4) * 4, dtype=torch.float32, device=device)[:, :n]
+def row_results(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Three [N] float32, each at a multiple of 16 bytes: Triton would compile anew for pointers that are not."""
+    logp, entropy, g = torch.empty(3, math.ceil(n / 4) * 4, dtype=torch.float32, device=device)[:, :n].unbind()
+    return logp, entropy, g
 
 
 def vocab_loss(
-    out: Tensor, logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float, results: Tensor | None = None
-) -> Tensor:
-    """[3, N] float32: logp, entropy and g, in `results` where given; writes dloss/dlogits [N, V] into `out` (which may be
-    `logits`) in the same launch.
+    out: Tensor, logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float,
+    results: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """(logp, entropy, g) [N] float32, in `results` where given; writes dloss/dlogits [N, V] into `out` (which may be `logits`)
+    in the same launch.
 
     Rows that fit on chip go through `resident`, which reads and writes each logit once; others are read twice.
     """
@@ -256,11 +358,15 @@ def vocab_loss(
         results = row_results(n, logits.device)
     if n == 0:
         return results
-    args = (out, logits, tokens.ids, invalid_id_flag(logits.device), *results)
-    scalars = {"scale": LOG2_E / temperature, "inverse_temperature": 1 / temperature}
-    options = {**scalars, **tokens.kernel_args(config), "ENTROPY_GRADIENT": config.entropy_coef != 0}
+    tensors = (
+        out, logits, tokens.ids, invalid_id_flag(logits.device), *results, tokens.mask, tokens.advantages, tokens.weight,
+        tokens.count, tokens.old_logprobs, tokens.ref_logprobs, tokens.correction,
+    )  # fmt: skip
+    integers = vocab, tokens.tokens_per_advantage
+    floats = LOG2_E / temperature, 1 / temperature, tokens.weight_scale, *config.scalars
     if layout := resident.layout_for(logits):
-        resident.launch(layout, args, n, vocab, options)
+        resident.resident_loss(layout, config, tensors, integers, floats, logits)
     else:
-        _loss_kernel[(n,)](*args, vocab, **options, **_tile(vocab, 4096))
+        constants = *config.constants.items(), ("ENTROPY_GRADIENT", config.entropy_coef != 0), ("ALIGNED", is_aligned(logits))
+        variant(_loss_kernel, 4096, 8, vocab, *constants)(n, tensors, integers, floats)
     return results

@@ -1,7 +1,7 @@
-"""Attention over packed documents: many sequences in one row, none of which can see another.
+"""Attention over packed documents: many sequences in one row, none of which attends to another.
 
 Registered with transformers as the attention implementation `kernrl_varlen`, so any model of the hub that supports
-attention backends can be trained on packed rows. Without `cu_seqlens` (that is, in `generate`) it is plain SDPA.
+attention backends can be trained on packed rows. Without `cu_seqlens`, as in `generate`, it is plain SDPA.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def packed_kwargs(position_ids: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> 
         cu_seqlens: int32 [D + 1], where document d is tokens `cu_seqlens[d] : cu_seqlens[d + 1]`; starts at 0, ends at N.
         max_seqlen: an upper bound on the documents' lengths, in tokens.
     """
-    # transformers passes a 4-D mask through untouched; this one is never read, and saves an [N, N] mask being built
+    # transformers passes a 4-D mask on unchanged; this one is never read, and keeps it from building one of [N, N]
     unused_mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=position_ids.device)
     return {
         "position_ids": position_ids,
@@ -54,10 +54,10 @@ def varlen_attention(
 
     Args:
         query: [1, H, N, head_dim]; key, value: [1, H_kv, N, head_dim], H a multiple of H_kv.
-        cu_seqlens, max_seqlen: see `packed_kwargs`; None means an ordinary padded batch.
+        cu_seqlens, max_seqlen: see `packed_kwargs`; None for an ordinary padded batch.
 
     Returns:
-        [1, N, H, head_dim] and None (no attention weights are formed).
+        [1, N, H, head_dim], and None in place of attention weights.
     """
     if cu_seqlens is None:
         out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
@@ -68,14 +68,17 @@ def varlen_attention(
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
-        return _flash(query, key, value, cu_seqlens, max_seqlen, scaling), None
-    return _one_by_one(query, key, value, cu_seqlens, scaling), None
+        return flash_attention(query, key, value, cu_seqlens, max_seqlen, scaling), None
+    return attention_by_document(query, key, value, cu_seqlens, scaling), None
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, max_seqlen: int, scaling: float | None) -> Tensor:
+def flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, max_seqlen: int, scaling: float | None
+) -> Tensor:
+    """By torch's varlen kernel: for half precision on a GPU. Shapes as in `varlen_attention`."""
     from torch.nn.attention.varlen import varlen_attn
 
-    # varlen kernels want [N, H, head_dim]; equal head counts are the form every release of them accepts
+    # varlen kernels take [N, H, head_dim]; all releases of them accept equal head counts
     groups = query.shape[1] // key.shape[1]
     q, k, v = (t[0].transpose(0, 1) for t in (query, key, value))
     if groups > 1:
@@ -85,8 +88,8 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, max_se
     return out[None]
 
 
-def _one_by_one(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, scaling: float | None) -> Tensor:
-    """The definition: each document by itself. What CPUs and float32 use."""
+def attention_by_document(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, scaling: float | None) -> Tensor:
+    """Each document by itself: for CPUs and float32."""
     bounds = cu_seqlens.tolist()
     pieces = [
         scaled_dot_product_attention(

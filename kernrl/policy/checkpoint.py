@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: staged, fsynced, marked COMPLETE, then renamed into place."""
+"""Atomic checkpoints: staged, fsynced, marked COMPLETE, then renamed into place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COMPLETE = "COMPLETE"
 
 TORCH_CANNOT_WRITE = ("PytorchStreamWriter", "inline_container", "iostream error")
-"""Words of the RuntimeErrors by which torch.save tells of a full disk."""
+"""Words in the RuntimeErrors that torch.save raises on a full disk."""
 
 
 def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ranks: Ranks | None = None) -> Path:
@@ -30,8 +30,8 @@ def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ra
     A kill at any moment leaves either no `parent/name` or a complete one. A directory of that name is replaced.
 
     Args:
-        write: called on every rank, with the same directory, which all of them must see.
-        ranks: who takes part; None for this process alone.
+        write: called on every rank with the same directory, on a file system that all of them share.
+        ranks: that call this together; None for this process alone.
     """
     leads, meet = (ranks.leads, ranks.meet) if ranks else (True, lambda: None)
     staging, final = parent / f".staging-{name}", parent / name
@@ -43,7 +43,7 @@ def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ra
         write(staging)
         meet()
         if leads:
-            _publish(staging, final)
+            publish(staging, final)
         meet()
     except BaseException as error:
         if leads:
@@ -54,16 +54,17 @@ def commit_checkpoint(parent: Path, name: str, write: Callable[[Path], None], ra
     return final
 
 
-def _publish(staging: Path, final: Path) -> None:
+def publish(staging: Path, final: Path) -> None:
+    """Mark a staged checkpoint as complete, and rename it into place."""
     (staging / COMPLETE).write_text("")
-    readers = staging.stat().st_mode & 0o666  # as the umask has it; safetensors makes files that only their owner reads
+    readers = staging.stat().st_mode & 0o666  # by the umask; safetensors writes files that only their owner can read
     for file in sorted(staging.rglob("*")):
         if file.is_file():
-            with suppress(PermissionError):  # a mounted bucket has no modes to change
+            with suppress(PermissionError):  # a mounted bucket has no file modes
                 file.chmod(readers)
         _fsync(file)
     _fsync(staging)
-    if final.exists():  # only ever a step that is being written again after a resume
+    if final.exists():  # only where a step is repeated after a resume
         shutil.rmtree(final)
     os.replace(staging, final)
     _fsync(final.parent)
@@ -83,12 +84,12 @@ def prune_checkpoints(run: Path, keep: int) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never a half."""
+    """Write JSON atomically: a reader sees the old file or the new one."""
     replace_file(path, json.dumps(data, indent=2))
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON, or say in one sentence what is wrong with the file (UsageError)."""
+    """Read JSON. Raises UsageError where the file is missing or is not JSON."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

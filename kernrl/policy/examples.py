@@ -1,4 +1,4 @@
-"""From (prompt, completion) pairs to token ids, exactly as sampling will see them."""
+"""Training examples: (prompt, completion) pairs as token ids, exactly as sampling sees them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,22 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kernrl.policy.packing import Example
 from kernrl.policy.pairs import Message, Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One tokenised training pair. Only the completion contributes to the loss."""
+
+    prompt_ids: list[int]
+    """At least one token."""
+    completion_ids: list[int]
+    """Ends with the tokenizer's end token."""
+    weight: float = 1.0
+    """Factor on the loss of each completion token: 1 in plain SFT, the advantage in reinforce; a negative one unlearns."""
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
 
 
 @dataclass(slots=True)
@@ -18,16 +32,16 @@ class Tokenized:
 
     examples: list[Example] = field(default_factory=list)
     too_long: int = 0
-    """Pairs left out because prompt and completion exceed the maximum length: nothing is ever cut."""
+    """Pairs left out because prompt and completion exceed the maximum length; nothing is cut to fit."""
 
 
 def tokenize_pairs(pairs: Iterable[Pair], tokenizer: PreTrainedTokenizerBase, max_length: int, batch: int = 1024) -> Tokenized:
-    """Tokenize pairs; the completion gets the end token. Pairs longer than `max_length` tokens are counted and left out."""
+    """Tokenise pairs, each completion with the end token. Pairs of more than `max_length` tokens are counted and left out."""
     end_id: Any = tokenizer.eos_token_id
     result, waiting = Tokenized(), []
 
     def encode(texts: list[str]) -> list[list[int]]:
-        # not verbose: what is too long is counted here, and needs no warning of the tokenizer's
+        # not verbose: pairs that are too long are counted here, without the tokenizer's warnings
         return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]  # pyright: ignore[reportReturnType]
 
     def flush() -> None:
@@ -53,7 +67,7 @@ def tokenize_pairs(pairs: Iterable[Pair], tokenizer: PreTrainedTokenizerBase, ma
 
 
 def prompt_text(messages: list[Message], tokenizer: PreTrainedTokenizerBase) -> str:
-    """The text a reply continues: the chat template up to and including the assistant's opening."""
+    """The text that a reply continues: the chat template up to the start of the assistant's message."""
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     assert isinstance(text, str)
     return text

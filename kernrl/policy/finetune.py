@@ -20,7 +20,7 @@ from kernrl.policy.checkpoint import read_json, write_json
 from kernrl.policy.flops import TrainingFlops
 from kernrl.policy.load import Policy
 from kernrl.policy.packing import PackedDataset, PackedRow
-from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer, save_training, spread
+from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer, save_training, wrap_for_ranks
 from kernrl.policy.ranks import Ranks
 
 T = TypeVar("T")
@@ -28,27 +28,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FinetuneSettings:
-    """What decides the weights that come out, besides the data and the weights that go in."""
+    """Everything that determines the trained weights, besides the data and the weights at the start."""
 
     steps: int
-    """Optimizer steps in all."""
+    """Total optimizer steps."""
     rows_per_step: int
-    """Packed rows a step, over all ranks."""
+    """Packed rows a step, on all ranks together."""
     learning_rate: float
     warmup_ratio: float = 0.03
-    """Share of the steps in which the rate rises linearly; it then falls as a cosine."""
+    """Share of the steps in which the rate rises linearly; then it falls as a cosine."""
     final_ratio: float = 0.1
-    """The last step's rate over the highest."""
+    """Ratio of the last step's rate to the highest."""
     weight_decay: float = 0.1
     """On matrices only; norms and biases are left alone."""
     max_grad_norm: float = 1.0
 
 
 class PackedLoss(torch.nn.Module):
-    """A policy with its cross-entropy on top, so that whatever wraps a module for several GPUs sees one forward.
+    """A policy with its cross-entropy on top: one module with one forward, for DDP and FSDP2 to wrap.
 
-    The head runs inside the fused loss: logits are never held whole. Compiling is of this module's call alone: the policy
-    itself stays as it is, to be sampled from and saved.
+    The head runs inside the fused loss: the logits of a row are never all in memory. Only this module's call is compiled; the
+    policy itself stays as it is, to be sampled from and saved.
     """
 
     def __init__(self, policy: Policy, ranks: Ranks, *, compile_model: bool = False):
@@ -82,11 +82,11 @@ class Finetuner:
     """A policy being trained: optimizer, schedule and position in the data.
 
     Args:
-        ranks: that train together.
+        ranks: the processes that train together.
         policy: its weights are changed in place.
         data: the packed training rows.
-        compile_model: compile the decoder (worth it from about a hundred steps on).
-        loss: the `loss` of an earlier Finetuner of this policy, whose weights are spread over the ranks already.
+        compile_model: compile the decoder; pays from about a hundred steps.
+        loss: the `loss` of an earlier Finetuner of this policy, which is wrapped for several ranks already.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class Finetuner:
         self.step = 0
         self._flops = TrainingFlops.of(policy)
         if loss is None:
-            # between sharded layers weights are gathered, so those are compiled one by one
+            # FSDP2 gathers weights between layers, so sharded layers are compiled one by one
             own = PackedLoss(policy, ranks, compile_model=compile_model and not ranks.sharded)
-            loss = spread(ranks, own, policy, compile_layers=compile_model)
+            loss = wrap_for_ranks(ranks, own, policy, compile_layers=compile_model)
         self.loss = loss
         self.optimizer = _optimizer(policy.model, settings)
         self._dtype = torch.bfloat16 if ranks.accelerator.mixed_precision == "bf16" else policy.head_weight.dtype
@@ -123,7 +123,7 @@ class Finetuner:
     def run(self, on_step: Callable[[dict[str, Any]], None]) -> None:
         """Train from the current step to the last; `on_step` gets the metrics after each.
 
-        Speeds leave padding out: `tokens_per_s` is of all ranks, `tflops` (of `TrainingFlops`, a second) of one device.
+        Padding does not count in speeds: `tokens_per_s` is over all ranks, `tflops` (see `TrainingFlops`) of one device.
         """
         self.policy.model.train()
         upcoming = _ahead(self._pinned(row) for row in self._dealt())
@@ -132,7 +132,7 @@ class Finetuner:
             started = time.perf_counter()
             tokens, targets, pairs = self._counts(batch)
             loss_and_norm = self._train_step(batch, targets)
-            # while the GPU is at work; only what was measured is waited for
+            # while the GPU works; `data_wait_s` is the time that this takes
             batch, next_waited = self._next_batch(upcoming)
             loss, norm = loss_and_norm.tolist()
             metrics = {"loss": loss, "grad_norm": norm, "learning_rate": self.learning_rate(self.step)}
@@ -144,7 +144,7 @@ class Finetuner:
             waited = next_waited
 
     def _next_batch(self, upcoming: Iterator[PackedRow]) -> tuple[list[PackedRow], float]:
-        """This rank's rows of the next step, on its device, and how many seconds they were waited for."""
+        """This rank's rows of the next step, on its device, and the seconds spent waiting for them."""
         started = time.perf_counter()
         batch = [next(upcoming).to(self.device) for _ in range(-(-self.settings.rows_per_step // self.ranks.size))]
         return batch, time.perf_counter() - started
@@ -155,9 +155,9 @@ class Finetuner:
         return (self.ranks.sum(counts.to(self.device)) if self.ranks.size > 1 else counts).tolist()
 
     def _dealt(self) -> Iterator[PackedRow]:
-        """This rank's rows from the current step on: in every step as many as the others', since all must run equally often.
+        """This rank's rows from the current step on. Every rank has equally many in a step, as all must run equally often.
 
-        What is missing is made up with rows of nothing but padding.
+        Missing rows are filled with padding alone.
         """
         size, each = self.ranks.size, self.settings.rows_per_step
         members = self.data.members(self.step * each)
@@ -166,7 +166,7 @@ class Finetuner:
             yield from map(self.data.pack, step[self.ranks.index :: size])
 
     def _train_step(self, batch: list[PackedRow], targets: int) -> Tensor:
-        """One update on this rank's rows of a step that has `targets` on all ranks together; loss and gradient norm, [2]."""
+        """One update on this rank's rows; `targets` are those of all ranks. Returns loss and gradient norm, [2]."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.step)
         num_tokens = targets / self.ranks.size  # gradients are averaged over ranks
@@ -187,7 +187,7 @@ class Finetuner:
         self.policy.model.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         rows = data.epoch_rows(0)
-        # ranks that share weights must run equally often: the last round is made up with rows of nothing but padding
+        # ranks that share weights must run equally often: the last round is filled with rows of padding alone
         rows = rows + [[] for _ in range(-len(rows) % self.ranks.size)]
         for members in rows[self.ranks.index :: self.ranks.size]:
             row = data.pack(members).to(self.device)
@@ -204,7 +204,7 @@ class Finetuner:
             write_json(folder / "finetune_state.json", {"step": self.step, "torch_rng": torch.get_rng_state().tolist()})
 
     def restore(self, folder: Path) -> None:
-        """Go on from what `save` wrote (the policy's weights were loaded from the same folder)."""
+        """Resume from what `save` wrote; the policy's weights were loaded from the same folder."""
         load_optimizer(self.ranks, self.policy, self.optimizer, folder)
         state = read_json(folder / "finetune_state.json")
         self.step = state["step"]
@@ -225,7 +225,7 @@ def _optimizer(model: torch.nn.Module, settings: FinetuneSettings) -> torch.opti
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items, the next one always being made in a thread while the current one is used."""
+    """The same items; a thread makes the next one while the current one is used."""
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(next, items)
         while True:

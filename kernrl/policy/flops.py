@@ -1,4 +1,4 @@
-"""Floating-point operations that a training step cannot do without: the numerator of MFU."""
+"""Floating-point operations that a training step needs: the numerator of MFU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class TrainingFlops:
     """Operations of one forward and backward pass, each multiply-add counted as two.
 
     As in appendix B of Chowdhery et al. 2022 (PaLM): 6 for every weight of a matrix and every token (2 forward, 2 for the
-    inputs' gradient, 2 for the weights', the last of which frozen weights do without), and 12 · layers · heads · head_dim for
-    every pair of a query and a key it may see. Stricter in three ways: padding does not count, the head counts only where a
-    target is, and causal attention counts half a square. Nothing that is computed twice counts twice.
+    inputs' gradient, 2 for the weights', which frozen weights do not have), and 12 · layers · heads · head_dim for
+    every pair of a query and a key that it attends to. Stricter in three ways: padding does not count, the head counts only
+    where a target is, and causal attention counts half a square. Recomputation does not count.
     """
 
     per_token: float

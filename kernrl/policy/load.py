@@ -26,18 +26,18 @@ from kernrl.errors import UsageError
 from kernrl.policy.attention import VARLEN
 from kernrl.policy.nano import NANO, trained_nano
 
-# its bars would mix with ours, and ignore --quiet
+# transformers' progress bars would mix with ours, and ignore --quiet
 disable_progress_bar()
 
 SHARDS = "shards"
-"""Folder of a checkpoint whose weights and optimizer were written by several processes, each its own part."""
+"""Folder inside a checkpoint to which several processes wrote their shards of weights and optimizer."""
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The model that writes candidates, with the tokenizer it reads and writes by."""
+    """The model that writes candidates, and its tokenizer."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -82,7 +82,7 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise UsageError(f"--model {source}: its weights do not load ({_first_line(error)}).") from error
     model, loading = found
-    # what is missing or of another shape, transformers makes up
+    # transformers initialises weights that are missing or of another shape at random
     if mismatched := sorted(loading["mismatched_keys"]):
         name, there, wanted = mismatched[0]
         raise UsageError(
@@ -104,16 +104,16 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
 
 
 def _is_causal(config: Any) -> bool:
-    """Whether a token sees only what stands before it. Encoders such as BERT have a causal head too, and would see all."""
+    """Whether tokens attend only to earlier ones. Encoders such as BERT have a causal head too, but attend to all tokens."""
     bidirectional = type(config) in AutoModelForMaskedLM._model_mapping and not getattr(config, "is_decoder", False)
     return type(config) in AutoModelForCausalLM._model_mapping and not bidirectional
 
 
 def find_source(model: str, revision: str | None = None) -> str:
-    """What a name given as `--model` stands for: a folder or a hub id.
+    """The folder or hub id that a value of `--model` stands for.
 
     Raises:
-        UsageError: the name is empty, there is no such folder, or `revision` is to choose from a folder, which has but one.
+        UsageError: the name is empty, there is no such folder, or `revision` is given for a folder.
     """
     if not model:
         raise UsageError("--model is empty: name a folder, a hub id or 'nano'.")
@@ -121,7 +121,7 @@ def find_source(model: str, revision: str | None = None) -> str:
     folder = Path(source)
     if folder.exists() and revision:
         raise UsageError(f"--revision: {source} is a folder, not a model of the hub; leave it out.")
-    # `checkpoints/typo` beside a folder `checkpoints` is a typo, not a model to ask the hub for
+    # `checkpoints/typo`, where there is a folder `checkpoints`, is a typo and not a hub id
     beside = "/" in source and folder.parent.is_dir()
     if not folder.exists() and (source.startswith((".", "/", "~")) or source.count("/") > 1 or beside):
         raise UsageError(f"--model {source}: there is no such folder.")
@@ -129,10 +129,10 @@ def find_source(model: str, revision: str | None = None) -> str:
 
 
 def load_config(source: str, *, revision: str | None = None) -> PretrainedConfig:
-    """The configuration alone, of a causal language model.
+    """The configuration of a causal language model, without its weights.
 
     Raises:
-        UsageError: none can be read, or it is of another kind of model.
+        UsageError: it cannot be read, or is of another kind of model.
     """
     source = find_source(source, revision)
     try:
@@ -146,20 +146,20 @@ def load_config(source: str, *, revision: str | None = None) -> PretrainedConfig
 
 
 def _from_shards(folder: Path, config: Any, dtype: torch.dtype) -> PreTrainedModel:
-    """The whole model, whatever the number of processes that wrote it; every process reads it by itself."""
+    """The whole model, from any number of shards; every process reads it by itself."""
     model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=VARLEN)
     load({"model": model.state_dict()}, checkpoint_id=folder / SHARDS, no_dist=True)
     return model
 
 
 def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTokenizerBase:
-    """The tokenizer alone, checked for what training and sampling need: an end token and a chat template."""
+    """The tokenizer without the model. Raises UsageError where it has no end token or no chat template."""
     source = find_source(source, revision)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {source}: no tokenizer can be read there ({_first_line(error)}).") from error
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a folder without a tokenizer
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes such a tokenizer from a folder without one
         raise UsageError(f"--model {source}: its tokenizer knows no words; is tokenizer.json missing there?")
     if tokenizer.eos_token_id is None:
         raise UsageError(f"--model {source}: its tokenizer has no end token; set `eos_token` in tokenizer_config.json.")
@@ -171,7 +171,7 @@ def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTok
 
 
 def add_lora(model: PreTrainedModel, *, rank: int, alpha: int, checkpoint: Path | None = None) -> PreTrainedModel:
-    """Freeze the model and add LoRA adapters to every linear layer but the head, fresh or as a checkpoint left them.
+    """Freeze the model and add LoRA adapters to every linear layer but the head, new or from a checkpoint.
 
     Raises:
         UsageError: peft is not installed (the `lora` extra).
@@ -179,7 +179,7 @@ def add_lora(model: PreTrainedModel, *, rank: int, alpha: int, checkpoint: Path 
     try:
         from peft import LoraConfig, PeftModel, get_peft_model
     except ImportError:
-        raise UsageError("--lora needs peft: pip install 'kernrl[lora]'.") from None
+        raise UsageError("LoRA needs peft: pip install 'kernrl[lora]', or train all weights with --no-lora.") from None
     adapted: Any
     if checkpoint:
         adapted = PeftModel.from_pretrained(model, str(checkpoint), is_trainable=True)
@@ -191,7 +191,7 @@ def add_lora(model: PreTrainedModel, *, rank: int, alpha: int, checkpoint: Path 
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Without transformers' report of what did not fit: it is told here, in one sentence."""
+    """Silence transformers' report of weights that do not fit: `load_policy` says it in one sentence."""
     before = get_verbosity()
     set_verbosity_error()
     try:

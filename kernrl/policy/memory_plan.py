@@ -1,4 +1,4 @@
-"""What a training step will need in memory, from the model's configuration alone."""
+"""Estimate of a training step's memory, from the model's configuration alone."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kernrl.errors import UsageError
 GIB = 2**30
 
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""Where a container with a limit of its own (cgroup v2) finds it, in bytes."""
+"""File with a container's own memory limit (cgroup v2), in bytes."""
 
 CPU_LOGIT_BYTES = 22
-"""Bytes a logit takes on a CPU, where they are held whole: five float32 copies and a half, measured."""
+"""Bytes a logit takes on a CPU, where all of a row's are in memory: five and a half float32 copies, measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,18 @@ class MemoryEstimate:
     optimizer_bytes: int
     activations_bytes: int
     layer_bytes: int = 0
-    """What one layer keeps, which is still there when its gradients, the last ones, are made."""
+    """Activations of one layer, which are still in memory while the last gradients are computed."""
     gathered_bytes: int = 0
-    """What is whole for a moment, of weights that are spread over devices."""
+    """Sharded weights and their gradients that are whole at one time."""
 
     @property
     def total_bytes(self) -> int:
-        """The most at any moment: the backward pass frees activations as it makes gradients."""
+        """The peak: the backward pass frees activations while it makes gradients."""
         passing = max(self.activations_bytes, self.gradients_bytes + self.layer_bytes)
         return self.weights_bytes + self.optimizer_bytes + self.gathered_bytes + passing
 
 
-def foretell_memory(
+def check_training_memory(
     config: PretrainedConfig,
     *,
     row_tokens: int,
@@ -51,12 +51,12 @@ def foretell_memory(
     shards: int,
     compiled: bool,
 ) -> None:
-    """Refuse, before anything is loaded, a run that this GPU, or this machine without one, cannot hold.
+    """Refuse, before anything is loaded, a run that needs more memory than this GPU, or this CPU's machine, has free.
 
-    Arguments as of `estimate_training`.
+    Arguments are those of `estimate_training`.
 
     Raises:
-        UsageError: it cannot; the sentence names the sizes and what to change.
+        UsageError: the sentence names the sizes and what to change.
     """
     on_gpu = torch.cuda.is_available()
     estimate = estimate_training(
@@ -112,13 +112,13 @@ def estimate_training(
 
     State is 16 bytes a trained parameter in float32 (weight, gradient, two moments), and float32 weights that are not sharded
     have bf16 copies besides, which autocast keeps for the backward pass. With checkpointing only each layer's input stays, and
-    one layer is held whole (`layer_bytes`).
+    the activations of one layer at a time (`layer_bytes`).
 
     Args:
-        shards: devices that weights, gradients and optimizer are spread over (FSDP2). Two layers, and what lies outside of
-            any layer, are whole for a moment: in bf16, with their gradients in bf16 and in float32.
-        compiled: the layers are compiled, which keeps less of what is in between.
-        on_gpu: in bf16, with the fused head; on a CPU everything is float32, and the logits are held whole.
+        shards: devices that weights, gradients and optimizer are sharded over (FSDP2). Two layers, and the weights outside any
+            layer, are whole at one time: in bf16, with their gradients in bf16 and in float32.
+        compiled: whether layers are compiled, which keeps fewer intermediate results.
+        on_gpu: in bf16, with the fused head; on a CPU everything is float32, and all logits of a row are in memory.
     """
     hidden, layers = config.hidden_size, config.num_hidden_layers
     trainable = count_adapters(config, lora_rank) if lora_rank else parameters
@@ -144,7 +144,7 @@ def estimate_training(
 
 
 def layer_bytes(config: PretrainedConfig, *, autocast: bool, compiled: bool) -> int:
-    """Bytes a token that one layer keeps for its backward pass; attention's matrix is never formed.
+    """Bytes a token that one layer keeps for its backward pass, without attention's matrix, which is never formed.
 
     In units of the hidden and of the feed-forward width, as Korthikanti et al. 2022 count (Reducing Activation Recomputation
     in Large Transformer Models): 31 and 8 in bf16 are what autograd saves on torch's meta device. Under autocast, which
@@ -176,7 +176,7 @@ def require_memory(estimate: MemoryEstimate, free_bytes: int, *, lora: bool, gra
 
 
 def _widths(config: PretrainedConfig) -> tuple[int, int, int, int]:
-    """Of the stream, of the feed-forward layer, of all queries, and of all keys."""
+    """Widths of the hidden state, the feed-forward layer, all queries, and all keys."""
     hidden, heads = config.hidden_size, config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or hidden // heads
     key_heads = getattr(config, "num_key_value_heads", None) or heads

@@ -1,4 +1,4 @@
-"""nano: the small model for everyone who brings none: a Qwen2 of 18 M parameters and a byte-level BPE of 4 k."""
+"""nano: the small model that kernrl ships, a Qwen2 of 18 M parameters with a byte-level BPE of 4 k tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2T
 from kernrl.errors import UsageError
 
 NANO = "nano"
-"""What `--model` says for it."""
+"""Its name as a value of `--model`."""
 
 VOCAB_SIZE = 4096
 CONTEXT = 4096
@@ -31,10 +31,10 @@ _CHAT_TEMPLATE = (
 
 
 def trained_nano() -> Path:
-    """Folder of the nano that the repository ships: `checkpoints/nano`, here or in the checkout this package lies in.
+    """Folder of the trained nano: `checkpoints/nano`, in the working directory or in the checkout of this package.
 
     Raises:
-        UsageError: it is in neither place; a wheel does not carry it.
+        UsageError: it is in neither; a wheel does not contain it.
     """
     places = [root / "checkpoints" / NANO for root in (Path(), Path(__file__).parents[2])]
     for folder in places:
@@ -50,7 +50,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE) -> Qwen2
     """Train nano's tokenizer on `texts` (deterministic). Any NFC text can be encoded and decoded without loss.
 
     Two stages. First a byte-level BPE under Qwen2's way of splitting text, which `AutoTokenizer` gives every Qwen2 model
-    whatever its files say; it runs out of merges at some 1,200 tokens, as code repeats few words. The rest of the
+    whatever its files say; it runs out of merges at about 1,200 tokens, as code has few different words. The rest of the
     vocabulary is phrases: a second BPE over the tokens of each line, added as plain (not special) tokens. They shorten a
     generated solution from 774 tokens to 83 on average, and so its sampling and its training.
     """
@@ -82,7 +82,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE) -> Qwen2
 
 def _phrases(tokenizer: Qwen2Tokenizer, texts: Sequence[str], count: int) -> list[str]:
     """The `count` phrases of several tokens, each within a line, that shorten `texts` most, by BPE over token ids."""
-    # a token becomes a letter of Unicode's private plane, a line becomes a word
+    # each token is written as one character of Unicode's private plane, and each line as one word
     base = 0xF0000
     tokens: Any = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     ends_line = {number for number, token in enumerate(tokens) if "Ċ" in token}
@@ -102,12 +102,12 @@ def _phrases(tokenizer: Qwen2Tokenizer, texts: Sequence[str], count: int) -> lis
     learner.train_from_iterator(lines(), trainer)
     learnt = sorted(learner.get_vocab().items(), key=lambda item: item[1])
     phrases = [str(tokenizer.decode([ord(letter) - base for letter in word])) for word, _ in learnt if len(word) > 1]
-    # a phrase that began or ended inside a number would cut it up differently here and there
+    # a phrase that begins or ends inside a number would split equal numbers differently
     return [p for p in phrases if not (p[0].isdigit() or p[-1].isdigit() or "<|" in p)][:count]
 
 
 def nano_config(vocab_size: int, *, end_id: int | None = None, pad_id: int | None = None) -> Qwen2Config:
-    """nano's architecture, with room for `vocab_size` tokens."""
+    """nano's architecture; the vocabulary is rounded up to a multiple of 64."""
     return Qwen2Config(
         vocab_size=-(-vocab_size // 64) * 64,
         hidden_size=512,

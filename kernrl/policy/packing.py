@@ -1,7 +1,7 @@
 """Packing: examples of any length laid end to end in rows of one fixed length.
 
-A row is a pure function of (examples, seed, row number), so a run can be resumed at any step, on any number of ranks,
-and sees exactly the rows it would have seen.
+A row is a pure function of (examples, seed, row number), so a run resumed at any step, on any number of ranks, gets the rows
+that it would have had.
 """
 
 from __future__ import annotations
@@ -16,20 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One tokenised training pair. Only the completion is learnt."""
-
-    prompt_ids: list[int]
-    """At least one token."""
-    completion_ids: list[int]
-    """Ends with the tokenizer's end token."""
-    weight: float = 1.0
-    """Factor on the loss of every completion token (1 in plain SFT, the reward in reward-weighted SFT; below 0 unlearns)."""
-
-    def __len__(self) -> int:
-        return len(self.prompt_ids) + len(self.completion_ids)
+from kernrl.policy.examples import Example
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +28,11 @@ class PackedRow:
     position_ids: Tensor
     """int64 [1, N], restarting in every document"""
     targets: Tensor
-    """int64 [N]: the token that follows, or -100 where nothing is learnt (prompts, last tokens, padding)"""
+    """int64 [N]: the next token, or -100 where there is no loss (prompts, last tokens, padding)"""
     weights: Tensor
     """float32 [N]: loss weight of each position"""
     cu_seqlens: Tensor
-    """int32 [D + 1]; repeats of N at the end keep its length fixed, so that compiled code is reused"""
+    """int32 [D + 1]; padded with N to a fixed length, so that compiled code is reused"""
     num_tokens: int
     """Tokens that are not padding."""
     num_targets: int
@@ -58,7 +45,7 @@ class PackedRow:
         return self._map(lambda t: t.to(device, non_blocking=True))
 
     def pin(self) -> PackedRow:
-        """The same row in page-locked memory, from where copies to a GPU do not wait."""
+        """The same row in page-locked memory, for asynchronous copies to a GPU."""
         return self._map(Tensor.pin_memory)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> PackedRow:
@@ -87,8 +74,8 @@ class PackedDataset:
         self._lengths = np.array([len(e) for e in examples], dtype=np.int64)
         assert len(examples) > 0
         assert self._lengths.max() <= row_tokens
-        # all examples end to end, from which a row is gathered in a few calls: rows are packed beside training, and loops
-        # over lists would keep the interpreter from it
+        # all examples end to end, so that a few NumPy calls gather a row: rows are packed in a thread during training, and
+        # loops over lists would hold the interpreter lock
         self._starts = np.cumsum(self._lengths) - self._lengths
         self._ids = _flat(np.int32, (part for e in examples for part in (e.prompt_ids, e.completion_ids)))
         # position t predicts token t + 1: the last prompt token predicts the first of the completion
@@ -109,7 +96,7 @@ class PackedDataset:
 
     @cached_property
     def rows_per_epoch(self) -> int:
-        """Rows in the first epoch; later ones differ by a row or so, as the shuffle packs differently."""
+        """Rows in the first epoch; later ones differ by a row or so, as each shuffle packs differently."""
         return len(self.epoch_rows(0))
 
     @property
@@ -119,10 +106,10 @@ class PackedDataset:
 
     @cached_property
     def documents(self) -> int:
-        """Most documents of a row, those of padding included: the length of every row's `cu_seqlens`, less one.
+        """Most documents of a row, padding included: the length of every row's `cu_seqlens`, less one.
 
-        Attention starts programs for all of them, there or not. So this is what rows of shuffled examples hold (renewal
-        theory: N/μ of them, give or take √N·σ/μ^1.5) and four deviations more, not what N tokens of the shortest would make.
+        Attention starts programs for all of them, even empty ones. So this is not N over the shortest length, but four
+        standard deviations above the documents of a row of shuffled examples (renewal theory: N/μ with deviation √N·σ/μ^1.5).
         """
         expected = self.row_tokens / self._lengths.mean()
         deviation = expected**0.5 * self._lengths.std() / self._lengths.mean()
@@ -152,7 +139,7 @@ class PackedDataset:
         targets[:num_tokens] = self._targets[source]
         weights[:num_tokens] = self._weights[source]
         bounds = [0, *np.cumsum(lengths).tolist()]
-        # padding is documents too, none longer than a real one, so that max_seqlen holds for every row
+        # padding is split into documents no longer than the longest example, so that max_seqlen holds for every row
         while bounds[-1] < n:
             end = min(n, bounds[-1] + self.max_seqlen)
             position_ids[bounds[-1] : end] = np.arange(end - bounds[-1])
@@ -178,8 +165,8 @@ def _flat(dtype: type, parts: Iterable[list[int]]) -> np.ndarray:
 def _next_fit(order: np.ndarray, lengths: np.ndarray, row_tokens: int, documents: int) -> list[list[int]]:
     """Fill rows in order; an example that does not fit starts the next row. Wastes half an example a row on average.
 
-    It also starts one where the row, with the rest of it as padding in documents of the longest length, would hold more than
-    `documents`.
+    An example also starts the next row where this one, filled up with padding in documents of the longest length, would hold
+    more than `documents`.
     """
     rows: list[list[int]] = []
     longest, free = int(lengths.max()), 0

@@ -1,4 +1,4 @@
-"""Training pairs: from tasks with worked solutions, and from the forms of SFT data that people keep."""
+"""Training pairs: from tasks with worked solutions, and from rows in TRL's formats of SFT data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Message = dict[str, str]
 PromptStyle = Literal["nano", "chat"]
 
 PAIR_FIELDS = ("messages", "prompt", "completion")
-"""Columns of TRL's forms of SFT data."""
+"""Columns of TRL's formats of SFT data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class UnusableRow(ValueError):
 
 
 def task_messages(task: Task, style: PromptStyle, precision: str | None = None) -> list[Message]:
-    """The messages a policy is asked a task with."""
+    """The messages that ask a policy for a task."""
     prompt: Any = render_prompt(task, style, precision=precision)
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
 def task_pairs(tasks: Iterable[Task], style: PromptStyle, precision: str | None = None) -> Iterator[Pair]:
-    """One pair a worked solution. nano answers with bare code; every other model with one fenced block."""
+    """One pair for each worked solution. nano answers with bare code; every other model with one fenced block."""
     for task in tasks:
         messages = task_messages(task, style, precision)
         for solution in task.solutions:
@@ -45,7 +45,7 @@ def task_pairs(tasks: Iterable[Task], style: PromptStyle, precision: str | None 
 
 
 def has_pair(row: Mapping[str, Any], columns: Mapping[str, str]) -> bool:
-    """Whether a row is in one of TRL's forms, well made or not: it has `messages`, or `prompt` and `completion`."""
+    """Whether a row has `messages`, or `prompt` and `completion`, whether or not they are valid."""
     messages, prompt, completion = (row.get(columns.get(field, field)) for field in PAIR_FIELDS)
     return messages is not None or (prompt is not None and completion is not None)
 

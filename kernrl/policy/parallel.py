@@ -1,11 +1,11 @@
-"""A policy over several processes: replicated or sharded, and its training state by parameter name.
+"""A policy over several processes: replicated (DDP) or sharded (FSDP2).
 
-State is kept by name, so that a run can go on in any number of processes, sharded or not.
+Training state is saved by parameter name, so that a run can resume in any number of processes, sharded or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -31,19 +31,23 @@ from kernrl.policy.load import SHARDS, Policy
 from kernrl.policy.ranks import Ranks
 
 SMALL_PARAMETERS = 100_000_000
-"""Up to here a model's file is cut in shards that a repository takes; larger ones would come in hundreds of them."""
+"""Models up to this size are saved in files small enough for a git repository; a larger one would be hundreds of them."""
 
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
-def spread(ranks: Ranks, module: nn.Module, policy: Policy, *, compile_layers: bool = False) -> nn.Module:
-    """`module`, which holds the policy, as every rank is to call it: as it is, replicated (DDP) or sharded (FSDP2).
+def wrap_for_ranks(
+    ranks: Ranks, module: nn.Module, policy: Policy, *, methods: Sequence[str] = (), compile_layers: bool = False
+) -> nn.Module:
+    """`module`, which holds the policy, as every rank calls it: as it is, wrapped in DDP, or sharded by FSDP2.
 
     Sharded, a layer's weights are gathered in bf16 just before it runs; those outside any layer, the embedding and the head,
-    when `module` itself is called. Inside that call `policy.head_weight` is therefore the whole tensor, and the gradient that
-    a loss hands it is reduced in float32 like every other. Optimizers are made afterwards, of the parameters that are left.
+    when `module` is called. Inside that call `policy.head_weight` is therefore the whole tensor, and its gradient is reduced
+    in float32 like every other. Create optimizers after this call: sharding replaces the parameters.
 
     Args:
+        methods: names of methods of `module` that run the policy, besides `forward`: where it is sharded, they gather its
+            weights as `forward` does.
         compile_layers: compile each layer by itself, where the policy is sharded.
 
     Raises:
@@ -62,6 +66,8 @@ def spread(ranks: Ranks, module: nn.Module, policy: Policy, *, compile_layers: b
                 layer.compile(dynamic=False)
             fully_shard(layer, mesh=mesh, mp_policy=precision)
         fully_shard(module, mesh=mesh, mp_policy=precision)
+        for method in methods:
+            register_fsdp_forward_method(module, method)
         return module
     module.to(accelerator.device)
     if ranks.size == 1:
@@ -71,9 +77,9 @@ def spread(ranks: Ranks, module: nn.Module, policy: Policy, *, compile_layers: b
 
 
 def accumulating(module: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
-    """Around the forward and backward pass of one row of several: replicas exchange gradients after the last row only.
+    """Context of one row's forward and backward pass: replicas exchange gradients after the last row only.
 
-    Shards exchange them after every row: to hold whole gradients until the last would take the memory that sharding saves.
+    Shards exchange them after every row: whole gradients would take the memory that sharding saves.
     """
     return module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
 
@@ -91,7 +97,7 @@ def whole_weights(policy: Policy) -> dict[str, Tensor]:
 
 
 def save_training(ranks: Ranks, policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Write weights, tokenizer and optimizer; every rank calls this, and shards are written by those who hold them."""
+    """Write weights, tokenizer and optimizer; every rank calls this, and writes its own shards."""
     if ranks.leads:
         policy.tokenizer.save_pretrained(folder)
     if ranks.sharded:
@@ -107,7 +113,7 @@ def save_training(ranks: Ranks, policy: Policy, optimizer: torch.optim.Optimizer
 
 
 def load_optimizer(ranks: Ranks, policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Take up the optimizer that `save_training` wrote, from however many processes (`load_policy` takes up the weights)."""
+    """Load the optimizer that `save_training` wrote in any number of processes; `load_policy` loads the weights."""
     if (folder / SHARDS).exists():
         state = {"optimizer": get_optimizer_state_dict(policy.model, optimizer)}
         load(state, checkpoint_id=folder / SHARDS, process_group=ranks.group)
@@ -118,7 +124,7 @@ def load_optimizer(ranks: Ranks, policy: Policy, optimizer: torch.optim.Optimize
 
 
 def save_final(ranks: Ranks, policy: Policy, folder: Path, history: list[dict[str, Any]]) -> None:
-    """The model alone, in bf16, a small one in shards that can be kept in a repository, and the history of its training.
+    """Write the model in bf16, a small one in files that fit a git repository, and its training history.
 
     Every rank calls this.
     """

@@ -1,7 +1,7 @@
-"""Several processes as one run: rank 0 leads, and what fails on any of them ends all of them with one sentence.
+"""The processes of a run: rank 0 leads, and an error on any rank ends all of them with one sentence.
 
-A rank that waits for another waits here, in messages between CPUs (gloo). NCCL would wait in a kernel that spins on the GPU,
-where candidates may be timed, and with a time limit meant for collectives, not for a step's verification.
+Ranks wait for each other in messages between CPUs (gloo). NCCL would wait in a kernel that spins on the GPU, where candidates
+may be timed, and with a time limit meant for collectives and not for a step's verification.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from kernrl.errors import InfrastructureError, KernrlError
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=2)
-"""How long a rank waits for the one that leads."""
+"""How long a rank waits for rank 0."""
 
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Application timeout")
-"""What gloo says when the process at the other end is gone."""
+"""Words in gloo's errors when the other process has ended."""
 
 
 class FailedElsewhere(KernrlError):
-    """Another rank failed first and has said why: this one ends with the same exit code and without a word."""
+    """Another rank failed first and has reported it: this one ends silently, with the same exit code."""
 
     def __init__(self, exit_code: int):
         super().__init__("")
@@ -39,12 +39,12 @@ class FailedElsewhere(KernrlError):
 
 
 class Ranks:
-    """The processes of a run, as a launcher started them; alone, every method is trivial.
+    """The processes of a run, as a launcher started them. With one process every method is trivial.
 
     Attributes:
         accelerator: device, mixed precision and trackers.
-        index, size: which process this is, of how many.
-        sharded: the weights are spread over the processes (FSDP2), in place of a replica in each (DDP).
+        index, size: this process's rank, and how many there are.
+        sharded: weights are sharded over the processes (FSDP2), and not replicated in each (DDP).
     """
 
     def __init__(self, accelerator: Accelerator):
@@ -63,7 +63,7 @@ class Ranks:
         return self.index == 0
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Around a forward pass: bf16 arithmetic on float32 weights, where there is a GPU. Shards are gathered in bf16."""
+        """Context of a forward pass: bf16 arithmetic on float32 weights, on a GPU. Shards are gathered in bf16 anyway."""
         return nullcontext() if self.sharded else self.accelerator.autocast()
 
     def lead(self, work: Callable[[], T]) -> T:
@@ -71,7 +71,7 @@ class Ranks:
         return self.tell(work() if self.leads else None)
 
     def tell(self, message: Any = None) -> Any:
-        """Rank 0's message, on every rank. The others' own is ignored."""
+        """Rank 0's message, on every rank. The other ranks' argument is ignored."""
         if self.size == 1:
             return message
         box = [message]
@@ -79,33 +79,33 @@ class Ranks:
         return box[0]
 
     def send(self, message: Any) -> None:
-        """Give rank 0 a message of this rank's own, which must pickle."""
+        """Send rank 0 a message, which must pickle."""
         dist.send_object_list([message], dst=0, group=self.group)
 
     def receive(self, rank: int) -> Any:
-        """The next message that a rank sends, on rank 0."""
+        """On rank 0, the next message from a rank."""
         box = [None]
         dist.recv_object_list(box, src=rank, group=self.group)
         return box[0]
 
     def note(self, what: str) -> None:
-        """Put a note where every rank can look at any time, without waiting for anybody."""
+        """Set a flag that every rank can read at any time, without waiting."""
         self._board.set(f"kernrl/{what}", "")
 
     def noted(self, what: str) -> bool:
-        """Whether any rank has noted that."""
+        """Whether any rank has set that flag."""
         return self._board.check([f"kernrl/{what}"])
 
-    def any(self, wish: bool) -> bool:
-        """Whether any rank wishes it."""
+    def any(self, value: bool) -> bool:
+        """Whether the argument is true on any rank; every rank calls this."""
         if self.size == 1:
-            return wish
-        wishes = torch.tensor([int(wish)])
-        dist.all_reduce(wishes, dist.ReduceOp.MAX, group=self.group)
-        return bool(wishes)
+            return value
+        values = torch.tensor([int(value)])
+        dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group)
+        return bool(values)
 
     def meet(self) -> None:
-        """Wait until all are here."""
+        """Wait until every rank has called this."""
         if self.size > 1:
             dist.barrier(group=self.group)
 
@@ -121,22 +121,22 @@ class Ranks:
             dist.all_reduce(values, dist.ReduceOp.MAX)
         return values
 
-    def blame(self, error: BaseException) -> None:
-        """Settle who speaks of a failure: the first to note its own on the launcher's store.
+    def report_failure(self, error: BaseException) -> None:
+        """Let only the first rank that fails report its error, as recorded in the launcher's store.
 
-        Returns where this rank is that first one, or knows no better.
+        Returns where this rank is the first.
 
         Raises:
-            FailedElsewhere: Another rank failed before, and this one's error is what that did to it.
+            FailedElsewhere: another rank failed before, and this one's error is a consequence.
         """
         code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
         lost = isinstance(error, RuntimeError) and any(word in str(error) for word in LOST_PEER)
         mine = f"{self.index} {InfrastructureError.exit_code if lost else code}"
         try:
             noted = self._board.compare_set("kernrl/failed", "", mine).decode()
-        except (RuntimeError, OSError):  # the store went down with the process that kept it
+        except (RuntimeError, OSError):  # the process that kept the store has ended
             raise FailedElsewhere(InfrastructureError.exit_code) from None
-        if noted != mine or lost:  # a peer that was killed could note nothing; its launcher says so
+        if noted != mine or lost:  # a killed peer could record nothing; the launcher reports it
             raise FailedElsewhere(int(noted.split()[1])) from None
         if isinstance(error, KernrlError) and not self.leads:
             print(f"kernrl: {error}", file=sys.stderr)
@@ -144,17 +144,17 @@ class Ranks:
 
 @contextmanager
 def open_ranks(accelerator: Accelerator) -> Iterator[Ranks]:
-    """The run's processes: one, or as many as `accelerate launch` started. They end together.
+    """The run's processes: one, or those that `accelerate launch` started. They end together.
 
     Raises:
-        FailedElsewhere: See `Ranks.blame`.
+        FailedElsewhere: see `Ranks.report_failure`.
     """
     ranks = Ranks(accelerator)
     try:
         yield ranks
     except BaseException as error:
         if ranks.size > 1:
-            ranks.blame(error)
+            ranks.report_failure(error)
         raise
     ranks.meet()
     accelerator.end_training()

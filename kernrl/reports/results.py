@@ -32,7 +32,7 @@ TasksSamples = list[list[Sample]]
 def summarise(
     samples: Iterable[Sample], *, baselines: Sequence[str] = ("eager",), resamples: int = RESAMPLES, seed: int = 0
 ) -> dict[str, Any]:
-    """All figures over `samples`, as `results.json` holds them; docs/reports.md says what each one means.
+    """All figures over `samples`, as `results.json` holds them; docs/reference/figures.md says what each one means.
 
     Args:
         baselines: Those that would have been timed: where no candidate is correct none was, and fast_p is 0 against each.

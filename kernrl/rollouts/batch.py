@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kernrl.policy.packing import Example, PackedDataset, PackedRow
+from kernrl.policy.examples import Example
+from kernrl.policy.packing import PackedDataset, PackedRow
+from kernrl.policy.ranks import Ranks
 
 ROW_STEP = 256
-"""Tokens that a single row is rounded up to: padding costs as much as anything else."""
+"""A row that holds all rollouts is cut to a multiple of this: padding costs as much as any other token."""
 
 
 @dataclass(slots=True)
 class LossRow:
-    """A packed row of rollouts with what the loss needs of each position. N = tokens of the row.
+    """A packed row of rollouts with the inputs of the policy loss. N = tokens of the row.
 
-    Position t holds what is known of the token that follows it, as in `PackedRow`; `row.weights` are the advantages.
+    As in `PackedRow`, position t holds the values of token t + 1; `row.weights` are the advantages.
     """
 
     row: PackedRow
@@ -29,12 +31,12 @@ class LossRow:
     rollout_logprobs: Tensor | None
     """float32 [N]: log-probs noted while sampling; None where the engine gives none."""
     old_logprobs: Tensor | None = None
-    """float32 [N]: under the policy before this batch's first update; None where there is only one update."""
+    """float32 [N]: under the policy before the step's first update; None where there is only one update."""
     ref_logprobs: Tensor | None = None
     """float32 [N]: under the reference model."""
 
     def to(self, device: torch.device) -> LossRow:
-        """The same row on `device`, before anything was computed of it."""
+        """The same row on `device`, without `old_logprobs` and `ref_logprobs`."""
         noted = self.rollout_logprobs
         return LossRow(self.row.to(device), self.max_seqlen, self.num_sequences, None if noted is None else noted.to(device))
 
@@ -49,10 +51,16 @@ class LossRow:
         return self.row.targets >= 0
 
 
+def rows_of_rank(rows: Sequence[LossRow], ranks: Ranks, device: torch.device) -> list[LossRow]:
+    """This rank's rows of an update, on its device. All ranks get equally many: the last may get an idle row."""
+    idle = [rows[-1].idle() for _ in range(-len(rows) % ranks.size)]
+    return [row.to(device) for row in [*rows, *idle][ranks.index :: ranks.size]]
+
+
 def pack_rollouts(
     examples: Sequence[Example], logprobs: Sequence[Sequence[float] | None], *, row_tokens: int, pad_id: int
 ) -> Iterator[LossRow]:
-    """Lay rollouts end to end in rows of `row_tokens`, in the order given; in a shorter one where all fit into one.
+    """Lay rollouts end to end in rows of `row_tokens`, in the order given; if all fit into one row, it is cut to their length.
 
     Args:
         examples: prompt and sampled tokens, with the advantage as weight; none longer than `row_tokens`.

@@ -1,14 +1,14 @@
-"""From tasks to judged attempts: sampling and verification side by side, in one turn or several."""
+"""From tasks to judged attempts: candidates are verified while others are still being sampled, in one turn or several."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -22,18 +22,19 @@ from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
 
 RewardOf = Callable[[Verdict], Reward | None]
-"""What a verdict is worth; None where nothing is known."""
+"""What a verdict is worth; None where the candidate could not be judged."""
 
 
 class Verifier(Protocol):
-    """What the loop needs of a verifier."""
+    """The part of a verifier that training uses."""
 
     def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
-        """Verdicts in completion order, each with the index of its pair. Pairs are taken as they come."""
+        """Verdicts in completion order, each with the index of its pair. Pairs are taken as the iterator gives them, in this
+        thread or another; when the last verdict is out, all of them were taken."""
         ...
 
     def untimed(self) -> AbstractContextManager[None]:
-        """While inside, the caller keeps the GPUs busy, and nothing is timed on them."""
+        """Context in which the caller uses the GPUs: the verifier times nothing on them meanwhile."""
         ...
 
 
@@ -43,7 +44,7 @@ class Attempt:
 
     task: Task
     group: int
-    """Index of the task in the call: two groups may share a task."""
+    """Number of the group: the rollouts of one question. Two groups may share a task."""
     member: int
     """0 to n - 1 within the group."""
     turn: int
@@ -58,7 +59,7 @@ class Attempt:
     verdict: Verdict
     reward: Reward | None
     repeated: bool
-    """Another attempt of the same turn, of this group or another, had the same source before."""
+    """Another attempt of the same turn, of any group, had the same source before."""
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -68,15 +69,15 @@ class Attempt:
 
 @dataclass
 class Collected:
-    """What came of one call, in a fixed order."""
+    """The attempts of one call, in a fixed order."""
 
     attempts: list[Attempt] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time: `generate` until the last rollout ended (verification goes on beside it), `verify` from then on. And
-    `trace`, `correctness` and `timing`: summed over the candidates, which overlap."""
+    """`generate`: wall time until the last rollout ended; `verify`: from then until the last verdict. `trace`, `correctness`
+    and `timing` are sums over candidates, which are verified in parallel."""
 
     def extend(self, other: Collected) -> None:
-        """Take in another call's attempts, whose group numbers follow this one's."""
+        """Add another call's attempts and seconds."""
         self.attempts += other.attempts
         for phase, spent in other.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
@@ -96,8 +97,11 @@ class Collected:
         return list(found.values())
 
 
+OnAttempt = Callable[[Attempt], None]
+
+
 @dataclass(frozen=True, slots=True)
-class _Question:
+class Question:
     """One prompt of a turn."""
 
     task: Task
@@ -105,13 +109,14 @@ class _Question:
     member: int | None
     """None in the first turn, where one prompt is answered n times."""
     messages: list[Message]
+    prompt_ids: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
     """A rollout that waits for its verdict."""
 
-    question: _Question
+    question: Question
     rollout: Rollout
     text: str
     key: tuple[str, str]
@@ -119,12 +124,16 @@ class _Reply:
     repeated: bool
 
 
+def ignore(attempt: Attempt) -> None:
+    """Do nothing with an attempt."""
+
+
 @dataclass
 class Collector:
-    """Asks tasks, and has the answers judged.
+    """Samples answers to tasks and has them verified.
 
     A candidate's verification starts when its rollout ends, while others are still being sampled. Equal sources for one
-    task are verified once, within a call, across calls, and across a resumed run when `known` is filled from it.
+    task are verified once: within a call, across calls, and across a resumed run when `known` is filled from it.
     """
 
     engine: RolloutEngine
@@ -137,106 +146,143 @@ class Collector:
     precision: str | None = None
     """Precision policy named in the prompt, in place of the task's own."""
     turns: int = 1
-    on_attempt: Callable[[Attempt], None] = lambda attempt: None
-    """Told of every attempt as soon as it is judged, in no fixed order."""
     known: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     """(task id, candidate key) → its verdict."""
 
-    def collect(self, tasks: Sequence[Task], seed: Sequence[int], first_group: int = 0) -> Collected:
+    def collect(
+        self, tasks: Sequence[Task], seed: Sequence[int], first_group: int = 0, on_attempt: OnAttempt = ignore
+    ) -> Collected:
         """Attempts at each task: `sampling.n` trajectories of up to `turns` turns.
 
-        A trajectory ends early when nothing can be said about it, or when its reply was cut.
+        A trajectory ends early when its candidate could not be judged, or when its reply was cut.
 
         Args:
             seed: words that make up the seed, such as (run seed, step).
             first_group: number of the first task's group.
+            on_attempt: called with every attempt as soon as it is judged, in no fixed order.
         """
-        result = Collected(seconds=defaultdict(float))
-        questions = [
-            _Question(task, group, None, task_messages(task, self.style, self.precision))
-            for group, task in enumerate(tasks, first_group)
-        ]
+        collected = Collected()
+        questions = self.questions(tasks, first_group)
         for turn in range(1, self.turns + 1):
-            attempts = sorted(self._turn(questions, turn, seed, result.seconds), key=lambda a: a.order)
-            result.attempts += attempts
+            judged = self.judge(questions, self.sample(questions, seed, turn), turn, on_attempt)
+            collected.extend(judged)
             questions = [
-                _Question(a.task, a.group, a.member, [*a.messages, *_follow_up(a)])
-                for a in attempts
+                self._question(a.task, a.group, a.member, [*a.messages, *_follow_up(a)])
+                for a in judged.attempts
                 if a.rollout.finish == "stop" and a.verdict.status not in UNKNOWN
             ]
             if not questions:
                 break
-        result.attempts.sort(key=lambda a: a.order)
-        return result
+        collected.attempts.sort(key=lambda a: a.order)
+        return collected
 
-    def _turn(self, questions: list[_Question], turn: int, seed: Sequence[int], seconds: dict[str, float]) -> Iterator[Attempt]:
-        prompts: list[list[int]] = [
-            self.tokenizer(prompt_text(q.messages, self.tokenizer), add_special_tokens=False)["input_ids"]  # pyright: ignore
-            for q in questions
+    def questions(self, tasks: Sequence[Task], first_group: int = 0) -> list[Question]:
+        """The prompts of a first turn, one a task."""
+        return [
+            self._question(task, group, None, task_messages(task, self.style, self.precision))
+            for group, task in enumerate(tasks, first_group)
         ]
+
+    def sample(self, questions: Sequence[Question], seed: Sequence[int], turn: int = 1) -> Generator[Rollout, None, None]:
+        """Rollouts of each question, as they end: n in the first turn, one in each later turn."""
         n = self.sampling.n if turn == 1 else 1
         word = int(np.random.SeedSequence([*seed, turn]).generate_state(1)[0])
-        rollouts = self.engine.generate(prompts, replace(self.sampling, n=n, seed=word))
-        replies: list[_Reply] = []
-        submitted: list[_Reply] = []
-        started = time.perf_counter()
+        return self.engine.generate([q.prompt_ids for q in questions], replace(self.sampling, n=n, seed=word))
 
-        def new_pairs() -> Iterator[tuple[Task, str]]:
-            """Each source that has no verdict yet, the moment it is sampled. The verifier may run this in a thread."""
+    def judge(
+        self,
+        questions: Sequence[Question],
+        rollouts: Generator[Rollout, None, None],
+        turn: int = 1,
+        on_attempt: OnAttempt = ignore,
+    ) -> Collected:
+        """Have rollouts verified as they arrive; returns one attempt a rollout, in a fixed order.
+
+        Args:
+            rollouts: answers to `questions`; closed at the end, so that after an error nothing more is sampled.
+        """
+        started = time.perf_counter()
+        collected = Collected(seconds=defaultdict(float))
+        verdicts: dict[tuple[str, str], Verdict] = {}
+        not_submitted: list[_Reply] = []
+
+        def new_sources() -> Iterator[_Reply]:
             seen: set[tuple[str, str]] = set()
             for rollout in rollouts:
-                question = questions[rollout.prompt]
-                text = self._text(rollout)
-                key = (question.task.id, candidate_key(text))
-                reply = _Reply(question, rollout, text, key, repeated=key in seen)
-                seen.add(key)
-                replies.append(reply)
-                if rollout.finish != "error" and not reply.repeated and key not in self.known:
-                    submitted.append(reply)
-                    yield question.task, text
+                reply = self._reply(questions[rollout.prompt], rollout, seen)
+                seen.add(reply.key)
+                if rollout.finish == "error" or reply.repeated or reply.key in self.known:
+                    not_submitted.append(reply)
+                else:
+                    yield reply
 
-        def judged(reply: _Reply, verdict: Verdict) -> Attempt:
-            q = reply.question
-            attempt = Attempt(
-                task=q.task,
-                group=q.group,
-                member=reply.rollout.sample if q.member is None else q.member,
-                turn=turn,
-                messages=q.messages,
-                prompt_ids=prompts[reply.rollout.prompt],
-                rollout=reply.rollout,
-                text=reply.text,
-                key=reply.key[1],
-                verdict=verdict,
-                reward=self.reward_of(verdict),
-                repeated=reply.repeated,
-            )
-            self.on_attempt(attempt)
-            return attempt
+        def add(reply: _Reply, verdict: Verdict) -> None:
+            attempt = _attempt(reply, verdict, turn, self.reward_of(verdict))
+            collected.attempts.append(attempt)
+            on_attempt(attempt)
 
-        fresh: dict[tuple[str, str], Verdict] = {}
-        with closing(rollouts):  # whatever goes wrong, nothing is sampled for nobody
-            for index, verdict in self.verifier.verify_many(new_pairs()):
-                fresh[submitted[index].key] = verdict
+        with closing(rollouts):
+            for reply, verdict in _verify(self.verifier, new_sources()):
+                verdicts[reply.key] = verdict
                 for phase, spent in verdict.seconds.items():
-                    seconds[phase] += spent
-                yield judged(submitted[index], verdict)
-        done = set(map(id, submitted))
-        for reply in replies:
+                    collected.seconds[phase] += spent
+                add(reply, verdict)
+        for reply in not_submitted:
             if reply.rollout.finish == "error":
-                yield judged(reply, _no_room(reply.question.task))
-            elif id(reply) not in done:
-                yield judged(reply, fresh.get(reply.key) or self.known[reply.key])
-        self.known.update((key, verdict) for key, verdict in fresh.items() if verdict.status not in UNKNOWN)
-        sampling_s = max((reply.rollout.ended_s for reply in replies), default=0.0)
-        seconds["generate"] += sampling_s
-        seconds["verify"] += max(0.0, time.perf_counter() - started - sampling_s)
+                add(reply, _no_room(reply.question.task))
+            else:
+                add(reply, verdicts.get(reply.key) or self.known[reply.key])
+        self.known.update((key, verdict) for key, verdict in verdicts.items() if verdict.status not in UNKNOWN)
+        sampling_s = max((a.rollout.ended_s for a in collected.attempts), default=0.0)
+        collected.seconds["generate"] += sampling_s
+        collected.seconds["verify"] += max(0.0, time.perf_counter() - started - sampling_s)
+        collected.attempts.sort(key=lambda a: a.order)
+        return collected
 
-    def _text(self, rollout: Rollout) -> str:
+    def _question(self, task: Task, group: int, member: int | None, messages: list[Message]) -> Question:
+        ids: Any = self.tokenizer(prompt_text(messages, self.tokenizer), add_special_tokens=False)["input_ids"]
+        return Question(task, group, member, messages, ids)
+
+    def _reply(self, question: Question, rollout: Rollout, seen: set[tuple[str, str]]) -> _Reply:
         ids = rollout.token_ids[:-1] if rollout.finish == "stop" else rollout.token_ids
-        text = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
+        text: Any = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        key = (question.task.id, candidate_key(text))
+        return _Reply(question, rollout, text, key, repeated=key in seen)
+
+
+def _verify(verifier: Verifier, replies: Iterator[_Reply]) -> Iterator[tuple[_Reply, Verdict]]:
+    """Each reply with its verdict, in completion order.
+
+    The verifier numbers candidates in the order in which it takes them, and may take them in a thread of its own: a reply
+    is in `taken` before the verifier has it, and so before its verdict comes back.
+    """
+    taken: list[_Reply] = []
+
+    def pairs() -> Iterator[tuple[Task, str]]:
+        for reply in replies:
+            taken.append(reply)
+            yield reply.question.task, reply.text
+
+    for index, verdict in verifier.verify_many(pairs()):
+        yield taken[index], verdict
+
+
+def _attempt(reply: _Reply, verdict: Verdict, turn: int, reward: Reward | None) -> Attempt:
+    question = reply.question
+    return Attempt(
+        task=question.task,
+        group=question.group,
+        member=reply.rollout.sample if question.member is None else question.member,
+        turn=turn,
+        messages=question.messages,
+        prompt_ids=question.prompt_ids,
+        rollout=reply.rollout,
+        text=reply.text,
+        key=reply.key[1],
+        verdict=verdict,
+        reward=reward,
+        repeated=reply.repeated,
+    )
 
 
 def candidate_key(text: str) -> str:

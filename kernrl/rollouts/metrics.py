@@ -1,4 +1,4 @@
-"""A step in numbers: how good its attempts were, and whether anything smells of a reward being gamed."""
+"""Metrics of a step's attempts, and alarms for signs of reward hacking."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from kernrl.rollouts.reward import UNKNOWN
 from kernrl.verifier.base.verdict import Status, Verdict
 
 SUSPICIOUS_SPEEDUP_X = 10.0
-"""A fusion rarely gains more; what does is looked at by a person."""
+"""Speedup from which a person should look: a fusion rarely gains as much."""
 
 POLICY_ALARM = 0.1
-"""Share of attempts refused as against the rules from which a step is worth a look."""
+"""Share of attempts refused for breaking the rules from which a step raises an alarm."""
 
 DUPLICATES_ALARM = 0.75
-"""Share of attempts that repeat another's source from which little is left to compare."""
+"""Share of attempts that repeat another's source from which a step raises an alarm."""
 
 LENGTH_DRIFT_ALARM = 0.5
-"""Relative change of the mean length since the run's first step from which a step is worth a look."""
-
+"""Relative change of the mean length since the run's first step from which a step raises an alarm."""
 
 CORRECT_FALL_ALARM = 0.1
-"""How far the share of correct attempts may lie below the most of any step before: steps of other tasks differ by less."""
+"""Fall of the share of correct attempts below the best step's from which a step raises an alarm: chance makes less."""
 
 
 def fast_1(verdict: Verdict, baseline: str | None = None) -> bool:
@@ -43,16 +42,16 @@ def speed_geomean_x(verdicts: Sequence[Verdict]) -> float | None:
 
 
 def step_metrics(collected: Collected, first_length: float | None = None, most_correct: float | None = None) -> dict[str, Any]:
-    """What one step's attempts came to.
+    """The metrics of one step's attempts.
 
     Args:
         first_length: mean length in tokens of the run's first step, against which drift is measured.
         most_correct: the greatest share of correct attempts of any step before.
 
     Returns:
-        `reward`, `correct`, `fast_1` and `truncated` as means over the attempts that could be judged, `fast_1` None where
-        times are modelled and have no noise to lie beyond; `speed_geomean_x`; lengths in tokens; `statuses`; `unknown`, how
-        many could not be judged; and `alarms`, sentences for a person.
+        `reward`, `correct`, `fast_1` and `truncated` as means over the attempts that could be judged, `fast_1` None
+        where times are modelled, without noise to compare with; `speed_geomean_x`; lengths in tokens; `statuses`; `unknown`,
+        the number that could not be judged; and `alarms`, sentences for a person.
     """
     attempts = collected.attempts
     judged = [a for a in attempts if a.verdict.status not in UNKNOWN]
@@ -73,12 +72,12 @@ def step_metrics(collected: Collected, first_length: float | None = None, most_c
         "truncated": _mean([a.rollout.finish == "length" for a in attempts]),
         "duplicates": (duplicates := _mean([a.repeated for a in attempts])),
         "statuses": dict(Counter(str(a.verdict.status) for a in attempts)),
-        "alarms": alarms(judged, duplicates or 0.0, length, first_length) + fallen(correct, most_correct),
+        "alarms": alarms(judged, duplicates or 0.0, length, first_length) + correctness_alarm(correct, most_correct),
     }
 
 
 def alarms(judged: Sequence[Attempt], duplicates: float, length: float, first_length: float | None) -> list[str]:
-    """What a person should look at: rules broken, speedups too good to be true, one answer to all, lengths that run away."""
+    """Sentences on broken rules, implausible speedups, repeated answers and drifting lengths."""
     found = []
     refused = _mean([a.verdict.status in (Status.POLICY, Status.DECOY) for a in judged]) or 0.0
     if refused >= POLICY_ALARM:
@@ -93,8 +92,8 @@ def alarms(judged: Sequence[Attempt], duplicates: float, length: float, first_le
     return found
 
 
-def fallen(correct: float | None, most_correct: float | None) -> list[str]:
-    """Whether speed is bought with correctness, or the policy has drifted off."""
+def correctness_alarm(correct: float | None, most_correct: float | None) -> list[str]:
+    """A sentence where far fewer attempts are correct than in the best step before."""
     if correct is None or most_correct is None or correct > most_correct - CORRECT_FALL_ALARM:
         return []
     return [f"{correct:.0%} of the attempts are correct, where {most_correct:.0%} were"]

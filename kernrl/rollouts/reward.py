@@ -1,4 +1,4 @@
-"""What a verdict is worth: pure functions of it, and of nothing else."""
+"""Rewards: pure functions of a verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernrl.verifier.base.verdict import Speedup, Status, Verdict
 Preset = Literal["hierarchical", "best-of-n", "milestones", "log-speed"]
 
 UNKNOWN = (Status.INFRA_ERROR, Status.NEEDS_GPU)
-"""Nothing was learnt about the candidate: no reward, and no part in any loss."""
+"""The candidate could not be judged: no reward, and no part in any loss."""
 
 NO_PROGRAM = (Status.NO_CODE, Status.SYNTAX_ERROR)
 
@@ -21,11 +21,11 @@ MILESTONE_MARGIN_X = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A reward and how it came about."""
+    """A reward and its parts."""
 
     value: float
     parts: dict[str, float]
-    """What `value` was made of."""
+    """The numbers that `value` was computed from."""
 
 
 def reward(
@@ -37,10 +37,10 @@ def reward(
     authored_share: bool = False,
     modelled: bool = False,
 ) -> Reward | None:
-    """The reward of a verdict; None where nothing is known about the candidate.
+    """The reward of a verdict; None where the candidate could not be judged.
 
-    With c = 1 for a correct candidate and 0 otherwise, and s its speedup, at most `cap_x` and 1 where the difference is
-    within the noise:
+    With c = 1 for a correct candidate and 0 otherwise, and s its speedup, at most `cap_x`, and 1 where it lies within the
+    noise:
 
     - `hierarchical`: syntax · (0.7 c + 0.3 s / cap_x · c), between 0 and 1.
     - `best-of-n`: c + 0.3 s · c.
@@ -51,11 +51,11 @@ def reward(
 
     Args:
         baseline: which speedup s is; by default the first that was timed.
-        cap_x: a speedup beyond this is worth no more, so that one outlier does not rule a group.
+        cap_x: the highest speedup that is rewarded, so that one outlier does not dominate a group.
         authored_share: multiply what speed adds to correctness by the share of the device time spent in the candidate's
             own Triton kernels, so that wrapping library calls does not pay.
-        modelled: count a modelled speedup as a measured one. It says how much memory traffic a candidate saves, and knows
-            nothing of how well its kernels run.
+        modelled: count a modelled speedup as a measured one. A model knows how much memory traffic a candidate saves, not
+            how well its kernels run.
     """
     if verdict.status in UNKNOWN:
         return None
@@ -76,14 +76,14 @@ def reward(
 
 
 def _speed_x(verdict: Verdict, baseline: str | None, modelled: bool) -> float:
-    """The speedup that counts: 1 where it was not timed, cannot be told from the noise, or is a model's and may not count."""
+    """The speedup to reward: 1 where there is none, it lies within the noise, or it is modelled and `modelled` is False."""
     timed = verdict.timing.speedups_x if verdict.timing else {}
     found = timed.get(baseline) if baseline else next(iter(timed.values()), None)
     return found.value if found and _counts(verdict, found, modelled) else 1.0
 
 
 def _counts(verdict: Verdict, speedup: Speedup, modelled: bool) -> bool:
-    """Whether a speedup is one that was measured beyond the noise, or a model's where that may count."""
+    """Whether a speedup was measured beyond the noise, or is modelled and may count."""
     return speedup.significant or (modelled and verdict.timing is not None and verdict.timing.kind == "modelled")
 
 

@@ -1,4 +1,4 @@
-"""`--launch ddp|fsdp2`: the same command line once a GPU, through accelerate's launcher and a config that we bring along."""
+"""`--launch ddp|fsdp2`: the same command line in one process a GPU, started by accelerate's launcher with our config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def start(kind: str, num_processes: int | None, arguments: Sequence[str]) -> int
 
     Args:
         kind: `ddp` or `fsdp2`.
-        num_processes: how many; None for one a GPU.
+        num_processes: None means one a GPU.
 
     Raises:
         UsageError: fewer than two processes, or more than there are GPUs.
@@ -34,7 +34,7 @@ def start(kind: str, num_processes: int | None, arguments: Sequence[str]) -> int
         raise UsageError(f"--launch {kind} is for two processes or more, and this machine has {gpus} GPUs: leave it out.")
     if torch.cuda.is_available() and count > gpus:
         raise UsageError(f"--num-processes {count}: this machine has {gpus} GPUs.")
-    # our processes say in one sentence what went wrong; the launcher would add a page
+    # our processes print one sentence about an error; the launcher would add a page
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     config = ["--config_file", str(CONFIGS / f"{kind}.yaml"), "--num_processes", str(count)]
     try:

@@ -1,5 +1,4 @@
-"""Ctrl-C, or a scheduler's SIGTERM, as a wish: the step in hand is finished and saved before a run ends. A second one, later,
-ends it at once."""
+"""Ctrl-C or a scheduler's SIGTERM: a run finishes and saves its step before it ends. A second, later signal ends it at once."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from types import FrameType, TracebackType
 from kernrl.console import log
 from kernrl.policy.ranks import Ranks
 
-ONE_WISH_S = 1.0
-"""Signals this close together are one: who ends a job signals process and group, and a launcher passes on what it got."""
+SAME_SIGNAL_S = 1.0
+"""Signals this close together count as one: a scheduler may signal process and group, and a launcher forwards its own."""
 
 
 class StopAfterStep:
-    """While it is open, notes signals on any rank; the loop asks after every step, and saves before it ends."""
+    """Notes signals while it is open; the loop asks after every step, and saves before it ends."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -36,13 +35,13 @@ class StopAfterStep:
                 signal.signal(number, handler)
 
     def wanted(self) -> bool:
-        """Whether any rank was told to stop; all of them ask together."""
+        """Whether any rank has had a signal; every rank calls this."""
         return self._ranks.any(self._noted_s is not None)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now_s = time.monotonic()
         if self._noted_s is None:
             self._noted_s = now_s
-            log.print("Stopping after this step; once more, and it stops at once.")
-        elif now_s - self._noted_s > ONE_WISH_S:
+            log.print("Stopping after this step; a second signal stops at once.")
+        elif now_s - self._noted_s > SAME_SIGNAL_S:
             raise KeyboardInterrupt

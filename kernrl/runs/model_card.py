@@ -1,4 +1,4 @@
-"""The README.md beside a trained model: how it was made, what it costs, and how good it is."""
+"""The README.md of a trained model: how it was made, and how good it is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def model_card(config: SftConfig, results: Mapping[str, Any], environment: Mappi
         environment: `versions`, `gpu` and `commit` of the run.
     """
     ours = config.model == NANO
-    # of another's model the licence is not ours to name; the hub shows that of the base model, if it has it
+    # another model's licence is not ours to state; the hub shows that of the base model
     origin = "license: apache-2.0\n" if ours else "" if Path(config.model).exists() else f"base_model: {config.model}\n"
     header = HEADER.format(origin=origin)
     name = NANO if ours else f"{config.model}, fine-tuned"
@@ -56,7 +56,7 @@ def model_card(config: SftConfig, results: Mapping[str, Any], environment: Mappi
 
 
 def command(config: Config) -> str:
-    """The command line that gives this config; the output's folder is left to whoever runs it."""
+    """The command line of this config, with a standard output folder."""
     words = ["kernrl", "sft"]
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)

@@ -1,4 +1,4 @@
-"""One directory a run: what was asked, what happened at every step, and checkpoints to go on from."""
+"""The directory of a run: its settings, what happened at every step, and checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 
 from kernrl import __version__
 from kernrl.config import Config
+from kernrl.config.resume import with_names_of_today
 from kernrl.errors import UsageError
 from kernrl.files import new_folder
 from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
@@ -38,8 +39,8 @@ LOCK = ".lock"
 
 
 class RunDirectory:
-    """Files of one run. `metrics.jsonl` and `samples.jsonl` only ever grow; a step that is run again after a resume appears
-    twice, and readers take its last line."""
+    """The files of a run. `metrics.jsonl` and `samples.jsonl` are only appended to: a step that is repeated after a resume
+    appears twice, and readers take its last line."""
 
     def __init__(self, path: Path, lock: int | None = None):
         self.path = path
@@ -48,23 +49,23 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path, config: Config, *, resume: bool, may_change: tuple[str, ...] = ()) -> RunDirectory:
-        """Start a run in a new folder, or go on with one. A run that was refused before it did anything is begun anew.
+        """Start a run in a new folder, or resume one. A folder whose run was refused before it did anything counts as new.
 
         Args:
-            may_change: settings that a resume may give another value, besides those of `MAY_CHANGE_ON_RESUME`.
+            may_change: settings that may differ from the resumed run's, besides those of `MAY_CHANGE_ON_RESUME`.
 
         Raises:
-            UsageError: the folder is not empty and `resume` is false, its run was made with other settings, or another process
-                is at work there.
+            UsageError: the folder is not empty and `resume` is false, its run has other settings, or another process is
+                writing there.
         """
         described = {"config": config.model_dump(mode="json"), "argv": sys.argv, **environment()}
-        going_on = resume and (path / "config.json").exists()
-        if not going_on and not _did_nothing(path):
+        resuming = resume and (path / "config.json").exists()
+        if not resuming and not _did_nothing(path):
             if (path / "config.json").exists():
-                raise UsageError(f"--output: {path} is not empty; go on with the run in it by --resume, or name a new folder.")
+                raise UsageError(f"--output: {path} is not empty; resume the run in it with --resume, or name a new folder.")
             new_folder(path, "--output")
         lock = _lock(path)
-        if going_on:
+        if resuming:
             _require_same(read_json(path / "config.json")["config"], config, path, may_change)
             for lines in path.glob("*.jsonl"):
                 _drop_cut_line(lines)
@@ -81,7 +82,7 @@ class RunDirectory:
         self._append("samples.jsonl", row)
 
     def checkpoint(self, step: int, write: Callable[[Path], None], ranks: Ranks | None = None, *, keep: int = 2) -> Path:
-        """Write `step_N` whole, on every rank, then drop all but the newest `keep`."""
+        """Write the checkpoint `step_N`, then remove all but the newest `keep`; every rank calls this."""
         final = commit_checkpoint(self.path, f"step_{step}", write, ranks)
         if ranks is None or ranks.leads:
             prune_checkpoints(self.path, keep)
@@ -102,11 +103,11 @@ class RunDirectory:
         write_json(self.path / "results.json", results)
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
-        # one write on an append-only descriptor: lines of several writers never mix, and a kill cuts at most the last
+        # one write on an append-only descriptor: lines of several writers do not mix, and a kill cuts at most the last one
         line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
         descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            while line:  # a disk that fills up takes a part, and says so when it is given the rest
+            while line:  # a full disk takes a part of the line, and fails only when given the rest
                 line = line[os.write(descriptor, line) :]
         except OSError as error:
             error.filename = str(self.path / name)
@@ -142,7 +143,7 @@ def environment() -> dict[str, Any]:
 
 
 def _lock(path: Path) -> int:
-    """Lock a run's folder for this process: two at once would mix their steps. A process that ends, however, lets go."""
+    """Lock a run's folder for this process: two at once would mix their steps. The lock ends with the process."""
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,12 +151,12 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         raise UsageError(f"--output: another process is at work in {path}; wait for it, or name another folder.") from None
     except OSError:
-        pass  # a file system without locks: there, it is for the user to see to
+        pass  # a file system without locks: the user must not start two
     return descriptor
 
 
 def _did_nothing(path: Path) -> bool:
-    """Whether all there is of a run is what it was asked: it was refused after that, over its data or its model."""
+    """Whether the folder holds only a run's settings: the run was refused after that, for its data or its model."""
     if not path.is_dir() or not {file.name for file in path.iterdir()} <= {LOCK, "config.json"}:
         return False
     config = path / "config.json"
@@ -163,7 +164,7 @@ def _did_nothing(path: Path) -> bool:
 
 
 def _drop_cut_line(path: Path) -> None:
-    """Remove what a kill left after the last newline, so that the next line starts afresh."""
+    """Remove what a kill left after the last newline, so that the next line starts a line of its own."""
     with path.open("r+b") as file:
         file.truncate(file.read().rfind(b"\n") + 1)
 
@@ -178,8 +179,8 @@ def _commit() -> str | None:
 
 
 def _require_same(kept: Mapping[str, Any], config: Config, path: Path, may_change: tuple[str, ...]) -> None:
-    before, now = dict(flatten(kept)), dict(flatten(config.model_dump(mode="json")))
-    before = {name: _default(config, name) for name in now} | before  # a setting that is newer than the run was not given
+    before, now = dict(flatten(with_names_of_today(kept))), dict(flatten(config.model_dump(mode="json")))
+    before = {name: _default(config, name) for name in now} | before  # settings newer than the run
     changed = [name for name in now if name not in (*MAY_CHANGE_ON_RESUME, *may_change) and before[name] != now[name]]
     if changed:
         what = ", ".join(f"{flag_name(name)} was {before[name]!r} and is now {now[name]!r}" for name in changed)
@@ -187,9 +188,11 @@ def _require_same(kept: Mapping[str, Any], config: Config, path: Path, may_chang
 
 
 def _default(config: Config, name: str) -> Any:
-    """The default of a setting, as config.json has it; None where it has none."""
+    """The default of a setting, as config.json has it, whatever the model; None where it has none."""
     *tables, field = name.split(".")
     for table in tables:
         config = getattr(config, table)
-    default = type(config).model_fields[field].get_default(call_default_factory=True)
+    described = type(config).model_fields[field]
+    by_others: Any = described.default_factory
+    default = by_others({}) if by_others else described.default
     return None if default is PydanticUndefined else json.loads(json.dumps(default, default=str))

@@ -1,4 +1,4 @@
-"""The accelerator of a training stage, with the tracker that `--report-to` names."""
+"""The accelerator of a training stage, and the tracker that `--report-to` names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernrl.settings import Config, flatten
 
 
 def open_accelerator(report_to: str, folder: Path) -> Accelerator:
-    """bf16 where there is a GPU; the tracker writes under `folder` once `start_tracker` was called.
+    """An accelerator in bf16 on a GPU, float32 on a CPU. The tracker writes under `folder` once `start_tracker` was called.
 
     Raises:
         UsageError: the tracker is not installed, or the launcher's config shards in a way that is not FSDP2.
@@ -29,19 +29,19 @@ def open_accelerator(report_to: str, folder: Path) -> Accelerator:
             "The launcher's config asks for DeepSpeed or FSDP1: use --launch fsdp2, or a config with fsdp_version: 2."
         )
     on_gpu = torch.cuda.is_available()
-    # on a CPU, accelerate joins the launcher's other processes only when it is told that a CPU is meant
+    # on a CPU, accelerate joins the launcher's other processes only with cpu=True
     return Accelerator(mixed_precision="bf16" if on_gpu else "no", cpu=not on_gpu, log_with=tracker, project_dir=folder)
 
 
 def start_tracker(accelerator: Accelerator, config: Config) -> None:
-    """Begin a run of the tracker, if there is one. The folder of the run must be there."""
+    """Start the tracker, if there is one. The folder of the run must exist."""
     if accelerator.log_with:
-        # trackers take plain values; wandb alone would write outside of the run's folder
+        # trackers take plain values; only wandb needs to be told to write into the run's folder
         plain = {k: str(v) for k, v in flatten(config.model_dump(mode="json"))}
         accelerator.init_trackers("kernrl", plain, init_kwargs={"wandb": {"dir": str(accelerator.project_dir)}})
 
 
 def track(accelerator: Accelerator, metrics: Mapping[str, Any], step: int) -> None:
-    """Hand the numbers of a step to the tracker, whose axis the step is."""
+    """Give a step's numbers to the tracker, under their dotted names."""
     numbers = {k: v for k, v in flatten(metrics) if isinstance(v, int | float) and k != "step"}
     accelerator.log(numbers, step=step)

@@ -1,4 +1,4 @@
-"""`kernrl best-of-n`: sample N candidates a task, keep the best that are correct, fine-tune on them; in several rounds."""
+"""`kernrl best-of-n`: sample N candidates a task, keep the best correct ones, fine-tune on them; in one round or several."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from kernrl.algorithms.curriculum import TaskOrder
 from kernrl.config import BestOfNConfig
 from kernrl.console import Result
-from kernrl.policy.packing import Example
+from kernrl.policy.examples import Example
 from kernrl.rollouts.collect import Attempt, Verifier
-from kernrl.rollouts.metrics import step_metrics
-from kernrl.runs.progress import LiveTable, final_table
-from kernrl.training.tune import fine_tune, sample_and_judge, save_policy, write_dataset
-from kernrl.training.workbench import Bench, best_first, value_of, workbench
+from kernrl.rollouts.metrics import fast_1, step_metrics
+from kernrl.runs.steps_table import LiveTable, final_table
+from kernrl.training.curriculum import TaskOrder
+from kernrl.training.finetune_on_samples import SampleFinetuner, sample_and_judge, save_policy, write_dataset
+from kernrl.training.session import Session, open_session
 
 MARGIN = 0.03
-"""Rewards nearer to each other than this count as equal when the best of a group are set against its worst."""
+"""Under `--against`, rewards closer than this count as equal."""
 
 
 def run(config: BestOfNConfig, verifier: Verifier | None = None) -> Result:
@@ -26,68 +26,81 @@ def run(config: BestOfNConfig, verifier: Verifier | None = None) -> Result:
     Args:
         verifier: one that is open already; by default one is opened for the run.
     """
-    with workbench(config, verifier) as bench, LiveTable(config.rounds) as table:
-        done = int(bench.checkpoint.name.removeprefix("step_")) if bench.checkpoint else 0
+    with open_session(config, verifier) as session, LiveTable(config.rounds) as table:
+        finetuner = SampleFinetuner(session, config)
+        done = int(session.checkpoint.name.removeprefix("step_")) if session.checkpoint else 0
         for number in range(done + 1, config.rounds + 1):
-            metrics = one_round(bench, config, number)
-            bench.record(metrics, number)
+            metrics = one_round(session, finetuner, config, number)
+            session.record(metrics, number)
             table.add(metrics)
-            bench.directory.checkpoint(number, lambda folder: save_policy(bench, folder), bench.ranks)
-        results, history = bench.finish({"rounds": config.rounds})
+            session.directory.checkpoint(number, lambda folder: save_policy(session, folder), session.ranks)
+        results, history = session.finish({"rounds": config.rounds})
     return Result(results, final_table(history, f"model: {results['model']}"))
 
 
-def one_round(bench: Bench, config: BestOfNConfig, number: int) -> dict[str, Any]:
+def one_round(session: Session, finetuner: SampleFinetuner, config: BestOfNConfig, number: int) -> dict[str, Any]:
     """Sample, verify, keep, fine-tune: returns the round's metrics."""
     started = time.perf_counter()
     size = config.tasks_per_round
-    # each round goes on where the one before stopped, so that it does not learn its own answers by heart
-    order = TaskOrder(len(bench.tasks), config.seed, drawn=(number - 1) * size)
+    # each round asks further tasks: on tasks seen before, a model repeats the answers it was taught
+    order = TaskOrder(len(session.tasks), config.seed, drawn=(number - 1) * size)
 
     def sampled() -> tuple[list[Example], dict[str, Any], dict[str, float]]:
-        collected = sample_and_judge(bench, [bench.tasks[n] for n in order.draw(size)], (config.seed, number), number)
-        picked = [pick(bench, config, group) for group in collected.groups()]
+        collected = sample_and_judge(session, [session.tasks[n] for n in order.draw(size)], (config.seed, number), number)
+        picked = [pick(session, config, group) for group in collected.groups()]
         kept = [a for best, _ in picked for a in best]
-        write_dataset(bench.directory.path / f"kept_{number}.jsonl", kept)
+        write_dataset(session.directory.path / f"kept_{number}.jsonl", kept)
         examples = [Example(a.prompt_ids, a.rollout.token_ids) for a in kept]
         for best, worse in picked:
-            # however many there are of either, a task's worst weigh `against` times what its best do
+            # a task's worst weigh `against` times as much as its best, however many there are of either
             examples += [Example(a.prompt_ids, a.rollout.token_ids, -config.against * len(best) / len(worse)) for a in worse]
         return examples, step_metrics(collected) | {"kept": len(kept)}, dict(collected.seconds)
 
-    examples, metrics, seconds = bench.lead(sampled)
+    examples, metrics, seconds = session.lead(sampled)
     tuned: dict[str, Any] = {"learnt": 0, "update_s": 0.0}
     if examples:
-        tuned = fine_tune(bench, config, examples, config.seed + number)
+        tuned = finetuner.finetune(examples, config.seed + number)
         if number < config.rounds:
-            bench.sync(number)
+            session.sync_sampler(number)
     seconds |= {"update": tuned.pop("update_s"), "step": time.perf_counter() - started}
-    spent = sum(line["seconds"]["step"] for line in bench.directory.history if line["step"] < number) + seconds["step"]
-    return {"step": number, **metrics, **tuned, "seconds": seconds, **bench.gpu_time(spent)}
+    spent = sum(line["seconds"]["step"] for line in session.directory.history if line["step"] < number) + seconds["step"]
+    return {"step": number, **metrics, **tuned, "seconds": seconds, **session.gpu_time(spent)}
 
 
-def keep_best(bench: Bench, group: Sequence[Attempt], keep: int, threshold: float) -> list[Attempt]:
+def keep_best(session: Session, group: Sequence[Attempt], keep: int, threshold: float) -> list[Attempt]:
     """The best distinct candidates of a group: correct, whole, and worth at least `threshold`."""
     distinct: dict[str, Attempt] = {}
-    for attempt in best_first(list(group)):
+    for attempt in best_first(group):
         worth = attempt.reward is not None and attempt.reward.value >= threshold
-        if worth and attempt.verdict.correct and attempt.rollout.finish == "stop" and bench.fits(attempt):
+        if worth and attempt.verdict.correct and attempt.rollout.finish == "stop" and session.fits(attempt):
             distinct.setdefault(attempt.key, attempt)
     return list(distinct.values())[:keep]
 
 
-def pick(bench: Bench, config: BestOfNConfig, group: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
-    """What is drawn to and, with `--against`, what is pushed away: as many distinct ones at most, the worst first.
+def pick(session: Session, config: BestOfNConfig, group: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
+    """The candidates to learn and, with `--against`, those to unlearn: at most `--keep` distinct ones of each.
 
-    The one is then only what is as good as the best. What both have in common, which is most of what they say, cancels, and
-    what is left is the difference; a group without any teaches nothing, and both lists are empty.
+    With `--against`, only candidates within `MARGIN` of the best are learnt, and the worst are unlearnt. What both share,
+    most of their tokens, cancels, and the difference is learnt. A group without a difference gives two empty lists.
     """
-    best = keep_best(bench, group, config.keep, config.threshold)
+    best = keep_best(session, group, config.keep, config.threshold)
     if not best or not config.against:
         return best, []
     bar = value_of(best[0]) - MARGIN
     worse: dict[str, Attempt] = {}
-    for attempt in reversed(best_first(list(group))):
-        if value_of(attempt) < bar and bench.fits(attempt):
+    for attempt in reversed(best_first(group)):
+        if value_of(attempt) < bar and session.fits(attempt):
             worse.setdefault(attempt.key, attempt)
     return ([a for a in best if value_of(a) >= bar], list(worse.values())[: config.keep]) if worse else ([], [])
+
+
+def best_first(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Attempts with a reward, the highest first; among equals the faster, then the shorter."""
+    known = [a for a in attempts if a.reward is not None]
+    return sorted(known, key=lambda a: (-value_of(a), not fast_1(a.verdict), len(a.rollout.token_ids), a.order))
+
+
+def value_of(attempt: Attempt) -> float:
+    """The reward of an attempt that has one."""
+    assert attempt.reward is not None
+    return attempt.reward.value

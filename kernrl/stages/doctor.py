@@ -44,11 +44,11 @@ class Finding:
     ok: bool
     detail: str
     remedy: str = ""
-    """What to do about it; empty when nothing need be done."""
+    """What to do about it; empty where nothing needs to be done."""
 
 
 def run(_: DoctorConfig) -> Result:
-    """Look at everything; always exits 0, for a missing GPU is no failure."""
+    """Look at everything; always exits 0, since a missing GPU is not a failure."""
     findings = [*_packages(), *_gpus(), *_compiler(), *_sandbox(), *_machine(), *_optional()]
     return Result([asdict(finding) for finding in findings], _view(findings))
 
@@ -66,7 +66,7 @@ def _gpus() -> list[Finding]:
     import torch
 
     if not torch.cuda.is_available():
-        why = "torch was installed without CUDA" if torch.version.cuda is None else "the driver offers none"
+        why = "torch was installed without CUDA" if torch.version.cuda is None else "the driver finds none"
         remedy = "on a machine with an NVIDIA GPU, install the CUDA build of torch; without one, times are modelled"
         return [
             Finding("gpu", "gpu", False, f"none ({why})", remedy),
@@ -95,7 +95,7 @@ def _compiler() -> list[Finding]:
 def _sandbox() -> list[Finding]:
     from kernrl.verifier.sandbox.isolation import features
 
-    remedy = "candidates run with one wall fewer; see SECURITY.md"
+    remedy = "candidates run with one layer of the sandbox fewer; see SECURITY.md"
     return [Finding("sandbox", name, ok, detail, "" if ok else remedy) for name, (ok, detail) in features().items()]
 
 

@@ -1,6 +1,6 @@
-"""`kernrl quickstart`: the whole story on nano, told in the commands that a user would type.
+"""`kernrl quickstart`: all of kernrl on nano, in the commands that a user would type.
 
-Each step is an ordinary command line, said and then run as it stands; nothing here knows how a stage works.
+Each step is an ordinary command line, printed and then run as it is; nothing here knows how a stage works.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kernrl.reports.tables import comparison_text
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command of the story."""
+    """One command."""
 
     why: str
     """What it does, for someone who sees it for the first time."""
@@ -41,23 +41,21 @@ class Size:
     held_out: int
     """Tasks of the suite that are asked before and after."""
     samples: int
-    """Candidates a task, but in reinforce."""
+    """Candidates a task, except in reinforce."""
     rounds: int
     round_tasks: int
-    """Of best-of-n."""
+    """Rounds of best-of-n, and tasks a round."""
     steps: int
     step_tasks: int
     step_samples: int
     updates: int
-    """Of reinforce, and of a step of it."""
+    """Steps of reinforce, and what each takes."""
     train_tasks: int
-    """Made for both stages."""
-    sampling: str = ""
-    """Flags of all that sample."""
-    more: str = ""
-    """Flags of both stages."""
-    ahead: str = ""
-    """Flags of reinforce."""
+    """Tasks that both stages learn from."""
+    evaluation: str = ""
+    """Further flags of the two evaluations."""
+    reinforcement: str = ""
+    """Further flags of reinforce."""
 
 
 # some three minutes on two cores
@@ -71,7 +69,7 @@ ON_CPU = Size(
     step_samples=4,
     updates=2,
     train_tasks=80,
-    more=" --modelled-speed",
+    reinforcement=" --overlap 0",  # sampling and judging would share the same few cores
 )
 ON_GPU = Size(
     held_out=64,
@@ -83,28 +81,18 @@ ON_GPU = Size(
     step_samples=16,
     updates=6,
     train_tasks=500,
-    sampling=" --sampling-batch 1024",  # a small model decodes a thousand replies as fast as ten
-    ahead=" --overlap 1",
-)
-
-# the recipes in scripts/recipes, of which docs/training.md says what they gain
-BEST_OF_N = (
-    "--reward log-speed --speed-cap 10 --against 0.5 --epochs 1 --row-tokens 2048 --learning-rate 5e-5 --warmup-ratio 0.1"
-)
-REINFORCE = (
-    "--reward log-speed --speed-cap 10 --advantage rank --row-tokens 2048 --learning-rate 2e-3 --adam-epsilon 1e-2 "
-    "--max-grad-norm 0.2 --warmup-steps 1 --verifier.compile-timeout-s 15"
+    evaluation=" --sampling-batch 1024",  # a small model decodes a thousand replies as fast as ten
 )
 
 PAIRS = "--count 30000 --epochs 5"
 """Of SFT under --full: some 120,000 pairs in some 1,200 steps. With fewer than 100,000 nano learns them by heart."""
 
 MAX_TOKENS = 512
-"""Longest reply: the worked solutions of the held-out suite are a few hundred tokens at most."""
+"""Longest reply of an evaluation: the worked solutions of the held-out suite are a few hundred tokens at most."""
 
 
 def run(config: QuickstartConfig) -> Result:
-    """Say and run every step; ends with what changed on the held-out tasks."""
+    """Print and run every step; ends with what changed on the held-out tasks."""
     import torch
 
     on_gpu = torch.cuda.is_available()
@@ -130,7 +118,7 @@ def run(config: QuickstartConfig) -> Result:
 def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
     """The steps, from a look at a task to the report."""
     made = {name: shlex.quote(str(folder / name)) for name in ("sft", "before", "tasks", "after", "reinforce", "report.html")}
-    asked = f"--limit {size.held_out} --samples {size.samples} {replies(size)} --temperature 0.8"
+    asked = f"--limit {size.held_out} --samples {size.samples} --max-tokens {MAX_TOKENS}{size.evaluation} --temperature 0.8"
     taught = Step(
         "SFT: make tasks with worked solutions, and teach a small model from nothing on them.",
         f"sft {PAIRS} --output {made['sft']}",
@@ -149,7 +137,7 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
             f"eval --model {model} {asked} --output {made['before']}",
         ),
         Step(
-            # of the seed that SFT learnt from: where a model is mostly right, what it says differs in speed
+            # the seed of the SFT data: on tasks that the model mostly solves, what is left to learn is speed
             "Make tasks to practise on, of other compositions than those that are held out.",
             f"tasks generate --count {size.train_tasks} --split train --out {made['tasks']}",
         ),
@@ -159,38 +147,31 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
             f"eval --model {made['reinforce']}/model {asked} --output {made['after']}",
         ),
         Step(
-            "One page of all of it, for a browser.",
+            "Make a report of all of it, for a browser.",
             f"report {' '.join(made[name] for name in shown)} --title quickstart --output {made['report.html']}",
         ),
     ]
 
 
 def practice(model: str, tasks: str, folder: Path, size: Size) -> list[Step]:
-    """Both ways of learning from verdicts, the second from where the first ends."""
+    """Both ways of learning from verdicts; the second starts from the first one's model."""
     best, rl = (shlex.quote(str(folder / name)) for name in ("best-of-n", "reinforce"))
-    common = f"--tasks {tasks} {replies(size)}{size.more}"
     return [
         Step(
             "Best-of-N: sample on training tasks, and fine-tune on the best correct candidates of each, against its worst.",
-            f"best-of-n --model {model} {common} --samples {size.samples} --rounds {size.rounds} "
-            f"--tasks-per-round {size.round_tasks} {BEST_OF_N} --output {best}",
+            f"best-of-n --model {model} --tasks {tasks} --rounds {size.rounds} --tasks-per-round {size.round_tasks} "
+            f"--samples {size.samples} --output {best}",
         ),
         Step(
             "REINFORCE: sample again, and push every token by how much better its candidate was than the others of its task.",
-            f"reinforce --model {best}/model {common} --samples {size.step_samples} --steps {size.steps} "
-            f"--tasks-per-step {size.step_tasks} --updates-per-epoch {size.updates}{size.ahead} {REINFORCE} --seed 1 "
-            f"--output {rl}",
+            f"reinforce --model {best}/model --tasks {tasks} --steps {size.steps} --tasks-per-step {size.step_tasks} "
+            f"--samples {size.step_samples} --updates-per-epoch {size.updates}{size.reinforcement} --seed 1 --output {rl}",
         ),
     ]
 
 
-def replies(size: Size) -> str:
-    """How long they may be, and how many are decoded at once."""
-    return f"--max-tokens {MAX_TOKENS}{size.sampling}"
-
-
 def run_command(words: str) -> None:
-    """Say a command line and run it.
+    """Print a command line and run it.
 
     Raises:
         RunError: it ended with another code than 0.
@@ -207,7 +188,7 @@ def run_command(words: str) -> None:
         process.wait()
         raise
     if ended:
-        raise RunError(f"`{shlex.join(command)}` ended with {ended}; its last words are above.")
+        raise RunError(f"`{shlex.join(command)}` ended with {ended}; see its last messages above.")
 
 
 def program() -> list[str]:
@@ -233,8 +214,8 @@ def ending(folder: Path, seconds: list[dict[str, Any]], total_s: float) -> Resul
     page = folder / "report.html"
     view = (
         f"\n{comparison_text(before.name, change)}\n"
-        "So short a training changes little, and another run something else: look at the interval.\n"
-        f"The page: {page}\n"
+        "A training this short changes little, and not the same in every run: look at the interval.\n"
+        f"Report: {page}\n"
         f"{total_s / 60:.1f} minutes in all."
     )
     data = {"output": str(folder), "page": str(page), "seconds": total_s, "steps": seconds}

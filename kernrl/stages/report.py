@@ -1,4 +1,4 @@
-"""`kernrl report`: make a page of one run, or compare several, from nothing but their files."""
+"""`kernrl report`: a page of one run, or a comparison of several, from their files alone."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kernrl.reports.page import comparisons, lead, render_report, summarise_run
 from kernrl.reports.run_charts import wall_seconds
 from kernrl.reports.run_files import Run, read_run
 from kernrl.reports.tables import phases_view, results_view, runs_view
-from kernrl.runs.progress import final_table
+from kernrl.runs.steps_table import final_table
 
 OURS = '<meta name="generator" content="kernrl'
 
 
 def run(config: ReportConfig) -> Result:
-    """Write the page, and give the same figures as tables."""
+    """Write the page; show the same figures as tables."""
     runs = [read_run(path) for path in config.runs]
     page = config.output or config.runs[0] / "report.html"
-    # a page can be made again at any time; anything else of that name is someone's work
+    # only a page of ours, which can be made again, is overwritten
     if page.exists() and (page.is_dir() or OURS not in page.read_text(encoding="utf-8", errors="replace")[:1000]):
         raise UsageError(f"--output: {page} exists and is no report of kernrl; name another file.")
     replace_file(page, render_report(runs, title=config.title, gpu_hour_price=config.gpu_hour_price))
@@ -38,7 +38,7 @@ def run(config: ReportConfig) -> Result:
 
 
 def one_run(run: Run, results: dict[str, Any]) -> Group:
-    """The steps of a run that trains, its figures, and where the time went."""
+    """The steps of a training run, its results, and the time of each phase."""
     parts: list[RenderableType] = []
     if any("reward" in row for row in run.metrics):
         parts += [final_table(run.metrics, "steps"), Text()]

@@ -1,4 +1,4 @@
-"""`kernrl samples`: look at what a run's policy wrote, and what the verifier said."""
+"""`kernrl samples`: the candidates of a run, and their verdicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARK = "*"
 MODELLED = f"{MARK} by the roofline model"
 
 NEEDED = {"id", "step", "task", "text", "tokens", "reward", "reward_parts", "verdict"}
-"""What every row of a run has; any other row is not one of kernrl's."""
+"""Fields of every row that kernrl writes; other rows are ignored."""
 
 
 def run(config: SamplesConfig) -> Result:
@@ -40,7 +40,7 @@ def run(config: SamplesConfig) -> Result:
 
 
 def read_samples(config: SamplesConfig) -> list[dict[str, Any]]:
-    """The run's candidates that were asked for, the best first; of a step that was run twice, the second.
+    """The run's candidates that match the options, the best first; of a repeated step, those of the repetition.
 
     Raises:
         UsageError: the run has none.
@@ -62,11 +62,13 @@ def read_samples(config: SamplesConfig) -> list[dict[str, Any]]:
 
 
 def listing(rows: list[dict[str, Any]], limit: int) -> RenderableType:
-    """One line a candidate. Its id is never cut, as --show takes it; what no row has is left out."""
+    """One line a candidate. Ids are never cut, as --show takes them; columns that no row has are left out."""
     shown = rows[:limit]
     cells: dict[str, list[str]] = {
         "id": [row["id"] for row in shown],
-        "task": ["" if row["id"].startswith(row["task"]) else row["task"] for row in shown],  # an evaluation's ids name it
+        "task": [
+            "" if row["id"].startswith(row["task"]) else row["task"] for row in shown
+        ],  # the ids of an evaluation contain it
         "status": [row["verdict"]["status"] for row in shown],
         "reward": ["" if row["reward"] is None else f"{row['reward']:.3f}" for row in shown],
         "speedup": [_speedup(row) for row in shown],
@@ -85,7 +87,7 @@ def listing(rows: list[dict[str, Any]], limit: int) -> RenderableType:
 
 
 def whole(row: dict[str, Any]) -> RenderableType:
-    """One candidate with its verdict."""
+    """One candidate in full, with its verdict."""
     verdict = Verdict.from_json(row["verdict"])
     parsed = parse_reply(row["text"])
     code: RenderableType = Text(row["text"])
@@ -113,6 +115,6 @@ def _speedup(row: dict[str, Any]) -> str:
     speedup = row["verdict"].get("speedup_x")
     if not speedup:
         return ""
-    if row["verdict"]["timing"]["kind"] == "modelled":  # which has no noise
+    if row["verdict"]["timing"]["kind"] == "modelled":  # without noise
         return f"{speedup['value']:.2f}x{MARK}"
     return f"{speedup['value']:.2f}x{'' if speedup['significant'] else ' (noise)'}"

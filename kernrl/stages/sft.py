@@ -1,4 +1,4 @@
-"""`kernrl sft`: teach a model to write kernels from worked pairs. nano is made here, from nothing."""
+"""`kernrl sft`: supervised fine-tuning on pairs of task and solution. nano is trained here from random weights."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from kernrl.runs.interrupt import StopAfterStep
 from kernrl.runs.model_card import model_card
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.runs.tracking import open_accelerator, start_tracker, track
-from kernrl.training.sft_check import TEMPERATURE, SampleCheck, heldout_figures, sample_check
+from kernrl.training.session import prompt_style
 from kernrl.training.sft_data import read_pairs
-from kernrl.training.start_policy import check_policy, foretell, read_policy
-from kernrl.training.workbench import prompt_style
+from kernrl.training.sft_evaluation import TEMPERATURE, SampleCheck, heldout_figures, sample_check
+from kernrl.training.starting_policy import check_memory, load_starting_policy, load_starting_tokenizer
 from kernrl.verifier.base.devices import device_for
 
 TOKENIZER_PAIRS = 8_000
-"""Pairs that nano's tokenizer is trained on: enough for every merge and phrase that matters, in a few seconds."""
+"""Pairs that nano's tokenizer is trained on: enough for the merges and phrases that matter, in a few seconds."""
 
 SPEEDS = (("tokens_per_s", ",.0f"), ("mfu", ".0%"))
-"""Metrics of speed in the table at the end, and how they are written."""
+"""Metrics of speed in the final table, and their formats."""
 
 
 def run(config: SftConfig) -> Result:
@@ -65,13 +65,13 @@ def run(config: SftConfig) -> Result:
         settings = schedule(config, train)
         data_s = time.perf_counter() - started
 
-        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # autocast leaves no product in float32
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # autocast runs no product in float32
         finetuner = Finetuner(ranks, policy, train, settings, compile_model=config.compile and on_gpu)
         if latest:
             finetuner.restore(latest)
-        start_tracker(ranks.accelerator, config)  # not before: a run that is refused leaves nothing behind
-        look = sample_check(config, policy, directory) if config.verify_every and ranks.leads else nullcontext()
-        with look as check:
+        start_tracker(ranks.accelerator, config)  # only now: a run that is refused must leave nothing behind
+        checking = sample_check(config, policy, directory) if config.verify_every and ranks.leads else nullcontext()
+        with checking as check:
             train_and_save(finetuner, validation, directory, config, check)
         results = {"architecture": policy.model.config.model_type, "parameters": policy.model.num_parameters()}
         results |= {"pairs": len(train.examples), "data_s": data_s}
@@ -79,7 +79,7 @@ def run(config: SftConfig) -> Result:
 
 
 def with_defaults(config: SftConfig, *, on_gpu: bool, processes: int) -> SftConfig:
-    """What was left open, by the model: nano is taught from nothing, others are only adapted."""
+    """The config with defaults by model: nano is trained from random weights, other models are only adapted."""
     nano = config.model == NANO
     usual = {
         "epochs": 6.0 if nano else 1.0,
@@ -91,7 +91,7 @@ def with_defaults(config: SftConfig, *, on_gpu: bool, processes: int) -> SftConf
 
 
 def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: dict[str, Any], ranks: Ranks) -> Result:
-    """The model with its history, what it writes for held-out tasks, and its card."""
+    """Write the final model with its history, its results on held-out tasks, and its card."""
     history = ranks.lead(lambda: directory.history)
     final = commit_checkpoint(config.output, "model", lambda folder: save_final(ranks, policy, folder, history), ranks)
     results |= {**figures(history), "model": str(final)}
@@ -105,21 +105,23 @@ def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: 
 
 
 def check_model(config: SftConfig, checkpoint: Path | None, ranks: Ranks) -> SftConfig:
-    """Settle how tasks are put to the model, and refuse one that cannot be trained here before minutes go into data for it."""
+    """Choose the prompt style, and refuse a model that cannot be trained here before minutes go into its data."""
     row_tokens, style = config.row_tokens or 0, "nano"
     if config.model == NANO and checkpoint is None:
-        foretell(config, nano_config(VOCAB_SIZE), row_tokens, ranks, compiled=config.compile)
+        check_memory(config, nano_config(VOCAB_SIZE), row_tokens, ranks, compiled=config.compile)
     else:
-        style = prompt_style(check_policy(config, checkpoint, row_tokens, ranks, compiled=config.compile))
+        style = prompt_style(load_starting_tokenizer(config, checkpoint, row_tokens, ranks, compiled=config.compile))
     return config.model_copy(update={"prompt": config.prompt or style})
 
 
 def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair], ranks: Ranks) -> Policy:
     """The policy at step 0, or as the checkpoint left it."""
     if ranks.sharded and config.verify_every:
-        raise UsageError("--verify-every samples from the model here, which cannot be done from FSDP2's shards: leave it out.")
+        raise UsageError(
+            "--verify-every samples from the model in this process, which FSDP2's shards do not allow: leave it out."
+        )
     if config.model != NANO or checkpoint is not None:
-        return read_policy(config, checkpoint, config.row_tokens or 0, ranks, compiled=config.compile)
+        return load_starting_policy(config, checkpoint, config.row_tokens or 0, ranks, compiled=config.compile)
     tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs)))
     policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
     policy.model.set_attn_implementation(VARLEN)
@@ -129,13 +131,13 @@ def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair
 
 
 def few_texts(pairs: list[Pair]) -> list[str]:
-    """What nano's tokenizer is trained on: from all over, since what is generated begins with single ops."""
+    """The texts that nano's tokenizer is trained on: evenly spaced pairs, as generated data begins with single ops."""
     few = pairs[:: -(-len(pairs) // TOKENIZER_PAIRS)]
     return [text for p in few for text in (p.messages[-1]["content"], p.completion)]
 
 
 def pack(pairs: Iterator[Pair] | list[Pair], policy: Policy, config: SftConfig, split: str) -> PackedDataset:
-    """Tokenize and pack one split."""
+    """Tokenise and pack one split."""
     row_tokens = config.row_tokens or config.max_length
     limits = {"--max-length": config.max_length, "--row-tokens": row_tokens}
     if context := getattr(policy.model.config, "max_position_embeddings", None):
@@ -152,7 +154,7 @@ def pack(pairs: Iterator[Pair] | list[Pair], policy: Policy, config: SftConfig, 
 
 
 def schedule(config: SftConfig, train: PackedDataset) -> FinetuneSettings:
-    """How many steps, and at which rate."""
+    """The number of steps and the learning rate."""
     epochs, rows_per_step, learning_rate = config.epochs, config.rows_per_step, config.learning_rate
     assert epochs is not None  # `with_defaults` left nothing open
     assert rows_per_step is not None
@@ -170,7 +172,7 @@ def schedule(config: SftConfig, train: PackedDataset) -> FinetuneSettings:
 def train_and_save(
     finetuner: Finetuner, validation: PackedDataset, directory: RunDirectory, config: SftConfig, check: SampleCheck | None
 ) -> None:
-    """All steps, with evaluation, looks at what the model writes, and checkpoints on the way."""
+    """Take all steps, with validation losses, sample checks and checkpoints in between."""
     ranks, steps = finetuner.ranks, finetuner.settings.steps
     peak = peak_tflops()
 
@@ -202,13 +204,13 @@ def train_and_save(
 
 
 def peak_tflops() -> float | None:
-    """Dense bf16 peak of this GPU by its data sheet, the denominator of MFU; None where the table has none."""
+    """Dense bf16 peak of this GPU by its data sheet, the denominator of MFU; None for a GPU that is not listed."""
     device = device_for(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
     return device.half_tflops if device else None
 
 
 def figures(history: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a run's metrics come to. Speeds are medians over steps: the first ones compile."""
+    """The results of a run's metrics. Speeds are medians over steps, as the first ones compile."""
     last = history[-1]
     middle = {name: median(line[name] for line in history) for name in ("tokens_per_s", "tflops", "mfu") if name in last}
     return {
@@ -224,12 +226,12 @@ def figures(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summary(results: dict[str, Any], history: list[dict[str, Any]]) -> Table:
-    """What a person sees at the end."""
+    """The table at the end of the run."""
     table = Table("step", "loss", "validation loss", "tokens/s", "MFU", "correct", title=f"model: {results['model']}")
     looks = [place for place, line in enumerate(history) if "validation_loss" in line]
     for before, place in list(pairwise([-1, *looks]))[-5:]:
         line, since = history[place], history[before + 1 : place + 1]
-        # medians: a row that is not full, as the last one may be, says little of the speed
+        # medians, since a row that is not full, as the last one may be, is slower a token
         middle = {name: median(at[name] for at in since if name in at) for name, _ in SPEEDS if name in line}
         speed, mfu = (format(middle[name], form) if name in middle else "" for name, form in SPEEDS)
         correct = f"{line['correct']:.0%}" if "correct" in line else ""

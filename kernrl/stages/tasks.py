@@ -33,7 +33,7 @@ MOST_ROWS = 30
 
 
 def load(config: SourceConfig) -> LoadedTasks:
-    """Load a command's tasks, and say on stderr what could not be read."""
+    """Load a command's tasks, and report on stderr what could not be read."""
     loaded = load_tasks(
         config.source,
         split=config.split,
@@ -47,7 +47,7 @@ def load(config: SourceConfig) -> LoadedTasks:
 
 
 def generate(config: GenerateConfig) -> Result:
-    """Write `tasks.jsonl`, and `config.json` saying how it was made, into a new folder."""
+    """Write `tasks.jsonl`, and `config.json` with how it was made, into a new folder."""
     from kernrl.tasks.grammar.generate import generate_tasks
 
     folder = new_folder(config.out, "--out")
@@ -75,7 +75,7 @@ def generate(config: GenerateConfig) -> Result:
 def list_(config: ListConfig) -> Result:
     """One line a task."""
     tasks = load(config).tasks
-    table = _table("id", "family", "composition", "split", "solutions")
+    table = table_of("id", "family", "composition", "split", "solutions")
     for task in tasks:
         table.add_row(task.id, task.family, " → ".join(task.composition), task.split, str(len(task.solutions)))
     data = [
@@ -132,26 +132,39 @@ def stats(config: StatsConfig) -> Result:
 
 
 def check(config: CheckConfig) -> Result:
-    """Run every reference; exit 1 when one of them cannot teach."""
+    """Run every reference, and say at which input sets it is asked; exit 1 when one of them cannot be used."""
     from kernrl.tasks.task_check import check_task
 
     tasks = load(config).tasks
     with console.progress() as bar, ThreadPoolExecutor(2) as pool:
-        checks = pool.map(lambda task: _problem(check_task, task, config.timeout_s), tasks)
-        problems = [p for p in bar.track(checks, total=len(tasks), description="references") if p]
+        checks = pool.map(lambda task: _checked(check_task, task, config.timeout_s), tasks)
+        results = list(bar.track(checks, total=len(tasks), description="references"))
+    problems = [result for result in results if isinstance(result, str)]
     if len(tasks) == 1 and problems:
         raise UsageError(problems[0])
-    summary = f"{len(tasks) - len(problems)} of {len(tasks)} references can be used"
-    data = {"tasks": len(tasks), "problems": problems}
-    return Result(data, "\n".join([*problems, summary]), exit_code=1 if problems else 0)
+    usable = [result for result in results if isinstance(result, Task)]
+    table = table_of("task", "set", "", "constants")
+    for task in usable:
+        for input_set in task.input_sets[1:]:
+            origin = "derived" if input_set.derived else "stated"
+            table.add_row(task.id, input_set.name, origin, ", ".join(f"{k}={v}" for k, v in input_set.constants.items()))
+        if len(task.input_sets) == 1:
+            table.add_row(task.id, task.input_sets[0].name, "the only one", "")
+    data = {
+        "tasks": len(tasks),
+        "problems": problems,
+        "input_sets": {task.id: task_to_row(task)["input_sets"] for task in usable},
+    }
+    summary = f"{len(usable)} of {len(tasks)} references can be used"
+    parts: list[RenderableType] = [*([table] if usable else []), *map(Text, problems), Text(summary)]
+    return Result(data, Group(*parts), exit_code=1 if problems else 0)
 
 
-def _problem(check_task: Callable[[Task, float], None], task: Task, timeout_s: float) -> str:
+def _checked(check_task: Callable[[Task, float], Task], task: Task, timeout_s: float) -> Task | str:
     try:
-        check_task(task, timeout_s)
+        return check_task(task, timeout_s)
     except UsageError as error:
         return str(error)
-    return ""
 
 
 def _heading(task: Task) -> str:
@@ -169,7 +182,7 @@ def _side_by_side(sources: Sequence[tuple[str, str]]) -> RenderableType:
     return grid
 
 
-def _table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -177,7 +190,7 @@ def _table(*columns: str) -> Table:
 
 
 def _count_table(name: str, counter: Counter[str]) -> Table:
-    table = _table(name, "count", "share")
+    table = table_of(name, "count", "share")
     total = sum(counter.values())
     for value, count in counter.most_common(MOST_ROWS):
         table.add_row(value, str(count), f"{count / total:.1%}")
@@ -192,7 +205,7 @@ def _spread(lengths: Iterable[int]) -> dict[str, Any]:
 
 
 def _length_table(lengths: dict[str, dict[str, Any]]) -> Table:
-    table = _table("characters", "min", "median", "max")
+    table = table_of("characters", "min", "median", "max")
     for name, spread in lengths.items():
         if spread:
             table.add_row(name, *(f"{spread[key]:g}" for key in ("min", "median", "max")))

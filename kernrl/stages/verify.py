@@ -29,7 +29,7 @@ EXIT_CODES = {Status.CORRECT: 0, Status.INFRA_ERROR: 3}
 
 
 CUT = '{"index": '
-"""How each row of `--out` begins, and one that a kill cut short."""
+"""How each row of `--out` begins, even one that a kill cut short."""
 
 
 def run(config: VerifyConfig) -> Result:
@@ -125,17 +125,17 @@ def _read_pairs(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             row = None
         if not isinstance(row, dict) or not all(isinstance(row.get(k), str) for k in ("task", "candidate")):
-            raise UsageError(f"{path}:{number} is no row with the texts 'task' and 'candidate'.")
+            raise UsageError(f"{path}:{number} is not a row with the texts 'task' and 'candidate'.")
         rows.append(row)
     return rows
 
 
 def _finished(path: Path, count: int) -> dict[int, str]:
-    """Pairs whose verdict is on disk: index → status. A line that a kill cut short is taken off; failures are redone."""
+    """Pairs whose verdict is on disk: index → status. A line that a kill cut short is removed; failures are redone."""
     if not path.exists():
         return {}
     if not path.is_file():
-        raise UsageError(f"--out: {path} is no file; name another.")
+        raise UsageError(f"--out: {path} is not a file; name another.")
     kept, whole = {}, []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
@@ -143,7 +143,7 @@ def _finished(path: Path, count: int) -> dict[int, str]:
             index, status = row["index"], row["status"]
         except (ValueError, KeyError, TypeError):
             if line[: len(CUT)] != CUT[: len(line)]:  # what is here would be lost
-                raise UsageError(f"--out: {path} holds other things than verdicts; name a new file.") from None
+                raise UsageError(f"--out: {path} does not hold verdicts alone; name a new file.") from None
             continue
         if not 0 <= index < count:
             raise UsageError(f"--out: {path} holds verdict {index} of other pairs; name a new file.")
@@ -155,10 +155,10 @@ def _finished(path: Path, count: int) -> dict[int, str]:
 
 
 def _beside(path: Path, name: str) -> Path | None:
-    """The file a row names, from here or from the pairs file's folder, or None."""
+    """The file that a row names, looked for here and in the folder of the pairs; None where there is none."""
     if "\n" in name:
         return None
-    with contextlib.suppress(OSError, ValueError):  # a one-line reply may be no name that a file could have
+    with contextlib.suppress(OSError, ValueError):  # a one-line reply may not be a possible file name
         return next((p for p in (Path(name), path.parent / name) if p.is_file()), None)
     return None
 

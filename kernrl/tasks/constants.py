@@ -53,8 +53,8 @@ def override_constants(source: str, constants: Mapping[str, Constant], *, where:
             values = [(n, constants.get(n, held.value)) for n in _names(held.chain)]
             span, text = held.chain, "; ".join(f"{n} = {v!r}" for n, v in values)
         else:
-            a_list = isinstance(held.span, ast.List) and isinstance(value, tuple)
-            span, text = held.span, repr(list(value) if a_list else value)
+            span = held.span
+            text = repr(list(value) if isinstance(span, ast.List) and isinstance(value, tuple) else value)
         edits[at(span)] = text
     raw = source.encode()
     for (start, end), text in sorted(edits.items(), reverse=True):

@@ -26,16 +26,17 @@ def check_task(task: Task, timeout_s: float = 60.0) -> Task:
         UsageError: It raises, dies, takes longer than `timeout_s`, or gives an output that is not a finite tensor
             which depends on the inputs.
     """
-    checked, problem = in_child(_check, task, timeout_s)
-    if problem:
-        raise UsageError(f"{task.id}: the reference {problem}.")
-    return checked or task
+    return in_child(_check, task, timeout_s)
 
 
-def in_child(work: Callable[[Task], Any], task: Task, timeout_s: float) -> tuple[Any, str]:
-    """What `work(task)` gives in a child process, and the end of a sentence about why it gives nothing, or "".
+def in_child(work: Callable[[Task], Any], task: Task, timeout_s: float) -> Any:
+    """What `work(task)` gives, in a child process, where a reference can do no harm.
 
-    `work` is a function of a module's top level. A UsageError's sentence comes back as it is.
+    Args:
+        work: A function of a module's top level, of one task.
+
+    Raises:
+        UsageError: It raises, dies or takes longer than `timeout_s`.
     """
     # a server that has torch loaded forks the children: a check costs milliseconds, not an import of torch
     context = multiprocessing.get_context("forkserver")
@@ -45,14 +46,18 @@ def in_child(work: Callable[[Task], Any], task: Task, timeout_s: float) -> tuple
     child.start()
     sender.close()
     try:
-        return receiver.recv() if receiver.poll(timeout_s) else (None, f"does not finish in {timeout_s:g} s on the CPU")
+        slow = f"{task.id}: the reference does not finish in {timeout_s:g} s on the CPU."
+        result, problem = receiver.recv() if receiver.poll(timeout_s) else (None, slow)
     except EOFError:
         child.join()
-        return None, f"kills its process (exit code {child.exitcode})"
+        result, problem = None, f"{task.id}: the reference kills its process (exit code {child.exitcode})."
     finally:
         child.kill()
         child.join()
         receiver.close()
+    if problem:
+        raise UsageError(problem)
+    return result
 
 
 def _run(work: Callable[[Task], Any], task: Task, sender: Connection) -> None:
@@ -60,17 +65,11 @@ def _run(work: Callable[[Task], Any], task: Task, sender: Connection) -> None:
     result, problem = None, ""
     try:
         result = work(task)
-    except _CannotTeach as error:
-        problem = str(error)
     except UsageError as error:
-        problem = f"cannot be used: {error}".rstrip(".")
+        problem = str(error)
     except Exception as error:
-        problem = f"raises {type(error).__name__}: {str(error).partition(chr(10))[0]}".rstrip(".")
+        problem = f"{task.id}: the reference raises {type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}."
     sender.send((result, problem))
-
-
-class _CannotTeach(Exception):
-    """Why a reference is no use; the message completes the sentence "the reference ..."."""
 
 
 def _check(task: Task) -> Task:
@@ -88,17 +87,26 @@ def _check(task: Task) -> Task:
         torch.manual_seed(seed)
         with torch.no_grad():
             outputs.append(model(*reference.get_inputs()))
+    if problem := _problem(*outputs):
+        raise UsageError(f"{task.id}: the reference {problem}.")
+    return task
+
+
+def _problem(*outputs: Any) -> str:
+    """Why two outputs teach nothing; the end of the sentence "the reference ...", or ""."""
+    import torch
+
     first, second = ([out] if isinstance(out, torch.Tensor) else out for out in outputs)
     if not isinstance(first, list | tuple) or not first or not all(isinstance(out, torch.Tensor) for out in first):
-        raise _CannotTeach(f"returns a {type(outputs[0]).__name__}, where a tensor is wanted")
+        return f"returns a {type(outputs[0]).__name__}, where a tensor is wanted"
     for one, other in zip(first, second, strict=True):
         if one.numel() == 0:
-            raise _CannotTeach("returns an empty tensor")
+            return "returns an empty tensor"
         if not torch.isfinite(one).all():
-            raise _CannotTeach("returns NaN or infinity")
+            return "returns NaN or infinity"
         if torch.equal(one, other) or (one.numel() > 1 and bool((one == one.flatten()[0]).all())):
-            raise _CannotTeach("returns the same value whatever its inputs are")
-    return task
+            return "returns the same value whatever its inputs are"
+    return ""
 
 
 def _smallest(task: Task) -> InputSet | None:

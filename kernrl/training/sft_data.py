@@ -1,4 +1,4 @@
-"""Where SFT pairs come from: the generator, tasks with worked solutions, or a table in one of TRL's forms."""
+"""The data of SFT: pairs from the generator, from tasks with worked solutions, or from a table in one of TRL's formats."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import Row, load_tasks, read_rows
 from kernrl.tasks.rows import COLUMNS, BadRow, parse_columns
 from kernrl.tasks.task import Task
+from kernrl.training.lint_tasks import sound_tasks
 
 T = TypeVar("T")
 
 FORMS = "`messages`, or `prompt` and `completion`"
 
 VALIDATION_TASKS = 256
-"""Most tasks made for the validation loss when data is generated; a tenth of the training tasks if that is fewer."""
+"""Tasks for the validation loss of generated data; a tenth of the training tasks if that is fewer."""
 
 VALIDATION_EVERY = 50
-"""Where a table has no validation split of its own, every so-manieth row is one."""
+"""Of data without a validation split, rows 0, 50, 100, … are for validation."""
 
 SPLITS = {"train": ("train",), "validation": ("validation", "test", "eval")}
-"""Names a split goes by in the data people have."""
+"""Our splits → names they have in other people's data."""
 
 
 HELD_OUT = "heldout"
@@ -51,18 +52,18 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
     if any(has_pair(row, columns) for _, row in rows if not isinstance(row, BadRow)):
         return iter(_part(_table_pairs(config, rows, columns, tell=split == "train"), config, split))
     # no row in TRL's forms: then they are tasks, whose solutions are the answers
-    return task_pairs(_part(_tasks(config, columns), config, split), style)
+    return task_pairs(_part(_tasks(config, columns, tell=split == "train"), config, split), style)
 
 
 def _require_columns(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
-    """Refuse a --map to a column that no row has: a misspelt one would be taken for data without pairs."""
+    """Refuse a --map to a column that no row has: a misspelt name would look like data without pairs."""
     there = {name: None for _, row in rows if not isinstance(row, BadRow) for name in row}
     if there and (absent := [f"{field}={column}" for field, column in columns.items() if column not in there]):
         raise UsageError(f"--map {absent[0]}: no row of {config.data} has that column; there are {', '.join(there)}.")
 
 
 def _part(items: Sequence[tuple[str, T]], config: SftConfig, split: str) -> list[T]:
-    """What is of a split, by the names of splits; where none is named for validation, every so-manieth."""
+    """The items of a split, by the items' own split names; without a named validation split, by `VALIDATION_EVERY`."""
     if any(name in SPLITS["validation"] for name, _ in items):
         part = [item for name, item in items if name in SPLITS[split]]
     else:
@@ -78,7 +79,7 @@ def _part(items: Sequence[tuple[str, T]], config: SftConfig, split: str) -> list
 
 
 def _generated(config: SftConfig, split: str) -> Iterator[Task]:
-    """Fusions, and single ops as an easy start; the validation split is of compositions that training never shows."""
+    """Fusions, with some single ops first; compositions of the validation split never occur in training."""
     fusions = config.count if split == "train" else max(10, min(VALIDATION_TASKS, config.count // 10))
     singles = fusions // 10
     common = {"seed": config.seed, "split": split, "workers": config.workers or len(os.sched_getaffinity(0))}
@@ -87,7 +88,7 @@ def _generated(config: SftConfig, split: str) -> Iterator[Task]:
 
 
 def _table_pairs(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, str], *, tell: bool) -> list[tuple[str, Pair]]:
-    """(split, pair) of the rows that hold one; `tell` says on stderr what the others lack."""
+    """(split, pair) of the rows that hold a pair; `tell` says on stderr why others do not."""
     found: list[tuple[str, Pair]] = []
     problems: list[str] = []
     for where, row in rows:
@@ -105,16 +106,16 @@ def _table_pairs(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, s
     return found
 
 
-def _tasks(config: SftConfig, columns: Mapping[str, str]) -> list[tuple[str, Task]]:
-    """(split, task) of the tasks that have a solution."""
+def _tasks(config: SftConfig, columns: Mapping[str, str], *, tell: bool) -> list[tuple[str, Task]]:
+    """(split, task) of the tasks that have a solution and pass the task lint; `tell` says on stderr which do not."""
     try:
         loaded = load_tasks(config.data, revision=config.data_revision, columns=columns)
     except UsageError as error:
         raise UsageError(f"--data: no row has {FORMS} (--map names other columns), and none is a task. {error}") from None
-    found = [(task.split, task) for task in loaded.tasks if task.solutions]
+    found = [task for task in loaded.tasks if task.solutions]
     if not found:
         raise UsageError(
             f"--data {config.data}: no row has {FORMS}, or a task with a `triton_code` or `solutions`; "
             "name other columns with --map."
         )
-    return found
+    return [(task.split, task) for task in sound_tasks(found, config.verifier, tell=tell)]

@@ -1,4 +1,4 @@
-"""The verifier: a candidate is traced in a sandbox and replayed where it cannot reach. `HardenedVerifier` is the only door."""
+"""The verifier: a candidate is traced in a sandbox and replayed in another process. `HardenedVerifier` is the entry point."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ __all__ = ["HardenedVerifier", "StagedEvaluator"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the door when it is asked for: `kernrl.verifier.base.verdict` alone must not cost an import of torch."""
+    """Import the entry points on first use: `kernrl.verifier.base.verdict` alone must not import torch."""
     if name == "HardenedVerifier":
         from kernrl.verifier.verifier import HardenedVerifier
 

@@ -1,4 +1,4 @@
-"""Verdicts that are already known, in SQLite. A cache that fails costs time, never a verdict."""
+"""The cache of verdicts, in SQLite. If it fails, that costs time, never a verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 from kernrl.tasks.task import Task
@@ -18,23 +17,12 @@ from kernrl.verifier.base.verdict import Status, Verdict
 
 log = logging.getLogger(__name__)
 
-_FORGOTTEN = frozenset((Status.INFRA_ERROR, Status.TIMEOUT))
-"""Statuses that may come out otherwise another time."""
-
-
-@cache
-def verifier_version(*modules: str) -> str:
-    """Hash of the verifier's own sources, or of these modules alone: any change makes what is kept under it unknown."""
-    digest = hashlib.sha256()
-    folder = Path(__file__).parent
-    for path in [folder / f"{name}.py" for name in modules] or sorted(folder.rglob("*.py")):
-        digest.update(str(path.relative_to(folder)).encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+_NOT_KEPT = frozenset((Status.INFRA_ERROR, Status.TIMEOUT))
+"""Statuses that may differ the next time."""
 
 
 def task_fingerprint(task: Task) -> str:
-    """Hash of what a task asks: its source and its shapes, not its name."""
+    """Hash of a task's source and shapes, but not its name."""
     sets = [[s.name, sorted(s.constants.items())] for s in task.input_sets]
     return hashlib.sha256(json.dumps([task.pytorch_code, sets]).encode()).hexdigest()
 
@@ -45,7 +33,7 @@ def verdict_key(task: Task, candidate_sha: str, conditions: Sequence[str]) -> st
 
 
 class VerdictCache:
-    """Key → verdict, shared by processes. `path` None keeps nothing; a full disk or a locked file is only warned of."""
+    """Key → verdict, shared by processes. `path` None keeps nothing. A full disk or a locked file only causes a warning."""
 
     def __init__(self, path: Path | None):
         self._lock = threading.Lock()
@@ -62,7 +50,7 @@ class VerdictCache:
             self._give_up(error)
 
     def get(self, key: str) -> Verdict | None:
-        """The verdict kept under a key, marked `cached`, or None."""
+        """The verdict kept under a key, marked as `cached`; None if there is none."""
         try:
             with self._lock:
                 row = self._db.execute("SELECT verdict FROM verdicts WHERE key = ?", (key,)).fetchone() if self._db else None
@@ -70,12 +58,12 @@ class VerdictCache:
         except sqlite3.Error as error:
             self._give_up(error)
         except (ValueError, TypeError, KeyError):
-            pass  # a row that another version wrote is unknown here
+            pass  # a row that another version wrote
         return None
 
     def put(self, key: str, verdict: Verdict) -> None:
-        """Keep a verdict, unless it may come out otherwise another time."""
-        if verdict.status in _FORGOTTEN:
+        """Keep a verdict, unless it may differ the next time."""
+        if verdict.status in _NOT_KEPT:
             return
         try:
             row = (key, json.dumps(verdict.to_json()), time.time())
@@ -86,7 +74,7 @@ class VerdictCache:
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        log.warning("the verdict cache is out of use: %s", error)
+        log.warning("the verdict cache is disabled: %s", error)
         self.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A verdict for people: the account a terminal shows, and reference and candidate drawn as two columns of nodes."""
+"""Shows a verdict to people: on a terminal, and as a drawing of reference and candidate as two columns of nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODE_WIDTH, LEAST_HEIGHT, MOST_HEIGHT, GAP = 300, 26, 220, 8
 
 
 def account(verdict: Verdict) -> RenderableType:
-    """The stages passed with their times, what is wrong and where, both graphs, and the speed."""
+    """The stages with their times, what is wrong and where, both columns of nodes, and the speed."""
     parts: list[RenderableType] = [_headline(verdict), _stages(verdict)]
     if verdict.plan.get("nodes"):
         parts.append(_columns(verdict.plan))
@@ -42,7 +42,7 @@ def _headline(verdict: Verdict) -> Text:
 
 
 def _stages(verdict: Verdict) -> Table:
-    """One row a stage, up to the one reached."""
+    """One row for each stage, up to the one reached."""
     table = Table(box=None, pad_edge=False, show_header=False)
     reached = list(Stage).index(verdict.stage)
     for i, stage in enumerate(Stage):
@@ -71,7 +71,7 @@ def _detail(stage: Stage, verdict: Verdict) -> str:
 
 
 def _speed(timing: Timing) -> Text:
-    """One line a baseline."""
+    """One line for each baseline."""
     lines = []
     for name, speed in timing.speedups_x.items():
         times = f"{timing.baseline_us[name]:.1f} → {timing.candidate_us:.1f} µs"
@@ -120,7 +120,7 @@ def size(nbytes: float) -> str:
 
 
 def svg(verdict: Verdict) -> str:
-    """Reference and candidate as two columns of boxes, as high as their modelled time; '' for a verdict without a plan."""
+    """Reference and candidate as two columns of boxes, whose heights show modelled time; '' without a plan."""
     if not verdict.plan.get("nodes"):
         return ""
     before, after = verdict.plan["reference"], verdict.plan
@@ -139,7 +139,7 @@ def svg(verdict: Verdict) -> str:
 
 
 def _column(name: str, side: Mapping[str, Any], x: int, scale: float) -> tuple[list[str], float]:
-    """SVG elements of one side, and where they end."""
+    """SVG elements of one side, and the y at which they end."""
     total = f"{size(side['bytes_moved'])}, {side['modelled_us']:.1f} µs modelled"
     shapes, y = [f'<text x="{x}" y="50">{name}: {total}</text>'], 60.0
     for node in side["nodes"]:

@@ -1,4 +1,4 @@
-"""The funnel: cheap stages first, each on what the one before let through. One candidate in, one Verdict out."""
+"""The funnel: cheap stages first, each for candidates that passed the one before. One candidate in, one Verdict out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,45 +16,46 @@ import triton
 from kernrl import __version__
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.tasks.task import Task
-from kernrl.verifier.base.parse import Candidate, parse_reply
+from kernrl.tasks.task import FULL, RAGGED, Task
+from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.progress import Progress, Stopped, passed
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict, printable
-from kernrl.verifier.cache import task_fingerprint, verifier_version
-from kernrl.verifier.compile.client import CompiledKernel, Compiler
+from kernrl.verifier.base.version import verifier_version
+from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.interpret.interpreter import Unable
-from kernrl.verifier.interpret.server import CpuReplay, SmallJob
+from kernrl.verifier.interpret.server import SmallJob
 from kernrl.verifier.judge.inputs import BIG_BYTES, Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan, launchable
-from kernrl.verifier.plan.plan import Plan
+from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.plan import LaunchNode, Plan
 from kernrl.verifier.plan.price import Price, price
+from kernrl.verifier.pool.backend import Front, GpuBackend
 from kernrl.verifier.pool.gpu import LANES
-from kernrl.verifier.pool.gpu_client import ConductedGpu
-from kernrl.verifier.pool.lane import Outcome
-from kernrl.verifier.pool.ray import Cluster, RemoteGpu
-from kernrl.verifier.replay.job import Job, Measured
-from kernrl.verifier.replay.timing import shorter_us, speedup
-from kernrl.verifier.route import interpreted
-from kernrl.verifier.rpc.process import Nursery
+from kernrl.verifier.pool.gpu_client import GpuClient
+from kernrl.verifier.pool.local import LocalFront
+from kernrl.verifier.pool.ray import Cluster
+from kernrl.verifier.replay.job import Job
 from kernrl.verifier.screen import screen
-from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, learn
-from kernrl.verifier.trace.client import Tracer
+from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
 
 log = logging.getLogger(__name__)
 
 FLOOR_MARGIN = 0.9
-"""A time below this share of the physical floor is not believed."""
+"""Measured times below this share of the physical floor are not believed."""
 
 INTERPRETER_TIMEOUT_S = 5.0
-"""What the interpreter may take where there is a GPU that would do instead."""
+"""Time limit of the interpreter where a GPU can judge instead."""
+
+INTERPRETED_BYTES = 4 << 20
+"""Largest plan that is interpreted where there is a GPU: larger ones are cheaper to compile and run on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defences:
-    """What a test can switch off, to see that each defence is needed. Nothing else should."""
+    """Defences that tests switch off, to see that each is needed. Nothing else should."""
 
     regimes: tuple[str, ...] | None = None
-    """Input regimes asked, or None for all."""
+    """Input regimes used, or None for all."""
     redraw_parameters: bool = True
     poison: bool = True
     decoys: bool = True
@@ -66,10 +66,10 @@ class Defences:
 
 
 class StagedEvaluator:
-    """Runs candidates through the stages. Thread-safe: callers in many threads share the sandbox, compiler and GPUs."""
+    """Runs candidates through the stages. Thread-safe: callers share the sandbox, the compiler and the GPUs."""
 
     def __init__(self, config: VerifierConfig, *, defences: Defences | None = None):
-        """Finds the GPUs and starts nothing else. Raises UsageError for settings that this machine cannot serve."""
+        """Finds the GPUs, and starts nothing yet. Raises UsageError for settings that this machine cannot satisfy."""
         self.config, self.defences = config, defences or Defences()
         self._cluster = None if config.executor == "local" else Cluster(config.executor)
         cores = sum(self._cluster.front_cpus) if self._cluster else len(os.sched_getaffinity(0))
@@ -77,18 +77,17 @@ class StagedEvaluator:
         devices = _visible_gpus() if config.device != "cpu" and not self._cluster else []
         if config.device == "cuda" and not (self._cluster.gpu_count if self._cluster else devices):
             raise UsageError("--device cuda: there is no GPU here; leave it out to judge on the CPU.")
-        self._nursery = Nursery()
-        self.gpus: list[ConductedGpu] | list[RemoteGpu] = []
+        self.gpus: list[GpuBackend] = []
+        self.front: Front | None = None
         self._devices = devices
         self._seeds = Seeds()
         self._facts: dict[tuple[str, str], TaskFacts] = {}
         self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
-        self._tracer = self._compiler = self._cpu = None
-        self._starting, self._learning = threading.Lock(), threading.Lock()
+        self._starting, self._gathering = threading.Lock(), threading.Lock()
         self._started = False
 
     def start(self) -> None:
-        """Warm up now rather than at the first candidate; a GPU's further lanes start when work comes for them.
+        """Start now rather than at the first candidate; a GPU's further lanes start when they are needed.
 
         Raises InfrastructureError.
         """
@@ -98,10 +97,9 @@ class StagedEvaluator:
             if self._cluster:
                 self._start_on(self._cluster)
                 return
-            kernels = self.cache_dir / "cubins" if self.cache_dir else None
             lanes = max(1, min(LANES, self.workers // 2))
             self.gpus = [
-                ConductedGpu(
+                GpuClient(
                     device,
                     lanes=lanes,
                     cache_dir=self.cache_dir,
@@ -113,32 +111,33 @@ class StagedEvaluator:
             ]
             self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
             self.target = self._device.arch
-            required = self.config.require_sandbox
-            # the lanes keep some cores busy with launches, and a GPU that waits for one times nothing
-            front = max(1, self.workers - lanes * len(self.gpus) // 4)
-            slots = threading.BoundedSemaphore(front)
-            self._tracer = Tracer(front, target=self.target, require_sandbox=required, slots=slots)
-            self._compiler = Compiler(front, targets=(self.target,), cache_dir=kernels, require_sandbox=required, slots=slots)
-            d = self.defences
-            settings = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
-            self._cpu = CpuReplay(self._nursery, front, settings, slots)
-            with ThreadPoolExecutor(2) as pool:  # each imports torch and triton in a process of its own
-                list(pool.map(lambda part: part.start(), (self._tracer, self._compiler)))
+            front = self.front = LocalFront(
+                # leave some cores to the lanes, which launch kernels: a GPU that waits for a core times nothing
+                max(1, self.workers - lanes * len(self.gpus) // 4),
+                target=self.target,
+                cache_dir=self.cache_dir,
+                require_sandbox=self.config.require_sandbox,
+                interpreter=self._interpreter_settings,
+            )
+            front.start()
             self._started = True
-            # collecting garbage shall not look at torch and triton again, which would stop all threads for a tenth of a second
+            # keep the garbage collector away from torch and triton: it would stop all threads for a tenth of a second
             gc.collect()
             gc.freeze()
 
     def _start_on(self, cluster: Cluster) -> None:
-        """Have the cluster's seats do what processes of this machine do otherwise."""
-        d = self.defences
+        """Use the cluster's actors in place of processes on this machine."""
         if self.config.device != "cpu":
-            self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=d.redraw_parameters))
+            self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=self.defences.redraw_parameters))
         self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
         self.target = self._device.arch
-        replay = {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
-        self._tracer = self._compiler = self._cpu = cluster.front(self.config, self.cache_dir, self.target, replay)
+        self.front = cluster.front(self.config, self.cache_dir, self.target, self._interpreter_settings)
         self._started = True
+
+    @property
+    def _interpreter_settings(self) -> dict[str, bool]:
+        d = self.defences
+        return {"redraw_parameters": d.redraw_parameters, "poison": d.poison, "decoys": d.decoys}
 
     @property
     def conditions(self) -> list[str]:
@@ -148,7 +147,7 @@ class StagedEvaluator:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Everything that decided a verdict, by name."""
+        """Versions that decide a verdict, by name."""
         names = {
             "kernrl": __version__,
             "verifier": verifier_version(),
@@ -162,9 +161,9 @@ class StagedEvaluator:
         return self.config.precision or task.precision
 
     def evaluate(self, task: Task, reply: str) -> Verdict:
-        """Judge one reply. Trouble with the candidate is a verdict; so is broken machinery (`infra_error`).
+        """Judge one reply. Any failure of the candidate is a verdict; so is an infrastructure failure (`infra_error`).
 
-        Raises UsageError when the task itself cannot be run.
+        Raises UsageError if the task itself cannot be run.
         """
         self.start()
         progress = Progress()
@@ -191,14 +190,14 @@ class StagedEvaluator:
 
     def _funnel(self, task: Task, reply: str, progress: Progress) -> None:
         with progress.at(Stage.PARSE):
-            candidate: Candidate = passed(parse_reply(reply))
+            candidate = passed(parse_reply(reply))
             progress.sha = candidate.sha
         with progress.at(Stage.SCREEN):
             passed(screen(candidate.source))
         with progress.at(Stage.TRACE):
             facts = self.facts_of(task)
-            assert self._tracer
-            plans: list[Plan] = passed(self._tracer.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
+            assert self.front
+            plans = passed(self.front.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
         with progress.at(Stage.PLAN):
             if self.defences.plan_checks:
                 for plan, spec, outputs in zip(plans, facts.specs, facts.outputs, strict=True):
@@ -211,26 +210,26 @@ class StagedEvaluator:
             self._on_cpu(task, facts, plans, cost, progress)
 
     def facts_of(self, task: Task) -> TaskFacts:
-        """What is known of a task under its policy. Raises UsageError when its reference does not run."""
+        """The facts of a task under its policy, cached. Raises UsageError if its reference does not run."""
         key = task_fingerprint(task), self.precision_of(task)
-        with self._learning:  # a group's members ask at once, and one answer does for all
+        with self._gathering:  # candidates of a group come at the same time, and need this once
             if key not in self._facts:
-                self._facts[key] = learn(task, key[1], self._device, on_gpu=bool(self.gpus))
+                self._facts[key] = gather_facts(task, key[1], self._device, on_gpu=bool(self.gpus))
             return self._facts[key]
 
     def _compiled(self, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], dict[str, list[CompiledKernel]]]:
-        """The plans with the launches that can be made, and their machine code by input set."""
-        assert self._compiler
+        """The plans with the variants that can be launched, and their machine code by input set."""
+        assert self.front
         with progress.at(Stage.TRACE, "compile"):
             kernels = [kernel for plan in plans for kernel in plan.kernels]
-            rest = iter(self._compiler.compile(kernels, self.target, self.config.compile_timeout_s))
+            rest = iter(self.front.compile(kernels, self.target, self.config.compile_timeout_s))
         kept = [launchable(plan, [next(rest) for _ in plan.kernels]) for plan in plans]
         return [plan for plan, _ in kept], {plan.input_set: compiled for plan, compiled in kept}
 
     # --- on a GPU ------------------------------------------------------------------------------------------------
 
     def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> None:
-        plans, decoys = self._beside_gpu(task, facts, plans, progress)
+        plans, decoys = self._interpret_first(task, facts, plans, progress)
         plans, kernels = self._compiled(plans, progress)
         progress.stage = Stage.CORRECTNESS
         gpu = min(self.gpus, key=lambda one: one.load())
@@ -249,9 +248,10 @@ class StagedEvaluator:
         progress.stage = outcome.stage
         progress.errors += outcome.errors
         progress.seconds |= outcome.seconds
-        passed(outcome.rejection)
+        if outcome.rejection:
+            raise Stopped(outcome.rejection)
         if outcome.measured:
-            progress.timing = self._measured(gpu, outcome)
+            progress.timing = outcome.measured.timing(gpu.facts["gpu"], gpu.noise)
             us = progress.timing.candidate_us
             if self.defences.floor and us < FLOOR_MARGIN * facts.floor_us:
                 reason = (
@@ -259,21 +259,23 @@ class StagedEvaluator:
                 )
                 raise Stopped(Rejection(Status.WRONG, reason))
 
-    def _beside_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], bool]:
-        """Judge by the interpreter what it can, before anything is compiled.
+    def _interpret_first(
+        self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress
+    ) -> tuple[list[Plan], bool]:
+        """Let the interpreter judge what it can, before anything is compiled.
 
-        Returns the plans that are left to the GPU, and whether decoys are still to be looked for: a launch that does nothing
-        at ragged shapes may do something at full size. Raises Stopped for what the interpreter found wrong.
+        Returns the plans left for the GPU, and whether to look for decoys there: a launch that does nothing at ragged shapes
+        may do something at full size. Raises Stopped if the interpreter finds the candidate wrong.
         """
         mine, all_plans = interpreted(plans, on_gpu=True), (list(plans), self.defences.decoys)
         if not mine:
             return all_plans
-        assert self._cpu
+        assert self.front
         with progress.at(Stage.CORRECTNESS, "interpreter"):
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
             try:
-                asked = SmallJob(replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S)
-                judged = self._cpu.judge(asked)
+                job = SmallJob(replace(task, solutions=()), self.precision_of(task), mine, draws, INTERPRETER_TIMEOUT_S)
+                judged = self.front.interpret(job)
             except InfrastructureError as error:
                 log.warning("the GPU judges what the interpreter cannot: %s", error)
                 return all_plans
@@ -281,37 +283,23 @@ class StagedEvaluator:
             return all_plans
         progress.errors = judged.errors
         suspected = judged.rejection is not None and judged.rejection.status is Status.DECOY
-        if not suspected:
-            passed(judged.rejection)
+        if judged.rejection and not suspected:
+            raise Stopped(judged.rejection)
         return [plan for plan in plans if plan.input_set not in mine], suspected
-
-    def _measured(self, gpu: ConductedGpu | RemoteGpu, outcome: Outcome) -> Timing:
-        assert outcome.measured
-        measured: Measured = outcome.measured
-        blocks = measured.blocks
-        first = next(iter(blocks.values()))
-        return Timing(
-            kind="measured",
-            device=gpu.facts["gpu"],
-            candidate_us=_median([c for _, c in first]),
-            baseline_us={name: _median([b for b, _ in found]) for name, found in blocks.items()},
-            speedups_x={name: speedup(found, gpu.noise) for name, found in blocks.items()},
-            unfused_share=measured.unfused_share,
-            noise=gpu.noise.at(shorter_us(first)),
-        )
 
     # --- without one ---------------------------------------------------------------------------------------------
 
     def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: Progress) -> None:
-        """Correctness by the interpreter on the small sets; time by the roofline, for the GPU aimed at."""
-        self._compiled(plans[-1:], progress)  # what does not compile is not correct, though it may interpret
-        assert self._cpu
+        """Correctness by the interpreter on the small sets; time by the roofline model of the target GPU."""
+        self._compiled(plans[-1:], progress)  # code that does not compile is not correct, even if it can be interpreted
+        assert self.front
         with progress.at(Stage.CORRECTNESS):
             small = interpreted(plans, on_gpu=False)
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
-            judged = self._cpu.judge(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
+            judged = self.front.interpret(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
             progress.errors = judged.errors
-            passed(judged.rejection)
+            if judged.rejection:
+                raise Stopped(judged.rejection)
         progress.stage = Stage.TIMING
         us = max(cost.modelled_us, facts.least_modelled_us)
         ratio = facts.reference.modelled_us / us
@@ -326,27 +314,42 @@ class StagedEvaluator:
     def close(self) -> None:
         """End every process this evaluator started."""
         gc.unfreeze()
-        for part in (self._tracer, self._compiler, self._cpu, *self.gpus, self._nursery, self._cluster):
+        for part in (self.front, *self.gpus, self._cluster):
             if part is not None:
                 part.close()
 
 
 def _visible_gpus() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES must say for each GPU in turn. Does not initialise CUDA here."""
+    """The value of CUDA_VISIBLE_DEVICES for each GPU. Does not initialise CUDA here."""
     count = torch.cuda.device_count()
     listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return listed[:count] if listed else [str(i) for i in range(count)]
 
 
+def interpreted(plans: Sequence[Plan], *, on_gpu: bool) -> dict[str, Plan]:
+    """Those of a candidate's plans that the interpreter judges, by input set; the rest are the GPU's.
+
+    Without a GPU, all but the full set. With one, the ragged set: compiling its kernels, for this one use, costs twice as
+    much as interpreting them. Autotuned launches stay on the GPU: their configurations take turns at these shapes, and one
+    may be wrong only where many programs run at once.
+    """
+    if not on_gpu:
+        return {plan.input_set: plan for plan in plans if plan.input_set != FULL}
+    return {
+        plan.input_set: plan
+        for plan in plans[:-1]  # the last is timed, and stays
+        if plan.input_set == RAGGED and sum(s.nbytes for s in plan.storages) <= INTERPRETED_BYTES and not _autotuned(plan)
+    }
+
+
+def _autotuned(plan: Plan) -> bool:
+    return any(isinstance(node, LaunchNode) and len(node.variants) > 1 for node in (*plan.setup, *plan.nodes))
+
+
 def _without_ir(plan: Plan) -> Plan:
-    """A plan without its kernels' text, which replay has no use for."""
+    """A plan without its kernels' text, which replay does not need."""
     return replace(plan, kernels=tuple(replace(kernel, ttir="") for kernel in plan.kernels))
 
 
 def _is_big(plans: Sequence[Plan]) -> bool:
     return sum(s.nbytes for s in plans[-1].storages) > BIG_BYTES
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]

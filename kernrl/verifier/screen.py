@@ -1,6 +1,6 @@
-"""A look at the syntax tree before anything runs: milliseconds, and a sentence that says what to write instead.
+"""Checks the syntax tree before anything runs: it takes milliseconds, and says what to write instead.
 
-This is advice and speed, never the defence: whatever slips past is met by the sandbox and by the plan checks.
+This gives advice and saves time. It is not a defence: the sandbox and the plan checks stop whatever gets past it.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ _FORBIDDEN_NAMES = {
 
 
 def screen(source: str) -> Rejection | None:
-    """None when the source may be traced; else the first reason, with its line, why not."""
+    """None if the source may be traced; otherwise the first reason why not, with its line."""
     try:
         with warnings.catch_warnings():
-            # a model's "\d" in a plain string is not our console's business
+            # a "\d" in a candidate's plain string must not warn on our console
             warnings.simplefilter("ignore")
             tree = parse_python(source)
     except SyntaxError as error:
@@ -125,8 +125,8 @@ def _import(module: str) -> Iterator[str]:
 
 
 def _name(dotted: str) -> Iterator[str]:
-    for known, reason in _FORBIDDEN_ATTRIBUTES.items():
-        if dotted == known or dotted.startswith(known + "."):
+    for forbidden, reason in _FORBIDDEN_ATTRIBUTES.items():
+        if dotted == forbidden or dotted.startswith(forbidden + "."):
             yield reason
     last = dotted.rpartition(".")[2]
     if last in ("load_inline", "inline_asm_elementwise"):

@@ -1,4 +1,4 @@
-"""What the stages need to know of a task and of the GPU aimed at, before any candidate is looked at."""
+"""What the stages need to know about a task and the target GPU, before there is a candidate."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kernrl.verifier.plan.price import Price, least_modelled_us, physical_floor_
 from kernrl.verifier.trace.reference_spec import outputs_of, reference_plan, spec_of
 
 DEFAULT_GPU = "NVIDIA H200"
-"""What is compiled for and modelled where there is no GPU and none is named."""
+"""Target where there is no GPU and none is named."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """What the stages need to know of a task, made once."""
+    """What the stages need to know about a task; made once."""
 
     key: str
     sets: tuple[InputSet, ...]
@@ -27,16 +27,16 @@ class TaskFacts:
     specs: tuple[TraceSpec, ...]
     outputs: tuple[tuple[TensorSpec, ...], ...]
     reference: Price
-    """The reference's own cost at the last set."""
+    """The reference's cost at the last set."""
     floor_us: float
     least_modelled_us: float
-    """The shortest modelled time that is believed of a candidate."""
+    """The shortest modelled time that is believed for a candidate."""
 
 
-def learn(task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:
-    """The facts of a task under a policy. Raises UsageError when its reference does not run.
+def gather_facts(task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:
+    """The facts of a task under a policy. Raises UsageError if its reference does not run.
 
-    A GPU needs no small set where there is a ragged one to catch more.
+    With a GPU, the small set is left out if there is a ragged one, which catches more.
     """
     asked = [s for s in task.input_sets if not (on_gpu and s.name == SMALL and task.input_set(RAGGED))]
     sets = tuple(sorted(asked, key=lambda s: s.name == FULL))
@@ -54,9 +54,9 @@ def learn(task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFa
 
 
 def device_aimed_at(asked: str | None, here: Mapping[str, str] | None) -> Device:
-    """The device that is compiled for and modelled: the one asked for, else the GPU here, else `DEFAULT_GPU`.
+    """The target device, for compiling and modelling: the one asked for, else the GPU here, else `DEFAULT_GPU`.
 
-    `here` are the facts of this machine's GPU, or None. Raises UsageError for one that is unknown or cannot run here.
+    `here` describes this machine's GPU, or is None. Raises UsageError for a device that is unknown or cannot run here.
     """
     device = device_for(asked or (here["gpu"] if here else DEFAULT_GPU))
     if device is None and here and not asked:

@@ -1,4 +1,4 @@
-"""HardenedVerifier: the only door. Cached, pipelined over the stages, and retried where the infrastructure failed."""
+"""HardenedVerifier: the verifier's entry point. Verdicts are cached, stages overlap, infrastructure failures are retried."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kernrl.verifier.funnel import Defences, StagedEvaluator
 log = logging.getLogger(__name__)
 
 SWITCH_S = 0.0005
-"""How long a thread may keep the interpreter while another waits: the default of 5 ms would be added to every step on a GPU."""
+"""Python's thread switch interval: the default of 5 ms would delay every step on a GPU."""
 
 RETRIES = 1
-"""Further looks at a candidate whose machinery broke; one more on a cluster, where a node may die meanwhile."""
+"""Retries after an infrastructure failure; one more on a cluster, where a node may die in between."""
 
 IN_FLIGHT = 4
-"""Pairs at work for each worker: enough to keep sandbox, compiler and GPU busy at once."""
+"""Pairs in progress for each worker: enough to keep sandbox, compiler and GPU busy at once."""
 
 
 class HardenedVerifier:
@@ -37,14 +37,14 @@ class HardenedVerifier:
         with HardenedVerifier() as verifier:
             verdict = verifier.verify(task, reply)
 
-    Whatever a candidate does, the answer is a Verdict. Broken machinery is a verdict too (`infra_error`, after one retry);
-    UsageError is raised for a task whose reference does not run, InfrastructureError where nothing can work at all.
+    Whatever a candidate does, the answer is a Verdict. An infrastructure failure is a verdict, too (`infra_error`, after
+    retries). Raises UsageError for a task whose reference does not run, InfrastructureError if nothing can work at all.
     """
 
     def __init__(
         self, config: VerifierConfig | None = None, *, defences: Defences | None = None, executor: Executor | None = None
     ):
-        """`executor` runs the evaluations of `verify_many` (threads that wait on processes, unless given)."""
+        """`executor` runs the evaluations of `verify_many`; by default threads, which wait on processes."""
         self.config = config or VerifierConfig()
         self.evaluator = StagedEvaluator(self.config, defences=defences)
         folder = self.evaluator.cache_dir
@@ -62,7 +62,7 @@ class HardenedVerifier:
         return self._submit(task, candidate).result()
 
     def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
-        """(position, verdict) of each pair as it completes. Pairs are drawn as there is room; equal ones are judged once.
+        """(position, verdict) of each pair as it completes. Pairs are taken as there is room; equal ones are judged once.
 
         A task whose reference does not run gives its pairs an `infra_error` with that reason.
         """
@@ -76,7 +76,7 @@ class HardenedVerifier:
 
     @contextlib.contextmanager
     def untimed(self) -> Iterator[None]:
-        """While inside, the caller keeps the GPUs busy: candidates are traced, compiled and judged, but none is timed."""
+        """Within, the caller may keep the GPUs busy: candidates are traced, compiled and judged, but none is timed."""
         self.evaluator.start()
         with contextlib.ExitStack() as stack:
             for gpu in self.evaluator.gpus:
@@ -90,10 +90,10 @@ class HardenedVerifier:
                 try:
                     yield position, future.result()
                 except UsageError as error:
-                    yield position, self._untaskable(task, error)
+                    yield position, self._unusable_task(task, error)
 
     def _submit(self, task: Task, candidate: str) -> Future[Verdict]:
-        """A future of the verdict; a candidate already at work is not judged twice."""
+        """A future of the verdict; a candidate that is being judged is not judged twice."""
         self.evaluator.start()
         parsed = parse_reply(candidate)
         if not isinstance(parsed, Candidate):
@@ -112,20 +112,20 @@ class HardenedVerifier:
             self._running.pop(key, None)
 
     def _judge(self, key: str, task: Task, candidate: str) -> Verdict:
-        known = self._cache.get(key)
-        if known is not None:
-            return replace(known, task_id=task.id)
+        cached = self._cache.get(key)
+        if cached is not None:
+            return replace(cached, task_id=task.id)
         verdict = self.evaluator.evaluate(task, candidate)
         for _ in range(self._retries):
             if verdict.status is not Status.INFRA_ERROR or self._closed:
                 break
             log.warning("retrying %s: %s", task.id, verdict.reason)
             verdict = self.evaluator.evaluate(task, candidate)
-        if not self._closed:  # or it may have been decided by what was ended under it
+        if not self._closed:  # otherwise closing may have caused the verdict
             self._cache.put(key, verdict)
         return verdict
 
-    def _untaskable(self, task: Task, error: UsageError) -> Verdict:
+    def _unusable_task(self, task: Task, error: UsageError) -> Verdict:
         return Verdict(
             status=Status.INFRA_ERROR,
             stage=Stage.TRACE,
@@ -137,7 +137,7 @@ class HardenedVerifier:
         )
 
     def close(self) -> None:
-        """End every process behind it. Verdicts still at work are dropped."""
+        """End every process. Verdicts in progress are dropped."""
         self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
         self.evaluator.close()

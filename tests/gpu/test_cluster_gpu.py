@@ -1,4 +1,4 @@
-"""A GPU's seat on a real Ray: it times as this machine would, and a seat that is killed loses no candidate.
+"""A GPU's actor on a real Ray: it times as this machine would, and an actor that is killed loses no candidate.
 
 python -m pytest tests/gpu/test_cluster_gpu.py
 """
@@ -16,7 +16,7 @@ from support import TESTS, suite
 
 from kernrl.config import VerifierConfig
 from kernrl.verifier.base.verdict import Stage, Status
-from kernrl.verifier.pool.ray import RemoteGpu
+from kernrl.verifier.pool.ray import RayGpu
 from kernrl.verifier.verifier import HardenedVerifier
 
 pytest.importorskip("ray")
@@ -28,19 +28,19 @@ GOOD = (TESTS / "honest" / "mish_chain_flat.py").read_text()
 
 @pytest.fixture(scope="module")
 def verifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HardenedVerifier]:
-    kept = tmp_path_factory.mktemp("cache")  # the GPU's noise, which a seat that starts anew need not measure again
-    with HardenedVerifier(VerifierConfig(executor="ray", cache_dir=kept, gpu_timeout_s=4)) as made:
+    kept = tmp_path_factory.mktemp("cache")  # the GPU's noise, which a restarted actor need not measure again
+    with HardenedVerifier(VerifierConfig(executor="ray", cache_dir=kept, gpu_timeout_s=12)) as made:
         yield made
 
 
-def seats() -> list[int]:
-    """Ray's workers that hold a GPU's seat, by the title that Ray gives them."""
+def gpu_actors() -> list[int]:
+    """Process ids of Ray's workers that run a `GpuActor`, by the title that Ray gives them."""
     titles = [(int(path.parent.name), path.read_bytes()) for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    return [pid for pid, title in titles if title.startswith(b"ray::GpuSeat")]
+    return [pid for pid, title in titles if title.startswith(b"ray::GpuActor")]
 
 
-def test_a_right_candidate_is_timed_by_a_seat(verifier: HardenedVerifier) -> None:
-    assert all(isinstance(gpu, RemoteGpu) for gpu in verifier.evaluator.gpus)
+def test_a_right_candidate_is_timed_by_an_actor(verifier: HardenedVerifier) -> None:
+    assert all(isinstance(gpu, RayGpu) for gpu in verifier.evaluator.gpus)
     verdict = verifier.verify(TASK, GOOD)
     assert (verdict.status, verdict.stage) == (Status.CORRECT, Stage.TIMING), verdict.reason
     assert verdict.timing
@@ -51,14 +51,14 @@ def test_a_right_candidate_is_timed_by_a_seat(verifier: HardenedVerifier) -> Non
     assert 2 < speed.value < 8  # five pointwise kernels in one
 
 
-def test_what_a_seat_rejects_is_no_fault_of_the_seat(verifier: HardenedVerifier) -> None:
+def test_an_actor_survives_what_it_rejects(verifier: HardenedVerifier) -> None:
     wrong = verifier.verify(TASK, GOOD.replace("tl.exp(", "tl.exp2("))
     assert wrong.status is Status.WRONG, wrong.reason
     assert verifier.verify(TASK, f"{GOOD}\n# again").correct
 
 
-def test_a_killed_seat_loses_no_candidate(verifier: HardenedVerifier) -> None:
-    before = seats()
+def test_a_killed_actor_loses_no_candidate(verifier: HardenedVerifier) -> None:
+    before = gpu_actors()
     assert before
     found = {}
     for done, (position, verdict) in enumerate(verifier.verify_many([(TASK, f"{GOOD}\n# {i}") for i in range(24)]), start=1):
@@ -67,4 +67,4 @@ def test_a_killed_seat_loses_no_candidate(verifier: HardenedVerifier) -> None:
             os.kill(before[0], signal.SIGKILL)
     assert set(found) == set(range(24))
     assert {verdict.status for verdict in found.values()} == {Status.CORRECT}, [v.reason for v in found.values()]
-    assert set(seats()) != set(before)
+    assert set(gpu_actors()) != set(before)

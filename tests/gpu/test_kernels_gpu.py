@@ -1,12 +1,14 @@
 """The fused losses on a GPU, against float64 references; `tests/kernels/test_peers.py` compares them with other libraries."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support.loss_cases import ROUNDING, VARIANTS, VOCABS, batch, options_of, reference, relative, run
 
 from kernrl.errors import UsageError
+from kernrl.integrations.skyrl import ppo_policy_loss_fused
 from kernrl.kernels import (
     METRICS,
     check_ids,
@@ -57,7 +59,7 @@ def test_logprobs_are_accurate_in_float32(vocab):
     assert (entropy + (exact.exp() * exact).sum(-1)).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("vocab", [32768, 151936, 50257])
+@pytest.mark.parametrize("vocab", [32768, 151936, 50257, 4099, 248319, 262144])
 def test_hard_rows(vocab):
     """p -> 1, a first tile of -inf, an action of p = e^-150 and one of p = 0, and all that matters in one group of eight."""
     logits, ids, *_ = batch(1, 6, vocab)
@@ -82,7 +84,7 @@ def test_hard_rows(vocab):
     assert entropy.isfinite().all()
 
 
-@pytest.mark.parametrize("vocab", [32768, 50257])
+@pytest.mark.parametrize("vocab", [32768, 50257, 4099, 248319])
 def test_masked_rows_may_hold_anything(vocab):
     logits, ids, mask, advantages, noisy = batch(2, 20, vocab)
     options = options_of(VARIANTS["kl_k3"], mask, advantages, noisy)
@@ -97,7 +99,7 @@ def test_masked_rows_may_hold_anything(vocab):
     check_ids()
 
 
-@pytest.mark.parametrize("vocab", [32768, 151936, 50257])
+@pytest.mark.parametrize("vocab", [32768, 151936, 50257, 4099, 248319])
 def test_a_nan_in_an_active_row_shows(vocab):
     logits, ids, *_ = batch(1, 6, vocab)
     logits[0, 2, (ids[0, 2] + vocab // 3) % vocab] = math.nan
@@ -109,7 +111,7 @@ def test_a_nan_in_an_active_row_shows(vocab):
     assert gradient[0, [0, 1, 3, 4, 5]].isfinite().all()
 
 
-@pytest.mark.parametrize("vocab", [32768, 50257])
+@pytest.mark.parametrize("vocab", [32768, 50257, 262144])
 def test_an_invalid_active_id_is_an_error(vocab):
     logits, ids, *_ = batch(1, 4, vocab)
     ids[0, 2] = vocab
@@ -128,7 +130,7 @@ def test_all_masked_gives_zero():
     assert metrics["tokens"] == 0
 
 
-@pytest.mark.parametrize("vocab", [32768, 50257])
+@pytest.mark.parametrize("vocab", [32768, 50257, 262144])
 def test_runs_are_bitwise_the_same(vocab):
     logits, ids, mask, advantages, noisy = batch(4, 100, vocab)
     options = options_of(VARIANTS["kl_k3"], mask, advantages, noisy)
@@ -153,6 +155,31 @@ def test_beyond_int32_elements_and_65535_tokens(vocab):
     options["advantages"] = torch.ones(64, device="cuda")
     _, _, want = reference(last, ids[-64:], options, temperature=1.0)
     assert relative(leaf.grad[-64:], want) < ROUNDING[torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("vocab", [4099, 50257, 201087, 248320])
+def test_the_edges_of_rows(vocab, dtype):
+    """The action in every position of a row's first and last groups, at every offset of a row from 16 bytes; 600 rows, so that
+    every program has several. What lies around the logits is not touched."""
+    n, cases = 600, 40
+    logits, _, _, _, _ = batch(1, n, vocab, dtype)
+    edges = torch.arange(cases, device="cuda") - cases // 2
+    ids = edges[torch.arange(n, device="cuda") * 7 % cases].remainder(vocab)[None]
+    options = {"advantages": torch.randn(1, n, device="cuda"), "loss_type": "reinforce", "aggregation": "sum"}
+    around = torch.full((n * vocab + 64,), 7.0, device="cuda", dtype=dtype)
+    rows = around[32 : 32 + n * vocab].view(1, n, vocab)
+    rows.copy_(logits)
+    loss, _ = grpo_loss(rows.requires_grad_(), ids, temperature=0.8, **options)
+    loss.backward()
+    assert (around[:32] == 7).all()
+    assert (around[-32:] == 7).all()
+    for i in range(0, n, 100):
+        part = slice(i, i + 100)
+        chosen = {**options, "advantages": options["advantages"][:, part]}
+        _, _, want = reference(logits[:, part], ids[:, part], chosen)
+        error = (rows.grad[:, part].double() - want).norm(dim=-1) / want.norm(dim=-1)
+        assert error.max() < 2 * ROUNDING[dtype]
 
 
 def test_a_new_length_compiles_nothing():
@@ -211,7 +238,7 @@ def test_the_upstream_gradient_scales():
     torch.testing.assert_close(leaf.grad, want * 0.25)
 
 
-@pytest.mark.parametrize("vocab", [32768, 50257])
+@pytest.mark.parametrize("vocab", [32768, 50257, 262144])
 def test_ratio_kl_agrees_with_float64(vocab):
     logits, ids, mask, _, noisy = batch(2, 20, vocab, torch.float32)
     other = logits + 0.1 * torch.randn_like(logits)
@@ -228,6 +255,110 @@ def test_ratio_kl_agrees_with_float64(vocab):
     for got, want in zip(outs[0], outs[1], strict=True):
         torch.testing.assert_close(got.cpu().double(), want, rtol=2e-5, atol=2e-6)
     assert relative(grads[0], grads[1]) < 1e-5
+
+
+def device_operations(run):
+    """The names of what the GPU was asked to do in `run`, in order."""
+    run()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run()
+        torch.cuda.synchronize()
+    events = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return [event.name for event in sorted(events, key=lambda event: event.time_range.start)]
+
+
+LOGPROB_VARIANTS = [name for name in VARIANTS if name not in ("entropy", "plain")]
+
+
+@pytest.mark.parametrize("name", LOGPROB_VARIANTS)
+def test_ppo_loss_is_one_launch_forward_and_one_backward(name):
+    _, _, mask, advantages, noisy = batch(4, 48, 1000)
+    options = options_of({"old": True, **VARIANTS[name]}, mask, advantages, noisy)
+    old, a = options.pop("old_logprobs"), options.pop("advantages")
+    leaf, one = (noisy["old"] + 0.1).requires_grad_(), torch.ones((), device="cuda")
+    del options["mask"]
+
+    def run():
+        leaf.grad = None
+        ppo_loss(leaf, old, a, mask, **options)[0].backward(one)
+
+    assert device_operations(run) == ["_tokens_kernel", "_scale_kernel"]
+    cu = torch.arange(0, 4 * 48 + 1, 48, device="cuda")
+    flat = {key: value.reshape(-1) if torch.is_tensor(value) else value for key, value in options.items()}
+    packed = leaf.detach().reshape(-1).requires_grad_()
+
+    def run_packed():
+        packed.grad = None
+        ppo_loss(packed, old.view(-1), a, mask.view(-1), cu_seqlens=cu, **flat)[0].backward(one)
+
+    assert device_operations(run_packed) == ["_tokens_kernel", "_scale_kernel"]
+    run()
+    torch.testing.assert_close(packed.grad.view_as(leaf), leaf.grad, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("name", "before"), [("kl_k3", ["_count_kernel"]), ("global_count", []), ("sequence_mean", ["_shares_kernel"]),
+                         ("sequence_tis", ["_count_kernel", "_shares_kernel"])]
+)  # fmt: skip
+@pytest.mark.parametrize("vocab", [32768, 50257, 262144])
+def test_grpo_loss_launches_exactly_these(name, before, vocab):
+    logits, ids, mask, advantages, noisy = batch(4, 16, vocab)
+    options, one = options_of(VARIANTS[name], mask, advantages, noisy), torch.ones((), device="cuda")
+    leaf = logits.requires_grad_()
+
+    def run():
+        leaf.grad = None
+        grpo_loss(leaf, ids, temperature=0.8, inplace=False, **options)[0].backward(one)
+
+    assert device_operations(run) == [*before, "_resident_kernel", "_tokens_kernel", "_scale_kernel"]
+
+
+def test_ratio_kl_is_one_launch_each_way():
+    logits, ids, mask, _, noisy = batch(2, 20, 32768)
+    leaf, weights = logits.clone().requires_grad_(), (torch.randn(2, 20, device="cuda"), torch.randn(2, 20, device="cuda"))
+
+    def run():
+        leaf.grad = None
+        torch.autograd.backward(ratio_kl(leaf, logits, ids, mask, noisy["old"], temperature=0.8), weights)
+
+    assert device_operations(run) == ["_forward_kernel", "_backward_kernel"]
+
+
+def test_calls_on_two_streams_do_not_meet():
+    logits, ids, mask, advantages, noisy = batch(4, 100, 201088)
+    options = options_of(VARIANTS["kl_k3"], mask, advantages, noisy)
+    want = run(logits, ids, options)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    copies = [[logits.clone().requires_grad_() for _ in range(5)] for _ in streams]
+    torch.cuda.synchronize()
+    for i in range(5):
+        for stream, leaves in zip(streams, copies, strict=True):
+            with torch.cuda.stream(stream):
+                grpo_loss(leaves[i], ids, temperature=0.8, inplace=False, **options)[0].backward()
+    torch.cuda.synchronize()
+    assert all(torch.equal(leaf.grad, want[2]) for leaves in copies for leaf in leaves)
+
+
+def test_a_graph_can_be_replayed():
+    logits, ids, mask, advantages, noisy = batch(4, 100, 201088)
+    options = options_of(VARIANTS["kl_k3"], mask, advantages, noisy)
+    want_loss, _, want = run(logits, ids, options)
+    static, side = logits.clone(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run(logits, ids, options)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        leaf = static.detach().requires_grad_()
+        loss, _ = grpo_loss(leaf, ids, temperature=0.8, inplace=False, **options)
+        loss.backward()
+    for _ in range(3):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(loss, want_loss)
+    assert torch.equal(leaf.grad, want)
 
 
 def test_entropy_is_differentiable():
@@ -256,6 +387,20 @@ def test_ppo_loss_agrees_with_float64(name):
     want.backward()
     assert abs(loss - want) < 1e-5
     assert relative(leaf.grad, exact.grad) < 1e-5
+
+
+def test_the_skyrl_adapter_agrees_with_its_cpu_path_and_waits_once():
+    _, _, mask, _, noisy = batch(4, 50, 1000)
+    config = SimpleNamespace(
+        policy_loss_type="dual_clip", eps_clip_low=0.1, eps_clip_high=0.2, clip_ratio_c=1.3, loss_reduction="sequence_mean",
+        use_tis=True, tis_imp_ratio_cap=1.1,
+    )  # fmt: skip
+    advantages, given = torch.randn(4, 50, device="cuda"), (noisy["ref"], noisy["old"])
+    loss, clipped = ppo_policy_loss_fused(*given, advantages, config, mask, noisy["rollout"])
+    on_cpu = [x.cpu().double() for x in (*given, advantages, mask, noisy["rollout"])]
+    want, want_clipped = ppo_policy_loss_fused(*on_cpu[:3], config, *on_cpu[3:])
+    assert abs(loss.item() - want.item()) < 1e-5
+    assert clipped == pytest.approx(want_clipped, abs=1e-5)
 
 
 def test_a_config_without_old_logprobs_is_on_policy():

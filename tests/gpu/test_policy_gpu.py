@@ -17,9 +17,10 @@ from support.tiny import save_tiny_policy, tiny_policy
 from kernrl.cli import run
 from kernrl.policy import attention
 from kernrl.policy.attention import packed_kwargs
+from kernrl.policy.examples import Example
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import Policy
-from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.packing import PackedDataset
 from kernrl.policy.ranks import Ranks
 from kernrl.runs.run_directory import read_lines
 
@@ -56,11 +57,13 @@ def test_every_layer_runs_the_varlen_kernel_and_it_agrees_with_the_definition(po
     data = dataset()
     row = next(data.rows()).to("cuda")
     calls = []
-    real = attention._flash
-    monkeypatch.setattr(attention, "_flash", lambda *args: calls.append(args[0].dtype) or real(*args))
+    real = attention.flash_attention
+    monkeypatch.setattr(attention, "flash_attention", lambda *args: calls.append(args[0].dtype) or real(*args))
     found = hidden(policy, row, data.max_seqlen)
     assert calls == [torch.bfloat16] * policy.model.config.num_hidden_layers
-    monkeypatch.setattr(attention, "_flash", lambda q, k, v, cu, most, scale: attention._one_by_one(q, k, v, cu, scale))
+    monkeypatch.setattr(
+        attention, "flash_attention", lambda q, k, v, cu, most, scale: attention.attention_by_document(q, k, v, cu, scale)
+    )
     wanted = hidden(policy, row, data.max_seqlen)
     assert (found - wanted).norm() / wanted.norm() < 0.01
 

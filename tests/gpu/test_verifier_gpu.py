@@ -17,7 +17,7 @@ from support import TESTS, suite
 from kernrl.config import VerifierConfig
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
-from kernrl.verifier.pool.gpu_client import ConductedGpu
+from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.verifier import HardenedVerifier
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
@@ -28,7 +28,7 @@ GOOD = (TESTS / "honest" / "mish_chain_flat.py").read_text()
 
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[HardenedVerifier]:
-    with HardenedVerifier(VerifierConfig(cache=False, gpu_timeout_s=4)) as made:
+    with HardenedVerifier(VerifierConfig(cache=False, gpu_timeout_s=12)) as made:
         yield made
 
 
@@ -118,20 +118,20 @@ def test_a_killed_worker_is_replaced(verifier: HardenedVerifier) -> None:
     assert_nothing_lost(verifier)
 
 
-def test_a_killed_conductor_is_replaced(verifier: HardenedVerifier) -> None:
+def test_a_killed_gpu_process_is_replaced(verifier: HardenedVerifier) -> None:
     gpu = verifier.evaluator.gpus[0]
-    assert isinstance(gpu, ConductedGpu)
-    assert gpu._process
-    gpu._process.kill()
+    assert isinstance(gpu, GpuClient)
+    assert gpu.pid
+    os.kill(gpu.pid, signal.SIGKILL)
     assert_nothing_lost(verifier)
 
 
 def gpu_processes(verifier: HardenedVerifier) -> list[int]:
-    """Those that replay and judge: children of the conductor's fork server."""
+    """Replay and judge processes: children of the GPU process's fork server."""
     gpu = verifier.evaluator.gpus[0]
-    assert isinstance(gpu, ConductedGpu)
-    assert gpu._process
-    return [child for server in children(gpu._process.pid) for child in children(server)]
+    assert isinstance(gpu, GpuClient)
+    assert gpu.pid
+    return [child for server in children(gpu.pid) for child in children(server)]
 
 
 def children(pid: int) -> list[int]:
@@ -146,7 +146,7 @@ def assert_nothing_lost(verifier: HardenedVerifier) -> None:
 
 def test_the_same_program_is_not_faster_than_itself(verifier: HardenedVerifier) -> None:
     gpu = verifier.evaluator.gpus[0]
-    assert isinstance(gpu, ConductedGpu)
+    assert isinstance(gpu, GpuClient)
     same = gpu.twins(50)
     assert sum(s.significant and s.value > 1 for s in same) <= 2
     slow = gpu.twins(20, 0.05)[20:]  # the shortest program is launch overhead

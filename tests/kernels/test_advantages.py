@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernrl.errors import UsageError
 from kernrl.kernels import group_advantages
 
-KINDS = ("loo", "group", "batch", "none")
+KINDS = ("loo", "group", "batch", "mean")
 
 
 def test_worked_examples():
@@ -18,11 +18,11 @@ def test_worked_examples():
     torch.testing.assert_close(
         group_advantages(rewards, 2, kind="loo"), torch.tensor([1.0, -1.0, -1.0, 1.0, -2.0, 2.0])
     )  # fmt: skip
-    torch.testing.assert_close(group_advantages(rewards, 3, kind="none"), torch.tensor([2 / 3, -1 / 3, -1 / 3, -2.0, 0.0, 2.0]))
+    torch.testing.assert_close(group_advantages(rewards, 3, kind="mean"), torch.tensor([2 / 3, -1 / 3, -1 / 3, -2.0, 0.0, 2.0]))
     grouped = group_advantages(rewards, 3, kind="group", epsilon=0.0)
     torch.testing.assert_close(grouped[3:], torch.tensor([-1.0, 0.0, 1.0]))
     batch = group_advantages(rewards, 3, kind="batch", epsilon=0.0)
-    torch.testing.assert_close(batch, group_advantages(rewards, 3, kind="none") / rewards.std())
+    torch.testing.assert_close(batch, group_advantages(rewards, 3, kind="mean") / rewards.std())
 
 
 @settings(max_examples=60, deadline=None)

@@ -12,10 +12,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernrl.kernels import resident, token_reduce, vocab
+from kernrl.kernels import resident, scale, shares, token_reduce, vocab
 
+ratio = sys.modules["kernrl.kernels.ratio_kl"]
 # float32's own: a log-prob of -170 has steps of 1.5e-5, and a ratio and its gradient inherit them.
-LIMITS = {"logp": 2e-5, "entropy": 1e-5, "loss": 1e-4, "gradient": 1e-4, "masked": 0.0, "metrics": 1e-4}
+LIMITS = {"logp": 2e-5, "entropy": 1e-5, "loss": 1e-4, "gradient": 1e-4, "masked": 0.0, "metrics": 1e-4, "shares": 1e-5}
 
 # The interpreter has to be chosen before triton is imported, so it has a process of its own.
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="compiles and interprets")
@@ -35,12 +36,14 @@ def test_interpreted_kernels_agree_with_float64():
 
 
 POINTERS = {
-    "out_ptr": "*bf16", "logits_ptr": "*bf16", "ids_ptr": "*i64", "flag_ptr": "*i32", "mask_ptr": "*u8",
+    "out_ptr": "*bf16", "logits_ptr": "*bf16", "ids_ptr": "*i64", "flag_ptr": "*i32", "mask_ptr": "*i1", "words_ptr": "*i64",
+    "tags_ptr": "*i32", "arrived_ptr": "*i64", "done_ptr": "*i32", "starts_ptr": "*i64",
 }  # fmt: skip
-INTEGERS = ("n_rows", "vocab", "tokens_per_advantage", "n_tokens", "programs")
+INTEGERS = ("n_rows", "vocab", "piece", "chunks", "tokens_per_advantage", "tokens_per_unit", "n_tokens", "n_units", "n")
+LOGITS = ("out_ptr", "logits_ptr", "policy_ptr")
 
 
-def compile_for(target, kernel, warps, missing=(), logits="*bf16", aligned_rows=True, **constants):
+def compile_for(target, kernel, warps, missing=(), logits="*bf16", options=None, **constants):
     """Compile `kernel` for `target` with no such GPU here; `missing` names the pointers passed as None."""
     signature, fixed, aligned = {}, {}, {}
     for i, name in enumerate(kernel.arg_names):
@@ -49,64 +52,121 @@ def compile_for(target, kernel, warps, missing=(), logits="*bf16", aligned_rows=
         elif name in INTEGERS:
             signature[name] = "i32"
         elif name.endswith("_ptr"):
-            signature[name] = logits if name in ("out_ptr", "logits_ptr") else POINTERS.get(name, "*fp32")
+            signature[name] = logits if name in LOGITS else POINTERS.get(name, "*fp32")
         else:
             signature[name] = "fp32"
-        if name.endswith("_ptr") or (name == "vocab" and aligned_rows):
+        if name.endswith("_ptr"):
             aligned[(i,)] = [["tt.divisibility", 16]]
     source = GluonASTSource if kernel is resident._resident_kernel else ASTSource
-    options = {"num_warps": warps}
-    return triton.compile(source(kernel, signature, fixed, aligned), target=target, options=options)
+    return triton.compile(
+        source(kernel, signature, fixed, aligned), target=target, options={"num_warps": warps, **(options or {})}
+    )
 
 
-HOPPER, MI300 = GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)
+HOPPER = GPUTarget("cuda", 90, 32)
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32), "sm_89": GPUTarget("cuda", 89, 32), "sm_90": HOPPER,
+    "sm_100": GPUTarget("cuda", 100, 32), "gfx942": GPUTarget("hip", "gfx942", 64),
+}  # fmt: skip
+PER_TOKEN = ("weight_ptr", "rho_ptr")
 LOSS = {"LOSS": 0, "KL": 3, "CORRECTION": 0, "ENTROPY_GRADIENT": False}
+TOKENS = {
+    "TRUNCATE": True,
+    "UNIT_ADVANTAGE": False,
+    "BY_SEQUENCE": False,
+    "BLOCK": token_reduce.BLOCK,
+    "MOST_PROGRAMS": token_reduce.MOST_PROGRAMS,
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", [HOPPER, MI300], ids=["sm_90", "gfx942"])
-@pytest.mark.parametrize("logits", ["*bf16", "*fp32"])
-def test_the_portable_kernels_compile_for_nvidia_and_amd(target, logits):
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
+def test_the_portable_kernels_compile_for_other_gpus(target, aligned):
+    gpu, row = TARGETS[target], {"ALIGNED": aligned}
     kernels = [
-        compile_for(target, vocab._loss_kernel, 16, logits=logits, BLOCK=4096, **LOSS),
-        compile_for(target, vocab._stats_kernel, 8, logits=logits, BLOCK=2048),
-        compile_for(target, vocab._gradient_kernel, 8, logits=logits, BLOCK=4096, ENTROPY_GRADIENT=True),
-        compile_for(target, token_reduce._partial_kernel, 4, BLOCK=256, LOSS=1, KL=2, CORRECTION=2),
-        compile_for(target, token_reduce._total_kernel, 4, BLOCK=token_reduce.PROGRAMS),
+        compile_for(gpu, vocab._loss_kernel, 16, BLOCK=4096, **LOSS, **row),
+        compile_for(gpu, vocab._loss_kernel, 16, logits="*fp32", BLOCK=4096, **LOSS, **row),
+        compile_for(gpu, vocab._stats_kernel, 8, BLOCK=2048, **row),
+        compile_for(gpu, vocab._gradient_kernel, 8, BLOCK=4096, ENTROPY_GRADIENT=True, **row),
+        compile_for(gpu, ratio._forward_kernel, 8, BLOCK=2048, POLICY_ALIGNED=aligned, REF_ALIGNED=aligned),
+        compile_for(gpu, ratio._backward_kernel, 8, BLOCK=4096, **row),
     ]
-    binary = "cubin" if target is HOPPER else "hsaco"
-    assert all(kernel.asm[binary] for kernel in kernels)
+    assert all(kernel.asm["hsaco" if target == "gfx942" else "cubin"] for kernel in kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_kernels_over_tokens_compile_for_other_gpus(target):
+    gpu = TARGETS[target]
+    every = {**TOKENS, "SEQUENCE_RATIO": True, "BY_LENGTH": True, "OWN_COUNT": True, "BY_SEQUENCE": True}
+    kernels = [
+        compile_for(
+            gpu, token_reduce._tokens_kernel, 8, LOSS=0, KL=2, CORRECTION=3, missing=("weight_ptr", "rho_ptr"), **every
+        ),
+        compile_for(gpu, shares._count_kernel, 8, BLOCK=4096),
+        compile_for(gpu, shares._shares_kernel, 8, BLOCK=1024, TRUNCATE=True),
+        compile_for(gpu, scale._scale_kernel, 8, BLOCK=scale.BLOCK),
+    ]
+    assert all(kernel.asm["hsaco" if target == "gfx942" else "cubin"] for kernel in kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correction", [0, 1, 2, 3])
+def test_programs_that_wait_for_one_another_fit_on_the_gpu_together(correction):
+    """As many as are launched must run at once: 65536 registers an SM, of which a warp takes them in steps of 8 a thread."""
+    waiting = {"SEQUENCE_RATIO": False, "BY_LENGTH": False, "OWN_COUNT": True, **TOKENS}
+    kernel = compile_for(
+        HOPPER, token_reduce._tokens_kernel, token_reduce.WARPS, LOSS=2, KL=3, CORRECTION=correction,
+        missing=PER_TOKEN, options={"maxnreg": token_reduce.MAX_REGISTERS}, **waiting,
+    )  # fmt: skip
+    assert token_reduce.PER_SM * (kernel.metadata.shared + 1024) <= 228 * 1024
+    assert token_reduce.PER_SM * token_reduce.WARPS * 32 * token_reduce.MAX_REGISTERS <= 65536
+    assert token_reduce.PER_SM * token_reduce.WARPS * 32 <= 2048
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", [vocab._loss_kernel, vocab._stats_kernel], ids=["loss", "stats"])
 @pytest.mark.parametrize("logits", ["*bf16", "*fp32"])
-def test_no_two_lanes_hold_one_share_of_a_sum(kernel, logits):
+@pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
+def test_no_two_lanes_hold_one_share_of_a_sum(kernel, logits, aligned):
     """Copies of a share differ in their last bits, and to store one from several lanes is a race (compute-sanitizer's)."""
-    constants = {"BLOCK": 4096, **(LOSS if kernel is vocab._loss_kernel else {})}
-    compiled = compile_for(HOPPER, kernel, 16, logits=logits, aligned_rows=False, **constants)
+    constants = {"BLOCK": 4096, "ALIGNED": aligned, **(LOSS if kernel is vocab._loss_kernel else {})}
+    compiled = compile_for(HOPPER, kernel, 16, logits=logits, **constants)
     assert "tt.reduce" in compiled.asm["ttgir"]
     assert "convert_layout" not in compiled.asm["ttgir"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", resident._LAYOUTS, ids=lambda layout: f"chunks of {layout.chunk}")
-def test_the_resident_kernel_fits_its_share_of_an_sm(layout):
+@pytest.mark.parametrize("logits", ["*bf16", "*fp32"])
+@pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
+@pytest.mark.parametrize("layout", resident._LAYOUTS, ids=lambda layout: f"{layout.sharers} x {layout.chunk_bytes}")
+def test_the_resident_kernel_fits_its_share_of_an_sm(layout, aligned, logits):
     kernel = compile_for(
-        HOPPER, resident._resident_kernel, layout.warps, missing=("weight_ptr", "correction_ptr"), CHUNK=layout.chunk,
-        SLOTS=layout.slots, HELD=layout.held, LAG=layout.lag, num_warps=layout.warps, **LOSS,
+        HOPPER, resident._resident_kernel, layout.warps, missing=("weight_ptr", "correction_ptr"), logits=logits,
+        CHUNK=layout.chunk_bytes // (2 if logits == "*bf16" else 4), SLOTS=layout.slots, HELD=layout.held, LAG=layout.lag,
+        num_warps=layout.warps, ALIGNED=aligned, SHARERS=layout.sharers, **LOSS,
     )  # fmt: skip
     # An H100 SM has 228 KiB of shared memory, of which each program costs 1 KiB more than it asks, and 65536 registers.
     assert layout.programs_per_sm * (kernel.metadata.shared + 1024) <= 228 * 1024
     assert layout.programs_per_sm * layout.warps * 32 * layout.max_registers <= 65536
+    # Sixteen bytes a copy: two-byte ones do not exist, and four-byte ones take four times the instructions.
+    assert "cp.async.cg" in kernel.asm["ptx"]
+    assert "cp.async.ca" not in kernel.asm["ptx"]
 
 
-def test_every_row_that_is_held_fits_its_layout():
-    lengths = range(resident._SHORTEST_ROW, 155_649, 8)
-    for length in lengths:
-        layout = resident.layout_of_row(length)
+@pytest.mark.parametrize("item_bytes", [2, 4])
+def test_every_row_that_is_held_fits_its_layout(item_bytes):
+    longest = 262_144
+    for length in [*range(32_000, longest, 1237), longest]:
+        layout = resident.layout_of_row(length, item_bytes)
         assert layout, length
-        assert (layout.slots + layout.held - 1) * layout.chunk < length <= (layout.slots + layout.held) * layout.chunk
+        chunk, piece = layout.chunk_bytes // item_bytes, resident.piece_of_row(length, layout.sharers)
+        assert piece * (layout.sharers - 1) < length <= piece * layout.sharers
         assert layout.held <= layout.slots - layout.lag, length
-    assert resident.layout_of_row(lengths.start - 8) is None
-    assert resident.layout_of_row(lengths.stop + 7) is None
+        # A piece ends in its last chunk or the one before, wherever its frame starts and whichever member has it.
+        chunks, line = layout.slots + layout.held, resident.LINE_BYTES // item_bytes
+        assert piece + (0 if length % line == 0 else line - 1) <= chunks * chunk, length
+        assert length - piece * (layout.sharers - 1) > (chunks - 2) * chunk, length
+    assert resident.layout_of_row(resident._SHORTEST_ROW // item_bytes - 1, item_bytes) is None
+    assert resident.layout_of_row(2**20, item_bytes) is None

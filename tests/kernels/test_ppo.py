@@ -9,6 +9,7 @@ import torch
 from kernrl.errors import UsageError
 from kernrl.integrations.skyrl import NAME, ppo_policy_loss_fused, register, summed_policy_loss_fused
 from kernrl.kernels import ppo_loss, ratio_kl
+from kernrl.kernels.metrics import Metrics
 
 torch.set_num_threads(1)
 
@@ -42,6 +43,16 @@ def test_clip_and_clip_ratio(case):
 def test_gradient_matches_finite_differences(case):
     leaf = case.new.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: ppo_loss(x, case.old, case.a, case.mask, delta=1.5)[0], leaf)
+
+
+def test_metrics_are_a_mapping_that_joins_dicts():
+    metrics = Metrics(("a", "b"), torch.tensor([1.0, 2.0, 3.0])[:2])
+    assert dict(metrics) == {"a": 1.0, "b": 2.0}
+    assert (metrics | {"b": 5.0, "c": 4.0}) == {"a": 1.0, "b": 5.0, "c": 4.0}
+    assert len(metrics) == 2
+    assert "c" not in metrics
+    with pytest.raises(KeyError):
+        metrics["c"]
 
 
 def test_entropy_is_refused(case):

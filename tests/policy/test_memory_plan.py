@@ -12,7 +12,7 @@ from kernrl.policy.load import add_lora
 from kernrl.policy.memory_plan import GIB, count_adapters, count_parameters, estimate_training, layer_bytes
 from kernrl.stages import sft
 from kernrl.tasks.rows import write_tasks
-from kernrl.training import start_policy
+from kernrl.training import starting_policy
 
 
 def decoder(hidden, feed_forward, heads, key_heads, layers, vocab_size=1024, **more):
@@ -131,10 +131,10 @@ def test_a_run_that_does_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (139 * GIB, 140 * GIB))
     settings = {"row_tokens": 16_384, "weight_bytes": 4, "lora_rank": 0, "gradient_checkpointing": True, "compiled": True}
-    memory_plan.foretell_memory(SEVEN, shards=2, **settings)
+    memory_plan.check_training_memory(SEVEN, shards=2, **settings)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (130 * GIB, 140 * GIB))
     with pytest.raises(UsageError, match=r"^This run needs about 13\d\.\d GiB .* but 130\.0 GiB are free: use .* --lora\.$"):
-        memory_plan.foretell_memory(SEVEN, shards=1, **settings)
+        memory_plan.check_training_memory(SEVEN, shards=1, **settings)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_machine_without_a_gpu_is_asked_what_it_has(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text(f"{3 * GIB}\n")
     assert memory_plan.free_ram_bytes() <= 3 * GIB
     with pytest.raises(UsageError, match=r"^This run needs about 1\d\d\.\d GiB .* GiB are free: use .*--lora\.$"):
-        memory_plan.foretell_memory(
+        memory_plan.check_training_memory(
             SEVEN, row_tokens=1024, weight_bytes=4, lora_rank=0, gradient_checkpointing=False, shards=1, compiled=True
         )
 
@@ -168,14 +168,14 @@ def test_nano_from_nothing_is_foretold_before_its_data_is_made(tmp_path, monkeyp
     assert "but 1.0 GiB are free: use --gradient-checkpointing or a smaller --row-tokens" in capsys.readouterr().err
 
 
-def test_a_stage_that_samples_foretells_too(tmp_path, monkeypatch, capsys):
+def test_a_stage_that_samples_checks_too(tmp_path, monkeypatch, capsys):
     SEVEN.save_pretrained(tmp_path / "model")
     write_tasks(tmp_path / "tasks.jsonl", tiny_tasks())
 
     def refuse(model, **settings):
         raise UsageError(str(settings))
 
-    monkeypatch.setattr(start_policy, "foretell_memory", refuse)
+    monkeypatch.setattr(starting_policy, "check_training_memory", refuse)
     where = ["--model", str(tmp_path / "model"), "--tasks", str(tmp_path / "tasks.jsonl"), "--output", str(tmp_path / "run")]
     assert run(["reinforce", *where, "--lora", "--gradient-checkpointing", "--quiet"]) == 2
     assert "'lora_rank': 16, 'gradient_checkpointing': True, 'shards': 1, 'compiled': False" in capsys.readouterr().err

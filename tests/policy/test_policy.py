@@ -18,11 +18,11 @@ from kernrl.errors import RunError, UsageError
 from kernrl.policy import attention
 from kernrl.policy.attention import VARLEN, packed_kwargs
 from kernrl.policy.checkpoint import COMPLETE, commit_checkpoint, latest_checkpoint, prune_checkpoints
-from kernrl.policy.examples import prompt_text, tokenize_pairs
+from kernrl.policy.examples import Example, prompt_text, tokenize_pairs
 from kernrl.policy.load import load_policy
 from kernrl.policy.memory_plan import MemoryEstimate, estimate_training, require_memory
 from kernrl.policy.nano import END, create_nano, train_tokenizer
-from kernrl.policy.packing import Example, PackedDataset
+from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 
 TEXT = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + 1024  # π ≠ 3\n"
@@ -97,13 +97,13 @@ def test_packed_documents_cannot_see_each_other(model):
 
 def test_packed_attention_runs_in_the_precision_of_autocast(model, monkeypatch):
     seen = []
-    real = attention._one_by_one
+    real = attention.attention_by_document
 
     def spy(query, key, value, *rest):
         seen.extend([query.dtype, key.dtype, value.dtype])
         return real(query, key, value, *rest)
 
-    monkeypatch.setattr(attention, "_one_by_one", spy)
+    monkeypatch.setattr(attention, "attention_by_document", spy)
     row = next(PackedDataset(EXAMPLES, row_tokens=16, pad_id=0, seed=1).rows())
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         model.model(input_ids=row.input_ids, **packed_kwargs(row.position_ids, row.cu_seqlens, 16))

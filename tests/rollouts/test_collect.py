@@ -1,14 +1,13 @@
 """Collecting: verification beside sampling, duplicates once, turns, and what a step comes to in numbers."""
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support.tiny import FakeVerifier, tiny_policy, tiny_tasks, verdict_of
+from support.tiny import FakeVerifier, ScriptedEngine, tiny_policy, tiny_tasks, verdict_of
 
 from kernrl.rollouts.collect import Collector, candidate_key, feedback
-from kernrl.rollouts.engines.engine import Rollout, Sampling
+from kernrl.rollouts.engines.engine import Sampling
 from kernrl.rollouts.metrics import fast_1, speed_geomean_x, step_metrics
 from kernrl.rollouts.reward import reward
 from kernrl.verifier.base.verdict import Status
@@ -20,30 +19,6 @@ OTHER_WORDS = "Another way to say it:\n```python\nclass ModelNew: pass\n```"
 @pytest.fixture(scope="module")
 def tokenizer():
     return tiny_policy().tokenizer
-
-
-class ScriptedEngine:
-    """Says what it is told to, in the order it is told."""
-
-    def __init__(self, tokenizer, replies, finish="stop"):
-        self.tokenizer, self.replies, self.finish = tokenizer, replies, finish
-        self.calls: list[tuple[list[str], Sampling]] = []
-
-    def generate(self, prompts, sampling) -> Iterator[Rollout]:
-        self.calls.append(([self.tokenizer.decode(p) for p in prompts], sampling))
-        for sample in reversed(range(sampling.n)):
-            for prompt in range(len(prompts)):
-                text = self.replies(prompt, sample, len(self.calls))
-                ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-                if self.finish == "stop":
-                    ids = [*ids, self.tokenizer.eos_token_id]
-                yield Rollout(prompt, sample, ids, [-1.0] * len(ids), self.finish, 0)
-
-    def sync(self, named, version):
-        pass
-
-    def close(self):
-        pass
 
 
 def judge(text):
@@ -130,8 +105,8 @@ def test_verification_starts_before_sampling_ends(tokenizer):
 
 def test_every_attempt_is_told_of_the_moment_it_is_judged(tokenizer):
     told = []
-    c = collector(tokenizer, lambda prompt, sample, call: str(sample), on_attempt=told.append)
-    found = c.collect(tiny_tasks(1), (0, 1))
+    c = collector(tokenizer, lambda prompt, sample, call: str(sample))
+    found = c.collect(tiny_tasks(1), (0, 1), on_attempt=told.append)
     assert sorted(told, key=lambda a: a.order) == found.attempts
 
 

@@ -8,7 +8,7 @@ from support.tiny import tiny_policy
 from transformers import GenerationConfig
 
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.generate import GenerateEngine
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12, 13], [14]]
 

@@ -4,71 +4,31 @@ import itertools
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
+from support.server_samples import END, PROMPTS, SAMPLING, changed, check_samples_are_of, opened, policy_for, sample
 from support.tiny import tiny_policy
+from support.toy_runs import reinforce_arguments as arguments
+from support.toy_runs import texts
 from support.vllm_stand_in import StandIn, install_vllm
-from test_reinforce import arguments, judge, metrics, model, tasks, texts, verifier  # noqa: F401
 
 from kernrl.cli import run
-from kernrl.config import EvalConfig, ReinforceConfig
+from kernrl.config import EvalConfig
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.policy.load import Policy, add_lora
-from kernrl.rollouts.engines import http as server_module
-from kernrl.rollouts.engines import weight_sync
+from kernrl.rollouts.engines import http_client, weight_sync
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.http import Server
+from kernrl.rollouts.engines.http_client import Server
 from kernrl.runs.run_directory import read_lines
-from kernrl.stages import evaluate
-from kernrl.training import engines
-from kernrl.training.engines import open_server, server_engine
+from kernrl.training import evaluation, open_engine
+from kernrl.training.open_engine import open_evaluation_engine
 
-END: Any = tiny_policy().tokenizer.eos_token_id
-PROMPTS = [[5, 6, 7], [8, 9, 10, 11, 12, 13], [14]]
-SAMPLING = Sampling(n=3, max_tokens=12, temperature=0.7, seed=1, stop_ids=(END, *range(100, 130)))
+pytestmark = pytest.mark.usefixtures("verifier")
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
     """Retries without their pauses."""
-    monkeypatch.setattr(server_module, "FIRST_WAIT_S", 0.001)
-
-
-def opened(server, policy, tmp_path, **changes):
-    settings = {"temperature": 0.7, "server_timeout_s": 20, **changes}
-    config = ReinforceConfig(
-        model="m", output=tmp_path / "run", engine="server", server_url=server.url, lora=hasattr(policy.model, "peft_config"),
-        **settings,
-    )  # fmt: skip
-    return server_engine(config, policy, tmp_path / "run")
-
-
-def sample(engine, prompts=PROMPTS, sampling=SAMPLING):
-    return sorted(engine.generate(prompts, sampling), key=lambda r: (r.prompt, r.sample))
-
-
-def changed(policy, seed=3):
-    """Other weights, in place."""
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            if parameter.requires_grad:
-                parameter.copy_(torch.randn_like(parameter) * 0.3)
-
-
-def expected_logprobs(policy, prompt, ids, temperature):
-    with torch.no_grad():
-        logits = policy.model(input_ids=torch.tensor([prompt + ids])).logits[0].double()
-    found = torch.log_softmax(logits / temperature, -1)[len(prompt) - 1 : -1]
-    return found.gather(1, torch.tensor(ids)[:, None])[:, 0]
-
-
-def check_samples_are_of(policy, rollouts, temperature=0.7):
-    for r in rollouts:
-        expected = expected_logprobs(policy, PROMPTS[r.prompt], r.token_ids, temperature)
-        assert torch.allclose(torch.tensor(r.logprobs).double(), expected, atol=1e-4)
+    monkeypatch.setattr(http_client, "FIRST_WAIT_S", 0.001)
 
 
 # --- sampling --------------------------------------------------------------------------------------------------------
@@ -224,11 +184,6 @@ def test_a_server_that_speaks_otherwise(tmp_path):
 WAYS = {"nccl": {"backend": "nccl"}, "ipc": {"backend": "ipc"}, "checkpoint": {}, "lora": {"lora": True}}
 
 
-def policy_for(way):
-    policy = tiny_policy()
-    return Policy(add_lora(policy.model, rank=4, alpha=8), policy.tokenizer) if way == "lora" else policy
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_no_sample_sees_old_weights_or_their_cached_prefixes(tmp_path, monkeypatch, way):
     install_vllm(monkeypatch)
@@ -323,7 +278,7 @@ def test_adapters_that_are_not_allowed_are_refused(tmp_path):
 # --- stages ----------------------------------------------------------------------------------------------------------
 
 
-def test_reinforce_on_a_server_learns_and_goes_on(model, tasks, tmp_path):  # noqa: F811
+def test_reinforce_on_a_server_learns_and_goes_on(model, tasks, tmp_path):
     with StandIn() as server:
         flags = ("--engine", "server", "--server-url", server.url)
         output = tmp_path / "run"
@@ -338,7 +293,7 @@ def test_reinforce_on_a_server_learns_and_goes_on(model, tasks, tmp_path):  # no
         assert not (output / "server").exists()
 
 
-def test_a_server_that_dies_ends_the_run_with_a_sentence(model, tasks, tmp_path, capfd):  # noqa: F811
+def test_a_server_that_dies_ends_the_run_with_a_sentence(model, tasks, tmp_path, capfd):
     with StandIn() as server:
         real = server.complete
         server.complete = lambda body: real(body) if server.calls.count("/v1/completions") < 9 else server.move((), "dead")
@@ -348,8 +303,8 @@ def test_a_server_that_dies_ends_the_run_with_a_sentence(model, tasks, tmp_path,
     assert (tmp_path / "run" / "step_1").exists()
 
 
-def test_an_evaluation_goes_on_where_its_server_died(model, tasks, tmp_path, verifier, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(evaluate, "open_verifier", lambda config: verifier)
+def test_an_evaluation_goes_on_where_its_server_died(model, tasks, tmp_path, verifier, monkeypatch):
+    monkeypatch.setattr(evaluation, "open_verifier", lambda config: verifier)
     output = tmp_path / "run"
 
     def evaluated(server, *more):
@@ -388,7 +343,7 @@ def test_a_server_may_ask_for_a_key(tmp_path, monkeypatch):
         assert len(sample(opened(server, tiny_policy(), tmp_path))) == 9
 
 
-def test_a_server_needs_its_address(model, tasks, tmp_path, capfd):  # noqa: F811
+def test_a_server_needs_its_address(model, tasks, tmp_path, capfd):
     assert run(arguments(model, tasks, tmp_path / "run", "--engine", "server")) == 2
     assert run(["eval", "--engine", "server", "--output", str(tmp_path / "run")]) == 2
     assert capfd.readouterr().err.count("--engine server needs --server-url") == 2
@@ -397,7 +352,7 @@ def test_a_server_needs_its_address(model, tasks, tmp_path, capfd):  # noqa: F81
 
 def test_the_settings_of_the_shipped_model_are_not_asked_of_the_hub(monkeypatch):
     asked = []
-    monkeypatch.setattr(engines.GenerationConfig, "from_pretrained", lambda source, **_: asked.append(source))
+    monkeypatch.setattr(open_engine.GenerationConfig, "from_pretrained", lambda source, **_: asked.append(source))
     with StandIn() as server:
-        open_server(EvalConfig(model="nano", engine="server", server_url=server.url))
+        open_evaluation_engine(EvalConfig(model="nano", engine="server", server_url=server.url))
     assert [Path(source).is_dir() for source in asked] == [True]

@@ -4,17 +4,20 @@ import itertools
 
 import pytest
 import torch
+from support.server_samples import PROMPTS, SAMPLING, changed, check_samples_are_of, opened, policy_for, sample
 from support.sglang_stand_in import SglangStandIn
 from support.tiny import tiny_policy
-from test_reinforce import arguments, judge, metrics, model, tasks, texts, verifier  # noqa: F401
-from test_server_engine import PROMPTS, SAMPLING, changed, check_samples_are_of, opened, policy_for, sample
+from support.toy_runs import reinforce_arguments as arguments
+from support.toy_runs import texts
 
 from kernrl.cli import run
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.rollouts.engines.dialects import ask_facts
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.http import Server
+from kernrl.rollouts.engines.http_client import Server
 from kernrl.runs.run_directory import read_lines
+
+pytestmark = pytest.mark.usefixtures("verifier")
 
 
 def rounded(policy):
@@ -111,7 +114,7 @@ def test_weights_that_it_cannot_read_end_the_run(tmp_path, monkeypatch):
             engine.sync(policy.model.named_parameters, 1)
 
 
-def test_reinforce_on_it_learns_and_goes_on(model, tasks, tmp_path):  # noqa: F811
+def test_reinforce_on_it_learns_and_goes_on(model, tasks, tmp_path):
     with SglangStandIn() as server:
         flags = ("--engine", "server", "--server-url", server.url)
         whole, output = tmp_path / "whole", tmp_path / "run"

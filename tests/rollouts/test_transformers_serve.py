@@ -6,19 +6,18 @@ import subprocess
 import sys
 
 import pytest
+from support.server_samples import changed, opened
 from support.tiny import save_tiny_policy, tiny_policy
-from test_reinforce import judge, tasks, verifier  # noqa: F401
-from test_server_engine import changed, opened
 
 from kernrl.cli import run
 from kernrl.config import BestOfNConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.generate import GenerateEngine
-from kernrl.rollouts.engines.http import Server
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
+from kernrl.rollouts.engines.http_client import Server
 from kernrl.runs.run_directory import read_lines
-from kernrl.stages import evaluate
-from kernrl.training.engines import server_engine
+from kernrl.training import evaluation
+from kernrl.training.open_engine import server_engine
 
 PROMPTS = [tiny_policy().tokenizer(text)["input_ids"] for text in ("a task", "another one", "b")]
 
@@ -76,8 +75,8 @@ def test_nothing_is_reinforced_from_text(url, tmp_path):
         opened(server, tiny_policy(), tmp_path)
 
 
-def test_an_evaluation_asks_it(url, tmp_path, tasks, verifier, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(evaluate, "open_verifier", lambda config: verifier)
+def test_an_evaluation_asks_it(url, tmp_path, tasks, verifier, monkeypatch):
+    monkeypatch.setattr(evaluation, "open_verifier", lambda config: verifier)
     model = save_tiny_policy(tmp_path / "model")
     flags = [
         "--engine",

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 
 from kernrl.policy.ranks import Ranks
 from kernrl.runs import interrupt
-from kernrl.runs.interrupt import ONE_WISH_S, StopAfterStep
+from kernrl.runs.interrupt import SAME_SIGNAL_S, StopAfterStep
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_process_and_its_group_told_at_once_finish_their_step(clock: list[floa
         assert not wish.wanted()
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), signal.SIGTERM)
-        clock[0] += ONE_WISH_S
+        clock[0] += SAME_SIGNAL_S
         os.kill(os.getpid(), number)
         assert wish.wanted()
 
@@ -39,6 +39,6 @@ def test_a_process_and_its_group_told_at_once_finish_their_step(clock: list[floa
 def test_once_more_ends_at_once(clock: list[float], ranks: Ranks) -> None:
     with StopAfterStep(ranks):
         os.kill(os.getpid(), signal.SIGTERM)
-        clock[0] += ONE_WISH_S + 0.1
+        clock[0] += SAME_SIGNAL_S + 0.1
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrl.config import DoctorConfig, EvalConfig, SamplesConfig
+from kernrl.config import DoctorConfig, EvalConfig, ReinforceConfig, SamplesConfig
 from kernrl.errors import UsageError
 from kernrl.runs.run_directory import RunDirectory
 
@@ -20,7 +20,7 @@ def test_a_run_that_was_refused_at_once_is_begun_anew(tmp_path: Path) -> None:
 
 def test_what_a_run_did_is_not_written_over(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path / "run", DoctorConfig(), resume=False).log(step=1)
-    with pytest.raises(UsageError, match=r"--output: .*run is not empty; go on with the run in it by --resume"):
+    with pytest.raises(UsageError, match=r"--output: .*run is not empty; resume the run in it with --resume"):
         RunDirectory.open(tmp_path / "run", DoctorConfig(), resume=False)
 
 
@@ -31,8 +31,7 @@ def test_the_config_of_something_else_is_not_written_over(tmp_path: Path) -> Non
 
 
 def resumed(path: Path, **settings: object) -> None:
-    run = RunDirectory.open(path, EvalConfig.model_validate({"output": path, **settings}), resume=True)
-    os.close(run._lock or 0)
+    RunDirectory.open(path, EvalConfig.model_validate({"output": path, **settings}), resume=True)
 
 
 def test_a_run_goes_on_elsewhere_but_not_with_other_settings(tmp_path: Path) -> None:
@@ -54,6 +53,17 @@ def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path: Path) ->
         resumed(tmp_path, temperature=0.5, verifier={"baseline": ("compile",)})
 
 
+def test_a_value_that_was_renamed_since_the_run_is_the_same_value(tmp_path: Path) -> None:
+    config = ReinforceConfig(model="m", output=tmp_path, advantage="raw")
+    RunDirectory.open(tmp_path, config, resume=False)
+    described = json.loads((tmp_path / "config.json").read_text())
+    described["config"]["advantage"] = "none"
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    RunDirectory.open(tmp_path, config, resume=True)
+    with pytest.raises(UsageError, match=r"--advantage was 'raw' and is now 'mean'"):
+        RunDirectory.open(tmp_path, config.model_copy(update={"advantage": "mean"}), resume=True)
+
+
 def test_a_disk_that_fills_up_is_named_and_the_cut_line_left_out(tmp_path: Path) -> None:
     run = RunDirectory.open(tmp_path, DoctorConfig(), resume=False)
     run.log(step=1)
@@ -65,7 +75,6 @@ def test_a_disk_that_fills_up_is_named_and_the_cut_line_left_out(tmp_path: Path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert full.value.filename == str(tmp_path / "metrics.jsonl")
-    os.close(run._lock or 0)
     run = RunDirectory.open(tmp_path, DoctorConfig(), resume=True)
     run.log(step=2)
     assert [line["step"] for line in run.history] == [1, 2]

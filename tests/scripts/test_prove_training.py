@@ -76,7 +76,7 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
                 verdicts.setdefault((task.id, candidate_key(text)), verdict.to_json())
                 rows.append({"task": task.id, "member": member, "tokens": 9, "finish": "stop", "text": text})
         (tmp_path / name / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        about = {"versions": {"torch": "1", "triton": "2"}, "gpu": "G", "commit": "c"}
+        about = {"versions": {"torch": "1", "triton": "2"}, "gpu": "G", "commit": "c", "started": "2026-11-22T01:02:03+0000"}
         facts = {"steps": [step(16, {"step": 4.0}, reward=1.0)], **about}
         (tmp_path / name / "train.json").write_text(json.dumps(facts))
     judged = ({"task": task, "key": key, "verdict": verdict} for (task, key), verdict in verdicts.items())

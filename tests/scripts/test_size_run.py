@@ -13,12 +13,12 @@ GPUS = Division(train=16, sample=40, verify=8)
 
 
 def test_the_page_shows_what_the_model_gives():
-    assert table(usual(*SIZES), Rates()) in (ROOT / "docs" / "scaling.md").read_text()
+    assert table(usual(*SIZES), Rates()) in (ROOT / "docs" / "explanation" / "scaling.md").read_text()
 
 
 def test_the_page_shows_what_was_measured():
     records = json.loads((ROOT / "docs" / "benchmarks" / "scaling.json").read_text())
-    assert scaling_table.table(records) in (ROOT / "docs" / "scaling.md").read_text()
+    assert scaling_table.table(records) in (ROOT / "docs" / "notes" / "2026-11-21-two-gpus.md").read_text()
 
 
 def test_what_is_said_to_be_measured_was():

@@ -1,4 +1,4 @@
-"""The loop in docs/training.md is short, and it runs and learns as it is printed."""
+"""The loop in docs/guides/own_loop.md is short and learns as it is printed; the notes on training show what is recorded."""
 
 import json
 import re
@@ -13,7 +13,9 @@ from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
 from kernrl.tasks.rows import write_tasks
 from kernrl.verifier import HardenedVerifier
 
-PAGE = ROOT / "docs" / "training.md"
+PAGE = ROOT / "docs" / "guides" / "own_loop.md"
+NOTES = ROOT / "docs" / "notes"
+RECORDS = ROOT / "docs" / "benchmarks"
 
 
 def loop() -> str:
@@ -52,8 +54,7 @@ def test_it_learns(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_a_worked_solution_passes_through_the_real_verifier(tmp_path):
-    from support.tiny import tiny_policy
-    from test_collect import ScriptedEngine
+    from support.tiny import ScriptedEngine, tiny_policy
 
     from kernrl.config import VerifierConfig
     from kernrl.rollouts.collect import Collector
@@ -77,18 +78,27 @@ def test_a_worked_solution_passes_through_the_real_verifier(tmp_path):
     assert found.seconds["trace"] > 0
 
 
-def test_the_page_shows_what_update_rules_gained():
-    record = json.loads((PAGE.parent / "benchmarks" / "update_rules.json").read_text())
-    assert bench_updates.table(record) in PAGE.read_text()
+def test_the_note_shows_what_update_rules_gained():
+    record = json.loads((RECORDS / "update_rules.json").read_text())
+    assert bench_updates.table(record) in (NOTES / "2026-11-21-update-rules.md").read_text()
     assert {name: row["rule"] for name, row in record["rules"].items()} == bench_updates.RULES
 
 
 def rows(name):
-    return json.loads((PAGE.parent / "benchmarks" / f"{name}.json").read_text())["rows"]
+    return json.loads((RECORDS / f"{name}.json").read_text())["rows"]
 
 
-def test_the_page_shows_what_the_methods_gained():
-    assert training_table.markdown_table(rows("training")) in PAGE.read_text()
+def methods_note():
+    return " ".join((NOTES / "2026-11-22-training-methods.md").read_text().split())
+
+
+def test_the_note_shows_what_the_methods_gained():
+    assert " ".join(training_table.markdown_table(rows("training")).split()) in methods_note()
+
+
+@pytest.mark.parametrize("name", ["training", "training_small_rate", "training_large_rate"])
+def test_the_tables_beside_the_records_are_current(name):
+    assert training_table.markdown_table(rows(name)) in (RECORDS / f"{name}.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +109,8 @@ def test_the_page_shows_what_the_methods_gained():
         ("training_large_rate", "reinforce-long"),
     ],
 )
-def test_the_page_says_what_earlier_recipes_gained(name, run):
-    gained = rows(name)[run]["change"]["speed_ratio_x"]
-    said = " ".join(PAGE.read_text().split())
-    assert "{value:.2f} times [{low:.2f}, {high:.2f}]".format(**gained) in said
+def test_the_note_says_what_earlier_recipes_gained(name, run):
+    change = rows(name)[run]["change"]
+    speed = "{value:.2f} times [{low:.2f}, {high:.2f}]".format(**change["speed_ratio_x"])
+    correct = " | {:.1f} [{:.1f}, {:.1f}]".format(*(100 * change["correct"][k] for k in ("value", "low", "high")))
+    assert speed + correct.replace("-", "−") in methods_note()

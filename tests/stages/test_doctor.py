@@ -32,7 +32,7 @@ def test_no_gpu_says_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     gpu = found(doctor._gpus())["gpu"]
     assert not gpu.ok
-    assert "the driver offers none" in gpu.detail
+    assert "the driver finds none" in gpu.detail
     assert gpu.remedy
 
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 from support.synthetic_run import make_eval_run
-from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
+from support.tiny import FakeVerifier, tiny_tasks, verdict_of
 
 from kernrl import cli
 from kernrl.config import EvalConfig
 from kernrl.errors import UsageError
 from kernrl.reports.run_charts import wall_seconds
 from kernrl.reports.run_files import read_run
-from kernrl.stages import evaluate
 from kernrl.stages.evaluate import Limit, below, parse_limit
 from kernrl.tasks.rows import write_tasks
+from kernrl.training import evaluation
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
 FAST, SLOW, WRONG = (f"class ModelNew:\n    kind = {kind!r}\n" for kind in ("fast", "slow", "wrong"))
@@ -34,7 +34,7 @@ def judge(text: str) -> Verdict:
 @pytest.fixture(autouse=True)
 def verifier(monkeypatch: pytest.MonkeyPatch) -> FakeVerifier:
     fake = FakeVerifier(judge)
-    monkeypatch.setattr(evaluate, "open_verifier", lambda config: fake)
+    monkeypatch.setattr(evaluation, "open_verifier", lambda config: fake)
     return fake
 
 
@@ -43,11 +43,6 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
     write_tasks(path, tiny_tasks(3))
     return path
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_policy(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -106,14 +101,14 @@ def test_resume_judges_only_what_is_missing(
     (cut / "results.json").unlink()
     verifier.asked.clear()
     evaluated(*arguments, "--output", cut, "--resume")
-    texts = [{s["id"]: s["text"] for s in evaluate.newest_rows(run).values()} for run in (whole, cut)]
+    texts = [{s["id"]: s["text"] for s in evaluation.newest_rows(run).values()} for run in (whole, cut)]
     assert texts[0] == texts[1]  # the same text is sampled again
     kept = {(row["task"], row["text"]) for row in map(json.loads, lines[:4])}
     assert not kept & set(verifier.asked)
     assert len((cut / "samples.jsonl").read_text().splitlines()) == len(lines)  # and no row is written twice
     verifier.asked.clear()
     rounds = len(read_run(cut).metrics)
-    monkeypatch.setattr(evaluate, "load_model", None)  # a finished run needs no model
+    monkeypatch.setattr(evaluation, "open_model", None)  # a finished run needs no model
     evaluated(*arguments, "--output", cut, "--resume")
     assert verifier.asked == []
     assert len(read_run(cut).metrics) == rounds
@@ -165,7 +160,7 @@ def test_an_evaluation_interrupted_in_the_middle_goes_on_where_it_was(
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     try:
         assert run_main() == 130
-        first, kept = verifier.asked[:2], list(evaluate.newest_rows(output))
+        first, kept = verifier.asked[:2], list(evaluation.newest_rows(output))
         assert len(kept) == 2
         verifier.asked.clear()
         verifier.judge = judge
@@ -174,7 +169,7 @@ def test_an_evaluation_interrupted_in_the_middle_goes_on_where_it_was(
         for n, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(n, handler)
     assert not set(first) & set(verifier.asked)
-    assert len((output / "samples.jsonl").read_text().splitlines()) == len(evaluate.newest_rows(output)) > 2
+    assert len((output / "samples.jsonl").read_text().splitlines()) == len(evaluation.newest_rows(output)) > 2
 
 
 def test_nothing_judged_is_a_failure_with_its_reason(
@@ -278,5 +273,5 @@ def test_nano_is_asked_where_nothing_is_named() -> None:
 def test_baselines_reach_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr("kernrl.verifier.verifier.HardenedVerifier", lambda settings: settings)
-    assert evaluate.open_verifier(EvalConfig(model="x", baseline=("compile",))).baseline == ("compile",)
-    assert evaluate.open_verifier(EvalConfig(model="x")).baseline == ("eager",)
+    assert evaluation.open_verifier(EvalConfig(model="x", baseline=("compile",))).baseline == ("compile",)
+    assert evaluation.open_verifier(EvalConfig(model="x")).baseline == ("eager",)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import SCRIPTS, TESTS
+from support import ROOT, TESTS
 
 from kernrl import cli
 from kernrl.config import QuickstartConfig
@@ -20,7 +20,7 @@ from kernrl.settings import flatten
 from kernrl.stages import quickstart
 from kernrl.stages.quickstart import ON_CPU, ON_GPU, story
 
-RECIPES = SCRIPTS / "recipes"
+MEASURED = ROOT / "docs" / "benchmarks" / "training.json"
 
 STUB = """
 import sys
@@ -58,13 +58,19 @@ def test_every_command_is_one(size: quickstart.Size, full: bool, tmp_path: Path,
 
 
 @pytest.mark.parametrize("command", ["best-of-n", "reinforce"])
-def test_on_a_gpu_it_takes_the_recipes(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [line] = [step.command for step in story(QuickstartConfig(), tmp_path, ON_GPU) if step.command.startswith(command)]
+@pytest.mark.parametrize("size", [ON_CPU, ON_GPU], ids=["cpu", "gpu"])
+def test_it_takes_what_was_measured_but_for_its_size(
+    size: quickstart.Size, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "best-of-n").mkdir()  # as it will be when reinforce starts from it
+    (tmp_path / "best-of-n" / "model").symlink_to(ROOT / "checkpoints" / "nano")
+    [line] = [step.command for step in story(QuickstartConfig(), tmp_path, size) if step.command.startswith(command)]
     assert cli.run([*shlex.split(line), "--dry-run"]) == 0
-    recipe_file = RECIPES / f"{command.replace('-', '_')}_nano.toml"
-    settings, recipe = (dict(flatten(tomllib.loads(text))) for text in (capsys.readouterr().out, recipe_file.read_text()))
-    differ = {name for name in recipe if settings.get(name) != recipe[name]}
-    assert differ <= {"rounds", "tasks_per_round", "modelled_speed"}  # sizes, and what serves without a GPU
+    settings = dict(flatten(tomllib.loads(capsys.readouterr().out)))
+    measured = dict(flatten(json.loads(MEASURED.read_text())["settings"][command]))
+    differ = {name for name in measured if settings.get(name) != measured[name]}
+    sizes = {"rounds", "tasks_per_round", "steps", "save_every"}
+    assert differ <= sizes | ({"samples", "tasks_per_step", "updates_per_epoch", "overlap"} if size is ON_CPU else set())
 
 
 def test_each_step_starts_from_what_was_made_before(tmp_path: Path) -> None:

@@ -12,88 +12,40 @@ from typing import Any
 import pytest
 import torch
 from support import TESTS
-from support.tiny import FakeVerifier, save_tiny_policy, tiny_policy, tiny_tasks, verdict_of
+from support.tiny import tiny_policy, verdict_of
+from support.toy_runs import Killed, judge, metrics, rewards, texts, weights
+from support.toy_runs import reinforce_arguments as arguments
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from kernrl.algorithms import returns
 from kernrl.cli import run
 from kernrl.config import ReinforceConfig
-from kernrl.policy.packing import Example
+from kernrl.policy.examples import Example
+from kernrl.rollouts.batch import pack_rollouts
 from kernrl.runs import tracking
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import reinforce
-from kernrl.tasks.rows import write_tasks
-from kernrl.training import workbench
+from kernrl.training import returns, session
 from kernrl.verifier.base.verdict import Status
 
-REWARD = ("--reward", "best-of-n")
-
-
-def judge(text):
-    """The toy task: write small letters. The more of them, the "faster"."""
-    share = sum("a" <= c <= "z" for c in text) / max(1, len(text))
-    return verdict_of(text, Status.CORRECT, speedup_x=0.1 + 2.9 * share)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny_policy(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def tasks(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
-    write_tasks(path, tiny_tasks())
-    return path
-
-
-@pytest.fixture(autouse=True)
-def verifier(monkeypatch):
-    fake = FakeVerifier(judge)
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: fake)
-    return fake
-
-
-def arguments(model, tasks, output, *more, steps=3, samples=4):
-    sizes = ["--tasks-per-step", "2", "--samples", str(samples), "--max-tokens", "8", "--row-tokens", "256"]
-    where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output), "--steps", str(steps)]
-    return ["reinforce", *where, *sizes, "--learning-rate", "0.01", *REWARD, "--quiet", *more]
-
-
-def metrics(output):
-    """Step → its metrics, less what depends on the clock."""
-    timed = ("seconds", "gpu_hours", "cost", "attempts_per_s")
-    return {line["step"]: {k: v for k, v in line.items() if k not in timed} for line in read_lines(output / "metrics.jsonl")}
-
-
-def texts(output):
-    return {row["id"]: row["text"] for row in read_lines(output / "samples.jsonl")}
-
-
-def weights(folder):
-    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
-
-
-def rewards(output):
-    return [line["reward"] for line in read_lines(output / "metrics.jsonl")]
+pytestmark = pytest.mark.usefixtures("verifier")
 
 
 def test_an_update_is_the_policy_gradient(model, tasks, tmp_path):
     """Against a gradient made by hand: no packing, no fused loss, double precision."""
-    sizes = {"tasks_per_step": 4, "max_tokens": 8, "row_tokens": 256}
+    sizes = {"tasks_per_step": 4, "max_tokens": 8, "row_tokens": 256, "lora": False}
     exact = {"learning_rate": 1.0, "max_grad_norm": 1e9, "reward": "best-of-n"}
     where = {"model": str(model), "tasks": str(tasks), "output": tmp_path / "run"}
     config = ReinforceConfig.model_validate({**where, **sizes, **exact})
-    with workbench.workbench(config) as bench:
-        learner = reinforce.Learner(bench, config)
-        examples, logprobs = reinforce.training_examples(bench, config, reinforce.collect_groups(learner, 1))
-        rows = list(reinforce.pack_rollouts(examples, logprobs, row_tokens=256, pad_id=bench.pad_id))
+    with session.open_session(config) as opened:
+        learner = reinforce.Learner(opened, config)
+        examples, logprobs = reinforce.training_examples(opened, config, reinforce.sample_groups(learner, 1))
+        rows = list(pack_rollouts(examples, logprobs, row_tokens=256, pad_id=opened.pad_id))
         assert len(rows) > 1
         learner.optimizer = torch.optim.SGD(learner.trainable)  # pyright: ignore[reportAttributeAccessIssue]
-        before = {name: p.detach().clone() for name, p in bench.policy.model.named_parameters()}
+        before = {name: p.detach().clone() for name, p in opened.policy.model.named_parameters()}
         learner.update(rows)
         rate = learner.learning_rate
-        step = {name: (before[name] - p.detach()) / rate for name, p in bench.policy.model.named_parameters()}
+        step = {name: (before[name] - p.detach()) / rate for name, p in opened.policy.model.named_parameters()}
 
     plain = AutoModelForCausalLM.from_pretrained(model, attn_implementation="eager").double()
     for e, noted in zip(examples, logprobs, strict=True):
@@ -108,11 +60,11 @@ def test_an_update_is_the_policy_gradient(model, tasks, tmp_path):
 
 def test_what_fits_one_row_is_padded_little():
     examples = [Example([1] * 100, [2] * 30, 1.0), Example([1] * 90, [2] * 50, -1.0)]
-    (row,) = reinforce.pack_rollouts(examples, [None, None], row_tokens=4096, pad_id=0)
+    (row,) = pack_rollouts(examples, [None, None], row_tokens=4096, pad_id=0)
     assert row.row.input_ids.shape == (1, 512)
     assert row.row.num_targets == 80
     assert int(row.row.cu_seqlens.max()) == 512
-    first, second = reinforce.pack_rollouts(examples, [[-1.0] * 30, [-1.0] * 50], row_tokens=200, pad_id=0)
+    first, second = pack_rollouts(examples, [[-1.0] * 30, [-1.0] * 50], row_tokens=200, pad_id=0)
     for part, noted in ((first, 30), (second, 50)):
         assert part.row.input_ids.shape == (1, 200)
         assert part.rollout_logprobs is not None
@@ -191,12 +143,8 @@ def test_a_line_says_what_a_step_did(model, tasks, tmp_path):
 def test_gpu_time_has_a_price_where_one_is_given(device, processes, price, expected):
     machine: Any = SimpleNamespace(accelerator=SimpleNamespace(device=torch.device(device)), size=processes)
     nothing: Any = None
-    bench = workbench.Bench(machine, *[nothing] * 6, gpu_hour_price=price)
-    assert bench.gpu_time(1800) == expected
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing in the loop may catch it."""
+    opened = session.Session(machine, *[nothing] * 6, gpu_hour_price=price)
+    assert opened.gpu_time(1800) == expected
 
 
 @pytest.mark.parametrize("moment", ["while sampling", "after the verdicts", "before the checkpoint"])
@@ -244,10 +192,12 @@ def test_a_kill_loses_at_most_the_step_in_flight(model, tasks, tmp_path, monkeyp
 CHILD = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import test_reinforce as t
-from kernrl.training import workbench
-workbench.open_verifier = lambda config: t.FakeVerifier(t.judge)
-sys.exit(t.run(sys.argv[2:]))
+from support.tiny import FakeVerifier
+from support.toy_runs import judge
+from kernrl.cli import run
+from kernrl.training import session
+session.open_verifier = lambda config: FakeVerifier(judge)
+sys.exit(run(sys.argv[2:]))
 """
 
 
@@ -351,7 +301,7 @@ OPTIONS = {
     "dual clip": ("--loss", "dapo", "--epsilon-high", "0.28", "--delta", "3", "--epochs", "2"),
     "sequence masks": ("--correction", "sequence_mask"),
     "batch advantages": ("--advantage", "batch"),
-    "no baseline": ("--advantage", "none"),
+    "no baseline": ("--advantage", "raw"),
     "all groups": ("--constant-groups", "keep"),
     **{f"loss {name}": ("--loss", name, "--epochs", "2") for name in ("bnpo", "dr_grpo", "cispo", "sapo", "gspo")},
 }

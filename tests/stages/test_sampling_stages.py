@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from support.synthetic_run import make_eval_run
-from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
+from support.tiny import FakeVerifier, tiny_tasks, verdict_of
 from transformers import AutoModelForCausalLM
 
 from kernrl.cli import run
@@ -18,7 +18,8 @@ from kernrl.runs.run_directory import read_lines
 from kernrl.stages import best_of_n
 from kernrl.stages.reward_weighted import weights_of
 from kernrl.tasks.rows import write_tasks
-from kernrl.training import workbench
+from kernrl.training import session
+from kernrl.training.finetune_on_samples import SampleFinetuner
 from kernrl.verifier.base.verdict import Status
 
 
@@ -33,11 +34,6 @@ def judge(text):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny_policy(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
     path = tmp_path_factory.mktemp("tasks") / "tasks.jsonl"
     write_tasks(path, tiny_tasks(8))
@@ -47,15 +43,16 @@ def tasks(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def verifier(monkeypatch):
     fake = FakeVerifier(judge)
-    monkeypatch.setattr(workbench, "open_verifier", lambda config: fake)
-    monkeypatch.setattr(workbench, "stop_ids", lambda policy: (ord(" "), *range(4, 30)))  # a tiny model seldom stops
+    monkeypatch.setattr(session, "open_verifier", lambda config: fake)
+    monkeypatch.setattr(session, "stop_ids", lambda policy: (ord(" "), *range(4, 30)))  # a tiny model seldom stops
     return fake
 
 
 def arguments(stage, model, tasks, output, *more):
     where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output), "--samples", "16"]
     sizes = ["--max-tokens", "12", "--row-tokens", "512", "--learning-rate", "0.01", "--epochs", "4"]
-    return [stage, *where, *sizes, "--reward", "best-of-n", "--quiet", *more]
+    whole = ["--no-lora", "--no-gradient-checkpointing"]
+    return [stage, *where, *sizes, *whole, "--reward", "best-of-n", "--quiet", *more]
 
 
 def lines(output):
@@ -92,9 +89,9 @@ def test_a_killed_round_is_made_up_without_verifying_again(model, tasks, tmp_pat
     def kill(*args, **kwargs):
         raise KeyboardInterrupt
 
-    real, calls = best_of_n.fine_tune, []
+    real, calls = SampleFinetuner.finetune, []
     with monkeypatch.context() as patch:
-        patch.setattr(best_of_n, "fine_tune", lambda *args: (kill if calls else calls.append(1) or real)(*args))
+        patch.setattr(SampleFinetuner, "finetune", lambda *args: (kill if calls else calls.append(1) or real)(*args))
         assert run(arguments("best-of-n", model, tasks, killed, *options)) == 130
     assert (killed / "step_1").exists()
     before = len(verifier.asked)
@@ -112,8 +109,8 @@ def test_nothing_kept_is_no_error(model, tasks, tmp_path):
 
 def test_the_best_are_set_against_the_worst(model, tasks, tmp_path, monkeypatch):
     learnt = []
-    real = best_of_n.fine_tune
-    monkeypatch.setattr(best_of_n, "fine_tune", lambda *args: learnt.extend(args[2]) or real(*args))
+    real = SampleFinetuner.finetune
+    monkeypatch.setattr(SampleFinetuner, "finetune", lambda *args: learnt.extend(args[1]) or real(*args))
     output = tmp_path / "run"
     assert run(arguments("best-of-n", model, tasks, output, "--against", "0.5", "--tasks-per-round", "4", "--keep", "2")) == 0
     samples = read_lines(output / "samples.jsonl")

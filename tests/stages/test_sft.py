@@ -26,8 +26,8 @@ from kernrl.policy.pairs import row_pair
 from kernrl.policy.ranks import Ranks
 from kernrl.runs.model_card import model_card
 from kernrl.runs.run_directory import read_lines
-from kernrl.stages import evaluate, sft
-from kernrl.training import sft_check
+from kernrl.stages import sft
+from kernrl.training import evaluation, sft_evaluation
 from kernrl.verifier.base.verdict import Status
 
 
@@ -103,7 +103,7 @@ import os, sys
 from kernrl.cli import run
 from kernrl.policy import checkpoint, finetune
 
-publish, clip, clipped = checkpoint._publish, finetune.clip_gradients, []
+publish, clip, clipped = checkpoint.publish, finetune.clip_gradients, []
 
 def in_a_write(staging, final):
     os.kill(os.getpid(), 9) if final.name == "step_4" else publish(staging, final)
@@ -112,7 +112,7 @@ def in_a_step(*args):
     clipped.append(1)
     return os.kill(os.getpid(), 9) if len(clipped) == 6 else clip(*args)
 
-checkpoint._publish, finetune.clip_gradients = (in_a_write, clip) if sys.argv[1] == "write" else (publish, in_a_step)
+checkpoint.publish, finetune.clip_gradients = (in_a_write, clip) if sys.argv[1] == "write" else (publish, in_a_step)
 run(sys.argv[2:])
 """
 
@@ -146,10 +146,10 @@ def test_a_run_is_not_written_over_nor_resumed_with_other_settings(model, pairs,
 
 def test_what_the_model_writes_is_looked_at_and_its_card_says_how_good_it_is(model, pairs, tmp_path, monkeypatch):
     verifier = FakeVerifier(lambda text: verdict_of(text, Status.CORRECT if "answer" in text else Status.NO_CODE))
-    monkeypatch.setattr(sft_check, "HardenedVerifier", lambda config: verifier)
-    monkeypatch.setitem(sft_check.REPLIES, "nano", {"max_tokens": 16, "sampling_batch": 4})
-    monkeypatch.setattr(evaluate, "open_verifier", lambda config: verifier)
-    monkeypatch.setattr(evaluate, "read_tasks", lambda config: tiny_tasks(2))
+    monkeypatch.setattr(sft_evaluation, "HardenedVerifier", lambda config: verifier)
+    monkeypatch.setitem(sft_evaluation.REPLIES, "nano", {"max_tokens": 16, "sampling_batch": 4})
+    monkeypatch.setattr(evaluation, "open_verifier", lambda config: verifier)
+    monkeypatch.setattr(evaluation, "read_tasks", lambda config: tiny_tasks(2))
     output = tmp_path / "run"
     more = ["--verify-every", "4", "--verify-tasks", "3", "--heldout-samples", "2", "--workers", "1"]
     assert run(arguments(model, pairs, output, *more)) == 0

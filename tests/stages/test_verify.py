@@ -111,9 +111,9 @@ def test_a_bad_row_is_named(fake: type[Fake], tmp_path: Path, capsys: pytest.Cap
     [
         (b'{"task": "\xff"}', "v.jsonl", "is not UTF-8 text"),
         (b"", "v.jsonl", "is empty"),
-        (b"here", "pairs.jsonl", "holds other things than verdicts"),
+        (b"here", "pairs.jsonl", "does not hold verdicts alone"),
         (b"here", "nowhere/v.jsonl", "there is no folder"),
-        (b"here", ".", "is no file"),
+        (b"here", ".", "is not a file"),
     ],
 )
 def test_pairs_that_cannot_be_read_or_written(

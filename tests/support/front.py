@@ -3,9 +3,13 @@
 import atexit
 import functools
 import textwrap
+from collections.abc import Mapping
+
+from torch import Tensor
 
 from kernrl.verifier.base.verdict import Rejection
 from kernrl.verifier.compile.client import Compiler
+from kernrl.verifier.interpret.interpreter import Case, interpret_cases
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
 from kernrl.verifier.trace.client import Tracer
 
@@ -77,3 +81,9 @@ def plan_of(source: str, *specs: TraceSpec) -> Plan:
     plans = trace(source, *specs)
     assert isinstance(plans, list), plans
     return plans[0]
+
+
+def interpret(plan: Plan, tensors: Mapping[int | str, Tensor], *, timeout_s: float = 60.0) -> list[Tensor] | Rejection:
+    """Forward's outputs on CPU tensors, by the interpreter."""
+    found = interpret_cases(plan, [Case(tensors)], timeout_s=timeout_s)
+    return found if isinstance(found, Rejection) else found[0]

@@ -1,40 +1,41 @@
-"""A conductor whose GPU is made up: python tests/support/gpu_process_stand_in.py FD."""
+"""A GPU process whose GPU is made up; tests name this module where `GpuClient` names the real one."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import kernrl.verifier.pool.gpu
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.verifier.pool import gpu_process
-from kernrl.verifier.rpc.process import OutOfMemory
+from kernrl.verifier.pool.gpu_process import GpuService, serve, worker_fork_server
+from kernrl.verifier.rpc.answers import OutOfMemory
+from kernrl.verifier.rpc.frames import ObjectChannel
 
 
-class StandIn:
+class MadeUpGpu:
     """Does what its jobs, which are words, say."""
 
-    def __init__(self, nursery: Any, device: str, *, noise: Any = None, **settings: Any):
+    def __init__(self, device: str, *, noise: Any = None, **settings: Any):
         if settings.get("broken"):
             raise InfrastructureError("the GPU is not well")
         self.facts = {"gpu": "made up", "device": device, "pid": str(os.getpid())}
         self.noise = noise or "measured"
-        self._free, self._left = threading.Event(), threading.Event()
+        self._released = threading.Event()
 
     def run(self, job: str, baselines: list[str], task_key: str) -> Any:
         if job == "dies":
             os._exit(9)
-        if job == "waits for who holds it":
-            return self._left.wait(20)
+        if job == "waits for the release":
+            return self._released.wait(20)
         if job == "waits":
             time.sleep(60)
-        if job in ("usage", "memory", "odd"):
-            raise {"usage": UsageError, "memory": OutOfMemory, "odd": ZeroDivisionError}[job]("as asked")
+        if job in ("usage", "memory", "broken", "odd"):
+            kinds = {"usage": UsageError, "memory": OutOfMemory, "broken": InfrastructureError, "odd": ZeroDivisionError}
+            raise kinds[job]("as asked")
         return job, baselines, task_key
 
     def twins(self, pairs: int, slowdown: float) -> list[float]:
@@ -43,20 +44,17 @@ class StandIn:
     @contextlib.contextmanager
     def untimed(self) -> Iterator[None]:
         yield
-        self._left.set()
+        self._released.set()
 
     def close(self) -> None: ...
 
 
-class NoNursery:
-    """Nothing is forked here."""
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
+class MadeUpService(GpuService):
+    def make(self) -> Any:
+        return MadeUpGpu(**self._settings)
 
 
-if __name__ == "__main__":
-    kernrl.verifier.pool.gpu.Gpu = StandIn  # pyright: ignore[reportAttributeAccessIssue]
-    gpu_process.Nursery = NoNursery  # pyright: ignore[reportAttributeAccessIssue]
-    gpu_process.main(int(sys.argv[1]))
+def main(sock: socket.socket, settings: dict[str, Any]) -> None:
+    """As the real one, but nothing is forked."""
+    channel = ObjectChannel(sock)
+    serve(channel, MadeUpService(worker_fork_server(), channel.recv()))

@@ -5,7 +5,7 @@ import socket
 import time
 from typing import Any
 
-from kernrl.verifier.sandbox.fork_server import Channel
+from kernrl.verifier.rpc.frames import Channel
 
 
 def prepare(settings: dict[str, Any]) -> None:

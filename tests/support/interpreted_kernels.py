@@ -8,15 +8,17 @@ import math
 
 import torch
 
-from kernrl.kernels import vocab
+from kernrl.kernels import ratio_kl, token_reduce, vocab
+from kernrl.kernels.ratio_kl import _RatioKl
+from kernrl.kernels.shares import shares
 from kernrl.kernels.token_loss import METRICS, policy_loss_reference
 from kernrl.kernels.token_reduce import reduce_tokens
-from kernrl.kernels.tokens import prepare
+from kernrl.kernels.tokens import prepare, read_options, with_sequence_correction
 from kernrl.kernels.vocab import vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
 
 torch.set_num_threads(1)
 TEMPERATURE = 0.7
-vocab._tile = lambda *_, **__: {"BLOCK": 1024, "num_warps": 1}  # so that a short row takes several tiles
+vocab.tile_for = lambda *_, **__: (1024, 1)  # so that a short row takes several tiles
 
 
 def hard_logits(n: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -50,7 +52,8 @@ def compare(case: dict) -> dict[str, float]:
 
     out = torch.full_like(logits, 7.0)
     got_logp, got_entropy, _ = vocab_loss(out, logits, tokens, config, TEMPERATURE)
-    loss, metrics = reduce_tokens(got_logp, got_entropy, tokens, config)
+    batch, _ = read_options(ids.shape, TEMPERATURE, options)
+    loss, metrics = reduce_tokens(got_logp, got_entropy, batch, config)
     return {
         "logp": (got_logp - logp)[mask].abs().max().item(),
         "entropy": (got_entropy - entropy)[mask].abs().max().item(),
@@ -59,7 +62,7 @@ def compare(case: dict) -> dict[str, float]:
         "masked": out[~mask].abs().max().item(),
         "metrics": max(
             (abs(value - want_metrics[name]) / want_metrics[name].abs().clamp(min=1)).item()
-            for name, value in zip(METRICS, metrics, strict=True)
+            for name, value in zip(METRICS, metrics, strict=False)
         ),
     }
 
@@ -97,6 +100,122 @@ def broken_rows() -> dict[str, float]:
     return {"masked": float(not logp[0].isnan() or not logp[1:].isfinite().all())}
 
 
+def odd_rows() -> dict[str, float]:
+    """Rows that start at every offset from a multiple of 16 bytes, in place; what lies between them is not touched."""
+    n, size = 9, 2501
+    logits, ids, mask = hard_logits(n, size)
+    ids[5], ids[6] = 0, size - 1
+    exact = logits.double().where(mask[:, None], 0.0).requires_grad_()
+    logp, entropy = vocab_stats_reference(exact, ids.where(mask, 0), TEMPERATURE)
+    options = {"advantages": torch.linspace(-1, 1, n), "mask": mask, "loss_type": "reinforce", "entropy_coef": 0.1}
+    tokens, config = prepare(ids, TEMPERATURE, options)
+    policy_loss_reference(logp, entropy, tokens, config)[0].backward()
+    assert exact.grad is not None
+    around = torch.full((n * size + 64,), 7.0)
+    out = around[32 : 32 + n * size].view(n, size)
+    out.copy_(logits)
+    got_logp, _, _ = vocab_loss(out, out, tokens, config, TEMPERATURE)
+    untouched = (around[:32] == 7).all() and (around[-32:] == 7).all()
+    return {
+        "logp": (got_logp - logp)[mask].abs().max().item(),
+        "gradient": ((out - exact.grad).norm(dim=1) / exact.grad.norm(dim=1).clamp(min=1e-30))[mask].max().item(),
+        "masked": out[~mask].abs().max().item() + float(not untouched),
+    }
+
+
+def ratio_and_kl() -> dict[str, float]:
+    logits, ids, mask = hard_logits(6, 2501)
+    other = logits + 0.1 * torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
+    old = vocab_stats_reference(logits, ids.where(mask, 0), TEMPERATURE)[0] + 0.3
+    weights = torch.randn(2, 6, generator=torch.Generator().manual_seed(3))
+    leaf = logits.clone().requires_grad_()
+    ratio, kl = _RatioKl.apply(leaf, other, ids, mask, old, TEMPERATURE)
+    (ratio * weights[0] + kl * weights[1]).sum().backward()
+    exact = logits.double().where(mask[:, None], 0.0).requires_grad_()
+    wanted = ratio_kl(exact, other.double().where(mask[:, None], 0.0), ids, mask, old.double(), TEMPERATURE)
+    (wanted[0] * weights[0] + wanted[1] * weights[1]).sum().backward()
+    assert leaf.grad is not None
+    assert exact.grad is not None
+    norm = exact.grad.norm(dim=1).clamp(min=1e-30)
+    return {
+        "loss": max(((x - y) / y.abs().clamp(min=1)).abs().max().item() for x, y in zip((ratio, kl), wanted, strict=True)),
+        "gradient": ((leaf.grad - exact.grad).norm(dim=1) / norm)[mask].max().item(),
+        "masked": leaf.grad[~mask].abs().max().item(),
+    }
+
+
+def token_case(case: dict, packed: bool, programs: int) -> dict[str, float]:
+    """The kernel over tokens against the reference: loss, metrics and gradient of log-probs, for [B, T] or packed tokens."""
+    token_reduce.PER_SM = programs
+    generator = torch.Generator().manual_seed(4)
+    shape = (5, 300)
+    logp = torch.randn(shape, generator=generator) - 3
+    mask = (torch.rand(shape, generator=generator) < 0.7).float()
+    mask[3] = 0
+    options = {"advantages": torch.randn(5, generator=generator), "mask": mask, **case}
+    for name in ("old_logprobs", "ref_logprobs", "rollout_logprobs"):
+        if name in case:
+            options[name] = logp + case[name] * torch.randn(shape, generator=generator)
+            options[name][0, 0] -= 40.0  # beyond where log ratios are held
+    if packed:
+        keep = torch.rand(shape, generator=generator) < 0.9
+        logp = logp[keep]
+        options = {k: v[keep] if torch.is_tensor(v) and v.shape == shape else v for k, v in options.items()}
+        options["cu_seqlens"] = torch.cat([torch.zeros(1, dtype=torch.int64), keep.sum(1).cumsum(0)])
+    off = options["mask"] == 0
+    logp[off] = math.nan
+    batch, config = read_options(logp.shape, 1.0, options)
+    g = torch.full_like(logp, 7.0)
+    loss, metrics = reduce_tokens(logp, None, batch, config, g)
+    doubled = {name: v.double() if torch.is_tensor(v) and v.is_floating_point() else v for name, v in options.items()}
+    ids = torch.zeros(logp.shape, dtype=torch.int64)
+    exact = logp.double().requires_grad_()
+    tokens = with_sequence_correction(prepare(ids, 1.0, doubled)[0], exact.detach().view(-1), config)
+    want, wanted = policy_loss_reference(exact.view(-1), torch.zeros(ids.numel(), dtype=torch.float64), tokens, config)
+    want.backward()
+    assert exact.grad is not None
+    spread = shares(batch, ids, config) if options.get("old_logprobs") is not None else tokens
+    weight = torch.as_tensor(batch.weight_scale if spread.weight is None else spread.weight)
+    want_weight = torch.as_tensor(batch.weight_scale if tokens.weight is None else tokens.weight)
+    if tokens.count is not None:
+        weight, want_weight = weight / spread.count, want_weight / tokens.count
+    rho = 0.0
+    if config.correction.startswith("sequence"):
+        rho = (spread.correction - tokens.correction).abs().max().item()
+    return {
+        "loss": (abs(loss - want) / want.abs().clamp(min=1)).item(),
+        "gradient": ((g - exact.grad).norm() / exact.grad.norm()).item(),
+        "masked": g[off].abs().max().item(),
+        "metrics": max(
+            (abs(value - wanted[name]) / wanted[name].abs().clamp(min=1)).item()
+            for name, value in zip(METRICS, metrics, strict=False)
+        )
+        + abs(metrics[-1] - metrics[3:6].sum()).item(),
+        "shares": ((weight - want_weight).abs() / want_weight).max().item() + rho,
+    }
+
+
+TOKEN_CASES = {
+    "clip": {"old_logprobs": 0.4},
+    "delta, k3, sum": {"old_logprobs": 0.6, "delta": 1.3, "ref_logprobs": 0.3, "beta": 0.15, "aggregation": "sum"},
+    "gspo": {"old_logprobs": 0.4, "loss_type": "gspo", "epsilon_high": 0.02},
+    "gspo, k2, token mean": {
+        "old_logprobs": 0.4, "loss_type": "gspo", "ref_logprobs": 0.3, "beta": 0.15, "kl_estimator": "k2",
+        "aggregation": "token_mean",
+    },
+    "sapo by sequence": {"old_logprobs": 0.4, "loss_type": "sapo", "importance_sampling": "sequence"},
+    "cispo by sequence": {"old_logprobs": 0.4, "loss_type": "cispo", "importance_sampling": "sequence"},
+    "sequence truncate": {"old_logprobs": 0.2, "rollout_logprobs": 0.05, "correction": "sequence_truncate"},
+    "sequence mask, on policy": {"rollout_logprobs": 0.05, "correction": "sequence_mask", "correction_min": 0.5},
+    "sequence mask, lengths": {
+        "old_logprobs": 0.2, "rollout_logprobs": 0.05, "correction": "sequence_mask", "aggregation": "sequence_mean",
+    },
+    "token mask, count given": {
+        "old_logprobs": 0.2, "rollout_logprobs": 0.2, "correction": "token_mask", "num_tokens": torch.tensor(777),
+    },
+    "fixed length": {"old_logprobs": 0.2, "loss_type": "dr_grpo", "max_tokens": 64},
+}  # fmt: skip
+
 CASES = {
     "grpo": {"old_logprobs": 0.4},
     "delta, k2": {
@@ -115,5 +234,10 @@ CASES = {
 
 if __name__ == "__main__":
     errors = {name: compare(case) for name, case in CASES.items()}
+    for packed in (False, True):
+        for name, case in TOKEN_CASES.items():
+            waits = case.get("aggregation", "token_mean") == "token_mean" and "num_tokens" not in case
+            errors[f"{name}, packed {packed}"] = token_case(case, packed, programs=1 if waits else 3)
+    errors |= {"odd rows": odd_rows(), "ratio_kl": ratio_and_kl()}
     errors |= {"two_kernels": two_kernels(), "unlikely": unlikely_actions(), "broken": broken_rows()}
     print(json.dumps(errors))

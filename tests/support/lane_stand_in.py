@@ -1,4 +1,4 @@
-"""Stands in for a GPU process: answers a lane's commands in the manner that the job's task id asks for.
+"""Stands in for a replay or judge process: answers a lane's calls in the manner that the job's task id asks for.
 
 python tests/support/lane_stand_in.py FD ROLE LOG; what it begins and ends is written to LOG, a line each: role, pid, event.
 """
@@ -8,11 +8,16 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import socket
 import sys
 import time
-from multiprocessing.connection import Connection
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from kernrl.verifier.rpc.frames import Channel
 
 WORK_S = 0.2
 """How long looking at one phase takes."""
@@ -30,7 +35,7 @@ class Reader(pickle.Unpickler):
 
 
 class Server:
-    """Every command of both roles."""
+    """Every call of both roles."""
 
     def __init__(self) -> None:
         self.manner, self.gave_way = "", False
@@ -60,6 +65,8 @@ class Server:
         time.sleep(WORK_S)
         if self.manner.startswith("hangs"):
             time.sleep(60)
+        if self.manner == "slow in every step":
+            time.sleep(1.0)
         if self.manner == "faults":
             raise RuntimeError("an illegal memory access was encountered")
         overrun = asked[:1] if self.manner == "overruns" else []
@@ -77,11 +84,13 @@ class Server:
 
     def prepare(self, *arguments: Any) -> None:
         """A judge's answers, or a replay's baselines."""
+        if self.manner == "has a baseline that compiles for long":
+            time.sleep(2.5)
         if getattr(arguments[0], "id", "") == "hangs and keeps the judge":
             while replay_at_work(sys.argv[3]):
                 time.sleep(0.05)
 
-    def attach(self, outbox: Any) -> bool:
+    def attach(self, shared: Any) -> bool:
         return True
 
     def compare(self, task: Any, precision: str, draws: Any, asked: list[int], shown: Any) -> list[dict[str, Any]]:
@@ -108,30 +117,27 @@ def replay_at_work(log: str) -> bool:
 
 
 def main() -> None:
-    channel, role, log = Connection(int(sys.argv[1])), sys.argv[2], sys.argv[3]
+    channel, role, log = Channel(socket.socket(fileno=int(sys.argv[1]))), sys.argv[2], sys.argv[3]
 
     def note(event: str) -> None:
         with open(log, "a") as file:
             file.write(f"{role} {os.getpid()} {event}\n")
 
     server = Server()
-    channel.send(("ok", os.getpid()))
-    while True:
-        try:
-            method, arguments = Reader(io.BytesIO(channel.recv_bytes())).load()
-        except EOFError:
-            return
+    channel.send(pickle.dumps(("ok", os.getpid())))
+    while (call := channel.recv()) is not None:
+        method, arguments = Reader(io.BytesIO(call)).load()
         note(f"begins {method}")
         try:
             answer = "ok", getattr(server, method)(*arguments)
         except MemoryError as error:
-            answer = "full", str(error)
+            answer = "out of memory", str(error)
         except ValueError as error:
             answer = "failed", str(error)
         except RuntimeError as error:
             answer = "dead", str(error)
         note(f"ends {method}")
-        channel.send(answer)
+        channel.send(pickle.dumps(answer))
         if answer[0] == "dead":
             return
 

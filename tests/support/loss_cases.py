@@ -9,8 +9,9 @@ from kernrl.kernels.tokens import prepare
 # bfloat16 keeps 8 bits: rounding a gradient once leaves a relative L2 error of at most 2^-8.4. float16 keeps 11, but most
 # of a row's gradients are below its normal range.
 ROUNDING = {torch.bfloat16: 2**-8.4, torch.float16: 1e-3, torch.float32: 5e-6}
-# The vocabularies of the models in use, one that is a multiple of nothing, and one small enough for the plain kernel.
-VOCABS = [32768, 151936, 128256, 32000, 65536, 50257, 4096]
+# The vocabularies of the models in use, some that are multiples of nothing, and two small enough for the plain
+# kernel.
+VOCABS = [32768, 151936, 128256, 32000, 65536, 50257, 4096, 4099, 131069, 201088, 248319, 256000, 262144]
 
 VARIANTS = {
     "plain": {},

@@ -2,10 +2,10 @@
 
 A fixture is a candidate's source whose first lines are comments of the form `# key: value`:
 
-    # entry: 14                         the entry of the catalogue in docs/verifier.md (exploits only)
+    # entry: 14                         the entry of the catalogue in docs/guides/add_an_exploit.md (exploits only)
     # tries: what the candidate hopes for, in one sentence
     # task: linear_gelu                 a file of tests/fixture_tasks
-    # cpu: wrong @ plan : the reference returns    statuses | … @ stages | … : what the reason must say, without a GPU
+    # cpu: wrong @ plan : the reference returns    statuses | … @ stages | … : what the reason says | … without a GPU
     # gpu: correct|wrong @ timing|correctness
     # credit: 1.1                       the greatest speed-up over eager it may be given where `correct` is allowed
     # precision: tf32                   the policy it is verified under (default fp32)
@@ -44,17 +44,18 @@ class Expectation:
 
     statuses: frozenset[str]
     stages: frozenset[str]
-    reason: str
-    """What the reason of a rejection must contain."""
+    reasons: tuple[str, ...]
+    """The reason of a rejection must contain one of these; empty where any will do."""
 
     @classmethod
     def parse(cls, text: str) -> Expectation:
         outcome, _, reason = text.partition(" : ")
         statuses, _, stages = outcome.partition("@")
-        return cls(*(frozenset(part.strip() for part in side.split("|")) for side in (statuses, stages)), reason.strip())
+        sets = (frozenset(part.strip() for part in side.split("|")) for side in (statuses, stages))
+        return cls(*sets, tuple(part.strip() for part in reason.split(" | ") if part.strip()))
 
     def allows(self, verdict: Verdict) -> bool:
-        caught = verdict.correct or self.reason in verdict.reason
+        caught = verdict.correct or not self.reasons or any(part in verdict.reason for part in self.reasons)
         return str(verdict.status) in self.statuses and str(verdict.stage) in self.stages and caught
 
 

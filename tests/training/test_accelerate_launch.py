@@ -7,13 +7,14 @@ import sys
 import time
 
 import pytest
-from test_distributed import losses, model, pairs, sft  # noqa: F401
+from support.toy_runs import losses
+from support.toy_runs import sft_arguments as sft
 
 from kernrl.cli import run
 
 
 @pytest.mark.slow
-def test_the_flag_starts_the_processes_and_ends_with_their_exit_code(model, pairs, tmp_path):  # noqa: F811
+def test_the_flag_starts_the_processes_and_ends_with_their_exit_code(model, pairs, tmp_path):
     command = [sys.executable, "-m", "kernrl", *sft(model, pairs, tmp_path / "run", "--launch", "ddp", "--num-processes", "2")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     first = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
@@ -26,7 +27,7 @@ def test_the_flag_starts_the_processes_and_ends_with_their_exit_code(model, pair
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_under_the_launcher_saves_the_step(model, pairs, tmp_path, number):  # noqa: F811
+def test_a_signal_under_the_launcher_saves_the_step(model, pairs, tmp_path, number):
     flags = ("--launch", "ddp", "--num-processes", "2", "--steps", "100000")
     command = [sys.executable, "-m", "kernrl", *sft(model, pairs, tmp_path / "run", *flags)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -40,6 +41,6 @@ def test_a_signal_under_the_launcher_saves_the_step(model, pairs, tmp_path, numb
     assert (tmp_path / "run" / f"step_{last}" / "COMPLETE").exists()
 
 
-def test_one_process_is_not_launched(model, pairs, tmp_path, capsys):  # noqa: F811
+def test_one_process_is_not_launched(model, pairs, tmp_path, capsys):
     assert run(sft(model, pairs, tmp_path / "run", "--launch", "ddp", "--num-processes", "1")) == 2
     assert "is for two processes or more" in capsys.readouterr().err

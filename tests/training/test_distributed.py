@@ -1,6 +1,5 @@
 """Several processes train as one would, take up each other's checkpoints, and end together."""
 
-import json
 import multiprocessing
 import os
 import shutil
@@ -12,29 +11,19 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
 from support.tiny import FakeVerifier
+from support.toy_runs import judge, losses, weights
+from support.toy_runs import sft_arguments as sft
 from support.vllm_stand_in import StandIn
-from test_reinforce import judge
-from test_reinforce import model as model
-from test_reinforce import tasks as tasks
 from torch._C._distributed_c10d import TCPStore
-from transformers import AutoModelForCausalLM
 
 from kernrl.cli import run
-from kernrl.errors import InfrastructureError
-from kernrl.rollouts.engines.generate import GenerateEngine
+from kernrl.errors import InfrastructureError, RunError
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import reinforce
-from kernrl.training import workbench
+from kernrl.training import session
 
 KINDS = {"ddp": {}, "fsdp2": {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}}
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
-    file = tmp_path_factory.mktemp("data") / "pairs.jsonl"
-    rows = [{"prompt": f"say {n}", "completion": f"{n}" * (n % 5 + 2)} for n in range(160)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
 
 
 def _process(arguments, environment, errors, before):
@@ -46,7 +35,7 @@ def _process(arguments, environment, errors, before):
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     torch.set_num_threads(1)
-    workbench.open_verifier = lambda config: FakeVerifier(judge)
+    session.open_verifier = lambda config: FakeVerifier(judge)
     if before:
         before()
     os._exit(run(arguments))
@@ -86,23 +75,20 @@ def together(arguments, tmp_path, **options):
     return finish(launch(arguments, errors, **options)), errors.read_text()
 
 
-def sft(model, pairs, output, *more):
-    sizes = ["--row-tokens", "128", "--rows-per-step", "4", "--max-length", "64", "--steps", "4", "--learning-rate", "0.01"]
-    where = ["--model", str(model), "--data", str(pairs), "--output", str(output)]
-    return ["sft", *where, *sizes, "--evaluate-every", "4", "--save-every", "2", "--quiet", *more]
+WHOLE = ("--no-lora", "--no-gradient-checkpointing")
 
 
 def rl(model, tasks, output, *more, steps=3):
     # batches of two rollouts, so that every rank has some; rows of one or two, so that ranks have different numbers of them
     sizes = ["--tasks-per-step", "3", "--samples", "3", "--max-tokens", "8", "--row-tokens", "160", "--sampling-batch", "2"]
     where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output), "--steps", str(steps)]
-    return ["reinforce", *where, *sizes, "--learning-rate", "0.01", "--reward", "best-of-n", "--quiet", *more]
+    return ["reinforce", *where, *sizes, *WHOLE, "--learning-rate", "0.01", "--reward", "best-of-n", "--quiet", *more]
 
 
 def tune(stage, model, tasks, output, *more):
     sizes = ["--samples", "4", "--max-tokens", "8", "--row-tokens", "160", "--rows-per-step", "2", "--sampling-batch", "2"]
     where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output)]
-    return [stage, *where, *sizes, "--learning-rate", "0.01", "--reward", "best-of-n", "--quiet", *more]
+    return [stage, *where, *sizes, *WHOLE, "--learning-rate", "0.01", "--reward", "best-of-n", "--quiet", *more]
 
 
 TUNED = {
@@ -111,20 +97,10 @@ TUNED = {
 }
 
 
-def losses(output):
-    """Step → what is learnt from it and how; the last line of a step counts."""
-    names = ("loss", "grad_norm", "validation_loss", "entropy", "reward", "learnt_tokens")
-    return {line["step"]: [line[n] for n in names if n in line] for line in read_lines(output / "metrics.jsonl")}
-
-
 def same(found, expected):
     assert found.keys() == expected.keys()
     for step, values in expected.items():
         assert found[step] == pytest.approx(values, rel=1e-4, abs=1e-5)
-
-
-def weights(folder):
-    return AutoModelForCausalLM.from_pretrained(folder).state_dict()
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +134,7 @@ def test_reinforce_samples_and_learns_the_same_in_two_processes(model, tasks, tm
 
 def ending():
     """Stop tokens that even a tiny model meets."""
-    workbench.stop_ids = lambda policy: (ord(" "), *range(4, 30))
+    session.stop_ids = lambda policy: (ord(" "), *range(4, 30))
 
 
 @pytest.mark.parametrize("stage", TUNED)
@@ -170,14 +146,20 @@ def test_rounds_sample_keep_and_learn_the_same_in_two_processes(model, tasks, tm
     assert_same_run(tmp_path / "two", tmp_path / "one")
 
 
-@pytest.mark.parametrize("stage", [*TUNED, "reinforce"])
+OF_A_SERVER = {
+    **{stage: lambda *where, stage=stage: tune(stage, *where, *TUNED[stage]) for stage in TUNED},
+    "reinforce": rl,
+    # log-probs of the policy and of its reference are computed between the updates
+    "grpo": lambda *where: rl(*where, "--loss", "grpo", "--epochs", "2", "--updates-per-epoch", "2", "--beta", "0.1"),
+}
+
+
+@pytest.mark.parametrize("stage", OF_A_SERVER)
 def test_shards_learn_from_a_server_what_one_process_does(model, tasks, tmp_path, stage):
     for size, name in ((1, "one"), (2, "two")):
         with StandIn(end_token=29) as server:
-            flags = ("--engine", "server", "--server-url", server.url)
-            output = tmp_path / name
-            arguments = rl(model, tasks, output) if stage == "reinforce" else tune(stage, model, tasks, output, *TUNED[stage])
-            codes, errors = together([*arguments, *flags], tmp_path, size=size, kind="fsdp2", before=ending)
+            arguments = [*OF_A_SERVER[stage](model, tasks, tmp_path / name), "--engine", "server", "--server-url", server.url]
+            codes, errors = together(arguments, tmp_path, size=size, kind="fsdp2", before=ending)
             assert codes == [0] * size, errors
     assert_same_run(tmp_path / "two", tmp_path / "one")
 
@@ -250,10 +232,10 @@ def killed_after_one_step():
     seen = iter(range(100))
     original = reinforce.Learner.finish_step
 
-    def finish_step(self, step, length, seconds):
+    def finish_step(self, metrics, seconds):
         if next(seen) == 1:
             os._exit(9)
-        return original(self, step, length, seconds)
+        return original(self, metrics, seconds)
 
     reinforce.Learner.finish_step = finish_step
 
@@ -275,7 +257,7 @@ def fail_on_rank_one():
     if os.environ["RANK"] == "1":
 
         def update(self, rows):
-            raise workbench.RunError("the update failed here")
+            raise RunError("the update failed here")
 
         reinforce.Learner.update = update
 
@@ -311,7 +293,7 @@ class BrokenVerifier(FakeVerifier):
 
 
 def verification_breaks():
-    workbench.open_verifier = lambda config: BrokenVerifier(judge)
+    session.open_verifier = lambda config: BrokenVerifier(judge)
     if os.environ["RANK"] == "1":
         real = GenerateEngine.generate
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from support import ROOT
 
+from kernrl.config import VerifierConfig
 from kernrl.tasks.task import InputSet, Task
+from kernrl.verifier.base import version
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
+from kernrl.verifier.base.version import verifier_version, version_of
 from kernrl.verifier.cache import VerdictCache, task_fingerprint, verdict_key
+from kernrl.verifier.funnel import StagedEvaluator
 
 TIMING = Timing("measured", "GPU", 10.0, {"eager": 20.0}, {"eager": Speedup(2.0, 1.9, 2.1, True)}, 0.1, 0.01)
 
@@ -48,6 +58,52 @@ def test_a_key_depends_on_code_shapes_candidate_and_conditions() -> None:
         verdict_key(wider, "1", ["fp32"]),
     }
     assert len(keys) == 4
+
+
+def version_in(folder: Path) -> str:
+    """The version by which the verifier of a copy of the package calls itself."""
+    code = "from kernrl.verifier.base.version import verifier_version; print(verifier_version())"
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_key_covers_every_file_of_the_verifier_wherever_it_lies(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "kernrl", tmp_path / "kernrl", ignore=shutil.ignore_patterns("__pycache__"))
+    folder = tmp_path / "kernrl" / "verifier"
+    before = version_in(tmp_path)
+    assert before == verifier_version(), "the place of the package does not count"
+
+    edited = folder / "plan" / "checks.py"
+    edited.write_text(edited.read_text() + "\n")
+    after_edit = version_in(tmp_path)
+    (folder / "judge" / "compare.py").rename(folder / "judge" / "comparison.py")
+    after_move = version_in(tmp_path)
+    (folder / "judge" / "deeper").mkdir()
+    (folder / "judge" / "comparison.py").rename(folder / "judge" / "deeper" / "comparison.py")
+    after_nesting = version_in(tmp_path)
+    versions = [before, after_edit, after_move, after_nesting]
+    assert len({verdict_key(Task("a", "code"), "1", [version]) for version in versions}) == 4
+
+
+def test_verdicts_are_kept_under_the_verifiers_version() -> None:
+    evaluator = StagedEvaluator(VerifierConfig(device="cpu", cache=False, workers=1))
+    assert verifier_version() in evaluator.versions.values()
+
+
+def test_a_version_of_some_modules_depends_on_these_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "PACKAGE", tmp_path)
+    modules = []
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.py").write_text(name)
+        modules.append(ModuleType(name))
+        modules[-1].__file__ = str(tmp_path / f"{name}.py")
+    before = version_of(*modules[:2])
+    (tmp_path / "c.py").write_text("changed")
+    assert version_of(*modules[:2]) == before
+    assert version_of(*modules) != before
+    (tmp_path / "b.py").write_text("changed")
+    assert version_of(*modules[:2]) != before
 
 
 def test_a_full_disk_or_a_broken_file_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

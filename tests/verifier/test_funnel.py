@@ -13,6 +13,7 @@ from kernrl.errors import InfrastructureError, UsageError
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Stage, Status
 from kernrl.verifier.funnel import StagedEvaluator
+from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.verifier import HardenedVerifier
 
 TASK = suite.fixture_task("mish_chain")
@@ -104,7 +105,7 @@ def test_broken_machinery_is_a_verdict_after_one_retry(verifier: HardenedVerifie
         calls.append(args)
         raise InfrastructureError("a worker died.")
 
-    monkeypatch.setattr(verifier.evaluator._tracer, "trace", fail)
+    monkeypatch.setattr(verifier.evaluator.front, "trace", fail)
     source = GOOD + "\n# another\n"
     assert verifier.verify(TASK, source).status is Status.INFRA_ERROR
     assert len(calls) == 2
@@ -113,8 +114,10 @@ def test_broken_machinery_is_a_verdict_after_one_retry(verifier: HardenedVerifie
 
 
 def test_an_interpreter_process_that_is_killed_is_replaced(verifier: HardenedVerifier) -> None:
-    for seat in verifier.evaluator._cpu._seats:  # pyright: ignore[reportOptionalMemberAccess]
-        seat.process.kill()  # pyright: ignore[reportAttributeAccessIssue]
+    front = verifier.evaluator.front
+    assert isinstance(front, LocalFront)
+    for process in front.interpreters.processes:
+        process.kill()
     assert verifier.verify(TASK, GOOD + "\n# after the kill\n").correct
 
 

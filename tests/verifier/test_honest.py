@@ -56,7 +56,7 @@ def test_honest_code_is_correct_too(name: str, rest: dict[str, Verdict]) -> None
 
 
 def test_worked_solutions_are_correct(evaluator: StagedEvaluator) -> None:
-    # a norm of a norm can be ill-conditioned on small shapes: docs/verifier.md, "What is not covered"
+    # a norm of a norm can be ill-conditioned on small shapes: docs/explanation/verifier.md, "What is not covered"
     tasks = [t for t in generate_tasks(level=2, count=4, seed=7) if sum("norm" in op for op in t.composition) < 2]
     pairs = [(task, solution) for task in tasks for solution in task.solutions[:2]]
     assert pairs

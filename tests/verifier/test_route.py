@@ -15,7 +15,8 @@ from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.interpret.server import Judged
-from kernrl.verifier.pool.lane import Outcome
+from kernrl.verifier.pool.backend import Outcome
+from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
 
@@ -52,7 +53,7 @@ def evaluator() -> Iterator[StagedEvaluator]:
     config = VerifierConfig(cache=False, workers=2, trace_timeout_s=6, compile_timeout_s=20)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
-        patch.setattr(funnel, "ConductedGpu", StandIn)
+        patch.setattr(funnel, "GpuClient", StandIn)
         patch.setattr(funnel, "screen", lambda source: None)
         made = StagedEvaluator(config)
         yield made
@@ -135,7 +136,7 @@ def test_the_gpu_is_asked_what_the_interpreter_cannot_say(
         return Judged(answer)
 
     evaluator.start()
-    monkeypatch.setattr(evaluator._cpu, "judge", say)
+    monkeypatch.setattr(evaluator.front, "interpret", say)
     verdict, job = judge(evaluator, GOOD)
     assert verdict.correct
     assert job
@@ -145,8 +146,9 @@ def test_the_gpu_is_asked_what_the_interpreter_cannot_say(
 
 def test_a_killed_interpreter_costs_nobody_a_verdict(evaluator: StagedEvaluator) -> None:
     assert judge(evaluator, GOOD)[0].correct
-    for seat in evaluator._cpu._seats:  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
-        seat.process.kill()  # pyright: ignore[reportAttributeAccessIssue]
+    assert isinstance(evaluator.front, LocalFront)
+    for process in evaluator.front.interpreters.processes:
+        process.kill()
     verdict, job = judge(evaluator, GOOD)
     assert verdict.correct
     assert job

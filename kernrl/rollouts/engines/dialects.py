@@ -1,8 +1,8 @@
-"""How a rollout is asked for: token ids from vLLM and SGLang, text from any other OpenAI-compatible server.
+"""Requests and answers of each kind of server: token ids from vLLM and SGLang, text from other OpenAI-compatible servers.
 
 Read off the sources of vLLM 0.33 (`entrypoints/openai/completion`), SGLang 0.5.23 (`managers/io_struct.py`) and
-transformers 5.23 (`cli/serving`). Every field that bends the distribution is said, since servers fill in what is left open
-from the model's own generation settings.
+transformers 5.23 (`cli/serving`). Every field that changes the distribution is sent: servers fill in missing ones from
+the model's own generation settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kernrl.errors import UsageError
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.http import Refused, Server
+from kernrl.rollouts.engines.http_client import Refused, Server
 
 Kind = Literal["vllm", "sglang", "transformers", "openai"]
 
@@ -26,7 +26,7 @@ SCALED_LOGPROBS = ("processed_logprobs", "processed_logits")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server said to one prompt."""
+    """A server's completion of one prompt."""
 
     token_ids: list[int]
     """Stop token included."""
@@ -35,18 +35,18 @@ class Reply:
 
 
 class Dialect(Protocol):
-    """One server's way to ask and to answer."""
+    """The form of one kind of server's requests and answers."""
 
     path: str
     exact: bool
-    """Whether ids are those that were sampled, and not text read again."""
+    """Whether ids are those that were sampled, and not text that was tokenised again."""
 
     def request(self, model: str, prompt: Sequence[int], sampling: Sampling) -> dict[str, Any]:
-        """The body that asks for one rollout of at most `sampling.max_tokens`, with `sampling.seed`."""
+        """The body of a request for one rollout of at most `sampling.max_tokens`, with `sampling.seed`."""
         ...
 
     def reply(self, answer: Any) -> Reply:
-        """Read the answer. Raises KeyError, IndexError, TypeError or ValueError where it has another form."""
+        """Parse the answer. Raises KeyError, IndexError, TypeError or ValueError where it has another form."""
         ...
 
 
@@ -55,7 +55,7 @@ class Vllm:
     """vLLM's `/v1/completions`: ids in, ids and log-probs out."""
 
     scaled: bool
-    """Whether its log-probs are known to be of the temperature that is sampled at; others are not looked at."""
+    """Whether its log-probs are known to be at the sampling temperature; otherwise they are ignored."""
     path = "/v1/completions"
     exact = True
 
@@ -101,7 +101,7 @@ class Sglang:
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
             "stop_token_ids": list(sampling.stop_ids),
-            "sampling_seed": sampling.seed,  # heeded under --enable-deterministic-inference
+            "sampling_seed": sampling.seed,  # has effect under --enable-deterministic-inference
         }
         return {"input_ids": list(prompt), "sampling_params": settings, "return_logprob": True}
 
@@ -113,11 +113,11 @@ class Sglang:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text in, text out: the ids are the text read again by our tokenizer, so they may differ from those sampled."""
+    """Text in, text out: our tokenizer makes the ids from the text, so they may differ from those sampled."""
 
     tokenizer: PreTrainedTokenizerBase
     whole_settings: bool
-    """Whether the server takes transformers' generation settings whole; else temperature and top-p are all that is said."""
+    """Whether the server takes all of transformers' generation settings; otherwise only temperature and top-p are sent."""
     path = "/v1/completions"
     exact = False
 
@@ -152,20 +152,20 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a server once it was asked."""
+    """What a server says of itself."""
 
     kind: Kind
     models: tuple[str, ...]
     """Names it answers to."""
     context: int | None
-    """Longest prompt and completion together, in tokens; None where it does not say."""
+    """Longest prompt and completion together, in tokens; None where unknown."""
     settings: dict[str, Any]
     """vLLM's configuration; empty where the server does not show it."""
 
 
 def ask_facts(server: Server) -> Facts:
-    """Find out what a server is. Raises UsageError or InfrastructureError where nothing answers as OpenAI's API does."""
-    # asked first: `transformers serve` has no list of models where nothing was ever downloaded
+    """Ask a server what it is. Raises UsageError or InfrastructureError where it does not answer as OpenAI's API does."""
+    # first: `transformers serve` lists no models where nothing was ever downloaded
     if "/load_model" in (_or_empty(server, "/openapi.json").get("paths") or {}):
         return Facts("transformers", (), None, {})
     answer = server.get("/v1/models")
@@ -180,7 +180,7 @@ def ask_facts(server: Server) -> Facts:
 
 
 def dialect_of(facts: Facts, tokenizer: PreTrainedTokenizerBase, temperature: float) -> Dialect:
-    """How to talk to it. Raises UsageError for a vLLM known to give log-probs of another temperature."""
+    """The dialect of a server. Raises UsageError for a vLLM whose log-probs are at another temperature."""
     if facts.kind == "vllm":
         mode = facts.settings.get("model_config", {}).get("logprobs_mode")
         if temperature != 1.0 and mode and mode not in SCALED_LOGPROBS:
@@ -193,14 +193,14 @@ def dialect_of(facts: Facts, tokenizer: PreTrainedTokenizerBase, temperature: fl
 
 
 def _stopped(reason: Any) -> bool:
-    """Whether a completion ended by itself. One that the server gave up (`abort`) is none: half of it was never sampled."""
+    """Whether a completion ended by itself. One that the server aborted is incomplete, and an error."""
     if reason not in ("stop", "length"):
         raise ValueError(f"it ended for the reason {reason!r}")
     return reason == "stop"
 
 
 def _or_empty(server: Server, path: str) -> dict[str, Any]:
-    """What a route says, or nothing where the server does not have it."""
+    """The answer of a route; empty where the server does not have it."""
     try:
         answer = server.get(path)
     except Refused:

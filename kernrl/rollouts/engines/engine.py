@@ -1,4 +1,4 @@
-"""What samples completions: the narrow interface between the loop and whatever runs the model."""
+"""The interface between training and whatever samples completions from the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 Finish = Literal["stop", "length", "error"]
 
 NamedTensors = Callable[[], Iterator[tuple[str, Tensor]]]
-"""Makes an iterator over the policy's weights, as often as it is called: a transport may walk it twice."""
+"""Returns an iterator over the policy's weights (name, tensor); it can be called again, as some transports read twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Sampling:
     temperature: float
     top_p: float = 1.0
     top_k: int = 0
-    """0 means all tokens. Log-probs are given only with `top_p=1` and `top_k=0`: others sample from another distribution
-    than the one that is trained."""
+    """0 means all tokens. Log-probs are given only with `top_p=1` and `top_k=0`: otherwise the sampled distribution is not the
+    one that is trained."""
     stop_ids: tuple[int, ...] = ()
-    """Tokens that end a completion, and are its last one."""
+    """A completion ends with the first of these tokens, which it includes."""
     seed: int = 0
 
 
@@ -43,17 +43,17 @@ class Rollout:
     token_ids: list[int]
     """The completion alone, stop token included."""
     logprobs: list[float] | None
-    """Of `token_ids`, in nats, under the distribution they were sampled from; None where the engine does not know."""
+    """Of `token_ids`, in nats, under the distribution they were sampled from; None where the engine gives none."""
     finish: Finish
     """`stop`: ended with a stop token. `length`: cut at `max_tokens` or the context. `error`: nothing was sampled."""
     version: int
-    """Of the weights it was sampled with."""
+    """Version of the weights that sampled it: the `version` of the last `sync`."""
     ended_s: float = field(default=0.0, compare=False)
     """When it ended, in seconds since the call."""
 
 
 class RolloutEngine(Protocol):
-    """Token ids in, token ids out; text is never tokenised again."""
+    """Token ids in, token ids out: text is never tokenised again."""
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Generator[Rollout, None, None]:
         """Exactly `n` rollouts a prompt, each as soon as it ends. A failure is a rollout with `finish="error"`.
@@ -63,7 +63,7 @@ class RolloutEngine(Protocol):
         ...
 
     def sync(self, named: NamedTensors, version: int) -> None:
-        """Take new weights. When it returns, no later sample can see the old ones, nor anything cached under them."""
+        """Take new weights. Once it returns, no sample comes from the old ones or from what was cached under them."""
         ...
 
     def close(self) -> None:

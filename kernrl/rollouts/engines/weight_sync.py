@@ -1,6 +1,6 @@
-"""How new weights get to a model server: through vLLM's own transports, as a checkpoint, or as a LoRA adapter.
+"""Sending new weights to a model server: by vLLM's own transports, as a checkpoint, or as a LoRA adapter.
 
-Whatever the way, `push` returns only when no later request can see the old weights, nor keys and values cached under them.
+In each case `push` returns only when no later request can see the old weights, or keys and values cached under them.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from torch import Tensor
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.policy.load import Policy
 from kernrl.rollouts.engines.engine import NamedTensors
-from kernrl.rollouts.engines.http import Server
+from kernrl.rollouts.engines.http_client import Server
 
 KEPT = 2
-"""Folders left for the server: it may read the last one late."""
+"""Newest folders that are kept: the server may still be reading the last but one."""
 
 
 class WeightSync(Protocol):
-    """One way."""
+    """A way to send weights."""
 
     def push(self, named: NamedTensors, version: int) -> str:
         """Make the server sample from these weights; returns the model name to ask for from now on."""
         ...
 
     def close(self) -> None:
-        """Let go of what the transport holds."""
+        """Release what the transport holds."""
         ...
 
 
 @contextmanager
 def paused(server: Server) -> Iterator[None]:
-    """vLLM at rest, with its prefix cache emptied at the end: finishing a weight update leaves the cache alone.
+    """Pause vLLM, and empty its prefix cache at the end, which a weight update leaves as it is.
 
     When the body fails the server stays paused: half of its weights are old.
     """
@@ -55,7 +55,7 @@ def paused(server: Server) -> Iterator[None]:
         answer = server.post("/reset_prefix_cache")
         if answer != {"success": False}:  # before 0.26 the answer was empty
             break
-        time.sleep(0.25)  # blocks are held until the last requests have let go
+        time.sleep(0.25)  # the last requests hold cache blocks a little longer
     else:
         raise InfrastructureError(f"--server-url {server.url}: the prefix cache cannot be reset: requests hold it.")
     server.post("/resume")
@@ -64,13 +64,13 @@ def paused(server: Server) -> Iterator[None]:
 class NativeTransfer:
     """vLLM's weight transfer (0.28 or later): NCCL broadcast to any server, or CUDA IPC to one on the same GPU.
 
-    The trainer's half of the protocol is vLLM's own, so vLLM must be installed beside kernrl. The server must be started
+    The trainer's side of the protocol is vLLM's own code, so vLLM must be installed beside kernrl. The server must be started
     with VLLM_SERVER_DEV_MODE=1 and `--weight-transfer-config '{"backend": "nccl"}'` (or "ipc", with
     VLLM_ALLOW_INSECURE_SERIALIZATION=1).
 
     Args:
-        model: the name the server answers to, which stays.
-        dtype: of the weights on their way: the server's.
+        model: the model's name on the server.
+        dtype: of the weights as they are sent: the server's.
     """
 
     def __init__(self, server: Server, backend: Literal["nccl", "ipc"], model: str, dtype: torch.dtype):
@@ -118,7 +118,7 @@ class NativeTransfer:
         return NCCLTrainerInitInfo(master_address=address, master_port=port, world_size=workers + 1, rank=0)
 
     def _source(self) -> Any:
-        """The weights as vLLM's trainer half wants them: described once, and walked at every update."""
+        """The weights as vLLM's trainer code reads them: described once, and iterated at every update."""
         transfer, base = self, self._base
 
         class Source(base.WeightSource):
@@ -134,7 +134,7 @@ class NativeTransfer:
 
 
 class _Control:
-    """The routes that vLLM's trainer half drives a server through."""
+    """The server's routes for vLLM's trainer code."""
 
     def __init__(self, server: Server):
         self._server = server
@@ -156,11 +156,11 @@ class _Control:
 
 
 class CheckpointReload:
-    """Save the weights in a folder that the server sees too, and have it read them.
+    """Save the weights in a folder that the server can read, and have it load them.
 
     Args:
-        folder: where; the newest `KEPT` are kept.
-        load: makes the server take a folder, and returns the model name to ask for.
+        folder: parent of the versions, of which the newest `KEPT` are kept.
+        load: makes the server load a folder, and returns the model name to ask for.
     """
 
     def __init__(self, policy: Policy, folder: Path, dtype: torch.dtype, load: Callable[[Path], str]):
@@ -204,11 +204,13 @@ def reload_sglang(server: Server, model: str) -> Callable[[Path], str]:
 
 
 def reload_transformers(server: Server) -> Callable[[Path], str]:
-    """Have `transformers serve` forget every model and load the folder as one more."""
+    """Have `transformers serve` unload every model and load the folder."""
 
     def load(folder: Path) -> str:
         server.post("/reset")
-        events = str(server.post("/load_model", {"model": str(folder)}))  # how far it is, and at last how it ended
+        events = str(
+            server.post("/load_model", {"model": str(folder)})
+        )  # a stream of progress, whose last event is the outcome
         if '"status": "ready"' not in events:
             raise InfrastructureError(f"--server-url {server.url}: /load_model: {events.strip().splitlines()[-1:]}")
         return str(folder)
@@ -217,7 +219,7 @@ def reload_transformers(server: Server) -> Callable[[Path], str]:
 
 
 class AdapterLoad:
-    """Save the LoRA adapter, and have vLLM load it under a name of its own.
+    """Save the LoRA adapter, and have vLLM load it under a new name.
 
     vLLM keys cached prefixes by the adapter's name, so a name is never used twice, not even by another run. The server
     must be started with `--enable-lora` and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and see the folder.
@@ -229,7 +231,7 @@ class AdapterLoad:
         self._loaded: str | None = None
 
     def push(self, named: NamedTensors, version: int) -> str:
-        """See `WeightSync.push`. `named` is not asked: the adapter is small, and saved whole."""
+        """See `WeightSync.push`. `named` is not used: the adapter is small, and saved whole."""
         self._count += 1
         name = f"kernrl-{self._run}-{self._count}"
         target = fresh(self._folder / name)
@@ -242,7 +244,7 @@ class AdapterLoad:
 
     def close(self) -> None:
         """See `WeightSync.close`: the adapter is unloaded, and its files removed."""
-        with contextlib.suppress(UsageError, InfrastructureError):  # the server may be what failed
+        with contextlib.suppress(UsageError, InfrastructureError):  # the server itself may have failed
             self._unload()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -266,7 +268,7 @@ def drop_old(folder: Path) -> None:
 
 
 def _own_address(url: str) -> tuple[str, int]:
-    """This machine as the server sees it, and a free port."""
+    """This machine's address as the server sees it, and a free port."""
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # connecting a datagram socket sends nothing
         probe.connect((parts.hostname or "localhost", parts.port or 80))

@@ -8,14 +8,16 @@ drops what no output reads and orders and names the rest. The lifter and the gen
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kernrl.tasks.graph.graph import Graph, Input, Node, Operand, Parameter, Value
 from kernrl.tasks.graph.ops import OPS, REQUIRED, SIZED
-from kernrl.tasks.graph.rewrites import rewrite
 from kernrl.tasks.graph.run import infer
+
+Rewrite = Callable[["Builder", str, tuple[Operand, ...], dict[str, Any]], str | None]
+"""The value that an op gives in another form, or None where it is canonical as it stands: `rewrites.rewrite`."""
 
 FLOATS = ("float64", "float32", "bfloat16", "float16")
 
@@ -23,7 +25,8 @@ FLOATS = ("float64", "float32", "bfloat16", "float16")
 class Builder:
     """A Graph that grows. Values are named as they come; `finish` names them anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, rewrite: Rewrite) -> None:
+        self._rewrite = rewrite
         self.line = 0
         """Source line of the nodes that are added next."""
         self._inputs: list[Input] = []
@@ -46,6 +49,11 @@ class Builder:
         value = self._hold(Value(f"p{len(self._parameters)}", tuple(shape), dtype), 2, (len(shape), data))
         self._parameters[value.name] = Parameter(value, kind, path, data)  # pyright: ignore[reportArgumentType]
         return value.name
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs, in order."""
+        return [i.value.name for i in self._inputs]
 
     def value(self, name: str) -> Value:
         """The value of that name."""
@@ -70,7 +78,7 @@ class Builder:
         operands = self._numbers(op, operands)
         if OPS[op].commutative:
             operands = (*sorted(operands[:2], key=self._order), *operands[2:])
-        return rewrite(self, op, operands, complete) or self.place(op, operands, complete)
+        return self._rewrite(self, op, operands, complete) or self.place(op, operands, complete)
 
     def place(self, op: str, operands: tuple[Operand, ...], attributes: dict[str, Any]) -> str:
         """Add a node as it is, unless there is the same one already; returns its value's name."""

@@ -104,7 +104,7 @@ class Node:
     results: tuple[Value, ...]
     """One for every known op; `topk` and its like, which are unknown, have several."""
     line: int = field(default=0, compare=False)
-    """Line of the task's source that asks for it, from 1; 0 when that is not known."""
+    """Line of the task's source from 1, of the `forward` that asks for it; 0 when that is not known."""
 
     @property
     def kind(self) -> Kind | Literal["unknown"]:
@@ -284,8 +284,10 @@ def _without_sizes(graph: Graph, numbers: bool) -> Iterator[list[Any]]:
     values = graph.values
     for node in graph.nodes:
         sized = SIZED.get(node.op, ())
-        if node.kind == "convolution" and node["groups"] == values[node.reads[0]].shape[1] > 1:
-            sized = ("groups",)  # a depthwise one stays depthwise
+        if node.kind == "convolution":
+            yield list(values[node.reads[1]].shape[2:])  # the window is no size, it is what is computed
+            if node["groups"] == values[node.reads[0]].shape[1] > 1:
+                sized = ("groups",)  # a depthwise one stays depthwise
         attributes = [[k, "size" if k in sized else kept(v)] for k, v in node.attributes]
         results = [[r.name, len(r.shape), r.dtype] for r in node.results]
         yield [node.op, [kept(o) for o in node.operands], attributes, results]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kernrl.errors import UsageError
 from kernrl.tasks.constants import Constant, module_constants
-from kernrl.tasks.graph.graph import Graph, Node
+from kernrl.tasks.graph.graph import Graph, Node, Value
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
 
@@ -203,9 +203,11 @@ def _alike(full: Graph, other: Graph) -> bool:
     )
 
 
-def _length(node: Node, values: Mapping[str, object]) -> int:
+def _length(node: Node, values: Mapping[str, Value]) -> int:
     """How many elements one result of a reduction or normalization comes from; 8 for all other ops."""
-    shape: tuple[int, ...] = values[node.reads[0]].shape if node.reads else ()  # pyright: ignore[reportAttributeAccessIssue]
+    if not node.reads:
+        return 8
+    shape = values[node.reads[0]].shape
     if node.op == "group_norm":
         return prod(shape[1:]) // node["num_groups"]
     if node.op == "instance_norm":

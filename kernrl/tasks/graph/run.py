@@ -69,7 +69,7 @@ def _unknown(op: str, operands: Sequence[Any], attributes: Mapping[str, Any]) ->
             return operands[int(item[1:])]
         return getattr(torch, item.removeprefix("torch.")) if isinstance(item, str) and item.startswith("torch.") else item
 
-    overload = reduce(getattr, op.split("."), torch.ops)
+    overload: Any = reduce(getattr, op.split("."), torch.ops)
     arguments = {name: fill(item) for name, item in attributes.items()}
     flags = {a.name: a.kwarg_only for a in overload._schema.arguments}
     positional = [arguments[name] for name, keyword in flags.items() if name in arguments and not keyword]

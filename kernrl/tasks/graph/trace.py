@@ -24,6 +24,10 @@ SMALL = 4096
 """Most elements of a tensor that is made for real."""
 
 
+BY_COUNT = -1.0
+"""Stands for a batch norm's momentum of None while it is traced: 1 / the number of calls."""
+
+
 class CustomAutogradError(RuntimeError):
     """The module calls an autograd function of its own."""
 
@@ -34,6 +38,8 @@ class MostlyFake(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.random: dict[int, Tensor] = {}
+        """Real tensors that were drawn, or made of drawn ones, by id: their numbers are nobody's."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -41,12 +47,22 @@ class MostlyFake(TorchDispatchMode):
         if any(isinstance(t, FakeTensor) for t in given):
             with self.fake:
                 return func(*args, **kwargs)
-        if not given or sum(t.numel() for t in given) > SMALL // 64:  # only these can make much out of little
-            with self.fake:
-                planned = func(*self.faked(args), **self.faked(kwargs))
+        if not func._schema.is_mutable:
+            planned = self._planned(func, args, kwargs)
             if any(isinstance(t, Tensor) and t.numel() > SMALL for t in pytree.tree_leaves(planned)):
                 return planned
-        return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        if torch.Tag.nondeterministic_seeded in func.tags or any(id(t) in self.random for t in given):
+            self.random.update((id(t), t) for t in pytree.tree_leaves(out) if isinstance(t, Tensor))
+        return out
+
+    def _planned(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the call gives, fake; None where that depends on numbers."""
+        try:
+            with self.fake:
+                return func(*self.faked(args), **self.faked(kwargs))
+        except RuntimeError:
+            return None  # the call itself says what is wrong, if anything is
 
     def faked(self, item: Any) -> Any:
         """`item` with every tensor in it fake."""
@@ -81,17 +97,19 @@ def _all_fake(module: nn.Module, mode: MostlyFake) -> dict[str, Tensor]:
     numbers: dict[str, Tensor] = {}
     seen: dict[int, Tensor] = {}
     for prefix, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._NormBase) and part.momentum is None:
+            part.momentum = BY_COUNT  # or it would read its counter
         for held in (part._parameters, part._buffers, part.__dict__):
             for name, tensor in list(held.items()):
                 if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor):
                     continue
-                if held is not part._parameters and tensor.numel() == 1:
+                if held is not part._parameters and tensor.numel() == 1 and id(tensor) not in mode.random:
                     numbers[f"{prefix}.{name}".lstrip(".")] = tensor.detach()
                 if id(tensor) not in seen:
                     fake = mode.fake.from_tensor(tensor)
                     is_parameter = isinstance(tensor, nn.Parameter) and not isinstance(fake, nn.Parameter)
                     seen[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
-                held[name] = seen[id(tensor)]
+                held[name] = seen[id(tensor)]  # pyright: ignore[reportArgumentType]
     return numbers
 
 

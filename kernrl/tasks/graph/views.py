@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from kernrl.tasks.graph.build import Builder
 from kernrl.tasks.graph.graph import Operand
 from kernrl.tasks.graph.ops import OPS, RESHAPES
-
-if TYPE_CHECKING:
-    from kernrl.tasks.graph.build import Builder
 
 Shape = tuple[int, ...]
 Attributes = dict[str, Any]

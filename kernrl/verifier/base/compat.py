@@ -53,14 +53,14 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 
 def no_torch_functions() -> Any:
-    """Context in which no TorchFunctionMode is asked."""
+    """Context in which no TorchFunctionMode intercepts calls."""
     import torch
 
     return torch._C.DisableTorchFunction()
 
 
 def no_dispatch() -> Any:
-    """Context in which no TorchDispatchMode is asked: real arithmetic for a moment."""
+    """Context in which no TorchDispatchMode intercepts calls, so that arithmetic is real."""
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
@@ -68,7 +68,7 @@ def no_dispatch() -> Any:
 
 @cache
 def normalisations() -> Mapping[Any, Callable[..., Any]]:
-    """Norms and softmax as programs of plainer operations, by operator: torch's own decompositions."""
+    """Operator → its decomposition into simpler operations, for norms and softmax: torch's own decompositions."""
     import torch
     from torch._decomp import get_decompositions
 
@@ -81,7 +81,7 @@ def normalisations() -> Mapping[Any, Callable[..., Any]]:
 
 
 def set_driver(driver: object) -> None:
-    """Make `driver` answer for the active GPU, so that nothing asks CUDA."""
+    """Make `driver` the active Triton driver, so that nothing calls CUDA."""
     triton.runtime.driver.set_active(driver)  # pyright: ignore[reportArgumentType]
 
 
@@ -102,7 +102,7 @@ class Specialised:
 
 
 def specialise(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Specialised:
-    """Bind a launch and decide its specialisation (divisibility by 16, values of 1, None folded) as Triton does."""
+    """Bind a launch's arguments and specialise it (divisibility by 16, values of 1, None folded) as Triton does."""
     kwargs = {"debug": False, "instrumentation_mode": "", **kwargs}
     _, _, _, backend, binder = fn.device_caches[0]
     bound, specialization, extra = binder(*args, **kwargs)
@@ -124,9 +124,10 @@ _ARGUMENT = re.compile(r"(%arg\d+: (?:!tt\.ptr<[\w, ]+>|\w+))(?: \{tt\.divisibil
 
 
 def rehint(ttir: str, special: Specialised) -> str | None:
-    """`make_ttir` of a specialisation that differs from the text's own in what its arguments are divisible by, and in
-    nothing else: those hints are attributes of the arguments, and no pass above TTIR looks at them. None where the
-    text's arguments are not plain ones."""
+    """`make_ttir` of a specialisation that differs from the text's own only in what its arguments are divisible by.
+
+    Those hints are attributes of the arguments, and no pass before TTIR reads them. None if the arguments cannot be parsed.
+    """
     hints = [special.attrs.get((i,), []) for i, kind in enumerate(special.signature.values()) if kind != "constexpr"]
     head = re.search(r"tt\.func public @\w+\((.*)\) attributes", ttir)
     arguments = _ARGUMENT.findall(head[1]) if head else []
@@ -138,7 +139,7 @@ def rehint(ttir: str, special: Specialised) -> str | None:
 
 
 def replace_run(launch: Callable[..., None], tune: Callable[..., None]) -> None:
-    """Let `launch` and `tune` be called where Triton would launch a kernel or tune one."""
+    """Call `launch` and `tune` where Triton would launch a kernel or autotune one."""
     JITFunction.run = launch  # pyright: ignore[reportAttributeAccessIssue]
     Autotuner.run = tune  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -175,7 +176,7 @@ def lower(module: Any, backend: Any, options: Any, target: GPUTarget) -> tuple[b
 
 
 def excerpt(symbol: str, operands: int, target: GPUTarget) -> str:
-    """LLVM IR of a function of libdevice from `operands` floats to one, with what it calls."""
+    """LLVM IR of one libdevice function of `operands` floats, which returns a float, with the functions that it calls."""
     backend: Any = make_backend(target)
     types, values = ", ".join(["f32"] * operands), ", ".join(f"%arg{i}" for i in range(operands))
     typed = ", ".join(f"%arg{i}: f32" for i in range(operands))
@@ -194,14 +195,14 @@ def excerpt(symbol: str, operands: int, target: GPUTarget) -> str:
     context = llvm.context()
     module = llvm.to_module(mlir, context)
     llvm.link_extern_libs(module, [path for _, path in backend.parse_options({}).extern_libs])
-    # linked for the symbol alone, which inside it is private
+    # linking only this symbol makes it internal; make it visible again
     return str(module).replace(f"define internal float @{symbol}(", f"define float @{symbol}(")
 
 
 def link_excerpts(excerpts: Mapping[str, str]) -> None:
-    """From now on, let Triton link a kernel that needs these functions alone with their excerpts (of `excerpt`).
+    """From now on, link kernels that need no other libdevice functions with these excerpts (made by `excerpt`).
 
-    It would parse the whole of libdevice for each kernel, which takes longer than anything else it does for a small one.
+    Triton would parse all of libdevice for each kernel, which takes longer than anything else it does for a small one.
     """
     link = llvm.link_extern_libs
 
@@ -229,7 +230,7 @@ def _context_of(target: GPUTarget) -> Any:
 
 
 def _context(backend: Any) -> Any:
-    """One context a process: the dialects take milliseconds to load, and a fork inherits them."""
+    """One context for each process: the dialects take milliseconds to load, and a fork inherits them."""
     return _context_of(backend.target)
 
 

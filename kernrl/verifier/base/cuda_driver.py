@@ -1,7 +1,7 @@
 """The few calls of the CUDA driver that replay needs, by ctypes: load machine code, launch it, share memory.
 
-They act in torch's own primary context, so torch tensors are the buffers. Raises CudaError with the driver's name for
-what went wrong.
+They act in torch's primary context, so torch tensors serve as buffers. A failed call raises CudaError with the driver's name
+of the error.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def check(code: int, what: str) -> None:
 
 
 def load(cubin: bytes, name: str, shared_bytes: int) -> tuple[int, int]:
-    """(module, function) of a cubin, allowed the dynamic shared memory it asks for."""
+    """Load a cubin; returns the handles (module, function). The function may use the dynamic shared memory that it asks for."""
     cuda, module, function = _library(), ctypes.c_void_p(), ctypes.c_void_p()
     check(cuda.cuModuleLoadData(ctypes.byref(module), cubin), f"load {name}")
     check(cuda.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), f"find {name}")
@@ -83,7 +83,7 @@ def load(cubin: bytes, name: str, shared_bytes: int) -> tuple[int, int]:
 
 
 def unload(module: int) -> None:
-    """Forget a module. Only when nothing of it runs or is captured in a live graph."""
+    """Unload a module. None of its functions may be running or captured in a live graph."""
     check(_library().cuModuleUnload(module), "unload")
 
 
@@ -121,15 +121,15 @@ class Launch:
             check(code, f"launch {self.name}")
 
 
-class _Memory:
-    """Device memory as torch reads it."""
+class _ArrayInterface:
+    """Device memory in the form that torch reads."""
 
     def __init__(self, address: int, nbytes: int):
         self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
 def shareable(nbytes: int) -> tuple[torch.Tensor, bytes]:
-    """uint8 [nbytes] of fresh device memory, and the handle another process of this machine opens it by; `free` ends it.
+    """uint8 [nbytes] of new device memory, and the handle by which another process of this machine opens it; see `free`.
 
     Raises torch.OutOfMemoryError.
     """
@@ -139,17 +139,17 @@ def shareable(nbytes: int) -> tuple[torch.Tensor, bytes]:
         raise torch.OutOfMemoryError(f"{nbytes >> 20} MiB to share cannot be allocated")
     check(code, f"allocate {nbytes} bytes")
     check(_library().cuIpcGetMemHandle(ctypes.byref(handle), address), "share memory")
-    return torch.as_tensor(_Memory(address.value, nbytes), device="cuda"), bytes(handle)
+    return torch.as_tensor(_ArrayInterface(address.value, nbytes), device="cuda"), bytes(handle)
 
 
 def free(memory: torch.Tensor) -> None:
-    """Give `shareable` memory back, once whoever opened it has closed it."""
+    """Free memory from `shareable`, after the other process has closed it."""
     torch.cuda.synchronize()
     check(_library().cuMemFree_v2(memory.data_ptr()), "free shared memory")
 
 
 def close_shared(memory: torch.Tensor) -> None:
-    """Let go of memory from `open_shared`."""
+    """Close memory from `open_shared`."""
     torch.cuda.synchronize()
     check(_library().cuIpcCloseMemHandle(memory.data_ptr()), "close shared memory")
 
@@ -159,18 +159,18 @@ def open_shared(handle: bytes, nbytes: int) -> torch.Tensor:
     address = ctypes.c_uint64()
     parsed = _IpcHandle.from_buffer_copy(handle)
     check(_library().cuIpcOpenMemHandle_v2(ctypes.byref(address), parsed, _LAZY_PEER_ACCESS), "open shared memory")
-    return torch.as_tensor(_Memory(address.value, nbytes), device="cuda")
+    return torch.as_tensor(_ArrayInterface(address.value, nbytes), device="cuda")
 
 
 def forbid_persisting_l2() -> None:
-    """No line of L2 may outlive the flush between timed calls."""
+    """Let no line of L2 survive the flush between timed calls."""
     code = _library().cuCtxSetLimit(_PERSISTING_L2_LIMIT, 0)
-    if code not in (0, 215, 801):  # unsupported limit, not supported: nothing to forbid
+    if code not in (0, 215, 801):  # the limit is not supported, so there is nothing to forbid
         check(code, "persisting L2 limit")
 
 
 def granted_bytes(share: float) -> float:
-    """What a process may hold of the GPU's memory that is free now; never so little that it could keep nothing."""
+    """Bytes that a process may hold: this share of the GPU's free memory, and at least `LEAST_GRANTED_BYTES`."""
     return max(share * torch.cuda.mem_get_info()[0], LEAST_GRANTED_BYTES)
 
 
@@ -182,7 +182,7 @@ def version() -> str:
 
 
 def works() -> bool:
-    """Whether the context can still compute: a fault in a kernel ends it for good, a broken capture torch's random numbers."""
+    """Whether CUDA still computes here: a faulting kernel breaks the context for good, a failed capture torch's generator."""
     try:
         torch.cuda.synchronize()
         return torch.rand(1, device="cuda").item() < 1.0

@@ -1,4 +1,4 @@
-"""What the verifier must know of a GPU without asking one: peak rates for the roofline, and limits that kernels meet.
+"""GPUs the verifier knows without having one: peak rates for the roofline, and limits on kernels.
 
 Rates are the vendor's dense peaks (no sparsity), from NVIDIA's data sheets and architecture white papers: H100 and H200
 (SXM5, PCIe), A100 (SXM4), L40S, L4, A10, GeForce RTX 3090 and 4090, B200. Shared memory per block (opt-in) follows the
@@ -24,7 +24,7 @@ class Device:
     """Outside the tensor cores."""
     fp64_tflops: float
     shared_bytes: int
-    """Most shared memory a block may ask for."""
+    """Most shared memory that a block may use."""
     l2_mib: int
     sm_count: int
     memory_gib: int
@@ -48,7 +48,7 @@ ARCHITECTURES = tuple(dict.fromkeys(d.arch for d in _DEVICES))
 
 
 def device_for(name_or_arch: str) -> Device | None:
-    """The table's entry for a GPU name (as the driver spells it, or a part of it) or an architecture such as `sm_90`."""
+    """The device with this name (the driver's, or part of it) or architecture such as `sm_90`; None if it is not listed."""
     wanted = name_or_arch.lower()
     for device in _DEVICES:
         if wanted in (device.arch, device.name.lower()):

@@ -1,4 +1,4 @@
-"""From a model's reply to a Candidate: which part of the text is the code."""
+"""From a model's reply to a Candidate: finds the code in the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernrl.verifier.base.verdict import Rejection, Status
 MAX_SOURCE_CHARS = 200_000
 
 # a fence opens or closes at the start of a line; an answer that was cut off may leave the last one open
-# (possessive, as a line of nothing but spaces and ticks would take the square of its length otherwise)
+# (possessive quantifiers: on a line of spaces and ticks, others take time quadratic in its length)
 _FENCE = re.compile(r"^[ \t]*+(?:```++|~~~++)[ \t]*+([\w+.-]*+)[^\n`]*+$", re.MULTILINE)
 _CLASS = re.compile(r"^[ \t]*+class[ \t]++ModelNew\b", re.MULTILINE)
 _PYTHON = frozenset(("python", "py", "python3", "triton", ""))
@@ -21,7 +21,7 @@ _PYTHON = frozenset(("python", "py", "python3", "triton", ""))
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Source text a model wrote. Untrusted, always."""
+    """Source text that a model wrote. Never trusted."""
 
     source: str
 

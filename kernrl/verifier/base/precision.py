@@ -1,4 +1,4 @@
-"""Precision policies: what `fp32`, `tf32`, `bf16` and `fp16` mean, alike for reference, baseline and candidate."""
+"""Precision policies: what `fp32`, `tf32`, `bf16` and `fp16` mean for reference, baseline and candidate."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 COMPUTE_DTYPE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""Policy → dtype of floating inputs, parameters and outputs. `tf32` differs from `fp32` in matrix products alone."""
+"""Policy → dtype of floating inputs, parameters and outputs. `tf32` differs from `fp32` only in matrix products."""
 
 UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.0**-12}
-"""Policy → half the spacing of its output dtype at 1. TF32's own operand rounding is measured, not assumed (`reference.py`)."""
+"""Policy → half the spacing of its output dtype at 1. TF32's operand rounding is modelled (`judge/truth.py`)."""
 
 
 def cast_dtype(dtype: torch.dtype, precision: str) -> torch.dtype:
-    """The dtype a tensor of the reference has under a policy: floating ones take the policy's, the rest keep theirs."""
+    """The dtype that a reference's tensor has under a policy: floating dtypes become the policy's, others stay."""
     return COMPUTE_DTYPE[precision] if dtype.is_floating_point else dtype
 
 
@@ -24,7 +24,8 @@ def cast_dtype(dtype: torch.dtype, precision: str) -> torch.dtype:
 def policy_flags(precision: str, *, autotune: bool = False) -> Iterator[None]:
     """torch's global precision switches for a policy, restored on leaving.
 
-    `autotune` lets cuDNN time its algorithms once a shape (baseline and candidate alike); correctness runs do without.
+    With `autotune`, cuDNN times its algorithms once for each shape, for baseline and candidate alike; correctness runs
+    leave it off.
     """
     matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn

@@ -1,17 +1,19 @@
-"""Where one evaluation is: the stage, what it took, what is known so far, and how a stage ends it."""
+"""Progress of one evaluation: its stage, its results so far, and how a stage ends it."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from kernrl.verifier.base.verdict import Rejection, Stage, Timing
 
+T = TypeVar("T")
+
 
 class Stopped(Exception):
-    """A stage said no."""
+    """A stage rejected the candidate."""
 
     def __init__(self, rejection: Rejection):
         super().__init__(rejection.reason)
@@ -19,7 +21,7 @@ class Stopped(Exception):
 
 
 class Progress:
-    """Where one evaluation is, and how long each stage took."""
+    """The stage of one evaluation, how long each stage took, and the results so far."""
 
     def __init__(self) -> None:
         self.stage = Stage.PARSE
@@ -31,6 +33,7 @@ class Progress:
 
     @contextlib.contextmanager
     def at(self, stage: Stage, name: str | None = None) -> Iterator[None]:
+        """Within, the evaluation is at this stage, whose seconds are kept under its name or a given one."""
         self.stage, begun = stage, time.perf_counter()
         try:
             yield
@@ -38,8 +41,8 @@ class Progress:
             self.seconds[name or str(stage)] = time.perf_counter() - begun
 
 
-def passed(result: Any) -> Any:
-    """A stage's result, or its Rejection raised to end the funnel."""
+def passed(result: T | Rejection) -> T:
+    """A stage's result. Raises Stopped when it is a Rejection, which ends the funnel."""
     if isinstance(result, Rejection):
         raise Stopped(result)
     return result

@@ -38,18 +38,18 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a stage stopped a candidate: what every stage returns in place of its result."""
+    """Why a stage stopped a candidate; the stage returns it in place of its result."""
 
     status: Status
     reason: str
-    """One sentence; where it can, it tells a model how to write it instead."""
+    """One sentence; where possible, it says how to write the code instead."""
 
 
 MAX_REASON_CHARS = 4000
 
 
 def printable(text: str) -> str:
-    """Text that a candidate may have had a say in, cut to `MAX_REASON_CHARS`; what would act on a terminal is spelled out."""
+    """Text that a candidate may have influenced, cut to `MAX_REASON_CHARS`, with control characters escaped."""
     return "".join(
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text[:MAX_REASON_CHARS]
     )
@@ -63,7 +63,7 @@ class Speedup:
     low: float
     high: float
     significant: bool
-    """True when the interval lies outside the calibrated noise band of this GPU; only then may it be rewarded."""
+    """True when the interval lies outside this GPU's calibrated noise band; only then is the speedup rewarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Timing:
     """Device time of the candidate and of each baseline."""
 
     kind: str
-    """`measured` on the named device, or `modelled` by the plan's roofline for it."""
+    """`measured` on the device, or `modelled` for it by the plan's roofline."""
     device: str
     candidate_us: float
     baseline_us: dict[str, float]
@@ -85,7 +85,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of one candidate after the funnel."""
+    """The funnel's result for one candidate."""
 
     status: Status
     stage: Stage
@@ -96,7 +96,7 @@ class Verdict:
     precision: str
     timing: Timing | None = None
     errors: list[dict[str, Any]] = field(default_factory=list)
-    """One record an input tried: input set, distribution, error over tolerance, first wrong element."""
+    """One record for each input tried: input set, regime, error over tolerance (`excess`), worst element if it is wrong."""
     plan: dict[str, Any] = field(default_factory=dict)
     """Summary of the plan: nodes, launches, bytes moved, FLOPs, modelled time."""
     seconds: dict[str, float] = field(default_factory=dict)

@@ -1,8 +1,7 @@
 """Inside the compiler's sandbox: TTIR text in, cubin out, by Triton's own pipeline.
 
-The text comes from an untrusted process, so it is parsed here, behind walls, in a process used for one candidate; only
-then does it become machine code. Operations that could smuggle in other machine code (inline assembly, foreign symbols)
-are refused.
+The text comes from an untrusted process, so it is parsed here, in a sandboxed process that serves one candidate. Operations
+that could bring in other machine code (inline assembly, foreign symbols) are refused.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any
 
 from kernrl.verifier.base import compat
 from kernrl.verifier.base.devices import arch_number
-from kernrl.verifier.sandbox.fork_server import Channel
+from kernrl.verifier.rpc.frames import Channel
 
 _DIALECTS = frozenset(("tt", "arith", "math", "scf", "cf", "ub", "builtin"))
 _HARMLESS_OPS = frozenset(("llvm.intr.assume", "ttg.barrier", "gpu.barrier"))
-"""What tl.assume and tl.debug_barrier are in the IR, in one release of Triton or another."""
+"""tl.assume and tl.debug_barrier in the IR of different Triton releases."""
 _REFUSED_OPS = {
     "tt.elementwise_inline_asm": "inline assembly is not allowed: write it with tl operations",
     "tt.print": "tl.device_print is not allowed: remove it",
@@ -27,7 +26,7 @@ _REFUSED_OPS = {
 }
 _TILE = re.compile(r"tensor<((?:\d+x)+)")
 MAX_ELEMENTS_A_THREAD = 2048
-"""A thread has 255 registers; this refuses only what could not end well."""
+"""A thread has 255 registers, so this refuses only hopeless tiles."""
 _LIBDEVICE_SYMBOL = re.compile(r"__nv_[a-z0-9_]+")
 
 _WARM_UP = """module {
@@ -46,19 +45,19 @@ _WARM_UP = """module {
 
 _EXCERPTS = dict.fromkeys(("logf", "erff", "tanhf", "expm1f", "log1pf", "rsqrtf", "floorf", "ceilf", "log2f", "sqrtf"), 1)
 _EXCERPTS |= {"powf": 2, "fminf": 2}
-"""Functions of libdevice that fused kernels call, with how many floats each takes; any other brings in the whole library."""
+"""libdevice functions that fused kernels call, with their number of operands; any other links the whole library."""
 
 
 class Refused(ValueError):
-    """TTIR that is well formed and not allowed."""
+    """TTIR that is well formed but not allowed."""
 
 
 class TooWide(ValueError):
-    """A tile that no thread's registers could hold; LLVM and ptxas would chew on it for minutes."""
+    """A tile far beyond a thread's registers, on which LLVM and ptxas would spend minutes."""
 
 
 def prepare(settings: dict[str, Any]) -> None:
-    """Once in the zygote: let LLVM initialise itself, and learn ptxas' version, on an example of our own."""
+    """Once in the fork server: initialise LLVM and look up ptxas' version, by compiling an example of our own."""
     target = compat.GPUTarget("cuda", arch_number(settings["targets"][0]), 32)
     compat.link_excerpts({f"__nv_{name}": compat.excerpt(f"__nv_{name}", n, target) for name, n in _EXCERPTS.items()})
     for arch in settings["targets"]:
@@ -66,7 +65,7 @@ def prepare(settings: dict[str, Any]) -> None:
 
 
 def handle(channel: Channel) -> None:
-    """Answer requests, all of one candidate, until the channel closes: a header frame and, where there is one, the cubin."""
+    """Answer one candidate's requests until the channel closes: a header frame, and a frame with the cubin if there is one."""
     while (asked := channel.recv()) is not None:
         request = json.loads(asked)
         try:
@@ -90,7 +89,7 @@ def compile_text(ttir: str, arch: str, options: dict[str, Any]) -> tuple[dict[st
         file.flush()
         module, backend, parsed = compat.parse_ttir(file.name, target, options)
     if module.str_nodebug() != ttir:
-        # the plan checks read this text line by line, so it must be exactly what the parser understood
+        # the plan checks read this text line by line, so it must be exactly what Triton parsed
         raise Refused("the kernel's IR is not in Triton's own notation")
     for name, symbol in compat.operations(module):
         if name.split(".")[0] not in _DIALECTS and name not in _HARMLESS_OPS:

@@ -1,7 +1,7 @@
-"""Machine code for a plan's kernels: TTIR text in, cubins out, made by Triton's own pipeline in a sandbox of its own.
+"""Machine code for a plan's kernels: TTIR text in, cubins out, made by Triton's own pipeline in a sandbox.
 
-`ptxas` and LLVM take almost all of a verdict's CPU time, so kernels are compiled side by side and kept, in memory and on
-disk, under a hash of all that decides the machine code.
+`ptxas` and LLVM take almost all of a verdict's CPU time, so kernels are compiled in parallel and cached, in memory and on
+disk, under a hash of everything that decides the machine code.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource
 from kernrl.verifier.sandbox.client import End, Sandbox, Session, Walls
 
@@ -28,93 +29,72 @@ _MEMORY_ENTRIES = 4096
 _FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledKernel:
-    """A cubin and all that is needed to launch it.
-
-    Launch ABI: the cubin's entry `name` takes `parameters` in order, then two 64-bit pointers, global scratch and profile
-    scratch. A launch uses `32 * num_warps` threads in x and `shared_bytes` of dynamic shared memory. Global scratch is
-    `grid x * y * z * global_scratch_bytes` long, aligned to `global_scratch_align`, or null when that is 0; profile
-    scratch is always null.
-    """
-
-    name: str
-    cubin: bytes
-    parameters: tuple[str, ...]
-    """Types of the runtime arguments in order: `*f32` (any pointer, 8 bytes), `i1`, `i32`, `i64`, `f32`, `f64`, …"""
-    shared_bytes: int
-    num_warps: int
-    global_scratch_bytes: int
-    global_scratch_align: int
-    target: str
-
-
 @dataclass(slots=True)
-class _Asked:
-    """A kernel that is to be compiled, and who waits for it."""
+class _Request:
+    """A kernel to compile, and the future that its callers wait for."""
 
     key: str
-    request: dict[str, Any]
+    message: dict[str, Any]
     future: Future[CompiledKernel | Rejection]
 
 
 class Compiler:
-    """Compiles kernels; thread-safe. At most `workers` are compiled at once, whoever asks."""
+    """Compiles kernels. Thread-safe; at most `workers` are compiled at once, over all callers."""
 
     def __init__(
         self, workers: int, *, targets: Sequence[str] = ("sm_90",), cache_dir: Path | None = None,
         require_sandbox: bool = False, slots: threading.BoundedSemaphore | None = None,
     ) -> None:  # fmt: skip
-        """`targets` are warmed up at the start; any other architecture works too. `cache_dir` None keeps nothing on disk.
+        """`targets` are warmed up at the start; other architectures work too. With `cache_dir` None, nothing is kept on disk.
 
-        `slots` bounds what is at work together with other users of the same cores.
+        `slots` limits what runs together with other users of the same cores.
         """
         walls = Walls(may_execute=True, memory_bytes=8 << 30, cpu_s=120, file_bytes=256 << 20, require=require_sandbox)
-        # line tables are for profilers, and make cubins three times the size
+        # line tables are for profilers only, and make cubins three times as large
         env = {"TRITON_DISABLE_LINE_INFO": "1"}
         self._sandbox = Sandbox("kernrl.verifier.compile.child", walls=walls, settings={"targets": list(targets)}, env=env)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="compile")
         self._slots = slots or threading.BoundedSemaphore(workers)
         self._lock = threading.Lock()
-        self._known: collections.OrderedDict[str, Future[CompiledKernel | Rejection]] = collections.OrderedDict()
+        self._futures: collections.OrderedDict[str, Future[CompiledKernel | Rejection]] = collections.OrderedDict()
         self._dir = cache_dir
         self._version = importlib.metadata.version("triton")
 
     def start(self) -> None:
-        """Warm up now rather than at the first kernel."""
+        """Start the sandbox now rather than at the first kernel. Raises InfrastructureError."""
         self._sandbox.start()
 
     def compile(
         self, kernels: Sequence[KernelSource], target: str, timeout_s: float = 60.0
     ) -> list[CompiledKernel | Rejection]:
-        """Machine code, or why there is none, for each kernel: an autotuned launch can do without some of its variants.
+        """Machine code for each kernel, or why there is none: an autotuned launch can do without some of its variants.
 
-        `timeout_s` is each kernel's own, from when its turn comes. Raises InfrastructureError when the sandbox cannot be
+        `timeout_s` is for each kernel, from when its compilation starts. Raises InfrastructureError when the sandbox cannot be
         started, or is closed.
         """
         futures: list[Future[CompiledKernel | Rejection]] = []
-        new: list[_Asked] = []
+        new: list[_Request] = []
         with self._lock:
             for kernel in kernels:
-                futures.append(self._asked(kernel, target, new))
-        # side by side while cores are idle; one after another in one process, which is cheaper, where none is
-        lots = min(len(new), max(1, self._idle(len(new))))
-        for i in range(lots):
+                futures.append(self._future_of(kernel, target, new))
+        # in parallel while cores are idle; otherwise one after another in one process, which is cheaper
+        batches = min(len(new), max(1, self._idle_slots(len(new))))
+        for i in range(batches):
             try:
-                self._pool.submit(self._work, new[i::lots], timeout_s)
-            except RuntimeError:  # the pool takes nothing more, and others may wait for the same kernels
-                for asked in new[i::lots]:
-                    asked.future.set_exception(InfrastructureError("the compiler is closed"))
-        # waiting for a turn is not the kernel's fault, so the clock runs in the sandbox alone
+                self._pool.submit(self._compile_batch, new[i::batches], timeout_s)
+            except RuntimeError:  # the pool is shut down, and other callers may wait for the same kernels
+                for request in new[i::batches]:
+                    request.future.set_exception(InfrastructureError("the compiler is closed"))
+        # the time limit applies in the sandbox only: waiting in the queue is not the kernel's fault
         return [future.result() for future in futures]
 
     def close(self) -> None:
-        """End the sandbox: whoever waits for a kernel meets InfrastructureError."""
+        """End the sandbox; callers that wait for a kernel get InfrastructureError."""
         self._sandbox.close()
-        self._pool.shutdown(wait=False)  # what is in line finds the sandbox closed, and says so to those who wait
+        self._pool.shutdown(wait=False)  # queued batches find the sandbox closed, and fail
 
-    def _idle(self, most: int) -> int:
-        """How many of the slots nobody uses at this moment, counted up to `most`."""
+    def _idle_slots(self, most: int) -> int:
+        """How many slots are free at this moment, counted up to `most`."""
         count = 0
         while count < most and self._slots.acquire(blocking=False):
             count += 1
@@ -122,53 +102,54 @@ class Compiler:
             self._slots.release()
         return count
 
-    def _asked(self, kernel: KernelSource, target: str, new: list[_Asked]) -> Future[CompiledKernel | Rejection]:
-        """The future of one kernel; equal kernels share one. What nobody has asked before is added to `new`."""
+    def _future_of(self, kernel: KernelSource, target: str, new: list[_Request]) -> Future[CompiledKernel | Rejection]:
+        """The future of one kernel, shared by equal kernels. If it is new, a request is added to `new`."""
         options = {
             "num_warps": kernel.num_warps,
             "num_stages": kernel.num_stages,
             "num_ctas": kernel.num_ctas,
             **kernel.options,
         }
-        request = {"ttir": kernel.ttir, "options": options, "target": target}
-        key = hashlib.sha256(json.dumps([_FORMAT, self._version, request], sort_keys=True).encode()).hexdigest()
-        future = self._known.get(key)
+        message = {"ttir": kernel.ttir, "options": options, "target": target}
+        key = hashlib.sha256(json.dumps([_FORMAT, self._version, message], sort_keys=True).encode()).hexdigest()
+        future = self._futures.get(key)
         if future is None or (future.done() and future.exception() is not None):
-            future = self._known[key] = Future()
-            new.append(_Asked(key, request, future))
-            if len(self._known) > _MEMORY_ENTRIES:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
+            future = self._futures[key] = Future()
+            new.append(_Request(key, message, future))
+            if len(self._futures) > _MEMORY_ENTRIES:
+                self._futures.popitem(last=False)
+        self._futures.move_to_end(key)
         return future
 
-    def _work(self, lot: list[_Asked], timeout_s: float) -> None:
-        """Compile one lot, and tell whoever waits for it."""
+    def _compile_batch(self, batch: list[_Request], timeout_s: float) -> None:
+        """Compile a batch and complete its futures."""
         try:
-            for asked in list(lot):
-                if (kept := self._load(asked.key)) is not None:
-                    asked.future.set_result(kept)
-                    lot.remove(asked)
-            while lot:
-                self._session(lot, timeout_s)
+            for request in list(batch):
+                if (cached := self._load(request.key)) is not None:
+                    request.future.set_result(cached)
+                    batch.remove(request)
+            while batch:
+                self._session(batch, timeout_s)
         except BaseException as error:
-            for asked in lot:
-                asked.future.set_exception(error)
+            for request in batch:
+                request.future.set_exception(error)
 
-    def _session(self, lot: list[_Asked], timeout_s: float) -> None:
-        """Compile from the front of the lot, in one process, until the lot is empty or the process is no more."""
+    def _session(self, batch: list[_Request], timeout_s: float) -> None:
+        """Compile from the front of the batch, in one process, until the batch is empty or the process has died."""
         with self._slots, self._sandbox.open(timeout_s) as session:
-            for i, asked in enumerate(list(lot)):
-                answer = self._answer(session, asked)
+            for i, request in enumerate(list(batch)):
+                answer = self._answer(session, request)
                 if answer is None and i:
-                    return  # the process may have died of what came before: this one gets its own
-                made = answer or self._died(asked, session.end(), timeout_s)  # which may raise, while it is still in the lot
-                lot.pop(0).future.set_result(made)
+                    return  # it may have died of an earlier kernel: this one gets a process of its own
+                # may raise, while the request is still in the batch
+                result = answer or self._death_of(request, session.end(), timeout_s)
+                batch.pop(0).future.set_result(result)
                 if answer is None:
                     return
 
-    def _answer(self, session: Session, asked: _Asked) -> CompiledKernel | Rejection | None:
-        """What the process makes of one kernel; None when it is gone."""
-        session.send(json.dumps(asked.request).encode())
+    def _answer(self, session: Session, request: _Request) -> CompiledKernel | Rejection | None:
+        """The process's answer on one kernel; None when it is gone."""
+        session.send(json.dumps(request.message).encode())
         header = session.recv()
         if header is None:
             return None
@@ -179,21 +160,21 @@ class Compiler:
         cubin = session.recv()
         if cubin is None:
             return None
-        compiled = _kernel(row, cubin, str(asked.request["target"]))
-        self._store(asked.key, compiled)
+        compiled = _kernel(row, cubin, str(request.message["target"]))
+        self._store(request.key, compiled)
         return compiled
 
-    def _died(self, asked: _Asked, end: End, timeout_s: float) -> Rejection:
-        if end.timed_out or end.code == -24:
-            # a result for this deadline, not for good
-            self._forget(asked.key)
+    def _death_of(self, request: _Request, end: End, timeout_s: float) -> Rejection:
+        """The rejection of a kernel on which the process died."""
+        if end.timed_out or end.code == -24:  # SIGXCPU
+            self._forget(request.key)  # with another limit it may compile
             return _too_slow(timeout_s)
         said = f": {end.log.strip().splitlines()[-1][:300]}" if end.log.strip() else ""
         return Rejection(Status.COMPILE_ERROR, f"Triton's compiler died (exit {end.code}) on this kernel{said}.")
 
     def _forget(self, key: str) -> None:
         with self._lock:
-            self._known.pop(key, None)
+            self._futures.pop(key, None)
 
     def _load(self, key: str) -> CompiledKernel | None:
         if self._dir is None:
@@ -213,7 +194,7 @@ class Compiler:
         row = asdict(kernel) | {"sha": hashlib.sha256(kernel.cubin).hexdigest()}
         del row["cubin"]
         temporary = self._dir / f".{key}.{os.getpid()}.{threading.get_ident()}"
-        # a cache that cannot be written (a full disk) costs time, not verdicts
+        # if the cache cannot be written (a full disk), that costs time, never a verdict
         with contextlib.suppress(OSError):
             self._dir.mkdir(parents=True, exist_ok=True)
             temporary.write_bytes(json.dumps(row).encode() + b"\n" + kernel.cubin)

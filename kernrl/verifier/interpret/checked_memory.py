@@ -1,6 +1,6 @@
-"""The imaginary memory that interpreted kernels address: a checked byte address for every element of every storage.
+"""The virtual memory of interpreted kernels: byte addresses of storages, with every access checked.
 
-Every case (a run of the plan on numbers of its own) has such a memory, all laid out alike, so that one address serves them all.
+Every case (a run of the plan on numbers of its own) has such a memory with the same layout, so addresses are the same for all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernrl.verifier.interpret.races import Watch
+from kernrl.verifier.interpret.races import RaceDetector
 from kernrl.verifier.plan.ttir import TtirError
 
 STORAGE_BITS = 40
@@ -22,22 +22,22 @@ ALIGN_BYTES = 16
 
 
 class Fault(RuntimeError):
-    """The kernel did what a GPU would fault on: an access out of bounds or misaligned."""
+    """An access that a GPU would fault on: out of bounds or misaligned."""
 
 
-class Memory:
-    """The storages a kernel can reach, by number, once a case.
+class CheckedMemory:
+    """The storages that a kernel can access, by number, for each case.
 
-    Addresses and masks are [cases, ...], or [1, ...] where all cases agree; values have a row a case, or one for all.
+    Addresses and masks are [cases, ...], or [1, ...] if all cases agree; values have a row for each case, or one for all.
     """
 
     def __init__(self, sizes: Sequence[int], cases: int) -> None:
-        """`sizes` in bytes. What is in memory at first is for the caller to write: see `bytes_of`."""
+        """`sizes` in bytes. The memory is uninitialised: the caller fills it, by `bytes_of`."""
         self._sizes, self.cases = sizes, cases
-        self.watch: Watch | None = None
-        """Who looks for races, as long as the same launch lasts."""
+        self.races: RaceDetector | None = None
+        """The race detector of the current launch, or None."""
         self.first_program = 0
-        """The number of the first of the programs whose addresses come in."""
+        """Number of the first program in the current batch."""
         self._blocks = [torch.empty(cases, -(-n // ALIGN_BYTES) * ALIGN_BYTES, dtype=torch.uint8) for n in sizes]
 
     def bytes_of(self, storage: int, case: int) -> Tensor:
@@ -45,28 +45,30 @@ class Memory:
         return self._blocks[storage][case, : self._sizes[storage]]
 
     def kept(self, cases: Sequence[int]) -> list[Tensor]:
-        """A copy of all that some cases hold, for `restore`."""
+        """A copy of some cases' memory, for `restore`."""
         return [block[list(cases)] for block in self._blocks]
 
     def restore(self, cases: Sequence[int], kept: Sequence[Tensor]) -> None:
-        """Undo whatever happened to these cases."""
+        """Put these cases' memory back."""
         for block, before in zip(self._blocks, kept, strict=True):
             block[list(cases)] = before
 
     def load(self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Elements at byte addresses where `mask` holds, else `other` (or 0): a row a case. Raises Fault and Race."""
-        return self._load(address, mask, other, dtype, self.watch)
+        """Elements at byte addresses where `mask` holds, else `other` (or 0): a row for each case. Raises Fault and Race."""
+        return self._load(address, mask, other, dtype, self.races)
 
-    def _load(self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype, watch: Watch | None) -> Tensor:
+    def _load(
+        self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype, races: RaceDetector | None
+    ) -> Tensor:
         shape = (self.cases, *address.shape[1:])
         if other is not None:
             result = torch.broadcast_to(other, shape).contiguous().clone().view(self.cases, -1)
         else:
             result = torch.zeros(self.cases, math.prod(shape[1:]), dtype=dtype)
         for storage, whole, place, where, case in self._places(address, mask, dtype, "a load"):
-            if watch:
+            if races:
                 first = _first(case)
-                watch.load(storage, whole, place[first], self._programs(where[first], address))
+                races.load(storage, whole, place[first], self._programs(where[first], address))
             if case is None:
                 result[:, where] = whole[:, place]
             else:
@@ -75,20 +77,20 @@ class Memory:
 
     def store(self, address: Tensor, value: Tensor, mask: Tensor) -> None:
         """Write elements at byte addresses where `mask` holds. Raises Fault and Race."""
-        watch = self.watch
+        races = self.races
         rows = value.shape[0] if address.shape[0] == 1 else self.cases
         values = value.expand(rows, *address.shape[1:]).reshape(rows, -1)
         for storage, whole, place, where, case in self._places(address, mask, value.dtype, "a store"):
-            first, counted = _first(case), watch.cases if watch and case is None else 1
-            if watch:
+            first, counted = _first(case), races.cases if races and case is None else 1
+            if races:
                 programs = self._programs(where[first], address)
-                watch.store(storage, whole[:counted], place[first], values[:counted, where[first]], programs)
+                races.store(storage, whole[:counted], place[first], values[:counted, where[first]], programs)
             if case is None:
                 whole[:, place] = values[:, where]
             else:
                 whole[case, place] = values[case, where]
-            if watch:
-                watch.stored(whole[:counted], place[first], values[:counted, where[first]])
+            if races:
+                races.stored(whole[:counted], place[first], values[:counted, where[first]])
 
     def update(self, kind: str, address: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """An atomic read-modify-write; returns what was there before."""
@@ -96,19 +98,19 @@ class Memory:
         address, mask = (v.expand(self.cases, *address.shape[1:]) for v in (address, mask))
         values = value.expand(address.shape).reshape(self.cases, -1)
         for storage, whole, place, where, case in self._places(address, mask, value.dtype, "an atomic"):
-            if self.watch:
+            if self.races:
                 first = _first(case)
-                self.watch.update(storage, whole, place[first], self._programs(where[first], address))
-            case = torch.zeros_like(place) if case is None else case  # there is but one
-            # all cases' memory lies in one piece, row after row
+                self.races.update(storage, whole, place[first], self._programs(where[first], address))
+            case = torch.zeros_like(place) if case is None else case  # there is only one
+            # the memory of all cases is contiguous, row after row
             _combine(kind, whole.view(-1), case * whole.shape[1] + place, values[case, where])
         return before
 
     def _places(
         self, address: Tensor, mask: Tensor, dtype: torch.dtype, what: str
     ) -> Iterator[tuple[int, Tensor, Tensor, Tensor, Tensor | None]]:
-        """For each storage that is touched: its number; its elements [cases, n]; positions in it; which of the addresses
-        those are; and the case of each, or None when they are all cases'. Raises Fault."""
+        """For each storage that is accessed: its number, its elements [cases, n], the positions accessed, the indices of their
+        addresses, and the case of each (None if all cases agree). Raises Fault."""
         if address.shape[0] == 1:
             case, where = None, mask.reshape(-1).nonzero().squeeze(1)
             asked = address.reshape(-1)[where]
@@ -118,7 +120,7 @@ class Memory:
         if not where.numel():
             return
         lowest, highest = (int(a) >> STORAGE_BITS for a in torch.aminmax(asked))
-        if lowest == highest:  # as nearly always
+        if lowest == highest:  # nearly always
             yield (lowest, *self._within(lowest, asked, dtype, what), where, case)
             return
         numbers = asked >> STORAGE_BITS
@@ -132,12 +134,12 @@ class Memory:
             )
 
     def _within(self, number: int, address: Tensor, dtype: torch.dtype, what: str) -> tuple[Tensor, Tensor]:
-        """The elements of a storage, and the positions in it of addresses that all begin there."""
+        """The elements of a storage, and the positions of addresses in it."""
         if not 0 <= number < len(self._sizes):
             raise Fault(f"{what} out of bounds: byte 0 of a buffer of 0")
         offset = address & ((1 << STORAGE_BITS) - 1)
         size, furthest = self._sizes[number], int(offset.max())
-        # a pointer a little before its storage lies at the end of the one below
+        # a pointer just before its storage falls at the end of the storage below
         if furthest + dtype.itemsize > size:
             raise Fault(f"{what} out of bounds: byte {furthest} of a buffer of {size}")
         position = offset // dtype.itemsize
@@ -146,13 +148,13 @@ class Memory:
         return self._blocks[number].view(dtype), position
 
     def _programs(self, where: Tensor, address: Tensor) -> Tensor:
-        """Which programs ask, of the batch that addresses [cases, programs, ...] come from."""
+        """Program numbers of flat positions in addresses [cases, programs, ...]."""
         tile = math.prod(address.shape[2:])
         return (where // tile + self.first_program).to(torch.int32)
 
 
 def _first(case: Tensor | None) -> Any:
-    """Index of what the first case asks for, where cases differ: it stands for all."""
+    """Index of the first case's accesses where cases differ; it stands for all cases."""
     return slice(None) if case is None else case == 0
 
 

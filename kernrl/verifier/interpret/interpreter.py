@@ -1,8 +1,8 @@
-"""Replay of a Plan on the CPU: ATen nodes by trusted torch, authored launches by reading their TTIR (`machine.py`).
+"""Replay of a Plan on the CPU: ATen nodes by trusted torch, authored launches by `launch_interpreter.py` from their TTIR.
 
-No candidate Python runs here, as on a GPU: the same plan, the same IR that is compiled. Every access is checked, so a
-kernel that leaves its buffers is a `crash` with the place, and memory that nobody wrote is poison. Rounding differs from
-a GPU's in the last bits (order of sums, approximations); TF32 products are rounded as the tensor cores do.
+The plan and the IR are those that a GPU would run, and no candidate Python runs here. Every access is checked, so an access
+out of bounds is a `crash` with its place, and memory that nothing wrote is poison. Rounding differs from a GPU's in the last
+bits (order of sums, approximations); TF32 products are rounded as tensor cores round them.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ import torch
 from torch import Tensor
 
 from kernrl.verifier.base.verdict import Rejection, Status
-from kernrl.verifier.interpret.checked_memory import STORAGE_BITS, Fault, Memory
-from kernrl.verifier.interpret.races import Race, Watch, ordered_by_atomics
-from kernrl.verifier.interpret.ttir_machine import Machine, TooSlow
-from kernrl.verifier.plan.plan import CONSTANT_OP, ITEM_BYTES, AtenNode, LaunchNode, Node, Plan, Special, TensorRef, Variant
+from kernrl.verifier.interpret.checked_memory import STORAGE_BITS, CheckedMemory, Fault
+from kernrl.verifier.interpret.launch_interpreter import LaunchInterpreter, TooSlow
+from kernrl.verifier.interpret.races import Race, RaceDetector, ordered_by_atomics
+from kernrl.verifier.plan.evaluate import plain_value, store_aten, view
+from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant
 from kernrl.verifier.plan.ttir import Function, TtirError, access, parse
 
 POISON = 0xFF
 """NaN in every float type, -1 in every integer."""
 
 MAX_PLAN_BYTES = 1 << 30
-"""At shapes small enough to be interpreted, an honest plan holds a few MiB."""
+"""An honest plan holds a few MiB at shapes that are small enough to interpret."""
 
 SIDE_BY_SIDE_BYTES = 64 << 20
-"""What the cases that run side by side may hold together."""
+"""Total size of the cases that run side by side."""
 
 _PARAMETERS = {
     "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
@@ -39,35 +40,29 @@ _PARAMETERS = {
 
 @dataclass(frozen=True, slots=True)
 class Unable(Rejection):
-    """The interpreter came to its own limits, which may not be the candidate's: a GPU might say otherwise."""
+    """The interpreter reached a limit of its own: a GPU might accept the candidate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a plan is run on, and what is special about that run."""
+    """One run of a plan: its inputs and options."""
 
     tensors: Mapping[int | str, Tensor]
-    """Of the spec's dtypes and strides, keyed as `Storage.source` is: inputs by position, state by key. Not changed."""
+    """With the spec's dtypes and strides, by `Storage.source`: inputs by position, state by key. Not changed."""
     skip: int | None = None
-    """A node that is left out, to see whether it matters."""
+    """A node that is left out, to see whether it matters, or None."""
     poison: int = POISON
     """The byte that fresh memory is filled with."""
     turn: int = 0
-    """An autotuned launch of n variants runs number `turn` mod n."""
-
-
-def interpret(plan: Plan, tensors: Mapping[int | str, Tensor], *, timeout_s: float = 60.0) -> list[Tensor] | Rejection:
-    """Forward's outputs on CPU tensors: `interpret_cases` of one."""
-    found = interpret_cases(plan, [Case(tensors)], timeout_s=timeout_s)
-    return found if isinstance(found, Rejection) else found[0]
+    """An autotuned launch with n variants runs variant `turn` mod n."""
 
 
 def interpret_cases(plan: Plan, cases: Sequence[Case], *, timeout_s: float = 60.0) -> list[list[Tensor]] | Rejection:
-    """Forward's outputs for each case, all of them run side by side: what is one and the same for all (addresses, masks,
-    the text of a kernel) is then computed once.
+    """Forward's outputs for each case. Cases run side by side, so what they share (addresses, masks, the kernel's text) is
+    computed once.
 
-    Rejected with `crash` for an access out of bounds in any of them, `wrong` for a race between programs; Unable with
-    `timeout` past `timeout_s`, `needs_gpu` for what cannot be interpreted, `crash` for an ATen call that torch refuses here.
+    Rejected with `crash` for an access out of bounds in any case, with `wrong` for a race between programs. Unable with
+    `timeout` past `timeout_s`, with `needs_gpu` for what cannot be interpreted, with `crash` for a failing ATen call.
     """
     deadline = time.monotonic() + timeout_s
     held = sum(s.nbytes for s in plan.storages)
@@ -84,32 +79,32 @@ def interpret_cases(plan: Plan, cases: Sequence[Case], *, timeout_s: float = 60.
 
 
 def _side_by_side(plan: Plan, cases: Sequence[Case], deadline: float, timeout_s: float) -> list[list[Tensor]] | Rejection:
-    replay = _Replay(plan, cases, deadline)
+    run = _PlanRun(plan, cases, deadline)
     try:
         for node in plan.setup:
-            replay.node(node, range(len(cases)))
+            run.node(node, range(len(cases)))
         for position, node in enumerate(plan.nodes):
-            replay.node(node, [i for i, case in enumerate(cases) if case.skip != position])
-        return [[replay.tensor(ref, i).clone() for ref in plan.outputs] for i in range(len(cases))]
+            run.node(node, [i for i, case in enumerate(cases) if case.skip != position])
+        return [[run.tensor(ref, i).clone() for ref in plan.outputs] for i in range(len(cases))]
     except Fault as fault:
-        return Rejection(Status.CRASH, f"{replay.where}: {fault}.")
+        return Rejection(Status.CRASH, f"{run.where}: {fault}.")
     except Race as race:
-        return Rejection(Status.WRONG, f"The result of {replay.where} depends on the order of its programs: {race}.")
+        return Rejection(Status.WRONG, f"The result of {run.where} depends on the order of its programs: {race}.")
     except TooSlow:
-        return Unable(Status.TIMEOUT, f"{replay.where} takes longer than {timeout_s:.3g} s in the interpreter.")
+        return Unable(Status.TIMEOUT, f"{run.where} takes longer than {timeout_s:.3g} s in the interpreter.")
     except TtirError as error:
-        return Unable(Status.NEEDS_GPU, f"{replay.where}: {error}.")
+        return Unable(Status.NEEDS_GPU, f"{run.where}: {error}.")
     except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError) as error:
-        # torch refuses an ATen call, as it would on a GPU, most likely
-        return Unable(Status.CRASH, f"{replay.where}: {str(error).splitlines()[0] if str(error) else type(error).__name__}.")
+        # torch refuses an ATen call, as it most likely would on a GPU
+        return Unable(Status.CRASH, f"{run.where}: {str(error).splitlines()[0] if str(error) else type(error).__name__}.")
 
 
-class _Replay:
-    """A plan's memory on the CPU, a case beside the other, and how to run its nodes on it."""
+class _PlanRun:
+    """A plan's memory on the CPU, for all cases, and how to run its nodes on it."""
 
     def __init__(self, plan: Plan, cases: Sequence[Case], deadline: float) -> None:
         self.plan, self.cases, self.deadline, self.where = plan, cases, deadline, "the plan"
-        self.memory = Memory([s.nbytes for s in plan.storages], len(cases))
+        self.memory = CheckedMemory([s.nbytes for s in plan.storages], len(cases))
         for number, storage in enumerate(plan.storages):
             for i, case in enumerate(cases):
                 span = self.memory.bytes_of(number, i)
@@ -121,9 +116,7 @@ class _Replay:
 
     def tensor(self, ref: TensorRef, case: int) -> Tensor:
         """A plan's view as a torch tensor over a case's memory."""
-        whole = self.memory.bytes_of(ref.storage, case)
-        flat = whole[: whole.numel() // ITEM_BYTES[ref.dtype] * ITEM_BYTES[ref.dtype]].view(getattr(torch, ref.dtype))
-        return flat.as_strided(ref.shape, ref.stride, flat.storage_offset() + ref.offset)
+        return view(self.memory.bytes_of(ref.storage, case), ref)
 
     def node(self, node: Node, cases: Sequence[int]) -> None:
         """Run a node for some of the cases, by number."""
@@ -132,7 +125,7 @@ class _Replay:
             for case in cases:
                 if time.monotonic() > self.deadline:
                     raise TooSlow
-                self._call(node, case)
+                store_aten(node, lambda ref, case=case: self.tensor(ref, case), "cpu")
             return
         assert isinstance(node, LaunchNode)
         for turn, variant in enumerate(node.variants):
@@ -140,42 +133,20 @@ class _Replay:
             if taking:
                 self._launch(variant, taking)
 
-    def _call(self, node: AtenNode, case: int) -> None:
-        if node.op == CONSTANT_OP:
-            dtype = getattr(torch, node.kwargs["dtype"].value)
-            results: Any = torch.tensor([_plain(v) for v in node.args[0]], dtype=dtype).reshape(node.args[1])
-        else:
-            _, packet, overload = node.op.split(".")
-            operator = getattr(getattr(torch.ops.aten, packet), overload)
-            args = [self._value(a, case) for a in node.args]
-            results = operator(*args, **{k: self._value(v, case) for k, v in node.kwargs.items()})
-        for result, ref in zip(_leaves(results), node.outputs, strict=True):
-            if ref is not None and result is not None:
-                home = self.tensor(ref, case)
-                if home.data_ptr() != result.data_ptr():
-                    home.copy_(result)
-
-    def _value(self, arg: Any, case: int) -> Any:
-        if isinstance(arg, TensorRef):
-            return self.tensor(arg, case)
-        if isinstance(arg, tuple | list):
-            return [self._value(a, case) for a in arg]
-        return _plain(arg)
-
     def _launch(self, variant: Variant, cases: Sequence[int]) -> None:
         kernel = self.plan.kernels[variant.kernel]
         self.where = kernel.function
         function = parse(kernel.ttir)
         arguments = [self._argument(k, v) for k, v in zip(function.param_types, variant.args.values(), strict=True)]
-        # all cases are run, since that costs least; those that were not meant to take part are put back
+        # running all cases at once is cheapest; those that should not take part are restored afterwards
         others = [i for i in range(len(self.cases)) if i not in cases]
         kept = self.memory.kept(others)
-        self.memory.watch = self._watch(function, kernel.ttir, variant)
-        Machine(function, self.memory, variant.grid, self.deadline).run(arguments)
+        self.memory.races = self._race_detector(function, kernel.ttir, variant)
+        LaunchInterpreter(function, self.memory, variant.grid, self.deadline).run(arguments)
         self.memory.restore(others, kept)
 
-    def _watch(self, function: Function, text: str, variant: Variant) -> Watch | None:
-        """Who looks for races in a launch; nobody where only cases are run from which something was left out."""
+    def _race_detector(self, function: Function, text: str, variant: Variant) -> RaceDetector | None:
+        """A race detector for a launch; None if every case leaves out a node, or if atomics may order the programs."""
         counted = next((i for i, case in enumerate(self.cases) if case.skip is not None), len(self.cases))
         if not counted or ordered_by_atomics(function):
             return None
@@ -184,26 +155,14 @@ class _Replay:
             frozenset(v.storage for i, v in enumerate(values) if isinstance(v, TensorRef) and i in side)
             for side in (touched.writes, touched.reads)
         )
-        return Watch(stored, loaded, counted)
+        return RaceDetector(stored, loaded, counted)
 
     def _argument(self, kind: str, value: Any) -> Tensor:
         if isinstance(value, TensorRef):
             return torch.tensor([[(value.storage << STORAGE_BITS) + value.offset * ITEM_BYTES[value.dtype]]])
-        value = _plain(value)
+        value = plain_value(value, "cpu")
         if kind == "i64" and value >= 1 << 63:
             value -= 1 << 64
         if kind not in _PARAMETERS:
             raise TtirError(f"a parameter of type {kind}")
         return torch.tensor([[value]], dtype=_PARAMETERS[kind])
-
-
-def _plain(arg: Any) -> Any:
-    if not isinstance(arg, Special):
-        return arg
-    if arg.kind in ("float", "complex"):
-        return {"float": float, "complex": complex}[arg.kind](arg.value)
-    return torch.device("cpu") if arg.kind == "device" else getattr(torch, arg.value)
-
-
-def _leaves(value: Any) -> list[Any]:
-    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, tuple | list) else [value]

@@ -1,4 +1,4 @@
-"""What each of TTIR's operations on values computes, as torch functions over [cases, programs, *tile] tensors."""
+"""TTIR's operations on values as torch functions over [cases, programs, *tile] tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHAPE = re.compile(r"tensor<((?:\d+x)+)")
 
 
 def evaluate(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """The result of one operation, of dtype `dtype`. Raises TtirError for an operation that is not known."""
+    """The result of one operation, of dtype `dtype`. Raises TtirError for an unknown operation."""
     if op.name in _PLAIN:
         return _PLAIN[op.name](*arguments)
     if op.name in _SHAPED:
@@ -29,7 +29,7 @@ def evaluate(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:
-    # a lane that is masked off may divide by zero; on a GPU that gives a value nobody reads
+    # a masked-off element may divide by zero; on a GPU that gives a value which is never used
     return torch.div(a, torch.where(b == 0, torch.ones_like(b), b), rounding_mode="trunc")
 
 
@@ -38,7 +38,7 @@ def _remainder(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _unsigned(a: Tensor) -> Tensor:
-    """Values of a narrower signless integer as nonnegative int64; int64 keeps its bits."""
+    """A signless integer read as unsigned: nonnegative int64 for narrower types; int64 keeps its bits."""
     if a.dtype == torch.bool:
         return a.long()
     bits = a.dtype.itemsize * 8
@@ -122,7 +122,7 @@ def _to(op: Op) -> tuple[int, ...]:
 
 
 def _full(value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A tile with all its elements, for operations that regroup them."""
+    """A tile at full size, for operations that rearrange its elements."""
     return value.expand(*value.shape[:2], *shape)
 
 

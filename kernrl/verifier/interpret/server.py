@@ -1,56 +1,45 @@
-"""Correctness without a GPU: the same plan, the same draws and the same judge, at sizes an interpreter can manage.
+"""Correctness without a GPU: the same plan, draws and judge, at sizes that an interpreter can manage.
 
-All that is said of a candidate where there is no GPU, and of its ragged shapes where there is one, which so need not be
-compiled.
+Judges everything where there is no GPU; where there is one, the ragged shapes, so that those skip compilation.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import itertools
 import resource
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.compat import normalisations
 from kernrl.verifier.base.verdict import Rejection, Status
-from kernrl.verifier.interpret.interpreter import Case, Unable, interpret_cases
-from kernrl.verifier.judge.compare import apart
+from kernrl.verifier.interpret.interpreter import Case, interpret_cases
+from kernrl.verifier.judge.compare import differ
+from kernrl.verifier.judge.decoys import authored_launches, function_names, idle_launches
 from kernrl.verifier.judge.inputs import POISONS, Draw, TaskInputs
+from kernrl.verifier.judge.reasons import decoy_reason, wrong_reason
 from kernrl.verifier.judge.server import Judge
-from kernrl.verifier.plan.plan import LaunchNode, Plan
-from kernrl.verifier.pool.lane import decoy_reason, describe
-from kernrl.verifier.rpc.process import Died, Failed, Nursery, Process, TimedOut
+from kernrl.verifier.plan.plan import Plan
 
 PLAN_TIMEOUT_S = 60.0
 CANDIDATE_TIMEOUT_S = 300.0
-GRACE_S = 2.0
-"""What a process may take beyond a candidate's time: single calls of torch, the reference's among them, are not cut short."""
 
 KEPT_BYTES = 128 << 20
-"""Answers that a process keeps, for the other members of a group."""
-
-PATIENCE = 2
-"""How many more may want a task's own process than the idlest one before the task moves there."""
-
-MAX_HOMES = 4096
+"""Bytes of answers, and of inputs, that a process keeps for the other candidates of a group."""
 
 MEMORY_BYTES = 8 << 30
-"""What an interpreter process may hold: an operation that asks for more fails, rather than taking the machine's."""
+"""Memory limit of an interpreter process: an operation that needs more fails, instead of exhausting the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class SmallJob:
-    """What the interpreter is asked about one candidate: its plans at small shapes, by input set, and their draws."""
+    """A candidate for the interpreter: its plans at small shapes, by input set, and their draws."""
 
     task: Task
     precision: str
@@ -61,14 +50,14 @@ class SmallJob:
 
 @dataclass(slots=True)
 class Judged:
-    """What the CPU said of one candidate."""
+    """The interpreter's result for one candidate."""
 
     rejection: Rejection | None = None
     errors: list[dict[str, Any]] = field(default_factory=list)
 
 
 def warm_up() -> None:
-    """Import what the first answer would, on no candidate's time: once in the fork server of these processes."""
+    """Import what the first answer needs, before there is a candidate: once in the fork server of these processes."""
     torch.set_num_threads(1)
     importlib.import_module("torch._dynamo")
     normalisations()
@@ -77,7 +66,7 @@ def warm_up() -> None:
 class CpuServer:
     """An interpreter process's commands.
 
-    It holds the answers too: nothing that a candidate wrote runs here, not even as machine code, and every access is checked.
+    This process also holds the answers: no code of a candidate runs here, not even machine code, and accesses are checked.
     """
 
     def __init__(self, *, redraw_parameters: bool = True, poison: bool = True, decoys: bool = True):
@@ -85,28 +74,28 @@ class CpuServer:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         self._redraw, self._poison, self._decoys = redraw_parameters, poison, decoys
         self._judge = Judge("cpu", redraw_parameters=redraw_parameters, kept_bytes=KEPT_BYTES)
-        self._questions: OrderedDict[tuple[Any, ...], Questions] = OrderedDict()
+        self._drawn: OrderedDict[tuple[object, ...], DrawnInputs] = OrderedDict()
 
-    def well(self) -> bool:
-        """An exception leaves nothing behind here."""
+    def healthy(self) -> bool:
+        """Always true: an exception leaves nothing behind here."""
         return True
 
     def judge(self, job: SmallJob) -> Judged:
-        """Interpret every plan on its draws and compare; the first thing wrong ends it."""
+        """Interpret every plan on its draws and compare with the answers; stops at the first failure."""
         task, precision, plans, draws = job.task, job.precision, job.plans, job.draws
         judged, deadline, proven = Judged(), time.monotonic() + job.timeout_s, not self._decoys
-        questions = {name: self._asked(task, name, precision, [d for d in draws if d.input_set == name]) for name in plans}
+        drawn = {name: self._inputs(task, name, precision, [d for d in draws if d.input_set == name]) for name in plans}
         for name, plan in plans.items():
             asked = [i for i, d in enumerate(draws) if d.input_set == name]
             if not asked:
                 continue
-            # draws take turns through the variants of autotuned launches: every configuration must be right
+            # the draws cycle through the variants of autotuned launches: every configuration must be right
             cases = [
                 Case(tensors, poison=POISONS[i % 2] if self._poison else 0, turn=i)
-                for i, tensors in zip(asked, questions[name].tensors, strict=True)
+                for i, tensors in zip(asked, drawn[name].tensors, strict=True)
             ]
             left_s = min(PLAN_TIMEOUT_S, deadline - time.monotonic())
-            outputs, left = _with_launches_left_out(plan, cases, [] if proven else _launches(plan), precision, left_s)
+            outputs, left = _with_launches_left_out(plan, cases, [] if proven else authored_launches(plan), precision, left_s)
             proven |= not left
             if isinstance(outputs, Rejection):
                 judged.rejection = outputs
@@ -114,71 +103,66 @@ class CpuServer:
             judged.errors += self._judge.compare(task, precision, draws, asked, outputs)
             worst = max(judged.errors, key=lambda r: r["excess"], default=None)
             if worst is not None and worst["excess"] > 1:
-                judged.rejection = Rejection(Status.WRONG, describe(worst))
+                judged.rejection = Rejection(Status.WRONG, wrong_reason(worst))
                 return judged
         if not proven:
-            judged.rejection = self._decoy(precision, plans, questions)
+            judged.rejection = self._decoy(precision, plans, drawn)
         return judged
 
-    def _asked(self, task: Task, name: str, precision: str, draws: Sequence[Draw]) -> Questions:
-        """What a candidate is asked at one input set: kept, since the other members of its group are asked the same."""
+    def _inputs(self, task: Task, name: str, precision: str, draws: Sequence[Draw]) -> DrawnInputs:
+        """The draws of one input set; kept, since all candidates of a group get the same draws."""
         key = (task.id, task.pytorch_code, precision, name, *draws)
-        if key not in self._questions:
+        if key not in self._drawn:
             input_set = task.input_set(name)
             assert input_set is not None
             inputs = TaskInputs(task, input_set, precision, "cpu", redraw_parameters=self._redraw)
-            self._questions[key] = Questions(inputs, draws)
-            while len(self._questions) > 1 and sum(q.nbytes for q in self._questions.values()) > KEPT_BYTES:
-                self._questions.popitem(last=False)
-        self._questions.move_to_end(key)
-        return self._questions[key]
+            self._drawn[key] = DrawnInputs(inputs, draws)
+            while len(self._drawn) > 1 and sum(q.nbytes for q in self._drawn.values()) > KEPT_BYTES:
+                self._drawn.popitem(last=False)
+        self._drawn.move_to_end(key)
+        return self._drawn[key]
 
-    def _decoy(self, precision: str, plans: Mapping[str, Plan], questions: Mapping[str, Questions]) -> Rejection | None:
-        """A Rejection when every set has a launch without which the outputs are the same.
+    def _decoy(self, precision: str, plans: Mapping[str, Plan], drawn: Mapping[str, DrawnInputs]) -> Rejection | None:
+        """A Rejection if every set has a launch without which the outputs are the same.
 
-        One set does not prove it: at small shapes a few columns may happen not to depend on a launch.
+        One set is not enough: at small shapes, a few columns may happen not to depend on a launch.
         """
         idle = []
         for name, plan in plans.items():
-            idle = _idle(plan, questions[name], precision)
+            idle = _decoys(plan, drawn[name], precision)
             if not idle:
                 return None
         return Rejection(Status.DECOY, decoy_reason(idle[0]))
 
 
-class Questions:
+class DrawnInputs:
     """The draws of one input set, as tensors."""
 
     def __init__(self, inputs: TaskInputs, draws: Sequence[Draw]):
         self._inputs, self._draws = inputs, draws
         self.tensors = [self.scaled(i, 1.0) for i in range(len(draws))]
-        """A mapping for `Case` each draw."""
+        """`Case.tensors` for each draw."""
         self.nbytes = (1 + len(draws)) * inputs.nbytes
 
     def scaled(self, position: int, factor: float) -> dict[int | str, torch.Tensor]:
-        """The numbers of one draw, its floating inputs multiplied."""
+        """The tensors of one draw, with floating inputs multiplied by `factor`."""
         self._inputs.draw(self._draws[position])
         self._inputs.scale(factor)
         return {
-            # in its own strides, gaps and all, which `clone` would close up
+            # with the same strides and gaps, which `clone` would not keep
             key: torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
             for key, tensor in sources(self._inputs).items()
         }
 
 
-def _launches(plan: Plan) -> list[int]:
-    """Positions of the authored launches."""
-    return [i for i, node in enumerate(plan.nodes) if isinstance(node, LaunchNode)]
-
-
 def _with_launches_left_out(
     plan: Plan, cases: Sequence[Case], launches: list[int], precision: str, timeout_s: float
 ) -> tuple[list[list[torch.Tensor]] | Rejection, list[int]]:
-    """What the cases come to, and those of `launches` that change nothing in the first: asked together, as is cheapest."""
+    """Outputs of the cases, and those of `launches` that change nothing in the first case: one run does both."""
     first = cases[0].tensors
     extra = [Case(first, poison=0, skip=i) for i in (None, *launches)] if launches else []
     found = interpret_cases(plan, [*cases, *extra], timeout_s=timeout_s)
-    if isinstance(found, Rejection):  # maybe for want of a launch
+    if isinstance(found, Rejection):  # perhaps because a launch was left out
         if extra and found.status is Status.CRASH:
             found = interpret_cases(plan, cases, timeout_s=timeout_s)
         return found, launches
@@ -186,22 +170,25 @@ def _with_launches_left_out(
     return outputs, [i for i, other in zip(launches, looked[1:], strict=True) if _same(looked[0], other, precision)]
 
 
-def _idle(plan: Plan, questions: Questions, precision: str) -> list[str]:
-    """Kernels whose launch changes no output, on any of these draws, 64 times their inputs or a thousandth of them (a clamp
-    may have nothing to do), whatever memory held: zeros (a launch left out may have made indices) or another number."""
-    left = _launches(plan)
-    for position, scale in itertools.product(range(min(2, len(questions.tensors))), (1.0, 64.0, 2.0**-10)):
-        tensors = questions.scaled(position, scale)
-        for poison in (0, 0x3C):
-            whole, *without = _each(plan, [Case(tensors, poison=poison, skip=i) for i in (None, *left)])
-            left = [i for i, other in zip(left, without, strict=True) if _same(whole, other, precision)]
-            if not left:
-                return []
-    return [plan.kernels[plan.nodes[i].variants[0].kernel].function for i in left]  # pyright: ignore[reportAttributeAccessIssue]
+def _decoys(plan: Plan, drawn: DrawnInputs, precision: str) -> list[str]:
+    """Kernels whose launch changes no output.
+
+    Tried on two draws, each also with inputs 64 times and a thousandth as large (a clamp may otherwise have no effect), and
+    with memory that holds zeros (a launch left out may have made indices) or another number.
+    """
+
+    def unchanged(condition: tuple[dict[int | str, torch.Tensor], int], launches: list[int]) -> list[bool]:
+        tensors, poison = condition
+        whole, *without = _each(plan, [Case(tensors, poison=poison, skip=i) for i in (None, *launches)])
+        return [_same(whole, other, precision) for other in without]
+
+    scaled = itertools.product(range(min(2, len(drawn.tensors))), (1.0, 64.0, 2.0**-10))
+    conditions = ((tensors, poison) for tensors in (drawn.scaled(*one) for one in scaled) for poison in (0, 0x3C))
+    return function_names(plan, idle_launches(authored_launches(plan), conditions, unchanged))
 
 
 def _each(plan: Plan, cases: Sequence[Case]) -> list[list[torch.Tensor] | Rejection]:
-    """What each case comes to: side by side, and one by one when any of them fails."""
+    """Outputs of each case: side by side, or one by one if any case fails."""
     together = interpret_cases(plan, cases)
     if not isinstance(together, Rejection):
         return list(together)
@@ -210,72 +197,12 @@ def _each(plan: Plan, cases: Sequence[Case]) -> list[list[torch.Tensor] | Reject
 
 
 def sources(inputs: TaskInputs) -> dict[int | str, torch.Tensor]:
-    """A task's tensors as a plan names them: inputs by position, state by key."""
+    """A task's tensors by `Storage.source`: inputs by position, state by key."""
     return {**dict(enumerate(inputs.inputs)), **inputs.state}
 
 
 def _same(a: list[torch.Tensor] | Rejection, b: list[torch.Tensor] | Rejection, precision: str) -> bool:
-    """Up to rounding; a run that fails differs from one that does not."""
+    """Whether outputs agree up to rounding. A run that fails differs from one that does not."""
     if isinstance(a, Rejection) or isinstance(b, Rejection):
         return isinstance(a, Rejection) and isinstance(b, Rejection)
-    return not any(apart(x, y, precision) for x, y in zip(a, b, strict=True))
-
-
-class CpuReplay:
-    """Interpreter processes, started as they are needed. A group's candidates go to the same one, which has their answers."""
-
-    def __init__(
-        self, nursery: Nursery, workers: int, settings: dict[str, Any], slots: threading.BoundedSemaphore | None = None
-    ):
-        """`slots` bounds what is at work together with other users of the same cores."""
-        self._slots = slots or threading.BoundedSemaphore(workers)
-        self._mutex = threading.Lock()
-        self._seats = [_Seat(Process(nursery, "cpu", "", settings)) for _ in range(workers)]
-        self._home: dict[tuple[str, str], _Seat] = {}
-
-    def judge(self, job: SmallJob) -> Judged:
-        """`CpuServer.judge` in a process of this machine. Raises InfrastructureError when that breaks."""
-        if not job.plans:
-            reason = (
-                "This task has no small shapes, so it needs a GPU: its plan is in order, and nothing more can be said here."
-            )
-            return Judged(Rejection(Status.NEEDS_GPU, reason))
-        with self._seat(job.task) as process, self._slots:
-            try:
-                return process.ask("judge", job, timeout_s=job.timeout_s + GRACE_S)
-            except TimedOut as error:
-                return Judged(Unable(Status.TIMEOUT, f"The interpreter gave {error}."))
-            except (Died, Failed) as error:
-                process.kill()
-                raise InfrastructureError(f"the interpreter process failed: {error}") from None
-
-    @contextlib.contextmanager
-    def _seat(self, task: Task) -> Iterator[Process]:
-        """A process for this caller alone: the task's own, unless others wait for that."""
-        key = (task.id, task.pytorch_code)
-        with self._mutex:
-            seat, idlest = self._home.get(key), min(self._seats, key=lambda one: one.load)
-            if seat is None or seat.load >= idlest.load + PATIENCE:
-                if len(self._home) >= MAX_HOMES:
-                    self._home.clear()
-                seat = self._home[key] = idlest
-            seat.load += 1
-        try:
-            with seat.mutex:
-                yield seat.process
-        finally:
-            with self._mutex:
-                seat.load -= 1
-
-    def close(self) -> None:
-        for seat in self._seats:
-            seat.process.kill()
-
-
-@dataclass(slots=True)
-class _Seat:
-    """An interpreter process, and how many want it."""
-
-    process: Process
-    load: int = 0
-    mutex: threading.Lock = field(default_factory=threading.Lock)
+    return not any(differ(x, y, precision) for x, y in zip(a, b, strict=True))

@@ -1,25 +1,25 @@
-"""Is an output right? Its error against float64 is held to eager PyTorch's own error under the same precision policy.
+"""Is an output right? Its error against float64 is compared with eager PyTorch's error under the same precision policy.
 
 The rule, for every output of every draw, with e = output − truth in float64 and u the policy's unit roundoff:
 
     RMS(e_candidate) ≤ 2·max(RMS(e_eager), typical) + 8u·scale        max|e_candidate| ≤ 4·max(max|e_eager|, …) + 32u·scale
 
-- *Against eager, not against a constant*: what a task's numerics allow differs by orders of magnitude from task to task;
-  eager shows it. TF32 or fp16 inside an fp32 task is 2,000 times over and cannot hide.
-- *typical*: eager's median relative error over the draws of the input set. On one draw eager may be exact by luck
-  (an output of one element, a sparse input), and luck is not a standard.
-- *e_eager* counts as at least what two roundings of every input and parameter do to the output in float64: where a task
-  magnifies rounding, one eager run says little of what an equally good program may show.
+- *Against eager, not against a constant*: the error that a task's numerics allow differs by orders of magnitude from task to
+  task, and eager shows it. TF32 or fp16 inside an fp32 task is 2,000 times over the bound.
+- *typical*: eager's median relative error over the draws of the input set. On a single draw eager may be exact by luck (an
+  output of one element, a sparse input).
+- *e_eager* counts as at least the effect of two roundings of every input and parameter in float64: where a task magnifies
+  rounding, a single eager run says little about the error of an equally good program.
 - *scale* is the larger of this draw's output RMS and the nominal draw's. Honest code may trade a small absolute error for
   speed, such as tanh(x) as 2·sigmoid(2x) − 1, which is off by u near 0 however small x is. Mistakes that matter (an
-  epsilon outside its root) are of the order of the output itself on the small draw, and are seen all the same.
-- *8u and 32u*: sums in another order (one after another, or by atomics), fused multiply-adds and exp2-based exponentials
-  each move a result by a few u; a mean over 56 × 56 numbers gathered by atomics was seen 4.3u off in RMS, eager 0.5u.
-- In bf16 and fp16 every honest method computes inside in float32 and rounds once, so the error is also compared element by
-  element relative to the output there: a wrong branch on small outputs cannot hide behind the rounding of large ones.
-- Integers and booleans have no rounding to compare: besides, the share of elements that differ at all is held to eager's own
-  share. Where eager's argmax meets many ties its numeric error is as large as that of a constant.
-- NaNs and infinities must be where truth or eager has them, and nowhere else.
+  epsilon outside its root) are as large as the output itself on the small draw, so they still show.
+- *8u and 32u*: sums in another order (sequential, or by atomics), fused multiply-adds and exp2-based exponentials each move
+  a result by a few u. A mean over 56 × 56 numbers summed by atomics was 4.3u off in RMS, eager 0.5u.
+- In bf16 and fp16, honest code computes in float32 and rounds once, so there the error relative to each output element is
+  compared, too: a wrong branch on small outputs cannot hide behind the rounding of large ones.
+- For integers and booleans, the share of elements that differ at all is compared with eager's share, too. Where eager's
+  argmax meets many ties, its numeric error alone is as large as that of a constant.
+- NaNs and infinities must be exactly where truth or eager has them.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF
 RMS_FACTOR, MAX_FACTOR = 2.0, 4.0
 RMS_ROUNDOFFS, MAX_ROUNDOFFS = 8.0, 32.0
 RELATIVE_FLOOR = 1 / 64
-"""Outputs below this share of the scale count as this large when errors are taken relative to them."""
+"""For relative errors, outputs below this share of the scale count as this large."""
 
 
 @dataclass(slots=True)
 class ErrorLevel:
-    """Eager's error on one output of one draw, and what is needed to judge others by it. Floats, so that no sync is left."""
+    """Eager's error on one output of one draw, and what it takes to judge others by it. Floats, so that no sync is left."""
 
     rms: float
     max: float
     relative_rms: float
     """Relative to the truth under the 16-bit policies; for integers and booleans, the share of elements that differ."""
     scale: float
-    """RMS of the truth over its comparable elements; `settle` raises it to the nominal draw's."""
+    """RMS of the truth over its comparable elements; `tolerances_for` raises it to the nominal draw's."""
     precision: str
-    odd: Tensor | None = None
-    """Where truth or eager is not finite (bool, the output's shape), or None when all are finite."""
-    odd_truth: Tensor | None = None
-    odd_eager: Tensor | None = None
+    nonfinite: Tensor | None = None
+    """Where truth or eager is not finite (bool, the output's shape); None if all elements are finite."""
+    nonfinite_truth: Tensor | None = None
+    nonfinite_eager: Tensor | None = None
     weights: Tensor | None = field(default=None, repr=False)
     """1 / max(|truth|, scale/64), kept for the 16-bit policies."""
 
@@ -84,7 +84,7 @@ def _differing(error: Tensor) -> Tensor:
 
 
 def error_level(truth: Tensor, eager: Tensor, precision: str, *, modelled: Tensor | None = None) -> ErrorLevel:
-    """Eager's error against the truth (float64). `modelled` is a second admissible answer, or None."""
+    """Eager's error against the truth (float64). `modelled` is a second admissible answer: the larger error counts."""
     if not truth.is_floating_point():
         truth = truth.double()
         errors = [_differing(y.double() - truth) for y in (eager, *([] if modelled is None else [modelled]))]
@@ -93,22 +93,24 @@ def error_level(truth: Tensor, eager: Tensor, precision: str, *, modelled: Tenso
         return ErrorLevel(rms, largest, share, float(scale), precision)
     limit = torch.finfo(COMPUTE_DTYPE[precision]).max
     figures, weights = _figures(truth, eager - truth, precision, None if modelled is None else modelled - truth)
-    scale, furthest, rms, largest, relative = figures.tolist()  # the only sync, where nothing is odd
+    scale, furthest, rms, largest, relative = figures.tolist()  # the only sync if all is finite
     if math.isfinite(scale + rms + largest + relative) and furthest <= limit:
         return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
-    odd = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
-    other = None if modelled is None else torch.where(odd | ~torch.isfinite(modelled), 0.0, modelled - truth)
-    figures, weights = _figures(torch.where(odd, 0.0, truth), torch.where(odd, 0.0, eager - truth), precision, other)
+    nonfinite = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
+    other = None if modelled is None else torch.where(nonfinite | ~torch.isfinite(modelled), 0.0, modelled - truth)
+    figures, weights = _figures(
+        torch.where(nonfinite, 0.0, truth), torch.where(nonfinite, 0.0, eager - truth), precision, other
+    )
     scale, _, rms, largest, relative = figures.tolist()
-    if not bool(odd.any()):  # but the modelled answer is
+    if not bool(nonfinite.any()):  # but the modelled answer is
         return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
     beyond = truth.to(COMPUTE_DTYPE[precision])
-    return ErrorLevel(rms, largest, relative, scale, precision, odd, beyond, eager, weights)
+    return ErrorLevel(rms, largest, relative, scale, precision, nonfinite, beyond, eager, weights)
 
 
 def _figures(truth: Tensor, error: Tensor, precision: str, other: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """[RMS of the truth, its maximum, then RMS, maximum and relative RMS of the larger of two errors], and what errors were
-    weighted by, without a sync."""
+    """Without a sync: [RMS and maximum of the truth; RMS, maximum and relative RMS of the larger of two errors], and the
+    weights of the relative error."""
     scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
     largest = torch.linalg.vector_norm(truth, ord=math.inf) if truth.numel() else scale
     half = precision in ("bf16", "fp16")
@@ -119,7 +121,7 @@ def _figures(truth: Tensor, error: Tensor, precision: str, other: Tensor | None)
     return torch.cat([torch.stack([scale, largest]), norms]), weights
 
 
-def settle(levels: list[list[ErrorLevel]], nominal: int) -> list[list[Tolerance]]:
+def tolerances_for(levels: list[list[ErrorLevel]], nominal: int) -> list[list[Tolerance]]:
     """Tolerances for the draws of one input set: `levels[draw][output]`, with the index of the nominal draw."""
     tolerances: list[list[Tolerance]] = [[] for _ in levels]
     for column in zip(*levels, strict=True):
@@ -144,20 +146,20 @@ def settle(levels: list[list[ErrorLevel]], nominal: int) -> list[list[Tolerance]
     return tolerances
 
 
-def measure(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
-    """[RMS, max, relative RMS, elements wrongly (not) finite] of an output's error, float64, on its device, without a sync."""
+def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
+    """[RMS, max, relative RMS, count of elements wrongly (not) finite] of an output's error: float64, without a sync."""
     if not truth.is_floating_point():
         figures = _differing(output.double() - truth.double())
         return torch.cat([figures, figures.new_zeros(1)])
     error = output - truth  # in float64, as the truth is
     misplaced = error.new_zeros(())
-    if level.odd is not None:
-        odd = level.odd
-        matches = _same_kind(output, level.odd_truth) | _same_kind(output, level.odd_eager)
-        # where eager overflowed and truth did not, a finite answer is right when it is near the truth
+    if level.nonfinite is not None:
+        nonfinite = level.nonfinite
+        matches = _same_kind(output, level.nonfinite_truth) | _same_kind(output, level.nonfinite_eager)
+        # where only eager overflowed, a finite answer near the truth is right
         near = torch.isfinite(truth) & torch.isfinite(output)
-        misplaced = (odd & ~matches & ~near).sum().double()
-        error = torch.where(odd & (matches | ~near), 0.0, error)
+        misplaced = (nonfinite & ~matches & ~near).sum().double()
+        error = torch.where(nonfinite & (matches | ~near), 0.0, error)
     return torch.cat([_norms(error, level.weights), misplaced.reshape(1)])
 
 
@@ -168,7 +170,7 @@ def _same_kind(a: Tensor, b: Tensor | None) -> Tensor:
 
 
 def excess(figures: list[float], tolerance: Tolerance) -> float:
-    """How many times over its tolerance an output is: at most 1 is right; inf when NaNs or infinities are out of place."""
+    """Error over tolerance: right if at most 1; inf if NaNs or infinities are out of place."""
     rms, largest, relative, misplaced = figures
     if misplaced or not math.isfinite(rms + largest + relative):
         return math.inf
@@ -178,8 +180,8 @@ def excess(figures: list[float], tolerance: Tolerance) -> float:
     return max(value / bound if bound else math.inf if value else 0.0 for value, bound in ratios)
 
 
-def apart(a: Tensor, b: Tensor, precision: str) -> Tensor:
-    """A 0-dim bool: whether two outputs differ by more than the rounding that judging allows, or in where they are finite."""
+def differ(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    """A 0-dim bool tensor: whether two outputs differ by more than admissible rounding, or in where they are finite."""
     if not a.is_floating_point():
         return (a != b).any()
     x, y = a.double(), b.double()
@@ -190,7 +192,7 @@ def apart(a: Tensor, b: Tensor, precision: str) -> Tensor:
 
 
 def first_wrong(output: Tensor, truth: Tensor) -> dict[str, Any]:
-    """Where an output is furthest off: index, value got, value expected."""
+    """The element with the largest error: index, value got, value expected."""
     error = (output.double() - truth.double()).abs().nan_to_num(nan=math.inf, posinf=math.inf)
     error = torch.where((output.double() == truth) | (torch.isnan(output) & torch.isnan(truth)), 0.0, error)
     place = int(error.argmax())

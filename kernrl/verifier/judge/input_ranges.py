@@ -1,4 +1,4 @@
-"""How the numbers of a task's tensors lie, so that others like them can be drawn."""
+"""The ranges of a task's tensors, so that similar numbers can be drawn."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Where a tensor's numbers lie: in [low, high] evenly, or normal with the mean and variance that this would have."""
+class ValueRange:
+    """Distribution of a tensor's numbers: uniform in [low, high], or normal with the mean and variance of that."""
 
     low: float
     high: float
@@ -20,7 +20,7 @@ class Spread:
 
 
 def _figures(tensor: Tensor) -> Tensor:
-    """[lowest, highest, mean, standard deviation, whether there are but two values] of a floating tensor, without a sync."""
+    """[lowest, highest, mean, standard deviation, whether there are only two values] of a floating tensor, without a sync."""
     x = tensor.double()
     lowest, highest = torch.aminmax(x)
     two = ((x == lowest) | (x == highest)).all().double()
@@ -28,33 +28,32 @@ def _figures(tensor: Tensor) -> Tensor:
     return torch.stack([lowest, highest, mean, std, two])
 
 
-def spreads_of(tensors: Sequence[Tensor]) -> list[Spread | None]:
-    """How parameters, buffers or inputs are redrawn, from the values that the constructor or `get_inputs` gave them; None for
-    those that are not.
+def value_ranges(tensors: Sequence[Tensor]) -> list[ValueRange | None]:
+    """From which distribution each parameter, buffer or input is redrawn, given its initial values; None if it is kept.
 
-    Constants (ones and zeros above all) would hide a candidate that ignores them, so they are spread: 1 → [0.5, 1.5],
-    0 → [-0.5, 0.5]. Others keep mean and spread, one-signed ones their range (a running variance stays positive).
-    Masks (two values, or not finite) and empty tensors are kept.
+    Constants (ones and zeros above all) would hide a candidate that ignores them, so they get a range: 1 → [0.5, 1.5],
+    0 → [-0.5, 0.5]. Others keep mean and deviation; those of one sign keep their range (a running variance stays positive).
+    Masks (two values, or not finite) and empty tensors are kept as they are.
     """
     drawn = [i for i, tensor in enumerate(tensors) if tensor.numel() and tensor.dtype.is_floating_point]
-    spreads: list[Spread | None] = [None] * len(tensors)
+    ranges: list[ValueRange | None] = [None] * len(tensors)
     if drawn:
         figures = torch.stack([_figures(tensors[i]) for i in drawn]).tolist()  # the only sync
         for i, row in zip(drawn, figures, strict=True):
-            spreads[i] = _spread(tensors[i].numel(), *row)
-    return spreads
+            ranges[i] = _value_range(tensors[i].numel(), *row)
+    return ranges
 
 
-def _spread(numel: int, low: float, high: float, mean: float, std: float, two_values: float) -> Spread | None:
-    """`spreads_of` for one tensor's figures."""
+def _value_range(numel: int, low: float, high: float, mean: float, std: float, two_values: float) -> ValueRange | None:
+    """`value_ranges` of one tensor, from its `_figures`."""
     if not math.isfinite(mean):
         return None
     if low == high:
         half = 0.5 * abs(low) if low else 0.5
-        return Spread(low - half, low + half, True)
+        return ValueRange(low - half, low + half, True)
     if numel > 2 and two_values:
         return None
     if low >= 0 or high <= 0:
-        return Spread(low, high, True)
+        return ValueRange(low, high, True)
     half = std * math.sqrt(3.0)
-    return Spread(mean - half, mean + half, max(high - mean, mean - low) < 1.1 * half)
+    return ValueRange(mean - half, mean + half, max(high - mean, mean - low) < 1.1 * half)

@@ -1,8 +1,8 @@
-"""Inputs of a task: what the candidate is asked on. Drawn from a secret seed, after the candidate has been traced.
+"""Inputs on which a candidate is judged. Drawn from a secret seed, after the candidate has been traced.
 
-One block of memory holds forward's tensors and the reference's state with guard zones between them. Every draw fills the
-whole block, guards too, so one comparison with a snapshot shows a write to an input, to a parameter, or out of bounds.
-Two processes that hold the same task and draw the same seed on the same kind of device hold the same numbers.
+One block of memory holds forward's tensors and the reference's state, with guard zones between them. Comparing the block with
+a snapshot shows a write to an input, to a parameter, or out of bounds. Two processes that draw the same task with the same
+seed on the same kind of device get the same numbers.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from torch import Tensor, nn
 
 from kernrl.tasks.task import FULL, InputSet, Reference, Task, load_reference
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype
-from kernrl.verifier.judge.input_ranges import Spread, spreads_of
+from kernrl.verifier.judge.input_ranges import ValueRange, value_ranges
 
 ALIGN_BYTES = 512
 GUARD_BYTES = 512
 
 POISONS = (0xFF, 0x3C)
-"""Fill bytes: 0xFF is NaN in every float type and -1 in every integer; 0x3C a small finite number in all of them, so that
-a launch multiplied by zero shows (NaN times zero would not be zero)."""
+"""Fill bytes. 0xFF is NaN in every float type and -1 in every integer type. 0x3C is a small finite number in all of them; it
+shows a kernel whose result is multiplied by zero, where NaN would look like a difference."""
 
 NOMINAL = "nominal"
 """The regime of the task's own `get_inputs`."""
 
 
 def _mixed(z: Tensor, u: Tensor) -> Tensor:
-    """Each row (index of the first axis) as it is, +3, −3, ×64, ×1e-3 or mostly zeros, by lot."""
+    """Each row (index of the first axis) as it is, +3, −3, ×64, ×1e-3 or mostly zeros, at random."""
     if not z.dim() or not z.numel():
         return z
     lot = (u.reshape(z.shape[0], -1)[:, 0] * 6).floor().reshape(-1, *[1] * (z.dim() - 1))
@@ -54,15 +54,15 @@ REGIMES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mixed": _mixed,
     "one_hot": lambda _, u: torch.zeros_like(u).scatter_(-1, u.argmax(-1, keepdim=True), 1.0) if u.dim() else u.round(),
 }
-"""Regime → a tensor made of standard normal `z` and uniform [0, 1) `u` of the input's shape."""
+"""Regime → function of standard normal `z` and uniform [0, 1) `u`, both of the input's shape."""
 
 BIG_BYTES = 256 << 20
-"""Above this a task without small sets is asked on fewer inputs: each costs a float64 reference of the same size."""
+"""Plans that hold more than this get fewer draws if the task has no small sets: each draw costs a float64 reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One set of numbers to ask a candidate on."""
+    """One set of inputs for a candidate, determined by its seed."""
 
     input_set: str
     regime: str
@@ -75,10 +75,10 @@ def schedule(
 ) -> tuple[Draw, ...]:
     """The draws a candidate is judged on, cheap ones first.
 
-    Small and ragged sets take every regime between them; the full set, where each draw costs much, takes the task's own
-    and `mixed`, which has the others in one. A task of one set takes all its regimes there. Timed calls run on what
-    `refresh` draws, which is like the task's own, so that no timed input is of a kind that was not judged at full size.
-    `regimes` narrows the choice (a test of what each regime is worth).
+    Small and ragged sets cover all regimes between them. The full set, where a draw is expensive, gets the task's own inputs
+    and `mixed`, which combines the regimes. A task with one set gets all its regimes there. Timed calls run on what `refresh`
+    draws, which is like the task's own inputs, so every kind of timed input has been judged at full size. `regimes` narrows
+    the choice, to test what each regime is worth.
     """
     others = [s.name for s in sets if s.name != FULL]
     if not others:
@@ -95,14 +95,14 @@ def schedule(
 
 
 class Seeds:
-    """Secret seeds of the draws, by task: new with every 32nd candidate, so that a group shares its answers."""
+    """Secret seeds of the draws, by task. A seed serves 32 candidates, so that a group shares its answers."""
 
     def __init__(self) -> None:
         self._secret, self._mutex = secrets.token_bytes(16), threading.Lock()
         self._served: Counter[str] = Counter()
 
     def next(self, task_key: str) -> int:
-        """The seed for one more candidate of a task; 63 bits."""
+        """The seed for the next candidate of a task; 63 bits."""
         with self._mutex:
             turn = self._served[task_key] // 32
             self._served[task_key] += 1
@@ -134,13 +134,13 @@ class _Slot:
     """A tensor's place in the block, and how its numbers are drawn."""
 
     view: Tensor
-    spread: Spread | None
-    """None for a tensor that always has the numbers `kept`."""
+    range: ValueRange | None
+    """None for a tensor that always holds `kept`."""
     kept: Tensor | None
 
 
 def _seed(device: torch.device, seed: int) -> None:
-    """Seed the device's default generator and no other: torch.manual_seed visits every backend there is, at 0.2 ms."""
+    """Seed the device's default generator alone: torch.manual_seed takes 0.2 ms to visit every backend."""
     if device.type == "cuda":
         torch.cuda.init()
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
@@ -149,7 +149,7 @@ def _seed(device: torch.device, seed: int) -> None:
 
 
 def _extent(tensor: Tensor) -> int:
-    """Elements from a tensor's first to its last, gaps included."""
+    """Number of elements from a tensor's first to its last in memory, gaps included."""
     return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
 
 
@@ -183,15 +183,15 @@ class TaskInputs:
         bind(self.module, self.state)
 
     def _construct(self, reference: Reference, seed: int) -> nn.Module:
-        """The reference's module, its initial values drawn from a seed."""
+        """The reference's module; its initial values depend on the seed."""
         _seed(self.device, seed)
         with torch.device(self.device):
             module = reference.Model(*reference.get_init_inputs())
         return module.to(self.device, COMPUTE_DTYPE[self.precision])
 
     def _constants(self, reference: Reference) -> set[str]:
-        """Buffers that every construction makes alike, such as tables of frequencies: no state, but numbers that a candidate
-        may write out. Running statistics are made alike too, and are state."""
+        """Buffers that are the same in every construction, such as a table of frequencies: constants, which a candidate may
+        write out. Running statistics also start out the same, but they are state."""
         names = [n for n, _ in self.module.named_buffers() if not n.endswith(("running_mean", "running_var"))]
         if not any(n in self.state and self.state[n].is_floating_point() for n in names):
             return set()
@@ -199,7 +199,7 @@ class TaskInputs:
         return {n for n in names if n in self.state and torch.equal(self.state[n], again[n])}
 
     def _nominal(self, seed: int) -> list[Any]:
-        """What `get_inputs` gives under a seed, made on this device and cast to the policy."""
+        """What `get_inputs` returns under a seed, made on this device and cast to the policy's dtype."""
         _seed(self.device, seed)
         with torch.device(self.device):
             given = list(self._get_inputs())
@@ -210,7 +210,7 @@ class TaskInputs:
         return rebuild(given, cast)
 
     def _lay_out(self, tensors: list[Tensor]) -> list[_Slot]:
-        """A slot a tensor: floating ones in one block of the policy's dtype, the rest in one of bytes. Tied tensors share."""
+        """A slot for each tensor: floating ones in a block of the policy's dtype, others in a byte block. Tied ones share."""
         dtype = COMPUTE_DTYPE[self.precision]
         size = {True: GUARD_BYTES, False: GUARD_BYTES}
         starts: dict[int, int] = {}
@@ -230,23 +230,23 @@ class TaskInputs:
                 flat = block[start // unit : (start + _extent(tensor) * tensor.element_size()) // unit].view(tensor.dtype)
                 views[id(tensor)] = flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset())
                 views[id(tensor)].copy_(tensor.detach())
-        drawn = zip(views.items(), spreads_of(list(views.values())), strict=True)
-        slots = {key: _Slot(view, spread, None if spread else view.clone()) for (key, view), spread in drawn}
+        drawn = zip(views.items(), value_ranges(list(views.values())), strict=True)
+        slots = {key: _Slot(view, found, None if found else view.clone()) for (key, view), found in drawn}
         return [slots[id(tensor)] for tensor in tensors]
 
     def _plan_state(self, redraw_parameters: bool, constants: set[str]) -> None:
-        """Low and width of every state element, flat, so that one expression redraws the whole state, but for `constants`."""
+        """Low and width of every state element, flat, so that one expression redraws the whole state except `constants`."""
         for name, slot in zip(self.state, self._state_slots, strict=True):
-            if slot.spread and (not redraw_parameters or name in constants):
-                slot.spread, slot.kept = None, slot.view.clone()
-        redrawn = [(slot, slot.spread) for slot in self._state_slots if slot.spread]
+            if slot.range and (not redraw_parameters or name in constants):
+                slot.range, slot.kept = None, slot.view.clone()
+        redrawn = [(slot, slot.range) for slot in self._state_slots if slot.range]
         end = max((slot.view.storage_offset() + _extent(slot.view) for slot, _ in redrawn), default=0)
         self._low = torch.zeros(end, device=self.device)
         self._width = torch.ones(end, device=self.device)
-        for slot, spread in redrawn:
+        for slot, found in redrawn:
             place = slot.view.shape, slot.view.stride(), slot.view.storage_offset()
-            self._low.as_strided(*place).fill_(spread.low)
-            self._width.as_strided(*place).fill_(spread.high - spread.low)
+            self._low.as_strided(*place).fill_(found.low)
+            self._width.as_strided(*place).fill_(found.high - found.low)
 
     @property
     def nbytes(self) -> int:
@@ -263,36 +263,36 @@ class TaskInputs:
         if self._low.numel():
             uniform = torch.rand_like(self._low)
             torch.addcmul(self._low, uniform, self._width, out=uniform)
-            if draw.regime == "small" and not any(slot.spread for slot in self._input_slots):
-                uniform *= 1e-3  # what is looked up in tables has no other numbers that could be small
+            if draw.regime == "small" and not any(slot.range for slot in self._input_slots):
+                uniform *= 1e-3  # without floating inputs, as in a table look-up, only the state can be small
             self.floats[: uniform.numel()].copy_(uniform)
         for slot in (*self._state_slots, *(self._input_slots if draw.regime != NOMINAL else ())):
             if slot.kept is not None:
                 slot.view.copy_(slot.kept)
         if draw.regime != NOMINAL:
             for slot in self._input_slots:
-                if slot.spread:
+                if slot.range:
                     z = torch.randn(slot.view.shape, device=self.device)
                     u = torch.rand(slot.view.shape, device=self.device)
                     slot.view.copy_(REGIMES[draw.regime](z, u))
 
     def refresh(self) -> None:
-        """New contents for the floating inputs, in the same memory: what each timed call computes on.
+        """New numbers for the floating inputs, in the same memory: the inputs of each timed call.
 
-        Normal or uniform, with the mean and spread of the task's own inputs: a kernel shall not know a timed call by its
-        numbers, nor be timed on numbers that its user does not have.
+        Normal or uniform, with the mean and deviation of the task's own inputs: a kernel must not recognise a timed call by
+        its inputs, nor be timed on inputs unlike its user's.
         """
         for slot in self._input_slots:
-            if slot.spread and slot.spread.even:
-                slot.view.uniform_(slot.spread.low, slot.spread.high)
-            elif slot.spread:
-                mean, width = (slot.spread.low + slot.spread.high) / 2, slot.spread.high - slot.spread.low
+            if slot.range and slot.range.even:
+                slot.view.uniform_(slot.range.low, slot.range.high)
+            elif slot.range:
+                mean, width = (slot.range.low + slot.range.high) / 2, slot.range.high - slot.range.low
                 slot.view.normal_(mean, width / math.sqrt(12.0))
 
     def scale(self, factor: float) -> None:
         """Multiply the floating inputs, in place."""
         for slot in self._input_slots:
-            if slot.spread:
+            if slot.range:
                 slot.view.mul_(factor)
 
     def snapshot(self) -> tuple[Tensor, Tensor]:
@@ -307,7 +307,7 @@ class TaskInputs:
 
 
 def bind(module: nn.Module, state: dict[str, Tensor]) -> None:
-    """Let a module's parameters and buffers live in the given tensors (no copy)."""
+    """Make a module's parameters and buffers use the given tensors' memory (no copy)."""
     with torch.no_grad():
         for name, tensor in module.state_dict(keep_vars=True).items():
             if isinstance(tensor, Tensor) and name in state:

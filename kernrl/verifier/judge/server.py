@@ -1,7 +1,7 @@
-"""The judge: holds the answers and nothing of a candidate but its outputs. Runs in a process of its own, on the same GPU.
+"""The judge: holds the answers, and sees only a candidate's outputs. Runs in a process of its own, on the same GPU.
 
-Answers exist only here. They are made from the same secret draws as the inputs that the replay process made for itself, and
-are kept for the members of a group, who are asked the same.
+Answers exist only here. They come from the same secret draws as the inputs that the replay process makes for itself, and are
+kept for the candidates of a group, which all get the same draws.
 """
 
 from __future__ import annotations
@@ -18,64 +18,48 @@ from torch import Tensor
 
 from kernrl.tasks.task import Task
 from kernrl.verifier.base import cuda_driver
-from kernrl.verifier.judge.compare import Tolerance, excess, first_wrong, measure, settle
+from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
+from kernrl.verifier.judge.compare import Tolerance, error_figures, excess, first_wrong, tolerances_for
 from kernrl.verifier.judge.inputs import NOMINAL, Draw, TaskInputs
-from kernrl.verifier.judge.truth import Answer, Reference
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Where an output lies in the outbox, contiguous."""
-
-    offset: int
-    dtype: str
-    shape: tuple[int, ...]
-
-    def read(self, outbox: Tensor) -> Tensor:
-        """The output as a tensor over the outbox (uint8, 1-D)."""
-        dtype = getattr(torch, self.dtype)
-        nbytes = dtype.itemsize
-        for n in self.shape:
-            nbytes *= n
-        return outbox[self.offset : self.offset + nbytes].view(dtype).view(self.shape)
+from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
 
 
 @dataclass(slots=True)
-class _Settled:
+class _SetAnswers:
     answers: list[Answer]
     tolerances: list[list[Tolerance]]
     nbytes: int
 
 
 class Judge:
-    """Answers by task, and the comparison. `device` is `cuda` in the judge process and `cpu` where there is no GPU."""
+    """Answers by task, and the comparison with them. `device` is `cuda` in the judge process, `cpu` without a GPU."""
 
     def __init__(self, device: str, *, redraw_parameters: bool = True, kept_bytes: float = math.inf):
-        """`kept_bytes`: of answers, before those asked for least recently go."""
+        """`kept_bytes`: of answers; beyond that, the least recently used are dropped."""
         self._device, self._redraw, self._kept_bytes = device, redraw_parameters, kept_bytes
-        self._settled: OrderedDict[tuple[Any, ...], _Settled] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], _SetAnswers] = OrderedDict()
         self.made = 0
-        """How many input sets' answers have been made."""
+        """Number of input sets whose answers have been made."""
 
     def compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], outputs: Sequence[Sequence[Tensor]]
     ) -> list[dict[str, Any]]:
-        """One record a draw asked (positions in `draws`): how many times over its tolerance each output is, and where.
+        """One record for each draw asked (positions in `draws`): error over tolerance, and the worst element.
 
-        `draws` is the whole schedule, since tolerances look at all draws of an input set.
+        `draws` is the whole schedule, since a tolerance depends on all draws of an input set.
         """
         records: list[dict[str, Any]] = []
         pending: list[tuple[int, Answer, list[Tolerance], Sequence[Tensor], list[Tensor]]] = []
         for position, shown in zip(asked, outputs, strict=True):
             draw = draws[position]
-            settled, row = self._answers(task, precision, draws, draw)
-            answer, tolerances = settled.answers[row], settled.tolerances[row]
+            kept, row = self._answers(task, precision, draws, draw)
+            answer, tolerances = kept.answers[row], kept.tolerances[row]
             record: dict[str, Any] = {"input_set": draw.input_set, "regime": draw.regime, "excess": float("inf")}
             records.append(record)
             if mismatch := _mismatch(shown, answer):
                 record["mismatch"] = mismatch
                 continue
-            figures = [measure(y, t, level) for y, t, level in zip(shown, answer.truth, answer.levels, strict=True)]
+            figures = [error_figures(y, t, level) for y, t, level in zip(shown, answer.truth, answer.levels, strict=True)]
             pending.append((len(records) - 1, answer, tolerances, shown, figures))
         if pending:
             stacked = torch.stack([f for *_, figures in pending for f in figures]).tolist()  # the only sync
@@ -91,43 +75,43 @@ class Judge:
         return records
 
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
-        """Make the answers to a schedule, where they are not known yet."""
+        """Make the answers to a schedule, unless they are kept already."""
         for draw in draws:
             self._answers(task, precision, draws, draw)
 
-    def _answers(self, task: Task, precision: str, draws: Sequence[Draw], draw: Draw) -> tuple[_Settled, int]:
-        """The settled answers of a draw's input set, and the draw's row in them."""
+    def _answers(self, task: Task, precision: str, draws: Sequence[Draw], draw: Draw) -> tuple[_SetAnswers, int]:
+        """The answers for a draw's input set, and the draw's row in them."""
         of_set = [d for d in draws if d.input_set == draw.input_set]
         key = (task.id, task.pytorch_code, precision, *of_set)
-        if key not in self._settled:
-            while self._settled and sum(s.nbytes for s in self._settled.values()) > self._kept_bytes:
-                self._settled.popitem(last=False)
-            self._settled[key] = self._settle(task, precision, of_set)
+        if key not in self._kept:
+            while self._kept and sum(s.nbytes for s in self._kept.values()) > self._kept_bytes:
+                self._kept.popitem(last=False)
+            self._kept[key] = self._make(task, precision, of_set)
             self.made += 1
-        self._settled.move_to_end(key)
-        return self._settled[key], of_set.index(draw)
+        self._kept.move_to_end(key)
+        return self._kept[key], of_set.index(draw)
 
-    def _settle(self, task: Task, precision: str, draws: list[Draw]) -> _Settled:
+    def _make(self, task: Task, precision: str, draws: list[Draw]) -> _SetAnswers:
         input_set = task.input_set(draws[0].input_set)
         assert input_set is not None
         inputs = TaskInputs(task, input_set, precision, self._device, redraw_parameters=self._redraw)
-        reference = Reference(inputs)
+        reference = ReferenceAnswers(inputs)
         answers = []
         for draw in draws:
             inputs.draw(draw)
             answers.append(reference.answer())
         nominal = next((i for i, d in enumerate(draws) if d.regime == NOMINAL), 0)
-        return _Settled(answers, settle([a.levels for a in answers], nominal), sum(a.nbytes for a in answers))
+        return _SetAnswers(answers, tolerances_for([a.levels for a in answers], nominal), sum(a.nbytes for a in answers))
 
     def forget(self) -> None:
         """Drop every answer."""
-        self._settled.clear()
+        self._kept.clear()
         if self._device == "cuda":
             torch.cuda.empty_cache()
 
 
 def _mismatch(shown: Sequence[Tensor], answer: Answer) -> str:
-    """What is wrong with the number, shapes or dtypes of the outputs, or ''."""
+    """What is wrong with the number, shapes or dtypes of the outputs; '' if nothing is."""
     if len(shown) != len(answer.truth):
         return f"forward returns {len(shown)} tensors, the reference {len(answer.truth)}"
     for y, truth, dtype in zip(shown, answer.truth, answer.dtypes, strict=True):
@@ -142,35 +126,35 @@ class JudgeServer:
     """The judge process's commands."""
 
     def __init__(self, *, redraw_parameters: bool = True, memory_share: float = 0.2):
-        """`memory_share`: of what is free of the GPU's memory now, for what is held between candidates: half of it answers."""
+        """`memory_share`: of the GPU's memory that is free now, to hold between candidates; half of it is for answers."""
         torch.zeros(1, device="cuda")  # the driver calls below need a context
-        importlib.import_module("torch._dynamo")  # the first answer would, for seconds, while others wait for the GPU
+        importlib.import_module("torch._dynamo")  # takes seconds, and would otherwise delay the first answer
         self._held_bytes = cuda_driver.granted_bytes(memory_share)
         self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=self._held_bytes / 2)
-        self._opened: tuple[Any, Tensor] | None = None
-        """The outbox, and its memory."""
+        self._opened: tuple[SharedMemory, Tensor] | None = None
+        """The memory in which replay leaves outputs, and how it was opened."""
 
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """Whether CUDA still works here."""
         return cuda_driver.works()
 
-    def attach(self, outbox: Any) -> bool:
-        """Open the replay process's outbox, in place of the one before."""
+    def attach(self, shared: SharedMemory) -> bool:
+        """Open the memory in which replay leaves outputs, in place of the one before."""
         if self._opened:
             before, memory = self._opened
             self._opened = None
             before.close(memory)
-        self._opened = outbox, outbox.open()
+        self._opened = shared, shared.open()
         return True
 
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
-        """`Judge.prepare`: asked for while replay is at work."""
+        """`Judge.prepare`, while replay runs the candidate."""
         before = self._judge.made
         try:
             self._judge.prepare(task, precision, draws)
         except torch.OutOfMemoryError:
             self._judge.forget()
-        # what making answers took; what comparing takes comes again with the next candidate
+        # memory for making answers is not needed again; memory for comparing is, by the next candidate
         if self._judge.made > before and torch.cuda.memory_reserved() > self._held_bytes:
             torch.cuda.empty_cache()
 
@@ -179,9 +163,9 @@ class JudgeServer:
         self._judge.forget()
 
     def compare(
-        self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[Shown]]
+        self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[StoredTensor]]
     ) -> list[dict[str, Any]]:
-        """`Judge.compare` on outputs that lie in the outbox."""
+        """`Judge.compare` on outputs that lie in the shared memory."""
         try:
             return self._compare(task, precision, draws, asked, shown)
         except torch.OutOfMemoryError:
@@ -189,8 +173,8 @@ class JudgeServer:
             return self._compare(task, precision, draws, asked, shown)
 
     def _compare(
-        self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[Shown]]
+        self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[StoredTensor]]
     ) -> list[dict[str, Any]]:
         assert self._opened
-        outputs = [[place.read(self._opened[1]).to("cuda", non_blocking=True) for place in places] for places in shown]
+        outputs = [[one.read(self._opened[1]).to("cuda", non_blocking=True) for one in row] for row in shown]
         return self._judge.compare(task, precision, draws, asked, outputs)

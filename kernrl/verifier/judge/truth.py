@@ -1,4 +1,4 @@
-"""The right answer: the reference in float64, and how far eager PyTorch strays from it under the task's precision policy."""
+"""The right answer: the reference in float64, and eager PyTorch's error against it under the task's precision policy."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, policy_
 from kernrl.verifier.judge.compare import ErrorLevel, error_level
 from kernrl.verifier.judge.inputs import TaskInputs, bind, flatten, rebuild
 
-STIR_ROUNDOFFS = 2.0
-"""Roundings of each input that eager's error counts for at least."""
+PERTURBATION_ROUNDOFFS = 2.0
+"""Eager's error counts as at least the effect of this many roundings of each input."""
 
 SERIAL_SHARE = 0.35
-"""Error of n numbers added one after another, in roundoffs times √n: a random walk of partial sums (1/√6 for numbers of
-random sign, 1/3 for numbers of one sign)."""
+"""Error of a sequential sum of n numbers, in roundoffs times √n: a random walk of partial sums (1/√6 for numbers of random
+sign, 1/3 for numbers of one sign)."""
 
 _UNFOLD_BYTES = 2 << 30
 """Largest unfolded block of a float64 convolution; the batch is cut to fit."""
@@ -31,7 +31,7 @@ _UNFOLD_BYTES = 2 << 30
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """torch's default dtype, so that a reference's own `torch.zeros(n)` is as wide as the rest."""
+    """Within, torch's default dtype is `dtype`, so that a reference's `torch.zeros(n)` is as wide as the rest."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -80,31 +80,31 @@ def transposed_convolution(
     """
     dims, kernel = x.dim() - 2, w.shape[2:]
     full = [dilation[i] * (kernel[i] - 1) for i in range(dims)]
-    spread = x.new_zeros(
+    padded = x.new_zeros(
         *x.shape[:2],
         *((x.shape[2 + i] - 1) * stride[i] + 1 + 2 * max(full[i] - padding[i], 0) + output_padding[i] for i in range(dims)),
     )
-    inner = spread
+    inner = padded
     for i in range(dims):
         inner = inner.narrow(2 + i, max(full[i] - padding[i], 0), (x.shape[2 + i] - 1) * stride[i] + 1)
     inner[(slice(None), slice(None), *(slice(None, None, s) for s in stride))] = x
     for i in range(dims):  # a padding beyond the kernel's reach crops
         crop = max(padding[i] - full[i], 0)
-        spread = spread.narrow(2 + i, crop, spread.shape[2 + i] - 2 * crop)
+        padded = padded.narrow(2 + i, crop, padded.shape[2 + i] - 2 * crop)
     mirrored = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
     mirrored = mirrored.reshape(groups * w.shape[1], w.shape[0] // groups, *kernel).flip(tuple(range(2, 2 + dims)))
-    return convolution(spread.contiguous(), mirrored, [1] * dims, [0] * dims, dilation, groups)
+    return convolution(padded.contiguous(), mirrored, [1] * dims, [0] * dims, dilation, groups)
 
 
 def cut_to_tf32(x: Tensor) -> Tensor:
-    """float64 cut to TF32's 11 significant bits: tensor cores ignore the rest of an operand that nobody rounded."""
+    """float64 truncated to TF32's 11 significant bits, as tensor cores do with an operand that has not been rounded."""
     mantissa, exponent = torch.frexp(x)
     return torch.ldexp(torch.trunc(mantissa * 2048.0) / 2048.0, exponent)
 
 
 class Exact(TorchDispatchMode):
-    """Runs float64 convolutions as matrix products; with `tf32`, cuts what goes into any product as tensor cores do; with
-    `roundoff`, moves every result at random as rounding in that precision would."""
+    """Runs float64 convolutions as matrix products. `tf32` truncates the operands of products as tensor cores do; `roundoff`
+    perturbs every result at random, as rounding in that precision would."""
 
     _OPERANDS: ClassVar = {
         **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),
@@ -122,7 +122,7 @@ class Exact(TorchDispatchMode):
         return self._run(func, args, kwargs or {})
 
     def _rounding(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The operation as a program in lower precision may do it: norms and softmax step by step, sums term by term."""
+        """The operation as in a program of lower precision: norms and softmax in steps, sums sequential."""
         parts = normalisations()
         if func in parts:
             with self:
@@ -131,13 +131,13 @@ class Exact(TorchDispatchMode):
         if name in self._OPERANDS or name == "convolution":
             left, right = (args[i] for i in self._OPERANDS.get(name, (0, 1)))
             terms = right[0].numel() if name == "convolution" else left.shape[-1]
-            moved = _stirred(left, share * SERIAL_SHARE * math.sqrt(terms))
+            moved = _perturbed(left, share * SERIAL_SHARE * math.sqrt(terms))
             return self._run(func, [moved if a is left else a for a in args], kwargs)
         result = self._run(func, args, kwargs)
         if name in self._SUMS:
             first = result[0] if isinstance(result, tuple) else result
             share *= SERIAL_SHARE * math.sqrt(args[0].numel() / max(first.numel(), 1))
-            result = self._run(func, (_stirred(args[0], share), *args[1:]), kwargs)
+            result = self._run(func, (_perturbed(args[0], share), *args[1:]), kwargs)
         elif torch.Tag.pointwise not in func.tags:
             return result
         for y in result if isinstance(result, tuple) else (result,):
@@ -165,32 +165,34 @@ class Exact(TorchDispatchMode):
 
 
 def _noise(x: Tensor) -> Tensor:
-    """float32 of mean 0 and variance 1 in x's shape; uniform, which is the cheapest and what rounding does."""
+    """float32 of mean 0 and variance 1 in x's shape; uniform, as rounding errors are, and cheap."""
     return torch.empty_like(x, dtype=torch.float32).uniform_(-math.sqrt(3.0), math.sqrt(3.0))
 
 
-def _stirred(x: Tensor, share: float) -> Tensor:
-    """A floating tensor with each element off by `share` of itself, more or less; other tensors as they are."""
+def _perturbed(x: Tensor, share: float) -> Tensor:
+    """A floating tensor with a random relative error of RMS `share` on each element; other tensors as they are."""
     return x.addcmul(x, _noise(x).to(x.dtype), value=share) if x.is_floating_point() else x
 
 
 @dataclass(slots=True)
 class Answer:
-    """What is right on one draw, for every output, and how far eager is from it."""
+    """The truth on one draw for every output, and eager's error."""
 
     truth: list[Tensor]
     levels: list[ErrorLevel]
     dtypes: list[torch.dtype]
-    """What eager returns under the policy."""
+    """Of eager's outputs under the policy."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers, and of what is kept with them to judge others by."""
-        kept = [t for level in self.levels for t in (level.odd, level.odd_truth, level.odd_eager, level.weights)]
+        """Bytes of the truth and of the error levels."""
+        kept = [
+            t for level in self.levels for t in (level.nonfinite, level.nonfinite_truth, level.nonfinite_eager, level.weights)
+        ]
         return sum(t.nbytes for t in (*self.truth, *kept) if t is not None)
 
 
-class Reference:
+class ReferenceAnswers:
     """A task's reference at one input set: float64 beside the policy's own dtype, on the same numbers."""
 
     def __init__(self, inputs: TaskInputs):
@@ -199,13 +201,12 @@ class Reference:
         self._rounded = _Copy(inputs, torch.float32) if COMPUTE_DTYPE[inputs.precision].itemsize == 4 else None
 
     def answer(self) -> Answer:
-        """The answer on the numbers the inputs hold now.
+        """The answer for the numbers that the inputs hold now.
 
         Eager's error counts as at least that of a second float32 run in which every input and parameter is off by two
-        roundings and every operation by one more than its own: where a task magnifies rounding (a variance of two numbers, a
-        softmax of large ones), one eager run says little of what an equally good program may show. Under tf32, TF32 operands
-        are modelled in every product besides: libraries may decline TF32 at odd shapes, and a candidate that takes it there
-        is no worse than its policy.
+        roundings, and every operation by one more than its own: where a task magnifies rounding (a variance of two numbers, a
+        softmax of large ones), a single eager run says little about the error of an equally good program. Under tf32, that run
+        also models TF32 operands in every product: libraries may decline TF32 at odd shapes, but a candidate may use it there.
         """
         precision = self.inputs.precision
         truth = self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact())
@@ -214,7 +215,7 @@ class Reference:
             u = UNIT_ROUNDOFF["fp32"]
             with policy_flags("fp32"):
                 rounded = self._rounded.run(
-                    lambda x: _stirred(x, STIR_ROUNDOFFS * u), Exact(tf32=precision == "tf32", roundoff=u)
+                    lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), Exact(tf32=precision == "tf32", roundoff=u)
                 )
         with torch.no_grad(), policy_flags(precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
@@ -223,7 +224,7 @@ class Reference:
 
 
 class _Copy:
-    """The reference in another dtype, with parameters and buffers of its own."""
+    """The reference in another dtype, with its own parameters and buffers."""
 
     def __init__(self, inputs: TaskInputs, dtype: torch.dtype):
         self._inputs, self._dtype = inputs, dtype
@@ -232,7 +233,7 @@ class _Copy:
         bind(self._module, self._state)
 
     def run(self, change: Callable[[Tensor], Tensor], mode: Exact) -> list[Tensor]:
-        """Outputs on the inputs' numbers, each tensor passed through `change` first."""
+        """Outputs on the inputs' current numbers, after `change` has been applied to each tensor."""
         for name, tensor in self._state.items():
             tensor.copy_(change(self._inputs.state[name]))
         leaves = [change(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self._inputs.arguments)]

@@ -1,6 +1,6 @@
-"""The ATen operations a plan may hold, by what they are. Names are ATen's, without namespace, overload and in-place `_`.
+"""The ATen operations that a plan may hold, by kind. Names are ATen's, without namespace, overload and in-place `_`.
 
-An allow-list: whatever is not here (random numbers, reading values, resizing storages, files) is refused.
+This is an allow-list: anything else (random numbers, reading values, resizing storages, files) is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILL = _names(
     "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full zero fill arange linspace eye scalar_tensor"
     " tril_indices triu_indices"
 )
-"""Making and filling memory. Memory without a value is a storage of the plan, never an operation: replay poisons it."""
+"""Making and filling memory. Uninitialised memory is a storage of the plan, not an operation: replay poisons it."""
 
 MOVE = _names(
     "clone copy _to_copy cat stack constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d"
@@ -57,7 +57,7 @@ REDUCE = _names(
 """Reductions, normalisations and pools."""
 
 UNFUSED = MOVE | POINT | REDUCE
-"""Allowed, and counted: work that a kernel could have taken along."""
+"""Allowed, and counted: work that a kernel could have included."""
 
 ALLOWED = LIBRARY | FILL | UNFUSED
 
@@ -73,7 +73,7 @@ def base_name(op: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def mutated(op: str) -> frozenset[int | str] | None:
-    """Arguments an op writes to, by position or keyword, from torch's own schema; None when torch has no such op."""
+    """Arguments that an op writes to, by position and by name, from torch's schema; None if torch has no such op."""
     import torch
 
     parts = op.split(".")
@@ -86,6 +86,6 @@ def mutated(op: str) -> frozenset[int | str] | None:
         if argument.alias_info is not None and argument.alias_info.is_write:
             found |= {argument.name} if argument.kwarg_only else {argument.name, position}
     if base_name(op) in ("native_batch_norm", "cudnn_batch_norm"):
-        # in training mode they write their running statistics, which the schema does not say
+        # in training mode they write the running statistics, but the schema does not say so
         found |= {3, 4, "running_mean", "running_var"}
     return frozenset(found)

@@ -1,8 +1,8 @@
 """Is this plan allowed, and is it the candidate's own work? Decided from data alone, before anything runs on a GPU.
 
-A plan may be forged by the process that wrote it. So nothing here is taken on trust: views lie inside their storages
-(`wire.decode`), and below, storages are what the task says, ops are on the allow-list, launches fit their kernels' own
-IR, inputs and parameters are not written, and every output depends on a kernel the candidate wrote.
+The process that wrote a plan may have forged it, so everything is checked. `codec.decode` checks that views lie inside their
+storages. The checks here are that storages are the task's, ops are on the allow-list, launches fit their kernels' IR, inputs
+and parameters are not written, and every output depends on a kernel that the candidate wrote.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kernrl.verifier.base.devices import device_for
-from kernrl.verifier.base.progress import passed
+from kernrl.verifier.base.progress import Stopped
 from kernrl.verifier.base.verdict import Rejection, Status
-from kernrl.verifier.compile.client import CompiledKernel
 from kernrl.verifier.plan import aten, ttir
+from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import (
     CONSTANT_OP,
     ITEM_BYTES,
@@ -40,17 +40,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a task lets its candidates leave to PyTorch."""
+    """What candidates of a task may leave to PyTorch."""
 
     library: bool = True
     """Matrix products and convolutions may be library calls."""
     unfused: bool = True
-    """Other ATen calls are allowed, and counted."""
+    """Other ATen calls are allowed; they are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one plan may ask of a worker."""
+    """The most that one plan may use."""
 
     temp_bytes: int = 32 << 30
     launches: int = 1024
@@ -72,9 +72,9 @@ def check_plan(
     policy: Policy | None = None,
     limits: Limits | None = None,
 ) -> Rejection | None:
-    """None when a plan may be replayed; else the first reason why not.
+    """None if a plan may be replayed; otherwise the first reason why not.
 
-    `outputs` are the reference's own (`spec.outputs_of`): the plan's must have their number, shapes and dtypes.
+    `outputs` are the reference's (`reference_spec.outputs_of`); the plan's must match them in number, shapes and dtypes.
     """
     policy, limits = policy or Policy(), limits or Limits()
     try:
@@ -101,7 +101,7 @@ def check_plan(
 
 
 def check_compiled(kernel: CompiledKernel, source_ttir: str) -> Rejection | None:
-    """None when a compiled kernel can be launched on its target: shared memory, threads, and the parameters of its IR."""
+    """None if a compiled kernel can be launched on its target: its shared memory, threads and parameters are checked."""
     device = device_for(kernel.target)
     if device is not None and kernel.shared_bytes > device.shared_bytes:
         reason = (
@@ -116,9 +116,9 @@ def check_compiled(kernel: CompiledKernel, source_ttir: str) -> Rejection | None
 
 
 def launchable(plan: Plan, compiled: Sequence[CompiledKernel | Rejection]) -> tuple[Plan, list[CompiledKernel]]:
-    """The plan without the variants that its target cannot take, as autotuning passes over them too, and what they need.
+    """The plan without the variants that its target cannot run (autotuning skips them, too), and the kernels it still needs.
 
-    Raises Stopped when some launch has no variant left.
+    Raises Stopped if a launch has no variant left.
     """
     number: dict[int, int] = {}
     kernels: list[CompiledKernel] = []
@@ -136,7 +136,9 @@ def launchable(plan: Plan, compiled: Sequence[CompiledKernel | Rejection]) -> tu
         if not isinstance(node, LaunchNode):
             return node
         variants = tuple(replace(v, kernel=number[v.kernel]) for v in node.variants if v.kernel in number)
-        return LaunchNode(variants) if variants else passed(objections[node.variants[0].kernel])
+        if not variants:
+            raise Stopped(objections[node.variants[0].kernel])
+        return LaunchNode(variants)
 
     setup, nodes = tuple(map(keep, plan.setup)), tuple(map(keep, plan.nodes))
     sources = tuple(source for old, source in enumerate(plan.kernels) if old in number)
@@ -144,9 +146,9 @@ def launchable(plan: Plan, compiled: Sequence[CompiledKernel | Rejection]) -> tu
 
 
 def written(node: Node, plan: Plan) -> set[int]:
-    """Storages a node may change."""
+    """Storages that a node may change."""
     if isinstance(node, AtenNode):
-        # what the schema says it writes counts, whatever the plan says its results are
+        # the schema says what is written; what the plan says of its results is not trusted
         touched = aten.mutated(node.op) or frozenset()
         args = [a for i, a in enumerate(node.args) if i in touched] + [a for k, a in node.kwargs.items() if k in touched]
         return {r.storage for r in node.outputs if r is not None} | {r.storage for a in args for r in walk_refs(a)}
@@ -176,10 +178,10 @@ def _check_storages(plan: Plan, spec: TraceSpec, limits: Limits) -> None:
     for storage in plan.storages:
         if storage.kind == "temp":
             continue
-        known = inputs[storage.source] if _in(storage.source, inputs) else spec.state.get(str(storage.source))  # pyright: ignore[reportCallIssue, reportArgumentType]
+        own = inputs[storage.source] if _in(storage.source, inputs) else spec.state.get(str(storage.source))  # pyright: ignore[reportCallIssue, reportArgumentType]
         if storage.kind == "state":
-            known = spec.state.get(str(storage.source))
-        if known is None or (storage.kind, storage.source) in seen or storage.nbytes > _span_bytes(known):
+            own = spec.state.get(str(storage.source))
+        if own is None or (storage.kind, storage.source) in seen or storage.nbytes > _span_bytes(own):
             _object(Status.TRACE_ERROR, f"The plan's {storage.kind} {storage.source} is none of the task's.")
         seen.add((storage.kind, storage.source))
     total = sum(s.nbytes for s in plan.storages if s.kind == "temp")
@@ -291,7 +293,7 @@ def _check_outputs(plan: Plan, wanted: Sequence[TensorSpec] | None) -> None:
 
 
 def _share(a: TensorRef, b: TensorRef) -> bool:
-    """True when two views may have an element in common; parts of one buffer, one after another or interleaved, have none."""
+    """Whether two views may share an element. Parts of one buffer do not, whether consecutive or interleaved."""
     if a.storage != b.storage or not a.numel or not b.numel:
         return False
     first, last = ([r.offset * ITEM_BYTES[r.dtype] for r in (a, b)], [_end_bytes(r) for r in (a, b)])
@@ -308,7 +310,7 @@ def _end_bytes(ref: TensorRef) -> int:
 
 
 def _overlaps(ref: TensorRef) -> bool:
-    """True when two elements of a view may be one place in memory: strides in order must step over what lies inside."""
+    """Whether two elements of a view may share a place in memory: each stride must step over the dimensions inside it."""
     reach = 0
     for stride, size in sorted((st, n) for n, st in zip(ref.shape, ref.stride, strict=True) if n > 1):
         if stride <= reach:
@@ -322,12 +324,12 @@ def _shapes(tensors: list[tuple[tuple[int, ...], str]]) -> str:
 
 
 def _check_authorship(plan: Plan) -> None:
-    """Follow what authored kernels wrote through the plan; what reaches no output was launched for show."""
+    """Follow what authored kernels write through the plan: every output must depend on one of them."""
     authored: set[int] = set()
     for node in plan.nodes:
         wrote, read = written(node, plan), _read(node, plan)
         if isinstance(node, AtenNode) and _replaces(node, plan):
-            # what was there no longer counts, only what takes its place
+            # the old contents are gone, so only the new ones count
             authored -= wrote
             read = {r.storage for a in node.args[1:] for r in walk_refs(a)}
         if isinstance(node, LaunchNode) or read & authored:
@@ -338,7 +340,7 @@ def _check_authorship(plan: Plan) -> None:
 
 
 def _replaces(node: AtenNode, plan: Plan) -> bool:
-    """True when an op overwrites the whole of the storages it writes."""
+    """Whether an op overwrites all of the storages that it writes."""
     name = aten.base_name(node.op)
     whole = all(r is None or r.numel * ITEM_BYTES[r.dtype] >= plan.storages[r.storage].nbytes for r in node.outputs)
     return whole and name in ("copy", "zero", "fill")

@@ -1,6 +1,6 @@
 """Plans and trace specs as JSON, for a channel whose other end is not trusted.
 
-What is decoded has exactly the shape and the limits written here; anything else raises PlanError.
+Decoding accepts exactly the shapes and limits written here; anything else raises PlanError.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 
 class PlanError(ValueError):
-    """Bytes that are no plan. The message says where they stop being one."""
+    """Bytes that are not a plan. The message says what is wrong and where."""
 
 
 def encode_arg(arg: Arg) -> Any:
-    """An argument as JSON values; what JSON cannot say is a one-key object."""
+    """An argument as JSON values; what JSON cannot express becomes an object with one key."""
     if isinstance(arg, float) and not math.isfinite(arg):
         return {"s": ["float", repr(arg)]}
     if arg is None or isinstance(arg, bool | int | float | str):
@@ -91,14 +91,14 @@ def encode(plan: Plan) -> bytes:
 
 
 def encode_spec(spec: TraceSpec) -> dict[str, Any]:
-    """What a sandbox is told, as JSON values."""
+    """A trace spec as JSON values."""
     state = {k: encode_arg(v) for k, v in spec.state.items()}
     rest = [spec.input_set, spec.training, spec.precision, spec.target]
     return {"init": encode_arg(spec.init_inputs), "inputs": encode_arg(spec.inputs), "state": state, "rest": rest}
 
 
 def decode_spec(row: dict[str, Any]) -> TraceSpec:
-    """Inverse of `encode_spec`; comes from the trusted side, so it is not checked."""
+    """Inverse of `encode_spec`. Specs come from the trusted side, so they are not checked."""
     read = _Reader(())
     state = {k: read.arg(v, "state") for k, v in row["state"].items()}
     return TraceSpec(row["rest"][0], read.arg(row["init"], "init"), read.arg(row["inputs"], "inputs"), state, *row["rest"][1:])
@@ -192,9 +192,9 @@ def _kernel(row: Any) -> KernelSource:
 
 
 def _option(value: Any, where: str) -> Arg:
-    """A backend option, of those that the tracer keeps: others reach ptxas' command line, or what is linked."""
-    known = {"options.maxnreg": (int, type(None)), "options.enable_fp_fusion": bool}
-    if not isinstance(value, known.get(where, ())):
+    """A backend option, if it is one that the tracer keeps: others could reach ptxas' command line or the linker."""
+    allowed = {"options.maxnreg": (int, type(None)), "options.enable_fp_fusion": bool}
+    if not isinstance(value, allowed.get(where, ())):
         _fail(f"{where} = {str(value)[:40]}")
     return value
 

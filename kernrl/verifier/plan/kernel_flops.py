@@ -1,4 +1,4 @@
-"""How much arithmetic a kernel does, counted from its IR: what a plan's price is made of."""
+"""Arithmetic of a kernel, counted from its IR; part of a plan's price."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHAPE = re.compile(r"tensor<((?:\d+x)+)(!tt\.ptr<\w+>|\w+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class KernelFlops:
     """Arithmetic of one launch, summed over its programs."""
 
     dot_flops: Mapping[str, float]
@@ -36,8 +36,8 @@ class Work:
     """Element-wise and reduction operations."""
 
 
-def work(text: str, scalars: Mapping[int, int], grid: tuple[int, int, int]) -> Work:
-    """Count a launch's arithmetic from its scalar arguments (by position); program 0 stands for all. Raises TtirError."""
+def kernel_flops(text: str, scalars: Mapping[int, int], grid: tuple[int, int, int]) -> KernelFlops:
+    """Count a launch's arithmetic. `scalars` are by position; all programs count like program 0. Raises TtirError."""
     function = parse(text)
     values: dict[int, int] = {function.params[i]: v for i, v in scalars.items() if i < len(function.params)}
     dots: dict[str, float] = {}
@@ -45,7 +45,7 @@ def work(text: str, scalars: Mapping[int, int], grid: tuple[int, int, int]) -> W
         counted = _count(function.body, values, grid, math.prod(grid), dots)
     except (ValueError, IndexError, OverflowError) as error:
         raise TtirError(f"malformed: {error}") from None
-    return Work(dots, counted)
+    return KernelFlops(dots, counted)
 
 
 def _count(
@@ -96,7 +96,7 @@ def _evaluate(op: Op, values: dict[int, int], grid: tuple[int, int, int]) -> Non
     elif op.name in _ARITHMETIC and all(v in values for v in op.operands):
         try:
             result = _ARITHMETIC[op.name](*(values[v] for v in op.operands))
-            # products of products would grow without end
+            # wrap at 64 bits, as repeated products would grow without end
             values[op.results[0]] = (result + (1 << 63)) % (1 << 64) - (1 << 63)
         except (ZeroDivisionError, ValueError, OverflowError):
             return

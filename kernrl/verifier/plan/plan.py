@@ -1,8 +1,8 @@
 """Plan: what a candidate's `forward` does for one set of input shapes, as data that cannot act.
 
 A plan is an ordered list of nodes over numbered storages. Tensors are views of a storage (dtype, shape, stride, offset), so
-views need no nodes of their own and aliasing is visible. The process that writes a plan is untrusted: `wire.decode`
-accepts only plain JSON of exactly this shape, and everything a plan claims is checked again before it is replayed.
+views need no nodes and aliasing is visible. The process that writes a plan is untrusted: `codec.decode` accepts only plain
+JSON of exactly this shape, and `checks.check_plan` checks what the plan claims before it is replayed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_NODES = 4096
 """Operations a plan may hold."""
 
 CONSTANT_OP = "kernrl.constant"
-"""The one op that is not ATen's: args (values, flat; shape), kwargs dtype; a tensor written out in the source."""
+"""The only op that is not ATen's: a tensor written out in the source. args (flat values, shape), kwargs dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TensorRef:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of distinct memory the view covers at most: an expanded dimension (stride 0) counts once."""
+        """Upper bound of the distinct bytes that the view covers: an expanded dimension (stride 0) counts once."""
         return (
             math.prod(n if st or n == 0 else 1 for n, st in zip(self.shape, self.stride, strict=True)) * ITEM_BYTES[self.dtype]
         )
@@ -73,7 +73,7 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class AtenNode:
-    """One ATen call, such as `aten.addmm.default`, with the views its results are."""
+    """One ATen call, such as `aten.addmm.default`; its results are views of storages."""
 
     op: str
     args: tuple[Arg, ...]
@@ -83,7 +83,7 @@ class AtenNode:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to make a launch: a kernel, its grid, and its runtime arguments by name in the order of the signature."""
+    """One configuration of a launch: kernel, grid, and runtime arguments by name, in the order of the signature."""
 
     kernel: int  # index into Plan.kernels
     grid: tuple[int, int, int]
@@ -92,7 +92,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class LaunchNode:
-    """One launch of an authored Triton kernel. Autotuned kernels carry every configuration; the trusted side picks."""
+    """One launch of an authored Triton kernel. An autotuned one has a variant for each configuration; replay chooses."""
 
     variants: tuple[Variant, ...]
 
@@ -102,7 +102,7 @@ Node = AtenNode | LaunchNode
 
 @dataclass(frozen=True, slots=True)
 class KernelSource:
-    """One specialisation of one authored kernel, as Triton's own IR; machine code is made by a trusted compiler."""
+    """One specialisation of one authored kernel, as Triton's IR; the verifier compiles it."""
 
     function: str
     """The Python name of the `@triton.jit` function."""
@@ -124,7 +124,7 @@ class Plan:
     input_set: str
     storages: tuple[Storage, ...]
     setup: tuple[Node, ...]
-    """Nodes of the constructor that make constants (no parameter involved); run once, untimed."""
+    """The constructor's nodes that make constants, from no parameter; run once, untimed."""
     nodes: tuple[Node, ...]
     outputs: tuple[TensorRef, ...]
     """What `forward` returned, flattened."""
@@ -142,7 +142,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class TraceSpec:
-    """All that a sandbox is told of a task: enough to call `ModelNew`, nothing of the answer."""
+    """All that a sandbox learns about a task: enough to call `ModelNew`, nothing about the answer."""
 
     input_set: str
     init_inputs: tuple[Arg, ...]
@@ -152,7 +152,7 @@ class TraceSpec:
     state: dict[str, TensorSpec]
     """The reference's parameters and buffers by `state_dict` key, in order."""
     training: bool
-    """True when the reference module is left in training mode (batch norm then normalises by batch statistics)."""
+    """Whether the reference module is in training mode (batch norm then normalises by batch statistics)."""
     precision: str
     target: str
     """Architecture compiled for, such as `sm_90`."""

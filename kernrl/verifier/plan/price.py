@@ -1,7 +1,7 @@
-"""What a plan costs, from its text alone: bytes moved, arithmetic, and the time a roofline allows.
+"""What a plan costs, from the plan alone: bytes moved, arithmetic, and time by a roofline model.
 
-A *model*: every tensor a node reads or writes crosses device memory once, arithmetic runs at the vendor's peak, and a
-node takes the longer of the two plus a launch. Figures from here are called `modelled` wherever they are shown.
+In the model, every tensor that a node reads or writes crosses device memory once, arithmetic runs at the vendor's peak, and
+a node takes the longer of the two plus a launch. These times are called `modelled` wherever they are shown.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.plan import aten, ttir
-from kernrl.verifier.plan.kernel_flops import Work, work
+from kernrl.verifier.plan.kernel_flops import KernelFlops, kernel_flops
 from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant, walk_refs
 
 LAUNCH_US = 2.0
-"""Device time between dependent nodes of a CUDA graph: an assumption, of the size seen on Hopper GPUs."""
+"""Device time between dependent nodes of a CUDA graph: an assumption, close to what Hopper GPUs show."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """One node's share."""
+    """Cost of one node."""
 
     name: str
     """The ATen op or the kernel's name."""
@@ -43,12 +43,12 @@ class Price:
     launches: int
     """Authored launches."""
     unfused: int
-    """ATen nodes that a kernel could have taken along."""
+    """ATen nodes that a kernel could have included."""
     modelled_us: float
 
 
 def price(plan: Plan, device: Device, precision: str = "fp32") -> Price:
-    """Cost of a plan's forward. `precision` tells how float32 library products run; an autotuned launch counts at its best."""
+    """Cost of a plan's forward. float32 library products run under `precision`; autotuned launches count at their fastest."""
     nodes = tuple(_node(n, plan, device, precision) for n in plan.nodes)
     return Price(
         device=device.name,
@@ -62,9 +62,9 @@ def price(plan: Plan, device: Device, precision: str = "fp32") -> Price:
 
 
 def physical_floor_us(plan: Plan, device: Device) -> float:
-    """Time below which no program can do the work of this reference plan: its inputs, state and outputs over bandwidth.
+    """Time that any program needs for this reference plan: bytes of inputs, state and outputs over peak bandwidth.
 
-    Memory that is read in part counts in part. The device's peak bandwidth is never reached, so this errs on the low side.
+    Memory that is read in part counts in part. Peak bandwidth is never reached, so this errs on the low side.
     """
     seen: dict[int, set[TensorRef]] = {}
     for node in plan.nodes:
@@ -77,11 +77,11 @@ def physical_floor_us(plan: Plan, device: Device) -> float:
 
 
 def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
-    """Modelled time below which a candidate's own price is not believed, from the reference's plan.
+    """Shortest modelled time that is believed for a candidate, from the reference's plan.
 
-    A price is read off what a candidate says of itself: views of its buffers, and loops whose trips may not be known. So
-    it counts as moving at least what the reference must move, and as doing half of its products (a causal mask is worth
-    that much), in one launch.
+    A candidate's price depends on its own plan: on views of its buffers, and on loops whose trip counts may be unknown. So a
+    candidate counts as moving at least the reference's data, and as doing at least half of its products (a causal mask can
+    save that much), in one launch.
     """
     products = sum(flops_of(n.op, n.args, n.outputs) for n in plan.nodes if isinstance(n, AtenNode))
     half = any(o.dtype in ("float16", "bfloat16") for o in plan.outputs)
@@ -90,7 +90,7 @@ def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
 
 
 def flops_of(op: str, args: tuple[object, ...], outputs: tuple[TensorRef | None, ...]) -> float:
-    """Floating-point operations of a library call (2 a multiply-add); 0 for any other op."""
+    """Floating-point operations of a library call (2 for each multiply-add); 0 for any other op."""
     name, out = aten.base_name(op), outputs[0] if outputs else None
     refs = [r for a in args for r in walk_refs(a)]
     if out is None or name not in aten.LIBRARY or len(refs) < 2:
@@ -134,9 +134,9 @@ def _launch(variant: Variant, plan: Plan, device: Device) -> NodeCost:
             moved += value.nbytes * ((position in touched.reads) + (position in touched.writes))
     scalars = {i: v for i, v in enumerate(values) if isinstance(v, int) and not isinstance(v, bool)}
     try:
-        done = work(kernel.ttir, scalars, variant.grid)
+        done = kernel_flops(kernel.ttir, scalars, variant.grid)
     except ttir.TtirError:
-        done = Work({}, 0.0)
+        done = KernelFlops({}, 0.0)
     flops = sum(done.dot_flops.values()) + done.point_flops
     return NodeCost(kernel.function, "authored", moved, flops, _us(moved, done.dot_flops, done.point_flops, device))
 

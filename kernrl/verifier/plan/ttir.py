@@ -1,7 +1,7 @@
 """Read Triton's IR: a kernel's operations, and which arguments it loads from and stores to.
 
-The text is Triton's own printing (`compile_child` refuses any other), one operation a line. The reader keeps to what
-the printer writes; whatever it does not know raises TtirError, and callers then assume the worst.
+The text is as Triton prints it (`compile/child.py` refuses any other form), one operation on each line. Anything that the
+reader does not know raises TtirError, and callers then assume the worst.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class TtirError(ValueError):
 
 @dataclass(slots=True)
 class Block:
-    """A list of operations with the values it is entered with."""
+    """A list of operations, with the values passed in on entry."""
 
     args: list[int]
     ops: list[Op] = field(default_factory=list)
@@ -67,7 +67,7 @@ def walk(blocks: Mapping[str, Block]) -> Iterator[Op]:
 
 
 MAX_LINE_CHARS, MAX_RESULTS, MAX_NESTING = 16_384, 512, 64
-"""Far beyond what a kernel prints; a forged text shall cost the reader neither time nor memory."""
+"""Far beyond any real kernel: forged text must not cost the reader time or memory."""
 
 _VALUE = re.compile(r"%[\w-]+(?:#\d+)?")
 _OP = re.compile(r'(?:(%[\w-]+(?:, %[\w-]+)*)(?::(\d+))? = )?"?([a-z_]+\.[a-z_.0-9]+)"?(.*)')
@@ -84,7 +84,7 @@ def parse(text: str) -> Function:
 
 
 def _without_hints(text: str) -> str:
-    """The text without what its arguments are divisible by: often all that the kernels of two input sets differ in."""
+    """The text without the divisibility of its arguments: often the only difference between the kernels of two input sets."""
     module, _, rest = text.partition("\n")
     head, newline, body = rest.partition("\n")
     return f"{module}\n{_HINT.sub('', head)}{newline}{body}"
@@ -144,7 +144,7 @@ class _Reader:
         raise TtirError(f"{name} is not defined")
 
     def region(self, names: tuple[str, ...] = ()) -> dict[str, Block]:
-        """Blocks up to the line that closes the region, which is left to be read."""
+        """Blocks up to the line that closes the region; that line is not consumed."""
         if len(self.scopes) > MAX_NESTING:
             raise TtirError(f"regions nested deeper than {MAX_NESTING}")
         self.scopes.append({})
@@ -236,7 +236,7 @@ class Access:
 
 
 def access(text: str) -> Access:
-    """Which pointer parameters a kernel reads and writes; all of them where that cannot be told."""
+    """Which pointer parameters a kernel reads and writes; all of them if that cannot be determined."""
     return _accessed(_without_hints(text))
 
 
@@ -273,8 +273,8 @@ def _access(function: Function, pointers: frozenset[int]) -> Access:
         if op.name in _STORES | _UPDATES:
             writes |= first
         touched = set().union(*(roots.get(v, set()) for v in op.operands)) if op.operands else set()
-        known = _LOADS | _STORES | _UPDATES | _POINTER_FLOWS | _YIELDS
-        if touched and op.name not in known and not op.name.startswith(("scf.", "cf.")) and op.name != "arith.select":
+        understood = _LOADS | _STORES | _UPDATES | _POINTER_FLOWS | _YIELDS
+        if touched and op.name not in understood and not op.name.startswith(("scf.", "cf.")) and op.name != "arith.select":
             raise TtirError(f"a pointer goes into {op.name}")
         if op.name == "tt.int_to_ptr":
             raise TtirError("a pointer is made from an integer")

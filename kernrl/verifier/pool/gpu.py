@@ -14,48 +14,50 @@ import torch
 
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.base.verdict import Speedup
-from kernrl.verifier.cache import verifier_version
+from kernrl.verifier.base.version import version_of
 from kernrl.verifier.judge.inputs import Seeds
-from kernrl.verifier.pool.affinity import Homes
-from kernrl.verifier.pool.gpu_lock import Gate, Inside
-from kernrl.verifier.pool.lane import Lane, Outcome
-from kernrl.verifier.replay import timing
+from kernrl.verifier.pool.backend import Outcome
+from kernrl.verifier.pool.gpu_lock import AlreadyLocked, GpuLock
+from kernrl.verifier.pool.lane import Lane
+from kernrl.verifier.pool.scheduler import AffinityScheduler
+from kernrl.verifier.replay import stopwatch, timing
 from kernrl.verifier.replay.job import Job
+from kernrl.verifier.replay.server import ReplayServer
 from kernrl.verifier.replay.stopwatch import NULL_PAIRS, NULL_ROUNDS, Sizes
-from kernrl.verifier.rpc.process import Died, Failed, Nursery, OutOfMemory, TimedOut
+from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, TimedOut
+from kernrl.verifier.rpc.fork_server import ForkServer
 
 log = logging.getLogger(__name__)
 
 LANES = 4
-"""Lanes a GPU, where the machine has cores enough; each holds two CUDA contexts. While one times, the others wait: the more are
-through with correctness by then, the more are timed in a row."""
+"""Lanes a GPU, on a machine with enough cores; each holds two CUDA contexts. While one times, the others wait: the more have
+passed correctness by then, the more are timed in a row."""
 
 
 class Gpu:
     """A GPU shared by lanes: correctness side by side, since it leaves the GPU mostly idle; timing always alone.
 
-    A task's candidates go to one lane while there is other work for the rest (`Homes`): what is prepared for a task is prepared
-    in a lane.
+    What is prepared for a task is prepared in a lane, so an `AffinityScheduler` assigns candidates to lanes.
     """
 
     def __init__(
-        self, nursery: Nursery, device: str, *, lanes: int, cache_dir: Path | None, timeout_s: float, share: bool = True,
+        self, workers: ForkServer, device: str, *, lanes: int, cache_dir: Path | None, timeout_s: float, share: bool = True,
         redraw_parameters: bool = True, memory_share: float = 0.15, noise: timing.NoiseBand | None = None,
     ):  # fmt: skip
-        """`memory_share`: of what is free of the GPU's memory, for what all lanes together hold between candidates; `noise`:
-        what has been calibrated already."""
+        """`memory_share`: of the GPU's free memory, what all lanes together may hold between candidates; `noise`: as calibrated
+        before."""
         self._lanes = [
             Lane(
-                nursery, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
+                workers, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
                 memory_share=memory_share / (2 * lanes),
             )
             for _ in range(lanes)
         ]  # fmt: skip
-        self.facts: dict[str, str] = self._lanes[0].replay.ask("facts", timeout_s=60)
-        self._gate = Gate(self.facts["uuid"])
+        self.facts: dict[str, str] = self._lanes[0].replay.ask(ReplayServer.facts, 60)
+        self._lock = GpuLock(self.facts["uuid"])
         self._cache_dir = cache_dir
         self._seeds = Seeds()
-        self._homes, self._calibrating = Homes(self._lanes), threading.Lock()
+        self.scheduler, self._calibrating = AffinityScheduler(self._lanes), threading.Lock()
         self._closed = False
         self._noise = noise
         threading.Thread(target=self._warm_up, daemon=True).start()
@@ -66,26 +68,26 @@ class Gpu:
 
     def load(self) -> int:
         """Jobs here, running and waiting."""
-        return self._homes.load()
+        return self.scheduler.load()
 
     def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
-        """Correctness, then time; anew where a process was lost.
+        """Correctness, then time; once more if a process was lost.
 
         Raises InfrastructureError when the processes cannot work, UsageError for a broken task.
         """
-        noise = self.noise  # before any lane is taken: calibrating takes the first
+        noise = self.noise  # before a lane is assigned: calibration uses the first one
         begun = time.monotonic()
-        with self._homes.lane(task_key) as lane:
+        with self.scheduler.worker(task_key) as lane:
             try:
                 with lane.mutex:
                     waited = time.monotonic() - begun
                     try:
-                        outcome = lane.run(job, baselines, self._gate, noise)
+                        outcome = lane.run(job, baselines, self._lock, noise)
                     except InfrastructureError as error:
                         if self._closed:
                             raise
-                        log.warning("a lane starts anew: %s", error)
-                        lane.close()  # what killed one of its processes may have killed the other
+                        log.warning("a lane is restarted: %s", error)
+                        lane.close()  # whatever killed one of its processes may have killed the other
                         outcome = self._again(lane, job, baselines, error)
                     outcome.seconds["gpu_queue"] = outcome.seconds.get("gpu_queue", 0.0) + waited
                     return outcome
@@ -94,17 +96,17 @@ class Gpu:
                 raise
 
     def _again(self, lane: Lane, job: Job, baselines: Sequence[str], error: InfrastructureError) -> Outcome:
-        """A job anew; where memory was what it lacked, with the GPU to itself."""
+        """Run a job once more; if it lacked memory, with the GPU to itself."""
         if not isinstance(error, OutOfMemory):
-            return lane.run(job, baselines, self._gate, self.noise)
-        with self._gate.alone():
+            return lane.run(job, baselines, self._lock, self.noise)
+        with self._lock.exclusive():
             for other in self._lanes:
                 other.give_way()
-            return lane.run(job, baselines, Inside(), self.noise)
+            return lane.run(job, baselines, AlreadyLocked(), self.noise)
 
     def untimed(self) -> contextlib.AbstractContextManager[None]:
         """Keep the GPU busy with something else: nothing is timed meanwhile."""
-        return self._gate.shared()
+        return self._lock.shared()
 
     @property
     def noise(self) -> timing.NoiseBand:
@@ -115,8 +117,8 @@ class Gpu:
             return self._noise
 
     def _warm_up(self) -> None:
-        """Start the first lane and find the noise while the first candidates are traced and compiled; who needs either is told
-        what goes wrong."""
+        """Start the first lane and calibrate while the first candidates are traced and compiled. Errors surface to the next
+        caller."""
         with contextlib.suppress(InfrastructureError):
             with self._lanes[0].mutex:
                 self._lanes[0].start()
@@ -124,7 +126,7 @@ class Gpu:
 
     def _calibrated(self) -> timing.NoiseBand:
         """Same-against-same noise of this GPU, driver, torch and way of timing: measured once, kept in the cache folder."""
-        timed_by = verifier_version("replay/stopwatch", "replay/timing")
+        timed_by = version_of(stopwatch, timing)
         name = f"noise-{self.facts['uuid']}-{self.facts['driver']}-{torch.__version__}-{timed_by}.json"
         path = self._cache_dir / name if self._cache_dir else None
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -140,14 +142,14 @@ class Gpu:
 
     def _null(self, pairs: int, noise: timing.NoiseBand, slowdown: float) -> Sizes:
         first = self._lanes[0]
-        with first.mutex, self._gate.alone():
+        with first.mutex, self._lock.exclusive():
             try:
-                return first.replay.ask("null", pairs, NULL_ROUNDS, noise, slowdown, timeout_s=300)
+                return first.replay.ask(ReplayServer.null, 300, pairs, NULL_ROUNDS, noise, slowdown)
             except (Failed, Died, TimedOut) as error:
                 raise InfrastructureError(f"the GPU's noise cannot be measured: {error}") from None
 
     def twins(self, pairs: int, slowdown: float = 0.0) -> list[Speedup]:
-        """Speedups that the same program shows against itself, or against itself made slower: what the band is worth."""
+        """Speedups of the same program over itself, or over itself made slower by that share: what the noise band is worth."""
         sizes = self._null(pairs, self.noise, slowdown)
         return [timing.speedup(blocks, self.noise) for _, found in sizes for blocks in found]
 

@@ -1,4 +1,4 @@
-"""Who may use a GPU when: correctness together, timing alone, and other programs of this kind not at all meanwhile."""
+"""Who may use a GPU when: correctness together, timing alone; other programs of this kind not meanwhile."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 
-class Gate:
-    """Readers together or one writer alone, writers first, under a file lock named by the GPU's UUID.
+class Lock(Protocol):
+    """Shared or exclusive use of a GPU."""
 
-    The file lock is held while anybody is inside, so that two programs take turns; the kernel lets go of it should this
-    one die.
+    def shared(self) -> contextlib.AbstractContextManager[None]: ...
+
+    def exclusive(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+class GpuLock:
+    """A readers-writer lock that prefers writers, under a file lock named by the GPU's UUID.
+
+    The file lock is held while this one is, so programs take turns; the kernel releases it if this one dies.
     """
 
     def __init__(self, uuid: str):
@@ -24,61 +32,61 @@ class Gate:
         self._path = folder / f"kernrl-{os.getuid()}-{uuid}.lock"
         self._changed = threading.Condition()
         self._sharing = self._waiting = 0
-        self._taken = False
+        self._exclusive = False
         self._descriptor: int | None = None
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
         """Use the GPU beside others of this program."""
         with self._changed:
-            while self._taken or self._waiting:
+            while self._exclusive or self._waiting:
                 self._changed.wait()
-            self._lock()
+            self._lock_file()
             self._sharing += 1
         try:
             yield
         finally:
             with self._changed:
                 self._sharing -= 1
-                self._unlock_if_empty()
+                self._unlock_file_if_free()
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Use the GPU with nobody beside."""
+    def exclusive(self) -> Iterator[None]:
+        """Use the GPU alone."""
         with self._changed:
             self._waiting += 1
             try:
-                while self._taken or self._sharing:
+                while self._exclusive or self._sharing:
                     self._changed.wait()
-                self._lock()
-                self._taken = True
+                self._lock_file()
+                self._exclusive = True
             finally:
                 self._waiting -= 1
         try:
             yield
         finally:
             with self._changed:
-                self._taken = False
-                self._unlock_if_empty()
+                self._exclusive = False
+                self._unlock_file_if_free()
 
-    def _lock(self) -> None:
+    def _lock_file(self) -> None:
         if self._descriptor is None:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             self._descriptor = descriptor
 
-    def _unlock_if_empty(self) -> None:
-        if not self._sharing and not self._taken and self._descriptor is not None:
+    def _unlock_file_if_free(self) -> None:
+        if not self._sharing and not self._exclusive and self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
         self._changed.notify_all()
 
 
-class Inside:
-    """The gate of one who holds the GPU alone already."""
+class AlreadyLocked:
+    """The lock inside a block that holds the GPU exclusively."""
 
     def shared(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -1,117 +1,107 @@
-"""The process that conducts a GPU's lanes; `conducted.ConductedGpu` is what is seen of it elsewhere.
+"""The process in which a GPU's lanes are driven; `GpuClient` calls it.
 
-Every step of a lane waits for a thread to wake up. Beside the threads that read candidates it would wait for its turn in the
-interpreter too, some milliseconds each time, and the GPU with it; here it has an interpreter nearly to itself.
-
-Run as `python -m kernrl.verifier.pool.gpu_process FD`.
+Each step of a lane waits for a thread to wake up. In the process whose threads read candidates it would also wait some
+milliseconds for the interpreter lock, and the GPU with it; here that lock is nearly free.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
-import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernrl.errors import KernrlError
-from kernrl.verifier.rpc.process import Nursery
+from kernrl.verifier.base.verdict import Speedup
+from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.rpc.frames import ObjectChannel
+from kernrl.verifier.rpc.multiplexed import serve_concurrently
+from kernrl.verifier.rpc.processes import ignore_interrupts, raise_priority
 
-MOST_AT_ONCE = 512
-"""Questions under way; further ones wait."""
+if TYPE_CHECKING:
+    from kernrl.verifier.pool.backend import CalibratedGpu, Outcome
+    from kernrl.verifier.replay.job import Job
+    from kernrl.verifier.replay.timing import NoiseBand
 
 SWITCH_S = 0.0002
-"""How long one of these threads may keep the interpreter while another waits."""
+"""How long one of these threads may keep the interpreter lock while another waits."""
+
+_WORKER_MODULES = ("kernrl.verifier.replay.server", "kernrl.verifier.judge.server")
 
 
-def main(descriptor: int) -> None:
-    """Answer questions (number, method, arguments), many at once, until the other side closes."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for who asks, who ends this one by going
-        signal.signal(number, signal.SIG_IGN)
-    channel, nursery = Connection(descriptor), Nursery()
-    nursery.start()  # imports torch while this process does
-    with contextlib.suppress(OSError):  # a GPU must not wait behind compilers; only root may ask for it
-        os.nice(-10)
+def worker_fork_server() -> ForkServer:
+    """The fork server of a GPU's replay and judge processes."""
+    return ForkServer("the GPU's fork server", "kernrl.verifier.rpc.worker", {"modules": _WORKER_MODULES})
+
+
+def main(sock: socket.socket, settings: dict[str, Any]) -> None:
+    """Entry of the process: the first message is the keyword arguments of `Gpu`; calls of `GpuService` follow."""
+    ignore_interrupts()
+    channel, workers = ObjectChannel(sock), worker_fork_server()
+    workers.start(wait=False)  # imports torch while this process does
+    raise_priority()
     sys.setswitchinterval(SWITCH_S)
-    conductor, sending = Conductor(nursery, pickle.loads(channel.recv_bytes())), threading.Lock()
+    serve(channel, GpuService(workers, channel.recv()))
 
-    def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
-        try:
-            said = number, True, getattr(conductor, method)(*arguments)
-        except KernrlError as error:
-            said = number, False, error
-        except Exception as error:
-            said = number, False, RuntimeError(f"{type(error).__name__}: {error}")
-        with sending, contextlib.suppress(OSError):
-            channel.send(said)
 
-    pool = ThreadPoolExecutor(MOST_AT_ONCE)
-    while True:
-        try:
-            question = pickle.loads(channel.recv_bytes())
-        except (EOFError, OSError):
-            break
-        if question[1] == "let_go":  # others may wait for this
-            answer(*question)
-        else:
-            pool.submit(answer, *question)
-    conductor.close()
+def serve(channel: ObjectChannel, service: GpuService) -> None:
+    """Answer until the client closes, then end everything."""
+    serve_concurrently(service, channel, immediate=("release",))
+    service.close()
     os._exit(0)
 
 
-class Conductor:
-    """What can be asked of the process: a `Gpu`, made on first use."""
+class GpuService:
+    """The calls of the process: those of a `Gpu`, which is made on first use."""
 
-    def __init__(self, nursery: Nursery, settings: dict[str, Any]):
-        self._nursery, self._settings = nursery, settings
-        self._making, self._gpu = threading.Lock(), None
+    def __init__(self, workers: ForkServer, settings: dict[str, Any]):
+        self._workers, self._settings = workers, settings
+        self._making = threading.Lock()
+        self._gpu: CalibratedGpu | None = None
         self._held: dict[int, contextlib.ExitStack] = {}
 
-    def _made(self) -> Any:
+    def make(self) -> CalibratedGpu:
+        """The GPU, for one caller at a time."""
+        from kernrl.verifier.pool.gpu import Gpu
+
+        return Gpu(self._workers, **self._settings)
+
+    def _made(self) -> CalibratedGpu:
         with self._making:
             if self._gpu is None:
-                from kernrl.verifier.pool.gpu import Gpu
-
-                self._gpu = Gpu(self._nursery, **self._settings)
+                self._gpu = self.make()
             return self._gpu
 
     def facts(self) -> dict[str, str]:
         """`Gpu.facts`."""
         return self._made().facts
 
-    def noise(self) -> Any:
+    def noise(self) -> NoiseBand:
         """`Gpu.noise`."""
         return self._made().noise
 
-    def run(self, job: Any, baselines: Sequence[str], task_key: str) -> Any:
+    def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
         """`Gpu.run`."""
         return self._made().run(job, baselines, task_key)
 
-    def twins(self, pairs: int, slowdown: float) -> Any:
+    def twins(self, pairs: int, slowdown: float) -> list[Speedup]:
         """`Gpu.twins`."""
         return self._made().twins(pairs, slowdown)
 
     def hold(self, number: int) -> None:
-        """Enter `Gpu.untimed`, under a number for `let_go`."""
+        """Enter `Gpu.untimed`; `release` of the same number leaves it."""
         stack = contextlib.ExitStack()
         stack.enter_context(self._made().untimed())
         self._held[number] = stack
 
-    def let_go(self, number: int) -> None:
-        """Leave it, unless it was entered in a conductor that has died."""
+    def release(self, number: int) -> None:
+        """Leave it, unless it was entered in an earlier process."""
         self._held.pop(number, contextlib.ExitStack()).close()
 
     def close(self) -> None:
         """End everything that was started."""
         if self._gpu is not None:
             self._gpu.close()
-        self._nursery.close()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
+        self._workers.close()

@@ -1,4 +1,4 @@
-"""A lane: one replay process, one judge process, and what either is asked, in which order, for one candidate.
+"""A lane: one replay process and one judge process, and in which order they are called for one candidate.
 
 The replay process runs the candidate and never sees an answer; the judge has the answers and never sees a candidate.
 """
@@ -9,40 +9,25 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL
+from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.base.verdict import Rejection, Stage, Status
-from kernrl.verifier.pool.gpu_lock import Gate, Inside
+from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, wrong_reason
+from kernrl.verifier.judge.server import JudgeServer
+from kernrl.verifier.pool.backend import Outcome
+from kernrl.verifier.pool.gpu_lock import Lock
 from kernrl.verifier.replay.job import Job, Measured, Replayed
-from kernrl.verifier.replay.shared_outputs import Outbox
+from kernrl.verifier.replay.server import ReplayServer
 from kernrl.verifier.replay.timing import NoiseBand
-from kernrl.verifier.rpc.process import Died, Failed, Nursery, Process, TimedOut
+from kernrl.verifier.rpc.answers import Died, Failed, TimedOut
+from kernrl.verifier.rpc.client import Client
+from kernrl.verifier.rpc.fork_server import ForkServer
 
 TRUSTED_TIMEOUT_S = 300.0
-"""For what only trusted code does: answers in float64, and baselines, which may be compiled."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What the GPU said of one job."""
-
-    stage: Stage
-    rejection: Rejection | None = None
-    errors: list[dict[str, Any]] = field(default_factory=list)
-    measured: Measured | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def clock(self, name: str) -> Iterator[None]:
-        """Add a block's seconds to `seconds[name]`."""
-        begun = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
+"""Limit for trusted code alone: answers in float64, and baselines, which may have to be compiled."""
 
 
 class _Rejected(Exception):
@@ -52,19 +37,21 @@ class _Rejected(Exception):
 
 
 class Lane:
-    """One candidate at a time (`mutex`), on a GPU that other lanes may share (the gate)."""
+    """One candidate at a time (`mutex`), on a GPU that other lanes may share (under a `Lock`)."""
 
     def __init__(
-        self, nursery: Nursery, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float
-    ):  # fmt: skip
-        """`memory_share`: of the GPU's memory, for each process to keep things of tasks in."""
+        self, workers: ForkServer, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float
+    ):
+        """`timeout_s`: how long a candidate may keep replay waiting in all; `memory_share`: of the GPU's memory, what each
+        process may keep of tasks."""
         settings = {"redraw_parameters": redraw_parameters, "memory_share": memory_share}
-        self.replay = Process(nursery, "replay", device, settings | {"share": share})
-        self.judge = Process(nursery, "judge", device, settings)
-        self._timeout_s = timeout_s
+        self.replay = Client(workers, ReplayServer, settings | {"share": share}, name="replay", device=device, first=True)
+        self.judge = Client(workers, JudgeServer, settings, name="judge", device=device, first=True)
+        self._timeout_s = self._left_s = timeout_s
+        """The limit, and what is left of it for the candidate at hand."""
         self._attached: tuple[int, int, int] | None = None
         self._ready: tuple[Any, ...] = ()
-        """What baselines were prepared last, and in which process."""
+        """Which baselines were captured last, and in which process."""
         self._preparing = False
         self.mutex, self._ending = threading.Lock(), threading.Lock()
 
@@ -73,26 +60,29 @@ class Lane:
         self.replay.start()
         self.judge.start()
 
-    def run(self, job: Job, baselines: Sequence[str], gate: Gate | Inside, noise: NoiseBand) -> Outcome:
+    def run(self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand) -> Outcome:
         """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
         outcome = Outcome(Stage.CORRECTNESS)
         if self._ready[1:] != self._what(job, baselines)[1:]:
-            self._ready = ()  # to make room for this task, replay may drop the one before
-        self.start()  # while others use the GPU
+            self._ready = ()  # replay may drop the last task to make room for this one
+        self.start()  # while other lanes use the GPU
+        self._left_s = self._timeout_s
         try:
-            with _entered(gate.shared(), outcome):
+            with _entered(lock.shared(), outcome):
                 timed = baselines if FULL in job.plans else ()
-                with self._done():
+                with self._drained():
                     with outcome.clock("correctness"):
                         self._correctness(job, timed, outcome)
                     if not timed:
                         return outcome
                     outcome.stage = Stage.TIMING
                     self._baselines(job, timed, outcome)
-            with _entered(gate.alone(), outcome), outcome.clock("timing"):
-                measured: Measured = self._ask_replay("measure", list(baselines), noise, timeout_s=3 * self._timeout_s)
-            with _entered(gate.shared(), outcome), outcome.clock("correctness"):
-                self._judged(job, self._ask_replay("spot_checked", timeout_s=self._timeout_s), outcome)
+            with _entered(lock.exclusive(), outcome), outcome.clock("timing"):
+                self.replay.send(ReplayServer.measure, list(baselines), noise)
+                measured: Measured = self._from_replay()
+            with _entered(lock.shared(), outcome), outcome.clock("correctness"):
+                self.replay.send(ReplayServer.spot_checked)
+                self._compare(job, self._from_replay(), outcome)
             outcome.measured = measured
             outcome.seconds["gpu_busy"] = measured.gpu_seconds
         except _Rejected as rejected:
@@ -100,71 +90,71 @@ class Lane:
         return outcome
 
     @contextlib.contextmanager
-    def _done(self) -> Iterator[None]:
-        """On leaving, whatever was asked is done with: nothing of it may run on beside another lane's timing."""
+    def _drained(self) -> Iterator[None]:
+        """On exit, outstanding calls are drained: none of them may run on beside another lane's timing."""
         self._preparing = False
         try:
             yield
         finally:
-            self.replay.drain(TRUSTED_TIMEOUT_S if self._preparing else self._timeout_s)
+            self.replay.drain(TRUSTED_TIMEOUT_S if self._preparing else self._left_s)
             self.judge.drain(TRUSTED_TIMEOUT_S)
 
     def _correctness(self, job: Job, baselines: Sequence[str], outcome: Outcome) -> None:
-        """Everything is asked at once: the judge makes its answers while replay runs, replay's full set runs while the small
-        ones are judged, and the baselines are captured while the full set is."""
+        """All calls are sent at once: the judge makes its answers while replay runs, replay's full set runs while the small
+        sets are judged, and the baselines are captured while the full set is judged."""
         cheap = [i for i, d in enumerate(job.draws) if d.input_set != FULL]
         full = [i for i, d in enumerate(job.draws) if d.input_set == FULL]
         phases = [phase for phase in (cheap, full) if phase]
-        self.judge.send("prepare", job.task, job.precision, job.draws)
-        self.replay.send("begin", job)
+        self.judge.send(JudgeServer.prepare, job.task, job.precision, job.draws)
+        self.replay.send(ReplayServer.begin, job)
         for phase in phases:
-            self.replay.send("check", phase)
+            self.replay.send(ReplayServer.check, phase)
         owed = 1 + self._attach(self._replayed(outcome))
         decoys: list[str] = []
         for left in reversed(range(len(phases))):
             replayed: Replayed = self._replayed(outcome)
             if not left and not replayed.overrun:
-                self._prepare(job, baselines)
+                self._capture(job, baselines)
             with outcome.clock("answers"):
                 while owed:
-                    self._answered(replaying=left > 0)
+                    self._from_busy_judge(replaying=left > 0)
                     owed -= 1
-            self._judged(job, replayed, outcome)
+            self._compare(job, replayed, outcome)
             decoys = replayed.decoys
-        # a few columns may happen not to depend on a launch: only what is idle at full size too is a decoy
+        # at small shapes a few columns may happen not to depend on a launch: a decoy is idle at full size too
         if decoys:
             raise _Rejected(Status.DECOY, decoy_reason(decoys[0]))
 
-    def _attach(self, outbox: Outbox) -> bool:
-        """Tell the judge of the outbox, where it is another than last time. Returns whether the judge owes an answer."""
-        attached = (self.replay.starts, self.judge.starts, outbox.version)
+    def _attach(self, shared: SharedMemory) -> bool:
+        """Tell the judge where outputs will be, if that has changed. Returns whether the judge owes an answer."""
+        attached = (self.replay.starts, self.judge.starts, shared.version)
         if attached == self._attached:
             return False
-        self.judge.send("attach", outbox)
+        self.judge.send(JudgeServer.attach, shared)
         self._attached = attached
         return True
 
-    def _prepare(self, job: Job, baselines: Sequence[str]) -> None:
-        """Have replay capture the task's baselines, where it has not."""
+    def _capture(self, job: Job, baselines: Sequence[str]) -> None:
+        """Have replay capture the task's baselines, if it has not."""
         if baselines and self._ready != self._what(job, baselines):
-            self.replay.send("prepare", list(baselines))
+            self.replay.send(ReplayServer.prepare, list(baselines))
             self._preparing = True
 
     def _baselines(self, job: Job, baselines: Sequence[str], outcome: Outcome) -> None:
-        """Wait for what `_prepare` asked."""
+        """Wait for `_capture`."""
         if self._preparing:
             with outcome.clock("baseline"):
-                self._from_replay(TRUSTED_TIMEOUT_S)
+                self._from_replay(trusted=True)
             self._ready = self._what(job, baselines)
 
     def _what(self, job: Job, baselines: Sequence[str]) -> tuple[Any, ...]:
-        """In which process what is to be prepared."""
+        """The process, and what is captured in it."""
         return self.replay.starts, job.task.id, job.task.pytorch_code, job.precision, *baselines
 
-    def _judged(self, job: Job, replayed: Replayed, outcome: Outcome) -> None:
-        """Send outputs to the judge; raise when anything is wrong with them."""
+    def _compare(self, job: Job, replayed: Replayed, outcome: Outcome) -> None:
+        """Have the judge compare outputs; raises when anything is wrong with them."""
         if replayed.overrun:
-            self.replay.kill()  # whatever else was overwritten goes with the process
+            self.replay.kill()  # its memory cannot be trusted any more
             draw = job.draws[replayed.overrun[0]]
             raise _Rejected(
                 Status.WRONG, f"A kernel writes outside its tensors on the {draw.input_set} shapes: mask its stores."
@@ -173,40 +163,48 @@ class Lane:
             draw = job.draws[replayed.written[0]]
             raise _Rejected(Status.WRONG, f"An input or a parameter is changed on the {draw.input_set} shapes.")
         with outcome.clock("judge"):
-            self.judge.send("compare", job.task, job.precision, job.draws, replayed.asked, replayed.shown)
+            self.judge.send(JudgeServer.compare, job.task, job.precision, job.draws, replayed.asked, replayed.shown)
             records = self._from_judge()
         outcome.errors += records
         worst = max(records, key=lambda r: r["excess"], default=None)
         if worst is not None and worst["excess"] > 1:
-            raise _Rejected(Status.WRONG, describe(worst))
+            raise _Rejected(Status.WRONG, wrong_reason(worst))
 
     def _replayed(self, outcome: Outcome) -> Any:
         with outcome.clock("replay"):
-            return self._from_replay(self._timeout_s)
+            return self._from_replay()
 
-    def _ask_replay(self, method: str, *arguments: Any, timeout_s: float) -> Any:
-        self.replay.send(method, *arguments)
-        return self._from_replay(timeout_s)
+    def _from_replay(self, *, trusted: bool = False) -> Any:
+        """The next answer of the process that runs the candidate, whose errors are the candidate's, except UsageError.
 
-    def _from_replay(self, timeout_s: float) -> Any:
-        """The next answer of the process that runs the candidate: what goes wrong there is the candidate's doing, a broken
-        task excepted."""
+        What it waits for comes off the candidate's time, unless `trusted`: then replay runs only the reference.
+        """
+        begun, limit_s = time.monotonic(), TRUSTED_TIMEOUT_S if trusted else self._timeout_s
         try:
-            return self.replay.receive(timeout_s)
-        except TimedOut as error:
-            raise _Rejected(Status.TIMEOUT, hung(str(error))) from None
+            return self.replay.receive(TRUSTED_TIMEOUT_S if trusted else self._left_s)
+        except TimedOut:
+            raise _Rejected(Status.TIMEOUT, hang_reason(f"no answer within {limit_s:g} s")) from None
         except Failed as error:
             raise _Rejected(Status.CRASH, f"The plan cannot be launched: {error}.") from None
         except Died as error:
             raise _Rejected(Status.CRASH, f"A kernel faulted on the GPU: {error}.") from None
+        finally:
+            if not trusted:
+                self._spend(begun)
 
-    def _answered(self, *, replaying: bool) -> None:
-        """Wait for the judge. While a candidate runs, one that hangs can keep the judge from the GPU, so its time ends here
-        too; both may have much to prepare for a new task, so it has twice as long."""
-        patience_s = 2 * self._timeout_s
-        if replaying and not self.judge.ready(patience_s) and not self.replay.ready(0.0):
-            self.replay.kill()
-            raise _Rejected(Status.TIMEOUT, hung(f"no answer within {patience_s:g} s"))
+    def _spend(self, begun: float) -> None:
+        """Take the time since `begun` off the candidate's."""
+        self._left_s = max(0.0, self._left_s - (time.monotonic() - begun))
+
+    def _from_busy_judge(self, *, replaying: bool) -> None:
+        """Wait for the judge. A candidate that hangs can keep the judge off the GPU, so this wait comes off its time."""
+        if replaying:
+            begun = time.monotonic()
+            if not self.judge.ready(self._left_s) and not self.replay.ready(0.0):
+                self.replay.kill()
+                raise _Rejected(Status.TIMEOUT, hang_reason(f"no answer within {self._timeout_s:g} s"))
+            if not self.replay.ready(0.0):
+                self._spend(begun)
         self._from_judge()
 
     def _from_judge(self) -> Any:
@@ -217,15 +215,17 @@ class Lane:
             raise InfrastructureError(f"the judge process failed: {error}") from None
 
     def give_way(self) -> None:
-        """Drop what the processes keep, a candidate that waits to be timed included: `run` raises OutOfMemory for that one.
+        """Drop what the processes keep, including a candidate that waits to be timed: its `run` then raises OutOfMemory.
 
-        Only for one who holds the GPU alone, so that nothing is being asked here.
+        The caller must hold the GPU exclusively, so that no call is under way here.
         """
         with self._ending:
-            for process, command in ((self.replay, "give_way"), (self.judge, "forget")):
-                if process.running:
-                    with contextlib.suppress(Failed, Died, TimedOut, InfrastructureError):
-                        process.ask(command, timeout_s=TRUSTED_TIMEOUT_S)
+            with contextlib.suppress(Failed, Died, TimedOut, InfrastructureError):
+                if self.replay.running:
+                    self.replay.ask(ReplayServer.give_way, TRUSTED_TIMEOUT_S)
+            with contextlib.suppress(Failed, Died, TimedOut, InfrastructureError):
+                if self.judge.running:
+                    self.judge.ask(JudgeServer.forget, TRUSTED_TIMEOUT_S)
             self._ready = ()
 
     def close(self, *, wait: bool = True) -> None:
@@ -236,35 +236,9 @@ class Lane:
 
 
 @contextlib.contextmanager
-def _entered(gate: contextlib.AbstractContextManager[None], outcome: Outcome) -> Iterator[None]:
-    """Enter the gate, counting the wait as `gpu_queue`."""
+def _entered(lock: contextlib.AbstractContextManager[None], outcome: Outcome) -> Iterator[None]:
+    """Hold the lock, counting the wait as `gpu_queue`."""
     with contextlib.ExitStack() as stack:
         with outcome.clock("gpu_queue"):
-            stack.enter_context(gate)
+            stack.enter_context(lock)
         yield
-
-
-def decoy_reason(kernel: str) -> str:
-    """What is said of a launch that makes no difference."""
-    return f"The output is the same without the kernel {kernel}: launch only kernels that do the work."
-
-
-def hung(error: str) -> str:
-    """What is said of kernels that are not done in time."""
-    return f"The kernels did not finish on the GPU: {error}."
-
-
-def describe(record: dict[str, Any]) -> str:
-    """A wrong record as a sentence."""
-    where = f"on the {record['input_set']} shapes with {record['regime']} inputs"
-    if "mismatch" in record:
-        return f"Wrong {where}: {record['mismatch']}."
-    times = (
-        "NaN or infinity is out of place"
-        if record["excess"] == float("inf")
-        else f"the error is {record['excess']:.3g}× the tolerance"
-    )
-    return (
-        f"Wrong {where}: {times}; at index {record['index']} of output {record['output']} it gives {record['got']:.6g}, "
-        f"expected {record['expected']:.6g}."
-    )

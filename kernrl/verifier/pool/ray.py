@@ -1,8 +1,8 @@
-"""The verifier's machinery on a Ray cluster: candidates are traced and compiled on CPUs anywhere, replayed on GPUs anywhere.
+"""The verifier on a Ray cluster: candidates are traced and compiled on CPUs anywhere, replayed on GPUs anywhere.
 
-What `StagedEvaluator` asks of its tracer, compiler and GPUs is asked of seats here: Ray actors that hold the real ones. The
-funnel itself, its checks and its verdicts stay in the asking process. Ray repeats nothing by itself: a call whose seat dies
-raises InfrastructureError, the seat is passed over until Ray has it back, and the candidate is judged again elsewhere.
+`RayFront` and `RayGpu` implement the protocols of `backend` by calling Ray actors, which hold what a single machine uses. The
+funnel itself, its checks and its verdicts stay in the calling process. Ray repeats nothing by itself: a call whose actor dies
+raises InfrastructureError, the actor is passed over until Ray has restarted it, and the candidate is judged again elsewhere.
 """
 
 from __future__ import annotations
@@ -12,76 +12,87 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Rejection
-from kernrl.verifier.compile.client import CompiledKernel, Compiler
-from kernrl.verifier.interpret.server import CpuReplay, Judged, SmallJob
+from kernrl.verifier.interpret.server import Judged, SmallJob
+from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, Plan, TraceSpec
+from kernrl.verifier.pool.backend import Front, GpuBackend, Outcome
 from kernrl.verifier.pool.gpu import LANES, Gpu
-from kernrl.verifier.pool.lane import Outcome
+from kernrl.verifier.pool.gpu_process import worker_fork_server
+from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
-from kernrl.verifier.rpc.process import Nursery
-from kernrl.verifier.trace.client import Tracer
+from kernrl.verifier.rpc.answers import Answer, Died, Failed, answer_to, value_of
 
 log = logging.getLogger(__name__)
 
-SEAT_CPUS = 4
-"""CPUs of a front seat: one warm sandbox and one warm compiler serve as many candidates at once."""
+FRONT_CPUS = 4
+"""CPUs of a front actor: one warm sandbox and one warm compiler serve as many candidates at once."""
 
 GPU_CPUS = 1
-"""CPUs that Ray keeps free for a GPU's seat, whose lanes launch kernels."""
+"""CPUs that Ray reserves for a GPU actor, whose lanes launch kernels."""
 
-SETTLE_TIMEOUT_S = 300.0
-"""Longest wait for a seat to start, or to come back: a node may have to."""
+START_TIMEOUT_S = 300.0
+"""Longest wait for an actor to start, or to be restarted: a node may have to start first."""
 
 CALL_TIMEOUT_S = 1800.0
-"""Longest a call may take before its seat counts as lost; every stage inside has shorter limits of its own."""
+"""Longest call before its actor counts as lost; every stage inside has shorter limits of its own."""
 
 TRIES = 3
-"""Front seats that are asked in turn, should each die."""
+"""Front actors that are tried in turn if each dies."""
+
+S = TypeVar("S", bound="Actor")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 # --- in Ray's workers ------------------------------------------------------------------------------------------------
 
 
-class FrontSeat:
-    """Sandbox, compiler and interpreter."""
+class Actor:
+    """What every actor has in common."""
 
-    def __init__(self, config: VerifierConfig, cache_dir: Path | None, target: str, slots: int, replay: dict[str, bool]):
-        self._tracer = Tracer(slots, target=target, require_sandbox=config.require_sandbox)
-        kernels = cache_dir / "cubins" if cache_dir else None
-        self._compiler = Compiler(slots, targets=(target,), cache_dir=kernels, require_sandbox=config.require_sandbox)
-        self._cpu = CpuReplay(Nursery(), slots, replay)
-        self._tracer.start()
-        self._compiler.start()
+    def about(self) -> Any:
+        """Answers when the actor is ready."""
 
-    def about(self) -> None:
-        """Answers when the seat is ready."""
+    def answer(self, method: str, arguments: tuple[Any, ...]) -> Answer:
+        """Call a method; see `answers`."""
+        return answer_to(lambda: getattr(self, method)(*arguments))
+
+
+class FrontActor(Actor):
+    """Tracer, compiler and interpreters on one node."""
+
+    def __init__(self, config: VerifierConfig, cache_dir: Path | None, target: str, slots: int, interpreter: dict[str, bool]):
+        self._front = LocalFront(
+            slots, target=target, cache_dir=cache_dir, require_sandbox=config.require_sandbox, interpreter=interpreter
+        )
+        self._front.start()
 
     def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> list[Plan] | Rejection:
-        return self._tracer.trace(source, specs, timeout_s)
+        return self._front.trace(source, specs, timeout_s)
 
     def compile(self, kernels: Sequence[KernelSource], target: str, timeout_s: float) -> list[CompiledKernel | Rejection]:
-        return list(self._compiler.compile(kernels, target, timeout_s))
+        return self._front.compile(kernels, target, timeout_s)
 
-    def judge(self, job: SmallJob) -> Judged:
-        return self._cpu.judge(job)
+    def interpret(self, job: SmallJob) -> Judged:
+        return self._front.interpret(job)
 
 
-class GpuSeat:
-    """The lanes of the one GPU that Ray gave this worker. Its gate keeps other programs off by the GPU's UUID."""
+class GpuActor(Actor):
+    """The lanes of the one GPU that Ray gave this worker. Its lock keeps other programs off, by the GPU's UUID."""
 
     def __init__(self, config: VerifierConfig, cache_dir: Path | None, redraw_parameters: bool):
         device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         self._gpu = Gpu(
-            Nursery(), device, lanes=LANES, cache_dir=cache_dir, timeout_s=config.gpu_timeout_s,
+            worker_fork_server(), device, lanes=LANES, cache_dir=cache_dir, timeout_s=config.gpu_timeout_s,
             redraw_parameters=redraw_parameters, memory_share=config.gpu_memory_share,
         )  # fmt: skip
 
@@ -96,11 +107,11 @@ class GpuSeat:
         return self._gpu.run(job, baselines, task_key)
 
 
-# --- here ------------------------------------------------------------------------------------------------------------
+# --- in the calling process ------------------------------------------------------------------------------------------
 
 
-class Seat:
-    """An actor from outside: asked in threads, and passed over while it is away."""
+class RayActor(Generic[S]):
+    """An actor of class S from outside: called in threads, and passed over while it is away."""
 
     def __init__(self, ray: Any, actor: Any):
         self._ray, self._actor = ray, actor
@@ -111,54 +122,54 @@ class Seat:
         self.load = 0
         """Calls under way."""
         self.about: Any = None
-        """What the seat said of itself when it was last ready."""
-        self._expect()
+        """What the actor said of itself when it was last ready."""
+        self._await_ready()
 
     @property
-    def here(self) -> bool:
+    def ready(self) -> bool:
         """Whether it is ready, as far as is known."""
         return self._settled.is_set() and self._failure is None
 
-    def wait(self, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
+    def wait(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until it is ready. Raises InfrastructureError when that takes too long, or cannot be."""
         if not self._settled.wait(timeout_s):
             raise InfrastructureError(f"no Ray worker came up within {timeout_s:g} s; `ray status` shows what is missing.")
         if self._failure is not None:
             raise InfrastructureError(f"a Ray worker cannot start: {_last_line(self._failure)}")
 
-    def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method there.
+    def ask(self, method: Callable[Concatenate[S, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call a method of S there (arguments by position only).
 
         Raises:
-            InfrastructureError: the seat is gone, or its machinery broke.
+            InfrastructureError: the actor is gone, or its machinery broke.
             UsageError: the task itself does not run.
         """
+        assert not kwargs
         self.wait()
-        if self._closed:  # a call would start a Ray anew
+        if self._closed:  # a call would start another Ray
             raise InfrastructureError("the Ray worker has been ended")
         with self._lock:
             self.load += 1
         try:
-            return self._ray.get(getattr(self._actor, method).remote(*arguments), timeout=CALL_TIMEOUT_S)
-        except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, UsageError | InfrastructureError):
-                raise error.cause from None
+            answer: Answer = self._ray.get(self._actor.answer.remote(method.__name__, args), timeout=CALL_TIMEOUT_S)
+            return value_of(answer)
+        except (Failed, Died, self._ray.exceptions.RayTaskError) as error:
             raise InfrastructureError(f"a Ray worker failed: {_last_line(error)}") from None
         except self._ray.exceptions.RayError as error:
-            self._expect()
+            self._await_ready()
             raise InfrastructureError(f"a Ray worker is gone: {str(error).splitlines()[0]}") from None
         finally:
             with self._lock:
                 self.load -= 1
 
-    def _expect(self) -> None:
-        """Wait for the actor in the background: Ray starts it, and starts it again, where there is room."""
+    def _await_ready(self) -> None:
+        """Wait in the background until Ray has started the actor, or restarted it, where there is room."""
 
         def settle(answer: Future[Any]) -> None:
             try:
                 self.about, self._failure = answer.result(), None
             except self._ray.exceptions.ActorUnavailableError:  # Ray has yet to notice, or it died once more
-                later = threading.Timer(1.0, self._expect)
+                later = threading.Timer(1.0, self._await_ready)
                 later.daemon = True
                 later.start()
                 return
@@ -172,82 +183,77 @@ class Seat:
         self._actor.about.remote().future().add_done_callback(settle)
 
     def close(self) -> None:
-        """End the actor. Whoever asks from now on, or waits for it to come back, meets InfrastructureError."""
+        """End the actor. Later calls, and calls that wait for it to come back, raise InfrastructureError."""
         self._closed, self._failure = True, InfrastructureError("it has been ended")
         self._settled.set()
         with contextlib.suppress(Exception):  # it may be gone, and the cluster with it
             self._ray.kill(self._actor, no_restart=True)
 
 
-class RemoteGpu:
-    """A GPU of the cluster, with the face of `Gpu`."""
+class RayGpu(GpuBackend):
+    """A GPU of the cluster."""
 
-    def __init__(self, seat: Seat):
-        self._seat = seat
+    def __init__(self, actor: RayActor[GpuActor]):
+        self._actor = actor
 
     @property
     def facts(self) -> dict[str, str]:
-        return self._seat.about[0]
+        return self._actor.about[0]
 
     @property
     def noise(self) -> NoiseBand:
-        return self._seat.about[1]
+        return self._actor.about[1]
 
     def load(self) -> float:
-        """Calls under way; a GPU that is away is the last to be asked."""
-        return self._seat.load + (0 if self._seat.here else 1e6)
+        """Calls under way; a GPU that is away is asked last."""
+        return self._actor.load + (0 if self._actor.ready else 1e6)
 
     def seed(self, task_key: str) -> int:
-        """See `Gpu.seed`."""
-        return self._seat.ask("seed", task_key)
+        return self._actor.ask(GpuActor.seed, task_key)
 
     def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
-        """See `Gpu.run`."""
-        return self._seat.ask("run", job, baselines, task_key)
+        return self._actor.ask(GpuActor.run, job, baselines, task_key)
 
     def untimed(self) -> contextlib.AbstractContextManager[None]:
-        """The caller samples and trains on GPUs that are not Ray's."""
+        """Nothing to do: the caller samples and trains on GPUs that are not Ray's."""
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        """The cluster ends its seats."""
+        """The cluster ends its actors."""
 
 
-class Front:
-    """The front seats, with the faces of `Tracer`, `Compiler` and `CpuReplay`."""
+class RayFront(Front):
+    """The front on the cluster's nodes."""
 
-    def __init__(self, seats: Sequence[Seat]):
-        self._seats = seats
+    def __init__(self, actors: Sequence[RayActor[FrontActor]]):
+        self.actors = actors
 
     def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> list[Plan] | Rejection:
-        """See `Tracer.trace`."""
-        return self._ask("trace", source, specs, timeout_s)
+        return self._ask(lambda actor: actor.ask(FrontActor.trace, source, specs, timeout_s))
 
     def compile(self, kernels: Sequence[KernelSource], target: str, timeout_s: float) -> list[CompiledKernel | Rejection]:
-        """See `Compiler.compile`."""
-        return self._ask("compile", kernels, target, timeout_s)
+        return self._ask(lambda actor: actor.ask(FrontActor.compile, kernels, target, timeout_s))
 
-    def judge(self, job: SmallJob) -> Judged:
-        """See `CpuReplay.judge`."""
-        return self._ask("judge", job)
+    def interpret(self, job: SmallJob) -> Judged:
+        return self._ask(lambda actor: actor.ask(FrontActor.interpret, job))
 
     def close(self) -> None:
-        """The cluster ends its seats."""
+        """The cluster ends its actors."""
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        """Ask the idlest that is here; should it die, another."""
+    def _ask(self, call: Callable[[RayActor[FrontActor]], R]) -> R:
+        """Call the least loaded actor that is ready; if it dies, another."""
         for left in reversed(range(TRIES)):
-            seat = min(self._seats, key=lambda one: (not one.here, one.load))
+            actor = min(self.actors, key=lambda one: (not one.ready, one.load))
             try:
-                return seat.ask(method, *arguments)
+                return call(actor)
             except InfrastructureError:
-                if not left or seat.here:  # one that is still here had a reason of its own
+                if not left or actor.ready:  # an actor that is still there failed for a reason that would come again
                     raise
         raise AssertionError("unreachable")
 
 
 class Cluster:
-    """A Ray cluster, joined or started here, and the seats on it."""
+    """A Ray cluster, joined or started here, and the actors on it."""
 
     def __init__(self, address: str):
         """Join.
@@ -260,7 +266,7 @@ class Cluster:
             InfrastructureError: no cluster answers.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # once it has been left, no Ray is started in its place
+        os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # after leaving, never start one by itself
         try:
             import ray
         except ImportError:
@@ -273,66 +279,67 @@ class Cluster:
                     ray.init(address if "://" in address else None, namespace="kernrl", **quiet)
             except Exception as error:  # of many kinds, by what is in the way
                 raise InfrastructureError(f"--verifier {address}: no Ray cluster answers ({_last_line(error)}).") from None
-        self._seats: list[Seat] = []
+        self._actors: list[RayActor[Any]] = []
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self.gpu_count = sum(int(node.get("GPU", 0)) for node in nodes)
         free = [int(node.get("CPU", 0)) - GPU_CPUS * int(node.get("GPU", 0)) for node in nodes]
-        self.front_cpus = [min(SEAT_CPUS, cpus) for cpus in free if cpus > 0 for _ in range(max(1, cpus // SEAT_CPUS))]
-        """CPUs of each front seat that there is room for."""
+        self.front_cpus = [min(FRONT_CPUS, cpus) for cpus in free if cpus > 0 for _ in range(max(1, cpus // FRONT_CPUS))]
+        """CPUs of each front actor that there is room for."""
         if not self.front_cpus:
             raise InfrastructureError(f"--verifier {address}: the Ray cluster has no CPU to trace on.")
 
-    def gpus(self, config: VerifierConfig, cache_dir: Path | None, *, redraw_parameters: bool) -> list[RemoteGpu]:
-        """Every GPU that comes up and is of the first one's model: speeds of others cannot be compared with its."""
-        seats = [
-            self._seat(GpuSeat, (config, cache_dir, redraw_parameters), 2 * LANES, num_cpus=GPU_CPUS, num_gpus=1)
+    def gpus(self, config: VerifierConfig, cache_dir: Path | None, *, redraw_parameters: bool) -> list[RayGpu]:
+        """Every GPU that comes up and is of the first one's model: speeds on other models cannot be compared with its."""
+        actors = [
+            self.start(GpuActor, (config, cache_dir, redraw_parameters), 2 * LANES, num_cpus=GPU_CPUS, num_gpus=1)
             for _ in range(self.gpu_count)
         ]
-        up = self._up(seats)
-        alike = [seat for seat in up if seat.about[0]["gpu"] == up[0].about[0]["gpu"]]
-        if len(alike) < len(seats):
-            log.warning("%d of the cluster's %d GPUs are used", len(alike), len(seats))
-        return [RemoteGpu(seat) for seat in alike]
+        ready = wait_for_any(actors)
+        alike = [actor for actor in ready if actor.about[0]["gpu"] == ready[0].about[0]["gpu"]]
+        if len(alike) < len(actors):
+            log.warning("%d of the cluster's %d GPUs are used", len(alike), len(actors))
+        return [RayGpu(actor) for actor in alike]
 
-    def front(self, config: VerifierConfig, cache_dir: Path | None, target: str, replay: dict[str, bool]) -> Front:
-        """Seats to trace and compile on, of which those that come up late are used from then on."""
-        seats = [
-            self._seat(FrontSeat, (config, cache_dir, target, cpus, replay), 2 * cpus, num_cpus=cpus)
+    def front(self, config: VerifierConfig, cache_dir: Path | None, target: str, interpreter: dict[str, bool]) -> RayFront:
+        """Actors to trace, compile and interpret on; those that come up late are used from then on."""
+        actors = [
+            self.start(FrontActor, (config, cache_dir, target, cpus, interpreter), 2 * cpus, num_cpus=cpus)
             for cpus in self.front_cpus
         ]
-        seats[0].wait()
-        return Front(seats)
+        actors[0].wait()
+        return RayFront(actors)
 
-    def close(self) -> None:
-        """End every seat, and the connection if it was made here."""
-        for seat in self._seats:
-            seat.close()
-        if self._mine:
-            self._ray.shutdown()
-
-    def _seat(self, kind: type[Any], arguments: tuple[Any, ...], concurrency: int, **resources: float) -> Seat:
-        """An actor that Ray starts again when it dies, but whose calls it never repeats."""
+    def start(self, kind: type[S], arguments: tuple[Any, ...], concurrency: int, **resources: float) -> RayActor[S]:
+        """Start an actor that Ray restarts when it dies, but whose calls Ray never repeats."""
         remote = self._ray.remote(kind).options(
             max_concurrency=concurrency, max_restarts=-1, max_task_retries=0, scheduling_strategy="SPREAD", **resources
         )
-        seat = Seat(self._ray, remote.remote(*arguments))
-        self._seats.append(seat)
-        return seat
+        actor: RayActor[S] = RayActor(self._ray, remote.remote(*arguments))
+        self._actors.append(actor)
+        return actor
 
-    def _up(self, seats: Sequence[Seat]) -> list[Seat]:
-        """Those that come up. Raises InfrastructureError, with the first one's reason, when none does."""
-        for seat in seats:
-            with contextlib.suppress(InfrastructureError):
-                seat.wait()
-        up = [seat for seat in seats if seat.here]
-        if seats and not up:
-            seats[0].wait(0)
-        return up
+    def close(self) -> None:
+        """End every actor, and the connection if it was made here."""
+        for actor in self._actors:
+            actor.close()
+        if self._mine:
+            self._ray.shutdown()
+
+
+def wait_for_any(actors: Sequence[RayActor[S]]) -> list[RayActor[S]]:
+    """Those that come up. Raises InfrastructureError, with the first one's reason, when none does."""
+    for actor in actors:
+        with contextlib.suppress(InfrastructureError):
+            actor.wait()
+    ready = [actor for actor in actors if actor.ready]
+    if actors and not ready:
+        actors[0].wait(0)
+    return ready
 
 
 @contextlib.contextmanager
 def _our_signals() -> Iterator[None]:
-    """Keep the handlers that are set: with Ray's, SIGTERM aborts the process and nothing is ended in order."""
+    """Keep our signal handlers: Ray's aborts the process on SIGTERM, and nothing is cleaned up."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""The memory a plan is replayed in, and the machine code that is loaded for it."""
+"""The memory in which a plan is replayed, and its loaded machine code."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from kernrl.verifier.base import cuda_driver
-from kernrl.verifier.compile.client import CompiledKernel
 from kernrl.verifier.judge.inputs import ALIGN_BYTES, GUARD_BYTES
+from kernrl.verifier.plan.compiled import CompiledKernel
 
 FIELD_BYTES, LEAST_BYTES, FIELD_POISON = 64 << 20, 256 << 20, 0x5B
-"""The field on either side of the buffers, the whole arena at least, and what the field is filled with."""
+"""Size of the field on either side of the buffers, least size of the whole block, and the byte that fills the field."""
 
 
-class Arena:
-    """Device memory for one plan at a time: buffers with guards between them, in the middle of a wide poisoned field.
+class DeviceMemory:
+    """Device memory for one plan at a time: buffers with guards between them, inside a wide poisoned field.
 
-    A write out of bounds, or a note that a kernel leaves for its next call, lands in a guard (looked at after every run) or
-    in the field (looked at once a phase).
+    A write out of bounds, or a note that a kernel leaves for its next call, lands in a guard (checked after every run) or
+    in the field (checked once a phase).
     """
 
     def __init__(self) -> None:
@@ -29,16 +29,16 @@ class Arena:
         self._byte = 0
 
     def release(self) -> None:
-        """Give the memory back; the next plan gets other."""
+        """Give the memory back; the next plan allocates anew."""
         self.block = torch.empty(0, dtype=torch.uint8, device="cuda")
 
     def seal(self) -> None:
-        """Poison the whole field, before a candidate's first run."""
+        """Poison the whole block, before a candidate's first run."""
         self._furthest = FIELD_BYTES
         self.block.fill_(FIELD_POISON)
 
     def lay_out(self, sizes: Sequence[int]) -> list[int]:
-        """Byte offsets for buffers of the given sizes. Anything placed before is forgotten."""
+        """Byte offsets for buffers of the given sizes, in place of those laid out before."""
         offsets, guards, end = [], [], FIELD_BYTES
         for size in sizes:
             offsets.append(end)
@@ -66,7 +66,7 @@ class Arena:
         return (self.block.view(torch.int64).index_select(0, self._guards) != word).any()
 
     def field_overrun(self) -> Tensor:
-        """A 0-dim bool tensor: whether anything outside the buffers placed since `seal` was written."""
+        """A 0-dim bool tensor: whether anything outside all buffers since `seal` was written."""
         words, word = self.block.view(torch.int64), _word(FIELD_POISON)
         return (words[: FIELD_BYTES // 8] != word).any() | (words[self._furthest // 8 :] != word).any()
 
@@ -77,7 +77,7 @@ def _word(byte: int) -> int:
 
 
 class Modules:
-    """Loaded machine code by content, so that group members that share a kernel load it once."""
+    """Loaded machine code by content, so that candidates of a group load a shared kernel once."""
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
@@ -91,7 +91,7 @@ class Modules:
         return self._functions[key][1]
 
     def trim(self) -> None:
-        """Drop everything when too much has gathered. Only between candidates: live graphs hold what they captured."""
+        """Unload everything if there are too many. Only between candidates: live graphs use what they captured."""
         if len(self._functions) > self._most:
             torch.cuda.synchronize()
             for module, _ in self._functions.values():

@@ -1,63 +1,78 @@
-"""Replay of a Plan on a GPU: buffers, ATen nodes by trusted torch, authored launches by the driver. No candidate Python.
+"""Replay of a Plan on a GPU: ATen nodes by trusted torch, authored launches by the CUDA driver. No candidate Python.
 
-Temporaries and outputs live in one arena that is filled with a poison before every run, so nothing survives from one run,
-input or candidate to the next, and memory a candidate did not write is recognised. Results of ATen calls that allocate are
-torch's own and are bound when they appear.
+Temporaries and outputs live in one block of device memory that is filled with a poison before every run, so nothing survives
+from one run, input or candidate to the next, and memory that a candidate did not write is recognised. Results of ATen calls
+that allocate are torch's own and are bound when they appear.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernrl.verifier.base import cuda_driver
-from kernrl.verifier.compile.client import CompiledKernel
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, Special, TensorRef, Variant
-from kernrl.verifier.replay.device_memory import Arena, Modules
+from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.evaluate import call_aten, plain_value, store_aten
+from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant
+from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 
 _SCALARS = {
     "i1": ctypes.c_bool, "i8": ctypes.c_int8, "i16": ctypes.c_int16, "i32": ctypes.c_int32, "i64": ctypes.c_int64,
     "f32": ctypes.c_float, "f64": ctypes.c_double,
 }  # fmt: skip
-"""What a compiled kernel calls its scalars → how they are passed. Triton's unsigned types are MLIR's signless ones."""
+"""A compiled kernel's scalar types → how they are passed. Triton's unsigned types are MLIR's signless ones."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """A candidate's plan at one input set, ready to run."""
+
+    runner: Runner
+    run: Callable[[], None]
+    outputs: Callable[[], list[Tensor]]
+    """Forward's outputs after a run."""
+    alive: Any = None
+    """Memory that a captured graph writes."""
 
 
 class Runner:
     """One plan bound to a task's inputs, ready to run any number of times.
 
-    `prepare(poison)` resets the arena and runs the constructor's nodes; `run()` queues forward's. Neither waits.
+    `prepare(poison)` resets the memory and runs the constructor's nodes; `run()` queues forward's. Neither waits.
     """
 
-    def __init__(self, plan: Plan, kernels: Sequence[CompiledKernel], inputs: TaskInputs, arena: Arena, modules: Modules):
-        self._kernels, self._arena, self._modules = kernels, arena, modules
-        # a graph cannot copy from the host, so constants written out in forward are made with the constructor's
+    def __init__(
+        self, plan: Plan, kernels: Sequence[CompiledKernel], inputs: TaskInputs, memory: DeviceMemory, modules: Modules
+    ):
+        self._kernels, self._memory, self._modules = kernels, memory, modules
+        # a graph cannot copy from the host, so constants in forward are made together with the constructor's
         constants = tuple(n for n in plan.nodes if isinstance(n, AtenNode) and n.op == CONSTANT_OP)
         nodes = tuple(n for n in plan.nodes if n not in constants) if constants else plan.nodes
         self.plan = plan = replace(plan, setup=plan.setup + constants, nodes=nodes)
         self._made = {
             ref.storage for node in plan.nodes if isinstance(node, AtenNode) for ref in _fresh(node, plan)
-        }  # storages that ATen calls of forward allocate
+        }  # storages that forward's ATen calls allocate
         self._static: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self._live: dict[int, tuple[torch.UntypedStorage, int]] = {}
         self._views: dict[TensorRef, Tensor] = {}
         self._stream = torch.cuda.current_stream().cuda_stream
         self._place(inputs)
         self.choice = [0] * len(plan.nodes)
-        """Variant taken at each node, for launches that have several."""
+        """Variant used at each node, for launches with several."""
         self._launches = [self._bind_any(node) if isinstance(node, LaunchNode) else None for node in plan.nodes]
         self._setup = [self._bind(node.variants[0]) if isinstance(node, LaunchNode) else None for node in plan.setup]
         self.authored = [i for i, node in enumerate(plan.nodes) if isinstance(node, LaunchNode)]
         self.computed = [i for i, node in enumerate(plan.nodes) if isinstance(node, AtenNode)]
 
     def _place(self, inputs: TaskInputs) -> None:
-        """Find every storage that has an address before the run: the task's own, and the arena's."""
+        """Find the address of every storage that has one before the run: the task's, and temporaries in our memory."""
         temps, sizes = [], []
         for i, storage in enumerate(self.plan.storages):
             if storage.kind == "temp":
@@ -68,14 +83,14 @@ class Runner:
                 tensor = inputs.inputs[storage.source] if storage.kind == "input" else inputs.state[storage.source]  # pyright: ignore
                 self._static[i] = (tensor.untyped_storage(), int(tensor.storage_offset()) * tensor.element_size())
         scratch = _scratch_bytes(self.plan, self._kernels)
-        places = self._arena.lay_out([*sizes, *scratch])
-        base = self._arena.block.untyped_storage()
+        places = self._memory.lay_out([*sizes, *scratch])
+        base = self._memory.block.untyped_storage()
         self._static.update({i: (base, offset) for i, offset in zip(temps, places, strict=False)})
-        start = self._arena.block.data_ptr()
+        start = self._memory.block.data_ptr()
         self._scratch = [start + p if n else 0 for p, n in zip(places[len(temps) :], scratch, strict=True)]
 
     def _bind_any(self, node: LaunchNode) -> list[tuple[cuda_driver.Launch, list[tuple[Any, TensorRef]]]]:
-        """The node's variants that this GPU can load; like autotuning, it passes over those that ask too much of it."""
+        """The node's variants that this GPU can load; like autotuning, this skips those that need too much."""
         bound, refused = [], None
         for variant in node.variants:
             try:
@@ -87,7 +102,7 @@ class Runner:
         return bound
 
     def _bind(self, variant: Variant) -> tuple[cuda_driver.Launch, list[tuple[Any, TensorRef]]]:
-        """A launch, and those of its pointers that are known only once the run has made them."""
+        """A launch, and those of its pointers whose memory is allocated during the run."""
         source, kernel = self.plan.kernels[variant.kernel], self._kernels[variant.kernel]
         values: list[Any] = []
         late: list[tuple[Any, TensorRef]] = []
@@ -111,8 +126,8 @@ class Runner:
         ), late  # fmt: skip
 
     @staticmethod
-    def _address(home: tuple[torch.UntypedStorage, int], ref: TensorRef) -> int:
-        return home[0].data_ptr() + home[1] + ref.offset * getattr(torch, ref.dtype).itemsize
+    def _address(place: tuple[torch.UntypedStorage, int], ref: TensorRef) -> int:
+        return place[0].data_ptr() + place[1] + ref.offset * getattr(torch, ref.dtype).itemsize
 
     def tensor(self, ref: TensorRef) -> Tensor:
         """A plan's view as a torch tensor over its memory."""
@@ -127,50 +142,50 @@ class Runner:
         return view
 
     def prepare(self, poison: int) -> None:
-        """Poison the arena and make the constructor's constants anew."""
-        self._arena.poison(poison)
+        """Poison the memory and make the constructor's constants again."""
+        self._memory.poison(poison)
         for node, launch in zip(self.plan.setup, self._setup, strict=True):
             if launch is None:
-                self._call(node, keep=True)  # pyright: ignore[reportArgumentType]
+                store_aten(node, self.tensor, "cuda")  # pyright: ignore[reportArgumentType]
             else:
                 self._launch(launch)
 
     def run(self, *, skip: int | None = None) -> None:
-        """Queue forward's nodes on the current stream, all but node `skip`."""
+        """Queue forward's nodes on the current stream, except node `skip`."""
         self._live.clear()
         for i, (node, launches) in enumerate(zip(self.plan.nodes, self._launches, strict=True)):
             if i == skip:
                 continue
             if launches is None:
-                self._call(node, keep=False)  # pyright: ignore[reportArgumentType]
+                self._call(node)  # pyright: ignore[reportArgumentType]
             else:
                 self._launch(launches[self.choice[i]])
 
     def forget(self) -> None:
-        """Drop what ATen nodes made in the last run."""
+        """Free the memory that ATen nodes allocated in the last run."""
         self._live.clear()
 
     def run_node(self, i: int) -> None:
-        """Queue one node alone; those before it must have run."""
+        """Queue one node; those before it must have run."""
         launches = self._launches[i]
         if launches is None:
-            self._call(self.plan.nodes[i], keep=False)  # pyright: ignore[reportArgumentType]
+            self._call(self.plan.nodes[i])  # pyright: ignore[reportArgumentType]
         else:
             self._launch(launches[self.choice[i]])
 
     def held(self) -> tuple[list[Tensor], Any]:
-        """Outputs of the run just queued or captured, and what must stay alive for them to stay true."""
+        """Outputs of the run just queued or captured, and the memory that must stay alive for them."""
         outputs, alive = self.outputs(), dict(self._live)
         self._live = {}
         return outputs, alive
 
     def variants(self, i: int) -> int:
-        """How many ways node `i` can be launched."""
+        """Number of variants of node `i`."""
         launches = self._launches[i]
         return len(launches) if launches else 1
 
     def outputs(self) -> list[Tensor]:
-        """Forward's outputs, as views of live memory."""
+        """Forward's outputs, as views of the memory they are in."""
         return [self.tensor(ref) for ref in self.plan.outputs]
 
     def _launch(self, launch: tuple[cuda_driver.Launch, list[tuple[Any, TensorRef]]]) -> None:
@@ -179,47 +194,19 @@ class Runner:
             pointer.value = self._address(self._live[ref.storage], ref)
         call(self._stream)
 
-    def _call(self, node: AtenNode, *, keep: bool) -> None:
-        """Run an ATen node. `keep`: its results go to their places in the arena (constants); else they stay torch's."""
-        if node.op == CONSTANT_OP:
-            dtype = getattr(torch, node.kwargs["dtype"].value)
-            values = [_plain(v) for v in node.args[0]]
-            results: Any = torch.tensor(values, dtype=dtype, device="cuda").reshape(node.args[1])
-        else:
-            results = operator(node.op)(
-                *(self._value(a) for a in node.args), **{k: self._value(v) for k, v in node.kwargs.items()}
-            )
-        for result, ref in zip(_leaves(results), node.outputs, strict=True):
-            if ref is None or (not keep and ref.storage not in self._made) or ref.storage in self._live:
-                continue
-            if keep:
-                home = self.tensor(ref)
-                if home.data_ptr() != result.data_ptr():
-                    home.copy_(result)
+    def _call(self, node: AtenNode) -> None:
+        """Run one of forward's ATen nodes; memory that it allocates remains torch's."""
+        for result, ref in zip(call_aten(node, self.tensor, "cuda"), node.outputs, strict=True):
+            if ref is None or ref.storage not in self._made or ref.storage in self._live:
                 continue
             if tuple(result.stride()) != ref.stride:
                 result = torch.empty_strided(ref.shape, ref.stride, dtype=result.dtype, device="cuda").copy_(result)
             start = (int(result.storage_offset()) - ref.offset) * result.element_size()
             self._live[ref.storage] = (result.untyped_storage(), start)
 
-    def _value(self, arg: Any) -> Any:
-        if isinstance(arg, TensorRef):
-            return self.tensor(arg)
-        if isinstance(arg, (tuple, list)):
-            return [self._value(a) for a in arg]
-        return _plain(arg)
-
-
-def operator(name: str) -> Any:
-    """torch's overload of a dotted name such as `aten.addmm.default`."""
-    target: Any = torch.ops
-    for part in name.split("."):
-        target = getattr(target, part)
-    return target
-
 
 def _fresh(node: AtenNode, plan: Plan) -> list[TensorRef]:
-    """Outputs of an ATen node that are memory of its own: temporaries that no argument is a view of."""
+    """Outputs of an ATen node in newly allocated memory: temporaries that are none of its arguments."""
     given = {ref.storage for ref in _refs([*node.args, *node.kwargs.values()])}
     return [r for r in node.outputs if r is not None and r.storage not in given and plan.storages[r.storage].kind == "temp"]
 
@@ -230,17 +217,13 @@ def _refs(value: Any) -> list[TensorRef]:
     return [ref for item in value for ref in _refs(item)] if isinstance(value, (tuple, list)) else []
 
 
-def _leaves(value: Any) -> list[Any]:
-    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, (tuple, list)) else [value]
-
-
 def memory_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> int:
-    """What a plan holds on the GPU at most: every storage, and the scratch memory that its kernels were compiled to want."""
+    """GPU memory that a plan needs at most: every storage, and the scratch memory of its compiled kernels."""
     return sum(storage.nbytes for storage in plan.storages) + sum(_scratch_bytes(plan, kernels))
 
 
 def _scratch_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> list[int]:
-    """Global scratch for each kernel's widest launch."""
+    """Bytes of global scratch for each kernel's largest launch."""
     nodes = (*plan.setup, *plan.nodes)
     return [
         kernel.global_scratch_bytes * max((_programs(node, k) for node in nodes), default=0) for k, kernel in enumerate(kernels)
@@ -248,24 +231,15 @@ def _scratch_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> list[int]:
 
 
 def _programs(node: Node, kernel: int) -> int:
-    """Most programs a node launches of one kernel."""
+    """Largest number of programs of one kernel that a node launches."""
     if not isinstance(node, LaunchNode):
         return 0
     return max((v.grid[0] * v.grid[1] * v.grid[2] for v in node.variants if v.kernel == kernel), default=0)
 
 
-def _plain(arg: Any) -> Any:
-    """A `Special` as the value it stands for; others as they are."""
-    if not isinstance(arg, Special):
-        return arg
-    if arg.kind in ("float", "complex"):
-        return {"float": float, "complex": complex}[arg.kind](arg.value)
-    return torch.device("cuda") if arg.kind == "device" else getattr(torch, arg.value)
-
-
 def _scalar(kind: str, value: Any) -> Any:
-    """A launch argument as the machine's bytes, by Triton's type name."""
-    value = _plain(value)
+    """A scalar launch argument as a C value, by Triton's type name."""
+    value = plain_value(value, "cuda")
     if kind == "f16":
         return (ctypes.c_char * 2)(*struct.pack("<e", value))
     if kind == "bf16":

@@ -1,14 +1,14 @@
-"""The replay process: runs plans on secret inputs, hands outputs over, and times. It never holds an answer to compare with.
+"""The replay process: runs plans on secret inputs, passes on outputs, and times. It never holds the right answers.
 
-Baselines are timed here too, interleaved with the candidate on the same GPU by the same clock. Their results appear in this
-process only after the candidate has been run on what is judged first, and on inputs that no judged run uses.
+Baselines are timed here, too, interleaved with the candidate on the same GPU by the same clock. They run only after the
+candidate has run on the draws that are judged first, and on inputs that no judged run uses.
 """
 
 from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,50 +19,52 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.precision import policy_flags
-from kernrl.verifier.judge.compare import apart
+from kernrl.verifier.base.shared_memory import SharedMemory
+from kernrl.verifier.judge.compare import differ
+from kernrl.verifier.judge.decoys import function_names, idle_launches
 from kernrl.verifier.judge.inputs import NOMINAL, POISONS, TaskInputs
 from kernrl.verifier.plan.plan import ITEM_BYTES
 from kernrl.verifier.replay import timing
-from kernrl.verifier.replay.device_memory import Arena, Modules
+from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 from kernrl.verifier.replay.job import Job, Measured, Replayed
-from kernrl.verifier.replay.runner import Runner, memory_bytes
-from kernrl.verifier.replay.shared_outputs import Outbox
-from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, Opened, SpotChecks
+from kernrl.verifier.replay.runner import Opened, Runner, memory_bytes
+from kernrl.verifier.replay.shared_outputs import SharedOutputs
+from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, SpotChecks
 from kernrl.verifier.replay.stopwatch import GraphPool, Sizes, Stopwatch, Timed
 
 CUDNN_CANDIDATES = 5
-"""Algorithms cuDNN may try for a shape; more cost tenths of a second a shape and rarely win. Three instead of five saved 10 of
-36 ms on an H200, and made 4 of 35 references slower, one 2.5 times."""
+"""Algorithms that cuDNN may try for a shape; more take tenths of a second for each shape and rarely win. Three instead of five
+saved 10 of 36 ms on an H200, but made 4 of 35 references slower, one of them 2.5 times."""
 
 MOST_PREPARED, PREPARED_SHARE = 256, 0.25
-"""Input sets kept, however small, and their share of the memory that may be held."""
+"""Most input sets that are kept, and their share of the memory that may be held."""
 
 
 @dataclass(slots=True)
 class _Prepared:
-    """One input set of a task, kept for the next candidates of it."""
+    """One input set of a task, kept for the task's next candidates."""
 
     inputs: TaskInputs
     baselines: dict[str, Callable[[], None]] = field(default_factory=dict)
-    """Captured, by name, on these very inputs."""
+    """Graphs captured on these inputs, by name."""
 
 
 class ReplayServer:
     """The replay process's commands. One candidate at a time: `begin`, `check` as often as wanted, `measure`."""
 
     def __init__(self, *, share: bool = True, redraw_parameters: bool = True, memory_share: float = 0.2):
-        """`memory_share`: of what is free of the GPU's memory now, for what is held between candidates."""
+        """`memory_share`: of the GPU's memory that is free now, to hold between candidates."""
         torch.cuda.set_stream(torch.cuda.Stream())  # graphs cannot be captured on the default stream
         torch.backends.cudnn.benchmark_limit = CUDNN_CANDIDATES
         cuda_driver.forbid_persisting_l2()
         self._redraw = redraw_parameters
-        self.arena, self._modules, self.outbox = Arena(), Modules(), Outbox(share=share)
-        self._prepared: OrderedDict[Any, _Prepared] = OrderedDict()
-        """By least recent use."""
-        self._last: Any = None
+        self.memory, self._modules, self.outputs = DeviceMemory(), Modules(), SharedOutputs(on_device=share)
+        self._prepared: OrderedDict[tuple[str, ...], _Prepared] = OrderedDict()
+        """Least recently used first."""
+        self._last: tuple[str, ...] | None = None
         """The last candidate's task."""
         self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
-        self._memory = torch.cuda.get_device_properties(0).total_memory
+        self._gpu_bytes = torch.cuda.get_device_properties(0).total_memory
         self._held_bytes = cuda_driver.granted_bytes(memory_share)
         self._stopwatch = Stopwatch()
         self._full: Opened | None = None
@@ -70,32 +72,32 @@ class ReplayServer:
         """Kernels that seem decoys so far; None before the first look."""
         self._gave_way = False
 
-    def well(self) -> bool:
+    def healthy(self) -> bool:
         """Whether CUDA still works here."""
         return cuda_driver.works()
 
     # --- correctness ---------------------------------------------------------------------------------------------
 
-    def begin(self, job: Job) -> Outbox:
-        """Take up a candidate. Returns the outbox, which the judge must open anew when its `version` has changed."""
+    def begin(self, job: Job) -> SharedMemory:
+        """Start a candidate. Returns the memory of its outputs, which the judge opens again if its version has changed."""
         self.job, self._full, self._suspects, self._gave_way = job, None, None, False
         self._modules.trim()
         crowded = self._make_room()
-        self.arena.seal()
-        if (need := max(memory_bytes(plan, job.kernels[name]) for name, plan in job.plans.items())) > self._memory:
-            raise ValueError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._memory >> 20}")
+        self.memory.seal()
+        if (need := max(memory_bytes(plan, job.kernels[name]) for name, plan in job.plans.items())) > self._gpu_bytes:
+            raise ValueError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._gpu_bytes >> 20}")
         everything = one = 0
         for draw in job.draws:
             nbytes = sum(ref.numel * ITEM_BYTES[ref.dtype] + 256 for ref in job.plans[draw.input_set].outputs)
             everything, one = everything + nbytes, max(one, nbytes)
-        self.outbox.reserve(max(everything, (SPOT_CHECKS + 1) * one), spare=not crowded)
-        self.outbox.clear()
-        return self.outbox
+        self.outputs.reserve(max(everything, (SPOT_CHECKS + 1) * one), spare=not crowded)
+        self.outputs.clear()
+        return self.outputs.shared
 
     def check(self, asked: Sequence[int]) -> Replayed:
         """Run the draws at these positions, one input set after another.
 
-        Decoys are looked for in the first set, and in later calls for the same candidate among those found so far.
+        Decoys are looked for in the first set; later calls for the same candidate check those found so far.
         """
         result = Replayed()
         flags: list[Tensor] = []
@@ -113,21 +115,21 @@ class ReplayServer:
             if name == names[0] and self.job.decoys and self._suspects != []:
                 self._suspects = self._decoys(opened.runner, inputs, positions[0])
         result.decoys = self._suspects or []
-        return self._settle(result, flags)
+        return self._replayed(result, flags)
 
-    def _settle(self, result: Replayed, flags: list[Tensor]) -> Replayed:
-        """Wait for everything queued, and say which of the draws asked raised a flag."""
-        *raised, field = torch.stack([*flags, self.arena.field_overrun()]).tolist()
+    def _replayed(self, result: Replayed, flags: list[Tensor]) -> Replayed:
+        """Wait for everything queued, and note which draws raised a flag."""
+        *raised, field = torch.stack([*flags, self.memory.field_overrun()]).tolist()
         if self.job.overwrites:
             result.written = [i for i, bad in zip(result.asked, raised[::2], strict=True) if bad]
             result.overrun = [i for i, bad in zip(result.asked, raised[1::2], strict=True) if bad] + result.asked[-1:] * field
         return result
 
     def _open(self, name: str, inputs: TaskInputs) -> Opened:
-        """One input set's plan, ready to run; the full set's, once it has run, as the graph that timing uses again."""
+        """One input set's plan, ready to run; the full set's, after its first run, as a graph that timing uses, too."""
         if name == FULL and self._full is not None:
             return self._full
-        runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.arena, self._modules)
+        runner = Runner(self.job.plans[name], self.job.kernels[name], inputs, self.memory, self._modules)
         if name == FULL and any(runner.variants(node) > 1 for node in range(len(runner.choice))):
             inputs.refresh()
             runner.prepare(POISONS[1])
@@ -141,62 +143,63 @@ class ReplayServer:
             runner.run()
 
     def _captured(self, runner: Runner) -> Opened:
-        """A plan as a graph. It must have been run: what its nodes call of libraries is not woken while they are recorded."""
+        """A plan as a graph. It must have run before, since libraries cannot be initialised during capture."""
         with policy_flags(self.job.precision, autotune=True), torch.no_grad():
             graph = self._candidate_pool.capture(runner.run)
         outputs, alive = runner.held()
         return Opened(runner, graph.replay, lambda: outputs, alive)
 
     def _ask(self, opened: Opened, inputs: TaskInputs, i: int, result: Replayed) -> list[Tensor]:
-        """One draw: fresh numbers, poisoned memory, one run, outputs to the outbox. Returns two flags, not waited for."""
+        """One draw: new inputs, poisoned memory, one run, outputs to the judge. Returns two flags, without a sync."""
         inputs.draw(self.job.draws[i])
         snapshot = inputs.snapshot()
         opened.runner.prepare(POISONS[i % 2] if self.job.poison else 0)
         opened.run()
         result.asked.append(i)
-        result.shown.append([self.outbox.put(y) for y in opened.outputs()])
-        return [inputs.written(snapshot), self.arena.overrun()]
+        result.shown.append([self.outputs.put(y) for y in opened.outputs()])
+        return [inputs.written(snapshot), self.memory.overrun()]
 
     @staticmethod
     def _vary(runner: Runner, i: int) -> None:
-        """Small draws take turns through the variants of autotuned launches: every configuration must be right."""
+        """Draws at small shapes cycle through the variants of autotuned launches: every configuration must be right."""
         runner.choice = [i % runner.variants(node) for node in range(len(runner.choice))]
 
     def _decoys(self, runner: Runner, inputs: TaskInputs, draw: int) -> list[str]:
-        """Names of authored launches whose absence changes nothing in the outputs, whatever their buffers held before.
+        """Names of authored launches without which the outputs are the same.
 
-        Asked on the draw, on 64 times its inputs and on a thousandth of them (a clamp may have nothing to do), each over
-        memory of zeros (a skipped launch may have made indices, and 0 is in range) and of another number.
+        Tried on the draw, on 64 times its inputs and on a thousandth of them (a clamp may otherwise have no effect), each
+        with memory of zeros (a skipped launch may have made indices, and 0 is in range) and of another number.
         """
-        left = list(runner.authored)
         inputs.draw(self.job.draws[draw])
-        for factor in (1.0, 64.0, 2.0**-16):
-            inputs.scale(factor)
-            for poison in (0, POISONS[1]):
-                left = self._idle(runner, left, poison) if left else left
-        variants = [runner.plan.nodes[i].variants[0] for i in left]  # pyright: ignore[reportAttributeAccessIssue]
-        return [runner.plan.kernels[v.kernel].function for v in variants]
 
-    def _idle(self, runner: Runner, nodes: list[int], poison: int) -> list[int]:
-        """Those launches that make no difference to the outputs from this starting state."""
-        shown = []
-        for skip in (None, *nodes):
+        def conditions() -> Iterator[int]:
+            for factor in (1.0, 64.0, 2.0**-16):  # each on top of the one before
+                inputs.scale(factor)
+                yield from (0, POISONS[1])
+
+        idle = idle_launches(runner.authored, conditions(), lambda poison, launches: self._unchanged(runner, launches, poison))
+        return function_names(runner.plan, idle)
+
+    def _unchanged(self, runner: Runner, launches: Sequence[int], poison: int) -> list[bool]:
+        """For each launch, whether the outputs are the same without it, from memory filled with that byte."""
+        outputs = []
+        for skip in (None, *launches):
             runner.prepare(poison)
             with policy_flags(self.job.precision), torch.no_grad():
                 runner.run(skip=skip)
-            shown.append([y.clone() for y in runner.outputs()])
-        # by value, not by bits: a result that is multiplied by zero, or rounded away, can still turn the sign of a zero
-        whole, precision = shown[0], self.job.precision
-        changed = [torch.stack([apart(a, b, precision) for a, b in zip(whole, one, strict=True)]).any() for one in shown[1:]]
-        return [i for i, differs in zip(nodes, torch.stack(changed).tolist(), strict=True) if not differs]
+            outputs.append([y.clone() for y in runner.outputs()])
+        # by value, not by bits: a result that is multiplied by zero, or rounded away, can still change the sign of a zero
+        whole, precision = outputs[0], self.job.precision
+        changed = [torch.stack([differ(a, b, precision) for a, b in zip(whole, one, strict=True)]).any() for one in outputs[1:]]
+        return [not differs for differs in torch.stack(changed).tolist()]
 
     # --- timing --------------------------------------------------------------------------------------------------
 
     def measure(self, baselines: Sequence[str], noise: timing.NoiseBand) -> Measured:
         """Time the candidate against each baseline in interleaved blocks.
 
-        Some timed calls, at places drawn by lot, compute a judged draw, and so does one more after the last: a kernel
-        that tells timed calls from others, or counts them, is judged on what it did in them (`spot_checked`).
+        Some timed calls, chosen at random, compute a judged draw, and so does one more call after the last: a kernel that
+        recognises timed calls, or counts them, is judged on what it did in them (`spot_checked`).
         """
         self._still_prepared()
         begun = torch.cuda.Event(enable_timing=True)
@@ -204,9 +207,9 @@ class ReplayServer:
         inputs = self._task_inputs(FULL)
         opened = self._open(FULL, inputs)
         full = [i for i, d in enumerate(self.job.draws) if d.input_set == FULL]
-        # like what `refresh` gives, where there is such a draw: a kernel shall not know a judged call by its numbers
+        # nominal draws look like those of `refresh`: a kernel must not recognise a judged call by its inputs
         alike = [i for i in full if self.job.draws[i].regime == NOMINAL]
-        spot = SpotChecks(self, opened, inputs, alike or full)
+        spot = SpotChecks(opened, inputs, self.job.draws, alike or full, self.outputs, self.memory)
         candidate = Timed(spot.before, opened.run, spot.after)
         blocks: dict[str, list[timing.Block]] = {}
         for name in baselines:
@@ -220,17 +223,17 @@ class ReplayServer:
         return Measured(blocks, node_us, unfused, opened.runner.choice, begun.elapsed_time(ended) / 1e3)
 
     def spot_checked(self) -> Replayed:
-        """What the judged calls of `measure` gave, and one call after them, for which nobody has to leave the GPU."""
+        """Results of the judged calls in `measure`, and of one more call, which other lanes need not wait for."""
         self._still_prepared()
         self._spot.last()
-        return self._settle(self._spot.result, self._spot.flags)
+        return self._replayed(self._spot.result, self._spot.flags)
 
     def _still_prepared(self) -> None:
         if self._gave_way:
             raise torch.OutOfMemoryError("what had been prepared gave way to another candidate")
 
     def _choose(self, runner: Runner) -> None:
-        """Autotune on the trusted side: for each launch with several variants, the fastest of two cold calls."""
+        """Autotune on the trusted side: choose each launch's variant with the shorter of two cold calls."""
         for node in range(len(runner.choice)):
             if runner.variants(node) == 1:
                 continue
@@ -245,7 +248,7 @@ class ReplayServer:
             runner.choice[node] = times.index(min(times))
 
     def _node_times(self, runner: Runner) -> tuple[list[float], float]:
-        """Device µs of every node of one run, in order, and the share outside the authored launches."""
+        """Device µs of every node of one run, in order, and the share of time outside the authored launches."""
         with policy_flags(self.job.precision, autotune=True), torch.no_grad():
             runner.prepare(POISONS[1])
             runner.forget()
@@ -253,7 +256,7 @@ class ReplayServer:
         return us, sum(us[i] for i in runner.computed) / max(sum(us), 1e-9)
 
     def prepare(self, baselines: Sequence[str]) -> None:
-        """Capture the task's baselines, where this has not been done. Raises UsageError when the reference does not run."""
+        """Capture the task's baselines, unless they are kept already. Raises UsageError if the reference does not run."""
         inputs = self._task_inputs(FULL)
         for name in baselines:
             try:
@@ -264,24 +267,24 @@ class ReplayServer:
                 raise UsageError(f"{self.job.task.id}: the reference cannot be timed ({name}): {error}") from error
 
     def _baseline(self, name: str, inputs: TaskInputs) -> Callable[[], None]:
-        """The reference as a user would run it, captured once a task: `eager` or `compile`."""
+        """The reference as a user would run it, `eager` or `compile`, captured once for each task."""
         kept = self._prepared[self._key(FULL)].baselines
         if name not in kept:
             module: Any = inputs.module
             if name == "compile":
                 torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
                 module = torch.compile(inputs.module, dynamic=False)
-            inputs.refresh()  # or its results would be right answers, which the next candidate of the group must not find here
+            inputs.refresh()  # on judged inputs, its results would be right answers, which the next candidate could find
             with policy_flags(self.job.precision, autotune=True), torch.no_grad():
-                module(*inputs.arguments)  # compiles, tunes, and wakes what it calls of libraries
-                # nobody reads what it computes, so the next baseline may compute in the same memory
+                module(*inputs.arguments)  # compiles, tunes, and initialises libraries
+                # its results are not read, so the next baseline may use the same memory
                 graph = self._baseline_pool.capture(lambda: module(*inputs.arguments))
-            graph.replay()  # the first replay also brings the graph to the GPU, which no clock shall count
+            graph.replay()  # the first replay also uploads the graph, which must not be timed
             kept[name] = graph.replay
         return kept[name]
 
     def facts(self) -> dict[str, str]:
-        """Name, UUID, architecture and memory of the GPU, and the driver's version."""
+        """The GPU's name, UUID, architecture and memory, and the driver's version."""
         p = torch.cuda.get_device_properties(0)
         return {
             "gpu": p.name,
@@ -297,12 +300,13 @@ class ReplayServer:
 
     # --- what is kept --------------------------------------------------------------------------------------------
 
-    def _key(self, name: str) -> tuple[Any, ...]:
+    def _key(self, name: str) -> tuple[str, ...]:
+        """Identifies one input set of the current candidate's task."""
         task = self.job.task
         return (task.id, task.pytorch_code, self.job.precision, name)
 
     def _task_inputs(self, name: str) -> TaskInputs:
-        """Inputs and state of one input set, kept for the group's other members while memory lasts."""
+        """Inputs and state of one input set, kept for the group's other candidates while memory lasts."""
         key = self._key(name)
         if key not in self._prepared:
             input_set = self.job.task.input_set(name)
@@ -318,27 +322,27 @@ class ReplayServer:
         return sum(one.inputs.nbytes for one in self._prepared.values())
 
     def _make_room(self) -> bool:
-        """Drop everything kept where this process holds more memory than it may; returns whether it was so.
+        """Drop everything kept if this process holds more memory than it may; returns whether it did.
 
-        Not for one more candidate of the last one's task, which would need as much again. Little is lost: memory in use for
-        a few large tasks is mostly buffers that have grown, and pieces that fit nothing any more.
+        Not for another candidate of the last task, which would need as much again. Little is lost: with a few large tasks,
+        most of the memory is in buffers that have grown and in fragments.
         """
         last, self._last = self._last, self._key(FULL)
-        if last == self._last or torch.cuda.memory_reserved() + self.outbox.nbytes <= self._held_bytes:
+        if last == self._last or torch.cuda.memory_reserved() + self.outputs.nbytes <= self._held_bytes:
             return False
         self.forget()
         return True
 
     def give_way(self) -> None:
-        """Drop everything, this candidate's own too: another needs the memory, and this one is to be asked anew."""
+        """Drop everything, the current candidate's too, since another needs the memory; the current one must start again."""
         self.forget()
         self._gave_way = True
 
     def forget(self) -> None:
-        """Drop what is kept of tasks, and the arena."""
+        """Drop what is kept of tasks, and the memory of plans."""
         self._prepared.clear()
         self._full = None
         self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
-        self.arena.release()
+        self.memory.release()
         gc.collect()
         torch.cuda.empty_cache()

@@ -1,77 +1,68 @@
-"""Judging what a candidate does while it is timed: some timed calls compute on draws whose answers the judge has."""
+"""Judges a candidate while it is timed: some timed calls compute on draws whose answers the judge has."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from kernrl.verifier.judge.inputs import POISONS, TaskInputs
+from kernrl.verifier.judge.inputs import POISONS, Draw, TaskInputs
+from kernrl.verifier.replay.device_memory import DeviceMemory
 from kernrl.verifier.replay.job import Replayed
-from kernrl.verifier.replay.runner import Runner
-
-if TYPE_CHECKING:
-    from kernrl.verifier.replay.server import ReplayServer
+from kernrl.verifier.replay.runner import Opened
+from kernrl.verifier.replay.shared_outputs import SharedOutputs
 
 SPOT_CHECKS = 5
-"""Timed calls that are judged, at most."""
-
-
-@dataclass(slots=True)
-class Opened:
-    """A candidate's plan at one input set, ready to run."""
-
-    runner: Runner
-    run: Callable[[], None]
-    outputs: Callable[[], list[Tensor]]
-    """Forward's outputs after a run."""
-    alive: Any = None
-    """Memory that a captured graph writes."""
+"""Most timed calls that are judged."""
 
 
 class SpotChecks:
-    """Which calls of a timed candidate are judged, and what they showed.
+    """Chooses the timed calls that are judged, and collects their results.
 
-    The first is one of the first two, and each gap after it is drawn from twice as many calls as there have been, from two at
-    the start: so whichever share of its calls a kernel cheats in, early or late, a judged one is likely to be among them,
+    The first judged call is one of the first two. Each gap after it is drawn from twice the number of calls so far, and from
+    two at the start. So a kernel that cheats in a share of its calls, early or late, is likely to cheat in a judged one,
     however few calls there are.
     """
 
-    def __init__(self, server: ReplayServer, opened: Opened, inputs: TaskInputs, draws: list[int]):
-        self._server, self._opened, self._inputs, self._draws = server, opened, inputs, draws
+    def __init__(
+        self, opened: Opened, inputs: TaskInputs, draws: Sequence[Draw], positions: Sequence[int], outputs: SharedOutputs,
+        memory: DeviceMemory,
+    ):  # fmt: skip
+        """`positions`: which of `draws` may be used."""
+        self._opened, self._inputs, self._draws, self._positions = opened, inputs, draws, positions
+        self._outputs, self._memory = outputs, memory
         self._left, self._calls, self._next = SPOT_CHECKS, 0, secrets.randbelow(2)
         self._now: int | None = None
-        self.result, self.flags = Replayed(), []
-        server.outbox.clear()
+        self.result = Replayed()
+        self.flags: list[Tensor] = []
+        outputs.clear()
 
     def before(self) -> None:
-        """Untimed: fresh numbers, poisoned buffers; now and then, a draw whose answer the judge has."""
+        """Before a call, untimed: new inputs and poisoned buffers; now and then, a draw whose answer the judge has."""
         self._now = None
         call, self._calls = self._calls, self._calls + 1
         if self._left and call == self._next:
             self._next = call + 1 + secrets.randbelow(2 * self._calls if self._calls > 2 else 2)
-            self._left, self._now = self._left - 1, secrets.choice(self._draws)
-            self._inputs.draw(self._server.job.draws[self._now])
+            self._left, self._now = self._left - 1, secrets.choice(self._positions)
+            self._inputs.draw(self._draws[self._now])
             self._snapshot = self._inputs.snapshot()
         else:
             self._inputs.refresh()
         self._opened.runner.prepare(POISONS[1])
 
     def after(self) -> None:
-        """Untimed: keep what a judged call gave."""
+        """After a call, untimed: keep the outputs of a judged call."""
         if self._now is None:
             return
         self.result.asked.append(self._now)
-        self.result.shown.append([self._server.outbox.put(y) for y in self._opened.outputs()])
-        self.flags += [self._inputs.written(self._snapshot), self._server.arena.overrun()]
+        self.result.shown.append([self._outputs.put(y) for y in self._opened.outputs()])
+        self.flags += [self._inputs.written(self._snapshot), self._memory.overrun()]
 
     def last(self) -> None:
         """One more judged call after everything else."""
-        self._now = self._draws[0]
-        self._inputs.draw(self._server.job.draws[self._now])
+        self._now = self._positions[0]
+        self._inputs.draw(self._draws[self._now])
         self._snapshot = self._inputs.snapshot()
         self._opened.runner.prepare(POISONS[1])
         self._opened.run()

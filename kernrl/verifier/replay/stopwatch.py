@@ -1,4 +1,4 @@
-"""Device time of programs in turn: CUDA events, a cold L2, fresh inputs and poisoned buffers before every call."""
+"""Device time of programs in turn, by CUDA events: each call has a cold L2, new inputs and poisoned buffers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor
 from kernrl.verifier.replay import timing
 
 HEAD_START = 3
-"""Flushes before a block's first call, some 30 µs each: the GPU must not be done with the start event before the program after
-it is queued, or the wait would count as the program's."""
+"""Flushes of about 30 µs before a block's first call: the GPU must not reach the start event before the program is queued, or
+the wait would count as the program's time."""
 
 NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 2, 4, 40)
-"""Comparisons of the same program with itself that noise is calibrated by, at each of these lengths (`Stopwatch.null`)."""
+"""To calibrate noise: comparisons of a program with itself, at each of these lengths (see `Stopwatch.null`)."""
 
 Sizes = list[tuple[float, list[list[timing.Block]]]]
-"""(µs, the blocks of each comparison) a size."""
+"""(µs, the blocks of each comparison) for each size."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class Timed:
 
 
 class Stopwatch:
-    """Times programs on the current stream; the caller sees to it that the GPU has nothing else to do."""
+    """Times programs on the current stream; the caller makes sure that the GPU has nothing else to do."""
 
     def __init__(self) -> None:
         l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
@@ -45,8 +45,8 @@ class Stopwatch:
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def compare(self, baseline: Timed, candidate: Timed, noise: timing.NoiseBand) -> list[timing.Block]:
-        """Paired blocks of two programs, as many as it takes (`timing.look`)."""
-        # who goes first takes turns: a first call is like no other, and the very first is to the candidate's disadvantage
+        """Paired blocks of two programs, as many as needed (`timing.sample_blocks`)."""
+        # they take turns in going first: a first call is slower, and the very first one is the candidate's
         turns = itertools.cycle(([candidate, baseline, baseline, candidate], [baseline, candidate, candidate, baseline]))
 
         def timed(orders: list[list[Timed]]) -> list[list[tuple[bool, float]]]:
@@ -59,16 +59,16 @@ class Stopwatch:
         [first] = timed([next(turns)])
         if timing.far_slower([us for mine, us in first if not mine], [us for mine, us in first if mine]):
             return [self._block(first)]
-        return timing.look(blocks, noise, self._block(first))
+        return timing.sample_blocks(blocks, noise, self._block(first))
 
     @staticmethod
     def _block(calls: list[tuple[bool, float]]) -> timing.Block:
-        """Means of the baseline's and of the candidate's calls: (whether it is the candidate's, µs) each."""
+        """Means of the baseline's and of the candidate's calls. `calls` are (whether it is the candidate's, µs)."""
         mine, others = ([us for whose, us in calls if whose is asked] for asked in (True, False))
         return sum(others) / len(others), sum(mine) / len(mine)
 
     def time(self, order: Sequence[Timed]) -> list[float]:
-        """Device µs of each program in turn, each on fresh inputs, a cold L2 and poisoned buffers."""
+        """Device µs of each program in turn, each with a cold L2, new inputs and poisoned buffers."""
         while len(self._events) < len(order):
             self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
         for _ in range(HEAD_START):
@@ -84,10 +84,10 @@ class Stopwatch:
         return [start.elapsed_time(stop) * 1e3 for start, stop in self._events[: len(order)]]
 
     def steps(self, steps: Sequence[Callable[[], None]]) -> list[float]:
-        """Device µs of each step of one run, warm from the step before."""
+        """Device µs of each step of one run; caches stay warm from step to step."""
         events = [torch.cuda.Event(enable_timing=True) for _ in range(len(steps) + 1)]
         for _ in steps:
-            self._flush.zero_()  # work enough that every step is queued before the first begins
+            self._flush.zero_()  # enough work to queue every step before the first one begins
         events[0].record()
         for step, event in zip(steps, events[1:], strict=True):
             step()
@@ -96,10 +96,10 @@ class Stopwatch:
         return [a.elapsed_time(b) * 1e3 for a, b in itertools.pairwise(events)]
 
     def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
-        """Same against same through the very path that times candidates: (µs, the blocks of each comparison) a size.
+        """A program against itself, timed as candidates are: (µs, the blocks of each comparison) for each size.
 
-        `rounds` sizes the programs: passes a pointwise kernel makes over 64 MiB (0: one over 4 MiB). With `slowdown`, the
-        second program of a pair works on that much more data.
+        `rounds` sets the size: passes of a pointwise kernel over 64 MiB (0: one over 4 MiB). With `slowdown`, the second
+        program of a pair works on that much more data.
         """
         results = []
         for count in rounds:
@@ -118,28 +118,27 @@ class Stopwatch:
 
 
 class GraphPool:
-    """Memory that graphs share for what they allocate within: none may run beside another, nor read what another left."""
+    """Memory that graphs share for their allocations: they must not run at the same time, nor read each other's results."""
 
     def __init__(self) -> None:
         self._first: torch.cuda.CUDAGraph | None = None
 
     def capture(self, run: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """`capture` within this memory."""
-        if self._first is None:  # which does nothing, but a pool lasts only as long as a graph of it
+        """`capture`, with this memory."""
+        if self._first is None:  # a pool lives as long as a graph that uses it, so keep a trivial one
             self._first = capture(lambda: torch.zeros(1, device="cuda"))
         return capture(run, self._first.pool())
 
 
 def capture(run: Callable[[], Any], pool: Any = None) -> torch.cuda.CUDAGraph:
-    """A graph of what `run` queues on the current stream, which must not be the default one; in a pool of its own, or a given
-    one."""
+    """A graph of what `run` queues on the current stream, which must not be the default stream. `pool` None makes one."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.current_stream().synchronize()
     graph.capture_begin(pool, capture_error_mode="thread_local")
     try:
         run()
     except BaseException:
-        with contextlib.suppress(RuntimeError), warnings.catch_warnings():  # what went wrong first is what is told
+        with contextlib.suppress(RuntimeError), warnings.catch_warnings():  # the original error is raised again below
             warnings.simplefilter("ignore")
             graph.capture_end()
         raise

@@ -1,4 +1,4 @@
-"""How much faster, and how sure: paired blocks, an interval, and a noise band calibrated on the machine itself.
+"""Speedups and their certainty: paired blocks, an interval, and a noise band calibrated on the GPU itself.
 
 A block times baseline, candidate, candidate, baseline, so that drift of clocks and temperature cancels to first order.
 Its log ratio is one observation. The estimate is the median over blocks with a 95 % bootstrap interval. A speedup is
@@ -17,26 +17,26 @@ import numpy as np
 from kernrl.verifier.base.verdict import Speedup
 
 SURE_BLOCKS, SURE_LONG_BLOCKS, MOST_BLOCKS = 5, 3, 15
-"""Blocks from which an interval may decide, of programs of a millisecond and more, and at most."""
+"""Blocks from which an interval may decide; the same for programs of a millisecond or more; and most blocks."""
 
 STEADY_US, SHAKY_US = 80.0, 50.0
-"""Programs this long vary so little from call to call (0.7 % on an H200; 2 to 3 % at 36 µs) that blocks need no repeats;
-shorter ones need two of each call, and the shortest four."""
+"""From `STEADY_US`, calls vary so little (0.7 % on an H200; 2 to 3 % at 36 µs) that blocks need no repeats; from `SHAKY_US`,
+blocks make each call twice; below, four times."""
 
 LONG_US = 1000.0
-"""From here one block is enough for a clear difference, and three that agree for a plain one."""
+"""From here, one block is enough for a clear difference, and three that agree for any other."""
 
 FAR = 3.0
-"""How many times slower than the baseline a candidate is where the first look is enough: how much slower is nobody's gain."""
+"""A candidate this many times slower than the baseline is timed in one block: slow-downs need no precision."""
 
 CLEAR = 0.1
-"""|log ratio| from which a few blocks that agree are enough, where it is five times the noise too."""
+"""|log ratio| from which a few blocks that agree are enough, if it is also five times the noise."""
 
 NOISE_FLOOR = 0.01
-"""The band is never narrower, as |log ratio|: a reward for one per cent would be a reward for luck."""
+"""Least half-width of the band, as |log ratio|: a reward for one per cent would be a reward for luck."""
 
 OVERHEAD_US = 20.0
-"""Below this a GPU's own launch gaps decide; no speedup is significant there."""
+"""Below this, the GPU's launch gaps dominate; no speedup is significant there."""
 
 BOOTSTRAPS = 1000
 
@@ -51,26 +51,26 @@ class NoiseBand:
     points: tuple[tuple[float, float], ...]
 
     def at(self, us: float) -> float:
-        """Half-width for a program of this duration: linear in log time between the calibrated points."""
+        """Half-width for a program of this duration, interpolated linearly in log time."""
         times, widths = zip(*self.points, strict=True)
         return max(NOISE_FLOOR, float(np.interp(math.log(max(us, 1e-3)), np.log(times), widths)))
 
 
 def calls_per_block(us: float) -> int:
-    """How often a block repeats its four calls: short programs need more to rise above the clock's own resolution."""
+    """How often a block repeats its four calls: short programs need repeats, given the clock's resolution."""
     return 1 if us >= STEADY_US else 2 if us >= SHAKY_US else 4
 
 
 def far_slower(baseline_us: Sequence[float], candidate_us: Sequence[float]) -> bool:
-    """Whether a first look's calls leave no doubt; a call in a thousand is many times too long, which none of these may be."""
+    """Whether the first block shows a candidate that is far slower. All calls must agree: one in a thousand is far too long."""
     return min(candidate_us) > FAR * max(baseline_us)
 
 
-def look(measured: Callable[[int, int], list[Block]], noise: NoiseBand, first: Block) -> list[Block]:
-    """Blocks until the answer is plain: where the difference is clear two that agree (of long programs one), else 5 to 15.
+def sample_blocks(measured: Callable[[int, int], list[Block]], noise: NoiseBand, first: Block) -> list[Block]:
+    """Blocks until the answer is certain: two that agree if the difference is clear (one for long programs), else 5 to 15.
 
-    `measured(n, calls)` gives n further blocks that repeat their four calls so often: the more blocks at once, the less often
-    the GPU waits to be asked for more. `first` warmed both programs; it counts where one call each time is enough.
+    `measured(n, calls)` gives n further blocks, each repeating its four calls `calls` times; asking for several at once keeps
+    the GPU busy. `first` warmed up both programs; it counts only if blocks need no repeats.
     """
     blocks = [first]
     us = shorter_us(blocks)
@@ -83,7 +83,7 @@ def look(measured: Callable[[int, int], list[Block]], noise: NoiseBand, first: B
     while len(blocks) < MOST_BLOCKS:
         logs, band = _logs(blocks), noise.at(shorter_us(blocks))
         clear = max(CLEAR, 5 * band)
-        agree = max(logs) - min(logs) < clear  # a call in a thousand is many times too long
+        agree = max(logs) - min(logs) < clear  # one call in a thousand is far too long
         if agree and (max(logs) < -clear or min(logs) > clear):
             break
         if len(blocks) >= sure and _decided(logs, band):
@@ -93,7 +93,7 @@ def look(measured: Callable[[int, int], list[Block]], noise: NoiseBand, first: B
 
 
 def shorter_us(blocks: Sequence[Block]) -> float:
-    """The shorter program's median time: the one whose noise decides."""
+    """Median time of the shorter program, whose noise is the larger."""
     return min(float(np.median([b for b, _ in blocks])), float(np.median([c for _, c in blocks])))
 
 
@@ -107,16 +107,16 @@ def median_log(blocks: Sequence[Block]) -> float:
 
 
 def _decided(logs: Sequence[float], band: float) -> bool:
-    """Whether more blocks would change nothing: plainly outside the band, or plainly inside."""
+    """Whether the interval lies entirely outside the band or entirely inside it, so that more blocks change nothing."""
     (low, high), (least, most) = _bounds(logs, band), interval(logs)
     return low > band or high < -band or (-band < least and most < band)
 
 
 def _bounds(logs: Sequence[float], band: float) -> tuple[float, float]:
-    """`interval`, wider by the band of so few where it is but the range of a few."""
+    """`interval`, widened by the noise of so few blocks if it is only their range."""
     low, high = interval(logs)
     wide = band * math.sqrt(SURE_BLOCKS / len(logs)) if len(logs) < SURE_BLOCKS else 0.0
-    if len(logs) == 1 and logs[0] < -math.log(FAR):  # calls of any length, once where others are repeated
+    if len(logs) == 1 and logs[0] < -math.log(FAR):  # a single block, without the repeats that short programs need
         wide = max(wide, CLEAR)
     return low - wide, high + wide
 
@@ -132,13 +132,13 @@ def interval(logs: Sequence[float]) -> tuple[float, float]:
 
 @cache
 def _resampled(n: int) -> np.ndarray:
-    """The ranks between which the median of each of `BOOTSTRAPS` resamples of n numbers lies, [BOOTSTRAPS, 2]."""
+    """For `BOOTSTRAPS` resamples of n sorted numbers, the two ranks whose mean is the median: int [BOOTSTRAPS, 2]."""
     drawn = np.sort(np.random.default_rng(0).integers(n, size=(BOOTSTRAPS, n)), axis=1)
     return drawn[:, [(n - 1) // 2, n // 2]]
 
 
 def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
-    """Baseline time over candidate time, with its interval, and whether it stands outside the noise."""
+    """Baseline time over candidate time, with its interval, and whether it lies outside the noise band."""
     logs, shortest = _logs(blocks), shorter_us(blocks)
     band = noise.at(shortest)
     low, high = _bounds(logs, band)
@@ -148,5 +148,5 @@ def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
 
 
 def null_quantile(ratios: Sequence[float], q: float = 0.99) -> float:
-    """The half-width that holds a share `q` of same-against-same |log ratios|."""
+    """The half-width that contains a share `q` of same-against-same |log ratios|."""
     return float(np.quantile(np.abs(np.asarray(ratios)), q))

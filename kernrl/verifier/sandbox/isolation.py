@@ -1,8 +1,8 @@
-"""The walls around untrusted code, each made with one or two Linux system calls through ctypes.
+"""The layers of confinement around untrusted code, each made with one or two Linux system calls through ctypes.
 
-A zygote calls `enter_namespaces` and `enter_private_root` once; every child it forks calls `confine` before any untrusted
-byte is read. A wall the kernel does not offer is skipped, or is an error under `require`; `features` says which ones
-hold on this machine. This module imports nothing heavier than ctypes, so it can be asked from a command line.
+A fork server calls `enter_namespaces` and `enter_private_root` once; every child it forks calls `confine` before it reads any
+untrusted byte. A layer that the kernel does not offer is skipped, or is an error under `require`; `features` says which ones
+hold on this machine. Nothing heavier than ctypes is imported here, so that asking costs little.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernrl.verifier.rpc.processes import die_with_parent, prctl
+
 NOBODY = 65534
 SCRATCH = "/scratch"
 """The one writable folder of a private root."""
@@ -33,22 +35,22 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x20000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 _NAMESPACES = {"network": _NEWNET, "mount": _NEWNS, "pid": _NEWPID, "ipc": _NEWIPC | _NEWUTS}
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 4, 22, 38
 
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What one kind of child may do. Bytes and seconds are its own, on top of what the fork inherits."""
+    """What one kind of child may do. Bytes and seconds are its own, beyond what the fork inherits."""
 
     read_only: tuple[str, ...] = ()
-    """Directories and files it may read; everything else of the file system is out of reach."""
+    """Directories and files it may read; the rest of the file system is out of reach."""
     may_execute: bool = False
     """True for the trusted compiler, which runs `ptxas`; a candidate may start no process at all."""
     memory_bytes: int = 4 << 30
     cpu_s: int = 60
     file_bytes: int = 64 << 20
     require: bool = False
-    """A wall that cannot be put up raises, where it would otherwise be skipped."""
+    """Whether a layer that this kernel does not offer is an error; otherwise it is skipped."""
 
 
 def _check(result: int, what: str) -> int:
@@ -63,13 +65,13 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str | N
     _check(_libc.mount(*args, ctypes.c_ulong(flags), os.fsencode(data) if data else None), f"mount {target}")
 
 
-# --- once a zygote -----------------------------------------------------------------------------------------------
+# --- once a fork server -----------------------------------------------------------------------------------------------
 
 
 def enter_namespaces(require: bool) -> dict[str, bool]:
-    """Leave the network, mount, pid and ipc namespaces of the caller; as an ordinary user by way of a user namespace.
+    """Leave the network, mount, pid and ipc namespaces of the caller; an ordinary user does so through a user namespace.
 
-    The pid namespace holds from the next fork on. Returns which kinds were left.
+    The pid namespace applies from the next fork on. Returns which kinds were left.
     """
     uid, gid = os.getuid(), os.getgid()
     entered = dict.fromkeys(_NAMESPACES, False)
@@ -94,7 +96,7 @@ def enter_private_root(read_only: Sequence[str], devices: Sequence[str], hidden:
     Directories of `hidden` that lie inside a bound one are empty there.
     """
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
-    # built over a folder that covers none of what is to be bound
+    # mounted over a folder that contains nothing that is to be bound
     places = [p for p in ("/tmp", "/mnt", "/srv", "/media", "/opt", "/run") if Path(p).is_dir()]
     root = Path(next(p for p in places if not any(q.startswith(p + "/") for q in read_only)))
     _mount("tmpfs", str(root), "tmpfs", _MS_NOSUID | _MS_NODEV, "size=1m,mode=0755")
@@ -107,7 +109,7 @@ def enter_private_root(read_only: Sequence[str], devices: Sequence[str], hidden:
             target.touch()
         _mount(path, str(target), None, _MS_BIND | _MS_REC)
         if path not in devices:
-            # what the host already forbids on this mount stays forbidden, or the kernel refuses the change
+            # flags that the host has set on this mount must stay set, or the kernel refuses the change
             kept = os.statvfs(target).f_flag & (_MS_NOSUID | _MS_NODEV | 8 | 1024 | 2048 | 4096)
             flags = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | (kept & 8) | (kept & 3072)
             _mount("none", str(target), None, _MS_BIND | _MS_REMOUNT | flags)
@@ -130,13 +132,13 @@ def enter_private_root(read_only: Sequence[str], devices: Sequence[str], hidden:
 
 
 class PidNamespaces:
-    """Gives every following fork a pid namespace of its own, so that killing one process ends all it started."""
+    """Gives each following fork a pid namespace of its own, so that killing one process ends all it started."""
 
     def __init__(self) -> None:
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def renew(self) -> None:
-        # a process may unshare its children's namespace only while that is its own, hence back first
+        # a process may unshare its children's namespace only while that is its own, so go back to that first
         _check(_libc.setns(self._own, _NEWPID), "setns")
         _check(_libc.unshare(_NEWPID), "unshare")
 
@@ -145,15 +147,14 @@ class PidNamespaces:
 
 
 def confine(walls: Walls, *, private_mounts: bool, base_bytes: int, tmp: str) -> None:
-    """Put up every wall around this process, for good. `base_bytes` is the address space it began with."""
+    """Confine this process for good. `base_bytes` is the address space that it began with."""
     steps: list[Callable[[], object]] = [
         lambda: _private_tmp(tmp) if private_mounts else None,
         lambda: _drop_user(tmp),
-        # a change of user clears it, so it comes after
-        lambda: _prctl(_PR_SET_PDEATHSIG, 9),
-        lambda: _prctl(_PR_SET_DUMPABLE, 0),
+        die_with_parent,  # after the change of user, which clears it
+        lambda: prctl(_PR_SET_DUMPABLE, 0),
         lambda: _limit(walls, base_bytes),
-        lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1),
+        lambda: prctl(_PR_SET_NO_NEW_PRIVS, 1),
         lambda: _landlock(walls, tmp),
         lambda: _seccomp(walls.may_execute),
     ]
@@ -165,17 +166,13 @@ def confine(walls: Walls, *, private_mounts: bool, base_bytes: int, tmp: str) ->
                 raise
 
 
-def _prctl(option: int, value: int) -> None:
-    _check(_libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
-
-
 def _private_tmp(tmp: str) -> None:
     _check(_libc.unshare(_NEWNS), "unshare")
     _mount("tmpfs", tmp, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=64m,mode=0700")
 
 
 def _drop_user(tmp: str) -> None:
-    """Become nobody when started as root; in a user namespace, where no other user exists, give up every capability."""
+    """Become nobody if started as root; in a user namespace, where no other user exists, give up every capability."""
     if os.geteuid() == 0:
         try:
             os.chown(tmp, NOBODY, NOBODY)
@@ -196,7 +193,7 @@ def _limit(walls: Walls, base_bytes: int) -> None:
         resource.RLIMIT_FSIZE: walls.file_bytes,
         resource.RLIMIT_AS: base_bytes + walls.memory_bytes,
         resource.RLIMIT_NOFILE: 256,
-        # counted by user over the whole machine, so it must leave room for the other children's threads
+        # counted over all processes of a user, so it must leave room for the other children's threads
         resource.RLIMIT_NPROC: 4096,
         resource.RLIMIT_CORE: 0,
     }
@@ -211,7 +208,7 @@ _FILE_ACCESS = _READ | _EXECUTE | _WRITE | 1 << 14 | 1 << 15
 
 
 def landlock_abi() -> int:
-    """The version of Landlock this kernel speaks; 0 when it has none."""
+    """The version of Landlock in this kernel; 0 when it has none."""
     return max(0, _libc.syscall(444, None, 0, 1))
 
 
@@ -220,7 +217,7 @@ def _landlock(walls: Walls, tmp: str) -> None:
     abi = landlock_abi()
     if not abi:
         raise OSError(errno.ENOSYS, "Landlock is missing")
-    # accesses known by version: 13 in the first, REFER, TRUNCATE, and device ioctls since
+    # 13 kinds of access in version 1; REFER, TRUNCATE and device ioctls came later
     all_access = (1 << (13 + (abi >= 2) + (abi >= 3))) - 1 | (1 << 15 if abi >= 5 else 0)
     handled = struct.pack("=QQQ", all_access, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
@@ -242,7 +239,7 @@ def _landlock(walls: Walls, tmp: str) -> None:
     os.close(ruleset)
 
 
-# Refused to every child. Numbers of x86-64 (linux/arch/x86/entry/syscalls/syscall_64.tbl).
+# Refused to every child. Numbers are those of x86-64 (linux/arch/x86/entry/syscalls/syscall_64.tbl).
 _DENIED = {
     "socket": 41, "connect": 42, "accept": 43, "bind": 49, "listen": 50, "accept4": 288, "socketpair": 53,
     "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "process_madvise": 440, "kcmp": 312,
@@ -265,7 +262,7 @@ _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 
 
 def _seccomp(may_execute: bool) -> None:
-    """Install a deny-list filter. Threads stay allowed; processes only where the child may execute."""
+    """Install a filter that refuses listed calls. Threads stay allowed; processes only if the child may execute."""
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"no system call table for {platform.machine()}")
     load = lambda offset: (0x20, 0, 0, offset)  # noqa: E731
@@ -290,18 +287,23 @@ def _seccomp(may_execute: bool) -> None:
     _check(_libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(2), buffer, 0, 0), "seccomp")
 
 
-# --- what holds here ---------------------------------------------------------------------------------------------
+# --- what holds on this machine ----------------------------------------------------------------------------------
+
+_PROBE = "import sys; sys.path.insert(0, sys.argv[1]); from kernrl.verifier.sandbox.isolation import probe; probe()"
 
 
 def features() -> dict[str, tuple[bool, str]]:
     """Layer → (does it hold on this machine, a word on how). Tries each in a throw-away process; imports no torch."""
-    done = subprocess.run([sys.executable, "-I", "-S", __file__], capture_output=True, text=True, timeout=30, check=False)
+    root = str(Path(__file__).resolve().parents[3])
+    command = [sys.executable, "-I", "-S", "-c", _PROBE, root]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode:
         return {"sandbox": (False, done.stderr.strip().splitlines()[-1] if done.stderr else "the probe died")}
     return {name: (bool(ok), detail) for name, (ok, detail) in json.loads(done.stdout).items()}
 
 
-def _probe() -> dict[str, tuple[bool, str]]:
+def probe() -> None:
+    """Print as JSON which layers hold. Confines the process that calls it."""
     found: dict[str, tuple[bool, str]] = {}
     root = os.geteuid() == 0
     entered = enter_namespaces(require=False)
@@ -322,11 +324,7 @@ def _probe() -> dict[str, tuple[bool, str]]:
     scratch = SCRATCH if Path(SCRATCH).is_dir() else tempfile.mkdtemp(prefix="kernrl-")
     attempt("unprivileged user", lambda: _drop_user(scratch), f"uid {NOBODY}" if root else "all capabilities dropped")
     attempt("resource limits", lambda: _limit(Walls(), 1 << 40), "CPU, memory, processes, files, file size")
-    attempt("no new privileges", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1), "prctl")
+    attempt("no new privileges", lambda: prctl(_PR_SET_NO_NEW_PRIVS, 1), "prctl")
     attempt("landlock", lambda: _landlock(Walls(read_only=("/usr",)), scratch), f"ABI {landlock_abi()}")
     attempt("seccomp", lambda: _seccomp(may_execute=False), f"{len(_DENIED) + len(_DENIED_START)} system calls refused")
-    return found
-
-
-if __name__ == "__main__":
-    print(json.dumps(_probe()))
+    print(json.dumps(found))

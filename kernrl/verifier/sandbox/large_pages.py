@@ -1,4 +1,4 @@
-"""What a zygote and its children share, in large pages, so that a fork costs little and its child soon runs."""
+"""Large pages for what a fork server shares with its children, so that forking is cheap and a child starts fast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 _LARGE = 2 << 20
 _SHARED_CODE = ("libtriton", "libtorch_python", "libpython", "python3")
-"""How the files begin whose code children run most."""
+"""File names, by their beginnings, of the code that children run most."""
 
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
@@ -19,8 +19,11 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 
 
 def use_large_pages() -> None:
-    """Gather what children share into pages of 2 MiB, where the kernel can: memory, of which a fork copies an entry a page
-    (Linux 6.1), and the code they run most, which no fork copies: each child would meet it anew, in thousands of faults."""
+    """Move what children share into pages of 2 MiB, where the kernel can (Linux 6.1).
+
+    Memory: a fork copies one page table entry a page. Code that children run most: a fork does not copy its entries, so each
+    child would take thousands of page faults on it.
+    """
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, access, _, _, inode, *path = line.split(maxsplit=5)
         start, end = (int(address, 16) for address in span.split("-"))
@@ -32,12 +35,14 @@ def use_large_pages() -> None:
 
 
 def _copy_in_place(start: int, size: int, protection: int) -> None:
-    """Put a copy, in large pages of no file, where a mapping of a file is. The mapping stays where there is no memory, and
-    where the kernel runs only code that comes from files. No other thread may be running."""
+    """Replace the mapping of a file by a copy in anonymous large pages. No other thread may be running.
+
+    The mapping stays when there is no memory for the copy, or when the kernel only runs code from files.
+    """
     room = _libc.mmap(None, size + _LARGE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if room == ctypes.c_void_p(-1).value:
         return
-    copy = room + (start - room) % _LARGE  # as far from a large page's edge as its place is, so that whole pages move
+    copy = room + (start - room) % _LARGE  # at the same offset within a large page, so that whole pages move
     _libc.madvise(ctypes.c_void_p(room), ctypes.c_size_t(size + _LARGE), _MADV_HUGEPAGE)
     ctypes.memmove(copy, start, size)
     if _libc.mprotect(ctypes.c_void_p(copy), ctypes.c_size_t(size), protection) == 0:

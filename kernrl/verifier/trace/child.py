@@ -1,7 +1,7 @@
-"""Inside the sandbox: run a candidate on tensors without memory and say what it would launch.
+"""Inside the sandbox: run a candidate on tensors without memory, and record what it would launch.
 
-Nothing in this process is trusted once the candidate's module has been executed; its answer is decoded and checked by
-`wire.decode` and `checks.check_plan` elsewhere.
+Nothing in this process is trusted once the candidate's module has been executed: its answer is decoded by `codec.decode` and
+checked by `checks.check_plan` elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import triton
 
 from kernrl.verifier.plan.codec import decode_spec, encode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
-from kernrl.verifier.sandbox.fork_server import Channel
+from kernrl.verifier.rpc.frames import Channel
 from kernrl.verifier.trace import fake_cuda
 from kernrl.verifier.trace.launches import Launches
 from kernrl.verifier.trace.record_forward import record_forward
@@ -60,7 +60,7 @@ def _dense(*shape: int) -> TensorSpec:
 
 
 def prepare(settings: dict[str, Any]) -> None:
-    """Once in the zygote: pretend a GPU, take over launches, and touch every lazy import on an example of our own."""
+    """Once in the fork server: fake a GPU, intercept launches, and trigger every lazy import with an example of our own."""
     global _launches
     torch.set_num_threads(1)
     _launches = Launches(fake_cuda.install(settings["target"]))
@@ -81,7 +81,7 @@ def prepare(settings: dict[str, Any]) -> None:
 
 
 def handle(channel: Channel) -> None:
-    """Answer one request: a header frame, then a frame a plan."""
+    """Answer one request: a header frame, then one frame a plan."""
     request = json.loads(channel.recv() or b"{}")
     try:
         plans = trace(request["source"], [decode_spec(s) for s in request["specs"]])
@@ -95,7 +95,7 @@ def handle(channel: Channel) -> None:
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """(status, one sentence) for an exception that came out of a candidate."""
+    """(status, one sentence) for an exception that a candidate raised."""
     untraceable = next((e for e in _chain(error) if isinstance(e, Untraceable)), None)
     if untraceable is not None:
         return "untraceable", f"{untraceable}{_where(error)}."
@@ -118,7 +118,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _where(error: BaseException) -> str:
-    """The candidate's own line that raised, if one did."""
+    """The candidate's line that raised, or ''."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith("candidate.py")]
     return f" [line {frames[-1].lineno}: {(frames[-1].line or '').strip()[:120]}]" if frames else ""
 
@@ -136,7 +136,7 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
         _launches.begin(recorder)
         with recorder.recording():
             if at_import.storages:
-                # tensors made at module level belong to every plan: make them again in each
+                # tensors made at module level belong to every plan, so make them again in each
                 module = _load(source)
             plans.append(_record(module, spec, recorder))
     return plans

@@ -1,4 +1,4 @@
-"""From a candidate's source to plans: the sandboxed half is `trace_child`, this half trusts nothing it says."""
+"""From a candidate's source to plans: `child.py` runs it in the sandbox, and nothing that comes from there is trusted here."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Tracer:
         self, workers: int, *, target: str = "sm_90", require_sandbox: bool = False,
         slots: threading.BoundedSemaphore | None = None,
     ) -> None:  # fmt: skip
-        """`slots` bounds what is at work together with other users of the same cores."""
+        """`slots` limits what runs together with other users of the same cores."""
         walls = Walls(memory_bytes=4 << 30, cpu_s=60, file_bytes=64 << 20, require=require_sandbox)
         self._sandbox = Sandbox("kernrl.verifier.trace.child", walls=walls, settings={"target": target})
         self._slots = slots or threading.BoundedSemaphore(workers)
 
     def start(self) -> None:
-        """Warm up now rather than at the first trace."""
+        """Start the sandbox now rather than at the first trace. Raises InfrastructureError."""
         self._sandbox.start()
 
     def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float = 30.0) -> list[Plan] | Rejection:
@@ -41,7 +41,7 @@ class Tracer:
             answer = _receive(session, len(specs))
             if answer is not None:
                 return answer
-            return why(session.end(), timeout_s)
+            return rejection_of(session.end(), timeout_s)
 
     def close(self) -> None:
         """End the sandbox."""
@@ -49,7 +49,7 @@ class Tracer:
 
 
 def _receive(session: Session, count: int) -> list[Plan] | Rejection | None:
-    """The child's answer, or None when it gave none that makes sense."""
+    """The child's answer, or None if it gave none that makes sense."""
     try:
         header = json.loads(session.recv() or b"")
         if "reject" in header:
@@ -65,7 +65,7 @@ def _receive(session: Session, count: int) -> list[Plan] | Rejection | None:
     return None
 
 
-def why(end: End, timeout_s: float) -> Rejection:
+def rejection_of(end: End, timeout_s: float) -> Rejection:
     """The rejection for a child that ended without an answer."""
     if end.timed_out or end.code == -24:  # SIGXCPU
         return Rejection(Status.TIMEOUT, f"The code did not finish tracing within {timeout_s:g} s.")

@@ -1,45 +1,44 @@
-"""Values of tensors that a constructor makes out of nothing, such as `torch.linspace(0, 0.1, depth)`. Recording computes
-nothing, so what made them is run again, by itself."""
+"""Values of tensors that a constructor makes out of nothing, such as `torch.linspace(0, 0.1, depth)`.
+
+Recording computes nothing, so the recorded nodes that made such a tensor are run again, by themselves.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 
 from kernrl.verifier.base.compat import no_dispatch, no_torch_functions
-from kernrl.verifier.interpret.interpreter import interpret
-from kernrl.verifier.plan.plan import AtenNode, Plan, Storage, TensorRef, walk_refs
-
-if TYPE_CHECKING:
-    from kernrl.verifier.trace.recorder import Recorder
+from kernrl.verifier.plan.evaluate import store_aten, view
+from kernrl.verifier.plan.plan import AtenNode, Node, Storage, TensorRef, walk_refs
 
 MAX_BYTES = 16 << 20
 RANDOM = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial", "exponential")
 """Parts of the names of ATen's operations that draw numbers."""
 
 
-def known_value(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor | None:
-    """The numbers of a tensor in host memory that depends on no input, no state and no chance; None for any other."""
-    if not recorder.is_cpu(tensor):
+def constant_value(ref: TensorRef, nodes: Sequence[Node], storages: Sequence[Storage]) -> torch.Tensor | None:
+    """The numbers of a recorded tensor that depends on no input, no state and no chance; None for any other."""
+    needed, touched = _origin(ref, nodes)
+    size = sum(storages[i].nbytes for i in touched)
+    if needed is None or size > MAX_BYTES or any(storages[i].kind != "temp" for i in touched):
         return None
-    ref = recorder.ref(tensor)
-    needed, storages = _origin(recorder, ref)
-    size = sum(recorder.storages[i].nbytes for i in storages)
-    if needed is None or size > MAX_BYTES or any(recorder.storages[i].kind != "temp" for i in storages):
-        return None
-    nothing = Storage("temp", 0)
-    kept = (s if i in storages else nothing for i, s in enumerate(recorder.storages))
-    plan = Plan("known", tuple(kept), (), tuple(needed), (ref,), ())
     with no_torch_functions(), no_dispatch():
-        made = interpret(plan, {})
-        return made[0] if isinstance(made, list) else None
+        # memory that no node writes is NaN in every float type and -1 in every integer
+        memory = {i: torch.full((storages[i].nbytes,), 0xFF, dtype=torch.uint8) for i in touched}
+        try:
+            for node in needed:
+                store_aten(node, lambda ref: view(memory[ref.storage], ref), "cpu")
+            return view(memory[ref.storage], ref).clone()
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError):
+            return None
 
 
-def _origin(recorder: Recorder, ref: TensorRef) -> tuple[list[AtenNode] | None, set[int]]:
-    """The nodes that made a tensor, in order, and the storages they touch; no nodes where a launch or chance is among them."""
+def _origin(ref: TensorRef, nodes: Sequence[Node]) -> tuple[list[AtenNode] | None, set[int]]:
+    """The nodes that made a tensor, in order, and the storages they touch; no nodes if one is a launch or draws numbers."""
     wanted, needed = {ref.storage}, []
-    for node in reversed(recorder.nodes):
+    for node in reversed(nodes):
         if not isinstance(node, AtenNode):
             return None, wanted
         written = {o.storage for o in node.outputs if o is not None}

@@ -1,6 +1,6 @@
-"""What `torch.cuda` and Triton's driver answer inside a trace: a GPU that is described but not there.
+"""A fake GPU for tracing: what `torch.cuda` and Triton's driver answer where there is none.
 
-Only for the trace child's own process: `install` replaces public functions for good.
+Only for the trace child's process: `install` replaces public functions for good.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _refuse(sentence: str) -> Any:
 
 
 class _NoAutocast(contextlib.ContextDecorator):
-    """autocast that is switched off, as a context or a decorator; one that is switched on is refused."""
+    """autocast with `enabled=False`, as a context or a decorator; with `enabled=True` it is refused."""
 
     def __init__(self, *args: Any, enabled: bool = True, **kwargs: Any) -> None:
         if enabled:
@@ -46,7 +46,7 @@ class _NoAutocast(contextlib.ContextDecorator):
 
 
 class _PlainOp:
-    """What torch.library.custom_op and triton_op make, for a trace: the function itself, which is then seen through."""
+    """What torch.library.custom_op and triton_op return in a trace: the plain function, so that its body is traced."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -73,7 +73,7 @@ def _custom_op(name: str, function: Any = None, /, *, device_types: Any = None, 
 
 
 class _NoGrad(torch.no_grad):
-    """inference_mode for a trace: under the real one, composite ops would be recorded whole."""
+    """inference_mode in a trace: under the real one, composite ops would not be decomposed."""
 
     def __init__(self, mode: Any = True) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class _NoGrad(torch.no_grad):
 
 
 class _Driver:
-    """The methods of a Triton driver that Python code above a launch can meet."""
+    """The methods of a Triton driver that Python code may call."""
 
     def __init__(self, target: GPUTarget, properties: dict[str, int]) -> None:
         self._target = target
@@ -112,7 +112,7 @@ class _Driver:
 
 
 def install(arch: str) -> GPUTarget:
-    """Pretend that the first listed GPU of `arch` is device 0. Returns Triton's name for it."""
+    """Make the first listed GPU of `arch` appear as device 0. Returns Triton's target for it."""
     import triton
 
     device = device_for(arch)
@@ -177,6 +177,6 @@ def install(arch: str) -> GPUTarget:
         "mem_bus_width": 5120,
     }
     set_driver(_Driver(target, table))
-    # device-made tensor descriptors need scratch memory, which whoever replays the plan provides
+    # tensor descriptors made in a kernel need scratch memory, which replay provides
     triton.set_allocator = lambda allocator: None
     return target

@@ -1,4 +1,4 @@
-"""Record Triton launches in place of making them: which specialisation, on which grid, with which views and scalars."""
+"""Records Triton launches instead of making them: specialisation, grid, and arguments as views and scalars."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MAX_CONFIGS = 64
 
 
 class Launches:
-    """The launches of one candidate. Specialisations are shared by all its input sets, so each is lowered once."""
+    """The launches of one candidate. Its input sets share specialisations, so each is lowered once."""
 
     def __init__(self, target: compat.GPUTarget) -> None:
         self.target = target
         self.recorder = Recorder()
         self.kernels: list[KernelSource] = []
-        """Those the current input set uses, as its plan numbers them."""
+        """Kernels of the current input set, in the order of its plan."""
         self._numbers: dict[tuple[Any, str], int] = {}
         self._lowered: dict[tuple[Any, str], KernelSource] = {}
         self._texts: dict[tuple[Any, str], str] = {}
-        """TTIR by function and all of a specialisation but what its arguments are divisible by."""
+        """TTIR by function and specialisation, leaving out the divisibility of its arguments."""
         self._collecting: list[Variant] | None = None
 
     def begin(self, recorder: Recorder) -> None:
@@ -37,7 +37,7 @@ class Launches:
         self.recorder, self.kernels, self._numbers, self._collecting = recorder, [], {}, None
 
     def install(self) -> None:
-        """Replace the run methods of Triton's function and autotuner classes, for good."""
+        """Replace the `run` methods of Triton's function and autotuner classes, for good."""
         launches = self
 
         def run(fn: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
@@ -71,7 +71,7 @@ class Launches:
             self._collecting.append(variant)
 
     def autotune(self, tuner: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        """Record every configuration as a variant of one launch; one that does not compile is left out."""
+        """Record every configuration as a variant of one launch; those that do not compile are left out."""
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
         configs = tuner.prune_configs({k: v for k, v in kwargs.items() if k not in ("grid", "warmup")})
         if len(configs) > MAX_CONFIGS:
@@ -125,7 +125,7 @@ class Launches:
         )
 
     def _ttir(self, fn: Any, special: compat.Specialised) -> str:
-        """The kernel's TTIR. Input sets mostly differ in divisibility, and generating IR is the larger part of a trace."""
+        """The kernel's TTIR. Input sets mostly differ in divisibility, and generating IR takes most of a trace."""
         key = fn, f"{special.signature}{special.constexprs}{special.options}"
         text = compat.rehint(self._texts[key], special) if key in self._texts else None
         if text is None:
@@ -149,13 +149,13 @@ class Launches:
         if isinstance(value, float):
             return _finite(value)
         number = operator.index(value)
-        if number >> 46 == 1:  # see Recorder: what data_ptr() answers
+        if number >> 46 == 1:  # as data_ptr() returns in a trace
             raise Untraceable(f"the launch argument {name} is an address: pass the tensor itself")
         return number
 
 
 def _parts(name: str, kind: Any, value: Any = None) -> Iterator[tuple[str, str, Any]]:
-    """(name, Triton type, value) of what a parameter hands to the machine: a tuple's parts, and no constexprs."""
+    """(name, Triton type, value) of a parameter's runtime arguments: a tuple's parts, without constexprs."""
     if not isinstance(kind, str):
         for i, part in enumerate(kind):
             yield from _parts(f"{name}.{i}", part, value[i] if value is not None else None)
@@ -168,7 +168,7 @@ def _finite(value: float) -> Arg:
 
 
 def _constant(value: Any) -> Arg:
-    """A constexpr as the plan writes it: for the reader, and for the interpreter to call the function again."""
+    """A constexpr as the plan stores it."""
     value = getattr(value, "value", value)
     if isinstance(value, float):
         return _finite(value)

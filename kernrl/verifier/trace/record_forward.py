@@ -1,6 +1,6 @@
-"""Record one module's forward as a plan: build it, let its parameters stand for the reference's, call it, number what it used.
+"""Records a module's forward as a plan: builds the module, maps its parameters to the reference's, calls it, numbers storages.
 
-Used on candidates inside the sandbox and on references outside it.
+Used for candidates inside the sandbox and for references outside it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable
 
 
 def record_forward(cls: type, spec: TraceSpec, recorder: Recorder, kernels: list[KernelSource]) -> Plan:
-    """The plan of `cls(*init_inputs).forward(*inputs)`; call it within `recorder.recording()`.
+    """The plan of `cls(*init_inputs).forward(*inputs)`. Call it within `recorder.recording()`.
 
-    `kernels` is the list that launches number, filled while forward runs. Raises Untraceable, and whatever `cls` raises.
+    `kernels` is filled by launches while forward runs. Raises Untraceable, and whatever `cls` raises.
     """
     model = cls(*spec.init_inputs)
     if not isinstance(model, torch.nn.Module):
@@ -71,9 +71,9 @@ def _outputs(value: Any, recorder: Recorder) -> Iterator[torch.Tensor]:
 
 
 def _bind_state(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> dict[int, str]:
-    """Let the model's parameters and buffers stand for the reference's: by name, else the next of the same shape.
+    """Map the model's parameters and buffers to the reference's: by name, else to the next of the same shape.
 
-    Returns the storages of parameters that found no counterpart, with their names.
+    Returns the storages of parameters without a counterpart, with their names.
     """
     mine = [*model.named_parameters(), *model.named_buffers()]
     free = dict(spec.state)
@@ -105,7 +105,7 @@ def _stand_for(tensor: torch.Tensor, spec: TensorSpec, key: str, recorder: Recor
     ref = recorder.ref(tensor)
     same = (ref.dtype, ref.stride, ref.offset) == (spec.dtype, spec.stride, 0)
     if not same or recorder.storages[ref.storage].kind != "temp":
-        # cast by the precision policy, or two parameters over one memory
+        # cast by the precision policy, or two parameters that share memory
         tensor.data = recorder.empty(spec)
     recorder.adopt(tensor, "state", key)
 
@@ -122,7 +122,7 @@ def writes(node: Node) -> set[int]:
 
 
 def _derived(setup: list[Node], recorder: Recorder) -> set[int]:
-    """Storages the constructor made from what is now state, directly or by steps."""
+    """Storages that the constructor computed from state, directly or indirectly."""
     state = {i for i, s in enumerate(recorder.storages) if s.kind == "state"}
     found: set[int] = set()
     for node in setup:
@@ -132,9 +132,9 @@ def _derived(setup: list[Node], recorder: Recorder) -> set[int]:
 
 
 def _each_call(setup: list[Node], derived: set[int], recorder: Recorder, outputs: tuple[TensorRef, ...]) -> list[Node]:
-    """Let every call of forward make what it uses of `derived`: weights change. Returns the rest of the setup.
+    """Move to forward the setup nodes that compute what it uses of `derived`, since weights change; returns the others.
 
-    So a weight that the constructor packs is packed, and timed, as if forward did it.
+    So a weight that the constructor packs is packed, and timed, in each call of forward.
     """
     wanted = {s for n in recorder.nodes for s in reads(n)} | {o.storage for o in outputs}
     moved: list[Node] = []
@@ -149,7 +149,7 @@ def _each_call(setup: list[Node], derived: set[int], recorder: Recorder, outputs
 def _needed_setup(
     setup: list[Node], recorder: Recorder, outputs: tuple[TensorRef, ...], unmatched: dict[int, str]
 ) -> list[Node]:
-    """The constructor's nodes that forward depends on. Initialisation of what became state is not among them."""
+    """The constructor's nodes that forward depends on, without the initialisation of state."""
     state = {i for i, s in enumerate(recorder.storages) if s.kind == "state"}
     wanted = {s for n in recorder.nodes for s in reads(n)} | {o.storage for o in outputs}
     kept: list[Node] = []
@@ -159,10 +159,10 @@ def _needed_setup(
             continue
         random = isinstance(node, AtenNode) and any(word in node.op for word in RANDOM)
         if random and (names := [name for number, name in unmatched.items() if number in wanted]):
-            known = ", ".join(str(recorder.storages[i].source) for i in sorted(state)) or "none"
+            matched = ", ".join(str(recorder.storages[i].source) for i in sorted(state)) or "none"
             raise Untraceable(
                 f"the parameter {names[0]} has no counterpart in the reference: give parameters its names and shapes"
-                f" (matched so far: {known[:300]})"
+                f" (matched so far: {matched[:300]})"
             )
         if random:
             raise Untraceable("__init__ makes random values that are no parameter of the reference: they cannot be reproduced")
@@ -174,7 +174,7 @@ def _needed_setup(
 def _finish(
     spec: TraceSpec, recorder: Recorder, setup: list[Node], outputs: tuple[TensorRef, ...], kernels: list[KernelSource]
 ) -> Plan:
-    """Number anew the storages that are used, in order of first use; inputs and state first."""
+    """The plan, with only the storages that are used, renumbered: inputs, state, then temporaries."""
     used = {s for n in (*setup, *recorder.nodes) for s in reads(n) | writes(n)} | {o.storage for o in outputs}
     order = {"input": 0, "state": 1, "temp": 2}
     kept = sorted(used, key=lambda i: (order[recorder.storages[i].kind], i))

@@ -1,9 +1,9 @@
-"""Record what PyTorch code would do, without doing it.
+"""Records what PyTorch code would do, without doing it.
 
-Everything runs on meta tensors: shapes and aliasing are real, memory is not. Under `Recorder.recording` a function mode
-makes them pass for CUDA tensors (`x.is_cuda`, `x.device`, `device="cuda"`, `.to("cuda")`), and a dispatch mode writes
-down each ATen call over numbered storages. The same recorder serves the sandbox, for candidates, and the trusted side,
-for references; it works on CPU and CUDA builds of torch alike because it never makes a CUDA tensor.
+Everything runs on meta tensors: shapes and aliasing are real, memory is not. Under `Recorder.recording`, a function mode
+makes them look like CUDA tensors (`x.is_cuda`, `x.device`, `device="cuda"`, `.to("cuda")`), and a dispatch mode records each
+ATen call over numbered storages. The sandbox uses it for candidates, the trusted side for references. No CUDA tensor is ever
+made, so it works on CPU and CUDA builds of torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.compat import no_dispatch, no_torch_functions, storage_key
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
-from kernrl.verifier.trace.constants import known_value
+from kernrl.verifier.trace.constants import constant_value
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -28,14 +28,14 @@ MAX_CONSTANT_ITEMS = 4096
 
 
 class Untraceable(RuntimeError):
-    """The code needs a tensor's value, or does what a plan cannot say. The message tells how to write it instead."""
+    """The code needs a tensor's value, or does what a plan cannot express. The message says what to write instead."""
 
 
 VALUE_NEEDED = (
     "forward() reads a tensor's value on the host ({what}), which cannot be traced: decide from shapes, or do it in the kernel"
 )
 
-# Allocation without a value: storages appear, but nothing is computed.
+# Uninitialised allocation: storages appear, but nothing is computed.
 _EMPTY = frozenset(f"aten.{n}" for n in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"))
 _BATCH_NORM = frozenset(("aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"))
 
@@ -45,7 +45,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 class Recorder:
-    """Storages and nodes seen so far."""
+    """Storages and nodes recorded so far."""
 
     def __init__(self) -> None:
         self.storages: list[Storage] = []
@@ -53,24 +53,24 @@ class Recorder:
         self._index: dict[int, int] = {}
         self._alive: list[Any] = []
         self.on_cpu: set[int] = set()
-        """Storages (by key) that a real run would have made in host memory."""
+        """Storages (by key) that would be in host memory in a real run."""
         self.factory_device = CUDA
 
     def adopt(self, tensor: torch.Tensor, kind: str = "temp", source: int | str | None = None) -> int:
-        """Number a tensor's storage; a storage seen before keeps its number and takes the new kind."""
+        """Number a tensor's storage. A known storage keeps its number; a `kind` other than temp replaces its kind."""
         key = storage_key(tensor)
         storage = Storage(kind, tensor.untyped_storage().nbytes(), source)  # pyright: ignore[reportArgumentType]
         if key not in self._index:
             self._index[key] = len(self.storages)
             self.storages.append(storage)
-            # a freed storage's key would be used again for another
+            # if it were freed, its key could be reused
             self._alive.append(tensor.untyped_storage())
         elif kind != "temp":
             self.storages[self._index[key]] = storage
         return self._index[key]
 
     def ref(self, tensor: torch.Tensor) -> TensorRef:
-        """The view a tensor is."""
+        """A tensor as a view of its storage."""
         with no_torch_functions():
             number = self.adopt(tensor)
             return TensorRef(
@@ -86,7 +86,7 @@ class Recorder:
         return tensor
 
     def record(self, node: Node) -> None:
-        """Append a node. Raises Untraceable when there are more than a plan may hold."""
+        """Append a node. Raises Untraceable beyond the number that a plan may hold."""
         if len(self.nodes) >= MAX_NODES:
             raise Untraceable(f"forward() does more than {MAX_NODES} operations: put loops over elements into the kernel")
         self.nodes.append(node)
@@ -94,7 +94,7 @@ class Recorder:
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recorder]:
         """Within, ATen calls of this thread are recorded and nothing is computed."""
-        with _PassForCuda(self), _RecordAten(self):
+        with _LookLikeCuda(self), _RecordAten(self):
             yield self
 
     def is_cpu(self, tensor: torch.Tensor) -> bool:
@@ -103,7 +103,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def factory_on(self, device: torch.device) -> Iterator[None]:
-        """Within, a factory that is sent to the meta device stands for one on `device`."""
+        """Within, tensors made on the meta device count as made on `device`."""
         before, self.factory_device = self.factory_device, CPU if device.type == "cpu" else CUDA
         try:
             yield
@@ -111,7 +111,7 @@ class Recorder:
             self.factory_device = before
 
     def constant(self, real: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A meta tensor that stands for a small tensor of known values, written into the plan."""
+        """A meta tensor for a small tensor whose values are written into the plan."""
         with no_torch_functions():
             if real.numel() > MAX_CONSTANT_ITEMS:
                 raise Untraceable(
@@ -127,8 +127,12 @@ class Recorder:
         self.place(meta, device)
         return meta
 
+    def constant_value(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The numbers of a tensor in host memory that depends on nothing but the code; None for any other."""
+        return constant_value(self.ref(tensor), self.nodes, self.storages) if self.is_cpu(tensor) else None
+
     def place(self, tensor: torch.Tensor, device: torch.device) -> None:
-        """Remember where a real run would hold this storage."""
+        """Remember on which device this storage would be in a real run."""
         with no_torch_functions():
             key = storage_key(tensor)
             self.adopt(tensor)
@@ -137,7 +141,7 @@ class Recorder:
             self.on_cpu.add(key)
 
     def arg(self, value: Any) -> Any:
-        """A Python argument of an ATen call as the plan writes it."""
+        """An argument of an ATen call as the plan stores it."""
         if isinstance(value, torch.Tensor):
             return self.ref(value)
         if isinstance(value, list | tuple):
@@ -172,7 +176,7 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
 
 
 class _RecordAten(TorchDispatchMode):
-    """Writes ATen calls into a recorder; sends every factory to the meta device."""
+    """Records ATen calls; makes every new tensor on the meta device."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -195,7 +199,7 @@ class _RecordAten(TorchDispatchMode):
         if takes_device and (not inputs or kwargs.get("device") is not None):
             kwargs["device"] = META
         if name in _BATCH_NORM and args[5]:
-            # in training mode the running statistics do not reach the output; a plan leaves state as it was
+            # in training mode the output does not depend on the running statistics, and a plan does not change state
             args = (*args[:3], None, None, *args[5:])
         before = {storage_key(t) for t in inputs}
         outputs = func(*args, **kwargs)
@@ -212,7 +216,7 @@ class _RecordAten(TorchDispatchMode):
         return outputs
 
     def _to_meta(self, value: Any) -> Any:
-        """A real tensor that got in becomes a constant of the plan."""
+        """A real tensor as a constant of the plan; other values as they are."""
         if isinstance(value, torch.Tensor) and value.device.type != "meta":
             return self.recorder.constant(value, CPU)
         if isinstance(value, list | tuple):
@@ -220,20 +224,20 @@ class _RecordAten(TorchDispatchMode):
         return value
 
     def _device(self, name: str, inputs: list[torch.Tensor], kwargs: dict[str, Any]) -> torch.device:
-        """Where a real run would put the results; refuses what a real run would refuse."""
+        """The device of the results in a real run. Raises RuntimeError for mixed devices, as a real run would."""
         wanted = kwargs.get("device")
         if wanted is not None:
             return self.recorder.factory_device if wanted.type == "meta" else CPU if wanted.type == "cpu" else CUDA
         if not inputs:
             return CPU
-        homes = {storage_key(t) in self.recorder.on_cpu for t in inputs if t.dim() > 0} or {
+        on_cpu = {storage_key(t) in self.recorder.on_cpu for t in inputs if t.dim() > 0} or {
             storage_key(t) in self.recorder.on_cpu for t in inputs
         }
-        if len(homes) == 2 and not name.startswith("aten.copy"):
+        if len(on_cpu) == 2 and not name.startswith("aten.copy"):
             raise RuntimeError(
                 f"{name}: tensors on cuda:0 and cpu are mixed: make constants with device=x.device, or register them as buffers"
             )
-        return CPU if homes == {True} else CUDA
+        return CPU if on_cpu == {True} else CUDA
 
 
 def _flat(outputs: Any) -> list[Any]:
@@ -243,7 +247,7 @@ def _flat(outputs: Any) -> list[Any]:
 
 
 def _counts_batches(name: str, args: Any, recorder: Recorder) -> bool:
-    """Batch norm's step counter: an integer scalar of the state that no output depends on."""
+    """Whether this updates batch norm's step counter, an integer of the state that no output depends on."""
     if name != "aten.add_.Tensor" or args[0].dim() or args[0].dtype != torch.int64:
         return False
     storage = recorder.storages[recorder.adopt(args[0])]
@@ -263,8 +267,8 @@ _VALUES = {
 _FAKE_ADDRESS = 1 << 46
 
 
-class _PassForCuda(TorchFunctionMode):
-    """Answers for meta tensors as a CUDA tensor would, above dispatch, where Python code asks."""
+class _LookLikeCuda(TorchFunctionMode):
+    """Makes meta tensors answer Python code as CUDA tensors would, above dispatch."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -278,7 +282,7 @@ class _PassForCuda(TorchFunctionMode):
         if name in _VALUES and args and isinstance(args[0], torch.Tensor):
             if name == "cpu" and self.recorder.is_cpu(args[0]):
                 return args[0]
-            if (real := known_value(self.recorder, args[0])) is not None:
+            if (real := self.recorder.constant_value(args[0])) is not None:
                 with no_torch_functions(), no_dispatch():
                     return func(real, *args[1:], **kwargs)
             raise Untraceable(VALUE_NEEDED.format(what=_VALUES[name]))
@@ -292,12 +296,12 @@ class _PassForCuda(TorchFunctionMode):
         if func is torch.Tensor.get_device:
             return -1 if self.recorder.is_cpu(args[0]) else 0
         if func is torch.Tensor.data_ptr:
-            # a host-side alignment test may read it; as a launch argument it is refused
+            # host code may test alignment with it; a launch refuses it as an argument
             ref = self.recorder.ref(args[0])
             with no_torch_functions():
                 return _FAKE_ADDRESS + (ref.storage << 32) + ref.offset * args[0].element_size()
         if kwargs.get("device") is not None and func is not torch.Tensor.to:
-            # torch itself would look for a CUDA driver before any mode is asked
+            # torch would look for a CUDA driver before it calls any mode
             with self.recorder.factory_on(torch.device(kwargs["device"])):
                 return func(*args, **{**kwargs, "device": META})
         return func(*args, **kwargs)
@@ -330,7 +334,7 @@ class _PassForCuda(TorchFunctionMode):
         return self.recorder.constant(real, CUDA if device.type == "cuda" else CPU)
 
     def _move(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
-        """`.to(...)` and `.cuda()`: a move to where the tensor is costs nothing, another one is a copy."""
+        """`.to(...)` and `.cuda()`: free if the tensor is there already, otherwise a copy."""
         tensor, rest = args[0], list(args[1:])
         wanted: torch.device | None = CUDA if func is torch.Tensor.cuda else None
         if wanted is not None:

@@ -1,4 +1,4 @@
-"""What a sandbox is told of a task, and the reference as a plan: both from the trusted reference, on tensors without memory."""
+"""The TraceSpec and the Plan of a task's reference, which is trusted; made on tensors without memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 def spec_of(task: Task, input_set: InputSet, precision: str, target: str) -> TraceSpec:
-    """Shapes and dtypes of a task at one input set, under one precision policy; remembered between calls.
+    """Shapes and dtypes of a task at one input set, under one precision policy. Cached.
 
-    Raises UsageError when the task's source does not run, or its inputs are of a kind that no sandbox can be told.
+    Raises UsageError if the task's source does not run, or if it has inputs of an unsupported type.
     """
     if precision not in COMPUTE_DTYPE:
         raise UsageError(f"precision {precision!r} is none of {', '.join(COMPUTE_DTYPE)}.")
@@ -29,9 +29,9 @@ def spec_of(task: Task, input_set: InputSet, precision: str, target: str) -> Tra
 
 
 def reference_plan(task: Task, input_set: InputSet, precision: str, target: str) -> Plan:
-    """The reference's own forward as a plan, all of it ATen calls: for pricing and for drawing.
+    """The reference's forward as a plan of ATen calls, to price it and to show it.
 
-    Raises UsageError when the reference's forward depends on tensor values.
+    Raises UsageError if the reference's forward depends on tensor values.
     """
     spec = spec_of(task, input_set, precision, target)
     recorder = Recorder()
@@ -44,7 +44,7 @@ def reference_plan(task: Task, input_set: InputSet, precision: str, target: str)
 
 
 def outputs_of(task: Task, input_set: InputSet, precision: str, target: str) -> tuple[TensorSpec, ...]:
-    """The reference's outputs, flattened, as `checks.check_plan` compares them; remembered between calls."""
+    """The reference's outputs, flattened, as `checks.check_plan` compares them. Cached."""
     return _outputs(task.id, task.pytorch_code, input_set.name, tuple(sorted(input_set.constants.items())), precision, target)
 
 
@@ -94,7 +94,7 @@ def _build(task_id: str, build: Callable[[], torch.nn.Module], reference: Refere
 
 
 def _without_memory(make: Callable[[], T]) -> T:
-    """Call `make` on meta tensors; for real where it needs a value, which a constructor now and then does."""
+    """Call `make` on meta tensors, or on real ones if it needs a value, as some constructors do."""
     try:
         with Recorder().recording():
             return make()

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from support.front import HEAD, dense, module, plan_of, spec
+from support.front import HEAD, dense, interpret, module, plan_of, spec
 from support.suite import read_folder
 
 from kernrl.verifier.base.verdict import Rejection, Status
-from kernrl.verifier.interpret.interpreter import Case, interpret, interpret_cases
+from kernrl.verifier.interpret.interpreter import Case, interpret_cases
 from kernrl.verifier.interpret.mathops import _tf32
 from kernrl.verifier.interpret.server import sources
 from kernrl.verifier.judge.inputs import Draw, TaskInputs, flatten

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.front import HEAD, plan_of
+from support.front import HEAD, interpret, plan_of
 
 from kernrl.verifier.base.verdict import Rejection, Status
-from kernrl.verifier.interpret import ttir_machine
-from kernrl.verifier.interpret.interpreter import interpret
+from kernrl.verifier.interpret import launch_interpreter
 from kernrl.verifier.plan.plan import Plan
 
 torch.set_num_threads(1)
@@ -20,7 +19,7 @@ X = torch.linspace(-3, 3, 256).reshape(8, 32)
 @pytest.fixture(params=[1, 3, 8], ids=lambda n: f"{n} at a time", autouse=True)
 def at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs run side by side, or one batch after another: a verdict must not depend on it."""
-    monkeypatch.setattr(ttir_machine, "BATCH_ELEMENTS", 32 * request.param)
+    monkeypatch.setattr(launch_interpreter, "BATCH_ELEMENTS", 32 * request.param)
 
 
 def plan(body: str, out: str = "torch.zeros_like(x)", grid: str = "(8,)") -> Plan:

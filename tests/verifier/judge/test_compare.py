@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from kernrl.verifier.judge.compare import ErrorLevel, error_level, excess, first_wrong, measure, settle
+from kernrl.verifier.judge.compare import ErrorLevel, error_figures, error_level, excess, first_wrong, tolerances_for
 
 
 def judge(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, precision: str = "fp32") -> float:
     level = error_level(truth, eager, precision)
-    ((tolerance,),) = settle([[level]], 0)
-    return excess(measure(output, truth, level).tolist(), tolerance)
+    ((tolerance,),) = tolerances_for([[level]], 0)
+    return excess(error_figures(output, truth, level).tolist(), tolerance)
 
 
 @pytest.fixture
@@ -75,16 +75,16 @@ def test_the_nominal_scale_excuses_cancellation_on_tiny_inputs() -> None:
     x = torch.randn(4096, generator=torch.Generator().manual_seed(0)) * 1e-3
     truth = torch.tanh(x.double())
     small, nominal = error_level(truth, torch.tanh(x), "fp32"), ErrorLevel(2e-8, 1e-7, 0.0, 0.6, "fp32")
-    tolerances = settle([[nominal], [small]], 0)
-    figures = measure(2 * torch.sigmoid(2 * x) - 1, truth, small).tolist()
+    tolerances = tolerances_for([[nominal], [small]], 0)
+    figures = error_figures(2 * torch.sigmoid(2 * x) - 1, truth, small).tolist()
     assert excess(figures, tolerances[1][0]) <= 1
-    assert excess(figures, settle([[small]], 0)[0][0]) > 1
+    assert excess(figures, tolerances_for([[small]], 0)[0][0]) > 1
 
 
 def test_luck_is_no_standard() -> None:
     """On a draw where eager happens to be exact, the typical error of the others decides."""
     lucky, typical = ErrorLevel(0.0, 0.0, 0.0, 1.0, "fp32"), ErrorLevel(1e-6, 5e-6, 0.0, 1.0, "fp32")
-    rows = settle([[typical], [lucky], [typical]], 0)
+    rows = tolerances_for([[typical], [lucky], [typical]], 0)
     assert rows[1][0].rms == pytest.approx(rows[0][0].rms)
 
 
@@ -96,9 +96,9 @@ def test_eagers_error_is_waited_for_once_where_nothing_is_odd(monkeypatch: pytes
     truth = torch.randn(50, dtype=torch.float64)
     level = error_level(truth, truth.float(), precision, modelled=truth.float() + 1e-6)
     assert waits == ["tolist"]
-    assert level.odd is None
+    assert level.nonfinite is None
     overflows = truth.float() / 0
-    assert error_level(truth, overflows, precision, modelled=truth.float()).odd is not None
+    assert error_level(truth, overflows, precision, modelled=truth.float()).nonfinite is not None
     modelled = error_level(truth, truth.float(), precision, modelled=overflows)
-    assert modelled.odd is None
+    assert modelled.nonfinite is None
     assert modelled.rms < 1e-5

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.judge.inputs import Draw, TaskInputs, flatten, rebuild, schedule
-from kernrl.verifier.judge.truth import Exact, Reference
+from kernrl.verifier.judge.truth import Exact, ReferenceAnswers
 
 SOURCE = """
 import torch
@@ -111,7 +111,7 @@ def test_bf16_casts_floats_and_nothing_else() -> None:
     inputs = made("bf16")
     assert inputs.inputs[0].dtype == torch.bfloat16
     assert inputs.inputs[1].dtype == torch.int64
-    answer = Reference(inputs).answer()
+    answer = ReferenceAnswers(inputs).answer()
     assert answer.dtypes == [torch.bfloat16]
     assert answer.truth[0].dtype == torch.float64
 

@@ -7,7 +7,7 @@ from support import suite
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import InputSet, Task
-from kernrl.verifier.judge.task_lint import lint
+from kernrl.verifier.judge.task_lint import Finding, lint, objection
 
 BLIND = """
 import torch
@@ -36,13 +36,22 @@ def get_init_inputs():
 def test_sound_tasks_refuse_every_mutant_and_accept_every_rewriting(name: str) -> None:
     findings = lint(suite.fixture_task(name))
     assert [f for f in findings if not f.sound] == []
+    assert objection(findings) == ""
     names = {f.name for f in findings}
     assert {"zeros", "constant_mean", "last_tile_unwritten", "fp16_inside", "eager", "reordered", "without_op_0"} <= names
 
 
 def test_a_task_whose_output_is_always_zero_is_found_out() -> None:
     task = Task("blind", BLIND, input_sets=(InputSet("full"), InputSet("small", {"N": 8})))
-    assert "zeros" in {f.name for f in lint(task) if not f.sound}
+    findings = lint(task)
+    assert "zeros" in {f.name for f in findings if not f.sound}
+    assert "zeros" in objection(findings)
+    assert findings == lint(task), "the answer is the same every time"
+
+
+def test_leaving_out_an_op_that_does_nothing_is_no_objection() -> None:
+    assert objection([Finding("without_op_1", False, 0.5), Finding("fp16_inside", False, 0.9)]) == ""
+    assert "(reordered) is refused" in objection([Finding("reordered", True, 3.0)])
 
 
 def test_a_task_without_small_shapes_needs_a_gpu() -> None:

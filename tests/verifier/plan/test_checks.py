@@ -10,7 +10,7 @@ from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.base.verdict import Status
 from kernrl.verifier.plan import aten, ttir
 from kernrl.verifier.plan.checks import Limits, Policy, check_plan, physical_floor_us, price
-from kernrl.verifier.plan.kernel_flops import work
+from kernrl.verifier.plan.kernel_flops import kernel_flops
 from kernrl.verifier.plan.plan import AtenNode, LaunchNode, Plan, Special, Storage, TensorRef, Variant
 from kernrl.verifier.plan.price import LAUNCH_US, flops_of
 
@@ -245,7 +245,7 @@ def test_a_product_is_counted_through_its_loop():
     plan = plan_of(source, spec(dense(64, 128), dense(128, 96)))
     assert H200
     cost = price(plan, H200)
-    assert work(plan.kernels[0].ttir, {3: 64, 4: 96, 5: 128}, (2, 3, 1)).dot_flops == {"fp32": 2.0 * 64 * 96 * 128}
+    assert kernel_flops(plan.kernels[0].ttir, {3: 64, 4: 96, 5: 128}, (2, 3, 1)).dot_flops == {"fp32": 2.0 * 64 * 96 * 128}
     assert cost.bytes_moved == 4 * (64 * 128 + 128 * 96 + 64 * 96)
     assert (cost.launches, cost.unfused) == (1, 0)
 

@@ -1,48 +1,40 @@
-"""A GPU conducted in another process: what it answers and raises, and that its death costs no more than what it owed."""
+"""The client of a GPU process: what it answers and raises, and that a death fails the calls under way and no others."""
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from support import TESTS
 
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.pool import gpu_client
-from kernrl.verifier.pool.gpu_client import ConductedGpu
-from kernrl.verifier.rpc.process import OutOfMemory
-
-STAND_IN = TESTS / "support" / "gpu_process_stand_in.py"
+from kernrl.verifier.pool.gpu_client import GpuClient
+from kernrl.verifier.rpc.answers import Failed, OutOfMemory
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ConductedGpu]]:
-    made: list[ConductedGpu] = []
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., GpuClient]]:
+    made: list[GpuClient] = []
 
-    def started(theirs: socket.socket) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, str(STAND_IN), str(theirs.fileno())], pass_fds=[theirs.fileno()])
-
-    def one(**settings: Any) -> ConductedGpu:
-        made.append(ConductedGpu("3", **settings))
+    def one(**settings: Any) -> GpuClient:
+        made.append(GpuClient("3", **settings))
         return made[-1]
 
-    monkeypatch.setattr(gpu_client, "started", started)
+    monkeypatch.setattr(gpu_client, "PROCESS", "support.gpu_process_stand_in")
     yield one
     for gpu in made:
         gpu.close()
 
 
-def ask(gpu: ConductedGpu, job: Any) -> Any:
+def ask(gpu: GpuClient, job: Any) -> Any:
     return gpu.run(job, ["eager"], "task")
 
 
-def test_it_answers_as_the_gpu_does(make: Callable[..., ConductedGpu]) -> None:
+def test_it_answers_as_the_gpu_does(make: Callable[..., GpuClient]) -> None:
     gpu = make()
     assert gpu.facts["device"] == "3"
     assert gpu.noise == "measured"
@@ -55,27 +47,29 @@ def test_it_answers_as_the_gpu_does(make: Callable[..., ConductedGpu]) -> None:
         ask(gpu, "usage")
     with pytest.raises(OutOfMemory, match="as asked"):
         ask(gpu, "memory")
-    with pytest.raises(RuntimeError, match="ZeroDivisionError: as asked"):
+    with pytest.raises(InfrastructureError, match=r"^as asked$"):
+        ask(gpu, "broken")
+    with pytest.raises(Failed, match="ZeroDivisionError: as asked"):
         ask(gpu, "odd")
 
 
-def test_it_is_let_go_while_others_wait_for_that(make: Callable[..., ConductedGpu]) -> None:
+def test_it_is_released_while_calls_wait_for_that(make: Callable[..., GpuClient]) -> None:
     gpu = make()
     with ThreadPoolExecutor(1) as pool:
         with gpu.untimed():
-            waiting = pool.submit(ask, gpu, "waits for who holds it")
+            waiting = pool.submit(ask, gpu, "waits for the release")
             assert ask(gpu, "another")
             assert not waiting.done()
         assert waiting.result(30) is True
 
 
-def test_what_a_dead_one_owed_has_failed_and_another_takes_over(make: Callable[..., ConductedGpu]) -> None:
+def test_calls_to_a_process_that_died_fail_and_another_takes_over(make: Callable[..., GpuClient]) -> None:
     gpu = make()
     _ = gpu.noise
     with ThreadPoolExecutor(4) as pool:
         owed = [pool.submit(ask, gpu, "waits") for _ in range(3)]
         with gpu.untimed():
-            with pytest.raises(InfrastructureError, match="conductor"):
+            with pytest.raises(InfrastructureError, match="the GPU process was lost"):
                 ask(gpu, "dies")
             for one in owed:
                 with pytest.raises(InfrastructureError, match="lost"):
@@ -84,14 +78,14 @@ def test_what_a_dead_one_owed_has_failed_and_another_takes_over(make: Callable[.
     assert gpu.twins(1) == [0.0]
 
 
-def test_a_gpu_that_cannot_be_used_says_why(make: Callable[..., ConductedGpu]) -> None:
+def test_a_gpu_that_cannot_be_used_says_why(make: Callable[..., GpuClient]) -> None:
     with pytest.raises(InfrastructureError, match="not well"):
         make(broken=True)
 
 
-def test_closing_ends_the_process_and_whoever_waits_for_it(make: Callable[..., ConductedGpu]) -> None:
+def test_closing_ends_the_process_and_fails_the_calls_under_way(make: Callable[..., GpuClient]) -> None:
     gpu = make()
-    process, failures = gpu._process, []
+    process, failures = gpu.pid, []
 
     def wait() -> None:
         with pytest.raises(InfrastructureError) as raised:
@@ -106,6 +100,7 @@ def test_closing_ends_the_process_and_whoever_waits_for_it(make: Callable[..., C
     waiting.join(30)
     assert failures
     assert process
-    assert process.returncode is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
     with pytest.raises(InfrastructureError, match="closed"):
         ask(gpu, "again")

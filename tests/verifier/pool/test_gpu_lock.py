@@ -1,4 +1,4 @@
-"""Who may use a GPU at once. What must not happen is given some time to happen; nothing else looks at a clock."""
+"""Who may use a GPU at once. What must not happen is given some time to happen."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-from kernrl.verifier.pool.gpu_lock import Gate
+from kernrl.verifier.pool.gpu_lock import GpuLock
 
 GRACE_S = 0.05
 
 
-class Room:
-    """Threads that go through a gate, and how many are behind it."""
+class Holders:
+    """Threads that take a lock, and how many hold it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self.inside = 0
         self.leave = threading.Event()
 
-    def enter(self, way: Callable[[], AbstractContextManager[None]]) -> None:
-        with way():
+    def enter(self, take: Callable[[], AbstractContextManager[None]]) -> None:
+        with take():
             with self._changed:
                 self.inside += 1
                 self._changed.notify_all()
@@ -39,25 +39,25 @@ class Room:
 
 
 def test_any_number_share() -> None:
-    gate, room = Gate(str(uuid.uuid4())), Room()
+    lock, room = GpuLock(str(uuid.uuid4())), Holders()
     with ThreadPoolExecutor(8) as pool:
         for _ in range(8):
-            pool.submit(room.enter, gate.shared)
+            pool.submit(room.enter, lock.shared)
         assert room.settles_at(8)
         room.leave.set()
     assert room.inside == 0
 
 
-def test_who_times_is_alone() -> None:
-    gate, room, timing = Gate(str(uuid.uuid4())), Room(), Room()
+def test_the_exclusive_holder_is_alone() -> None:
+    lock, room, timing = GpuLock(str(uuid.uuid4())), Holders(), Holders()
     with ThreadPoolExecutor(4) as pool:
-        pool.submit(room.enter, gate.shared)
+        pool.submit(room.enter, lock.shared)
         assert room.settles_at(1)
-        pool.submit(timing.enter, gate.alone)
+        pool.submit(timing.enter, lock.exclusive)
         assert timing.settles_at(0)
         room.leave.set()
         assert timing.settles_at(1)
-        pool.submit(room.enter, gate.shared)
+        pool.submit(room.enter, lock.shared)
         assert room.settles_at(0)
         timing.leave.set()
     assert room.inside == timing.inside == 0

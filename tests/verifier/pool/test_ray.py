@@ -17,7 +17,7 @@ from support import TESTS, suite
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Status
-from kernrl.verifier.pool.ray import Cluster, RemoteGpu, Seat
+from kernrl.verifier.pool.ray import Actor, Cluster, RayActor, RayFront, RayGpu, wait_for_any
 from kernrl.verifier.verifier import HardenedVerifier
 
 ray = pytest.importorskip("ray")
@@ -32,8 +32,8 @@ def variants(count: int) -> list[str]:
     return [f"# {n}\n{GOOD}" for n in range(count)]
 
 
-class FakeGpu:
-    """What a GPU's seat does, without one. Pickled whole, since Ray's workers do not see the tests."""
+class FakeGpu(Actor):
+    """A `GpuActor` without a GPU. Pickled whole, since Ray's workers do not see the tests."""
 
     def __init__(self, log: str, model: str = "a GPU"):
         self._log, self._model = Path(log), model
@@ -77,15 +77,14 @@ def cluster(nodes: Any) -> Iterator[Cluster]:
     made.close()
 
 
-def gpu_seats(cluster: Cluster, log: Path, count: int = 2) -> list[Seat]:
-    seats = [cluster._seat(FakeGpu, (str(log),), 4, num_cpus=0, num_gpus=1) for _ in range(count)]
-    return cluster._up(seats)
+def gpu_actors(cluster: Cluster, log: Path, count: int = 2) -> list[RayActor[Any]]:
+    return wait_for_any([cluster.start(FakeGpu, (str(log),), 4, num_cpus=0, num_gpus=1) for _ in range(count)])
 
 
-def test_a_seat_has_a_gpu_of_its_own_and_says_what_went_wrong(cluster: Cluster, tmp_path: Path) -> None:
-    seats = gpu_seats(cluster, tmp_path / "log")
-    assert len({seat.about[0]["pid"] for seat in seats}) == 2
-    gpu = RemoteGpu(seats[0])
+def test_an_actor_has_a_gpu_of_its_own_and_says_what_went_wrong(cluster: Cluster, tmp_path: Path) -> None:
+    actors = gpu_actors(cluster, tmp_path / "log")
+    assert len({actor.about[0]["pid"] for actor in actors}) == 2
+    gpu = RayGpu(actors[0])
     assert gpu.seed("a key") == 5
     assert gpu.load() == 0
     with pytest.raises(UsageError, match="the reference does not run"):
@@ -94,50 +93,48 @@ def test_a_seat_has_a_gpu_of_its_own_and_says_what_went_wrong(cluster: Cluster, 
         gpu.seed("no lane")
     with pytest.raises(InfrastructureError, match=r"a Ray worker failed.*what"):
         gpu.seed("a bug")
-    assert seats[0].here
+    assert actors[0].ready
 
 
 def test_a_call_that_kills_its_worker_is_not_repeated_and_the_worker_comes_back(cluster: Cluster, tmp_path: Path) -> None:
-    first, second = gpu_seats(cluster, tmp_path / "log")
+    first, second = gpu_actors(cluster, tmp_path / "log")
     before = first.about[0]["pid"]
     with pytest.raises(InfrastructureError, match="a Ray worker is gone"):
-        RemoteGpu(first).seed("fault")
-    gpus = [RemoteGpu(first), RemoteGpu(second)]
-    assert min(gpus, key=RemoteGpu.load).seed("elsewhere") == 9
+        RayGpu(first).seed("fault")
+    gpus = [RayGpu(first), RayGpu(second)]
+    assert min(gpus, key=RayGpu.load).seed("elsewhere") == 9
     first.wait(60)
     assert first.about[0]["pid"] != before
     assert gpus[0].seed("again") == 5
     assert (tmp_path / "log").read_text().split() == ["fault", "elsewhere", "again"]
 
 
-def test_who_asks_a_seat_that_has_been_ended_is_told_at_once(cluster: Cluster, tmp_path: Path) -> None:
-    [seat, _] = gpu_seats(cluster, tmp_path / "log")
-    seat.close()
+def test_a_call_to_an_actor_that_has_been_ended_fails_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    [actor, _] = gpu_actors(cluster, tmp_path / "log")
+    actor.close()
     with pytest.raises(InfrastructureError, match="it has been ended"):
-        seat.ask("seed", "one")
+        actor.ask(FakeGpu.seed, "one")
     assert not (tmp_path / "log").exists()
 
 
 def test_gpus_of_another_model_are_left_alone(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = iter(["one GPU", "another GPU"])
-    real = cluster._seat
+    real = cluster.start
     monkeypatch.setattr(
-        cluster, "_seat", lambda *a, **k: real(FakeGpu, (str(tmp_path / "log"), next(models)), 4, num_cpus=0, num_gpus=1)
+        cluster, "start", lambda *a, **k: real(FakeGpu, (str(tmp_path / "log"), next(models)), 4, num_cpus=0, num_gpus=1)
     )
     gpus = cluster.gpus(VerifierConfig(), None, redraw_parameters=True)
     assert [gpu.facts["gpu"] for gpu in gpus] == ["one GPU"]
 
 
-def test_a_seat_that_cannot_start_says_why(cluster: Cluster) -> None:
-    class Broken:
+def test_an_actor_that_cannot_start_says_why(cluster: Cluster) -> None:
+    class Broken(Actor):
         def __init__(self) -> None:
             raise InfrastructureError("no sandbox here")
 
-        def about(self) -> None: ...
-
-    seat = cluster._seat(Broken, (), 1, num_cpus=0)
+    actor = cluster.start(Broken, (), 1, num_cpus=0)
     with pytest.raises(InfrastructureError, match=r"a Ray worker cannot start: .*no sandbox here"):
-        seat.wait(60)
+        actor.wait(60)
 
 
 def test_verdicts_are_those_of_this_machine_and_a_node_that_dies_loses_none(nodes: Any, tmp_path: Path) -> None:
@@ -150,14 +147,15 @@ def test_verdicts_are_those_of_this_machine_and_a_node_that_dies_loses_none(node
         assert right.timing.kind == "modelled"
         rejected = verifier.verify(TASK, GOOD.replace("def forward(self", "def forwards(self"))
         assert rejected.status is Status.TRACE_ERROR, rejected.reason
-        front = verifier.evaluator._tracer
+        front = verifier.evaluator.front
+        assert isinstance(front, RayFront)
         deadline = time.monotonic() + 60
-        while not all(seat.here for seat in front._seats) and time.monotonic() < deadline:
+        while not all(actor.ready for actor in front.actors) and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert len([seat for seat in front._seats if seat.here]) == 2
+        assert len([actor for actor in front.actors if actor.ready]) == 2
 
         candidates = iter(variants(400))
-        while all(seat.here for seat in front._seats):  # until a call is made that the dead node does not answer
+        while all(actor.ready for actor in front.actors):  # until a call is made that the dead node does not answer
             found = {}
             pairs = [(TASK, candidate) for candidate in islice(candidates, 8)]
             assert pairs, "nobody has noticed that a node is gone"
@@ -168,7 +166,7 @@ def test_verdicts_are_those_of_this_machine_and_a_node_that_dies_loses_none(node
                     nodes.doomed = None
             assert set(found) == set(range(8))
             assert {v.status for v in found.values()} == {Status.CORRECT}, [v.reason for v in found.values()]
-        assert len([seat for seat in front._seats if seat.here]) == 1
+        assert len([actor for actor in front.actors if actor.ready]) == 1
 
 
 def test_without_a_cluster_there_is_one_sentence() -> None:

@@ -26,16 +26,12 @@ def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
         judged.add(now["call"])
         return "place"
 
-    server = SimpleNamespace(
-        outbox=SimpleNamespace(clear=lambda: None, put=put),
-        arena=SimpleNamespace(overrun=lambda: flag),
-        job=SimpleNamespace(draws={7: "draw"}),
-    )
+    outputs, memory = SimpleNamespace(clear=lambda: None, put=put), SimpleNamespace(overrun=lambda: flag)
     opened = SimpleNamespace(runner=SimpleNamespace(prepare=lambda poison: None), run=lambda: None, outputs=lambda: ["y"])
     inputs = SimpleNamespace(
         draw=lambda draw: None, refresh=lambda: None, snapshot=lambda: None, written=lambda snapshot: flag
     )  # fmt: skip
-    spot = SpotChecks(server, opened, inputs, [7])  # pyright: ignore[reportArgumentType]
+    spot = SpotChecks(opened, inputs, {7: "draw"}, [7], outputs, memory)  # pyright: ignore[reportArgumentType]
     for call in range(calls):
         now["call"] = call
         spot.before()
@@ -43,7 +39,7 @@ def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
     return judged, spot
 
 
-def test_the_last_call_is_judged_too_and_no_more_than_the_outbox_holds() -> None:
+def test_the_last_call_is_judged_too_and_no_more_than_there_is_room_for() -> None:
     for _ in range(50):
         judged, spot = judged_calls(100)
         among = len(judged)
@@ -76,8 +72,8 @@ class Replay(ReplayServer):
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self._prepared, self._last, self._held_bytes, self._redraw = OrderedDict(), None, 100.0, True
         self._full = self._suspects = None
-        self.outbox, self.released, self.reserved = SimpleNamespace(nbytes=10), 0, 0  # pyright: ignore
-        self.arena = SimpleNamespace(release=lambda: setattr(self, "released", self.released + 1))  # pyright: ignore
+        self.outputs, self.released, self.reserved = SimpleNamespace(nbytes=10), 0, 0  # pyright: ignore
+        self.memory = SimpleNamespace(release=lambda: setattr(self, "released", self.released + 1))  # pyright: ignore
         monkeypatch.setattr(server, "TaskInputs", lambda task, *_, **__: SimpleNamespace(nbytes=task.nbytes, task=task.id))
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: self.reserved)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
@@ -157,11 +153,11 @@ def test_a_candidate_is_run_as_often_as_it_is_asked(monkeypatch: pytest.MonkeyPa
     replay.job = SimpleNamespace(
         draws=draws, plans={FULL: None}, kernels={FULL: None}, precision="fp32", poison=True, decoys=False
     )  # pyright: ignore
-    replay.arena, replay._modules = SimpleNamespace(overrun=lambda: flag), None  # pyright: ignore
+    replay.memory, replay._modules = SimpleNamespace(overrun=lambda: flag), None  # pyright: ignore
     replay._candidate_pool = SimpleNamespace(capture=capture)  # pyright: ignore
     monkeypatch.setattr(server, "Runner", lambda *_: Watched(log))
     monkeypatch.setattr(replay, "_task_inputs", lambda name: inputs)
-    monkeypatch.setattr(replay, "_settle", lambda result, flags: (result, flags))
+    monkeypatch.setattr(replay, "_replayed", lambda result, flags: (result, flags))
     result, flags = replay.check([0, 1, 2])  # pyright: ignore
     assert log == ["poison", "run", "capture", "poison", "replay", "poison", "replay"], "the first wakes what the rest record"
     assert (result.asked, len(flags)) == ([0, 1, 2], 6)
@@ -181,7 +177,7 @@ def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.Monke
     replay._stopwatch = SimpleNamespace(compare=lambda baseline, *_: timed.append(baseline) or [])  # pyright: ignore
     replay._gave_way, replay._full, replay._prepared[replay._key(FULL)].inputs = False, None, inputs  # pyright: ignore
     replay.job.draws = [SimpleNamespace(input_set=FULL, regime="mixed")]  # pyright: ignore
-    replay.outbox.clear = lambda: None
+    replay.outputs.clear = lambda: None
     opened = SimpleNamespace(runner=SimpleNamespace(computed=(), choice=[0]), run=lambda: None)
     monkeypatch.setattr(replay, "_open", lambda *_: opened)
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda other: 1.0)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from kernrl.verifier.replay.stopwatch import Stopwatch, Timed
-from kernrl.verifier.replay.timing import Block, NoiseBand, far_slower, interval, look, null_quantile, speedup
+from kernrl.verifier.replay.timing import Block, NoiseBand, far_slower, interval, null_quantile, sample_blocks, speedup
 
 BAND = NoiseBand(((10.0, 0.03), (1000.0, 0.005)))
 
@@ -24,7 +24,7 @@ def clock(baseline_us: float, candidate_us: float, noise: float, seed: int):
 
 def judged(baseline_us: float, candidate_us: float, noise: float = 0.001, seed: int = 0, band: NoiseBand = BAND):
     measured = clock(baseline_us, candidate_us, noise, seed)
-    blocks = look(measured, band, measured(1, 1)[0])
+    blocks = sample_blocks(measured, band, measured(1, 1)[0])
     return speedup(blocks, band), len(blocks)
 
 
@@ -94,7 +94,7 @@ def asked(us: float) -> list[tuple[int, int]]:
         found.append((count, calls))
         return [(us, us)] * count
 
-    look(blocks, BAND, (us, us))
+    sample_blocks(blocks, BAND, (us, us))
     return found
 
 

@@ -1,4 +1,4 @@
-"""A zygote's code and memory lie in large large_pages, and do what they did before."""
+"""Code and memory that were moved to large pages work as before."""
 
 import os
 import subprocess

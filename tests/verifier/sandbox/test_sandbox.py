@@ -1,12 +1,12 @@
-"""Each wall, proven by a child that runs against it; and that the next child finds everything as it was."""
+"""Each layer of the sandbox, tested by a child that attacks it; and the next child finds nothing changed."""
 # ruff: noqa: E501  (programs are quoted as models write them)
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -175,12 +175,10 @@ def test_a_flood_of_output_is_bounded(sandbox):
     "body", ["import time; time.sleep(60)", "while True: pass", "import signal; signal.signal(15, 1); signal.pause()"]
 )
 def test_a_hang_ends_at_its_deadline(sandbox, body):
-    begun = time.monotonic()
     said, end = attempt(sandbox, body, timeout_s=1.0)
     assert said is None
     assert end.timed_out
     assert end.code == -9
-    assert time.monotonic() - begun < 30
 
 
 def test_death_is_told_by_signal(sandbox):
@@ -191,7 +189,7 @@ def test_death_is_told_by_signal(sandbox):
 
 
 def test_a_lie_in_the_frame_is_nothing(sandbox):
-    """A child that writes nonsense to its channel, or a frame without end, is one that did not answer."""
+    """A child that writes nonsense to its channel, or a frame without end, has not answered."""
     for payload in (r"b'\xff\xff\xff\xff'", r"b'\x10\x00\x00\x00short'"):
         said, end = attempt(sandbox, f"import os; os.write(3, {payload}); os._exit(0)")
         assert said is None
@@ -211,19 +209,20 @@ def test_many_at_once(sandbox):
     assert sorted(map(str, answers)) == sorted(f"did: {i}" for i in range(8))
 
 
-def test_a_dead_zygote_is_replaced():
+def test_a_dead_fork_server_is_replaced():
     box = Sandbox("support.hostile_child", walls=Walls())
     try:
         assert attempt(box, "return 1")[0] == "did: 1"
-        assert box._process is not None
+        server = box.pid
+        assert server is not None
         with box.open(10) as session:
-            box._process.kill()
-            box._process.wait()
+            os.kill(server, signal.SIGKILL)
             session.send(b"def attempt(): return 2")
             session.recv()
             with pytest.raises(InfrastructureError):
                 session.end()
         assert attempt(box, "return 3")[0] == "did: 3"
+        assert box.pid != server
     finally:
         box.close()
 
@@ -237,7 +236,7 @@ def test_a_closed_one_starts_nothing_any_more():
 
 
 def test_a_missing_wall_is_an_error_when_required():
-    """The strict sandbox starts here exactly when every layer holds."""
+    """The strict sandbox starts exactly where every layer holds."""
     box = Sandbox("support.hostile_child", walls=Walls(require=True))
     try:
         if all(ok for ok, _ in HERE.values()):

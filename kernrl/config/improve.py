@@ -1,0 +1,180 @@
+"""What best-of-n, reinforce and reward-weighted share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from kernrl.config.by_model import ByModel, is_nano
+from kernrl.config.groups import MODEL, OPTIMISER, REWARD, RUN, SAMPLING, TASKS, VERIFIER
+from kernrl.config.training import Columns, PromptForm, ServerConfig, Tracker, TrainingConfig
+from kernrl.config.verifier import VerifierConfig
+from kernrl.settings import RARE
+
+
+def _adapts(validated: dict[str, Any]) -> bool:
+    """LoRA for any model but nano, where adapters will do: a server takes whole weights, and FSDP2 takes no adapters."""
+    plain = validated.get("engine") == "generate" and validated.get("launch") != "fsdp2"
+    return plain and not is_nano(validated.get("model") or "")
+
+
+class ImproveConfig(TrainingConfig, ServerConfig):
+    """What best-of-n, reinforce and reward-weighted share: a model, tasks, sampling, a verifier and a reward.
+
+    A default that depends on another setting comes after it.
+    """
+
+    model: str = Field(
+        description="A model folder, such as one that `kernrl sft` wrote, a hub id, or 'nano' for the shipped model.",
+        json_schema_extra=MODEL,
+    )
+    revision: str | None = Field(default=None, description="Commit or tag of a hub model.", json_schema_extra=MODEL | RARE)
+    prompt: PromptForm | None = Field(
+        default=None,
+        description="Form of the prompt: nano's short one, or the model's chat template; by the model's tokenizer if not set.",
+        json_schema_extra=MODEL | RARE,
+    )
+    lora: bool = Field(
+        default_factory=_adapts,
+        description="Train LoRA adapters (extra 'lora'); --no-lora trains all weights. If neither is given: off for nano, with "
+        "--engine server and with --launch fsdp2, else on.",
+        json_schema_extra=MODEL,
+    )
+    lora_rank: int = Field(default=16, ge=1, description="Rank of the adapters.", json_schema_extra=MODEL | RARE)
+    tasks: str = Field(
+        default="generated",
+        description="'generated' to make tasks, or any source of tasks (`kernrl tasks list --help`).",
+        json_schema_extra=TASKS,
+    )
+    split: str | None = Field(
+        default=None,
+        description="Only this split of the tasks; generated ones are of 'train' if not set.",
+        json_schema_extra=TASKS | RARE,
+    )
+    map: Columns = Field(default=(), json_schema_extra=TASKS | RARE)
+    limit: int | None = Field(
+        default=None,
+        ge=1,
+        description="At most this many tasks; if not set, 2000 where they are generated.",
+        json_schema_extra=TASKS | RARE,
+    )
+    samples: int = Field(default=8, ge=1, description="Candidates a task.", json_schema_extra=SAMPLING)
+    temperature: float = Field(
+        default=1.0,
+        gt=0,
+        description="Temperature of sampling, and of the log-probs in a policy loss.",
+        json_schema_extra=SAMPLING,
+    )
+    max_tokens: int = Field(
+        default_factory=ByModel(nano=512, others=4096),
+        ge=1,
+        description="Longest reply in tokens.",
+        json_schema_extra=SAMPLING,
+    )
+    sampling_batch: int = Field(
+        default_factory=ByModel(nano=1024, others=128),
+        ge=1,
+        description="Replies decoded at once: more are faster, and take more memory.",
+        json_schema_extra=SAMPLING | RARE,
+    )
+    sampling_compile: bool = Field(
+        default=False,
+        description="Compile decoding where there is a GPU: pays in long runs of small batches.",
+        json_schema_extra=SAMPLING | RARE,
+    )
+    weight_sync: Literal["nccl", "ipc", "checkpoint", "lora", "none"] | None = Field(
+        default=None,
+        description="How new weights reach the server: vLLM's NCCL or CUDA IPC, a checkpoint or LoRA adapter that it loads, or "
+        "not at all; the best that the server offers if not set.",
+        json_schema_extra=SAMPLING | RARE,
+    )
+    reward: Literal["hierarchical", "best-of-n", "milestones", "log-speed"] = Field(
+        default_factory=ByModel(nano="log-speed", others="hierarchical"),
+        description="How a verdict becomes a reward.",
+        json_schema_extra=REWARD,
+    )
+    baseline: str | None = Field(
+        default=None,
+        description="Baseline whose speedup is rewarded; the first of --verifier.baseline if not set.",
+        json_schema_extra=REWARD | RARE,
+    )
+    speed_cap: float = Field(
+        default_factory=ByModel(nano=10.0, others=3.0),
+        gt=0,
+        description="Speedup beyond which the reward rises no more.",
+        json_schema_extra=REWARD | RARE,
+    )
+    authored_share: bool = Field(
+        default=False,
+        description="Scale the speed reward by the share of time spent in the candidate's own kernels.",
+        json_schema_extra=REWARD | RARE,
+    )
+    modelled_speed: bool = Field(
+        default_factory=ByModel(nano=True, others=False),
+        description="Without a GPU, reward speedups of the roofline model as if they were measured.",
+        json_schema_extra=REWARD | RARE,
+    )
+    learning_rate: float = Field(default=1e-5, gt=0, description="AdamW's rate.", json_schema_extra=OPTIMISER)
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="Longer gradients are scaled down to this norm.", json_schema_extra=OPTIMISER | RARE
+    )
+    row_tokens: int | None = Field(
+        default_factory=ByModel(nano=2048, others=None, others_text="16384 on a GPU and 4096 on a CPU"),
+        ge=16,
+        description="Tokens of a packed row, the unit of a forward pass; what is longer is not learnt.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
+    gradient_checkpointing: bool = Field(
+        default_factory=ByModel(nano=False, others=True),
+        description="Recompute activations: less memory, a third more time.",
+        json_schema_extra=OPTIMISER,
+    )
+    output: Path = Field(description="Folder of the run: a new one, or the run to --resume.", json_schema_extra=RUN)
+    resume: bool = Field(
+        default=False,
+        description="Go on with the run in --output, from its newest checkpoint and with its settings.",
+        json_schema_extra=RUN,
+    )
+    seed: int = Field(default=0, ge=0, description="Of tasks, sampling and shuffles.", json_schema_extra=RUN)
+    workers: int | None = Field(
+        default=None, ge=1, description="Processes that make tasks; one if not set.", json_schema_extra=RUN | RARE
+    )
+    report_to: Tracker = Field(default="none", description="Tracker, besides metrics.jsonl.", json_schema_extra=RUN | RARE)
+    gpu_hour_price: float | None = Field(
+        default=None,
+        ge=0,
+        description="Price of a GPU-hour, for the cost shown beside the time.",
+        json_schema_extra=RUN | RARE,
+    )
+    verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
+
+    @model_validator(mode="after")
+    def _the_rewarded_baseline_is_timed(self) -> ImproveConfig:
+        if self.baseline and self.baseline not in self.verifier.baseline:
+            timed = ",".join([*self.verifier.baseline, self.baseline])
+            raise ValueError(f"--baseline {self.baseline} is not timed: add --verifier.baseline {timed}, or leave it out")
+        return self
+
+
+class FinetuneOnSamplesConfig(ImproveConfig):
+    """What best-of-n and reward-weighted share besides: supervised steps on what was sampled."""
+
+    epochs: float = Field(
+        default_factory=ByModel(nano=1.0, others=2.0),
+        gt=0,
+        description="Passes over the candidates that are learnt.",
+        json_schema_extra=OPTIMISER,
+    )
+    rows_per_step: int = Field(
+        default=1, ge=1, description="Packed rows an optimizer step, over all processes.", json_schema_extra=OPTIMISER | RARE
+    )
+    warmup_ratio: float = Field(
+        default_factory=ByModel(nano=0.1, others=0.03),
+        ge=0,
+        lt=1,
+        description="Share of the steps in which the rate rises.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's decay of matrices.", json_schema_extra=OPTIMISER | RARE)

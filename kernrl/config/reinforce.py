@@ -1,0 +1,179 @@
+"""Settings of `kernrl reinforce`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from kernrl.config.by_model import ByModel, is_nano
+from kernrl.config.groups import LOSS, OPTIMISER, REWARD, RUN, SAMPLING, TASKS
+from kernrl.config.improve import ImproveConfig
+from kernrl.config.verifier import VerifierConfig
+from kernrl.settings import RARE
+
+NANO_COMPILE_TIMEOUT_S = 15.0
+"""A step waits for the last of its candidates; nano's kernels compile in less, if they do."""
+
+
+def _bars_overlap(settings: dict[str, Any]) -> dict[str, bool]:
+    """Flag → whether it keeps a step from being sampled in one go beside another."""
+    return {
+        "--turns": settings.get("turns", 1) > 1,
+        "--constant-groups refill": settings.get("constant_groups") == "refill",
+        "--sampling-compile": bool(settings.get("sampling_compile")) and settings.get("engine") == "generate",
+        "--launch fsdp2": settings.get("launch") == "fsdp2",
+    }
+
+
+def _overlap(validated: dict[str, Any]) -> int:
+    """1 for nano, where no other setting forbids it."""
+    return int(is_nano(validated.get("model") or "") and not any(_bars_overlap(validated).values()))
+
+
+class ReinforceConfig(ImproveConfig):
+    """`kernrl reinforce`."""
+
+    tasks_per_step: int = Field(
+        default_factory=ByModel(nano=24, others=16), ge=1, description="Tasks a step.", json_schema_extra=TASKS
+    )
+    curriculum: bool = Field(
+        default=False,
+        description="Draw tasks that succeed half of the time more often than the rest.",
+        json_schema_extra=TASKS | RARE,
+    )
+    samples: int = Field(
+        default_factory=ByModel(nano=16, others=8), ge=1, description="Candidates a task.", json_schema_extra=SAMPLING
+    )
+    turns: int = Field(
+        default=1,
+        ge=1,
+        description="Tries a candidate has; between them the model is told the verdict's reason.",
+        json_schema_extra=SAMPLING | RARE,
+    )
+    gamma: float = Field(
+        default=0.4,
+        ge=0,
+        le=1,
+        description="With --turns: share of a turn's return that the turn before it earns too.",
+        json_schema_extra=REWARD | RARE,
+    )
+    advantage: Literal["loo", "group", "batch", "mean", "rank", "raw"] = Field(
+        default_factory=ByModel(nano="rank", others="loo"),
+        description="loo: a reward less the mean of the others of its task. group: standardised in its task. batch: less the "
+        "task's mean, over the batch's deviation. mean: less the task's mean. rank: the share of the others that it beats less "
+        "the share that beats it. raw: the reward itself.",
+        json_schema_extra=LOSS,
+    )
+    constant_groups: Literal["drop", "keep", "refill"] = Field(
+        default="drop",
+        description="Tasks whose rewards are all equal: leave out, keep, or replace by other tasks.",
+        json_schema_extra=LOSS | RARE,
+    )
+    overlap: int = Field(
+        default_factory=_overlap,
+        ge=0,
+        le=1,
+        description="1: sample a step, from weights one update older, while the step before is verified. If not set, 1 for "
+        "nano where --turns, --constant-groups, --sampling-compile and --launch allow it, else 0.",
+        json_schema_extra=SAMPLING | RARE,
+    )
+    loss: Literal["reinforce", "grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "gspo"] = Field(
+        default="reinforce", description="Policy loss.", json_schema_extra=LOSS
+    )
+    epsilon_low: float = Field(
+        default=0.2, gt=0, description="Clip: how far the ratio may fall below 1.", json_schema_extra=LOSS | RARE
+    )
+    epsilon_high: float | None = Field(
+        default=None,
+        gt=0,
+        description="Clip: how far the ratio may rise above 1; --epsilon-low if not set.",
+        json_schema_extra=LOSS | RARE,
+    )
+    delta: float | None = Field(
+        default=None,
+        gt=1,
+        description="Dual clip: bound of the ratio where the advantage is negative; none if not set.",
+        json_schema_extra=LOSS | RARE,
+    )
+    beta: float = Field(
+        default=0.0,
+        ge=0,
+        description="Weight of the KL to the starting model; 0 loads no second model.",
+        json_schema_extra=LOSS,
+    )
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(
+        default="k3", description="Estimator of that KL.", json_schema_extra=LOSS | RARE
+    )
+    correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = Field(
+        default="token_truncate",
+        description="Importance weights for the difference between sampler and trainer.",
+        json_schema_extra=LOSS | RARE,
+    )
+    correction_max: float = Field(
+        default=2.0,
+        gt=1,
+        description="Where a truncation cuts those weights, and above which a mask leaves out.",
+        json_schema_extra=LOSS | RARE,
+    )
+    correction_min: float = Field(
+        default=0.0, ge=0, lt=1, description="Weight below which a mask leaves out.", json_schema_extra=LOSS | RARE
+    )
+    entropy_coef: float = Field(default=0.0, ge=0, description="Weight of the entropy bonus.", json_schema_extra=LOSS | RARE)
+    learning_rate: float = Field(
+        default_factory=ByModel(nano=2e-3, lora=1e-5, others=1e-6),
+        gt=0,
+        description="AdamW's rate after the warm-up.",
+        json_schema_extra=OPTIMISER,
+    )
+    warmup_steps: int = Field(
+        default_factory=ByModel(nano=1, others=5),
+        ge=0,
+        description="Steps over which the rate rises to --learning-rate.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
+    adam_epsilon: float = Field(
+        default_factory=ByModel(nano=1e-2, others=1e-8),
+        gt=0,
+        description="What AdamW adds to the root mean square of a weight's gradient before it divides by it. Far above that, "
+        "steps are as long as gradients.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
+    max_grad_norm: float = Field(
+        default_factory=ByModel(nano=0.2, others=1.0),
+        gt=0,
+        description="Longer gradients are scaled down to this norm.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
+    epochs: int = Field(default=1, ge=1, description="Passes over a step's candidates.", json_schema_extra=OPTIMISER | RARE)
+    updates_per_epoch: int = Field(
+        default_factory=ByModel(nano=6, others=1),
+        ge=1,
+        description="Optimizer steps a pass.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
+    steps: int = Field(default=100, ge=1, description="Steps: each samples, verifies and updates.", json_schema_extra=RUN)
+    save_every: int = Field(
+        default=1, ge=1, description="Steps between checkpoints: how much a kill can lose.", json_schema_extra=RUN | RARE
+    )
+    time_limit_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Stop after the step in which the run has taken this many seconds, over every resume.",
+        json_schema_extra=RUN | RARE,
+    )
+
+    @field_validator("verifier")
+    @classmethod
+    def _a_step_does_not_wait_long(cls, value: VerifierConfig, info: ValidationInfo) -> VerifierConfig:
+        if "compile_timeout_s" in value.model_fields_set or not is_nano(info.data.get("model") or ""):
+            return value
+        return value.model_copy(update={"compile_timeout_s": NANO_COMPILE_TIMEOUT_S})
+
+    @model_validator(mode="after")
+    def _one_batch_ahead(self) -> ReinforceConfig:
+        bars = _bars_overlap(dict(self))
+        if self.overlap and any(bars.values()):
+            flag = next(flag for flag, given in bars.items() if given)
+            raise ValueError(f"--overlap 1 samples a step in one go, beside another: leave out {flag}, or --overlap")
+        return self

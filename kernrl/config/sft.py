@@ -1,0 +1,141 @@
+"""Settings of `kernrl sft`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from kernrl.config.by_model import NANO
+from kernrl.config.groups import MODEL, OPTIMISER, RUN, TASKS, VERIFIER
+from kernrl.config.training import PromptForm, Tracker, TrainingConfig
+from kernrl.config.verifier import VerifierConfig
+from kernrl.settings import RARE
+
+
+class SftConfig(TrainingConfig):
+    """`kernrl sft`. What is left open here is chosen by the stage, which knows the GPU."""
+
+    model: str = Field(
+        default=NANO,
+        description="'nano' to make the small model from nothing, a model folder, or a hub id.",
+        json_schema_extra=MODEL,
+    )
+    revision: str | None = Field(default=None, description="Commit or tag of a hub model.", json_schema_extra=MODEL | RARE)
+    prompt: PromptForm | None = Field(
+        default=None,
+        description="Form of the prompt: nano's short one, or the model's chat template; by the model if not set.",
+        json_schema_extra=MODEL | RARE,
+    )
+    lora: bool = Field(
+        default=False, description="Train LoRA adapters in place of the weights (extra 'lora').", json_schema_extra=MODEL
+    )
+    lora_rank: int = Field(default=16, ge=1, description="Rank of the adapters.", json_schema_extra=MODEL | RARE)
+    data: str = Field(
+        default="generated",
+        description="'generated' to make tasks with worked solutions, or pairs from a file, folder or hub id: tasks with "
+        "solutions, messages, or prompt and completion.",
+        json_schema_extra=TASKS,
+    )
+    count: int = Field(
+        default=40_000,
+        ge=20,
+        description="Tasks to make when data is generated; each has several solutions.",
+        json_schema_extra=TASKS,
+    )
+    map: tuple[str, ...] = Field(
+        default=(),
+        description="FIELD=COLUMN: read a field, such as triton_code or messages, from this column. May be given again.",
+        json_schema_extra=TASKS | RARE,
+    )
+    data_revision: str | None = Field(
+        default=None, description="Commit or tag of a hub dataset.", json_schema_extra=TASKS | RARE
+    )
+    max_length: int = Field(
+        default=4096,
+        ge=16,
+        description="Longest pair in tokens, or --row-tokens or the model's context if shorter; longer ones are counted and "
+        "left out.",
+        json_schema_extra=TASKS,
+    )
+    learning_rate: float | None = Field(
+        default=None,
+        gt=0,
+        description="Highest rate of the cosine schedule; if not set, 1.5e-3 for 'nano', else 1e-5, or 2e-4 with --lora.",
+        json_schema_extra=OPTIMISER,
+    )
+    epochs: float | None = Field(
+        default=None,
+        gt=0,
+        description="Passes over the data, unless --steps is given; if not set, 6 for 'nano', else 1.",
+        json_schema_extra=OPTIMISER,
+    )
+    steps: int | None = Field(
+        default=None, ge=1, description="Optimizer steps, in place of --epochs.", json_schema_extra=OPTIMISER
+    )
+    rows_per_step: int | None = Field(
+        default=None,
+        ge=1,
+        description="Packed rows an optimizer step, over all processes; if not set, 1 for 'nano', else 4, or what makes them "
+        "a multiple of the processes.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
+    row_tokens: int | None = Field(
+        default=None,
+        ge=16,
+        description="Tokens of a packed row, the unit of a forward pass; if not set, 65536 for 'nano' and 16384 for others on "
+        "a GPU, 4096 on a CPU.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
+    warmup_ratio: float = Field(
+        default=0.03,
+        ge=0,
+        lt=1,
+        description="Share of the steps in which the rate rises.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
+    weight_decay: float = Field(default=0.1, ge=0, description="AdamW's decay of matrices.", json_schema_extra=OPTIMISER | RARE)
+    gradient_checkpointing: bool = Field(
+        default=False, description="Recompute activations: less memory, a third more time.", json_schema_extra=OPTIMISER
+    )
+    compile: bool = Field(
+        default=True, description="Compile the decoder where there is a GPU.", json_schema_extra=OPTIMISER | RARE
+    )
+    output: Path = Field(description="Folder of the run: a new one, or the run to --resume.", json_schema_extra=RUN)
+    resume: bool = Field(
+        default=False,
+        description="Go on with the run in --output, from its newest checkpoint and with its settings.",
+        json_schema_extra=RUN,
+    )
+    seed: int = Field(default=0, ge=0, description="Of weights, data and shuffles.", json_schema_extra=RUN)
+    evaluate_every: int = Field(default=200, ge=1, description="Steps between validation losses.", json_schema_extra=RUN)
+    save_every: int = Field(default=500, ge=1, description="Steps between checkpoints.", json_schema_extra=RUN)
+    verify_every: int | None = Field(
+        default=None,
+        ge=1,
+        description="Steps between checks of what the model writes by then; none if not set.",
+        json_schema_extra=RUN,
+    )
+    verify_tasks: int = Field(
+        default=64,
+        ge=1,
+        description="Validation tasks asked at each such check, one sample each.",
+        json_schema_extra=RUN | RARE,
+    )
+    heldout_samples: int | None = Field(
+        default=None,
+        ge=1,
+        description="End with an eval on the held-out suite, of this many samples a task, for the model card; none if not set.",
+        json_schema_extra=RUN,
+    )
+    workers: int | None = Field(
+        default=None, ge=1, description="Processes that make data; one a core if not set.", json_schema_extra=RUN | RARE
+    )
+    report_to: Tracker = Field(default="none", description="Tracker, besides metrics.jsonl.", json_schema_extra=RUN)
+    verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
+
+    @model_validator(mode="after")
+    def _no_adapters_on_nothing(self) -> SftConfig:
+        if self.lora and self.model == NANO:
+            raise ValueError("--lora cannot teach nano, which is made from nothing: leave it out, or give another --model")
+        return self

@@ -1,0 +1,34 @@
+"""The one step that is left to a backward pass whose gradient was made in the forward one."""
+
+# Triton's language is not Python's: pyright cannot follow it.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
+# pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernrl.kernels.launch import Variant, multiprocessors
+
+BLOCK = 8192
+
+
+@triton.jit
+def _scale_kernel(x_ptr, factor_ptr, n, BLOCK: tl.constexpr):
+    """x *= factor, at no cost where factor is 1: it is read on the GPU, so that nobody waits to know it."""
+    factor = tl.load(factor_ptr).to(tl.float32)
+    if factor != 1.0:
+        for start in range(tl.program_id(0).to(tl.int64) * BLOCK, n, tl.num_programs(0) * BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            x = tl.load(x_ptr + at, mask=at < n).to(tl.float32)
+            tl.store(x_ptr + at, (x * factor).to(x_ptr.dtype.element_ty), mask=at < n)
+
+
+_scale = Variant(_scale_kernel, {"BLOCK": BLOCK}, num_warps=8)
+
+
+def scale_(x: Tensor, factor: Tensor) -> Tensor:
+    """`x` (contiguous, on a GPU) times the scalar tensor `factor`, in place."""
+    n = x.numel()
+    _scale(max(1, min(4 * multiprocessors(x.device), -(-n // BLOCK))), (x, factor), (n,))
+    return x

@@ -1,0 +1,103 @@
+"""The table of a run's steps, live and at the end: one line a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from kernrl.console import log
+
+SHOWN = 20
+"""Steps on the screen."""
+
+COLUMNS = {
+    "step": "{}",
+    "reward": "{:.3f}",
+    "correct": "{:.0%}",
+    "fast_1": "{:.0%}",
+    "speed_geomean_x": "{:.2f}x",
+    "length": "{:.0f}",
+    "entropy": "{:.3f}",
+    "kl_ref": "{:.4f}",
+    "clip_low": "{:.1%}",
+    "clip_high": "{:.1%}",
+    "mismatch_kl": "{:.1e}",
+    "seconds.generate": "{:.1f}",
+    "seconds.verify": "{:.1f}",
+    "seconds.update": "{:.1f}",
+    "seconds.step": "{:.1f}",
+    "attempts_per_s": "{:.1f}",
+    "gpu_hours": "{:.2f}",
+    "cost": "{:.2f}",
+}
+"""Metric → its format; a metric that no step has is left out."""
+
+ESSENTIAL = ("step", "reward", "correct", "fast_1", "speed_geomean_x", "length", "entropy", "seconds.step")
+"""The columns of a terminal narrower than `WIDE`."""
+
+WIDE = 120
+"""Width, in characters, from which a terminal shows all columns."""
+
+TITLES = {"speed_geomean_x": "speed", "kl_ref": "kl", "mismatch_kl": "mismatch", "gpu_hours": "GPU h", "attempts_per_s": "a/s"}
+
+
+class LiveTable:
+    """The last steps as a live table; where stderr is not a terminal, one plain line a step."""
+
+    def __init__(self, steps: int):
+        self._steps, self._lines = steps, []
+        self._live = Live(console=log, refresh_per_second=4, transient=True) if log.is_terminal and not log.quiet else None
+
+    def __enter__(self) -> LiveTable:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def add(self, metrics: dict[str, Any]) -> None:
+        """Show one more step."""
+        self._lines.append(metrics)
+        if self._live:
+            self._live.update(steps_table(self._lines[-SHOWN:], f"step {metrics['step']} of {self._steps}"))
+        else:
+            cells = [f"{_title(name)} {cell}" for name in COLUMNS if (cell := _cell(metrics, name))]
+            log.print(", ".join(cells), highlight=False, soft_wrap=True)
+        for alarm in metrics.get("alarms", ()):
+            log.print(f"step {metrics['step']}: {alarm}", style="yellow", highlight=False, soft_wrap=True)
+
+
+def steps_table(lines: Sequence[dict[str, Any]], title: str) -> Table:
+    """Metrics of steps, one line each."""
+    names = COLUMNS if log.width >= WIDE else ESSENTIAL
+    shown = [name for name in names if any(_cell(line, name) for line in lines)]
+    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    for name in shown:
+        table.add_column(_title(name), justify="right")
+    for line in lines:
+        table.add_row(*(_cell(line, name) for name in shown))
+    return table
+
+
+def final_table(history: Sequence[dict[str, Any]], title: str) -> Table:
+    """The first and the last steps of a run, for the end."""
+    first = history[:1] if len(history) > SHOWN else []
+    return steps_table([*first, *history[-SHOWN:]], title)
+
+
+def _title(name: str) -> str:
+    return TITLES.get(name, name.removeprefix("seconds."))
+
+
+def _cell(metrics: dict[str, Any], name: str) -> str:
+    value: Any = metrics
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return "" if value is None else COLUMNS[name].format(value)

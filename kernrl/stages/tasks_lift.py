@@ -1,0 +1,113 @@
+"""`kernrl tasks lift`: what a task computes, as a listing, a table of costs and a drawing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from kernrl import console
+from kernrl.config import LiftConfig
+from kernrl.console import Result
+from kernrl.errors import UsageError
+from kernrl.files import atomic_write
+from kernrl.stages.tasks import load, table_of
+from kernrl.tasks.graph.drawing import draw
+from kernrl.tasks.graph.facts import Kernel, Rates, kernels, node_bytes, node_flops, roofline_s, size, work
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.task import Task
+from kernrl.tasks.task_check import in_child
+from kernrl.verifier.base.devices import ARCHITECTURES, device_for
+
+
+def run(config: LiftConfig) -> Result:
+    """One task: its Graph. Several: which of them lift, and why the others do not."""
+    tasks = load(config).tasks
+    if len(tasks) == 1:
+        return _one(tasks[0], config)
+    if config.svg:
+        raise UsageError(f"--svg: {config.source} holds {len(tasks)} tasks and one is drawn; pick it with SOURCE::ID.")
+    with console.progress() as bar, ThreadPoolExecutor(2) as pool:
+        lifts = pool.map(lambda task: _lifted(task, config.timeout_s), tasks)
+        results = list(bar.track(lifts, total=len(tasks), description="references"))
+    table, rows = table_of("task", "ops", "kernels", "composition, or why not"), []
+    for task, result in zip(tasks, results, strict=True):
+        if isinstance(result, str):
+            table.add_row(task.id, "-", "-", result.removeprefix(f"{task.id}: "))
+            rows.append({"id": task.id, "lifts": False, "reason": result})
+            continue
+        unknown = "".join(f"; unknown: {node.op}{_at(node.line)}" for node in result.unknown)
+        table.add_row(task.id, str(len(result.nodes)), str(len(kernels(result))), " → ".join(result.composition) + unknown)
+        rows.append({"id": task.id, "lifts": True} | _summary(result))
+    lifted = sum(row["lifts"] for row in rows)
+    return Result({"tasks": len(tasks), "lifted": lifted, "graphs": rows}, Group(table, Text(f"{lifted} of {len(tasks)} lift")))
+
+
+def _one(task: Task, config: LiftConfig) -> Result:
+    graph: Graph = in_child(_lift, task, config.timeout_s)
+    rates = _rates(config.target, task.precision)
+    fused = kernels(graph)
+    apart_s, together_s = roofline_s(graph, rates)
+    if config.svg:
+        with atomic_write(config.svg) as file:
+            file.write(draw(graph, task.id))
+    costs = [{"bytes": node_bytes(graph, n), "flops": node_flops(graph, n), "kernel": _number(fused, n)} for n in graph.nodes]
+    table = table_of("value", "op", "bytes", "FLOPs", "kernel", "line")
+    for node, cost in zip(graph.nodes, costs, strict=True):
+        moved, done = (size(cost["bytes"]), work(cost["flops"])) if node.kind != "view" else ("", "a view")
+        known = node.op if node.kind != "unknown" else f"{node.op} (unknown)"
+        table.add_row(node.value.name, known, moved, done, str(cost["kernel"]), str(node.line or ""))
+    fusion = [f"kernel {i}: {k}, {size(k.nbytes)}" for i, k in enumerate(fused, start=1)]
+    moved = f"{size(sum(c['bytes'] for c in costs))} op by op, {size(sum(k.nbytes for k in fused))} fused"
+    limits = f"at the limits of the {rates.name}: {apart_s * 1e6:.4g} µs op by op, {together_s * 1e6:.4g} µs fused"
+    parts: list[RenderableType] = [Text(graph.listing(), no_wrap=True), Text(), table, Text()]
+    parts += [Text(line) for line in [*fusion, f"moved: {moved}; {limits}", *_unknown_lines(graph)]]
+    data = {
+        "id": task.id,
+        **_summary(graph),
+        "graph": graph.to_json(),
+        "nodes": costs,
+        "kernels": [{"ops": [n.op for n in k.nodes], "bytes": k.nbytes, "flops": k.flops + k.product_flops} for k in fused],
+        "roofline": {"device": rates.name, "us": apart_s * 1e6, "fused_us": together_s * 1e6},
+    }
+    return Result(data, Group(*parts))
+
+
+def _summary(graph: Graph) -> dict[str, Any]:
+    unknown = [{"op": node.op, "line": node.line} for node in graph.unknown]
+    return {"composition": list(graph.composition), "fingerprint": graph.fingerprint, "unknown": unknown}
+
+
+def _unknown_lines(graph: Graph) -> list[str]:
+    return [f"unknown: {node.op}{_at(node.line)}; it is listed and split, and has no worked solution" for node in graph.unknown]
+
+
+def _number(fused: list[Kernel], node: object) -> int:
+    return next(i for i, kernel in enumerate(fused, start=1) if node in kernel.nodes)
+
+
+def _at(line: int) -> str:
+    return f" at line {line}" if line else ""
+
+
+def _lift(task: Task) -> Graph:
+    from kernrl.tasks.graph.lift import lift
+
+    return lift(task)
+
+
+def _lifted(task: Task, timeout_s: float) -> Graph | str:
+    try:
+        return in_child(_lift, task, timeout_s)
+    except UsageError as error:
+        return str(error)
+
+
+def _rates(target: str, precision: str) -> Rates:
+    device = device_for(target)
+    if device is None:
+        raise UsageError(f"--target {target}: no such GPU is known; name one such as H200, or {', '.join(ARCHITECTURES)}.")
+    tflops = {"fp32": device.fp32_tflops, "tf32": device.tf32_tflops}.get(precision, device.half_tflops)
+    return Rates(device.name, device.bandwidth_gb_s * 1e9, tflops * 1e12, device.fp32_tflops * 1e12)

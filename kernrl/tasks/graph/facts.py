@@ -1,0 +1,199 @@
+"""What a Graph costs: bytes and FLOPs of every op, which ops can be one kernel, and the least time that takes.
+
+Fusion follows three rules, and nothing is assumed of a compiler:
+
+1. A view is no work. It belongs to the kernel of what it is a view of.
+2. A pointwise op joins the kernel of its deepest operand, whatever that is: a product's epilogue, a norm's tail.
+3. A reduction or normalization joins the kernel of its operand where all ops there are pointwise, or reduce over the same
+   axes. Anything else starts a kernel: products, convolutions, pools, scans, and what is unknown.
+
+A kernel reads every value that comes from outside once, and writes every value that is read outside or returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from kernrl.tasks.graph.graph import Graph, Node, Value
+
+PER_ELEMENT = {"gelu": 10, "mish": 12, "silu": 6, "sigmoid": 5, "tanh": 8, "softplus": 8, "elu": 6, "selu": 6, "erf": 8}
+PER_ELEMENT |= {"softmax": 8, "log_softmax": 8, "logsumexp": 6, "hardswish": 4, "batch_norm_eval": 4}
+PER_ELEMENT |= dict.fromkeys(("layer_norm", "group_norm", "instance_norm", "batch_norm"), 8)
+"""Floating-point operations for one element, roughly; 1 for every other op. A roofline hardly sees the difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a device can do at most."""
+
+    name: str
+    bytes_per_s: float
+    product_flops_per_s: float
+    """Of matrix products and convolutions, under the task's precision policy."""
+    flops_per_s: float
+    """Of everything else."""
+
+    def seconds(self, nbytes: int, product_flops: int, flops: int) -> float:
+        """The longest of what moving, multiplying and the rest take."""
+        return max(nbytes / self.bytes_per_s, product_flops / self.product_flops_per_s, flops / self.flops_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Nodes that could be one kernel."""
+
+    nodes: tuple[Node, ...]
+    reads: tuple[Value, ...]
+    writes: tuple[Value, ...]
+    product_flops: int
+    flops: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it moves at least."""
+        return sum(v.nbytes for v in (*self.reads, *self.writes))
+
+    def __str__(self) -> str:
+        return " + ".join(node.op for node in self.nodes if node.kind != "view") or self.nodes[0].op
+
+
+def node_bytes(graph: Graph, node: Node) -> int:
+    """Bytes that an op by itself moves: every operand read once, every result written; a view moves none."""
+    if node.kind == "view":
+        return 0
+    values = graph.values
+    return sum(values[name].nbytes for name in dict.fromkeys(node.reads)) + sum(r.nbytes for r in node.results)
+
+
+def node_flops(graph: Graph, node: Node) -> int:
+    """Floating-point operations of an op: two for each multiply and add of a product; an unknown op has none."""
+    values = graph.values
+    shapes = [values[name].shape for name in node.reads]
+    out = node.value.numel
+    match node.kind:
+        case "product" if node.op == "einsum":
+            return 2 * prod(
+                {c: n for term, s in zip(_terms(node), shapes, strict=False) for c, n in zip(term, s, strict=False)}.values()
+            )
+        case "product":
+            return 2 * out * shapes[0][-1]
+        case "convolution":
+            weight = shapes[1]
+            work = prod(shapes[0]) * weight[1] if "transpose" in node.op else out * weight[1]
+            return 2 * work * prod(weight[2:])
+        case "pool":
+            return out * prod(node["kernel_size"]) if "adaptive" not in node.op else prod(shapes[0])
+        case "pointwise":
+            return out * PER_ELEMENT.get(node.op, 1)
+        case "reduction" | "normalization" | "scan":
+            return prod(shapes[0]) * PER_ELEMENT.get(node.op, 1)
+    return 0
+
+
+def _terms(node: Node) -> list[str]:
+    return node["equation"].partition("->")[0].split(",")
+
+
+def kernels(graph: Graph) -> list[Kernel]:
+    """The kernels that the rules above make of a Graph, in an order in which they can run."""
+    group: dict[str, int] = {}  # value → number of its kernel
+    members: list[list[Node]] = []
+    for node in graph.nodes:
+        home = _home(graph, node, group, members)
+        if home is None:
+            home = len(members)
+            members.append([])
+        members[home].append(node)
+        group.update((r.name, home) for r in node.results)
+    return [_kernel(graph, nodes) for nodes in members]
+
+
+def _home(graph: Graph, node: Node, group: Mapping[str, int], members: Sequence[list[Node]]) -> int | None:
+    """The kernel that a node joins."""
+    given = [name for name in node.reads if name in group]
+    if not given or node.kind not in ("view", "pointwise", "reduction", "normalization"):
+        return None
+    home = max(group[name] for name in given)
+    if node.kind in ("view", "pointwise"):
+        return home
+    axes = _axes(graph, node)
+    for other in members[home]:
+        if other.kind not in ("view", "pointwise") and (
+            other.kind not in ("reduction", "normalization") or _axes(graph, other) != axes
+        ):
+            return None
+    return home
+
+
+def _axes(graph: Graph, node: Node) -> tuple[int, ...]:
+    """The axes over which a node reduces."""
+    rank = len(graph.values[node.reads[0]].shape)
+    if node.op in ("instance_norm", "group_norm"):
+        return tuple(range(2, rank)) if node.op == "instance_norm" else (-1, node["num_groups"])
+    return (0, *range(2, rank)) if node.op == "batch_norm" else node["dim"]
+
+
+def _kernel(graph: Graph, nodes: list[Node]) -> Kernel:
+    values, inside = graph.values, {r.name for node in nodes for r in node.results}
+    reads = dict.fromkeys(name for node in nodes for name in node.reads if name not in inside)
+    wanted = set(graph.outputs) | {name for node in graph.nodes if node.value.name not in inside for name in node.reads}
+    # a view of what is written anyway takes no room of its own
+    kept = [n for n in nodes if n.kind != "view" or n.reads[0] not in wanted or n.reads[0] not in inside]
+    writes = [r.name for node in kept for r in node.results if r.name in wanted]
+    flops = [(node.kind in ("product", "convolution"), node_flops(graph, node)) for node in nodes]
+    return Kernel(
+        nodes=tuple(nodes),
+        reads=tuple(values[name] for name in reads),
+        writes=tuple(values[name] for name in writes),
+        product_flops=sum(n for is_product, n in flops if is_product),
+        flops=sum(n for is_product, n in flops if not is_product),
+    )
+
+
+def roofline_s(graph: Graph, rates: Rates) -> tuple[float, float]:
+    """(seconds with one kernel an op, seconds with the kernels of `kernels`): neither can be undercut that way."""
+    apart = 0.0
+    for node in graph.nodes:
+        is_product, flops = node.kind in ("product", "convolution"), node_flops(graph, node)
+        apart += rates.seconds(node_bytes(graph, node), flops if is_product else 0, 0 if is_product else flops)
+    return apart, sum(rates.seconds(k.nbytes, k.product_flops, k.flops) for k in kernels(graph))
+
+
+def size(nbytes: float) -> str:
+    """`12.6 MB`: decimal units, three digits."""
+    return _unit(nbytes, "B")
+
+
+def work(flops: float) -> str:
+    """`2.15 GFLOP`."""
+    return _unit(flops, "FLOP")
+
+
+def _unit(number: float, unit: str) -> str:
+    for prefix in ("", "k", "M", "G", "T"):
+        if number < 999.5 or prefix == "T":
+            return f"{number:.3g} {prefix}{unit}"
+        number /= 1000
+    raise AssertionError
+
+
+def facts_text(graph: Graph, rates: Rates | None = None) -> str:
+    """A short block for a prompt: every op with its result, bytes and FLOPs, what could fuse, and the roofline."""
+    lines = ["Shapes and costs, op by op:"]
+    for node in graph.nodes:
+        if node.kind != "view":
+            cost = f"{size(node_bytes(graph, node))}, {work(node_flops(graph, node))}"
+            lines.append(f"- {node.op} -> {node.value}: {cost}")
+    fused = kernels(graph)
+    several = [str(kernel) for kernel in fused if sum(n.kind != "view" for n in kernel.nodes) > 1]
+    lines.append(f"Could be one kernel: {'; '.join(several)}." if several else "No two ops can be one kernel.")
+    apart, together = sum(node_bytes(graph, n) for n in graph.nodes), sum(k.nbytes for k in fused)
+    lines.append(
+        f"Memory moved: {size(apart)} op by op, {size(together)} with {len(fused)} fused kernel{'s'[: len(fused) != 1]}."
+    )
+    if rates:
+        slow, fast = roofline_s(graph, rates)
+        lines.append(f"At the limits of the {rates.name}: {slow * 1e6:.4g} us op by op, {fast * 1e6:.4g} us fused.")
+    return "\n".join(lines)

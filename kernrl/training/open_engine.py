@@ -1,0 +1,164 @@
+"""Opening the rollout engine that a run's settings name: the model in this process, or a server that fits the stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from kernrl.config import BestOfNConfig, EvalConfig, ImproveConfig, ReinforceConfig
+from kernrl.errors import UsageError
+from kernrl.policy.load import Policy, find_source, load_tokenizer
+from kernrl.policy.ranks import Ranks
+from kernrl.rollouts.collect import Verifier
+from kernrl.rollouts.engines.dialects import Facts, ask_facts, dialect_of
+from kernrl.rollouts.engines.distributed_engine import DistributedEngine
+from kernrl.rollouts.engines.engine import RolloutEngine
+from kernrl.rollouts.engines.generate_engine import UNBOUNDED, GenerateEngine
+from kernrl.rollouts.engines.http_client import Server
+from kernrl.rollouts.engines.server_engine import ServerEngine
+from kernrl.rollouts.engines.weight_sync import (
+    AdapterLoad,
+    CheckpointReload,
+    NativeTransfer,
+    WeightSync,
+    reload_sglang,
+    reload_transformers,
+    reload_vllm,
+)
+
+
+def open_engine(config: ImproveConfig, policy: Policy, verifier: Verifier, run: Path, ranks: Ranks) -> RolloutEngine:
+    """The engine of a training stage, with the policy's weights. Raises UsageError where it does not fit the stage.
+
+    Args:
+        run: folder of the run; checkpoints for a server are written under it.
+    """
+    embedded = config.engine == "generate"
+    if embedded and ranks.sharded:
+        raise UsageError(
+            "--launch fsdp2 shards the weights, and no process can sample from a shard: give --engine server and --server-url."
+        )
+    if ranks.sharded and isinstance(config, ReinforceConfig) and config.overlap:
+        raise UsageError("--overlap does not go with --launch fsdp2: leave one of them out.")
+    if ranks.size == 1:
+        return local_engine(config, policy, ranks, verifier.untimed) if embedded else server_engine(config, policy, run)
+    if embedded:
+        return DistributedEngine(local_engine(config, policy, ranks, nullcontext), ranks, helped=True, busy=verifier.untimed)
+    asking = server_engine(config, policy, run) if ranks.leads else None
+    return DistributedEngine(asking, ranks, helped=False, busy=nullcontext)
+
+
+def local_engine(
+    config: ImproveConfig, policy: Policy, ranks: Ranks, gpu_turn: Callable[[], AbstractContextManager[None]]
+) -> GenerateEngine:
+    """The model in this process, on this rank's device."""
+    on_gpu = policy.model.device.type == "cuda"
+    return GenerateEngine(
+        policy,
+        batch_size=config.sampling_batch,
+        # decoding reads every weight for every token, and bf16 has half the bytes of the trained float32
+        dtype=torch.bfloat16 if on_gpu and not config.lora else None,
+        compile=config.sampling_compile,
+        deal=(ranks.index, ranks.size),
+        gpu_turn=gpu_turn,
+    )
+
+
+def server_engine(config: ImproveConfig, policy: Policy, run: Path) -> ServerEngine:
+    """A server with the policy's weights. Raises UsageError where it does not fit the stage."""
+    server, facts, name = connect(config)
+    weights = weight_sync_for(config, server, facts, name, policy, run / "server")
+    context = getattr(policy.model.config, "max_position_embeddings", UNBOUNDED)
+    dialect = dialect_of(facts, policy.tokenizer, config.temperature)
+    engine = ServerEngine(server, dialect, name, min(context, facts.context or UNBOUNDED), weights)
+    on_policy = isinstance(config, ReinforceConfig)
+    if on_policy and not engine.exact:
+        raise UsageError(
+            f"--server-url {server.url}: this server gives text and not the tokens that it sampled, which reinforce needs: "
+            "use vLLM or SGLang, or --engine generate."
+        )
+    if weights is not None:
+        engine.sync(policy.model.named_parameters, 0)  # the server may still have another run's weights
+    elif on_policy or (isinstance(config, BestOfNConfig) and config.rounds > 1):
+        raise UsageError(
+            "--weight-sync none: this stage samples from weights that it has changed; choose a way to send them to the server."
+        )
+    return engine
+
+
+def open_evaluation_engine(config: EvalConfig) -> tuple[ServerEngine, PreTrainedTokenizerBase, GenerationConfig | None]:
+    """For an evaluation on a server, whose weights stay as they are: engine, tokenizer, and the model's generation settings."""
+    assert config.model
+    server, facts, name = connect(config)
+    tokenizer = load_tokenizer(config.model, revision=config.revision)
+    try:
+        settings = GenerationConfig.from_pretrained(find_source(config.model), revision=config.revision or "main")
+    except OSError:  # a model may have none
+        settings = None
+    dialect = dialect_of(facts, tokenizer, config.temperature)
+    return ServerEngine(server, dialect, name, facts.context or tokenizer.model_max_length), tokenizer, settings
+
+
+def connect(config: ImproveConfig | EvalConfig) -> tuple[Server, Facts, str]:
+    """The server, what is known of it, and the model's name there."""
+    assert config.server_url
+    server = Server(config.server_url, timeout_s=config.server_timeout_s)
+    facts = ask_facts(server)
+    # `transformers serve` loads any model it is asked for; the others list what they serve
+    listed = (str(config.model),) if facts.kind == "transformers" else facts.models
+    name = config.server_model or next(iter(listed), None)
+    if name is None:
+        raise UsageError(f"--server-url {server.url}: the server lists no model; name one with --server-model.")
+    return server, facts, name
+
+
+def weight_sync_for(
+    config: ImproveConfig, server: Server, facts: Facts, name: str, policy: Policy, folder: Path
+) -> WeightSync | None:
+    """How new weights reach the server; None for `none`. Raises UsageError for a way that this server does not offer."""
+    way = config.weight_sync or cheapest_weight_sync(config, facts)
+    if way == "none":
+        return None
+    if (way == "lora") != config.lora:
+        raise UsageError(
+            f"--weight-sync {way}: under --lora the adapter is what changes, so use 'lora' with --lora and only with it."
+        )
+    dev_mode = "start vLLM with VLLM_SERVER_DEV_MODE=1"
+    dtype = getattr(torch, str(facts.settings.get("model_config", {}).get("dtype", "bfloat16")).removeprefix("torch."))
+    if way == "lora":
+        if facts.kind != "vllm":
+            raise UsageError("--weight-sync lora: only vLLM loads adapters while it runs.")
+        if facts.settings.get("parallel_config", {}).get("data_parallel_size", 1) > 1:
+            raise UsageError("--weight-sync lora: under --data-parallel-size only one of vLLM's replicas loads the adapter.")
+        return AdapterLoad(server, policy, folder)
+    if way in ("nccl", "ipc"):
+        if facts.kind != "vllm":
+            raise UsageError(f"--weight-sync {way}: only vLLM takes weights in that way; use --weight-sync checkpoint.")
+        if ((facts.settings.get("weight_transfer_config") or {}).get("backend")) != way:
+            raise UsageError(f'--weight-sync {way}: {dev_mode} and --weight-transfer-config \'{{"backend": "{way}"}}\'.')
+        return NativeTransfer(server, way, name, dtype)
+    if facts.kind == "openai":
+        raise UsageError(
+            "--weight-sync checkpoint: kernrl knows no route by which this server reads weights: use vLLM or SGLang."
+        )
+    if facts.kind == "vllm" and not facts.settings:
+        raise UsageError(f"--weight-sync checkpoint: {dev_mode}.")
+    if facts.kind == "transformers":
+        load = reload_transformers(server)
+    else:
+        load = (reload_vllm if facts.kind == "vllm" else reload_sglang)(server, name)
+    return CheckpointReload(policy, folder, dtype, load)
+
+
+def cheapest_weight_sync(config: ImproveConfig, facts: Facts) -> str:
+    """The cheapest way that the server offers."""
+    if config.lora:
+        return "lora"
+    if facts.kind == "openai":
+        return "none"
+    backend = (facts.settings.get("weight_transfer_config") or {}).get("backend")
+    return backend if backend in ("nccl", "ipc") else "checkpoint"

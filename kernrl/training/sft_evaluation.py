@@ -1,0 +1,84 @@
+"""Samples of a model in SFT on compositions that it is not trained on, judged by the verifier."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from kernrl.config import EvalConfig, SftConfig
+from kernrl.policy.load import Policy
+from kernrl.policy.pairs import PromptStyle
+from kernrl.rollouts.collect import Collector
+from kernrl.rollouts.engines.engine import Sampling
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
+from kernrl.rollouts.reward import UNKNOWN
+from kernrl.runs.run_directory import RunDirectory
+from kernrl.tasks.grammar.generate import generate_tasks
+from kernrl.training.evaluation import evaluate
+from kernrl.training.session import prompt_style, sample_row, stop_ids
+from kernrl.verifier.base.verdict import Stage
+from kernrl.verifier.verifier import HardenedVerifier
+
+TEMPERATURE = 0.8
+REPLIES: dict[PromptStyle, dict[str, Any]] = {
+    "nano": {"max_tokens": 1024, "sampling_batch": 512},
+    "chat": {"max_tokens": 4096, "sampling_batch": 128},
+}
+"""Settings of sampling. In the tokens of a general tokenizer, solutions are many times as long as in nano's."""
+
+SampleCheck = Callable[[int], dict[str, float]]
+"""Step → metrics: `verify_s`, and `correct` and `compiled`, shares of the candidates that could be judged, if any."""
+
+
+@contextmanager
+def sample_check(config: SftConfig, policy: Policy, directory: RunDirectory) -> Iterator[SampleCheck]:
+    """Open the verifier for checks during training: one sample of each of `config.verify_tasks` validation compositions.
+
+    The tasks are the same in every check, so that the figures of a run can be compared. Samples go to `samples.jsonl`.
+    """
+    tasks = list(generate_tasks(level=2, count=config.verify_tasks, seed=config.seed, split="validation"))
+    on_gpu = next(policy.model.parameters()).is_cuda
+    engine = GenerateEngine(policy, dtype=torch.bfloat16 if on_gpu and not config.lora else None)
+    style = config.prompt or prompt_style(policy.tokenizer)
+    sampling = Sampling(1, REPLIES[style]["max_tokens"], TEMPERATURE, stop_ids=stop_ids(policy))
+    with closing(engine), HardenedVerifier(config.verifier) as verifier:
+        collector = Collector(engine, policy.tokenizer, verifier, lambda verdict: None, sampling, style=style)
+
+        def check(step: int) -> dict[str, float]:
+            started = time.perf_counter()
+            engine.sync(policy.model.named_parameters, step)
+            attempts = collector.collect(tasks, (config.seed, step)).attempts
+            for attempt in attempts:
+                directory.add_sample(sample_row(attempt, step))
+            judged = [a.verdict for a in attempts if a.verdict.status not in UNKNOWN]
+            metrics = {"verify_s": time.perf_counter() - started}
+            if judged:
+                metrics["correct"] = fmean(v.correct for v in judged)
+                metrics["compiled"] = fmean(v.stage in (Stage.CORRECTNESS, Stage.TIMING) for v in judged)
+            return metrics
+
+        yield check
+
+
+def heldout_figures(config: SftConfig, model: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The results of `kernrl eval` on the held-out suite; its run is `heldout` in the output folder."""
+    assert config.heldout_samples
+    style = config.prompt or prompt_style(tokenizer)
+    settings = EvalConfig(
+        model=str(model),
+        output=config.output / "heldout",
+        samples=config.heldout_samples,
+        temperature=TEMPERATURE,
+        prompt=style,
+        seed=config.seed,
+        verifier=config.verifier,
+        **REPLIES[style],
+    )
+    return evaluate(settings)

@@ -1,0 +1,33 @@
+"""The verifier's own version: a hash of its sources, under which verdicts and calibrations are kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+PACKAGE = Path(__file__).parent.parent
+
+
+@cache
+def verifier_version() -> str:
+    """Hash of all of the verifier's sources, in whichever folder: 16 hex digits.
+
+    File names count, so a moved file gives another version, too.
+    """
+    return _hash(sorted(PACKAGE.rglob("*.py")))
+
+
+def version_of(*modules: ModuleType) -> str:
+    """Hash of some modules of the verifier alone: 16 hex digits."""
+    return _hash([Path(str(module.__file__)) for module in modules])
+
+
+def _hash(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(str(path.relative_to(PACKAGE)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,103 @@
+"""What the funnel asks for: something that judges on a GPU, and something that does what comes before.
+
+Both are implemented on this machine (`local`, `gpu_client`) and on a Ray cluster (`ray`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kernrl.verifier.base.verdict import Rejection, Speedup, Stage
+from kernrl.verifier.interpret.server import Judged, SmallJob
+from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.plan import KernelSource, Plan, TraceSpec
+from kernrl.verifier.replay.job import Job, Measured
+from kernrl.verifier.replay.timing import NoiseBand
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the GPU said of one job."""
+
+    stage: Stage
+    rejection: Rejection | None = None
+    errors: list[dict[str, Any]] = field(default_factory=list)
+    """Records of `Judge.compare`."""
+    measured: Measured | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By what they were spent on."""
+
+    @contextlib.contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Add a block's seconds to `seconds[name]`."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begun
+
+
+class GpuBackend(Protocol):
+    """One GPU that judges candidates. Thread-safe: many are judged at once."""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """See `ReplayServer.facts`."""
+        ...
+
+    @property
+    def noise(self) -> NoiseBand:
+        """How far a program may seem from itself here; calibrated on first use. Raises InfrastructureError."""
+        ...
+
+    def seed(self, task_key: str) -> int:
+        """The secret seed of the draws for one more candidate of a task; see `Seeds`."""
+        ...
+
+    def load(self) -> float:
+        """Jobs here, running and waiting."""
+        ...
+
+    def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
+        """Correctness, then time. Raises InfrastructureError, and UsageError for a task whose reference does not run."""
+        ...
+
+    def untimed(self) -> contextlib.AbstractContextManager[None]:
+        """While inside, the caller keeps the GPU busy: nothing is timed."""
+        ...
+
+    def close(self) -> None:
+        """End its processes, for good."""
+        ...
+
+
+class CalibratedGpu(GpuBackend, Protocol):
+    """A GPU whose clock can be examined."""
+
+    def twins(self, pairs: int, slowdown: float = 0.0) -> list[Speedup]:
+        """Speedups of the same program over itself, or over itself made slower by that share: what the noise band is worth."""
+        ...
+
+
+class Front(Protocol):
+    """What comes before the GPU, or replaces it. Thread-safe. Every method raises InfrastructureError."""
+
+    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> list[Plan] | Rejection:
+        """See `Tracer.trace`."""
+        ...
+
+    def compile(self, kernels: Sequence[KernelSource], target: str, timeout_s: float) -> list[CompiledKernel | Rejection]:
+        """See `Compiler.compile`."""
+        ...
+
+    def interpret(self, job: SmallJob) -> Judged:
+        """See `Interpreters.judge`."""
+        ...
+
+    def close(self) -> None:
+        """End its processes, for good."""
+        ...

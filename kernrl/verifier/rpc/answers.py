@@ -1,0 +1,65 @@
+"""How a trusted process answers a call: one pair, used by workers, the GPU process and Ray's actors alike."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any, Literal
+
+from kernrl.errors import InfrastructureError, UsageError
+
+Kind = Literal["ok", "usage", "out of memory", "broken", "failed", "dead"]
+Answer = tuple[Kind, Any]
+"""The kind, and the value returned or a message. A plain tuple needs none of this project's types to be read."""
+
+
+class Failed(RuntimeError):
+    """The call raised; the process is usable."""
+
+
+class Died(RuntimeError):
+    """The call left the process unusable (a lost CUDA context); the client has ended it."""
+
+
+class OutOfMemory(InfrastructureError):
+    """The GPU has no memory left, perhaps because of other work on it."""
+
+
+class TimedOut(RuntimeError):
+    """The process did not answer in time and was killed."""
+
+
+def answer_to(call: Callable[[], Any], *, healthy: Callable[[], bool] = lambda: True) -> Answer:
+    """Run a call and say how it went. `healthy` tells, after an unexpected exception, whether the process is still usable."""
+    try:
+        return "ok", call()
+    except UsageError as error:
+        return "usage", str(error)
+    except OutOfMemory as error:
+        return "out of memory", str(error)
+    except InfrastructureError as error:
+        return "broken", str(error)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".split("\nCUDA kernel errors")[0].split("\nSearch for")[0].strip()
+        if os.environ.get("KERNRL_TRACEBACKS"):
+            text += "\n" + traceback.format_exc()
+    # outside the handler, where the exception no longer keeps the call's tensors alive
+    return ("failed" if healthy() else "dead"), text
+
+
+def value_of(answer: Answer) -> Any:
+    """The value of an answer.
+
+    Raises:
+        UsageError: the task itself is at fault.
+        OutOfMemory: the GPU's memory is full.
+        InfrastructureError: the machinery broke.
+        Failed: the call raised something else; the process is usable.
+        Died: it did, and the process is not.
+    """
+    kind, value = answer
+    if kind == "ok":
+        return value
+    errors = {"usage": UsageError, "out of memory": OutOfMemory, "broken": InfrastructureError, "dead": Died}
+    raise errors.get(kind, Failed)(value)

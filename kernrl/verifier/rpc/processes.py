@@ -1,0 +1,82 @@
+"""Starting processes, and what each of them sets about itself: signals, priority, and dying with its parent."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_PRIORITY = -10
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_BOOT = (
+    "import importlib,json,socket,sys;c=json.loads(sys.argv[1]);sys.path[:]=c['path'];"
+    "importlib.import_module(c['module']).main(socket.socket(fileno=c['socket']),c['settings'])"
+)
+
+
+def spawn(
+    module: str, settings: dict[str, Any], *, kind: int = socket.SOCK_STREAM, env: dict[str, str] | None = None,
+    log: int | None = None,
+) -> tuple[subprocess.Popen[bytes], socket.socket]:  # fmt: skip
+    """Start a Python process that runs `main(socket, settings)` of a module; returns it and our end of the socket.
+
+    Args:
+        settings: JSON.
+        kind: SOCK_STREAM, or SOCK_SEQPACKET, which keeps messages apart.
+        env: its whole environment; ours when None.
+        log: descriptor that its stdout and stderr go to; ours when None.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    path = [os.path.abspath(p) for p in sys.path]
+    config = {"module": module, "settings": settings, "socket": theirs.fileno(), "path": path}
+    command = [sys.executable, "-c", _BOOT, json.dumps(config)]
+    with theirs:
+        process = subprocess.Popen(
+            command, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    return process, ours
+
+
+def dotted(thing: Any) -> str:
+    """`module:name` of a class or function, for `resolve` in another process."""
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def resolve(name: str) -> Any:
+    """The class or function of that name."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def ignore_interrupts() -> None:
+    """Ignore SIGINT and SIGTERM: the parent handles them; we exit when it closes the socket."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def raise_priority() -> None:
+    """Run before other processes, as far as that is allowed (to root): a GPU must not wait behind compilers."""
+    with contextlib.suppress(OSError):
+        os.nice(_PRIORITY)
+
+
+def prctl(option: int, value: int) -> None:
+    """Linux's prctl(2). Raises OSError."""
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl {option}: {os.strerror(code)}")
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends. A change of user clears this."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

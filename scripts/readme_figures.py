@@ -1,0 +1,176 @@
+"""The figures that README claims: each with its conditions, commit and date, from one recorded measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from training_table import NOTE, faster
+
+from kernrl.reports.svg import percent
+from kernrl.reports.tables import figure_text
+
+HEAD = ("what", "figure", "on", "commit", "date")
+
+Read = Callable[[str], Any]
+"""Name of a record in docs/benchmarks → its data."""
+
+Row = list[str]
+
+
+def rows(read: Read) -> list[Row]:
+    """The rows of README's first table.
+
+    Raises:
+        KeyError: a record lacks a figure, its date or its commit.
+    """
+    return [
+        *verifier(read("verifier")),
+        *losses(read("loss")),
+        *solutions(read("tasks")),
+        *shipped(read("sft")),
+        *scaling(read("scaling")),
+        *quickstart(read("quickstart")),
+    ]
+
+
+def verifier(data: Any) -> list[Row]:
+    suite, null = data["suite"], data["null"]
+    counts = suite["counts"]
+    escaped, accepted, refused = (len(suite[k]) for k in ("escapes", "wrong_accepted", "honest_refused"))
+    suite_text = (
+        f"{escaped} of {counts['exploits']} exploits escaped, {accepted} of {counts['wrong']} quietly wrong candidates "
+        f"accepted, {refused} of {counts['honest']} honest ones refused"
+    )
+    null_text = (
+        f"{null['false_speedups'] + null['false_slowdowns']} of {null['comparisons']:,} called different; "
+        f"{null['planted_seen']:,} of {null['planted']:,} seen when slowed by 5 % (at 37 µs or more)"
+    )
+    cold, known = (data[k]["verdicts_per_s"] for k in ("cold", "again"))
+    speed_text = f"{cold:.0f} verdicts a second with every kernel compiled anew, {known:.0f} with machine code cached"
+    where = h200(data, f", {data['cores']} cores")
+    return [
+        ["verifier: its own test suite", suite_text, *where],
+        ["verifier: programs timed against themselves", null_text, *where],
+        ["verifier: speed", speed_text, *where],
+    ]
+
+
+def losses(data: Any) -> list[Row]:
+    """`grpo_loss` over logits in place: against a copy of them, and against Liger in the same run."""
+    ms = {(tuple(row["shape"]), row["name"]): row["ms"] for row in data["logits"]}
+    shapes = sorted({shape for shape, _ in ms})
+    copies = [ms[s, "kernrl, in place"] / ms[s, "copy"] for s in shapes]
+    liger = [ms[s, "Liger, in place"] / ms[s, "kernrl, in place"] for s in shapes]
+    vocabularies = " and ".join(f"{v:,}" for v in sorted({v for _, v in shapes}))
+    text = (
+        f"{span(copies)} × the time of copying the logits, {span(liger)} × as fast as Liger in place "
+        f"(V = {vocabularies}, bf16, forward + backward)"
+    )
+    return [["losses: `grpo_loss`", text, *h200(data)]]
+
+
+def solutions(data: Any) -> list[Row]:
+    """All recorded runs, since they are of different seeds; the latest is the one that is dated."""
+    runs = data["runs"]
+    right, pairs = (sum(run["figures"][k] for run in runs) for k in ("right", "pairs"))
+    best = [run["figures"] for run in runs if run["figures"]["tasks_timed"]]
+    speeds = ", ".join(f"{f['best_style_x']:.2f} × over {f['tasks_timed']} tasks" for f in best)
+    text = f"{right:,} of {pairs:,} right in {len(runs)} runs; the best style of a task against eager: {speeds}"
+    commits = ", ".join(dict.fromkeys(run["commit"][:7] for run in runs))
+    return [["tasks: worked solutions", text, "H200, fp32", commits, data["date"]]]
+
+
+def shipped(data: Any) -> list[Row]:
+    found = data["heldout"]
+    each = f"64 held-out tasks × {found['samples_a_task']}, T = {found['temperature']}"
+    text = (
+        f"{figure_text(found['correct'])} correct, pass@8 {percent(found['pass@8']['value'])}; faster than eager "
+        f"{figure_text(found['fast_1_significant'])} beyond the noise ({percent(found['fast_1']['value'])} if every win counts)"
+    )
+    return [[f"nano after SFT ({data['training']['train_s']:.0f} s), {each}", text, *h200(data)]]
+
+
+METHODS = {
+    "start": "nano, where all start",
+    "further-sft": "more SFT",
+    "best-of-n": "best-of-N",
+    "reward-weighted": "reward-weighted SFT",
+    "reinforce, all seeds": "REINFORCE, three seeds",
+    "reinforce-long": "REINFORCE, one seed continued",
+}
+
+METHODS_HEAD = (
+    "",
+    "seconds",
+    "correct",
+    "speed on the same tasks",
+    "faster than eager",
+    "faster than `torch.compile`",
+    "speed against `torch.compile`",
+)
+
+
+def methods(data: Any) -> tuple[list[Row], str]:
+    """A row for each method, and where all were measured. What is lost in correctness stands beside the gain in speed."""
+    made = []
+    for name, title in METHODS.items():
+        row = data["rows"][name]
+        change, eager, compiled = row.get("change", {}), row["against"]["eager"], row["against"]["compile"]
+        correct = figure_text(row["correct"]) + (f", {points(change['correct'])} points" if change else "")
+        ratio = figure_text(change.get("speed_ratio_x"), as_times=True)
+        against = figure_text(compiled["geomean_x"], as_times=True)
+        made.append([title, seconds(data["rows"], row), correct, ratio, faster(eager), faster(compiled), against])
+    start = data["rows"]["start"]
+    where, commit, date = h200(data)
+    each = f"{start['tasks']} held-out tasks × {start['samples'] // start['tasks']} candidates"
+    return made, f"{each}, T = {data['settings']['temperature']}. One {where}, commit {commit}, {date}. {NOTE}"
+
+
+def seconds(all_rows: Any, row: Any) -> str:
+    """How long training took; of several seeds, the shortest and the longest."""
+    took = sorted(all_rows[name]["training"]["seconds"] for name in row["runs"] if "training" in all_rows[name])
+    return " to ".join(f"{s:.0f}" for s in dict.fromkeys((took[0], took[-1]))) if took else "–"
+
+
+def scaling(data: Any) -> list[Row]:
+    one, two = data["one"]["sft"], data["ddp"]["sft"]
+    steps = (data["one_rl"]["rl"]["steps"], data["ddp_rl"]["rl"]["steps"])
+    rates = [step[-1]["attempts_per_s"] for step in steps]
+    nano = (
+        f"nano trains {two['tokens_per_s'] / one['tokens_per_s']:.2f} × as fast as on one GPU; "
+        f"`reinforce` makes {rates[1]:.0f} attempts a second in its last step, {rates[0]:.0f} on one GPU"
+    )
+    full, lora = data["fsdp2"]["full"], data["lora"]["lora"]
+    large = (
+        f"all weights on two GPUs: {full['tokens_per_s']:,.0f} tokens/s, {full['peak_gib']:.0f} GiB each; "
+        f"LoRA on one: {lora['tokens_per_s']:,.0f} tokens/s, {lora['peak_gib']:.0f} GiB"
+    )
+    made, rl = data["ddp"]["made"], data["ddp_rl"]["made"]
+    commits = f"{made['commit'][:7]}, {rl['commit'][:7]}"
+    return [
+        ["two GPUs, `--launch ddp`", nano, "2 × H200", commits, made["started"][:10]],
+        ["training a 7B architecture, random weights", large, "H200s", made["commit"][:7], made["started"][:10]],
+    ]
+
+
+def quickstart(data: Any) -> list[Row]:
+    change = data["change"]
+    text = (
+        f"{data['seconds'] / 60:.1f} minutes; after its best-of-N and REINFORCE {points(change['correct'])} points correct, "
+        f"{figure_text(change['speed_ratio_x'], as_times=True)} as fast"
+    )
+    return [["`kernrl quickstart --full`, from nothing, one run", text, "H200", "not recorded", data["date"]]]
+
+
+def h200(data: Any, more: str = "") -> Row:
+    return [data["gpu"].removeprefix("NVIDIA ") + more, data["commit"][:7], data.get("date", "not recorded")]
+
+
+def span(values: list[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+def points(figure: Any) -> str:
+    """A difference of shares, in points with its interval."""
+    return f"{100 * figure['value']:+.1f} [{100 * figure['low']:+.1f}, {100 * figure['high']:+.1f}]"

@@ -1,0 +1,107 @@
+"""Defaults, then files, then flags; and one sentence for whatever is wrong."""
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import Field, ValidationError
+
+from kernrl.errors import UsageError
+from kernrl.settings import GROUP, Config, load_config, to_toml
+
+
+class Inner(Config):
+    gpu: str = "H200"
+    blocks: int = Field(4, ge=1)
+
+
+class Outer(Config):
+    name: str = "nano"
+    steps: int = Field(10, ge=1)
+    rate: float = 1e-3
+    mode: Literal["fast", "sure"] = "sure"
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+    out: Path = Path("runs")
+    verifier: Inner = Inner()
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_flags_win_over_files_and_later_files_over_earlier(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.toml", 'name = "a"\nsteps = 1\n[verifier]\nblocks = 7\n')
+    second = write(tmp_path / "b.toml", "steps = 2\nrate = 0.5\n")
+    config = load_config(Outer, [first, second], {"rate": 0.25, "verifier.gpu": "H100"})
+    assert (config.name, config.steps, config.rate) == ("a", 2, 0.25)
+    assert config.verifier == Inner(gpu="H100", blocks=7)
+
+
+def test_config_is_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Outer().steps = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("stpes = 3\n", ["bad.toml", "'stpes'", "did you mean 'steps'?"]),
+        ("[verifier]\nblock = 3\n", ["bad.toml", "'verifier.block'", "did you mean 'blocks'?"]),
+        ("[verifer]\nblocks = 3\n", ["'verifer.blocks'", "did you mean 'verifier'?"]),
+        ("steps = 0\n", ["bad.toml: 'steps'", "greater than or equal to 1", "0"]),
+        ("[verifier]\nblocks = 0\n", ["bad.toml: 'verifier.blocks'", "greater than or equal to 1"]),
+        ('mode = "slow"\n', ["'mode'", "'fast' or 'sure'", "'slow'"]),
+        ("tags = [1]\n", ["bad.toml: 'tags'", "valid string"]),
+        ("verifier = 3\n", ["bad.toml: 'verifier'"]),
+        ("rate = inf\n", ["bad.toml: 'rate'", "finite"]),
+        ("rate = nan\n", ["bad.toml: 'rate'", "finite"]),
+        ("steps = \n", ["bad.toml", "TOML"]),
+    ],
+)
+def test_bad_file_is_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
+    file = write(tmp_path / "bad.toml", text)
+    with pytest.raises(UsageError) as raised:
+        load_config(Outer, [file])
+    sentence = str(raised.value)
+    assert "\n" not in sentence
+    assert all(word in sentence for word in words), sentence
+
+
+def test_bad_flag_is_named_as_it_was_written() -> None:
+    with pytest.raises(UsageError, match=r"^--verifier\.blocks should be greater than or equal to 1, not 0\.$"):
+        load_config(Outer, [], {"verifier.blocks": 0})
+
+
+def test_missing_file_and_missing_setting(tmp_path: Path) -> None:
+    class Needy(Config):
+        out: Path
+
+    with pytest.raises(UsageError, match=r"--config: there is no file .*none\.toml"):
+        load_config(Needy, [tmp_path / "none.toml"])
+    with pytest.raises(UsageError, match=r"^--out is missing"):
+        load_config(Needy)
+
+
+def test_toml_reads_back(tmp_path: Path) -> None:
+    config = Outer(name='quote " and ünïcode 🙂\n', rate=1e-7, tags=("a", "b"), verifier=Inner(blocks=9))
+    text = to_toml(config)
+    assert tomllib.loads(text)["verifier"] == {"gpu": "H200", "blocks": 9}
+    assert "# note is not set" in text
+    assert "\n# " not in text.replace("\n# note", "")  # no headings where there are no groups
+    assert load_config(Outer, [write(tmp_path / "c.toml", text)]) == config
+
+
+def test_toml_reads_back_group_by_group(tmp_path: Path) -> None:
+    class Grouped(Config):
+        seed: int = Field(1, json_schema_extra={GROUP: "Run"})
+        free: int = 2
+        samples: int = Field(3, json_schema_extra={GROUP: "Sampling"})
+        rounds: int = Field(4, json_schema_extra={GROUP: "Run"})
+
+    config = Grouped(seed=9, samples=8)
+    text = to_toml(config)
+    assert text == "free = 2\n\n# Sampling\nsamples = 8\n\n# Run\nseed = 9\nrounds = 4\n"
+    assert load_config(Grouped, [write(tmp_path / "c.toml", text)]) == config

@@ -1,0 +1,54 @@
+"""A run to look at: a line a step in a log, a table in a terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from kernrl.runs import steps_table
+
+STEP = {
+    "step": 3, "reward": 0.5, "correct": 0.25, "speed_geomean_x": None, "mismatch_kl": 1e-5,
+    "seconds": {"step": 2.0, "generate": 1.5}, "alarms": ["a speedup of 40x was credited"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    def make(**options):
+        console = Console(file=io.StringIO(), color_system=None, **options)
+        monkeypatch.setattr(steps_table, "log", console)
+        return console
+
+    return make
+
+
+def test_a_log_gets_one_line_a_step_and_its_alarms(screen):
+    console = screen(width=60)
+    with steps_table.LiveTable(5) as table:
+        table.add(STEP)
+    assert console.file.getvalue().splitlines() == [
+        "step 3, reward 0.500, correct 25%, mismatch 1.0e-05, generate 1.5, step 2.0",
+        "step 3: a speedup of 40x was credited",
+    ]
+
+
+def test_a_terminal_gets_a_table_that_fits(screen):
+    for width, shown in ((80, False), (160, True)):
+        console = screen(width=width, force_terminal=True)
+        with steps_table.LiveTable(5) as table:
+            table.add(STEP)
+        assert "step 3 of 5" in console.file.getvalue()
+        console = screen(width=width)
+        console.print(steps_table.steps_table([STEP, {**STEP, "step": 4}], "title"))
+        text = console.file.getvalue()
+        assert ("mismatch" in text) == shown
+        assert "speed" not in text  # no step has one
+        assert max(map(len, text.splitlines())) <= width
+
+
+def test_the_end_shows_the_first_step_and_the_last_ones(screen):
+    console = screen(width=80)
+    console.print(steps_table.final_table([{**STEP, "step": n} for n in range(1, 51)], "model: x"))
+    steps = [line.split()[0] for line in console.file.getvalue().splitlines()[2:]]
+    assert steps == ["1", *map(str, range(31, 51))]

@@ -1,0 +1,265 @@
+"""Small and ragged sets that are derived: they run, keep the computation, and leave alone what is no size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.graph_cases import assert_task_same
+
+from kernrl.errors import UsageError
+from kernrl.tasks.constants import Constant, module_constants, override_constants
+from kernrl.tasks.graph.input_sets import MOST_LIFTS, derive_input_sets, with_input_sets
+from kernrl.tasks.graph.lift import lift
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.rows import BadRow, stated_input_sets, task_from_row, task_to_row
+from kernrl.tasks.task import InputSet, Task
+
+ASSIGNED = """\
+# größer
+N = 128
+M: int = 64
+BIG = 4 * 32  # a product
+SHIFT = 1 << 5
+POWER = 2**6
+SHAPE = (3, 64,
+         32)
+SIZES = [16, 24]
+height = width = 96
+A, B = 8, 16
+RATE = 0.5
+FOLLOWS = N * 2
+NAME = "x"
+FLAG = True
+FIRST = 1
+FIRST = 2
+"""
+
+
+def test_constants_are_numbers_and_tuples_of_them() -> None:
+    assert module_constants(ASSIGNED) == {
+        "N": 128, "M": 64, "BIG": 128, "SHIFT": 32, "POWER": 64, "SHAPE": (3, 64, 32), "SIZES": (16, 24), "height": 96,
+        "width": 96, "A": 8, "B": 16, "RATE": 0.5, "FIRST": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"N": 7},
+        {"M": 5, "BIG": 9, "SHIFT": 3, "POWER": 11},
+        {"SHAPE": (3, 13, 17)},
+        {"SIZES": (5, 7)},
+        {"height": 11},
+        {"height": 11, "width": 13},
+        {"height": 11, "width": 11},
+        {"A": 3},
+        {"A": 3, "B": 100},
+        {"FIRST": 12345},
+    ],
+)
+def test_overriding_changes_those_names_and_no_other(change: dict[str, Constant]) -> None:
+    source = override_constants(ASSIGNED, change)
+    expected: dict[str, object] = {}
+    exec(ASSIGNED, expected)
+    expected |= change
+    expected["FOLLOWS"] = expected["N"] * 2  # pyright: ignore[reportOperatorIssue]
+    if "SIZES" in change:
+        expected["SIZES"] = list(change["SIZES"])  # pyright: ignore[reportArgumentType]
+    found: dict[str, object] = {}
+    exec(source, found)
+    assert {k: v for k, v in found.items() if k != "__builtins__"} == {k: v for k, v in expected.items() if k != "__builtins__"}
+    assert source.startswith("# größer")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"FOLLOWS": 3}, "names 'FOLLOWS'"), ({"SHAPE": (3, 4)}, "gives 'SHAPE' the value"), ({"N": (1, 2)}, "gives 'N'")],
+)
+def test_what_cannot_be_overridden_is_said(change: dict[str, Constant], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        override_constants(ASSIGNED, change)
+
+
+TASK = """\
+import torch
+import torch.nn as nn
+
+BATCH, CHANNELS = 64, 128
+SIZE = (96, 80)
+HEADS = 8
+KERNEL = 9
+SCALE = 16
+WIDTH = HEADS * 64
+LIMIT = 4 * 64
+
+
+class Model(nn.Module):
+    def __init__(self, channels, kernel, heads, width, scale, limit):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, width, kernel, groups=heads, padding=kernel // 2)
+        self.norm = nn.GroupNorm(heads, width)
+        self.fc = nn.Linear(width, limit)
+        self.scale = scale
+
+    def forward(self, x):
+        x = self.norm(self.conv(x)) * self.scale
+        return torch.softmax(self.fc(x.mean((2, 3))) * self.fc.in_features**-0.5, dim=-1)
+
+
+def get_inputs():
+    return [torch.randn(BATCH, CHANNELS, *SIZE)]
+
+
+def get_init_inputs():
+    return [CHANNELS, KERNEL, HEADS, WIDTH, SCALE, LIMIT]
+"""
+
+
+def test_sizes_change_and_nothing_else_does() -> None:
+    task = Task("t", TASK)
+    small, ragged = derive_input_sets(task)
+    for found in (small, ragged):
+        assert found.derived
+        assert {"BATCH", "CHANNELS", "SIZE", "LIMIT"} <= found.constants.keys()
+        assert not {"HEADS", "KERNEL", "SCALE"} & found.constants.keys()
+        assert found.constants["CHANNELS"] % 8 == 0  # pyright: ignore[reportOperatorIssue]
+        graph = assert_task_same(task, found)
+        assert graph.digest(numbers=False) == lift(task).digest(numbers=False)
+        assert [n.op for n in graph.nodes] == [n.op for n in lift(task).nodes]
+    assert all(n % 2 for n in (ragged.constants["LIMIT"], *ragged.constants["SIZE"]))  # pyright: ignore[reportGeneralTypeIssues, reportOperatorIssue]
+    assert len({ragged.constants["LIMIT"], *ragged.constants["SIZE"]}) == 3  # pyright: ignore[reportGeneralTypeIssues]
+
+
+CHAIN = """\
+import torch
+import torch.nn as nn
+
+rows = cols = 512
+half = 256
+
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        return torch.cat([x[:, :half], y], 1) @ x.t()
+
+
+def get_inputs():
+    return [torch.randn(rows, cols), torch.randn(rows, half)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_numbers_that_hang_together_change_together() -> None:
+    """cols is twice half: neither can move alone."""
+    for found in derive_input_sets(Task("t", CHAIN)):
+        assert found.constants["cols"] == 2 * found.constants["half"]  # pyright: ignore[reportOperatorIssue]
+        assert found.constants["rows"] != found.constants["cols"]
+        assert_task_same(Task("t", CHAIN), found)
+
+
+@pytest.mark.parametrize("index", range(0, 64, 9))
+def test_sets_of_tasks_that_have_lost_theirs(index: int) -> None:
+    task = load_tasks("heldout").tasks[index]
+    bare = replace(task, input_sets=(InputSet("full"),))
+    sets = derive_input_sets(bare)
+    assert [s.name for s in sets] == ["small", "ragged"]
+    for found in sets:
+        graph = assert_task_same(bare, found)
+        assert max(value.numel for value in graph.values.values()) < 300_000
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "x[:, :7].sum(1)",
+        "x.view(-1, 16).sum(1)",
+        "x * (x.shape[1] - 31) * 0.5 if x.shape[1] > 12 else x",
+        "x if len(x) % 2 == 0 else x + 1",
+    ],
+)
+def test_the_computation_stays(forward: str) -> None:
+    code = CHAIN.replace("torch.cat([x[:, :half], y], 1) @ x.t()", forward)
+    task = Task("t", code)
+    for found in derive_input_sets(task):
+        assert lift(task, found).digest(numbers=False) == lift(task).digest(numbers=False)
+
+
+def test_nothing_is_derived_where_nothing_can_change() -> None:
+    assert derive_input_sets(Task("t", CHAIN.replace("512", "4").replace("256", "2"))) == ()
+    assert derive_input_sets(Task("t", CHAIN.replace("@ x.t()", "@ x.t()[x.t() > 0]"))) == ()
+    assert derive_input_sets(Task("t", "raise ValueError")) == ()
+
+
+def test_an_axis_of_one_stays_one_and_no_other_becomes_one() -> None:
+    task = Task("t", CHAIN.replace("torch.cat([x[:, :half], y], 1) @ x.t()", "x.unsqueeze(1).softmax(1)"))
+    for found in derive_input_sets(task):
+        assert [1 in v.shape for v in lift(task, found).values.values()] == [1 in v.shape for v in lift(task).values.values()]
+
+
+def test_stated_sets_are_taken_as_they_are(tmp_path: Path) -> None:
+    stated = Task("t", CHAIN, input_sets=(InputSet("full"), InputSet("small", {"rows": 4})))
+    assert with_input_sets(stated, tmp_path) is stated
+    assert not list(tmp_path.iterdir())
+
+
+def test_derived_sets_are_kept_by_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = CHAIN + "# kept\n"
+    first = with_input_sets(Task("a", code), tmp_path)
+    [kept] = (tmp_path / "input_sets").iterdir()
+    rows = json.loads(kept.read_text())
+    assert [row["name"] for row in rows] == ["small", "ragged"]
+    kept.write_text(json.dumps([{"name": "small", "constants": {"rows": 9, "SIZE": [3, 5]}}]))
+    import kernrl.tasks.graph.input_sets as module
+
+    module._derived.cache_clear()
+    again = with_input_sets(Task("b", code), tmp_path)
+    assert again.input_sets[1:] == (InputSet("small", {"rows": 9, "SIZE": (3, 5)}, derived=True),)
+    kept.write_text("not json")
+    module._derived.cache_clear()
+    assert with_input_sets(Task("c", code), tmp_path).input_sets == first.input_sets
+    assert MOST_LIFTS > 10
+
+
+def test_a_file_may_state_its_sets(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(TASK + '\nINPUT_SETS = {"small": {"BATCH": 2, "SIZE": (16, 9)}, "odd": {"LIMIT": 7}}\n')
+    [task] = load_tasks(file).tasks
+    assert task.input_sets == (
+        InputSet("full"), InputSet("small", {"BATCH": 2, "SIZE": (16, 9)}), InputSet("odd", {"LIMIT": 7}),
+    )  # fmt: skip
+    assert lift(task, task.input_set("small")).inputs[0].value.shape == (2, 128, 16, 9)
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ('{"small": {"NOPE": 3}}', "'NOPE'"),
+        ('{"small": {"SIZE": (1, 2, 3)}}', "'SIZE'"),
+        ('{"small": BATCH}', "not a literal"),
+        ('{"small": 3}', "not a literal"),
+        ("7", "not a literal"),
+    ],
+)
+def test_sets_that_do_not_fit_are_refused(stated: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(BadRow, match=words):
+        stated_input_sets(f"{TASK}\nINPUT_SETS = {stated}\n")
+    file = tmp_path / "mine.py"
+    file.write_text(f"{TASK}\nINPUT_SETS = {stated}\n")
+    with pytest.raises(UsageError, match="INPUT_SETS"):
+        load_tasks(file)
+
+
+def test_rows_carry_tuples_and_say_what_was_derived() -> None:
+    sets = (InputSet("full"), InputSet("small", {"SIZE": (16, 9)}), InputSet("ragged", {"BATCH": 3}, derived=True))
+    task = Task("t", TASK, input_sets=sets)
+    row = json.loads(json.dumps(task_to_row(task)))
+    assert row["input_sets"][1] == {"name": "small", "constants": {"SIZE": [16, 9]}}
+    assert task_from_row(row, "other") == task
+    old = {"id": "t", "pytorch_code": TASK, "input_sets": [{"name": "small", "constants": {"BATCH": 4}}]}
+    assert task_from_row(old, "other").input_sets == (InputSet("small", {"BATCH": 4}),)

@@ -1,0 +1,39 @@
+"""The decoy search: which launches are left, and that nothing is run in vain."""
+
+from __future__ import annotations
+
+from kernrl.verifier.judge.decoys import idle_launches
+from kernrl.verifier.judge.reasons import wrong_reason
+
+MATTERS = {"small": {1}, "large": {2, 3}}
+"""Condition → launches that change something under it."""
+
+
+def test_what_matters_under_any_condition_is_no_decoy() -> None:
+    asked: list[tuple[str, list[int]]] = []
+
+    def unchanged(condition: str, launches: list[int]) -> list[bool]:
+        asked.append((condition, launches))
+        return [launch not in MATTERS[condition] for launch in launches]
+
+    assert idle_launches([0, 1, 2, 3], ["small", "large"], unchanged) == [0]
+    assert asked == [("small", [0, 1, 2, 3]), ("large", [0, 2, 3])]
+
+
+def test_the_search_ends_when_nothing_is_left() -> None:
+    def conditions():
+        yield "large"
+        raise AssertionError("a further condition was prepared")
+
+    assert idle_launches([2, 3], conditions(), lambda condition, launches: [False] * len(launches)) == []
+    assert idle_launches([], conditions(), lambda condition, launches: []) == []
+
+
+def test_a_wrong_output_is_told_by_its_worst_element() -> None:
+    record = {"input_set": "small", "regime": "large", "excess": 12.3456, "index": [1, 2], "output": 0}
+    assert wrong_reason(record | {"got": 1.0, "expected": 2.0}) == (
+        "Wrong on the small shapes with large inputs: the error is 12.3× the tolerance; at index [1, 2] of output 0 it gives "
+        "1, expected 2."
+    )
+    assert "NaN or infinity is out of place" in wrong_reason(record | {"excess": float("inf"), "got": 1.0, "expected": 2.0})
+    assert wrong_reason(record | {"mismatch": "two outputs"}) == "Wrong on the small shapes with large inputs: two outputs."
