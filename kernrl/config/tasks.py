@@ -45,6 +45,11 @@ class LiftConfig(SourceConfig):
     """`kernrl tasks lift`."""
 
     svg: Path | None = Field(default=None, description="Draw the graph into this SVG; for one task.")
+    solutions: Path | None = Field(
+        default=None,
+        description="Write the worked Triton solutions of one task into this new folder, a file for each style. They are "
+        "written by rule; `kernrl verify` judges them.",
+    )
     target: str = Field(default="H200", description="GPU name or architecture (sm_90) for the roofline.")
     timeout_s: float = Field(default=60.0, gt=0, description="Longest time one reference may take to be traced.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -12,12 +13,12 @@ from kernrl import console
 from kernrl.config import LiftConfig
 from kernrl.console import Result
 from kernrl.errors import UsageError
-from kernrl.files import atomic_write
+from kernrl.files import atomic_write, new_folder, replace_file
 from kernrl.stages.tasks import load, table_of
 from kernrl.tasks.graph.drawing import draw
 from kernrl.tasks.graph.facts import Kernel, Rates, kernels, node_bytes, node_flops, roofline_s, size, work
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.task import Task
+from kernrl.tasks.task import Solution, Task
 from kernrl.tasks.task_check import in_child
 from kernrl.verifier.base.devices import ARCHITECTURES, device_for
 
@@ -27,8 +28,9 @@ def run(config: LiftConfig) -> Result:
     tasks = load(config).tasks
     if len(tasks) == 1:
         return _one(tasks[0], config)
-    if config.svg:
-        raise UsageError(f"--svg: {config.source} holds {len(tasks)} tasks and one is drawn; pick it with SOURCE::ID.")
+    for flag, path in (("--svg", config.svg), ("--solutions", config.solutions)):
+        if path:
+            raise UsageError(f"{flag}: {config.source} holds {len(tasks)} tasks and it takes one; pick it with SOURCE::ID.")
     with console.progress() as bar, ThreadPoolExecutor(2) as pool:
         lifts = pool.map(lambda task: _lifted(task, config.timeout_s), tasks)
         results = list(bar.track(lifts, total=len(tasks), description="references"))
@@ -53,6 +55,7 @@ def _one(task: Task, config: LiftConfig) -> Result:
     if config.svg:
         with atomic_write(config.svg) as file:
             file.write(draw(graph, task.id))
+    written = _write_solutions(task, config.solutions, config.timeout_s) if config.solutions else []
     costs = [{"bytes": node_bytes(graph, n), "flops": node_flops(graph, n), "kernel": _number(fused, n)} for n in graph.nodes]
     table = table_of("value", "op", "bytes", "FLOPs", "kernel", "line")
     for node, cost in zip(graph.nodes, costs, strict=True):
@@ -64,6 +67,8 @@ def _one(task: Task, config: LiftConfig) -> Result:
     limits = f"at the limits of the {rates.name}: {apart_s * 1e6:.4g} µs op by op, {together_s * 1e6:.4g} µs fused"
     parts: list[RenderableType] = [Text(graph.listing(), no_wrap=True), Text(), table, Text()]
     parts += [Text(line) for line in [*fusion, f"moved: {moved}; {limits}", *_unknown_lines(graph)]]
+    if written:
+        parts.append(Text(f"{len(written)} worked solutions in {config.solutions}: {', '.join(written)}"))
     data = {
         "id": task.id,
         **_summary(graph),
@@ -71,8 +76,27 @@ def _one(task: Task, config: LiftConfig) -> Result:
         "nodes": costs,
         "kernels": [{"ops": [n.op for n in k.nodes], "bytes": k.nbytes, "flops": k.flops + k.product_flops} for k in fused],
         "roofline": {"device": rates.name, "us": apart_s * 1e6, "fused_us": together_s * 1e6},
+        "solutions": written,
     }
     return Result(data, Group(*parts))
+
+
+def _write_solutions(task: Task, folder: Path, timeout_s: float) -> list[str]:
+    """A file for each worked solution; returns their styles."""
+    new_folder(folder, "--solutions")
+    solutions: tuple[Solution, ...] = in_child(_solve, task, timeout_s)
+    if not solutions:
+        raise UsageError(f"--solutions: there is no rule that writes a solution of {task.id}; a model may.")
+    for solution in solutions:
+        replace_file(folder / f"{solution.style}.py", solution.triton_code)
+    return [solution.style for solution in solutions]
+
+
+def _solve(task: Task) -> tuple[Solution, ...]:
+    from kernrl.tasks.graph.input_sets import with_input_sets
+    from kernrl.tasks.solutions.from_graph.styles import write_solutions
+
+    return write_solutions(with_input_sets(task))
 
 
 def _summary(graph: Graph) -> dict[str, Any]:

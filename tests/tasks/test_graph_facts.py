@@ -183,6 +183,23 @@ def test_one_task_is_listed_with_costs(tmp_path: Path, capsys: pytest.CaptureFix
     assert data["nodes"][0] == {"bytes": 4 * (2 * 16 * 64 + 64 * 64 + 64), "flops": 2 * 16 * 64 * 64, "kernel": 1}
 
 
+def test_worked_solutions_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, folder = write(tmp_path / "mine.py", "torch.tanh(self.fc(x)) * 0.5"), tmp_path / "solutions"
+    assert cli.run(["tasks", "lift", str(file), "--solutions", str(folder), "--json"]) == 0
+    styles = json.loads(capsys.readouterr().out)["solutions"]
+    assert sorted(path.stem for path in folder.glob("*.py")) == sorted(styles)
+    assert len(styles) >= 3
+    for path in folder.glob("*.py"):
+        source = path.read_text()
+        assert "@triton.jit" in source
+        assert "class ModelNew" in source
+        assert "self.fc.weight" in source, "parameters are bound by their path"
+    assert cli.run(["tasks", "lift", str(file), "--solutions", str(folder)]) == 2
+    assert "--solutions" in capsys.readouterr().err
+    assert cli.run(["tasks", "lift", "heldout", "--solutions", str(tmp_path / "more")]) == 2
+    assert "64 tasks" in capsys.readouterr().err
+
+
 def test_a_folder_is_a_table_of_what_lifts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "1_good.py", "torch.relu(self.fc(x))")
     write(tmp_path / "2_bad.py", "x if x.sum() > 0 else -x")
