@@ -4,16 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: help quickstart test lint docs clean
+.PHONY: help quickstart test test-fast lint docs clean
 
 help:  ## say what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 quickstart: $(VENV)/.installed  ## set up, and see kernrl at work on this machine
 	$(BIN)/kernrl quickstart
 
 test: $(VENV)/.installed-dev  ## set up, and run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not gpu"
+
+test-fast: $(VENV)/.installed-dev  ## the tests that take seconds, for the loop of editing and testing
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not gpu and not slow"
 
 lint: $(VENV)/.installed-dev  ## set up, and run ruff and pyright
 	$(BIN)/ruff check

@@ -22,6 +22,7 @@ LIMITS = {"logp": 2e-5, "entropy": 1e-5, "loss": 1e-4, "gradient": 1e-4, "masked
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="compiles and interprets")
 
 
+@pytest.mark.slow
 def test_interpreted_kernels_agree_with_float64():
     root = ROOT
     env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}:{root}/tests"}

@@ -28,6 +28,7 @@ def test_it_is_small_and_in_shards_that_a_repository_can_hold(folder):
     assert "pass@8" in card
 
 
+@pytest.mark.slow
 def test_plain_transformers_samples_right_candidates_from_it(folder):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.num_parameters() <= 18_000_000

@@ -278,6 +278,7 @@ def test_adapters_that_are_not_allowed_are_refused(tmp_path):
 # --- stages ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_reinforce_on_a_server_learns_and_goes_on(model, tasks, tmp_path):
     with StandIn() as server:
         flags = ("--engine", "server", "--server-url", server.url)

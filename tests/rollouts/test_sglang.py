@@ -114,6 +114,7 @@ def test_weights_that_it_cannot_read_end_the_run(tmp_path, monkeypatch):
             engine.sync(policy.model.named_parameters, 1)
 
 
+@pytest.mark.slow
 def test_reinforce_on_it_learns_and_goes_on(model, tasks, tmp_path):
     with SglangStandIn() as server:
         flags = ("--engine", "server", "--server-url", server.url)

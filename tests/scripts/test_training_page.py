@@ -33,6 +33,7 @@ def test_it_is_short():
     assert sum(bool(line.strip()) for line in loop().splitlines()) <= 40
 
 
+@pytest.mark.slow
 def test_it_learns(tmp_path, monkeypatch, capsys):
     save_tiny_policy(tmp_path / "checkpoints" / "sft" / "model")
     (tmp_path / "tasks").mkdir()

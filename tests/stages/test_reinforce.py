@@ -94,6 +94,7 @@ def test_how_far_weights_without_much_gradient_move(model, tasks, tmp_path, epsi
         assert float(moved[moved != 0].abs().median()) == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["reinforce", "grpo"])
 def test_the_loop_raises_a_toy_reward(model, tasks, tmp_path, loss):
     assert run(arguments(model, tasks, tmp_path / "run", "--loss", loss, steps=8, samples=16)) == 0
@@ -101,6 +102,7 @@ def test_the_loop_raises_a_toy_reward(model, tasks, tmp_path, loss):
     assert sum(found[-2:]) / 2 > found[0] + 0.25
 
 
+@pytest.mark.slow
 def test_the_sign_of_the_advantage_is_what_raises_it(model, tasks, tmp_path, monkeypatch):
     real = returns.group_advantages
     monkeypatch.setattr(returns, "group_advantages", lambda *args, **kwargs: -real(*args, **kwargs))

@@ -134,6 +134,7 @@ def test_groups_that_are_all_as_good_teach_no_difference(model, tasks, tmp_path,
     assert lines(tmp_path / "run")[0]["learnt"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["reward", "exp"])
 def test_reward_weighted_raises_the_reward(model, tasks, tmp_path, weighting):
     first, second = tmp_path / "first", tmp_path / "second"

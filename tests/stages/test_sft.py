@@ -117,6 +117,7 @@ run(sys.argv[2:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "kept", "more"),
     [("step", "step_4", ()), ("write", "step_2", ()), ("write", "step_2", ("--lora", "--lora-rank", "4"))],

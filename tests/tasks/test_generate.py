@@ -27,6 +27,7 @@ def many() -> list[tuple[str, tuple[str, ...], str]]:
     return [(p.producer.family, p.composition, split_of(p.composition)) for p in programs]
 
 
+@pytest.mark.slow
 def test_tasks_do_not_depend_on_workers() -> None:
     alone = list(generate_tasks(count=70, seed=5))
     assert list(generate_tasks(count=70, seed=5, workers=2)) == alone
@@ -53,6 +54,7 @@ def test_a_task_is_the_same_on_every_machine() -> None:
     assert task.id == "gen-2-0-000000"
 
 
+@pytest.mark.slow
 def test_one_split_alone_is_the_whole_filtered() -> None:
     held = list(generate_tasks(count=6, seed=5, split="heldout"))
     assert all(task.split == "heldout" for task in held)
@@ -60,6 +62,7 @@ def test_one_split_alone_is_the_whole_filtered() -> None:
     assert list(islice((task for task in everything if task.split == "heldout"), 6)) == held
 
 
+@pytest.mark.slow
 def test_no_heldout_composition_is_in_train(many: list) -> None:
     by_split = {name: {composition for _, composition, split in many if split == name} for name in SPLITS}
     assert not by_split["heldout"] & by_split["train"]

@@ -96,6 +96,7 @@ def pointwise_tasks(count: int) -> list[int]:
     return [index for index, _ in zip(found, range(count), strict=False)]
 
 
+@pytest.mark.slow
 def test_dropped_ops_and_missing_elements_are_seen() -> None:
     requests, solutions = [], []
     for index in pointwise_tasks(4):
@@ -112,6 +113,7 @@ def test_dropped_ops_and_missing_elements_are_seen() -> None:
     assert not unseen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "edits"),
     [

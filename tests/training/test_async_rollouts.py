@@ -42,6 +42,7 @@ def test_without_overlap_nothing_is_stale(model, tasks, tmp_path):
     assert {line["staleness"] for line in metrics(tmp_path / "run").values()} == {0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["reinforce", "grpo"])
 def test_it_learns_all_the_same(model, tasks, tmp_path, loss):
     assert run(arguments(model, tasks, tmp_path / "run", *AHEAD, "--loss", loss, steps=10, samples=16)) == 0
@@ -169,6 +170,7 @@ def test_no_clock_runs_beside_an_update_and_nothing_is_sampled_then(model, tasks
     assert events.count("update") == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["while sampling", "before the update", "before the checkpoint"])
 def test_a_killed_run_goes_on_as_if_nothing_had_been(model, tasks, tmp_path, monkeypatch, verifier, moment):
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -121,6 +121,7 @@ def test_sft_learns_the_same_in_two_processes(model, pairs, tmp_path, kind, alon
     assert all(torch.allclose(one[n].float(), two[n].float(), atol=2e-2, rtol=1e-2) for n in one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--loss", "grpo", "--epochs", "2", "--updates-per-epoch", "2", "--beta", "0.1")])
 def test_reinforce_samples_and_learns_the_same_in_two_processes(model, tasks, tmp_path, options):
     assert together(rl(model, tasks, tmp_path / "one", *options), tmp_path, size=1)[0] == [0]
@@ -137,6 +138,7 @@ def ending():
     session.stop_ids = lambda policy: (ord(" "), *range(4, 30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", TUNED)
 def test_rounds_sample_keep_and_learn_the_same_in_two_processes(model, tasks, tmp_path, stage):
     for size, name in ((1, "one"), (2, "two")):
@@ -154,6 +156,7 @@ OF_A_SERVER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", OF_A_SERVER)
 def test_shards_learn_from_a_server_what_one_process_does(model, tasks, tmp_path, stage):
     for size, name in ((1, "one"), (2, "two")):
@@ -174,6 +177,7 @@ def assert_same_run(found, expected):
     assert all(torch.allclose(one[n].float(), two[n].float(), atol=2e-2, rtol=1e-2) for n in one)
 
 
+@pytest.mark.slow
 def test_a_step_ahead_is_the_same_in_two_processes(model, tasks, tmp_path):
     for size, name in ((1, "one"), (2, "two")):
         codes, errors = together(rl(model, tasks, tmp_path / name, "--overlap", "1", steps=4), tmp_path, size=size)
@@ -214,6 +218,7 @@ def test_a_run_that_is_stopped_goes_on_in_another_number_of_processes(model, pai
     same(losses(tmp_path / "whole"), losses(tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_reinforce_stopped_by_a_scheduler_goes_on_in_one_process_and_back(model, tasks, tmp_path):
     flags = ("--overlap", "1")
     codes, errors = together(rl(model, tasks, tmp_path / "whole", *flags, steps=5), tmp_path)
@@ -240,6 +245,7 @@ def killed_after_one_step():
     reinforce.Learner.finish_step = finish_step
 
 
+@pytest.mark.slow
 def test_best_of_n_goes_on_in_another_number_of_processes(model, tasks, tmp_path):
     for name in ("whole", "run"):
         codes, errors = together(tune("best-of-n", model, tasks, tmp_path / name, *TUNED["best-of-n"]), tmp_path, before=ending)

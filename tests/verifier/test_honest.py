@@ -44,6 +44,7 @@ def test_screen_lets_honest_code_pass(name: str) -> None:
     assert screen(HONEST[name].source) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_honest_code_is_correct(name: str, quick: dict[str, Verdict]) -> None:
     assert quick[name].correct, f"{quick[name].status} at {quick[name].stage}: {quick[name].reason}"
@@ -55,6 +56,7 @@ def test_honest_code_is_correct_too(name: str, rest: dict[str, Verdict]) -> None
     assert rest[name].correct, f"{rest[name].status} at {rest[name].stage}: {rest[name].reason}"
 
 
+@pytest.mark.slow
 def test_worked_solutions_are_correct(evaluator: StagedEvaluator) -> None:
     # a norm of a norm can be ill-conditioned on small shapes: docs/explanation/verifier.md, "What is not covered"
     tasks = [t for t in generate_tasks(level=2, count=4, seed=7) if sum("norm" in op for op in t.composition) < 2]

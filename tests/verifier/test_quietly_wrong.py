@@ -32,6 +32,7 @@ def rest(evaluator: StagedEvaluator) -> dict[str, Verdict]:
     return suite.judge_all(evaluator.evaluate, [f for n, f in FIXTURES.items() if n not in QUICK], 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_is_refused(name: str, quick: dict[str, Verdict]) -> None:
     assert not suite.quietly_accepted(FIXTURES[name], quick[name])
