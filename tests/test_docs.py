@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import pkgutil
 import re
 import shlex
 from pathlib import Path
@@ -345,3 +346,84 @@ def test_the_guide_to_verify_a_kernel_runs(
     form = r"Wrong on the \w+ shapes with \w+ inputs: the error is \S+× the tolerance; at index \[\d+, \d+\] of output 0"
     assert re.search(form, reason)
     assert re.search(form, " ".join(text.split()))
+
+
+@pytest.mark.slow
+def test_the_guide_to_lift_a_module_shows_what_its_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / "guides" / "lift_a_module.md").read_text()
+    [source] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    Path("my_module.py").write_text(source)
+    shown = re.findall(r"```\n(.*?)```", re.sub(r"```\w+\n.*?```", "", text, flags=re.DOTALL), re.DOTALL)
+    lines = (
+        ["tasks", "lift", "my_module.py"],
+        ["tasks", "check", "my_module.py"],
+        ["tasks", "lift", "heldout", "--limit", "3"],
+    )
+    for words, expected in zip(lines, shown[:3], strict=True):
+        assert cli.run(words) == 0
+        assert capsys.readouterr().out.split() == expected.split(), words
+    assert cli.run(["tasks", "lift", "my_module.py", "--svg", "graph.svg"]) == 0
+    assert Path("graph.svg").read_text() == (DOCS / "images" / "graph.svg").read_text(), "draw it again with --svg"
+
+
+# what the guide's table says of it, and a `forward` of which it is said
+REFUSED = {
+    "the result depends on randomness (dropout at line": "F.dropout(self.fc(x), 0.1)",
+    "decides by the numbers in a tensor": "x if x.sum() > 0 else self.fc(x)",
+    "makes a tensor whose shape depends on numbers": "x[x > 0]",
+    "is recurrent, which no Graph holds": "self.rnn(x)[0]",
+    "gives complex numbers, which no Graph holds": "torch.fft.fft(x).abs()",
+    "calls an autograd function of its own": "Double.apply(x)",
+    "unknown: aten.topk.default": "torch.topk(x, 4).values",
+}
+MODULE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.rnn = nn.Linear(8, 8), nn.GRU(8, 8)
+
+    def forward(self, x):
+        return {forward}
+
+def get_inputs():
+    return [torch.randn(16, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_the_guide_says_of_modules_that_do_not_lift(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in (DOCS / "guides" / "lift_a_module.md").read_text()
+    Path("task.py").write_text(MODULE.format(forward=REFUSED[said]))
+    assert cli.run(["tasks", "lift", "task.py"]) == (0 if said.startswith("unknown") else 2)
+    captured = capsys.readouterr()
+    assert said.split(" (")[0] in re.sub(r" at line \d+", "", " ".join((captured.out + captured.err).split()))
+
+
+def test_every_import_of_the_reference_is_there() -> None:
+    """Names that move are found here before a user finds them."""
+    listed = re.findall(r"^\| `(kernrl\.[\w.]+)` \|", (DOCS / "reference" / "python.md").read_text(), re.MULTILINE)
+    assert len(listed) > 25
+    for name in listed:
+        if name.startswith("kernrl.integrations"):  # needs the other framework
+            assert (ROOT / Path(*name.split(".")[:3])).with_suffix(".py").exists(), name
+            continue
+        assert pkgutil.resolve_name(name), name
