@@ -108,8 +108,12 @@ def comparison_text(first: str, comparison: Mapping[str, Any]) -> str:
     name, tasks = comparison["name"], comparison["tasks"]
     if not tasks:
         return f"{first} → {name}: no task in common, so nothing can be compared."
-    said = [f"{key} {_points(comparison[key])}" for key in ("correct", "fast_1") if key in comparison]
-    if "fast_1" not in comparison:
+    said = [f"correct {_points(comparison['correct'])}"]
+    if "fast_1_significant" in comparison:
+        said.append(f"fast_1, wins beyond the noise, {_points(comparison['fast_1_significant'])}")
+    elif "fast_1" in comparison:
+        said.append(f"fast_1, every win counted, {_points(comparison['fast_1'])}")
+    else:
         said.append("speeds are not compared, as nothing was timed in both by one clock")
     if "speed_ratio_x" in comparison:
         ratio = figure_text(comparison["speed_ratio_x"], as_times=True)

@@ -142,6 +142,19 @@ def test_comparison_is_over_the_tasks_of_both() -> None:
     assert compare(before, [sample(wrong("z"))])["tasks"] == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "said"), [("measured", "wins beyond the noise, +0.0"), ("modelled", "every win counted, +50.0")]
+)
+def test_what_is_said_of_a_change_counts_wins_beyond_the_noise_where_there_is_one(kind: str, said: str) -> None:
+    """One of two tasks gets faster by what may be noise."""
+    before = [sample(correct(task, 0.9, kind=kind)) for task in "ab"]
+    within = correct("a", 1.01, kind=kind)
+    assert within.timing is not None
+    speedups_x = {name: replace(x, significant=False) for name, x in within.timing.speedups_x.items()}
+    after = [sample(replace(within, timing=replace(within.timing, speedups_x=speedups_x))), before[1]]
+    assert f"fast_1, {said} points" in comparison_text("before", {"name": "after", **compare(before, after)})
+
+
 def test_speeds_of_two_clocks_are_not_compared() -> None:
     change = compare([sample(correct("a", 1.0))], [sample(correct("a", 9.0, kind="modelled"))])
     assert change["correct"]["value"] == 0

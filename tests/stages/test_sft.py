@@ -191,6 +191,19 @@ def test_the_card_claims_no_licence_for_a_model_of_others_and_its_command_runs_a
     assert "license: apache-2.0" in model_card(SftConfig(output=tmp_path), {**results, "validation_loss": 1.0}, made)
 
 
+@pytest.mark.parametrize(
+    ("significant", "row"), [(0.25, "fast_1, wins beyond the noise | 0.250"), (None, "fast_1, every win counted | 0.500")]
+)
+def test_the_card_counts_wins_beyond_the_noise_where_it_is_known(tmp_path, significant, row):
+    results = {"architecture": "llama", "parameters": 1, "pairs": 1, "steps": 1, "tokens": 1, "train_s": 1.0, "data_s": 1.0}
+    heldout = {"fast_1": {"value": 0.5}, "fast_1_significant": {"value": significant}, "timing": None, "tasks": 2, "samples": 4}
+    results |= {"validation_loss": 1.0, "heldout": heldout | {"by_family": {}, "by_depth": {}}, "heldout_temperature": 0.8}
+    made = {"versions": dict.fromkeys(("kernrl", "torch", "triton", "transformers"), "1"), "gpu": None, "commit": None}
+    assert [line for line in model_card(SftConfig(output=tmp_path), results, made).splitlines() if "fast_1" in line] == [
+        f"| {row} |"
+    ]
+
+
 @pytest.mark.parametrize(("small", "files"), [(0, 1), (10**8, 3)])
 def test_only_a_small_model_is_cut_in_small_shards(tmp_path, monkeypatch, small, files):
     monkeypatch.setattr(parallel, "SMALL_PARAMETERS", small)
