@@ -115,6 +115,10 @@ def grpo_loss(
     entropy_coef: float = 0.0,
     sapo_temperature_pos: float = 1.0,
     sapo_temperature_neg: float = 1.05,
+    vespo_power_pos: float = 2.0,
+    vespo_power_neg: float = 3.0,
+    vespo_decay_pos: float = 3.0,
+    vespo_decay_neg: float = 2.0,
     aggregation: str | None = None,
     num_tokens: float | Tensor | None = None,
     num_sequences: int | None = None,
@@ -133,15 +137,18 @@ def grpo_loss(
         rollout_logprobs: as the rollout engine reported them, for `correction`.
         mask: of action_ids' shape, True where a token counts.
         cu_seqlens: [S + 1] where each packed sequence starts, ending in N; needed for anything per sequence.
-        loss_type: grpo, bnpo, dapo and dr_grpo (the clipped surrogate; they differ in aggregation), gspo, cispo, sapo,
-            or reinforce (no ratio).
-        epsilon_low, epsilon_high: the ratio is clipped to [1 - epsilon_low, 1 + epsilon_high]; high defaults to low.
+        loss_type: grpo, bnpo, dapo and dr_grpo (the clipped surrogate; they differ in aggregation), gspo and luspo (the
+            same of a sequence's ratio), gmpo, cispo, sapo, vespo, or reinforce (no ratio).
+        epsilon_low, epsilon_high: the ratio is clipped to [1 - epsilon_low, 1 + epsilon_high]; high defaults to low. gmpo
+            clips the log ratio instead, to [-epsilon_low, epsilon_high].
         delta: bound on the ratio where the advantage is negative (dual clip).
         beta, kl_estimator: weight of the KL to the reference: k1, k2 or k3.
         importance_sampling: "token", or "sequence" for one ratio a sequence.
         correction: none, {token,sequence}_{truncate,mask} by exp(old - rollout), cut at correction_max (and, for a
             mask, below correction_min).
         entropy_coef: weight of the entropy bonus.
+        vespo_power_pos, vespo_power_neg, vespo_decay_pos, vespo_decay_neg: k and lambda of vespo's weight W^k exp(lambda
+            (1 - W)), by the sign of the advantage.
         aggregation: token_mean, sequence_mean, sequence_sum, fixed_length or sum; None for the loss type's own.
         num_tokens, num_sequences, max_tokens: global normalisers, where the batch is larger than this call's.
         inplace: on a GPU, write the gradient over the logits. Reading the logits afterwards gives the gradient; autograd

@@ -125,7 +125,7 @@ def rows_that_matter(tokens: Tokens, batch: Batch, config: LossConfig) -> Tensor
     """Indices of the rows that can move the loss, None for all of them. Waits for the GPU unless there is nothing to drop."""
     keep = tokens.mask
     policy_only = tokens.ref_logprobs is None and config.entropy_coef == 0 and not needs_sequences(batch, config)
-    if policy_only and config.loss_type != "gspo":
+    if policy_only:
         advantages = tokens.advantages
         if tokens.tokens_per_advantage > 1:
             advantages = advantages.repeat_interleave(tokens.tokens_per_advantage, output_size=tokens.ids.numel())

@@ -1,4 +1,4 @@
-"""The Triton kernel of `token_reduce`, and what it does with one sequence, which `shares` needs too."""
+"""The Triton kernel of `token_reduce`."""
 
 # Triton's language is not Python's: pyright cannot follow it.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
@@ -7,7 +7,17 @@
 import triton
 import triton.language as tl
 
-from kernrl.kernels.token_math import LOG_RATIO_LIMIT, cut_correction, load_float, log_ratio, token_loss
+from kernrl.kernels.token_math import LOG_RATIO_LIMIT, load_float, log_ratio, token_loss
+from kernrl.kernels.token_tiles import (
+    _clipped_log_ratio,
+    _clipped_sum,
+    _load_tile,
+    load_active,
+    sequence_rho,
+    sequence_sums,
+    tile_of,
+    unit_bounds,
+)
 
 SUMS = tl.constexpr(14)  # what `_combine` adds up
 
@@ -21,37 +31,6 @@ def _combine(
         a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4, a5 + b5, a6 + b6, a7 + b7, a8 + b8, a9 + b9, a10 + b10, a11 + b11,
         a12 + b12, tl.maximum(a13, b13),
     )  # fmt: skip
-
-
-@triton.jit
-def _add_triples(a0, a1, a2, b0, b1, b2):
-    return a0 + b0, a1 + b1, a2 + b2
-
-
-@triton.jit
-def load_active(mask_ptr, at, inside):
-    """Which tokens count. Masked ones are read all the same, so that no load waits for the mask's; `where` keeps them out."""
-    active = inside
-    if mask_ptr is not None:
-        active = inside & (tl.load(mask_ptr + at, mask=inside, other=0) != 0)
-    return active
-
-
-@triton.jit
-def tile_of(start, BLOCK: tl.constexpr):
-    """[BLOCK / 4, 4] indices from `start`: four neighbours to a thread, which one load brings."""
-    return start + tl.arange(0, BLOCK // 4)[:, None] * 4 + tl.arange(0, 4)[None, :]
-
-
-@triton.jit
-def unit_bounds(unit, starts_ptr, tokens_per_unit, n_tokens):
-    """Where unit's tokens start and end: a sequence's, or a block's."""
-    first = unit * tokens_per_unit
-    last = tl.minimum(first + tokens_per_unit, n_tokens)
-    if starts_ptr is not None:
-        first = tl.load(starts_ptr + unit).to(tl.int32)
-        last = tl.load(starts_ptr + unit + 1).to(tl.int32)
-    return first, last
 
 
 @triton.jit
@@ -73,32 +52,6 @@ def _count_all(own, mask_ptr, arrived_ptr, n_tokens, BLOCK: tl.constexpr):
     while seen % 65536 < tl.num_programs(0):
         seen = tl.atomic_add(arrived_ptr, 0, sem="relaxed")
     return tl.maximum((seen // 65536).to(tl.float32), 1.0)
-
-
-@triton.jit
-def _load_or_zeros(ptr, at, inside):
-    """ptr[at] as float32, zeros where ptr is None."""
-    value = tl.zeros(at.shape, tl.float32)
-    if ptr is not None:
-        value = tl.load(ptr + at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    return value
-
-
-@triton.jit
-def _load_tile(
-    at, inside, unit, mask_ptr, logp_ptr, entropy_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr, correction_ptr,
-    tokens_per_advantage, UNIT_ADVANTAGE: tl.constexpr,
-):  # fmt: skip
-    """(active, logp, entropy, advantage, weight, old, ref, correction) of a tile; zeros for what is not given."""
-    if UNIT_ADVANTAGE:
-        advantage = tl.zeros(at.shape, tl.float32) + tl.load(advantage_ptr + unit).to(tl.float32)
-    else:
-        advantage = _load_or_zeros(advantage_ptr, at // tokens_per_advantage, inside)
-    return (
-        load_active(mask_ptr, at, inside), _load_or_zeros(logp_ptr, at, inside), _load_or_zeros(entropy_ptr, at, inside),
-        advantage, _load_or_zeros(weight_ptr, at, inside), _load_or_zeros(old_ptr, at, inside),
-        _load_or_zeros(ref_ptr, at, inside), _load_or_zeros(correction_ptr, at, inside),
-    )  # fmt: skip
 
 
 @triton.jit
@@ -126,35 +79,6 @@ def _add_tile(
         cut_sum + tl.sum(tl.where(active & cut, 1.0, 0.0), 1), omega_sum + tl.sum(omega, 1),
         omega_square_sum + tl.sum(omega * omega, 1), tl.maximum(ratio_max, tl.max(tl.where(active, ratio, 0.0), 1)),
     )  # fmt: skip
-
-
-@triton.jit
-def sequence_sums(mask_ptr, logp_ptr, old_ptr, rollout_ptr, first, last, BLOCK: tl.constexpr):
-    """Over one sequence's active tokens: how many, and the sums of logp - old and old - rollout (0 for what is not given)."""
-    zero = tl.zeros([BLOCK // 4], tl.float32)
-    counts, ratios, gaps = zero, zero, zero
-    for start in range(first, last, BLOCK):
-        at = tile_of(start, BLOCK)
-        active = load_active(mask_ptr, at, at < last)
-        counts += tl.sum(tl.where(active, 1.0, 0.0), 1)
-        if logp_ptr is not None:
-            logp = load_float(logp_ptr, at, at < last)
-            old = logp
-            if old_ptr is not None:
-                old = load_float(old_ptr, at, at < last)
-            ratios += tl.sum(tl.where(active, log_ratio(logp, old), 0.0), 1)
-        else:
-            old = load_float(old_ptr, at, at < last)
-        if rollout_ptr is not None:
-            gaps += tl.sum(tl.where(active, log_ratio(old, load_float(rollout_ptr, at, at < last)), 0.0), 1)
-    return tl.reduce((counts, ratios, gaps), 0, _add_triples)
-
-
-@triton.jit
-def sequence_rho(gap, correction_min, correction_max, TRUNCATE: tl.constexpr):
-    """(rho, whether it was cut) of a whole sequence."""
-    total = tl.minimum(tl.maximum(gap, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT)
-    return cut_correction(tl.exp(total), correction_min, correction_max, TRUNCATE)
 
 
 @triton.jit
@@ -196,7 +120,7 @@ def _tokens_kernel(
 ):  # fmt: skip
     """Programs stride over tiles of tokens, or over sequences."""
     SEQUENCE_CORRECTION: tl.constexpr = CORRECTION == 3 and rho_ptr is None
-    THROUGH_RATIO: tl.constexpr = SEQUENCE_RATIO and (LOSS == 0 or LOSS == 2)
+    THROUGH_RATIO: tl.constexpr = SEQUENCE_RATIO and (LOSS == 0 or LOSS == 2 or LOSS == 5)
     correction_ptr = rho_ptr if CORRECTION == 3 else rollout_ptr
     program, programs = tl.program_id(0), tl.num_programs(0)
     # The first tile is on its way while the programs count.
@@ -221,6 +145,11 @@ def _tokens_kernel(
                 mask_ptr, logp_ptr, old_ptr, rollout_ptr if SEQUENCE_CORRECTION else None, first, last, BLOCK
             )  # fmt: skip
             length = tl.maximum(length, 1.0)
+            if LOSS == 5:
+                log_r_sum = _clipped_sum(
+                    unit, mask_ptr, logp_ptr, old_ptr, advantage_ptr, first, last, tokens_per_advantage, clip_low, clip_high,
+                    UNIT_ADVANTAGE, BLOCK,
+                )  # fmt: skip
             share = scale
             if BY_LENGTH:
                 share = share / length
@@ -238,7 +167,10 @@ def _tokens_kernel(
                 if old_ptr is None:
                     old = logp
                 log_r = log_ratio(logp, old)
-                if SEQUENCE_RATIO:
+                own = log_r
+                if LOSS == 4:
+                    log_r = log_r * 0 + tl.minimum(tl.maximum(log_r_sum, -LOG_RATIO_LIMIT), LOG_RATIO_LIMIT)
+                elif SEQUENCE_RATIO:
                     log_r = log_r * 0 + log_r_sum / length
                 if SEQUENCE_CORRECTION:
                     correction = tl.zeros([BLOCK // 4, 4], tl.float32) + sequence_weight
@@ -247,6 +179,9 @@ def _tokens_kernel(
                     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
                     LOSS, KL, CORRECTION, ref_ptr is not None,
                 )  # fmt: skip
+                if LOSS == 5:
+                    low = (own < clip_low) & (advantage < 0)
+                    high = (own > clip_high) & (advantage > 0)
                 if THROUGH_RATIO:
                     through_ratio += tl.sum(tl.where(active, g, 0.0), 1)
                     g = tl.where(logp == logp, 0.0, logp)
@@ -260,7 +195,7 @@ def _tokens_kernel(
                     active, loss, log_r, entropy, ratio, low, high, beyond, kl, rho, cut,
                 )  # fmt: skip
             if THROUGH_RATIO and g_ptr is not None:
-                # Every token moves the mean by 1 / length, unless its own log ratio is held.
+                # Every token moves the mean by 1 / length, unless its own log ratio is held or clipped.
                 each = tl.sum(through_ratio) / length
                 for start in range(first, last, BLOCK):
                     at = tile_of(start, BLOCK)
@@ -270,6 +205,14 @@ def _tokens_kernel(
                     if old_ptr is not None:
                         old = load_float(old_ptr, at, inside)
                     moves = load_active(mask_ptr, at, inside) & (tl.abs(log_ratio(logp, old)) < LOG_RATIO_LIMIT)
+                    if LOSS == 5:
+                        if UNIT_ADVANTAGE:
+                            advantage = tl.zeros(at.shape, tl.float32) + tl.load(advantage_ptr + unit).to(tl.float32)
+                        else:
+                            advantage = load_float(advantage_ptr, at // tokens_per_advantage, inside)
+                        moves = moves & (
+                            _clipped_log_ratio(logp, old, advantage, clip_low, clip_high) == log_ratio(logp, old)
+                        )  # fmt: skip
                     g = tl.load(g_ptr + at, mask=inside).to(tl.float32) + tl.where(moves, each, 0.0)
                     tl.store(g_ptr + at, g.to(g_ptr.dtype.element_ty), mask=inside)
     else:

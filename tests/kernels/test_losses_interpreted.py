@@ -104,6 +104,10 @@ def test_the_kernels_over_tokens_compile_for_other_gpus(target):
         compile_for(
             gpu, token_kernel._tokens_kernel, 8, LOSS=0, KL=2, CORRECTION=3, missing=("weight_ptr", "rho_ptr"), **every
         ),
+        *(
+            compile_for(gpu, token_kernel._tokens_kernel, 4, LOSS=loss, KL=3, CORRECTION=0, missing=PER_TOKEN, **every)
+            for loss in (4, 5)
+        ),
         compile_for(gpu, shares._count_kernel, 8, BLOCK=4096),
         compile_for(gpu, shares._shares_kernel, 8, BLOCK=1024, TRUNCATE=True),
         compile_for(gpu, scale._scale_kernel, 8, BLOCK=scale.BLOCK),

@@ -203,6 +203,17 @@ TOKEN_CASES = {
         "old_logprobs": 0.4, "loss_type": "gspo", "ref_logprobs": 0.3, "beta": 0.15, "kl_estimator": "k2",
         "aggregation": "token_mean",
     },
+    "luspo": {"old_logprobs": 0.4, "loss_type": "luspo", "epsilon_high": 0.02, "num_sequences": 9},
+    "vespo": {"old_logprobs": 0.05, "loss_type": "vespo"},
+    "vespo, on policy, k3": {"loss_type": "vespo", "ref_logprobs": 0.3, "beta": 0.15, "aggregation": "sequence_mean"},
+    "gmpo": {"old_logprobs": 0.4, "loss_type": "gmpo", "epsilon_high": 0.3},
+    "gmpo, k3, token truncate": {
+        "old_logprobs": 0.4, "loss_type": "gmpo", "ref_logprobs": 0.3, "beta": 0.15, "rollout_logprobs": 0.05,
+        "correction": "token_truncate", "correction_max": 1.02, "aggregation": "token_mean",
+    },
+    "gmpo, sequence mask, on policy": {
+        "loss_type": "gmpo", "rollout_logprobs": 0.05, "correction": "sequence_mask", "correction_min": 0.5,
+    },
     "sapo by sequence": {"old_logprobs": 0.4, "loss_type": "sapo", "importance_sampling": "sequence"},
     "cispo by sequence": {"old_logprobs": 0.4, "loss_type": "cispo", "importance_sampling": "sequence"},
     "sequence truncate": {"old_logprobs": 0.2, "rollout_logprobs": 0.05, "correction": "sequence_truncate"},
