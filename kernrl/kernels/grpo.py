@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -14,7 +15,8 @@ from kernrl.kernels.shares import shares
 from kernrl.kernels.token_loss import METRICS, LossConfig, Tokens, policy_loss_reference
 from kernrl.kernels.token_reduce import reduce_tokens
 from kernrl.kernels.tokens import Batch, expand, read_options, with_sequence_correction
-from kernrl.kernels.vocab import vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
+from kernrl.kernels.vocab import masked_rows, vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
+from kernrl.kernels.vocab_parallel import parallel_loss
 
 
 def grpo_loss_reference(
@@ -22,7 +24,7 @@ def grpo_loss_reference(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss and metrics of `logits` [N, V] in plain PyTorch, for autograd to differentiate."""
     ids = require_valid_ids(tokens.ids, tokens.mask, logits.shape[-1])
-    logp, entropy = vocab_stats_reference(logits, ids, temperature)
+    logp, entropy = vocab_stats_reference(masked_rows(logits, tokens.mask), ids, temperature)
     tokens = with_sequence_correction(tokens, logp.detach(), config)
     return policy_loss_reference(logp, entropy, tokens, config)
 
@@ -124,6 +126,8 @@ def grpo_loss(
     num_sequences: int | None = None,
     max_tokens: int | None = None,
     inplace: bool = True,
+    vocab_group: dist.ProcessGroup | None = None,
+    vocab_start: int | None = None,
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
     """A policy loss and its metrics; `docs/explanation/losses.md` has the formulas and the sources of every option.
 
@@ -153,6 +157,10 @@ def grpo_loss(
         num_tokens, num_sequences, max_tokens: global normalisers, where the batch is larger than this call's.
         inplace: on a GPU, write the gradient over the logits. Reading the logits afterwards gives the gradient; autograd
             refuses to differentiate through them.
+        vocab_group: the ranks that share the vocabulary; `logits` then hold this rank's columns, and everything else is the
+            same on every rank, the results too. Not in place. Equal to one process within rounding, by tests on CPUs; not
+            yet run or measured on GPUs.
+        vocab_start: the id of the first column here; None for rank * columns, as columns of equal number in order have it.
 
     Returns:
         The scalar loss (float32), and `kernrl.kernels.METRICS` as scalar tensors, means over the active tokens. Nothing
@@ -164,6 +172,8 @@ def grpo_loss(
     given = locals()
     if logits.shape[:-1] != action_ids.shape:
         raise UsageError(f"logits {tuple(logits.shape)} must be action_ids' shape {tuple(action_ids.shape)} and V")
-    options = {name: value for name, value in given.items() if name not in ("logits", "action_ids", "temperature", "inplace")}
-    batch, config = read_options(action_ids.shape, temperature, options)
+    own = ("logits", "action_ids", "temperature", "inplace", "vocab_group", "vocab_start")
+    batch, config = read_options(action_ids.shape, temperature, {name: x for name, x in given.items() if name not in own})
+    if vocab_group is not None:
+        return parallel_loss(logits, None, action_ids, batch, config, temperature, vocab_group, vocab_start)
     return evaluate_loss(logits, action_ids, batch, config, temperature, inplace)

@@ -51,6 +51,11 @@ def is_aligned(logits: Tensor) -> bool:
     return logits.shape[-1] * logits.element_size() % resident.LINE_BYTES == 0
 
 
+def masked_rows(x: Tensor, mask: Tensor | None) -> Tensor:
+    """`x` [N, ..] with the rows that do not count at 0: NaN there would reach a gradient as NaN * 0."""
+    return x if mask is None else x.where(mask[:, None], 0.0)
+
+
 @lru_cache(maxsize=1024)
 def variant(kernel, most: int, per_thread: int, vocab: int, *constants: tuple) -> Variant:
     """`kernel` with (name, value) `constants` and the tile of a row of `vocab`, its last constant."""

@@ -223,7 +223,7 @@ def test_masked_positions_may_hold_anything(case):
     m = case["mask"]
     want, _ = loss_of(case)
     logits, ids, old = case["logits"].clone(), case["ids"].clone(), case["old"].clone()
-    logits[~m], ids[~m], old[~m] = 7.0, -100, math.nan
+    logits[~m], ids[~m], old[~m] = math.nan, -100, math.nan
     leaf = logits.requires_grad_()
     loss, _ = loss_of({**case, "logits": leaf, "ids": ids, "old": old})
     loss.backward()
