@@ -50,11 +50,13 @@ def combine(parts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     lses, entropies, logps, there = parts.unbind(-1)
     there = there > 0
     lse = lses.logsumexp(0)
-    share = (lses - lse).exp()
-    entropy = (share * (entropies + lse - lses)).where(share != 0, 0.0).sum(0)
     own = lses.where(there, 0.0).sum(0)
     others = lses.where(~there, -torch.inf).logsumexp(0)
-    logp = logps.where(there, 0.0).sum(0) - softplus(others - own, threshold=40)
+    rest = softplus(others - own, threshold=40)  # lse - own, with its digits where the owner has nearly all
+    log_share = (lses - own - rest).where(own != -torch.inf, lses - lse)
+    share = log_share.exp()
+    entropy = (share * (entropies - log_share)).where(share != 0, 0.0).sum(0)
+    logp = logps.where(there, 0.0).sum(0) - rest
     return logp.where(own != -torch.inf, -torch.inf), entropy, lse, there.any(0)
 
 
