@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -14,7 +15,8 @@ from kernrl.kernels.shares import shares
 from kernrl.kernels.token_loss import METRICS, LossConfig, Tokens, policy_loss_reference
 from kernrl.kernels.token_reduce import reduce_tokens
 from kernrl.kernels.tokens import Batch, expand, read_options, with_sequence_correction
-from kernrl.kernels.vocab import vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
+from kernrl.kernels.vocab import masked_rows, vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
+from kernrl.kernels.vocab_parallel import parallel_loss
 
 
 def grpo_loss_reference(
@@ -22,7 +24,7 @@ def grpo_loss_reference(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss and metrics of `logits` [N, V] in plain PyTorch, for autograd to differentiate."""
     ids = require_valid_ids(tokens.ids, tokens.mask, logits.shape[-1])
-    logp, entropy = vocab_stats_reference(logits, ids, temperature)
+    logp, entropy = vocab_stats_reference(masked_rows(logits, tokens.mask), ids, temperature)
     tokens = with_sequence_correction(tokens, logp.detach(), config)
     return policy_loss_reference(logp, entropy, tokens, config)
 
@@ -115,11 +117,17 @@ def grpo_loss(
     entropy_coef: float = 0.0,
     sapo_temperature_pos: float = 1.0,
     sapo_temperature_neg: float = 1.05,
+    vespo_power_pos: float = 2.0,
+    vespo_power_neg: float = 3.0,
+    vespo_decay_pos: float = 3.0,
+    vespo_decay_neg: float = 2.0,
     aggregation: str | None = None,
     num_tokens: float | Tensor | None = None,
     num_sequences: int | None = None,
     max_tokens: int | None = None,
     inplace: bool = True,
+    vocab_group: dist.ProcessGroup | None = None,
+    vocab_start: int | None = None,
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
     """A policy loss and its metrics; `docs/explanation/losses.md` has the formulas and the sources of every option.
 
@@ -133,19 +141,26 @@ def grpo_loss(
         rollout_logprobs: as the rollout engine reported them, for `correction`.
         mask: of action_ids' shape, True where a token counts.
         cu_seqlens: [S + 1] where each packed sequence starts, ending in N; needed for anything per sequence.
-        loss_type: grpo, bnpo, dapo and dr_grpo (the clipped surrogate; they differ in aggregation), gspo, cispo, sapo,
-            or reinforce (no ratio).
-        epsilon_low, epsilon_high: the ratio is clipped to [1 - epsilon_low, 1 + epsilon_high]; high defaults to low.
+        loss_type: grpo, bnpo, dapo and dr_grpo (the clipped surrogate; they differ in aggregation), gspo and luspo (the
+            same of a sequence's ratio), gmpo, cispo, sapo, vespo, or reinforce (no ratio).
+        epsilon_low, epsilon_high: the ratio is clipped to [1 - epsilon_low, 1 + epsilon_high]; high defaults to low. gmpo
+            clips the log ratio instead, to [-epsilon_low, epsilon_high].
         delta: bound on the ratio where the advantage is negative (dual clip).
         beta, kl_estimator: weight of the KL to the reference: k1, k2 or k3.
         importance_sampling: "token", or "sequence" for one ratio a sequence.
         correction: none, {token,sequence}_{truncate,mask} by exp(old - rollout), cut at correction_max (and, for a
             mask, below correction_min).
         entropy_coef: weight of the entropy bonus.
+        vespo_power_pos, vespo_power_neg, vespo_decay_pos, vespo_decay_neg: k and lambda of vespo's weight W^k exp(lambda
+            (1 - W)), by the sign of the advantage.
         aggregation: token_mean, sequence_mean, sequence_sum, fixed_length or sum; None for the loss type's own.
         num_tokens, num_sequences, max_tokens: global normalisers, where the batch is larger than this call's.
         inplace: on a GPU, write the gradient over the logits. Reading the logits afterwards gives the gradient; autograd
             refuses to differentiate through them.
+        vocab_group: the ranks that share the vocabulary; `logits` then hold this rank's columns, and everything else is the
+            same on every rank, the results too. Not in place. Equal to one process within rounding, by tests on CPUs; not
+            yet run or measured on GPUs.
+        vocab_start: the id of the first column here; None for rank * columns, as columns of equal number in order have it.
 
     Returns:
         The scalar loss (float32), and `kernrl.kernels.METRICS` as scalar tensors, means over the active tokens. Nothing
@@ -157,6 +172,8 @@ def grpo_loss(
     given = locals()
     if logits.shape[:-1] != action_ids.shape:
         raise UsageError(f"logits {tuple(logits.shape)} must be action_ids' shape {tuple(action_ids.shape)} and V")
-    options = {name: value for name, value in given.items() if name not in ("logits", "action_ids", "temperature", "inplace")}
-    batch, config = read_options(action_ids.shape, temperature, options)
+    own = ("logits", "action_ids", "temperature", "inplace", "vocab_group", "vocab_start")
+    batch, config = read_options(action_ids.shape, temperature, {name: x for name, x in given.items() if name not in own})
+    if vocab_group is not None:
+        return parallel_loss(logits, None, action_ids, batch, config, temperature, vocab_group, vocab_start)
     return evaluate_loss(logits, action_ids, batch, config, temperature, inplace)

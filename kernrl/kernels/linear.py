@@ -7,29 +7,22 @@ gradient is 0) before the other two. Both are exact; finding how many there are 
 a loss clips, once a chunk.
 """
 
-import math
-
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
+from kernrl.kernels.chunks import rows_per_chunk
 from kernrl.kernels.grpo import grpo_loss_reference, needs_sequences, sequence_gradients
 from kernrl.kernels.scale import scale_
 from kernrl.kernels.token_loss import LOSS_TYPES, METRICS, LossConfig, Tokens
 from kernrl.kernels.token_reduce import reduce_tokens
 from kernrl.kernels.tokens import Batch, as_batch, expand, read_options, with_sequence_correction
-from kernrl.kernels.vocab import row_results, vocab_gradient, vocab_loss, vocab_stats
+from kernrl.kernels.vocab import masked_rows, row_results, vocab_gradient, vocab_loss, vocab_stats
+from kernrl.kernels.vocab_parallel import parallel_loss
 
-STATS_CHUNK_BYTES = 640 << 20  # of logits held at a time; 2048 rows of a vocabulary of 151,936 in bfloat16
 EXTRA_BYTES = 1190 << 20  # of memory above the inputs and the gradients: 4096 such rows, where nothing else takes of it
-
-
-def rows_per_chunk(n: int, weight: Tensor, chunk_rows: int | None, chunk_bytes: int = STATS_CHUNK_BYTES) -> int:
-    """At most `chunk_rows`, or what `chunk_bytes` hold, evened out over the chunks that N rows take."""
-    most = chunk_rows or max(128, chunk_bytes // (weight.shape[0] * weight.element_size()))
-    each = math.ceil(n / math.ceil(max(1, n) / most))
-    return max(16, math.ceil(each / 16) * 16)
 
 
 def _chunk_bytes(n: int, weight: Tensor, has_main_grad: bool) -> int:
@@ -125,7 +118,7 @@ def rows_that_matter(tokens: Tokens, batch: Batch, config: LossConfig) -> Tensor
     """Indices of the rows that can move the loss, None for all of them. Waits for the GPU unless there is nothing to drop."""
     keep = tokens.mask
     policy_only = tokens.ref_logprobs is None and config.entropy_coef == 0 and not needs_sequences(batch, config)
-    if policy_only and config.loss_type != "gspo":
+    if policy_only:
         advantages = tokens.advantages
         if tokens.tokens_per_advantage > 1:
             advantages = advantages.repeat_interleave(tokens.tokens_per_advantage, output_size=tokens.ids.numel())
@@ -209,7 +202,8 @@ def _evaluate(
     batch, config = read_options(ids.shape, temperature, options)
     hidden = hidden.reshape(-1, hidden.shape[-1])
     if not hidden.is_cuda:
-        return grpo_loss_reference(hidden @ weight.t(), expand(batch, ids, config), config, temperature)
+        tokens = expand(batch, ids, config)
+        return grpo_loss_reference(masked_rows(hidden, tokens.mask) @ weight.t(), tokens, config, temperature)
     if torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad):
         loss, metrics = _LinearLoss.apply(hidden, weight, ids, batch, config, temperature, chunk_rows, weight_grad)  # pyright: ignore[reportGeneralTypeIssues]
     else:
@@ -227,6 +221,8 @@ def linear_grpo_loss(
     temperature: float,
     chunk_rows: int | None = None,
     weight_grad: Tensor | None = None,
+    vocab_group: dist.ProcessGroup | None = None,
+    vocab_start: int | None = None,
     **options,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """`grpo_loss` of the logits `hidden @ lm_head_weight.T`, which are never held whole.
@@ -239,6 +235,8 @@ def linear_grpo_loss(
             and writes the float32 dweight once more.
         weight_grad: float32 [V, H] that the weight's gradient is added to (a trainer's main gradient), in the forward
             pass. autograd then hands none to the weight, and the loss must be the root of `backward`, unscaled.
+        vocab_group, vocab_start: as in `grpo_loss`; lm_head_weight are then this rank's rows of the head [V_r, H], and the
+            gradient of `hidden` is summed over the ranks. No rows are left out then, and the logits are made twice.
         options: `advantages` and every other keyword of `grpo_loss`, but `inplace`.
 
     Returns:
@@ -246,6 +244,13 @@ def linear_grpo_loss(
         entropy term).
     """
     _check_head(hidden, lm_head_weight, action_ids, weight_grad)
+    if vocab_group is not None:
+        if weight_grad is not None:
+            raise UsageError("weight_grad does not go with vocab_group; let autograd hand over the weight's gradient")
+        batch, config = read_options(action_ids.shape, temperature, options)
+        return parallel_loss(
+            hidden, lm_head_weight, action_ids, batch, config, temperature, vocab_group, vocab_start, chunk_rows
+        )  # fmt: skip
     return _evaluate(hidden, lm_head_weight, action_ids, temperature, chunk_rows, weight_grad, options)
 
 

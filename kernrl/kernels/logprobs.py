@@ -7,7 +7,7 @@ from torch.autograd.function import once_differentiable
 from kernrl.errors import UsageError
 from kernrl.kernels.id_check import require_valid_ids
 from kernrl.kernels.linear import linear_stats
-from kernrl.kernels.vocab import vocab_gradient, vocab_stats, vocab_stats_reference
+from kernrl.kernels.vocab import masked_rows, vocab_gradient, vocab_stats, vocab_stats_reference
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -59,6 +59,7 @@ def token_logprobs(
     rows, ids = inputs.reshape(-1, inputs.shape[-1]), action_ids.reshape(-1).contiguous()
     flat_mask = None if mask is None else mask.reshape(-1).to(torch.bool).contiguous()
     if not inputs.is_cuda:
+        rows = masked_rows(rows, flat_mask)
         logits = rows if lm_head_weight is None else rows @ lm_head_weight.t()
         logp, entropy = vocab_stats_reference(logits, require_valid_ids(ids, flat_mask, logits.shape[-1]), temperature)
         if flat_mask is not None:

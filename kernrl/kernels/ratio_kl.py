@@ -16,16 +16,8 @@ from kernrl.kernels.id_check import invalid_id_flag
 from kernrl.kernels.logprobs import token_logprobs
 from kernrl.kernels.row_math import gradient_coefficients
 from kernrl.kernels.token_math import LOG_RATIO_LIMIT, load_float, log_ratio
-from kernrl.kernels.vocab import (
-    LOG2_E,
-    frame_of_row,
-    is_aligned,
-    row_stats,
-    valid_id,
-    variant,
-    write_gradient,
-    write_zeros,
-)
+from kernrl.kernels.vocab import LOG2_E, is_aligned, variant
+from kernrl.kernels.vocab_kernels import frame_of_row, row_stats, valid_id, write_gradient, write_zeros
 
 
 @triton.jit(do_not_specialize=["vocab"])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernrl.kernels.launch import Variant
 from kernrl.kernels.token_loss import LossConfig, Tokens
-from kernrl.kernels.token_reduce import load_active, sequence_rho, sequence_sums, tile_of, unit_bounds
+from kernrl.kernels.token_tiles import load_active, sequence_rho, sequence_sums, tile_of, unit_bounds
 from kernrl.kernels.tokens import Batch
 
 BLOCK, WARPS = 1024, 8

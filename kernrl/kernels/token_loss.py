@@ -17,7 +17,11 @@ from torch import Tensor
 
 from kernrl.errors import UsageError
 
-LOSS_TYPES = {"grpo": 0, "bnpo": 0, "dapo": 0, "dr_grpo": 0, "gspo": 0, "cispo": 1, "sapo": 2, "reinforce": 3}
+LOSS_TYPES = {
+    "grpo": 0, "bnpo": 0, "dapo": 0, "dr_grpo": 0, "gspo": 0, "luspo": 0, "cispo": 1, "sapo": 2, "reinforce": 3, "vespo": 4,
+    "gmpo": 5,
+}  # fmt: skip
+SEQUENCE_LOSSES = ("gspo", "luspo", "vespo", "gmpo")
 KL_ESTIMATORS = {"k1": 1, "k2": 2, "k3": 3}
 CORRECTIONS = {"none": 0, "token_truncate": 1, "token_mask": 2, "sequence_truncate": 3, "sequence_mask": 3}
 LOG_RATIO_LIMIT = 20.0  # exp(20) = 5e8: beyond it a ratio says nothing, and inf * 0 would make NaN
@@ -54,6 +58,10 @@ class LossConfig:
     entropy_coef: float = 0.0
     sapo_temperature_pos: float = 1.0
     sapo_temperature_neg: float = 1.05
+    vespo_power_pos: float = 2.0
+    vespo_power_neg: float = 3.0
+    vespo_decay_pos: float = 3.0
+    vespo_decay_neg: float = 2.0
 
     def __post_init__(self):
         for name, value, known in (
@@ -70,6 +78,15 @@ class LossConfig:
             raise UsageError(f"delta={self.delta} must be above 1 + epsilon_high = {1 + self.clip_high}")
         if self.correction_max < self.correction_min:
             raise UsageError(f"correction_max={self.correction_max} is below correction_min={self.correction_min}")
+        if self.loss_type == "vespo":
+            self._check_vespo()
+
+    def _check_vespo(self):
+        if self.correction != "none":
+            raise UsageError("vespo takes no correction: give it the rollout engine's log-probs as old_logprobs")
+        for name in ("vespo_power_pos", "vespo_power_neg", "vespo_decay_pos", "vespo_decay_neg"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name}={getattr(self, name)} must be above 0")
 
     @property
     def clip_high(self) -> float:
@@ -77,12 +94,17 @@ class LossConfig:
 
     @cached_property
     def scalars(self) -> tuple[float, ...]:
-        """The numbers that `token_math.token_loss` takes, in its order."""
+        """The numbers that `token_math.token_loss` takes, in its order. vespo's take the places of the clip's and sapo's, so
+        that no launch has more arguments."""
         delta = math.inf if self.delta is None else self.delta
-        return (
-            1 - self.epsilon_low, 1 + self.clip_high, delta, self.beta, self.correction_min, self.correction_max,
-            self.entropy_coef, self.sapo_temperature_pos, self.sapo_temperature_neg,
-        )  # fmt: skip
+        clip = 1 - self.epsilon_low, 1 + self.clip_high
+        shape = self.sapo_temperature_pos, self.sapo_temperature_neg
+        if self.loss_type == "gmpo":
+            clip = -self.epsilon_low, self.clip_high
+        elif self.loss_type == "vespo":
+            clip = self.vespo_decay_pos, self.vespo_decay_neg
+            shape = self.vespo_power_pos, self.vespo_power_neg
+        return (*clip, delta, self.beta, self.correction_min, self.correction_max, self.entropy_coef, *shape)
 
     @cached_property
     def constants(self) -> dict[str, int]:
@@ -100,8 +122,8 @@ class LossConfig:
 
     @cached_property
     def sequence_ratio(self) -> bool:
-        """True where a token's ratio is its sequence's geometric mean (GSPO)."""
-        return self.loss_type == "gspo" or self.importance_sampling == "sequence"
+        """True where a token's ratio is its sequence's: their geometric mean, or vespo's product."""
+        return self.loss_type in SEQUENCE_LOSSES or self.importance_sampling == "sequence"
 
 
 @dataclass(frozen=True)
@@ -146,33 +168,37 @@ def log_ratio(new: Tensor, old: Tensor) -> Tensor:
     return (new.where(~both, 0.0) - old.where(~both, 0.0)).clamp(-limit, limit)
 
 
-def sequence_means(values: Tensor, mask: Tensor | None, cu_seqlens: Tensor) -> Tensor:
-    """[N] values to [N]: each token gets the mean over its sequence's active tokens."""
-    active = torch.ones_like(values) if mask is None else mask.to(values.dtype)
+def sequence_sums(values: Tensor, mask: Tensor | None, cu_seqlens: Tensor) -> Tensor:
+    """[N] values to [N]: each token gets the sum over its sequence's active tokens."""
     values = values if mask is None else values.where(mask, 0.0)
     sums = torch.segment_reduce(values, "sum", offsets=cu_seqlens, unsafe=True, initial=0.0)
-    counts = torch.segment_reduce(active, "sum", offsets=cu_seqlens, unsafe=True, initial=0.0)
-    means = sums / counts.clamp(min=1)
-    return means.repeat_interleave(cu_seqlens.diff(), output_size=values.numel())
+    return sums.repeat_interleave(cu_seqlens.diff(), output_size=values.numel())
 
 
-def policy_loss_reference(
-    logprobs: Tensor, entropy: Tensor, tokens: Tokens, config: LossConfig
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The aggregate loss and metrics, differentiable in `logprobs` [N] and `entropy` [N]. Plain PyTorch, any dtype."""
-    mask = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.mask is None else tokens.mask
-    logp, entropy = logprobs.where(mask, 0.0), entropy.where(mask, 0.0)
-    old = logp.detach() if tokens.old_logprobs is None else tokens.old_logprobs.where(mask, 0.0)
-    advantage = tokens.advantages
-    if tokens.tokens_per_advantage > 1:
-        advantage = advantage.repeat_interleave(tokens.tokens_per_advantage)
-    log_r = log_ratio(logp, old)
-    if config.sequence_ratio:
-        assert tokens.cu_seqlens is not None, "a sequence ratio needs cu_seqlens"
-        log_r = sequence_means(log_r, mask, tokens.cu_seqlens)
+def sequence_means(values: Tensor, mask: Tensor | None, cu_seqlens: Tensor) -> Tensor:
+    """[N] values to [N]: each token gets the mean over its sequence's active tokens."""
+    counts = sequence_sums(torch.ones_like(values), mask, cu_seqlens)
+    return sequence_sums(values, mask, cu_seqlens) / counts.clamp(min=1)
+
+
+def _log_ratios(own: Tensor, advantage: Tensor, mask: Tensor, tokens: Tokens, config: LossConfig) -> Tensor:
+    """[N] log ratios for the policy term, given each token's own."""
+    if not config.sequence_ratio:
+        return own
+    assert tokens.cu_seqlens is not None, "a sequence ratio needs cu_seqlens"
+    if config.loss_type == "vespo":
+        return sequence_sums(own, mask, tokens.cu_seqlens).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    if config.loss_type == "gmpo":
+        own = torch.where(advantage > 0, own.clamp(max=config.clip_high), own.clamp(min=-config.epsilon_low))
+    return sequence_means(own, mask, tokens.cu_seqlens)
+
+
+def _policy_term(
+    logp: Tensor, own: Tensor, log_r: Tensor, advantage: Tensor, config: LossConfig
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(policy term, clipped low, clipped high, beyond delta), all [N]; `own` are the tokens' own log ratios."""
     ratio = log_r.exp()
-
-    low = high = beyond = torch.zeros_like(mask)
+    low = high = beyond = torch.zeros_like(advantage, dtype=torch.bool)
     if LOSS_TYPES[config.loss_type] == 0:
         delta = math.inf if config.delta is None else config.delta
         clipped = ratio.clamp(1 - config.epsilon_low, 1 + config.clip_high)
@@ -186,11 +212,37 @@ def policy_loss_reference(
     elif config.loss_type == "sapo":
         steepness = torch.where(advantage > 0, config.sapo_temperature_pos, config.sapo_temperature_neg)
         policy = -advantage * 4 / steepness * torch.sigmoid(steepness * (ratio - 1))
+    elif config.loss_type == "vespo":
+        power = torch.where(advantage >= 0, config.vespo_power_pos, config.vespo_power_neg)
+        decay = torch.where(advantage >= 0, config.vespo_decay_pos, config.vespo_decay_neg)
+        policy = -(decay + power * log_r - decay * ratio).exp().detach() * advantage * logp
+    elif config.loss_type == "gmpo":
+        policy = -advantage * ratio
+        low = (own < -config.epsilon_low) & (advantage < 0)
+        high = (own > config.clip_high) & (advantage > 0)
     else:
         policy = -advantage * logp
-    policy = policy.where(advantage != 0, 0.0)
+    return policy.where(advantage != 0, 0.0), low, high, beyond
 
-    rho, cut = correction_weights(old if tokens.old_logprobs is not None else logp.detach(), tokens.correction, config)
+
+def policy_loss_reference(
+    logprobs: Tensor, entropy: Tensor, tokens: Tokens, config: LossConfig
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The aggregate loss and metrics, differentiable in `logprobs` [N] and `entropy` [N]. Plain PyTorch, any dtype."""
+    mask = torch.ones_like(tokens.ids, dtype=torch.bool) if tokens.mask is None else tokens.mask
+    logp, entropy = logprobs.where(mask, 0.0), entropy.where(mask, 0.0)
+    old = logp.detach() if tokens.old_logprobs is None else tokens.old_logprobs.where(mask, 0.0)
+    advantage = tokens.advantages
+    if tokens.tokens_per_advantage > 1:
+        advantage = advantage.repeat_interleave(tokens.tokens_per_advantage)
+    advantage = advantage.where(mask, 0.0)
+    correction = None if tokens.correction is None else tokens.correction.where(mask, 0.0)
+    own = log_ratio(logp, old)
+    log_r = _log_ratios(own, advantage, mask, tokens, config)
+    ratio = log_r.exp()
+    policy, low, high, beyond = _policy_term(logp, own, log_r, advantage, config)
+
+    rho, cut = correction_weights(old if tokens.old_logprobs is not None else logp.detach(), correction, config)
     kl = torch.zeros_like(logp)
     if tokens.ref_logprobs is not None:
         d = -log_ratio(logp, tokens.ref_logprobs.where(mask, 0.0))
@@ -242,9 +294,5 @@ def _cut(rho: Tensor, truncate: bool, config: LossConfig) -> tuple[Tensor, Tenso
 def sequence_correction(old: Tensor, rollout: Tensor, tokens: Tokens, config: LossConfig) -> Tensor:
     """[N] weights rho from the whole sequence's ratio exp(sum(old - rollout)), truncated or masked."""
     assert tokens.cu_seqlens is not None, "a sequence-level correction needs cu_seqlens"
-    gap = log_ratio(old, rollout)
-    gap = gap if tokens.mask is None else gap.where(tokens.mask, 0.0)
-    total = torch.segment_reduce(gap, "sum", offsets=tokens.cu_seqlens, unsafe=True, initial=0.0)
-    limit = LOG_RATIO_LIMIT
-    total = total.clamp(-limit, limit).repeat_interleave(tokens.cu_seqlens.diff(), output_size=gap.numel())
+    total = sequence_sums(log_ratio(old, rollout), tokens.mask, tokens.cu_seqlens).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return _cut(total.exp(), truncate=config.correction == "sequence_truncate", config=config)[0]

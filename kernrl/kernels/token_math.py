@@ -64,7 +64,8 @@ def token_loss(
 ):  # fmt: skip
     """(loss, gradient of the policy term, gradient of the KL term, ratio, clipped low, high, beyond delta, kl, rho, cut).
 
-    `log_r` is the token's log ratio, or its sequence's. The gradients are by logp, the policy term's as if log_r were the
+    `log_r` is the token's log ratio, or its sequence's; clip_low, clip_high, sapo_pos and sapo_neg are what
+    `LossConfig.scalars` makes of them. The gradients are by logp, the policy term's as if log_r were the
     token's own. CORRECTION 3 says that `correction` is rho itself.
     """
     ratio = tl.exp(log_r)
@@ -85,6 +86,14 @@ def token_loss(
         gate = 1 / (1 + tl.exp(-steepness * (ratio - 1)))
         policy = -advantage * 4 / steepness * gate
         dpolicy = -advantage * 4 * gate * (1 - gate) * slope
+    elif LOSS == 4:
+        power = tl.where(advantage >= 0, sapo_pos, sapo_neg)
+        decay = tl.where(advantage >= 0, clip_low, clip_high)
+        dpolicy = -advantage * tl.exp(decay + power * log_r - decay * ratio)
+        policy = dpolicy * logp
+    elif LOSS == 5:
+        policy = -advantage * ratio
+        dpolicy = -advantage * slope
     else:
         dpolicy = -advantage
         policy = dpolicy * logp

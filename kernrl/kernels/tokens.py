@@ -22,7 +22,13 @@ AGGREGATIONS = {
     "sum": "sum over tokens",
 }
 PER_SEQUENCE = ("sequence_mean", "sequence_sum", "fixed_length")
-DEFAULT_AGGREGATION = {"dr_grpo": "fixed_length", "gspo": "sequence_mean", "sapo": "sequence_mean"}
+DEFAULT_AGGREGATION = {
+    "dr_grpo": "fixed_length",
+    "gspo": "sequence_mean",
+    "gmpo": "sequence_mean",
+    "luspo": "sequence_sum",
+    "sapo": "sequence_mean",
+}
 CONFIG_NAMES = frozenset(field.name for field in fields(LossConfig))
 
 

@@ -15,7 +15,7 @@ from kernrl.kernels import (
     grpo_loss,
     ppo_loss,
     ratio_kl,
-    resident,
+    resident_kernel,
     token_logprobs,
 )
 from kernrl.kernels.token_loss import LossConfig, policy_loss_reference
@@ -184,7 +184,7 @@ def test_the_edges_of_rows(vocab, dtype):
 
 def test_a_new_length_compiles_nothing():
     def compiled():
-        return sum(len(cache[0]) for cache in resident._resident_kernel.device_caches.values())
+        return sum(len(cache[0]) for cache in resident_kernel._resident_kernel.device_caches.values())
 
     for t in (16, 48, 33, 70, 17):
         logits, ids, mask, advantages, noisy = batch(2, t, 32768)

@@ -79,6 +79,53 @@ def test_each_loss_type_is_its_published_formula(case):
     torch.testing.assert_close(loss_of(case, delta=1.3)[0], mean(dual))
 
 
+def test_each_sequence_loss_is_its_published_formula(case):
+    a, m, gap = case["advantages"], case["mask"], case["logp"] - case["old"]
+    lengths = m.sum(1)
+    mean_ratio = ((gap * m).sum(1) / lengths).exp()
+    bounds = {"epsilon_low": 0.04, "epsilon_high": 0.02}
+    each = -torch.minimum(mean_ratio * a, mean_ratio.clamp(1 - 0.04, 1 + 0.02) * a)
+    assert (mean_ratio > 1.02).any()
+    torch.testing.assert_close(loss_of(case, loss_type="luspo", **bounds)[0], (each * lengths).mean())
+
+    product = (gap * m).sum(1).exp()
+    power, decay = torch.where(a >= 0, 2.0, 3.0).double(), torch.where(a >= 0, 3.0, 2.0).double()
+    weight = decay.exp() * product**power * (-decay * product).exp()
+    vespo = -(weight * a)[:, None] * case["logp"]
+    torch.testing.assert_close(loss_of(case, loss_type="vespo")[0], (vespo * m).sum() / m.sum())
+
+    one_sided = torch.where(a[:, None] > 0, gap.clamp(max=0.02), gap.clamp(min=-0.01))
+    gmpo = -a * ((one_sided * m).sum(1) / lengths).exp()
+    loss, metrics = loss_of(case, loss_type="gmpo", epsilon_low=0.01, epsilon_high=0.02)
+    torch.testing.assert_close(loss, gmpo.mean())
+    clipped = m & (one_sided != gap)
+    assert clipped.any()
+    torch.testing.assert_close((metrics["clip_low"] + metrics["clip_high"]).float(), clipped.sum() / m.sum())
+
+
+def test_vespo_stops_the_gradient_at_its_weight(case):
+    leaf = case["logits"].clone().requires_grad_()
+    options = {"vespo_power_pos": 1.5, "vespo_power_neg": 2.5, "vespo_decay_pos": 0.7, "vespo_decay_neg": 0.4}
+    loss_of({**case, "logits": leaf}, loss_type="vespo", aggregation="sum", **options)[0].backward()
+    a, m = case["advantages"][:, None], case["mask"]
+    product = ((case["logp"] - case["old"]) * m).sum(1, keepdim=True).exp()
+    weight = torch.where(a >= 0, product**1.5 * (0.7 * (1 - product)).exp(), product**2.5 * (0.4 * (1 - product)).exp())
+    p = (case["logits"] / TEMPERATURE).softmax(-1)
+    onehot = torch.nn.functional.one_hot(case["ids"], V)
+    torch.testing.assert_close(leaf.grad, (-weight * a * m)[..., None] * (onehot - p) / TEMPERATURE)
+
+
+def test_without_old_logprobs_every_sequence_loss_has_the_gradient_of_reinforce(case):
+    def gradient(**options):
+        leaf = case["logits"].clone().requires_grad_()
+        loss_of({**case, "logits": leaf, "old": None}, **options)[0].backward()
+        return leaf.grad
+
+    for loss_type in ("gspo", "luspo", "vespo", "gmpo"):
+        got = gradient(loss_type=loss_type, aggregation="sequence_mean")
+        torch.testing.assert_close(got, gradient(loss_type="reinforce", aggregation="sequence_mean"))
+
+
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
 def test_kl_is_its_estimator(case, kind):
     d = case["ref"] - case["logp"]
@@ -116,6 +163,9 @@ def test_corrections_weigh_the_policy_term_but_not_the_kl(case):
         {"epsilon_low": 0.05, "epsilon_high": 0.1, "delta": 1.2},
         {"loss_type": "sapo"},
         {"loss_type": "gspo"},
+        {"loss_type": "luspo", "epsilon_high": 0.02},
+        {"loss_type": "gmpo", "epsilon_low": 0.01},
+        {"loss_type": "gmpo", "epsilon_high": 0.01, "aggregation": "token_mean"},
         {"loss_type": "reinforce", "entropy_coef": 0.3},
         {"beta": 0.3, "kl_estimator": "k3"},
         {"correction": "sequence_truncate"},
@@ -159,7 +209,8 @@ def test_metrics_are_what_they_are_called(case):
 def test_packed_and_padded_agree(case):
     m = case["mask"]
     cu = torch.tensor([0, 5, 8, 9])
-    for loss_type, options in (("grpo", {"aggregation": "sequence_mean"}), ("gspo", {}), ("dr_grpo", {"max_tokens": 5})):
+    by_sequence = [(loss_type, {}) for loss_type in ("gspo", "luspo", "vespo", "gmpo")]
+    for loss_type, options in (("grpo", {"aggregation": "sequence_mean"}), *by_sequence, ("dr_grpo", {"max_tokens": 5})):
         want, _ = loss_of(case, loss_type=loss_type, **options)
         packed, _ = grpo_loss(
             case["logits"][m], case["ids"][m], advantages=case["advantages"], old_logprobs=case["old"][m], cu_seqlens=cu,
@@ -172,7 +223,7 @@ def test_masked_positions_may_hold_anything(case):
     m = case["mask"]
     want, _ = loss_of(case)
     logits, ids, old = case["logits"].clone(), case["ids"].clone(), case["old"].clone()
-    logits[~m], ids[~m], old[~m] = 7.0, -100, math.nan
+    logits[~m], ids[~m], old[~m] = math.nan, -100, math.nan
     leaf = logits.requires_grad_()
     loss, _ = loss_of({**case, "logits": leaf, "ids": ids, "old": old})
     loss.backward()
@@ -222,6 +273,8 @@ def test_logits_of_minus_infinity(case):
         ({"delta": 1.1}, "delta"),
         ({"epsilon_low": 1.5}, "epsilon_low"),
         ({"loss_type": "dr_grpo"}, "max_tokens"),
+        ({"loss_type": "vespo", "vespo_decay_pos": 0.0}, "vespo_decay_pos"),
+        ({"loss_type": "vespo", "correction": "token_mask", "rollout_logprobs": torch.zeros(B, T)}, "vespo"),
         ({"advantages": torch.zeros(B + 1)}, "advantages"),
         ({"old_logprobs": torch.zeros(B, T + 1)}, "old_logprobs"),
         ({"cu_seqlens": torch.tensor([0, 5])}, "cu_seqlens"),

@@ -12,7 +12,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernrl.kernels import resident, scale, shares, token_reduce, vocab
+from kernrl.kernels import resident, resident_kernel, scale, shares, token_kernel, token_reduce, vocab_kernels
 
 ratio = sys.modules["kernrl.kernels.ratio_kl"]
 # float32's own: a log-prob of -170 has steps of 1.5e-5, and a ratio and its gradient inherit them.
@@ -58,7 +58,7 @@ def compile_for(target, kernel, warps, missing=(), logits="*bf16", options=None,
             signature[name] = "fp32"
         if name.endswith("_ptr"):
             aligned[(i,)] = [["tt.divisibility", 16]]
-    source = GluonASTSource if kernel is resident._resident_kernel else ASTSource
+    source = GluonASTSource if kernel is resident_kernel._resident_kernel else ASTSource
     return triton.compile(
         source(kernel, signature, fixed, aligned), target=target, options={"num_warps": warps, **(options or {})}
     )
@@ -86,10 +86,10 @@ TOKENS = {
 def test_the_portable_kernels_compile_for_other_gpus(target, aligned):
     gpu, row = TARGETS[target], {"ALIGNED": aligned}
     kernels = [
-        compile_for(gpu, vocab._loss_kernel, 16, BLOCK=4096, **LOSS, **row),
-        compile_for(gpu, vocab._loss_kernel, 16, logits="*fp32", BLOCK=4096, **LOSS, **row),
-        compile_for(gpu, vocab._stats_kernel, 8, BLOCK=2048, **row),
-        compile_for(gpu, vocab._gradient_kernel, 8, BLOCK=4096, ENTROPY_GRADIENT=True, **row),
+        compile_for(gpu, vocab_kernels._loss_kernel, 16, BLOCK=4096, **LOSS, **row),
+        compile_for(gpu, vocab_kernels._loss_kernel, 16, logits="*fp32", BLOCK=4096, **LOSS, **row),
+        compile_for(gpu, vocab_kernels._stats_kernel, 8, BLOCK=2048, **row),
+        compile_for(gpu, vocab_kernels._gradient_kernel, 8, BLOCK=4096, ENTROPY_GRADIENT=True, **row),
         compile_for(gpu, ratio._forward_kernel, 8, BLOCK=2048, POLICY_ALIGNED=aligned, REF_ALIGNED=aligned),
         compile_for(gpu, ratio._backward_kernel, 8, BLOCK=4096, **row),
     ]
@@ -103,7 +103,11 @@ def test_the_kernels_over_tokens_compile_for_other_gpus(target):
     every = {**TOKENS, "SEQUENCE_RATIO": True, "BY_LENGTH": True, "OWN_COUNT": True, "BY_SEQUENCE": True}
     kernels = [
         compile_for(
-            gpu, token_reduce._tokens_kernel, 8, LOSS=0, KL=2, CORRECTION=3, missing=("weight_ptr", "rho_ptr"), **every
+            gpu, token_kernel._tokens_kernel, 8, LOSS=0, KL=2, CORRECTION=3, missing=("weight_ptr", "rho_ptr"), **every
+        ),
+        *(
+            compile_for(gpu, token_kernel._tokens_kernel, 4, LOSS=loss, KL=3, CORRECTION=0, missing=PER_TOKEN, **every)
+            for loss in (4, 5)
         ),
         compile_for(gpu, shares._count_kernel, 8, BLOCK=4096),
         compile_for(gpu, shares._shares_kernel, 8, BLOCK=1024, TRUNCATE=True),
@@ -118,7 +122,7 @@ def test_programs_that_wait_for_one_another_fit_on_the_gpu_together(correction):
     """As many as are launched must run at once: 65536 registers an SM, of which a warp takes them in steps of 8 a thread."""
     waiting = {"SEQUENCE_RATIO": False, "BY_LENGTH": False, "OWN_COUNT": True, **TOKENS}
     kernel = compile_for(
-        HOPPER, token_reduce._tokens_kernel, token_reduce.WARPS, LOSS=2, KL=3, CORRECTION=correction,
+        HOPPER, token_kernel._tokens_kernel, token_reduce.WARPS, LOSS=2, KL=3, CORRECTION=correction,
         missing=PER_TOKEN, options={"maxnreg": token_reduce.MAX_REGISTERS}, **waiting,
     )  # fmt: skip
     assert token_reduce.PER_SM * (kernel.metadata.shared + 1024) <= 228 * 1024
@@ -127,12 +131,12 @@ def test_programs_that_wait_for_one_another_fit_on_the_gpu_together(correction):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", [vocab._loss_kernel, vocab._stats_kernel], ids=["loss", "stats"])
+@pytest.mark.parametrize("kernel", [vocab_kernels._loss_kernel, vocab_kernels._stats_kernel], ids=["loss", "stats"])
 @pytest.mark.parametrize("logits", ["*bf16", "*fp32"])
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
 def test_no_two_lanes_hold_one_share_of_a_sum(kernel, logits, aligned):
     """Copies of a share differ in their last bits, and to store one from several lanes is a race (compute-sanitizer's)."""
-    constants = {"BLOCK": 4096, "ALIGNED": aligned, **(LOSS if kernel is vocab._loss_kernel else {})}
+    constants = {"BLOCK": 4096, "ALIGNED": aligned, **(LOSS if kernel is vocab_kernels._loss_kernel else {})}
     compiled = compile_for(HOPPER, kernel, 16, logits=logits, **constants)
     assert "tt.reduce" in compiled.asm["ttgir"]
     assert "convert_layout" not in compiled.asm["ttgir"]
@@ -144,7 +148,7 @@ def test_no_two_lanes_hold_one_share_of_a_sum(kernel, logits, aligned):
 @pytest.mark.parametrize("layout", resident._LAYOUTS, ids=lambda layout: f"{layout.sharers} x {layout.chunk_bytes}")
 def test_the_resident_kernel_fits_its_share_of_an_sm(layout, aligned, logits):
     kernel = compile_for(
-        HOPPER, resident._resident_kernel, layout.warps, missing=("weight_ptr", "correction_ptr"), logits=logits,
+        HOPPER, resident_kernel._resident_kernel, layout.warps, missing=("weight_ptr", "correction_ptr"), logits=logits,
         CHUNK=layout.chunk_bytes // (2 if logits == "*bf16" else 4), SLOTS=layout.slots, HELD=layout.held, LAG=layout.lag,
         num_warps=layout.warps, ALIGNED=aligned, SHARERS=layout.sharers, **LOSS,
     )  # fmt: skip

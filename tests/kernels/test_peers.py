@@ -52,12 +52,13 @@ def trl_loss(case, logits, *, correction=None, **changes):
     }  # fmt: skip
     args = SimpleNamespace(
         use_bias_correction_kl=False, delta=settings["delta"], sapo_temperature_pos=1.0, sapo_temperature_neg=1.05,
-        steps_per_generation=1,
+        steps_per_generation=1, vespo_k_pos=2.0, vespo_lambda_pos=3.0, vespo_k_neg=3.0, vespo_lambda_neg=2.0,
     )  # fmt: skip
     whole = lambda x, **_: x  # noqa: E731
     me = SimpleNamespace(
         **settings, args=args, model=SimpleNamespace(training=False), current_gradient_accumulation_steps=1,
         accelerator=SimpleNamespace(num_processes=1, sync_gradients=True, gather=whole, reduce=whole),
+        get_gamma_weights=trainer.get_gamma_weights,
         aux_loss_enabled=False, top_entropy_quantile=1.0, off_policy_mask_threshold=None, use_adaptive_entropy=False,
         use_vllm=correction is not None, vllm_importance_sampling_correction=True,
         _metrics=defaultdict(lambda: defaultdict(list)), _entropy_bonus_enabled=settings["entropy_coef"] != 0,
@@ -80,6 +81,8 @@ TRL = {
     "dr_grpo": ({"max_tokens": 40}, {}),
     "cispo": ({}, {"epsilon_high": 1.28}),
     "sapo": ({}, {}),
+    "luspo": ({}, {"importance_sampling_level": "sequence"}),
+    "vespo": ({}, {}),
 }
 
 

@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from kernrl.kernels import ratio_kl, token_reduce, vocab
+from kernrl.kernels import ratio_kl, token_reduce, vocab, vocab_parallel
 from kernrl.kernels.ratio_kl import _RatioKl
 from kernrl.kernels.shares import shares
 from kernrl.kernels.token_loss import METRICS, policy_loss_reference
@@ -80,6 +80,29 @@ def two_kernels() -> dict[str, float]:
     vocab_gradient(out, logits, ids, mask, stats, g, h, TEMPERATURE)
     error = (out - exact.grad).norm(dim=1) / exact.grad.norm(dim=1).clamp(min=1e-30)
     return {"gradient": error[mask].max().item(), "masked": out[~mask].abs().max().item()}
+
+
+def columns_of_two_ranks(first: int) -> dict[str, float]:
+    """What `vocab_parallel` asks of the kernels, one rank after the other: `first` columns, and the others."""
+    logits, ids, mask = hard_logits(6, 2500)
+    ids[0], ids[5] = first, first - 1
+    exact = logits.double().where(mask[:, None], 0.0).requires_grad_()
+    logp, entropy = vocab_stats_reference(exact, ids.where(mask, 0), TEMPERATURE)
+    g, h = torch.linspace(-1, 1, 6), torch.linspace(0.5, 1, 6)
+    (g * logp + h * entropy)[mask].sum().backward()
+    assert exact.grad is not None
+    shards = [(logits[:, :first].contiguous(), ids), (logits[:, first:].contiguous(), ids - first)]
+    parts = torch.stack([vocab_parallel.partials(columns, own, mask, TEMPERATURE) for columns, own in shards])
+    got_logp, got_entropy, lse, found = vocab_parallel.combine(parts)
+    stats = got_logp, got_entropy, lse
+    out = torch.cat([vocab_parallel.gradient(columns, own, mask, stats, g, h, TEMPERATURE) for columns, own in shards], 1)
+    error = (out - exact.grad).norm(dim=1) / exact.grad.norm(dim=1).clamp(min=1e-30)
+    return {
+        "logp": (got_logp - logp)[mask].abs().max().item(),
+        "entropy": (got_entropy - entropy)[mask].abs().max().item(),
+        "gradient": error[mask].max().item(),
+        "masked": out[~mask].abs().max().item() + float(not found[mask].all()),
+    }
 
 
 def unlikely_actions() -> dict[str, float]:
@@ -203,6 +226,17 @@ TOKEN_CASES = {
         "old_logprobs": 0.4, "loss_type": "gspo", "ref_logprobs": 0.3, "beta": 0.15, "kl_estimator": "k2",
         "aggregation": "token_mean",
     },
+    "luspo": {"old_logprobs": 0.4, "loss_type": "luspo", "epsilon_high": 0.02, "num_sequences": 9},
+    "vespo": {"old_logprobs": 0.05, "loss_type": "vespo"},
+    "vespo, on policy, k3": {"loss_type": "vespo", "ref_logprobs": 0.3, "beta": 0.15, "aggregation": "sequence_mean"},
+    "gmpo": {"old_logprobs": 0.4, "loss_type": "gmpo", "epsilon_high": 0.3},
+    "gmpo, k3, token truncate": {
+        "old_logprobs": 0.4, "loss_type": "gmpo", "ref_logprobs": 0.3, "beta": 0.15, "rollout_logprobs": 0.05,
+        "correction": "token_truncate", "correction_max": 1.02, "aggregation": "token_mean",
+    },
+    "gmpo, sequence mask, on policy": {
+        "loss_type": "gmpo", "rollout_logprobs": 0.05, "correction": "sequence_mask", "correction_min": 0.5,
+    },
     "sapo by sequence": {"old_logprobs": 0.4, "loss_type": "sapo", "importance_sampling": "sequence"},
     "cispo by sequence": {"old_logprobs": 0.4, "loss_type": "cispo", "importance_sampling": "sequence"},
     "sequence truncate": {"old_logprobs": 0.2, "rollout_logprobs": 0.05, "correction": "sequence_truncate"},
@@ -240,4 +274,5 @@ if __name__ == "__main__":
             errors[f"{name}, packed {packed}"] = token_case(case, packed, programs=1 if waits else 3)
     errors |= {"odd rows": odd_rows(), "ratio_kl": ratio_and_kl()}
     errors |= {"two_kernels": two_kernels(), "unlikely": unlikely_actions(), "broken": broken_rows()}
+    errors |= {f"two ranks, {first}": columns_of_two_ranks(first) for first in (1250, 2300, 2450)}
     print(json.dumps(errors))
