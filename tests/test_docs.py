@@ -374,6 +374,9 @@ def test_the_guide_to_lift_a_module_shows_what_its_commands_print(
     for words, expected in zip(lines, shown[:3], strict=True):
         assert cli.run(words) == 0
         assert capsys.readouterr().out.split() == expected.split(), words
+    [example] = re.findall(r"```python\n(.*?)```", (DOCS / "explanation" / "graph.md").read_text(), re.DOTALL)
+    exec(compile(example, "docs/explanation/graph.md", "exec"), {})
+    assert capsys.readouterr().out.startswith(shown[0].partition("\n\n")[0])
     assert cli.run(["tasks", "lift", "my_module.py", "--svg", "graph.svg"]) == 0
     assert Path("graph.svg").read_text() == (DOCS / "images" / "graph.svg").read_text(), "draw it again with --svg"
 
