@@ -183,7 +183,7 @@ class Graph:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the computation at any size: ops, wiring, numbers, ranks and dtypes, and which operands broadcast."""
+        """A digest of the computation at any size: ops, wiring, numbers, ranks and dtypes."""
         return self.digest(numbers=True)
 
     def digest(self, *, numbers: bool) -> str:

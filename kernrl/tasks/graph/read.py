@@ -20,7 +20,7 @@ from kernrl.tasks.graph.scalars import Scalar, as_written, computed, real
 from kernrl.tasks.graph.trace import Traced
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
-REMEDY = "ask a model that reads the source"
+REMEDY = "a hub model, which reads the source, may still answer it"
 
 
 class LiftError(UsageError):

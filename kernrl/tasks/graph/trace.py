@@ -7,6 +7,7 @@ they run, so that numbers may be read out of them (`torch.linspace(0, rate, dept
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -115,16 +116,18 @@ def _all_fake(module: nn.Module, mode: MostlyFake) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings, and nothing logged about sizes that do not fit: what matters is raised."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    level = log.level
-    log.setLevel(logging.CRITICAL + 1)
+    """No warnings, and nothing logged or printed about what cannot be traced: what matters is raised."""
+    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx", "torch.export", "torch._export")]
+    levels = [log.level for log in loggers]
+    for log in loggers:
+        log.setLevel(logging.CRITICAL + 1)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(loggers, levels, strict=True):
+            log.setLevel(level)
 
 
 @contextlib.contextmanager
