@@ -220,7 +220,7 @@ def test_a_folder_is_a_table_of_what_lifts(tmp_path: Path, capsys: pytest.Captur
         (["bad.py"], "decides by the numbers in a tensor at line 13"),
         (["missing.py"], "there is no such file"),
         (["good.py", "--target", "abacus"], "no such GPU is known"),
-        ([".", "--svg", "a.svg"], "holds 2 tasks and one is drawn"),
+        ([".", "--svg", "a.svg"], "holds 2 tasks and it takes one"),
         (["slow.txt", "--timeout-s", "0"], "timeout"),
     ],
 )
