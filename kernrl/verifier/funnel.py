@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timi
 from kernrl.verifier.base.version import verifier_version
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.interpret.interpreter import Unable
-from kernrl.verifier.interpret.server import SmallJob
-from kernrl.verifier.judge.inputs import BIG_BYTES, Seeds, schedule
+from kernrl.verifier.interpret.server import Judged, SmallJob
+from kernrl.verifier.judge.inputs import BIG_BYTES, Draw, Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan, launchable
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import LaunchNode, Plan
@@ -36,6 +36,7 @@ from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.pool.ray import Cluster
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.screen import screen
+from kernrl.verifier.specialised import FailedAtDerived, plain_mistake
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,23 @@ INTERPRETER_TIMEOUT_S = 5.0
 """Time limit of the interpreter where a GPU can judge instead."""
 
 INTERPRETED_BYTES = 4 << 20
-"""Largest plan that is interpreted where there is a GPU: larger ones are cheaper to compile and run on it."""
+"""Largest plan that is interpreted where there is a GPU (larger ones are cheaper to compile and run on it), and largest plan of
+the full set that is interpreted beside smaller sets."""
+
+ONLY_SET_BYTES, ONLY_SET_TIMEOUT_S = 64 << 20, 60.0
+"""Largest plan that is interpreted where a task has no smaller set, and time limit."""
+
+NO_RAGGED_SET = "No ragged sizes are known for this task, so nobody looked at what its masks do at the edges of tensors."
+
+TOO_LARGE = (
+    "Too large for the interpreter, and no smaller sizes are known: judge it on a machine with a GPU, or state small ones "
+    "(`INPUT_SETS`) in the task."
+)
+
+ONLY_AT_FULL = (
+    "These sizes are derived from the task's; it may be right at the task's own, which only a GPU can tell: judge it there, or "
+    "take sizes from the tensors' shapes."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +160,8 @@ class StagedEvaluator:
     def conditions(self) -> list[str]:
         """What a verdict depends on besides task and candidate."""
         gpus = sorted({gpu.facts["gpu"] + gpu.facts["driver"] for gpu in self.gpus}) or [self._device.name]
-        return [*self.versions.values(), self.target, *gpus, *self.config.baseline, repr(self.defences)]
+        strict = ["any shape"] if self.config.any_shape else []
+        return [*self.versions.values(), self.target, *gpus, *self.config.baseline, repr(self.defences), *strict]
 
     @property
     def versions(self) -> dict[str, str]:
@@ -181,6 +199,8 @@ class StagedEvaluator:
             task_id=task.id,
             candidate_sha=progress.sha,
             precision=self.precision_of(task),
+            specialised=printable(progress.specialised) if status is Status.CORRECT else "",
+            notes=progress.notes if status is Status.CORRECT else [],
             timing=progress.timing,
             errors=progress.errors,
             plan=progress.plan,
@@ -196,26 +216,54 @@ class StagedEvaluator:
             passed(screen(candidate.source))
         with progress.at(Stage.TRACE):
             facts = self.facts_of(task)
-            assert self.front
-            plans = passed(self.front.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
+        try:
+            self._judge(task, facts, candidate.source, progress)
+        except FailedAtDerived as failed:
+            if self.config.any_shape:
+                raise Stopped(failed.rejection) from None
+            progress.specialised, progress.errors = failed.rejection.reason, []
+            self._judge(task, facts.stated(), candidate.source, progress)
+        if all(s.derived or s.name == FULL for s in facts.sets) and not any(s.name == RAGGED for s in facts.sets):
+            progress.notes.append(NO_RAGGED_SET)
+
+    def _judge(self, task: Task, facts: TaskFacts, source: str, progress: Progress) -> None:
+        """Judge a source that passed the screen at the sets of `facts`. Raises Stopped, or FailedAtDerived where the
+        stated sets have to decide."""
+        assert self.front
+        with progress.at(Stage.TRACE):
+            plans = self.front.trace(source, facts.specs, self.config.trace_timeout_s)
+            if isinstance(plans, Rejection):
+                raise _rejected(plans, "derived" if facts.derived else "")
         with progress.at(Stage.PLAN):
             if self.defences.plan_checks:
-                for plan, spec, outputs in zip(plans, facts.specs, facts.outputs, strict=True):
-                    passed(check_plan(plan, spec, outputs=outputs))
+                checked = list(zip(plans, facts.specs, facts.outputs, strict=True))
+                for plan, spec, outputs in sorted(checked, key=lambda one: one[0].input_set in facts.derived):
+                    if objection := check_plan(plan, spec, outputs=outputs):
+                        raise _rejected(objection, plan.input_set if plan.input_set in facts.derived else "")
             cost = price(plans[-1], self._device, self.precision_of(task))
             progress.plan = {"input_set": plans[-1].input_set, **asdict(cost), "reference": asdict(facts.reference)}
         if self.gpus:
             self._on_gpu(task, facts, plans, progress)
         else:
-            self._on_cpu(task, facts, plans, cost, progress)
+            self._on_cpu(task, facts, plans, source, progress)
+            self._model_time(facts, cost, progress)
 
     def facts_of(self, task: Task) -> TaskFacts:
         """The facts of a task under its policy, cached. Raises UsageError if its reference does not run."""
         key = task_fingerprint(task), self.precision_of(task)
         with self._gathering:  # candidates of a group come at the same time, and need this once
             if key not in self._facts:
-                self._facts[key] = gather_facts(task, key[1], self._device, on_gpu=bool(self.gpus))
+                self._facts[key] = self._gathered(task, key[1])
             return self._facts[key]
+
+    def _gathered(self, task: Task, precision: str) -> TaskFacts:
+        try:
+            return gather_facts(task, precision, self._device, on_gpu=bool(self.gpus))
+        except UsageError:  # of the task's own sets, or of derived ones, which nobody needs
+            stated = tuple(s for s in task.input_sets if not s.derived)
+            if stated == task.input_sets:
+                raise
+            return gather_facts(replace(task, input_sets=stated), precision, self._device, on_gpu=bool(self.gpus))
 
     def _compiled(self, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], dict[str, list[CompiledKernel]]]:
         """The plans with the variants that can be launched, and their machine code by input set."""
@@ -230,7 +278,11 @@ class StagedEvaluator:
 
     def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> None:
         plans, decoys = self._interpret_first(task, facts, plans, progress)
-        plans, kernels = self._compiled(plans, progress)
+        left = next((plan.input_set for plan in plans if plan.input_set in facts.derived), "")
+        try:
+            plans, kernels = self._compiled(plans, progress)
+        except Stopped as stopped:
+            raise _rejected(stopped.rejection, left) from None
         progress.stage = Stage.CORRECTNESS
         gpu = min(self.gpus, key=lambda one: one.load())
         draws = schedule(facts.sets, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans))
@@ -249,7 +301,7 @@ class StagedEvaluator:
         progress.errors += outcome.errors
         progress.seconds |= outcome.seconds
         if outcome.rejection:
-            raise Stopped(outcome.rejection)
+            raise _rejected(outcome.rejection, left if outcome.stage is Stage.CORRECTNESS else "")
         if outcome.measured:
             progress.timing = outcome.measured.timing(gpu.facts["gpu"], gpu.noise)
             us = progress.timing.candidate_us
@@ -265,7 +317,7 @@ class StagedEvaluator:
         """Let the interpreter judge what it can, before anything is compiled.
 
         Returns the plans left for the GPU, and whether to look for decoys there: a launch that does nothing at ragged shapes
-        may do something at full size. Raises Stopped if the interpreter finds the candidate wrong.
+        may do something at full size. Raises Stopped or FailedAtDerived if the interpreter finds the candidate wrong.
         """
         mine, all_plans = interpreted(plans, on_gpu=True), (list(plans), self.defences.decoys)
         if not mine:
@@ -284,22 +336,41 @@ class StagedEvaluator:
         progress.errors = judged.errors
         suspected = judged.rejection is not None and judged.rejection.status is Status.DECOY
         if judged.rejection and not suspected:
-            raise Stopped(judged.rejection)
+            raise _rejected(judged.rejection, RAGGED if RAGGED in facts.derived else "")
         return [plan for plan in plans if plan.input_set not in mine], suspected
 
     # --- without one ---------------------------------------------------------------------------------------------
 
-    def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: Progress) -> None:
-        """Correctness by the interpreter on the small sets; time by the roofline model of the target GPU."""
+    def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], source: str, progress: Progress) -> None:
+        """Correctness by the interpreter, on every set that it can take."""
         self._compiled(plans[-1:], progress)  # code that does not compile is not correct, even if it can be interpreted
-        assert self.front
         with progress.at(Stage.CORRECTNESS):
-            small = interpreted(plans, on_gpu=False)
+            mine = interpreted(plans, on_gpu=False)
+            if not mine:
+                reason = f"{progress.specialised} {ONLY_AT_FULL}" if progress.specialised else TOO_LARGE
+                raise Stopped(_needs_gpu(reason))
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
-            judged = self.front.interpret(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
+            judged = self._interpret(task, mine, draws)
+            if _took_too_long(judged) and FULL in mine:
+                small = {name: plan for name, plan in mine.items() if name != FULL}
+                judged = self._interpret(task, small, draws) if small else Judged(_needs_gpu(TOO_LARGE))
+                mine = small
             progress.errors = judged.errors
-            if judged.rejection:
-                raise Stopped(judged.rejection)
+            if judged.rejection is None:
+                return
+            found = _rejected(judged.rejection, judged.input_set if judged.input_set in facts.derived else "")
+            if isinstance(found, Stopped) or not facts.derived.issuperset(mine) or self.config.any_shape:
+                raise found
+            plain = plain_mistake(judged, source, facts)
+            raise Stopped(judged.rejection if plain else _needs_gpu(f"{found.rejection.reason} {ONLY_AT_FULL}"))
+
+    def _interpret(self, task: Task, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Judged:
+        assert self.front
+        job = SmallJob(replace(task, solutions=()), self.precision_of(task), plans, draws)
+        return self.front.interpret(replace(job, timeout_s=ONLY_SET_TIMEOUT_S) if [*plans] == [FULL] else job)
+
+    def _model_time(self, facts: TaskFacts, cost: Price, progress: Progress) -> None:
+        """Time by the roofline model of the target GPU."""
         progress.stage = Stage.TIMING
         us = max(cost.modelled_us, facts.least_modelled_us)
         ratio = facts.reference.modelled_us / us
@@ -329,16 +400,17 @@ def _visible_gpus() -> list[str]:
 def interpreted(plans: Sequence[Plan], *, on_gpu: bool) -> dict[str, Plan]:
     """Those of a candidate's plans that the interpreter judges, by input set; the rest are the GPU's.
 
-    Without a GPU, all but the full set. With one, the ragged set: compiling its kernels, for this one use, costs twice as
-    much as interpreting them. Autotuned launches stay on the GPU: their configurations take turns at these shapes, and one
-    may be wrong only where many programs run at once.
+    Without a GPU, all sets, the full one if it is small. With one, the ragged set: compiling its kernels, for this one use,
+    costs twice as much as interpreting them. Autotuned launches stay on the GPU: their configurations take turns at these
+    shapes, and one may be wrong only where many programs run at once.
     """
     if not on_gpu:
-        return {plan.input_set: plan for plan in plans if plan.input_set != FULL}
+        most_bytes = INTERPRETED_BYTES if len(plans) > 1 else ONLY_SET_BYTES
+        return {plan.input_set: plan for plan in plans if plan.input_set != FULL or _held_bytes(plan) <= most_bytes}
     return {
         plan.input_set: plan
         for plan in plans[:-1]  # the last is timed, and stays
-        if plan.input_set == RAGGED and sum(s.nbytes for s in plan.storages) <= INTERPRETED_BYTES and not _autotuned(plan)
+        if plan.input_set == RAGGED and _held_bytes(plan) <= INTERPRETED_BYTES and not _autotuned(plan)
     }
 
 
@@ -351,5 +423,27 @@ def _without_ir(plan: Plan) -> Plan:
     return replace(plan, kernels=tuple(replace(kernel, ttir="") for kernel in plan.kernels))
 
 
+def _held_bytes(plan: Plan) -> int:
+    return sum(s.nbytes for s in plan.storages)
+
+
 def _is_big(plans: Sequence[Plan]) -> bool:
-    return sum(s.nbytes for s in plans[-1].storages) > BIG_BYTES
+    return _held_bytes(plans[-1]) > BIG_BYTES
+
+
+def _rejected(rejection: Rejection, derived: str = "") -> Stopped | FailedAtDerived:
+    """What to raise; `derived` names the derived set that it is, or may be, about: its reason then names that set, too."""
+    if not derived:
+        return Stopped(rejection)
+    named = f"{derived} shapes" in rejection.reason
+    return FailedAtDerived(rejection if named else replace(rejection, reason=f"On {derived} shapes: {rejection.reason}"))
+
+
+def _took_too_long(judged: Judged) -> bool:
+    """Whether the interpreter gave up, perhaps at the full set: that says nothing of the candidate."""
+    too_large = isinstance(judged.rejection, Unable) and judged.rejection.status in (Status.TIMEOUT, Status.NEEDS_GPU)
+    return too_large and judged.input_set in (FULL, "")
+
+
+def _needs_gpu(reason: str) -> Rejection:
+    return Rejection(Status.NEEDS_GPU, reason)

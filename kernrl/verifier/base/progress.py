@@ -30,6 +30,9 @@ class Progress:
         self.plan: dict[str, Any] = {}
         self.errors: list[dict[str, Any]] = []
         self.timing: Timing | None = None
+        self.specialised = ""
+        """See `Verdict.specialised`."""
+        self.notes: list[str] = []
 
     @contextlib.contextmanager
     def at(self, stage: Stage, name: str | None = None) -> Iterator[None]:
