@@ -18,16 +18,17 @@ from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.tasks.task import FULL, RAGGED, Task
 from kernrl.verifier.base.parse import parse_reply
-from kernrl.verifier.base.progress import Progress, Stopped, passed
+from kernrl.verifier.base.progress import FailedAtDerived, Progress, Stopped, passed
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict, printable
 from kernrl.verifier.base.version import verifier_version
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.interpret.interpreter import Unable
+from kernrl.verifier.interpret.plain_mistake import plain_mistake
 from kernrl.verifier.interpret.server import Judged, SmallJob
 from kernrl.verifier.judge.inputs import BIG_BYTES, Draw, Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan, launchable
 from kernrl.verifier.plan.compiled import CompiledKernel
-from kernrl.verifier.plan.plan import LaunchNode, Plan
+from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.price import Price, price
 from kernrl.verifier.pool.backend import Front, GpuBackend
 from kernrl.verifier.pool.gpu import LANES
@@ -35,8 +36,18 @@ from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.pool.ray import Cluster
 from kernrl.verifier.replay.job import Job
+from kernrl.verifier.route import (
+    NO_RAGGED_SET,
+    ONLY_AT_FULL,
+    ONLY_SET_TIMEOUT_S,
+    TOO_LARGE,
+    held_bytes,
+    interpreted,
+    needs_gpu,
+    rejected,
+    took_too_long,
+)
 from kernrl.verifier.screen import screen
-from kernrl.verifier.specialised import FailedAtDerived, plain_mistake
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
 
 log = logging.getLogger(__name__)
@@ -46,25 +57,6 @@ FLOOR_MARGIN = 0.9
 
 INTERPRETER_TIMEOUT_S = 5.0
 """Time limit of the interpreter where a GPU can judge instead."""
-
-INTERPRETED_BYTES = 4 << 20
-"""Largest plan that is interpreted where there is a GPU (larger ones are cheaper to compile and run on it), and largest plan of
-the full set that is interpreted beside smaller sets."""
-
-ONLY_SET_BYTES, ONLY_SET_TIMEOUT_S = 64 << 20, 60.0
-"""Largest plan that is interpreted where a task has no smaller set, and time limit."""
-
-NO_RAGGED_SET = "No ragged sizes are known for this task, so nobody looked at what its masks do at the edges of tensors."
-
-TOO_LARGE = (
-    "Too large for the interpreter, and no smaller sizes are known: judge it on a machine with a GPU, or state small ones "
-    "(`INPUT_SETS`) in the task."
-)
-
-ONLY_AT_FULL = (
-    "These sizes are derived from the task's; it may be right at the task's own, which only a GPU can tell: judge it there, or "
-    "take sizes from the tensors' shapes."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,13 +225,13 @@ class StagedEvaluator:
         with progress.at(Stage.TRACE):
             plans = self.front.trace(source, facts.specs, self.config.trace_timeout_s)
             if isinstance(plans, Rejection):
-                raise _rejected(plans, "derived" if facts.derived else "")
+                raise rejected(plans, "derived" if facts.derived else "")
         with progress.at(Stage.PLAN):
             if self.defences.plan_checks:
                 checked = list(zip(plans, facts.specs, facts.outputs, strict=True))
                 for plan, spec, outputs in sorted(checked, key=lambda one: one[0].input_set in facts.derived):
                     if objection := check_plan(plan, spec, outputs=outputs):
-                        raise _rejected(objection, plan.input_set if plan.input_set in facts.derived else "")
+                        raise rejected(objection, plan.input_set if plan.input_set in facts.derived else "")
             cost = price(plans[-1], self._device, self.precision_of(task))
             progress.plan = {"input_set": plans[-1].input_set, **asdict(cost), "reference": asdict(facts.reference)}
         if self.gpus:
@@ -282,7 +274,7 @@ class StagedEvaluator:
         try:
             plans, kernels = self._compiled(plans, progress)
         except Stopped as stopped:
-            raise _rejected(stopped.rejection, left) from None
+            raise rejected(stopped.rejection, left) from None
         progress.stage = Stage.CORRECTNESS
         gpu = min(self.gpus, key=lambda one: one.load())
         draws = schedule(facts.sets, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans))
@@ -301,7 +293,7 @@ class StagedEvaluator:
         progress.errors += outcome.errors
         progress.seconds |= outcome.seconds
         if outcome.rejection:
-            raise _rejected(outcome.rejection, left if outcome.stage is Stage.CORRECTNESS else "")
+            raise rejected(outcome.rejection, left if outcome.stage is Stage.CORRECTNESS else "")
         if outcome.measured:
             progress.timing = outcome.measured.timing(gpu.facts["gpu"], gpu.noise)
             us = progress.timing.candidate_us
@@ -336,7 +328,7 @@ class StagedEvaluator:
         progress.errors = judged.errors
         suspected = judged.rejection is not None and judged.rejection.status is Status.DECOY
         if judged.rejection and not suspected:
-            raise _rejected(judged.rejection, RAGGED if RAGGED in facts.derived else "")
+            raise rejected(judged.rejection, RAGGED if RAGGED in facts.derived else "")
         return [plan for plan in plans if plan.input_set not in mine], suspected
 
     # --- without one ---------------------------------------------------------------------------------------------
@@ -348,21 +340,21 @@ class StagedEvaluator:
             mine = interpreted(plans, on_gpu=False)
             if not mine:
                 reason = f"{progress.specialised} {ONLY_AT_FULL}" if progress.specialised else TOO_LARGE
-                raise Stopped(_needs_gpu(reason))
+                raise Stopped(needs_gpu(reason))
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
             judged = self._interpret(task, mine, draws)
-            if _took_too_long(judged) and FULL in mine:
+            if took_too_long(judged) and FULL in mine:
                 small = {name: plan for name, plan in mine.items() if name != FULL}
-                judged = self._interpret(task, small, draws) if small else Judged(_needs_gpu(TOO_LARGE))
+                judged = self._interpret(task, small, draws) if small else Judged(needs_gpu(TOO_LARGE))
                 mine = small
             progress.errors = judged.errors
             if judged.rejection is None:
                 return
-            found = _rejected(judged.rejection, judged.input_set if judged.input_set in facts.derived else "")
+            found = rejected(judged.rejection, judged.input_set if judged.input_set in facts.derived else "")
             if isinstance(found, Stopped) or not facts.derived.issuperset(mine) or self.config.any_shape:
                 raise found
-            plain = plain_mistake(judged, source, facts)
-            raise Stopped(judged.rejection if plain else _needs_gpu(f"{found.rejection.reason} {ONLY_AT_FULL}"))
+            plain = plain_mistake(judged, source, facts.specs)
+            raise Stopped(judged.rejection if plain else needs_gpu(f"{found.rejection.reason} {ONLY_AT_FULL}"))
 
     def _interpret(self, task: Task, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Judged:
         assert self.front
@@ -397,53 +389,10 @@ def _visible_gpus() -> list[str]:
     return listed[:count] if listed else [str(i) for i in range(count)]
 
 
-def interpreted(plans: Sequence[Plan], *, on_gpu: bool) -> dict[str, Plan]:
-    """Those of a candidate's plans that the interpreter judges, by input set; the rest are the GPU's.
-
-    Without a GPU, all sets, the full one if it is small. With one, the ragged set: compiling its kernels, for this one use,
-    costs twice as much as interpreting them. Autotuned launches stay on the GPU: their configurations take turns at these
-    shapes, and one may be wrong only where many programs run at once.
-    """
-    if not on_gpu:
-        most_bytes = INTERPRETED_BYTES if len(plans) > 1 else ONLY_SET_BYTES
-        return {plan.input_set: plan for plan in plans if plan.input_set != FULL or _held_bytes(plan) <= most_bytes}
-    return {
-        plan.input_set: plan
-        for plan in plans[:-1]  # the last is timed, and stays
-        if plan.input_set == RAGGED and _held_bytes(plan) <= INTERPRETED_BYTES and not _autotuned(plan)
-    }
-
-
-def _autotuned(plan: Plan) -> bool:
-    return any(isinstance(node, LaunchNode) and len(node.variants) > 1 for node in (*plan.setup, *plan.nodes))
-
-
 def _without_ir(plan: Plan) -> Plan:
     """A plan without its kernels' text, which replay does not need."""
     return replace(plan, kernels=tuple(replace(kernel, ttir="") for kernel in plan.kernels))
 
 
-def _held_bytes(plan: Plan) -> int:
-    return sum(s.nbytes for s in plan.storages)
-
-
 def _is_big(plans: Sequence[Plan]) -> bool:
-    return _held_bytes(plans[-1]) > BIG_BYTES
-
-
-def _rejected(rejection: Rejection, derived: str = "") -> Stopped | FailedAtDerived:
-    """What to raise; `derived` names the derived set that it is, or may be, about: its reason then names that set, too."""
-    if not derived:
-        return Stopped(rejection)
-    named = f"{derived} shapes" in rejection.reason
-    return FailedAtDerived(rejection if named else replace(rejection, reason=f"On {derived} shapes: {rejection.reason}"))
-
-
-def _took_too_long(judged: Judged) -> bool:
-    """Whether the interpreter gave up, perhaps at the full set: that says nothing of the candidate."""
-    too_large = isinstance(judged.rejection, Unable) and judged.rejection.status in (Status.TIMEOUT, Status.NEEDS_GPU)
-    return too_large and judged.input_set in (FULL, "")
-
-
-def _needs_gpu(reason: str) -> Rejection:
-    return Rejection(Status.NEEDS_GPU, reason)
+    return held_bytes(plans[-1]) > BIG_BYTES

@@ -30,7 +30,7 @@ def get_init_inputs():
     return [features]
 '''
 
-CANDIDATE = '''
+CANDIDATE = """
 import torch
 import torch.nn as nn
 import triton
@@ -58,7 +58,7 @@ class ModelNew(nn.Module):
         out = torch.empty(x.shape[0], device=x.device, dtype=x.dtype)
         mean_kernel[(x.shape[0],)](x, self.offset, out, x.shape[1], BLOCK=16)
         return out
-'''
+"""
 """Right at every size."""
 
 WRONG = CANDIDATE.replace("2.0 * x +", "2.5 * x +")

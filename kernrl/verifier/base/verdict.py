@@ -94,10 +94,6 @@ class Verdict:
     candidate_sha: str
     """sha256 of the candidate's source text, hex."""
     precision: str
-    specialised: str = ""
-    """Right at every stated input set, and why it fails at a derived one; empty for all others."""
-    notes: list[str] = field(default_factory=list)
-    """Sentences about what was not looked at."""
     timing: Timing | None = None
     errors: list[dict[str, Any]] = field(default_factory=list)
     """One record for each input tried: input set, regime, error over tolerance (`excess`), worst element if it is wrong."""
@@ -107,6 +103,10 @@ class Verdict:
     """Wall time by stage."""
     versions: dict[str, str] = field(default_factory=dict)
     cached: bool = False
+    specialised: str = ""
+    """Of a candidate that is right at every stated input set and fails at a derived one: how. Empty for all others."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences about what was not looked at."""
 
     @property
     def correct(self) -> bool:

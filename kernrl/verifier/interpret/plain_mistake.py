@@ -1,21 +1,19 @@
-"""Candidates that are right at the task's own sizes alone. Stated input sets bind; derived ones inform.
+"""Tells a plain mistake from a candidate that is made for the task's own sizes, where the interpreter saw derived ones alone.
 
-A task fixes its sizes, so a candidate may write them out as numbers. Who fails at a derived set is judged by the stated
-ones. Where only derived sets can be judged (large tasks on a CPU), a plain mistake has to be told from such numbers.
+A task fixes its sizes, so a candidate may write them out as numbers, and may leave out masks that they do not need.
 """
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from kernrl.tasks.task import FULL, SMALL
-from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.base.verdict import Status
 from kernrl.verifier.interpret.server import Judged
 from kernrl.verifier.plan.plan import TensorSpec, TraceSpec
-from kernrl.verifier.task_facts import TaskFacts
 
 LEAST_SIZE = 8
 """Smaller numbers are everywhere in a source, and derived sets do not change them."""
@@ -23,22 +21,14 @@ LEAST_SIZE = 8
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
-class FailedAtDerived(Exception):
-    """A candidate fails at a derived input set: the stated ones decide."""
-
-    def __init__(self, rejection: Rejection):
-        super().__init__(rejection.reason)
-        self.rejection = rejection
-
-
-def plain_mistake(judged: Judged, source: str, facts: TaskFacts) -> bool:
+def plain_mistake(judged: Judged, source: str, specs: Sequence[TraceSpec]) -> bool:
     """Whether a failure at a derived set is one at the full sizes, too, as far as the source tells.
 
     Only the small set can show that, since it divides by 16 wherever the full one does. A wrong number there is a plain
     mistake unless the source writes out a size of the full set. An access out of bounds, or a race, is one unless the source
     holds a number that divides a size of the full set and not the small one's: a block without a mask.
     """
-    rejection, by_name = judged.rejection, {spec.input_set: spec for spec in facts.specs}
+    rejection, by_name = judged.rejection, {spec.input_set: spec for spec in specs}
     if rejection is None or judged.input_set != SMALL:
         return False
     full, small, numbers = by_name[FULL], by_name[SMALL], set(_numbers(source))
