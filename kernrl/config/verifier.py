@@ -102,6 +102,11 @@ class VerifierConfig(Config):
         json_schema_extra=VERIFIER | RARE,
     )
 
+    @property
+    def cache_folder(self) -> Path | None:
+        """Where verdicts, machine code and derived input sets are kept; None where nothing is."""
+        return (self.cache_dir or Path("~/.cache/kernrl").expanduser()) if self.cache else None
+
     @field_validator("executor")
     @classmethod
     def _an_executor_that_there_is(cls, value: str) -> str:

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import torch
 import triton
@@ -91,7 +90,7 @@ class StagedEvaluator:
         self._devices = devices
         self._seeds = Seeds()
         self._facts: dict[tuple[str, str], TaskFacts] = {}
-        self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
+        self.cache_dir = config.cache_folder
         self._starting, self._gathering = threading.Lock(), threading.Lock()
         self._started = False
 

@@ -151,7 +151,8 @@ class _Search:
     def _sizes(self, value: int, turn: int, batch: bool = False) -> list[int]:
         """Sizes to try for a number, in order of preference; other ones each turn, so that two axes are not mixed up."""
         if self.name == SMALL:
-            first = SMALL_SIZES[turn % 2]
+            # what divides by 16 goes on doing so: a failure at such sizes is no matter of masks
+            first = SMALL_SIZES[turn % 2 + (value % 16 == 0)]
             sizes = (*(SMALL_BATCHES if batch else ()), first, *(n for n in SMALL_SIZES if n != first))
             return [n for n in sizes if n < value]
         primes = [PRIMES[(turn + i) % len(PRIMES)] for i in range(3)]

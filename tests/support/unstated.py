@@ -64,13 +64,6 @@ class ModelNew(nn.Module):
 WRONG = CANDIDATE.replace("2.0 * x +", "2.5 * x +")
 """A plain mistake."""
 
-UNMASKED = (
-    CANDIDATE.replace("mask = i < columns", "mask = i < BLOCK + columns")
-    .replace("mask=mask, other=0.0", "mask=mask")
-    .replace("i < BLOCK + columns", "i >= 0")
-)
-"""Right where 16 divides the features."""
-
 
 def task_code(rows: int, columns: int) -> str:
     """The task at these sizes; 4 · rows · columns bytes are its input."""
@@ -80,3 +73,12 @@ def task_code(rows: int, columns: int) -> str:
 def written_out(columns: int) -> str:
     """A candidate with the number of features written out: right at that number alone."""
     return CANDIDATE.replace("self.offset, out, x.shape[1]", f"self.offset, out, {columns}")
+
+
+def specialised(how: str, columns: int) -> str:
+    """A candidate that is right where the features are so many: written out as numbers, or without masks."""
+    if how == "unmasked":  # 16 divides them
+        return CANDIDATE.replace(", mask=mask, other=0.0", "")
+    if how == "viewed":
+        return CANDIDATE.replace("        mean_kernel[(", f"        x = x.view(-1, {columns})\n        mean_kernel[(")
+    return written_out(columns)
