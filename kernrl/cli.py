@@ -160,7 +160,11 @@ def doctor(config: DoctorConfig) -> Result:
 
 @command(app, VerifyConfig)
 def verify(config: VerifyConfig) -> Result:
-    """Judge a candidate, or a file of them: is it right, is it fast, and is it the candidate's own work?"""
+    """Judge a candidate, or a file of them: is it right, is it fast, and is it the candidate's own work?
+
+    Exit codes of one candidate: 0 it is correct, 1 it is not, 2 bad input, 3 the verifier failed, 4 too large to judge without
+    a GPU.
+    """
     from kernrl.stages.verify import run
 
     return run(config)

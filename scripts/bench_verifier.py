@@ -34,13 +34,13 @@ from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.compile.client import Compiler
-from kernrl.verifier.funnel import interpreted
 from kernrl.verifier.interpret.server import SmallJob
 from kernrl.verifier.judge.inputs import Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan
 from kernrl.verifier.plan.price import price
 from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.interpreters import Interpreters
+from kernrl.verifier.route import interpreted
 from kernrl.verifier.task_facts import gather_facts
 from kernrl.verifier.trace.client import Tracer
 from kernrl.verifier.verifier import HardenedVerifier

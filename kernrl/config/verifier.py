@@ -69,6 +69,12 @@ class VerifierConfig(Config):
         description="Fail where this machine lacks a layer of the sandbox, instead of a warning.",
         json_schema_extra=VERIFIER | RARE,
     )
+    any_shape: bool = Field(
+        default=False,
+        description="Refuse a candidate that is right at the task's own sizes and fails at derived ones, which is otherwise "
+        "`correct` and marked `specialised`.",
+        json_schema_extra=VERIFIER,
+    )
     trace_timeout_s: float = Field(
         default=30.0,
         gt=0,
@@ -95,6 +101,11 @@ class VerifierConfig(Config):
         description="Share of a GPU's free memory that may be held between candidates: inputs, baselines and answers of tasks.",
         json_schema_extra=VERIFIER | RARE,
     )
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """Where verdicts, machine code and derived input sets are kept; None where nothing is."""
+        return (self.cache_dir or Path("~/.cache/kernrl").expanduser()) if self.cache else None
 
     @field_validator("executor")
     @classmethod

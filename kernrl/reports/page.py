@@ -19,7 +19,7 @@ import jinja2
 from kernrl import __version__
 from kernrl.reports import gallery, run_charts
 from kernrl.reports.gallery import Cheat, Exhibit
-from kernrl.reports.results import THRESHOLDS_X, compare, if_modelled, summarise
+from kernrl.reports.results import THRESHOLDS_X, compare, if_modelled, judged_of, summarise
 from kernrl.reports.run_charts import Panel
 from kernrl.reports.run_files import Run, Sample, number
 from kernrl.reports.svg import counted, percent, seconds, times
@@ -141,6 +141,8 @@ def lead(run: Run, results: dict[str, Any], scope: str) -> str:
         return "No candidate of this run could be judged."
     candidates, share = counted(results["samples"], "candidate"), results["correct"]["value"]
     of = f"Of the {candidates} of {scope}" if scope else f"Of {candidates}"
+    if some := judged_of(results):
+        of = f"{some.capitalize()}. {of}"
     said = f"{of}, for {counted(results['tasks'], 'task')}, {percent(share) if share else 'none'} are correct"
     if not share:
         return f"{said}."

@@ -13,7 +13,7 @@ import numpy as np
 from kernrl.reports.run_files import Sample
 from kernrl.reports.statistics import Estimate, TaskBootstrap, fast_p, pass_at_k
 from kernrl.reports.svg import counted
-from kernrl.verifier.base.verdict import Stage, Timing
+from kernrl.verifier.base.verdict import Stage, Status, Timing
 
 THRESHOLDS_X = (0, 0.5, 0.8, 1, 1.2, 1.5, 2)
 """The p of fast_p."""
@@ -57,6 +57,8 @@ def summarise(
         "tasks": len(tasks),
         "samples": len(judged),
         "unjudged": len(samples) - len(judged),
+        "needs_gpu": sum(s.verdict.status is Status.NEEDS_GPU for s in samples),
+        "specialised": sum(bool(s.verdict.specialised) for s in judged),
         "untimed": sum(s.verdict.correct and not timed(s, clock) for s in judged),
         "timing": {"kind": clock[0], "device": clock[1]} if clock else None,
         "precisions": sorted({s.verdict.precision for s in judged}),
@@ -199,9 +201,13 @@ def _depth(sample: Sample) -> str:
 def notes(results: dict[str, Any], other_clocks: list[Clock]) -> list[str]:
     """Sentences a reader of the figures has to know."""
     said = []
-    if results["unjudged"]:
-        unjudged = counted(results["unjudged"], "sample")
-        said.append(f"{unjudged} could not be judged (no GPU, or broken machinery), and enter no figure.")
+    if large := results["needs_gpu"]:
+        said.append(f"{counted(large, 'sample')} need a GPU (too large for the interpreter), and enter no figure.")
+    if broken := results["unjudged"] - results["needs_gpu"]:
+        said.append(f"{counted(broken, 'sample')} could not be judged (broken machinery), and enter no figure.")
+    if results["specialised"]:
+        specialised = counted(results["specialised"], "correct candidate")
+        said.append(f"{specialised} are specialised: right at the task's own sizes, and not at others derived from them.")
     if results["untimed"]:
         untimed = counted(results["untimed"], "correct candidate")
         said.append(f"{untimed} could not be timed, and count for fast_0 and no higher threshold.")
@@ -213,6 +219,12 @@ def notes(results: dict[str, Any], other_clocks: list[Clock]) -> list[str]:
     if results["timing"] and results["timing"]["kind"] == "modelled":
         said.append(f"Times are modelled for {results['timing']['device']} by each plan's roofline; nothing was measured.")
     return said
+
+
+def judged_of(results: Mapping[str, Any]) -> str:
+    """`judged 3 of 5` where some samples could not be, else nothing."""
+    unjudged = results.get("unjudged", 0)
+    return f"judged {results['samples']} of {results['samples'] + unjudged}" if unjudged else ""
 
 
 def if_modelled(results: Mapping[str, Any], words: str = ", modelled") -> str:

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernrl.reports.results import PAST_STAGE, THRESHOLDS_X, if_modelled
+from kernrl.reports.results import PAST_STAGE, THRESHOLDS_X, if_modelled, judged_of
+from kernrl.reports.run_files import UNJUDGED
 from kernrl.reports.svg import counted, percent, seconds, times
 from kernrl.verifier.base.verdict import Stage, Status
 
@@ -39,7 +40,8 @@ def conditions(results: Mapping[str, Any]) -> str:
 
 def results_view(results: Mapping[str, Any]) -> RenderableType:
     """`results.json` as a person reads it."""
-    parts: list[RenderableType] = [_main(results), Text(), _funnel(results)]
+    headline = [Text(judged_of(results), "bold")] if judged_of(results) else []
+    parts: list[RenderableType] = [*headline, _main(results), Text(), _funnel(results)]
     for key, title in (("by_family", "family"), ("by_depth", "depth")):
         if len(results.get(key) or {}) > 1:
             parts += [Text(), _breakdown(results[key], title, if_modelled(results))]
@@ -68,9 +70,10 @@ def _funnel(results: Mapping[str, Any]) -> Table:
     table = Table("stage", "passed", box=None, pad_edge=False)
     for stage, figure in results.get("funnel", {}).items():
         table.add_row(PAST_STAGE[Stage(stage)], figure_text(figure))
-    stopped = [f"{count} {status}" for status, count in results.get("statuses", {}).items() if status != Status.CORRECT]
-    if stopped:
-        table.add_row("stopped", ", ".join(stopped))
+    others = {status: count for status, count in results.get("statuses", {}).items() if status != Status.CORRECT}
+    for title, wanted in (("stopped", False), ("not judged", True)):
+        if listed := [f"{count} {status}" for status, count in others.items() if (status in UNJUDGED) == wanted]:
+            table.add_row(title, ", ".join(listed))
     return table
 
 

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -17,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernrl import __version__, console
-from kernrl.config import CheckConfig, GenerateConfig, ListConfig, ShowConfig, SourceConfig, StatsConfig
+from kernrl.config import CheckConfig, GenerateConfig, ListConfig, ShowConfig, SourceConfig, StatsConfig, VerifierConfig
 from kernrl.console import Result
 from kernrl.errors import UsageError
 from kernrl.files import atomic_write, new_folder
@@ -137,7 +138,8 @@ def check(config: CheckConfig) -> Result:
 
     tasks = load(config).tasks
     with console.progress() as bar, ThreadPoolExecutor(2) as pool:
-        checks = pool.map(lambda task: _checked(check_task, task, config.timeout_s), tasks)
+        folder = VerifierConfig().cache_folder
+        checks = pool.map(lambda task: _checked(partial(check_task, timeout_s=config.timeout_s, cache_dir=folder), task), tasks)
         results = list(bar.track(checks, total=len(tasks), description="references"))
     problems = [result for result in results if isinstance(result, str)]
     if len(tasks) == 1 and problems:
@@ -160,9 +162,9 @@ def check(config: CheckConfig) -> Result:
     return Result(data, Group(*parts), exit_code=1 if problems else 0)
 
 
-def _checked(check_task: Callable[[Task, float], Task], task: Task, timeout_s: float) -> Task | str:
+def _checked(check: Callable[[Task], Task], task: Task) -> Task | str:
     try:
-        return check_task(task, timeout_s)
+        return check(task)
     except UsageError as error:
         return str(error)
 

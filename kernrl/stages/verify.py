@@ -24,7 +24,7 @@ from kernrl.verifier import explain
 from kernrl.verifier.base.verdict import Status, Verdict
 from kernrl.verifier.verifier import HardenedVerifier
 
-EXIT_CODES = {Status.CORRECT: 0, Status.INFRA_ERROR: 3}
+EXIT_CODES = {Status.CORRECT: 0, Status.INFRA_ERROR: 3, Status.NEEDS_GPU: 4}
 """Status → exit code of a single verdict; every other status is a rejection, 1."""
 
 
@@ -93,6 +93,8 @@ def _run_pairs(config: VerifyConfig, path: Path) -> Result:
     summary = {"verdicts": len(rows), "statuses": dict(statuses), "out": str(config.out)}
     lines = [f"{count:6d}  {status}" for status, count in statuses.most_common()]
     failed = statuses[str(Status.INFRA_ERROR)] > 0
+    if unknown := statuses[str(Status.NEEDS_GPU)]:
+        lines.append(f"judged {len(rows) - unknown} of {len(rows)}: the others need a GPU")
     return Result(summary, "\n".join([f"{len(rows)} verdicts in {config.out}", *lines]), 3 if failed else 0)
 
 

@@ -9,15 +9,20 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import RAGGED, SMALL, InputSet, Task, load_reference
 
 
-def check_task(task: Task, timeout_s: float = 60.0) -> Task:
+def check_task(task: Task, timeout_s: float = 60.0, cache_dir: Path | None = None) -> Task:
     """Run the reference on two fresh inputs, at the smallest input set, in a child process.
+
+    Args:
+        cache_dir: Where derived input sets are kept by source; nothing is kept where it is None.
 
     Returns:
         The task with its input sets, derived where it states none.
@@ -26,14 +31,14 @@ def check_task(task: Task, timeout_s: float = 60.0) -> Task:
         UsageError: It raises, dies, takes longer than `timeout_s`, or gives an output that is not a finite tensor
             which depends on the inputs.
     """
-    return in_child(_check, task, timeout_s)
+    return in_child(partial(_check, cache_dir=cache_dir), task, timeout_s)
 
 
 def in_child(work: Callable[[Task], Any], task: Task, timeout_s: float) -> Any:
     """What `work(task)` gives, in a child process, where a reference can do no harm.
 
     Args:
-        work: A function of a module's top level, of one task.
+        work: A function of one task, made of functions of a module's top level: it is pickled.
 
     Raises:
         UsageError: It raises, dies or takes longer than `timeout_s`.
@@ -72,12 +77,12 @@ def _run(work: Callable[[Task], Any], task: Task, sender: Connection) -> None:
     sender.send((result, problem))
 
 
-def _check(task: Task) -> Task:
+def _check(task: Task, cache_dir: Path | None) -> Task:
     import torch
 
     from kernrl.tasks.graph.input_sets import with_input_sets
 
-    task = with_input_sets(task)
+    task = with_input_sets(task, cache_dir)
     torch.set_num_threads(1)
     reference = load_reference(task, _smallest(task))
     torch.manual_seed(0)

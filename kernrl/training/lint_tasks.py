@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from contextlib import closing
 
 import torch
 
@@ -17,13 +17,14 @@ from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.version import verifier_version
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.judge.task_lint import lint, objection
+from kernrl.verifier.pool.input_sets import InputSets
 
 
 def sound_tasks(tasks: Iterable[Task], config: VerifierConfig, *, tell: bool = True) -> list[Task]:
     """The tasks that pass the task lint; each of the others is named on stderr with the reason, unless `tell` is off.
 
-    Generated tasks (those with a composition) pass as they are: the generator's grammar makes only sound ones. Tasks without
-    small shapes are linted on a GPU where there is one, and pass where there is none, since nothing can be judged there.
+    Generated tasks (those with a composition) pass as they are: the generator's grammar makes only sound ones. Tasks that state
+    no small shapes are linted on a GPU where there is one, else at derived shapes; without those they pass.
 
     Raises:
         UsageError: no task passes.
@@ -33,13 +34,14 @@ def sound_tasks(tasks: Iterable[Task], config: VerifierConfig, *, tell: bool = T
     kept, problems = [], []
     on_gpu = config.device != "cpu" and torch.cuda.is_available()
     unchecked = 0
-    with progress() as bar, _same_random_numbers():
+    with progress() as bar, _same_random_numbers(), closing(InputSets(config.cache_folder)) as input_sets:
         for task in bar.track(asked, total=len(asked), description="task lint"):
-            small = any(s.name != FULL for s in task.input_sets)
+            known_sets = task if task.composition or on_gpu else input_sets.complete(task)
+            small = any(s.name != FULL for s in known_sets.input_sets)
             if not task.composition and not small and not on_gpu:
                 unchecked += 1
             elif not task.composition:
-                problem = known.problem(task, config.precision or task.precision, "cpu" if small else "cuda")
+                problem = known.problem(known_sets, config.precision or task.precision, "cpu" if small else "cuda")
                 if problem:
                     problems.append(f"{task.id}: {problem}")
                     continue
@@ -67,7 +69,7 @@ class _Known:
     """What the lint said of tasks before, in one file of the verifier's cache folder."""
 
     def __init__(self, config: VerifierConfig):
-        folder = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
+        folder = config.cache_folder
         self._path = folder / f"lint-{verifier_version()}-{torch.__version__}.json" if folder else None
         self._problems: dict[str, str] = {}
         self._changed = False

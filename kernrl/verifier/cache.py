@@ -23,7 +23,7 @@ _NOT_KEPT = frozenset((Status.INFRA_ERROR, Status.TIMEOUT))
 
 def task_fingerprint(task: Task) -> str:
     """Hash of a task's source and shapes, but not its name."""
-    sets = [[s.name, sorted(s.constants.items())] for s in task.input_sets]
+    sets = [[s.name, sorted(s.constants.items()), *(["derived"] if s.derived else [])] for s in task.input_sets]
     return hashlib.sha256(json.dumps([task.pytorch_code, sets]).encode()).hexdigest()
 
 

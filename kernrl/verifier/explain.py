@@ -30,15 +30,22 @@ def account(verdict: Verdict) -> RenderableType:
 
 
 def _headline(verdict: Verdict) -> Text:
-    good = verdict.status is Status.CORRECT
-    text = Text.assemble(
-        (str(verdict.status), "bold green" if good else "bold red"), f"  {verdict.task_id}, {verdict.precision}"
-    )
+    text = Text.assemble((str(verdict.status), f"bold {_colour(verdict)}"), f"  {verdict.task_id}, {verdict.precision}")
+    if verdict.specialised:
+        text.append("  (specialised)", "yellow")
     if verdict.cached:
         text.append("  (from the cache)", "dim")
     if verdict.reason:
         text.append(f"\n{verdict.reason}")
+    if verdict.specialised:
+        text.append(f"\nRight at the task's own sizes, and not at others: {verdict.specialised}")
+    for note in verdict.notes:
+        text.append(f"\n{note}", "yellow")
     return text
+
+
+def _colour(verdict: Verdict) -> str:
+    return {Status.CORRECT: "green", Status.NEEDS_GPU: "yellow"}.get(verdict.status, "red")
 
 
 def _stages(verdict: Verdict) -> Table:
@@ -49,9 +56,10 @@ def _stages(verdict: Verdict) -> Table:
         if i > reached:
             break
         done = i < reached or verdict.status is Status.CORRECT
+        last = "?" if verdict.status is Status.NEEDS_GPU else "✗"  # nobody has failed for want of a GPU
         seconds = verdict.seconds.get(str(stage))
         table.add_row(
-            Text("✓" if done else "✗", "green" if done else "red"),
+            Text("✓" if done else last, "green" if done else _colour(verdict)),
             str(stage),
             f"{seconds * 1e3:.1f} ms" if seconds else "",
             _detail(stage, verdict),

@@ -6,9 +6,8 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import torch
 import triton
@@ -18,16 +17,17 @@ from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.tasks.task import FULL, RAGGED, Task
 from kernrl.verifier.base.parse import parse_reply
-from kernrl.verifier.base.progress import Progress, Stopped, passed
+from kernrl.verifier.base.progress import FailedAtDerived, Progress, Stopped, passed
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timing, Verdict, printable
 from kernrl.verifier.base.version import verifier_version
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.interpret.interpreter import Unable
-from kernrl.verifier.interpret.server import SmallJob
-from kernrl.verifier.judge.inputs import BIG_BYTES, Seeds, schedule
+from kernrl.verifier.interpret.plain_mistake import plain_mistake
+from kernrl.verifier.interpret.server import Judged, SmallJob
+from kernrl.verifier.judge.inputs import BIG_BYTES, Draw, Seeds, schedule
 from kernrl.verifier.plan.checks import check_plan, launchable
 from kernrl.verifier.plan.compiled import CompiledKernel
-from kernrl.verifier.plan.plan import LaunchNode, Plan
+from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.price import Price, price
 from kernrl.verifier.pool.backend import Front, GpuBackend
 from kernrl.verifier.pool.gpu import LANES
@@ -35,6 +35,17 @@ from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.pool.ray import Cluster
 from kernrl.verifier.replay.job import Job
+from kernrl.verifier.route import (
+    NO_RAGGED_SET,
+    ONLY_AT_FULL,
+    ONLY_SET_TIMEOUT_S,
+    TOO_LARGE,
+    held_bytes,
+    interpreted,
+    needs_gpu,
+    rejected,
+    took_too_long,
+)
 from kernrl.verifier.screen import screen
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
 
@@ -45,9 +56,6 @@ FLOOR_MARGIN = 0.9
 
 INTERPRETER_TIMEOUT_S = 5.0
 """Time limit of the interpreter where a GPU can judge instead."""
-
-INTERPRETED_BYTES = 4 << 20
-"""Largest plan that is interpreted where there is a GPU: larger ones are cheaper to compile and run on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,7 @@ class StagedEvaluator:
         self._devices = devices
         self._seeds = Seeds()
         self._facts: dict[tuple[str, str], TaskFacts] = {}
-        self.cache_dir = (config.cache_dir or Path("~/.cache/kernrl").expanduser()) if config.cache else None
+        self.cache_dir = config.cache_folder
         self._starting, self._gathering = threading.Lock(), threading.Lock()
         self._started = False
 
@@ -143,7 +151,8 @@ class StagedEvaluator:
     def conditions(self) -> list[str]:
         """What a verdict depends on besides task and candidate."""
         gpus = sorted({gpu.facts["gpu"] + gpu.facts["driver"] for gpu in self.gpus}) or [self._device.name]
-        return [*self.versions.values(), self.target, *gpus, *self.config.baseline, repr(self.defences)]
+        strict = ["any shape"] if self.config.any_shape else []
+        return [*self.versions.values(), self.target, *gpus, *self.config.baseline, repr(self.defences), *strict]
 
     @property
     def versions(self) -> dict[str, str]:
@@ -181,6 +190,8 @@ class StagedEvaluator:
             task_id=task.id,
             candidate_sha=progress.sha,
             precision=self.precision_of(task),
+            specialised=printable(progress.specialised) if status is Status.CORRECT else "",
+            notes=progress.notes if status is Status.CORRECT else [],
             timing=progress.timing,
             errors=progress.errors,
             plan=progress.plan,
@@ -196,26 +207,54 @@ class StagedEvaluator:
             passed(screen(candidate.source))
         with progress.at(Stage.TRACE):
             facts = self.facts_of(task)
-            assert self.front
-            plans = passed(self.front.trace(candidate.source, facts.specs, self.config.trace_timeout_s))
+        try:
+            self._judge(task, facts, candidate.source, progress)
+        except FailedAtDerived as failed:
+            if self.config.any_shape:
+                raise Stopped(failed.rejection) from None
+            progress.specialised, progress.errors = failed.rejection.reason, []
+            self._judge(task, facts.stated(), candidate.source, progress)
+        if all(s.derived or s.name == FULL for s in facts.sets) and not any(s.name == RAGGED for s in facts.sets):
+            progress.notes.append(NO_RAGGED_SET)
+
+    def _judge(self, task: Task, facts: TaskFacts, source: str, progress: Progress) -> None:
+        """Judge a source that passed the screen at the sets of `facts`. Raises Stopped, or FailedAtDerived where the
+        stated sets have to decide."""
+        assert self.front
+        with progress.at(Stage.TRACE):
+            plans = self.front.trace(source, facts.specs, self.config.trace_timeout_s)
+            if isinstance(plans, Rejection):
+                raise rejected(plans, "derived" if facts.derived else "")
         with progress.at(Stage.PLAN):
             if self.defences.plan_checks:
-                for plan, spec, outputs in zip(plans, facts.specs, facts.outputs, strict=True):
-                    passed(check_plan(plan, spec, outputs=outputs))
+                checked = list(zip(plans, facts.specs, facts.outputs, strict=True))
+                for plan, spec, outputs in sorted(checked, key=lambda one: one[0].input_set in facts.derived):
+                    if objection := check_plan(plan, spec, outputs=outputs):
+                        raise rejected(objection, plan.input_set if plan.input_set in facts.derived else "")
             cost = price(plans[-1], self._device, self.precision_of(task))
             progress.plan = {"input_set": plans[-1].input_set, **asdict(cost), "reference": asdict(facts.reference)}
         if self.gpus:
             self._on_gpu(task, facts, plans, progress)
         else:
-            self._on_cpu(task, facts, plans, cost, progress)
+            self._on_cpu(task, facts, plans, source, progress)
+            self._model_time(facts, cost, progress)
 
     def facts_of(self, task: Task) -> TaskFacts:
         """The facts of a task under its policy, cached. Raises UsageError if its reference does not run."""
         key = task_fingerprint(task), self.precision_of(task)
         with self._gathering:  # candidates of a group come at the same time, and need this once
             if key not in self._facts:
-                self._facts[key] = gather_facts(task, key[1], self._device, on_gpu=bool(self.gpus))
+                self._facts[key] = self._gathered(task, key[1])
             return self._facts[key]
+
+    def _gathered(self, task: Task, precision: str) -> TaskFacts:
+        try:
+            return gather_facts(task, precision, self._device, on_gpu=bool(self.gpus))
+        except UsageError:  # of the task's own sets, or of derived ones, which nobody needs
+            stated = tuple(s for s in task.input_sets if not s.derived)
+            if stated == task.input_sets:
+                raise
+            return gather_facts(replace(task, input_sets=stated), precision, self._device, on_gpu=bool(self.gpus))
 
     def _compiled(self, plans: Sequence[Plan], progress: Progress) -> tuple[list[Plan], dict[str, list[CompiledKernel]]]:
         """The plans with the variants that can be launched, and their machine code by input set."""
@@ -230,7 +269,11 @@ class StagedEvaluator:
 
     def _on_gpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], progress: Progress) -> None:
         plans, decoys = self._interpret_first(task, facts, plans, progress)
-        plans, kernels = self._compiled(plans, progress)
+        left = next((plan.input_set for plan in plans if plan.input_set in facts.derived), "")
+        try:
+            plans, kernels = self._compiled(plans, progress)
+        except Stopped as stopped:
+            raise rejected(stopped.rejection, left) from None
         progress.stage = Stage.CORRECTNESS
         gpu = min(self.gpus, key=lambda one: one.load())
         draws = schedule(facts.sets, gpu.seed(facts.key), self.defences.regimes, big=_is_big(plans))
@@ -249,7 +292,7 @@ class StagedEvaluator:
         progress.errors += outcome.errors
         progress.seconds |= outcome.seconds
         if outcome.rejection:
-            raise Stopped(outcome.rejection)
+            raise rejected(outcome.rejection, left if outcome.stage is Stage.CORRECTNESS else "")
         if outcome.measured:
             progress.timing = outcome.measured.timing(gpu.facts["gpu"], gpu.noise)
             us = progress.timing.candidate_us
@@ -265,7 +308,7 @@ class StagedEvaluator:
         """Let the interpreter judge what it can, before anything is compiled.
 
         Returns the plans left for the GPU, and whether to look for decoys there: a launch that does nothing at ragged shapes
-        may do something at full size. Raises Stopped if the interpreter finds the candidate wrong.
+        may do something at full size. Raises Stopped or FailedAtDerived if the interpreter finds the candidate wrong.
         """
         mine, all_plans = interpreted(plans, on_gpu=True), (list(plans), self.defences.decoys)
         if not mine:
@@ -284,22 +327,41 @@ class StagedEvaluator:
         progress.errors = judged.errors
         suspected = judged.rejection is not None and judged.rejection.status is Status.DECOY
         if judged.rejection and not suspected:
-            raise Stopped(judged.rejection)
+            raise rejected(judged.rejection, RAGGED if RAGGED in facts.derived else "")
         return [plan for plan in plans if plan.input_set not in mine], suspected
 
     # --- without one ---------------------------------------------------------------------------------------------
 
-    def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], cost: Price, progress: Progress) -> None:
-        """Correctness by the interpreter on the small sets; time by the roofline model of the target GPU."""
+    def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], source: str, progress: Progress) -> None:
+        """Correctness by the interpreter, on every set that it can take."""
         self._compiled(plans[-1:], progress)  # code that does not compile is not correct, even if it can be interpreted
-        assert self.front
         with progress.at(Stage.CORRECTNESS):
-            small = interpreted(plans, on_gpu=False)
+            mine = interpreted(plans, on_gpu=False)
+            if not mine:
+                reason = f"{progress.specialised} {ONLY_AT_FULL}" if progress.specialised else TOO_LARGE
+                raise Stopped(needs_gpu(reason))
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
-            judged = self.front.interpret(SmallJob(replace(task, solutions=()), self.precision_of(task), small, draws))
+            judged = self._interpret(task, mine, draws)
+            if took_too_long(judged) and FULL in mine:
+                small = {name: plan for name, plan in mine.items() if name != FULL}
+                judged = self._interpret(task, small, draws) if small else Judged(needs_gpu(TOO_LARGE))
+                mine = small
             progress.errors = judged.errors
-            if judged.rejection:
-                raise Stopped(judged.rejection)
+            if judged.rejection is None:
+                return
+            found = rejected(judged.rejection, judged.input_set if judged.input_set in facts.derived else "")
+            if isinstance(found, Stopped) or not facts.derived.issuperset(mine) or self.config.any_shape:
+                raise found
+            plain = plain_mistake(judged, source, facts.specs)
+            raise Stopped(judged.rejection if plain else needs_gpu(f"{found.rejection.reason} {ONLY_AT_FULL}"))
+
+    def _interpret(self, task: Task, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Judged:
+        assert self.front
+        job = SmallJob(replace(task, solutions=()), self.precision_of(task), plans, draws)
+        return self.front.interpret(replace(job, timeout_s=ONLY_SET_TIMEOUT_S) if [*plans] == [FULL] else job)
+
+    def _model_time(self, facts: TaskFacts, cost: Price, progress: Progress) -> None:
+        """Time by the roofline model of the target GPU."""
         progress.stage = Stage.TIMING
         us = max(cost.modelled_us, facts.least_modelled_us)
         ratio = facts.reference.modelled_us / us
@@ -326,30 +388,10 @@ def _visible_gpus() -> list[str]:
     return listed[:count] if listed else [str(i) for i in range(count)]
 
 
-def interpreted(plans: Sequence[Plan], *, on_gpu: bool) -> dict[str, Plan]:
-    """Those of a candidate's plans that the interpreter judges, by input set; the rest are the GPU's.
-
-    Without a GPU, all but the full set. With one, the ragged set: compiling its kernels, for this one use, costs twice as
-    much as interpreting them. Autotuned launches stay on the GPU: their configurations take turns at these shapes, and one
-    may be wrong only where many programs run at once.
-    """
-    if not on_gpu:
-        return {plan.input_set: plan for plan in plans if plan.input_set != FULL}
-    return {
-        plan.input_set: plan
-        for plan in plans[:-1]  # the last is timed, and stays
-        if plan.input_set == RAGGED and sum(s.nbytes for s in plan.storages) <= INTERPRETED_BYTES and not _autotuned(plan)
-    }
-
-
-def _autotuned(plan: Plan) -> bool:
-    return any(isinstance(node, LaunchNode) and len(node.variants) > 1 for node in (*plan.setup, *plan.nodes))
-
-
 def _without_ir(plan: Plan) -> Plan:
     """A plan without its kernels' text, which replay does not need."""
     return replace(plan, kernels=tuple(replace(kernel, ttir="") for kernel in plan.kernels))
 
 
 def _is_big(plans: Sequence[Plan]) -> bool:
-    return sum(s.nbytes for s in plans[-1].storages) > BIG_BYTES
+    return held_bytes(plans[-1]) > BIG_BYTES

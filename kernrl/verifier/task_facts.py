@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
@@ -31,6 +31,17 @@ class TaskFacts:
     floor_us: float
     least_modelled_us: float
     """The shortest modelled time that is believed for a candidate."""
+
+    @property
+    def derived(self) -> frozenset[str]:
+        """Names of the derived sets, which inform; the others bind."""
+        return frozenset(s.name for s in self.sets if s.derived)
+
+    def stated(self) -> TaskFacts:
+        """The same without derived sets."""
+        kept = [i for i, s in enumerate(self.sets) if not s.derived]
+        sets, specs, outputs = (tuple(part[i] for i in kept) for part in (self.sets, self.specs, self.outputs))
+        return replace(self, sets=sets, specs=specs, outputs=outputs)
 
 
 def gather_facts(task: Task, precision: str, device: Device, *, on_gpu: bool) -> TaskFacts:

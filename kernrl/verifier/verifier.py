@@ -18,6 +18,7 @@ from kernrl.verifier.base.parse import Candidate, parse_reply
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 from kernrl.verifier.cache import VerdictCache, verdict_key
 from kernrl.verifier.funnel import Defences, StagedEvaluator
+from kernrl.verifier.pool.input_sets import InputSets
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ class HardenedVerifier:
             verdict = verifier.verify(task, reply)
 
     Whatever a candidate does, the answer is a Verdict. An infrastructure failure is a verdict, too (`infra_error`, after
-    retries). Raises UsageError for a task whose reference does not run, InfrastructureError if nothing can work at all.
+    retries). A task that states no input set besides the full one is judged at derived ones, too. Raises UsageError for a
+    task whose reference does not run, InfrastructureError if nothing can work at all.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class HardenedVerifier:
         self.config = config or VerifierConfig()
         self.evaluator = StagedEvaluator(self.config, defences=defences)
         folder = self.evaluator.cache_dir
+        self.input_sets = InputSets(folder)
         self._cache = VerdictCache(folder / "verdicts.sqlite" if folder else None)
         self._threads = IN_FLIGHT * self.evaluator.workers
         self._retries = RETRIES if self.config.executor == "local" else 1 + RETRIES
@@ -98,12 +101,11 @@ class HardenedVerifier:
         parsed = parse_reply(candidate)
         if not isinstance(parsed, Candidate):
             return self._executor.submit(self.evaluator.evaluate, task, candidate)
-        conditions = [self.evaluator.precision_of(task), *self.evaluator.conditions]
-        key = verdict_key(task, parsed.sha, conditions)
+        key = self._key(task, parsed)
         with self._lock:
             if key in self._running:
                 return self._running[key]
-            future = self._running[key] = self._executor.submit(self._judge, key, task, candidate)
+            future = self._running[key] = self._executor.submit(self._judge, task, parsed, candidate)
         future.add_done_callback(lambda _: self._forget(key))
         return future
 
@@ -111,7 +113,12 @@ class HardenedVerifier:
         with self._lock:
             self._running.pop(key, None)
 
-    def _judge(self, key: str, task: Task, candidate: str) -> Verdict:
+    def _key(self, task: Task, parsed: Candidate) -> str:
+        return verdict_key(task, parsed.sha, [self.evaluator.precision_of(task), *self.evaluator.conditions])
+
+    def _judge(self, task: Task, parsed: Candidate, candidate: str) -> Verdict:
+        task = self.input_sets.complete(task)  # here, so that the caller does not wait for it
+        key = self._key(task, parsed)
         cached = self._cache.get(key)
         if cached is not None:
             return replace(cached, task_id=task.id)
@@ -141,6 +148,7 @@ class HardenedVerifier:
         self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
         self.evaluator.close()
+        self.input_sets.close()
         self._cache.close()
 
     def __enter__(self) -> HardenedVerifier:

@@ -146,11 +146,12 @@ def test_verdicts_of_other_pairs_are_not_gone_on_with(fake: type[Fake], tmp_path
 
 
 def test_a_real_verdict_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A task of one large size is traced, compiled and priced; without a GPU it is never called correct."""
+    """A task of one large size is judged at derived ones, and priced at its own."""
     drawing = tmp_path / "graph.svg"
     arguments = ["verify", str(TASK), str(GOOD), "--device", "cpu", "--no-cache", "--json", "--explain", str(drawing)]
-    assert cli.run([*arguments, "--workers", "1"]) == 1
+    assert cli.run([*arguments, "--workers", "1"]) == 0
     row = json.loads(capsys.readouterr().out)
-    assert row["status"] == "needs_gpu"
+    assert row["status"] == "correct"
+    assert {record["input_set"] for record in row["errors"]} == {"small", "ragged"}
     assert row["plan"]["launches"] == 1
     assert drawing.read_text().startswith("<svg")

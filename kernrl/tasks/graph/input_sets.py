@@ -7,6 +7,7 @@ some shape follows. So a kernel size, a group count or a factor stays what it is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from math import gcd, prod
 from pathlib import Path
 
 from kernrl.errors import UsageError
+from kernrl.files import replace_file
 from kernrl.tasks.constants import Constant, module_constants
 from kernrl.tasks.graph.graph import Graph, Node, Value
 from kernrl.tasks.graph.lift import lift
@@ -46,29 +48,44 @@ def with_input_sets(task: Task, cache_dir: Path | None = None) -> Task:
     Args:
         cache_dir: Folder where what was derived is kept by the task's source; nothing is kept where it is None.
     """
-    if any(s.name != FULL for s in task.input_sets):
+    if states_sets(task):
         return task
     return replace(task, input_sets=(*task.input_sets, *_derived(task.pytorch_code, cache_dir)))
 
 
+def states_sets(task: Task) -> bool:
+    """Whether a task has any input set besides the full one."""
+    return any(s.name != FULL for s in task.input_sets)
+
+
+def kept_input_sets(source: str, cache_dir: Path | None) -> tuple[InputSet, ...] | None:
+    """The sets derived from this source before, as `cache_dir` has them; None if it does not. Executes nothing."""
+    path = _path(source, cache_dir)
+    if path is None or not path.is_file():
+        return None
+    try:
+        rows = json.loads(path.read_text())
+        return tuple(InputSet(r["name"], _from_json(r["constants"]), derived=True) for r in rows)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        return None  # another version's, or half written: it is derived again
+
+
 @lru_cache(maxsize=4096)
 def _derived(source: str, cache_dir: Path | None) -> tuple[InputSet, ...]:
-    key = hashlib.sha256(f"{_version()}\n{source}".encode()).hexdigest()
-    path = cache_dir / "input_sets" / f"{key}.json" if cache_dir else None
-    if path and path.is_file():
-        try:
-            rows = json.loads(path.read_text())
-            return tuple(InputSet(r["name"], _from_json(r["constants"]), derived=True) for r in rows)
-        except (ValueError, KeyError, TypeError, AttributeError, OSError):
-            pass  # another version's, or half written: it is derived again
+    kept = kept_input_sets(source, cache_dir)
+    if kept is not None:
+        return kept
     sets = derive_input_sets(Task(id="task", pytorch_code=source))
-    if path:
-        try:
+    if path := _path(source, cache_dir):
+        with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps([{"name": s.name, "constants": dict(s.constants)} for s in sets]))
-        except OSError:
-            pass  # a cache that cannot be written costs time alone
+            replace_file(path, json.dumps([{"name": s.name, "constants": dict(s.constants)} for s in sets]))
     return sets
+
+
+def _path(source: str, cache_dir: Path | None) -> Path | None:
+    key = hashlib.sha256(f"{_version()}\n{source}".encode()).hexdigest()
+    return cache_dir / "input_sets" / f"{key}.json" if cache_dir else None
 
 
 def derive_input_sets(task: Task) -> tuple[InputSet, ...]:
@@ -134,7 +151,8 @@ class _Search:
     def _sizes(self, value: int, turn: int, batch: bool = False) -> list[int]:
         """Sizes to try for a number, in order of preference; other ones each turn, so that two axes are not mixed up."""
         if self.name == SMALL:
-            first = SMALL_SIZES[turn % 2]
+            # what divides by 16 goes on doing so: a failure at such sizes is no matter of masks
+            first = SMALL_SIZES[turn % 2 + (value % 16 == 0)]
             sizes = (*(SMALL_BATCHES if batch else ()), first, *(n for n in SMALL_SIZES if n != first))
             return [n for n in sizes if n < value]
         primes = [PRIMES[(turn + i) % len(PRIMES)] for i in range(3)]

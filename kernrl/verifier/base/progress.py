@@ -20,6 +20,14 @@ class Stopped(Exception):
         self.rejection = rejection
 
 
+class FailedAtDerived(Exception):
+    """A candidate fails at a derived input set. Stated sets bind and derived ones inform: the stated ones decide."""
+
+    def __init__(self, rejection: Rejection):
+        super().__init__(rejection.reason)
+        self.rejection = rejection
+
+
 class Progress:
     """The stage of one evaluation, how long each stage took, and the results so far."""
 
@@ -30,6 +38,9 @@ class Progress:
         self.plan: dict[str, Any] = {}
         self.errors: list[dict[str, Any]] = []
         self.timing: Timing | None = None
+        self.specialised = ""
+        """See `Verdict.specialised`."""
+        self.notes: list[str] = []
 
     @contextlib.contextmanager
     def at(self, stage: Stage, name: str | None = None) -> Iterator[None]:

@@ -103,6 +103,10 @@ class Verdict:
     """Wall time by stage."""
     versions: dict[str, str] = field(default_factory=dict)
     cached: bool = False
+    specialised: str = ""
+    """Of a candidate that is right at every stated input set and fails at a derived one: how. Empty for all others."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences about what was not looked at."""
 
     @property
     def correct(self) -> bool:

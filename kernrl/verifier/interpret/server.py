@@ -53,6 +53,8 @@ class Judged:
     """The interpreter's result for one candidate."""
 
     rejection: Rejection | None = None
+    input_set: str = ""
+    """The set that the rejection is about; empty where it is about all of them."""
     errors: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -98,12 +100,12 @@ class CpuServer:
             outputs, left = _with_launches_left_out(plan, cases, [] if proven else authored_launches(plan), precision, left_s)
             proven |= not left
             if isinstance(outputs, Rejection):
-                judged.rejection = outputs
+                judged.rejection, judged.input_set = outputs, name
                 return judged
             judged.errors += self._judge.compare(task, precision, draws, asked, outputs)
             worst = max(judged.errors, key=lambda r: r["excess"], default=None)
             if worst is not None and worst["excess"] > 1:
-                judged.rejection = Rejection(Status.WRONG, wrong_reason(worst))
+                judged.rejection, judged.input_set = Rejection(Status.WRONG, wrong_reason(worst)), name
                 return judged
         if not proven:
             judged.rejection = self._decoy(precision, plans, drawn)

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from kernrl.errors import InfrastructureError
-from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.base.verdict import Status
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.interpret.server import CpuServer, Judged, SmallJob, warm_up
 from kernrl.verifier.pool.scheduler import AffinityScheduler
@@ -38,11 +38,6 @@ class Interpreters:
 
     def judge(self, job: SmallJob) -> Judged:
         """`CpuServer.judge` in one of the processes. Raises InfrastructureError when that breaks."""
-        if not job.plans:
-            reason = (
-                "This task has no small shapes, so it needs a GPU: its plan is in order, and nothing more can be said here."
-            )
-            return Judged(Rejection(Status.NEEDS_GPU, reason))
         with self._scheduler.worker((job.task.id, job.task.pytorch_code)) as process, self._slots:
             try:
                 return process.ask(CpuServer.judge, job.timeout_s + GRACE_S, job)

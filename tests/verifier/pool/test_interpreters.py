@@ -91,12 +91,6 @@ def test_a_wrong_plan_is_rejected_by_what_its_numbers_show(interpreters: Interpr
     assert rejection.reason.startswith("Wrong on the small shapes with nominal inputs: the error is ")
 
 
-def test_a_job_without_small_shapes_needs_a_gpu(interpreters: Interpreters, job: SmallJob) -> None:
-    rejection = interpreters.judge(replace(job, plans={})).rejection
-    assert rejection is not None
-    assert rejection.status is Status.NEEDS_GPU
-
-
 def test_a_process_that_hangs_says_nothing_of_the_candidate(
     interpreters: Interpreters, job: SmallJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

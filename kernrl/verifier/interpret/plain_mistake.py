@@ -1,0 +1,88 @@
+"""Tells a plain mistake from a candidate that is made for the task's own sizes, where the interpreter saw derived ones alone.
+
+A task fixes its sizes, so a candidate may write them out as numbers, and may leave out masks that they do not need.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from kernrl.tasks.task import FULL, SMALL
+from kernrl.verifier.base.verdict import Status
+from kernrl.verifier.interpret.server import Judged
+from kernrl.verifier.plan.plan import TensorSpec, TraceSpec
+
+LEAST_SIZE = 8
+"""Smaller numbers are everywhere in a source, and derived sets do not change them."""
+
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
+
+
+def plain_mistake(judged: Judged, source: str, specs: Sequence[TraceSpec]) -> bool:
+    """Whether a failure at a derived set is one at the full sizes, too, as far as the source tells.
+
+    Only the small set can show that, since it divides by 16 wherever the full one does. A wrong number there is a plain
+    mistake unless the source writes out a size of the full set. An access out of bounds, or a race, is one unless the source
+    holds a number that divides a size of the full set and not the small one's: a block without a mask.
+    """
+    rejection, by_name = judged.rejection, {spec.input_set: spec for spec in specs}
+    if rejection is None or judged.input_set != SMALL:
+        return False
+    full, small, numbers = by_name[FULL], by_name[SMALL], set(_numbers(source))
+    is_a_wrong_number = any(record["excess"] > 1 for record in judged.errors)
+    if is_a_wrong_number or rejection.status is Status.TIMEOUT:
+        return not numbers & (_sizes(full) - _sizes(small))
+    if rejection.status not in (Status.WRONG, Status.CRASH):
+        return False
+    pairs = zip(_dimensions(full), _dimensions(small), strict=False)
+    changed = [(large, little) for large, little in pairs if large != little]
+    return not any(large % n == 0 and little % n for n in numbers if n >= LEAST_SIZE for large, little in changed)
+
+
+def _tensors(spec: TraceSpec) -> Iterator[TensorSpec]:
+    yield from (arg for arg in spec.inputs if isinstance(arg, TensorSpec))
+    yield from spec.state.values()
+
+
+def _dimensions(spec: TraceSpec) -> list[int]:
+    return [size for tensor in _tensors(spec) for size in tensor.shape]
+
+
+def _sizes(spec: TraceSpec) -> set[float]:
+    """What a candidate may write out: axes of the tensors, products of neighbouring axes, and one over each."""
+    found = {
+        size
+        for tensor in _tensors(spec)
+        for first in range(len(tensor.shape))
+        for size in accumulate(tensor.shape[first:], operator.mul)
+        if size >= LEAST_SIZE
+    }
+    return found | {1 / size for size in found}
+
+
+def _numbers(source: str) -> Iterator[float]:
+    """The numbers in a source, and those that two of them make (`4 * 1024`)."""
+    for node in ast.walk(ast.parse(source)):
+        if (number := _number(node)) is not None:
+            yield number
+
+
+def _number(node: ast.AST) -> float | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return node.value
+    if isinstance(node, ast.BinOp):
+        left, right, operation = _number(node.left), _number(node.right), type(node.op)
+        if left is None or right is None:
+            return None
+        if operation in _OPERATORS and not (operation is ast.FloorDiv and not right):
+            return _OPERATORS[operation](left, right)
+        if operation is ast.LShift and isinstance(left, int) and isinstance(right, int) and 0 <= right < 64:
+            return left << right
+        if operation is ast.Pow and abs(left) <= 16 and 0 <= right <= 32:
+            return left**right
+        if operation is ast.Div and right:
+            return left / right
+    return None

@@ -1,0 +1,285 @@
+"""Tasks that state no input set but the full one: derived sets are judged, and inform without binding."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import unstated
+from test_route import StandIn
+
+from kernrl.config import VerifierConfig
+from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier import funnel
+from kernrl.verifier.base.verdict import Stage, Status, Verdict
+from kernrl.verifier.cache import task_fingerprint
+from kernrl.verifier.explain import account
+from kernrl.verifier.pool.input_sets import InputSets
+from kernrl.verifier.verifier import HardenedVerifier
+
+LARGE = Task("large", unstated.task_code(16384, 16384))
+"""A GiB of input."""
+TINY = Task("tiny", unstated.task_code(16, 64))
+WRITTEN_OUT = {LARGE.id: unstated.written_out(16384), TINY.id: unstated.written_out(64)}
+
+FIXED = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return 2.0 * x + 1.0
+
+
+def get_inputs():
+    return [torch.randn(ROWS, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+"""Its sizes have no names, so no other set can be derived."""
+
+FLAT = """
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def flat_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    tl.store(out_ptr + i, 2.0 * x + 1.0, mask=i < n)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        out = torch.empty_like(x)
+        flat_kernel[(triton.cdiv(x.numel(), 256),)](x, out, x.numel(), BLOCK=256)
+        return out
+"""
+
+
+def fixed(rows: int) -> Task:
+    return Task(f"fixed-{rows}", FIXED.replace("ROWS", str(rows)))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def on_cpu(cache: Path, **settings: Any) -> HardenedVerifier:
+    return HardenedVerifier(VerifierConfig(device="cpu", cache_dir=cache, workers=2, **settings))
+
+
+@pytest.fixture(scope="module")
+def cpu(cache: Path) -> Iterator[HardenedVerifier]:
+    with on_cpu(cache) as verifier:
+        yield verifier
+
+
+@contextlib.contextmanager
+def with_gpu(cache: Path, **settings: Any) -> Iterator[HardenedVerifier]:
+    """A verifier with a GPU that finds everything right."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
+        patch.setattr(funnel, "GpuClient", StandIn)
+        with HardenedVerifier(VerifierConfig(cache_dir=cache / "gpu", workers=2, **settings)) as verifier:
+            yield verifier
+
+
+@pytest.fixture(scope="module")
+def gpu(cache: Path) -> Iterator[HardenedVerifier]:
+    with with_gpu(cache) as verifier:
+        yield verifier
+
+
+def sets_of(verdict: Verdict) -> set[str]:
+    return {record["input_set"] for record in verdict.errors}
+
+
+# --- what is derived ----------------------------------------------------------------------------------------------
+
+
+def test_derived_sets_are_kept_by_source(cache: Path) -> None:
+    first, again = InputSets(cache), InputSets(cache)
+    with contextlib.closing(first), contextlib.closing(again):
+        completed = first.complete(LARGE)
+        assert [s.name for s in completed.input_sets] == ["full", "small", "ragged"]
+        assert all(s.derived for s in completed.input_sets[1:])
+        small = completed.input_set("small")
+        assert small and int(str(small.constants["features"])) % 16 == 0, "as 16384 does"
+        assert again.complete(Task("other", LARGE.pytorch_code)).input_sets == completed.input_sets
+        assert again._process.starts == 0, "the file was read, and nothing was executed"
+
+
+def test_a_stated_set_keeps_others_from_being_derived(cache: Path) -> None:
+    stated = Task("stated", LARGE.pytorch_code, input_sets=(InputSet(FULL), InputSet("mine", {"features": 48})))
+    with contextlib.closing(InputSets(cache)) as input_sets:
+        assert input_sets.complete(stated) is stated
+
+
+@pytest.mark.parametrize("line", ["raise ValueError('no')", "import os; os._exit(7)", "while True: pass"])
+def test_a_reference_that_breaks_goes_on_with_the_sets_it_has(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernrl.verifier.pool.input_sets.TIMEOUT_S", 3.0)
+    broken = Task("broken", f"{line}\n{LARGE.pytorch_code}")
+    with contextlib.closing(InputSets(None)) as input_sets:
+        assert input_sets.complete(broken) == broken
+        assert len(input_sets.complete(LARGE).input_sets) == 3, "and so do the tasks after it"
+
+
+def test_a_derived_set_is_not_a_stated_one_to_the_cache() -> None:
+    sets = [(InputSet(FULL), InputSet("small", {"features": 16}, derived=derived)) for derived in (False, True)]
+    stated, derived = (Task("task", LARGE.pytorch_code, input_sets=one) for one in sets)
+    assert task_fingerprint(stated) != task_fingerprint(derived)
+
+
+# --- on a CPU -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("task", "sets"), [(LARGE, {"small", "ragged"}), (TINY, {"small", "ragged", "full"})])
+def test_a_right_candidate_is_judged_at_every_set_that_is_small(cpu: HardenedVerifier, task: Task, sets: set[str]) -> None:
+    verdict = cpu.verify(task, unstated.CANDIDATE)
+    assert verdict.correct, verdict.reason
+    assert sets_of(verdict) == sets
+    assert not verdict.specialised
+    assert not verdict.notes
+
+
+@pytest.mark.parametrize("task", [LARGE, TINY])
+def test_a_plain_mistake_is_wrong(cpu: HardenedVerifier, task: Task) -> None:
+    verdict = cpu.verify(task, unstated.WRONG)
+    assert verdict.status is Status.WRONG
+    assert f"on the {'small' if task is LARGE else 'full'} shapes" in verdict.reason
+
+
+@pytest.mark.parametrize("name", ["written out", "unmasked", "viewed"])
+def test_who_is_made_for_the_tasks_sizes_is_specialised_or_left_to_a_gpu(cpu: HardenedVerifier, name: str) -> None:
+    for task, columns in ((TINY, 64), (LARGE, 16384)):
+        verdict = cpu.verify(task, unstated.specialised(name, columns))
+        if task is TINY:
+            assert verdict.correct, verdict.reason
+            assert sets_of(verdict) == {"full"}
+            assert len(verdict.errors) == 6, "the full set is judged as if there were no other"
+            assert "shapes: " in verdict.specialised
+        else:
+            assert verdict.status is Status.NEEDS_GPU
+            assert not verdict.specialised
+            assert "shapes: " in verdict.reason
+            assert "judge it there" in verdict.reason
+
+
+def test_a_wrong_number_is_no_plain_mistake_where_a_size_is_written_out(cpu: HardenedVerifier) -> None:
+    written = unstated.CANDIDATE.replace("tl.sum(total) / columns", "tl.sum(total) / 16384.0")
+    assert cpu.verify(LARGE, written).status is Status.NEEDS_GPU
+    halved = unstated.CANDIDATE.replace("tl.sum(total) / columns", "tl.sum(total) / columns / 7.0")
+    assert cpu.verify(LARGE, halved).status is Status.WRONG
+
+
+def test_any_shape_refuses_who_is_specialised(cache: Path, cpu: HardenedVerifier) -> None:
+    assert cpu.verify(TINY, WRITTEN_OUT["tiny"]).correct
+    with on_cpu(cache, any_shape=True) as strict:
+        for task in (TINY, LARGE):
+            verdict = strict.verify(task, WRITTEN_OUT[task.id])
+            assert verdict.status is Status.CRASH, "the cache keeps the two settings apart"
+            assert verdict.reason.startswith("On small shapes: ") or verdict.reason.startswith("On ragged shapes: ")
+            assert strict.verify(task, unstated.CANDIDATE).correct
+
+
+def test_without_names_for_sizes_the_full_set_alone_is_judged_if_it_is_small(cpu: HardenedVerifier) -> None:
+    verdict = cpu.verify(fixed(16), FLAT)
+    assert verdict.correct, verdict.reason
+    assert sets_of(verdict) == {"full"}
+    assert len(verdict.notes) == 1
+    assert "edges of tensors" in verdict.notes[0]
+    assert cpu.verify(fixed(16), FLAT.replace("+ 1.0", "+ 1.5")).status is Status.WRONG
+
+
+def test_what_is_too_large_needs_a_gpu_and_is_told_what_to_do(cpu: HardenedVerifier) -> None:
+    verdict = cpu.verify(fixed(1 << 20), FLAT)
+    assert verdict.status is Status.NEEDS_GPU
+    assert "INPUT_SETS" in verdict.reason
+    assert verdict.timing is None
+
+
+def test_a_kernel_that_does_not_end_at_its_only_set_is_not_called_too_slow(
+    cpu: HardenedVerifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(funnel, "ONLY_SET_TIMEOUT_S", 1.0)
+    endless = FLAT.replace("    tl.store(", "    while tl.sum(x) < float('inf'):\n        x += 0.0\n    tl.store(", 1)
+    assert cpu.verify(fixed(16), endless).status is Status.NEEDS_GPU
+
+
+# --- on a GPU -----------------------------------------------------------------------------------------------------
+
+
+def test_a_right_candidate_is_judged_at_the_ragged_set_before_the_gpu(gpu: HardenedVerifier) -> None:
+    verdict, jobs = gpu.verify(LARGE, unstated.CANDIDATE), standing_in(gpu).jobs
+    assert verdict.correct, verdict.reason
+    assert sets_of(verdict) == {"ragged", "full"}
+    assert set(jobs[LARGE.id].plans) == {"full"}
+    assert not jobs[LARGE.id].decoys
+
+
+@pytest.mark.parametrize("name", ["written out", "unmasked", "viewed"])
+def test_who_fails_at_derived_sizes_is_judged_at_full_size(gpu: HardenedVerifier, name: str) -> None:
+    verdict, jobs = gpu.verify(LARGE, unstated.specialised(name, 16384)), standing_in(gpu).jobs
+    assert verdict.correct, verdict.reason
+    assert "shapes: " in verdict.specialised
+    job = jobs[LARGE.id]
+    assert set(job.plans) == {"full"}
+    assert job.decoys, "nothing was learned at the other set"
+    assert [draw.regime for draw in job.draws] == ["nominal", "small", "mixed"], "those of a task with one set"
+
+
+def test_any_shape_refuses_before_the_gpu(cache: Path) -> None:
+    with with_gpu(cache, any_shape=True) as strict:
+        verdict = strict.verify(LARGE, WRITTEN_OUT["large"])
+        assert verdict.status is Status.CRASH
+        assert verdict.reason.startswith("On ragged shapes: ")
+        assert not standing_in(strict).jobs
+
+
+def test_a_stated_ragged_set_binds(gpu: HardenedVerifier) -> None:
+    stated = Task(
+        "stated", LARGE.pytorch_code, input_sets=(InputSet(FULL), InputSet("ragged", {"features": 37, "batch_size": 3}))
+    )
+    verdict = gpu.verify(stated, WRITTEN_OUT["large"])
+    assert verdict.status is Status.CRASH
+    assert stated.id not in standing_in(gpu).jobs
+
+
+def standing_in(verifier: HardenedVerifier) -> StandIn:
+    gpu: Any = verifier.evaluator.gpus[0]
+    return gpu
+
+
+# --- how it is shown ----------------------------------------------------------------------------------------------
+
+
+def test_what_needs_a_gpu_is_not_shown_as_a_failure() -> None:
+    from rich.console import Console
+
+    def shown(**fields: Any) -> str:
+        console = Console(width=120, file=None)
+        with console.capture() as capture:
+            console.print(
+                account(Verdict(**{"reason": "", "task_id": "t", "candidate_sha": "0", "precision": "fp32"} | fields))
+            )
+        return capture.get()
+
+    unknown = shown(status=Status.NEEDS_GPU, stage=Stage.CORRECTNESS, reason="Too large.")
+    assert "✗" not in unknown
+    assert "?  correctness" in unknown
+    assert "✗  correctness" in shown(status=Status.WRONG, stage=Stage.CORRECTNESS)
+    special = shown(status=Status.CORRECT, stage=Stage.TIMING, specialised="On small shapes: no.", notes=["No tails."])
+    assert "(specialised)" in special
+    assert "On small shapes: no." in special
+    assert "No tails." in special
