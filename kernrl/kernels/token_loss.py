@@ -235,14 +235,13 @@ def policy_loss_reference(
     advantage = tokens.advantages
     if tokens.tokens_per_advantage > 1:
         advantage = advantage.repeat_interleave(tokens.tokens_per_advantage)
-    advantage = advantage.where(mask, 0.0)
-    correction = None if tokens.correction is None else tokens.correction.where(mask, 0.0)
+    advantage = advantage.where(mask, 0.0)  # NaN there would reach a sequence's other tokens through their ratio
     own = log_ratio(logp, old)
     log_r = _log_ratios(own, advantage, mask, tokens, config)
     ratio = log_r.exp()
     policy, low, high, beyond = _policy_term(logp, own, log_r, advantage, config)
 
-    rho, cut = correction_weights(old if tokens.old_logprobs is not None else logp.detach(), correction, config)
+    rho, cut = correction_weights(old if tokens.old_logprobs is not None else logp.detach(), tokens.correction, config)
     kl = torch.zeros_like(logp)
     if tokens.ref_logprobs is not None:
         d = -log_ratio(logp, tokens.ref_logprobs.where(mask, 0.0))

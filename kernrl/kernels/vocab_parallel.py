@@ -138,14 +138,14 @@ class _ParallelLogprobs(torch.autograd.Function):
             else:
                 d_logits = gradient_reference(logits, ids[rows], each, g[rows], h[rows], ctx.temperature)
                 d_logits = d_logits if part is None else d_logits.where(part[:, None], 0.0)
-            if d_weight is None:
+            if weight is None or d_weight is None:
                 d_inputs[rows] = d_logits
             else:
                 d_inputs[rows] = d_logits @ weight
                 _add_product(d_weight, d_logits.t(), inputs[rows])
         if weight is not None:
             dist.all_reduce(d_inputs, group=ctx.group)
-        return d_inputs, None if d_weight is None else d_weight.to(weight.dtype), *(None,) * 5
+        return d_inputs, None if weight is None or d_weight is None else d_weight.to(weight.dtype), *(None,) * 5
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

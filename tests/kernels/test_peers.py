@@ -54,6 +54,8 @@ def trl_loss(case, logits, *, correction=None, **changes):
         use_bias_correction_kl=False, delta=settings["delta"], sapo_temperature_pos=1.0, sapo_temperature_neg=1.05,
         steps_per_generation=1, vespo_k_pos=2.0, vespo_lambda_pos=3.0, vespo_k_neg=3.0, vespo_lambda_neg=2.0,
     )  # fmt: skip
+    if settings["loss_type"] == "gmpo":
+        trainer = pytest.importorskip("trl.experimental.gmpo").GMPOTrainer
     whole = lambda x, **_: x  # noqa: E731
     me = SimpleNamespace(
         **settings, args=args, model=SimpleNamespace(training=False), current_gradient_accumulation_steps=1,
@@ -83,6 +85,7 @@ TRL = {
     "sapo": ({}, {}),
     "luspo": ({}, {"importance_sampling_level": "sequence"}),
     "vespo": ({}, {}),
+    "gmpo": ({"epsilon_low": 0.1, "epsilon_high": 0.15}, {"epsilon_low": 0.1, "epsilon_high": 0.15}),
 }
 
 
