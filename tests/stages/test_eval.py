@@ -9,18 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import unstated
 from support.synthetic_run import make_eval_run
 from support.tiny import FakeVerifier, tiny_tasks, verdict_of
 
 from kernrl import cli
 from kernrl.config import EvalConfig
 from kernrl.errors import UsageError
+from kernrl.reports.page import lead
 from kernrl.reports.run_charts import wall_seconds
 from kernrl.reports.run_files import read_run
 from kernrl.stages.evaluate import Limit, below, parse_limit
 from kernrl.tasks.rows import write_tasks
 from kernrl.training import evaluation
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
+
+OPEN_VERIFIER = evaluation.open_verifier
 
 FAST, SLOW, WRONG = (f"class ModelNew:\n    kind = {kind!r}\n" for kind in ("fast", "slow", "wrong"))
 
@@ -275,3 +279,39 @@ def test_baselines_reach_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrl.verifier.verifier.HardenedVerifier", lambda settings: settings)
     assert evaluation.open_verifier(EvalConfig(model="x", baseline=("compile",))).baseline == ("compile",)
     assert evaluation.open_verifier(EvalConfig(model="x")).baseline == ("eager",)
+
+
+def test_on_a_cpu_what_is_too_large_is_counted_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder of plain modules without stated sets: one right, one specialised, one wrong, one too large to judge."""
+    monkeypatch.setattr(evaluation, "open_verifier", OPEN_VERIFIER)
+    folder, candidates = tmp_path / "level2", tmp_path / "candidates"
+    folder.mkdir()
+    candidates.mkdir()
+    too_large = (
+        unstated.task_code(16384, 16384).replace("(batch_size, features)", "(16384, 16384)").replace("[features]", "[16384]")
+    )
+    made = {
+        "1_right": (unstated.task_code(16384, 16384), unstated.CANDIDATE),
+        "2_specialised": (unstated.task_code(16, 64), unstated.written_out(64)),
+        "3_wrong": (unstated.task_code(16384, 4096), unstated.WRONG),
+        "4_too_large": (too_large, unstated.CANDIDATE),
+    }
+    for name, (task, candidate) in made.items():
+        (folder / f"{name}.py").write_text(task)
+        (candidates / f"{name}.py").write_text(candidate)
+    where = ("--tasks", folder, "--from-run", candidates, "--output", tmp_path / "out")
+    on_cpu = ("--verifier.device", "cpu", "--verifier.cache-dir", tmp_path / "cache", "--verifier.workers", "1")
+    evaluated(*where, *on_cpu)
+    found = results(tmp_path / "out")
+    assert found["statuses"] == {"correct": 2, "wrong": 1, "needs_gpu": 1}
+    assert (found["samples"], found["unjudged"], found["needs_gpu"], found["specialised"]) == (3, 1, 1, 1)
+    assert found["correct"]["value"] == pytest.approx(2 / 3), "of those that were judged"
+    shown = capsys.readouterr().out
+    assert "judged 3 of 4" in shown
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["stopped", "1", "wrong"] in lines
+    assert ["not", "judged", "1", "needs_gpu"] in lines
+    page = lead(read_run(tmp_path / "out"), found, "")
+    assert page.startswith("Judged 3 of 4. Of 3 candidates, ")

@@ -69,8 +69,17 @@ def test_no_task_left_is_an_error(config: VerifierConfig) -> None:
         sound_tasks([BLIND], config)
 
 
-def test_tasks_without_small_shapes_wait_for_a_gpu(config: VerifierConfig, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sound_tasks([LARGE, GOOD], config) == [LARGE, GOOD]
+def test_tasks_that_state_no_small_shapes_are_linted_at_derived_ones(
+    config: VerifierConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = Task("plain", GOOD.pytorch_code)
+    assert sound_tasks([LARGE, plain], config) == [plain]
+    assert "large: an output of zeros passes" in capsys.readouterr().err
+
+
+def test_tasks_without_any_small_shapes_wait_for_a_gpu(config: VerifierConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    nameless = Task("nameless", LARGE.pytorch_code.replace("(N, N)", "(64, 64)"))
+    assert sound_tasks([nameless, GOOD], config) == [nameless, GOOD]
     assert "1 of 2 tasks" in capsys.readouterr().err
 
 

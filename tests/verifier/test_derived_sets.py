@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support import unstated
-from test_route import StandIn
+from support.stand_in_gpu import StandIn
 
 from kernrl.config import VerifierConfig
 from kernrl.tasks.task import FULL, InputSet, Task
@@ -114,8 +114,7 @@ def test_derived_sets_are_kept_by_source(cache: Path) -> None:
         completed = first.complete(LARGE)
         assert [s.name for s in completed.input_sets] == ["full", "small", "ragged"]
         assert all(s.derived for s in completed.input_sets[1:])
-        small = completed.input_set("small")
-        assert small and int(str(small.constants["features"])) % 16 == 0, "as 16384 does"
+        assert completed.input_sets[1].constants["features"] in (16, 32), "16 divides it, as it does 16384"
         assert again.complete(Task("other", LARGE.pytorch_code)).input_sets == completed.input_sets
         assert again._process.starts == 0, "the file was read, and nothing was executed"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support import suite
+from support.stand_in_gpu import StandIn
 
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError
@@ -15,37 +16,12 @@ from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.interpret.server import Judged
-from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.replay.job import Job
-from kernrl.verifier.replay.timing import NoiseBand
 
 EXPLOITS = {fixture.name: fixture for fixture in suite.exploits()}
 HONEST = {fixture.name: fixture for fixture in suite.honest()}
 GOOD = HONEST["mish_chain_flat"]
-
-
-class StandIn:
-    """A GPU that finds everything right, and remembers what it was asked."""
-
-    def __init__(self, *arguments: Any, **settings: Any):
-        self.facts = {"gpu": "NVIDIA H200", "arch": "sm_90", "driver": "0", "uuid": "none"}
-        self.noise = NoiseBand(((1.0, 0.0),))
-        self.jobs: dict[str, Job] = {}
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def load(self) -> int:
-        return 0
-
-    def seed(self, task_key: str) -> int:
-        return 7
-
-    def run(self, job: Job, baselines: Any, task_key: str) -> Outcome:
-        self.jobs[job.task.id] = job
-        return Outcome(Stage.TIMING, errors=[{"input_set": "full", "regime": "nominal", "excess": 0.1}])
 
 
 @pytest.fixture(scope="module")
