@@ -117,7 +117,8 @@ def _all_fake(module: nn.Module, mode: MostlyFake) -> dict[str, Tensor]:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """No warnings, and nothing logged or printed about what cannot be traced: what matters is raised."""
-    loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch.fx", "torch.export", "torch._export")]
+    names = ("torch._subclasses.fake_tensor", "torch.fx", "torch.export", "torch._export")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [log.level for log in loggers]
     for log in loggers:
         log.setLevel(logging.CRITICAL + 1)
