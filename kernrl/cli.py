@@ -162,8 +162,7 @@ def doctor(config: DoctorConfig) -> Result:
 def verify(config: VerifyConfig) -> Result:
     """Judge a candidate, or a file of them: is it right, is it fast, and is it the candidate's own work?
 
-    Exit codes of one candidate: 0 it is correct, 1 it is not, 2 bad input, 3 the verifier failed, 4 too large to judge without
-    a GPU.
+    Exit codes of one candidate: 0 correct, 1 not correct, 2 bad input, 3 the verifier failed, 4 only a GPU can tell.
     """
     from kernrl.stages.verify import run
 

@@ -155,3 +155,25 @@ def test_a_real_verdict_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixt
     assert {record["input_set"] for record in row["errors"]} == {"small", "ragged"}
     assert row["plan"]["launches"] == 1
     assert drawing.read_text().startswith("<svg")
+
+
+def test_what_only_a_gpu_can_tell_has_an_exit_code_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Small(Fake):
+        def verify(self, task: Task, candidate: str) -> Verdict:
+            status = Status.NEEDS_GPU if "large" in candidate else Status.WRONG
+            return Verdict(status, Stage.CORRECTNESS, "because", task.id, "0", "fp32")
+
+    monkeypatch.setattr(verify, "HardenedVerifier", Small)
+    codes = {}
+    for name in ("large", "wrong"):
+        (tmp_path / name).write_text(name)
+        codes[name] = cli.run(["verify", str(TASK), str(tmp_path / name)])
+    assert codes == {"large": 4, "wrong": 1}
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"task": str(TASK), "candidate": f"{name} {i}\n"} for i, name in enumerate(("large", "wrong", "wrong"))]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    capsys.readouterr()
+    assert cli.run(["verify", "--pairs", str(pairs), "--out", str(tmp_path / "out.jsonl")]) == 0
+    assert "judged 2 of 3: the others need a GPU" in capsys.readouterr().out
