@@ -268,10 +268,9 @@ def test_what_needs_a_gpu_is_not_shown_as_a_failure() -> None:
 
     def shown(**fields: Any) -> str:
         console = Console(width=120, file=None)
+        rest: dict[str, Any] = {"reason": "", "task_id": "t", "candidate_sha": "0", "precision": "fp32"} | fields
         with console.capture() as capture:
-            console.print(
-                account(Verdict(**{"reason": "", "task_id": "t", "candidate_sha": "0", "precision": "fp32"} | fields))
-            )
+            console.print(account(Verdict(**rest)))
         return capture.get()
 
     unknown = shown(status=Status.NEEDS_GPU, stage=Stage.CORRECTNESS, reason="Too large.")
