@@ -90,32 +90,32 @@ def check_task(task: Task, index: int, folder: Path, device: str) -> list[Pair]:
     return pairs
 
 
-def check_worker(inbox, outbox, seed: int, folder: str, device: str, deadline: float) -> None:
-    """Check task indices from the inbox until it is empty or the time is up."""
+def check_worker(questions, answers, seed: int, folder: str, device: str, deadline: float) -> None:
+    """Check task indices from the questions until it is empty or the time is up."""
     torch.set_num_threads(1)
     configure()
-    while (index := inbox.get()) is not None and time.time() < deadline:
+    while (index := questions.get()) is not None and time.time() < deadline:
         try:
-            outbox.put((index, check_task(make_task(2, seed, index), index, Path(folder), device)))
+            answers.put((index, check_task(make_task(2, seed, index), index, Path(folder), device)))
         except Exception:
-            outbox.put((index, traceback.format_exc()[-500:]))
+            answers.put((index, traceback.format_exc()[-500:]))
         torch.cuda.empty_cache()
-    outbox.put((None, None))
+    answers.put((None, None))
 
 
 def check_all(indices: Iterable[int], seed: int, folder: Path, workers: int, seconds: float) -> tuple[list[Row], list[str]]:
     """Check tasks in parallel processes. Returns rows in index order and what went wrong with whole tasks."""
     context = multiprocessing.get_context("spawn")
-    inbox, outbox = context.Queue(), context.Queue()
+    questions, answers = context.Queue(), context.Queue()
     for item in [*indices, *[None] * workers]:
-        inbox.put(item)
-    arguments = (inbox, outbox, seed, str(folder), "cuda", time.time() + seconds)
+        questions.put(item)
+    arguments = (questions, answers, seed, str(folder), "cuda", time.time() + seconds)
     processes = [context.Process(target=check_worker, args=arguments, daemon=True) for _ in range(workers)]
     for process in processes:
         process.start()
     rows, failures, running = [], [], workers
     while running:
-        index, made = outbox.get()
+        index, made = answers.get()
         if index is None:
             running -= 1
         elif isinstance(made, str):

@@ -55,7 +55,7 @@ class Names:
     taken: set[str]
     """Names that mean something else already."""
     named: dict[Size, str] = field(default_factory=dict)
-    homes: dict[str, tuple[str, int]] = field(default_factory=dict)
+    axes_of: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Name → the tensor (as an expression) and the dimension that it is read from."""
     ranks: dict[str, int] = field(default_factory=dict)
     live: list[tuple[str, Shape]] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Names:
                 letters = LETTERS.get(len(shape), "NMLKJI"[: len(shape)])
                 name = self.free(letters[at] if at < len(letters) else "N")
                 self.named[size] = name
-                self.homes[name] = (tensor, at)
+                self.axes_of[name] = (tensor, at)
                 self.pending.append(name)
                 return name
         return None
@@ -202,10 +202,10 @@ class Names:
     def unpack(self) -> list[str]:
         """Lines that assign the names used since the last call."""
         lines = []
-        plain = [name for name in self.pending if name in self.homes]
-        tensors = dict.fromkeys(self.homes[name][0] for name in plain)
+        plain = [name for name in self.pending if name in self.axes_of]
+        tensors = dict.fromkeys(self.axes_of[name][0] for name in plain)
         for tensor in tensors:
-            mine = {self.homes[name][1]: name for name in plain if self.homes[name][0] == tensor}
+            mine = {self.axes_of[name][1]: name for name in plain if self.axes_of[name][0] == tensor}
             if len(mine) == 1 or self.ranks[tensor] == 1:
                 lines += [f"{name} = {tensor}.shape[{at}]" for at, name in mine.items()]
             else:
