@@ -78,7 +78,7 @@ class ReinforceConfig(ImproveConfig):
         "nano where --turns, --constant-groups, --sampling-compile and --launch allow it, else 0.",
         json_schema_extra=SAMPLING | RARE,
     )
-    loss: Literal["reinforce", "grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "gspo"] = Field(
+    loss: Literal["reinforce", "grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "gspo", "luspo", "gmpo"] = Field(
         default="reinforce", description="Policy loss.", json_schema_extra=LOSS
     )
     epsilon_low: float = Field(

@@ -305,7 +305,10 @@ OPTIONS = {
     "batch advantages": ("--advantage", "batch"),
     "no baseline": ("--advantage", "raw"),
     "all groups": ("--constant-groups", "keep"),
-    **{f"loss {name}": ("--loss", name, "--epochs", "2") for name in ("bnpo", "dr_grpo", "cispo", "sapo", "gspo")},
+    **{
+        f"loss {name}": ("--loss", name, "--epochs", "2")
+        for name in ("bnpo", "dr_grpo", "cispo", "sapo", "gspo", "luspo", "gmpo")
+    },
 }
 
 
