@@ -242,7 +242,7 @@ def test_check_prints_the_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert cli.run(["tasks", "check", str(file)]) == 0
     out = capsys.readouterr().out
     assert "derived" in out
-    assert "N=8" in out
+    assert "N=16" in out
     assert cli.run(["tasks", "check", str(file), "--json"]) == 0
     sets = json.loads(capsys.readouterr().out)["input_sets"]["mine"]
     assert [(s["name"], s.get("derived", False)) for s in sets] == [("full", False), ("small", True), ("ragged", True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -164,16 +165,22 @@ def on_a_cpu(task: Task) -> Task | None:
     return Task(task.id, task.source_at(small), input_sets=(InputSet(FULL), ragged))
 
 
+SHARES = 4
+"""All modules take 7 minutes on two cores. One in four is judged here; KERNRL_ALL_FOREIGN=1 judges all."""
+
+
 @pytest.mark.slow
-def test_the_verifier_takes_every_solution_of_the_foreign_suite() -> None:
+@pytest.mark.timeout(900)
+def test_the_verifier_takes_the_solutions_of_the_foreign_suite() -> None:
+    modules = FOREIGN if os.environ.get("KERNRL_ALL_FOREIGN") else FOREIGN[::SHARES]
     pairs, styles = [], []
-    for path in FOREIGN:
+    for path in modules:
         task = Task(path.stem, path.read_text(encoding="utf-8"))
         if (small := on_a_cpu(task)) is not None:
             for solution in write_solutions(with_input_sets(task)):
                 pairs.append((small, solution.triton_code))
                 styles.append((path.stem, solution.style))
-    assert len({name for name, _ in styles}) > 0.9 * len(FOREIGN)
+    assert len({name for name, _ in styles}) > 0.9 * len(modules)
     with HardenedVerifier(VerifierConfig(device="cpu", cache=False)) as verifier:
         verdicts = [(styles[i], verdict) for i, verdict in verifier.verify_many(pairs)]
     # a constructor that is given a dictionary is beyond the verifier
