@@ -220,7 +220,7 @@ def test_limits_read_and_compare() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--model", "absent"],
+        pytest.param(["--model", "absent"], marks=pytest.mark.slow),  # the hub is asked first
         ["--model", ""],  # an unset variable, and not the shipped model
         ["--model", "x", "--from-run", "y"],
         ["--from-run", "absent"],
@@ -281,6 +281,7 @@ def test_baselines_reach_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
     assert evaluation.open_verifier(EvalConfig(model="x")).baseline == ("eager",)
 
 
+@pytest.mark.slow
 def test_on_a_cpu_what_is_too_large_is_counted_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

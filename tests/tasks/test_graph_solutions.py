@@ -109,6 +109,7 @@ def corners() -> dict[str, list[list[str]]]:
     return dict(zip(CORNERS, ask([{"source": s, "sets": ["full", "small", "ragged"]} for s in CORNERS.values()]), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CORNERS)
 def test_corner_cases_are_right_in_every_style(name: str) -> None:
     answers = corners()[name]
@@ -147,6 +148,7 @@ MUTANTS = {
 """What is wrong → (corner case, old text, new text)."""
 
 
+@pytest.mark.slow
 def test_mutants_are_refused() -> None:
     requests = [{"source": CORNERS[name], "edits": [[old, new]], "sets": ["full"]} for name, old, new in MUTANTS.values()]
     for (what, (name, _, _)), answers in zip(MUTANTS.items(), ask(requests), strict=True):

@@ -49,6 +49,7 @@ def test_lifting_what_was_written_gives_back_the_graph_thousands_of_times(start:
         assert_comes_back(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5000, 5012))
 def test_what_was_written_computes_what_the_graph_says(seed: int) -> None:
     _, source = written(seed)

@@ -203,6 +203,7 @@ def stopping_at_step_three(number=signal.SIGINT):
     return before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_stopped_goes_on_in_another_number_of_processes(model, pairs, tmp_path, kind, alone):
     shutil.copytree(alone, tmp_path / "whole")

@@ -125,6 +125,7 @@ def test_a_stated_set_keeps_others_from_being_derived(cache: Path) -> None:
         assert input_sets.complete(stated) is stated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["raise ValueError('no')", "import os; os._exit(7)", "while True: pass"])
 def test_a_reference_that_breaks_goes_on_with_the_sets_it_has(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernrl.verifier.pool.input_sets.TIMEOUT_S", 3.0)
@@ -182,6 +183,7 @@ def test_a_wrong_number_is_no_plain_mistake_where_a_size_is_written_out(cpu: Har
     assert cpu.verify(LARGE, halved).status is Status.WRONG
 
 
+@pytest.mark.slow
 def test_any_shape_refuses_who_is_specialised(cache: Path, cpu: HardenedVerifier) -> None:
     assert cpu.verify(TINY, WRITTEN_OUT["tiny"]).correct
     with on_cpu(cache, any_shape=True) as strict:
@@ -219,6 +221,7 @@ def test_a_kernel_that_does_not_end_at_its_only_set_is_not_called_too_slow(
 # --- on a GPU -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_right_candidate_is_judged_at_the_ragged_set_before_the_gpu(gpu: HardenedVerifier) -> None:
     verdict, jobs = gpu.verify(LARGE, unstated.CANDIDATE), standing_in(gpu).jobs
     assert verdict.correct, verdict.reason
@@ -238,6 +241,7 @@ def test_who_fails_at_derived_sizes_is_judged_at_full_size(gpu: HardenedVerifier
     assert [draw.regime for draw in job.draws] == ["nominal", "small", "mixed"], "those of a task with one set"
 
 
+@pytest.mark.slow
 def test_any_shape_refuses_before_the_gpu(cache: Path) -> None:
     with with_gpu(cache, any_shape=True) as strict:
         verdict = strict.verify(LARGE, WRITTEN_OUT["large"])

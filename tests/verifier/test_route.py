@@ -45,6 +45,7 @@ def judge(evaluator: StagedEvaluator, fixture: suite.Fixture, source: str | None
     return verdict, gpu.jobs.get(fixture.task.id)
 
 
+@pytest.mark.slow
 def test_the_ragged_set_is_interpreted_and_neither_compiled_nor_replayed(evaluator: StagedEvaluator) -> None:
     verdict, job = judge(evaluator, GOOD)
     assert verdict.correct, verdict.reason

@@ -61,6 +61,7 @@ def test_the_same_kernel_is_compiled_once(kernel):
     assert compiled(replace(kernel, num_warps=8)) is not first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("taken", "processes"), [(0, 3), (1, 2), (2, 1)])
 def test_kernels_are_compiled_side_by_side_on_idle_cores_alone(kernel, monkeypatch, taken, processes):
     slots = threading.BoundedSemaphore(3)

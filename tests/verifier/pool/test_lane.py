@@ -115,6 +115,7 @@ def test_a_candidate_does_not_pay_for_its_tasks_baselines(gpu: Gpu) -> None:
     assert_right(run(gpu, "has a baseline that compiles for long"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("manner", "status", "restarts"),
     [
@@ -158,6 +159,7 @@ def test_who_finds_no_memory_even_alone_is_not_judged(gpu: Gpu) -> None:
     assert_right(run(gpu, "right"))
 
 
+@pytest.mark.slow
 def test_killed_processes_are_replaced(gpu: Gpu, forks: FakeForkServer) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: run(gpu, "right", f"task {i % 2}"), range(8)))
@@ -169,6 +171,7 @@ def test_killed_processes_are_replaced(gpu: Gpu, forks: FakeForkServer) -> None:
         assert_right(outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["replay", "judge"])
 def test_a_process_killed_at_work_is_replaced(gpu: Gpu, forks: FakeForkServer, which: str) -> None:
     assert_right(run(gpu, "right"))
