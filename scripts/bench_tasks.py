@@ -91,7 +91,7 @@ def check_task(task: Task, index: int, folder: Path, device: str) -> list[Pair]:
 
 
 def check_worker(questions, answers, seed: int, folder: str, device: str, deadline: float) -> None:
-    """Check task indices from the questions until it is empty or the time is up."""
+    """Check task indices from the queue until it is empty or the time is up."""
     torch.set_num_threads(1)
     configure()
     while (index := questions.get()) is not None and time.time() < deadline:
