@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from kernrl.errors import UsageError
+from kernrl.http_client import Refused, Server
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.http_client import Refused, Server
 
 Kind = Literal["vllm", "sglang", "transformers", "openai"]
 
@@ -67,7 +67,7 @@ class Vllm:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
-            "min_p": 0.0,
+            "min_p": sampling.min_p,
             "repetition_penalty": 1.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
@@ -96,7 +96,7 @@ class Sglang:
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k or -1,
-            "min_p": 0.0,
+            "min_p": sampling.min_p,
             "repetition_penalty": 1.0,
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
@@ -122,6 +122,9 @@ class Text:
     exact = False
 
     def request(self, model: str, prompt: Sequence[int], sampling: Sampling) -> dict[str, Any]:
+        if (sampling.top_k or sampling.min_p) and not self.whole_settings:
+            flag = "--top-k" if sampling.top_k else "--min-p"
+            raise UsageError(f"{flag}: this server takes --temperature and --top-p alone; leave it out.")
         text = self.tokenizer.decode(list(prompt), clean_up_tokenization_spaces=False)
         body = {
             "model": model,
@@ -134,8 +137,9 @@ class Text:
         if self.whole_settings:
             pad: Any = self.tokenizer.pad_token_id
             settings = {
-                "do_sample": True,
+                "do_sample": sampling.temperature > 0,
                 "top_k": sampling.top_k,
+                "min_p": sampling.min_p or None,
                 "eos_token_id": list(sampling.stop_ids),
                 "pad_token_id": pad,
             }
@@ -161,6 +165,8 @@ class Facts:
     """Longest prompt and completion together, in tokens; None where unknown."""
     settings: dict[str, Any]
     """vLLM's configuration; empty where the server does not show it."""
+    adapters: tuple[str, ...] = ()
+    """Names of adapters that it answers to besides."""
 
 
 def ask_facts(server: Server) -> Facts:
@@ -172,18 +178,19 @@ def ask_facts(server: Server) -> Facts:
     if not isinstance(answer, dict) or not isinstance(answer.get("data"), list):
         raise UsageError(f"--server-url {server.url}: this is no OpenAI-compatible server: /v1/models lists no models.")
     cards: list[dict[str, Any]] = [card for card in answer["data"] if not card.get("parent")]  # an adapter has one
+    adapters = tuple(card["id"] for card in answer["data"] if card.get("parent"))
     owner = cards[0].get("owned_by") if cards else None
     kind: Kind = owner if owner in ("vllm", "sglang") else "openai"
     settings = _or_empty(server, "/server_info?config_format=json") if kind == "vllm" else {}
     context = cards[0].get("max_model_len") if cards else None
-    return Facts(kind, tuple(card["id"] for card in cards), context, settings.get("vllm_config") or {})
+    return Facts(kind, tuple(card["id"] for card in cards), context, settings.get("vllm_config") or {}, adapters)
 
 
 def dialect_of(facts: Facts, tokenizer: PreTrainedTokenizerBase, temperature: float) -> Dialect:
     """The dialect of a server. Raises UsageError for a vLLM whose log-probs are at another temperature."""
     if facts.kind == "vllm":
         mode = facts.settings.get("model_config", {}).get("logprobs_mode")
-        if temperature != 1.0 and mode and mode not in SCALED_LOGPROBS:
+        if temperature not in (0.0, 1.0) and mode and mode not in SCALED_LOGPROBS:
             raise UsageError(
                 f"--server-url: the server's log-probs leave out the temperature of {temperature:g}: start vLLM with "
                 f"--logprobs-mode {SCALED_LOGPROBS[0]}."

@@ -23,13 +23,20 @@ class Sampling:
     max_tokens: int
     """Longest completion, end token included."""
     temperature: float
+    """0 takes the likeliest token each time."""
     top_p: float = 1.0
     top_k: int = 0
-    """0 means all tokens. Log-probs are given only with `top_p=1` and `top_k=0`: otherwise the sampled distribution is not the
-    one that is trained."""
+    """0 means all tokens."""
+    min_p: float = 0.0
+    """Least probability of a token as a share of the likeliest one's."""
     stop_ids: tuple[int, ...] = ()
     """A completion ends with the first of these tokens, which it includes."""
     seed: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether any token can be sampled. Log-probs are given only then: a cut distribution is not what is trained."""
+        return self.temperature > 0 and self.top_p == 1.0 and self.top_k == 0 and self.min_p == 0.0
 
 
 @dataclass(frozen=True, slots=True)

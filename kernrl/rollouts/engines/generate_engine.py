@@ -73,6 +73,8 @@ class GenerateEngine:
         self._pad_id: Any = policy.tokenizer.pad_token_id
         self._context: int = getattr(policy.model.config, "max_position_embeddings", UNBOUNDED)
         self._version = 0
+        self.on_tokens: Callable[[int], None] = lambda tokens: None
+        """Told how many tokens were decoded since it was called last, from the thread that decodes."""
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> Generator[Rollout, None, None]:
         """See `RolloutEngine.generate`. Decoding continues in a thread while the caller handles the rollouts that have ended.
@@ -123,7 +125,7 @@ class GenerateEngine:
         for number, part in list(enumerate(parts))[self._number :: self._engines]:
             if cancelled.is_set():
                 return
-            batch = _Batch(part, sampling, self._version, emit, cancelled, started)
+            batch = _Batch(part, sampling, self._version, emit, cancelled, started, self.on_tokens)
             with self._gpu_turn():
                 self._decode([prompts[p] for p, _ in part], batch, number)
             yield number
@@ -143,10 +145,7 @@ class GenerateEngine:
             ids[row, longest - len(prompt) :] = torch.tensor(prompt)
         mask = torch.arange(longest) >= torch.tensor([[longest - len(p)] for p in prompts])
         settings = GenerationConfig(
-            do_sample=True,
-            temperature=1.0,  # _Batch divides by the temperature itself, and so sees the logits that are sampled from
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
+            **_choice(sampling),
             max_new_tokens=room,
             eos_token_id=list(sampling.stop_ids) or None,
             pad_token_id=self._pad_id,
@@ -188,6 +187,7 @@ class _Batch:
     cancelled: Event
     started: float
     """When the call began, by the performance counter."""
+    on_tokens: Callable[[int], None] = lambda tokens: None
     steps: int = 0
     """Tokens sampled so far."""
     handed_out: set[int] = field(default_factory=set)
@@ -206,7 +206,7 @@ class _Batch:
         self.stop_ids = torch.tensor(self.sampling.stop_ids, dtype=torch.int64, device=device)
 
     def before(self, logits: Tensor) -> Tensor:
-        self.scaled = logits / self.sampling.temperature
+        self.scaled = logits / (self.sampling.temperature or 1.0)
         return self.scaled
 
     def after(self, sampled: Tensor) -> bool:
@@ -214,6 +214,7 @@ class _Batch:
         self.logprobs[self.steps] = token_logprobs(self.scaled, sampled, temperature=1.0)[0]
         self.steps += 1
         if self.steps % CHECK_EVERY == 0:
+            self.on_tokens(CHECK_EVERY * (len(self.rows) - len(self.handed_out)))
             ended = torch.isin(self.tokens[self.steps - CHECK_EVERY : self.steps], self.stop_ids).any(dim=0)
             self.hand_out(ended.nonzero()[:, 0].tolist())
         return self.cancelled.is_set()
@@ -230,7 +231,7 @@ class _Batch:
             return
         tokens = self.tokens[: self.steps, rows].T.tolist()
         logprobs = self.logprobs[: self.steps, rows].T.tolist()
-        exact = self.sampling.top_p == 1.0 and self.sampling.top_k == 0
+        exact = self.sampling.whole
         for row, ids, values in zip(rows, tokens, logprobs, strict=True):
             length = next((n for n, token in enumerate(ids, start=1) if token in self.sampling.stop_ids), None)
             finish = "stop" if length else "length"
@@ -245,6 +246,15 @@ class _Batch:
         prompt, sample = self.rows[row]
         ended_s = time.perf_counter() - self.started
         self.emit(Rollout(prompt, sample, ids, logprobs, finish, self.version, ended_s))
+
+
+def _choice(sampling: Sampling) -> dict[str, Any]:
+    """The settings of `generate` that choose a token."""
+    if sampling.temperature == 0:
+        return {"do_sample": False}
+    # _Batch divides by the temperature itself, and so sees the logits that are sampled from
+    cuts = {"top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p or None}
+    return {"do_sample": True, "temperature": 1.0, **cuts}
 
 
 class _Before(LogitsProcessor):

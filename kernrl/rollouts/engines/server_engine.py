@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from kernrl.errors import InfrastructureError, UsageError
+from kernrl.http_client import Server
 from kernrl.rollouts.engines.dialects import Dialect, Reply
 from kernrl.rollouts.engines.engine import NamedTensors, Rollout, Sampling
-from kernrl.rollouts.engines.http_client import Server
 from kernrl.rollouts.engines.weight_sync import WeightSync
 
 CONCURRENCY = 256
@@ -101,7 +101,7 @@ class ServerEngine:
             raise ValueError(f"{len(ids)} tokens where 1 to {room} were asked for")
         if reply.stopped and ids[-1] not in sampling.stop_ids:
             raise ValueError(f"it ended with token {ids[-1]}, with which --model never ends; is the same model served?")
-        if logprobs is None or sampling.top_p != 1.0 or sampling.top_k:
+        if logprobs is None or not sampling.whole:
             return replace(reply, logprobs=None)
         if len(logprobs) != len(ids):
             raise ValueError(f"{len(logprobs)} log-probs for {len(ids)} tokens")

@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from kernrl.errors import InfrastructureError, UsageError
+from kernrl.http_client import Server
 from kernrl.policy.load import Policy
 from kernrl.rollouts.engines.engine import NamedTensors
-from kernrl.rollouts.engines.http_client import Server
 
 KEPT = 2
 """Newest folders that are kept: the server may still be reading the last but one."""

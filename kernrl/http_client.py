@@ -1,4 +1,4 @@
-"""HTTP client of a model server: JSON requests with a time limit, repeated where that may help."""
+"""HTTP client of a server: JSON requests with a time limit, repeated where that may help."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUSY = frozenset((408, 425, 429, 500, 502, 503, 504))
 """Statuses after which a request is repeated."""
 
 KEY = "KERNRL_SERVER_KEY"
-"""Environment variable with the server's API key; a flag would be recorded in the run's folder."""
+"""Environment variable with a model server's API key; a flag would be recorded in the run's folder."""
 
 REASON_CHARS = 300
 """Most characters of a server's error message that are shown."""
@@ -29,9 +29,9 @@ REASON_CHARS = 300
 class Refused(UsageError):
     """The server refused the request (status 4xx)."""
 
-    def __init__(self, sentence: str, status: int):
+    def __init__(self, sentence: str, status: int, reason: str):
         super().__init__(sentence)
-        self.status = status
+        self.status, self.reason = status, reason
 
 
 class Cancelled(Exception):
@@ -41,20 +41,28 @@ class Cancelled(Exception):
 class Server:
     """A server at one address. Thread-safe: every request has a connection of its own."""
 
-    def __init__(self, url: str, *, timeout_s: float):
-        """`url` is the value of `--server-url`. Raises UsageError unless it is an http address."""
+    def __init__(self, url: str, *, timeout_s: float, flag: str = "--server-url", key: str = KEY):
+        """
+        Args:
+            url: the value of `flag`, which error messages name.
+            key: environment variable with the key or token that the server asks for.
+
+        Raises:
+            UsageError: `url` is no http address.
+        """
         parts = urlsplit(url)
         try:
             self._address = (parts.hostname or "", parts.port)
         except ValueError:
             self._address = ("", None)
         if parts.scheme not in ("http", "https") or not self._address[0]:
-            raise UsageError(f"--server-url {url}: give an address such as http://localhost:8000.")
+            raise UsageError(f"{flag} {url}: give an address such as http://localhost:8000.")
+        self._flag, self._key = flag, key
         self.url, self.timeout_s = url.rstrip("/").removesuffix("/v1"), timeout_s
         self._connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         # the address is given with or without OpenAI's /v1
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
-        self._headers = {"Authorization": f"Bearer {key}"} if (key := os.environ.get(KEY)) else {}
+        self._headers = {"Authorization": f"Bearer {secret}"} if (secret := os.environ.get(key)) else {}
         self._open: set[http.client.HTTPConnection] = set()
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
@@ -104,9 +112,9 @@ class Server:
                 return _json_or_text(text)
             failure = f"status {status}: {_reason(text)}"
             if status == 401:
-                failure += f" (a server's key is read from the environment variable {KEY})"
+                failure += f" (a server's key is read from the environment variable {self._key})"
             if status not in BUSY:
-                raise Refused(self._said(path, failure), status)
+                raise Refused(self._said(path, failure), status, _reason(text))
         raise InfrastructureError(self._said(path, failure))
 
     def _exchange(self, method: str, path: str, body: Any) -> tuple[int, str]:
@@ -125,7 +133,7 @@ class Server:
             connection.close()
 
     def _said(self, path: str, what: str) -> str:
-        return f"--server-url {self.url}: {path.partition('?')[0]}: {what}"
+        return f"{self._flag} {self.url}: {path.partition('?')[0]}: {what}"
 
 
 def _json_or_text(text: str) -> Any:
