@@ -6,7 +6,7 @@ again. `write.py` writes it as PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from random import Random
@@ -26,7 +26,7 @@ MOST_ELEMENTS = 2**28
 
 
 @dataclass
-class _Draft:
+class Draft:
     """A Graph that grows, the value to go on from, and those that may be read again."""
 
     b: Builder
@@ -50,18 +50,35 @@ class _Draft:
         return self.b.input(shape, "float32", (len(self.b.inputs),))
 
 
-def sample(rng: Random, ops: int, *, tries: int = 200) -> Graph:
+Step = Callable[[Draft], "str | None"]
+"""Adds to a draft; returns the value to go on from, or None where nothing fits."""
+
+
+def sample(
+    rng: Random,
+    ops: int,
+    *,
+    tries: int = 200,
+    start: Callable[[Draft], None] | None = None,
+    first: Step | None = None,
+    steps: Mapping[Step, float] | None = None,
+) -> Graph:
     """A random Graph of `ops` ops, views not counted; of fewer where the last draws fit nothing.
 
     Deterministic in the state of `rng`.
+
+    Args:
+        start: Draws the first input, in place of this file's own.
+        first: The first step, where it fits.
+        steps: What may come next and how often, in place of `STEPS`.
     """
-    draft = _Draft(Builder(rewrite), rng)
-    _start(draft)
-    count = 0
-    for _ in range(tries):
+    draft = Draft(Builder(rewrite), rng)
+    (start or _start)(draft)
+    count, choices = 0, dict(steps or STEPS)
+    for turn in range(tries):
         if count >= ops:
             break
-        step = rng.choices(list(STEPS), weights=list(STEPS.values()))[0]
+        step = first if first and turn == 0 else rng.choices(list(choices), weights=list(choices.values()))[0]
         before = draft.x
         draft.earlier.append(before)
         try:
@@ -99,7 +116,7 @@ def _rebuilt(graph: Graph) -> Graph:
     return b.finish([names[o] if isinstance(o, str) else o for o in graph.outputs], graph.structure)
 
 
-def _start(d: _Draft) -> None:
+def _start(d: Draft) -> None:
     """The first input: rows, images or volumes, a batch of matrices."""
     rng = d.rng
     batch = rng.choice((4, 8, 16, 32, 64, 128))
@@ -115,7 +132,8 @@ def _start(d: _Draft) -> None:
     d.x = d.input(*shape)
 
 
-def _unary(d: _Draft) -> str:
+def unary(d: Draft) -> str:
+    """An activation or another op of one operand."""
     op, rng = d.rng.choice(UNARY), d.rng
     numbers: dict[str, dict[str, object]] = {
         "leaky_relu": {"negative_slope": rng.choice((0.01, 0.05, 0.1, 0.2, 0.3))},
@@ -130,12 +148,13 @@ def _unary(d: _Draft) -> str:
     return d.b.add(op, d.x, **numbers.get(op, {}))
 
 
-def _number(d: _Draft) -> str:
+def number(d: Draft) -> str:
+    """Arithmetic with a number."""
     op, n = d.rng.choice(("add", "sub", "mul", "div", "mul")), d.rng.choice(NUMBERS)
     return d.b.add(op, n, d.x) if op == "sub" and d.rng.random() < 0.3 else d.b.add(op, d.x, n)
 
 
-def _broadcastable(d: _Draft, batch: bool = False) -> tuple[int, ...]:
+def _broadcastable(d: Draft, batch: bool = False) -> tuple[int, ...]:
     """A shape that broadcasts to x: some axes, the others 1; the first one only if `batch`."""
     rng, shape = d.rng, d.shape
     kinds = ["channel", "channel", "channel", "one", "some"]
@@ -150,12 +169,14 @@ def _broadcastable(d: _Draft, batch: bool = False) -> tuple[int, ...]:
     return tuple(sizes[min(kept, default=len(sizes) - 1) :])
 
 
-def _parameter(d: _Draft) -> str:
+def parameter(d: Draft) -> str:
+    """Arithmetic with a parameter."""
     op = d.rng.choice(("add", "add", "mul", "sub", "maximum", "minimum"))
     return d.b.add(op, d.x, d.parameter(*_broadcastable(d)))
 
 
-def _further_input(d: _Draft) -> str:
+def further_input(d: Draft) -> str:
+    """Arithmetic with a further input."""
     op = d.rng.choice(("add", "mul", "sub"))
     known = [i for i in d.b.inputs if d.b.value(i).shape == d.shape and i != d.x]
     other = (
@@ -166,7 +187,7 @@ def _further_input(d: _Draft) -> str:
     return d.b.add(op, d.x, other)
 
 
-def _earlier(d: _Draft) -> str | None:
+def earlier(d: Draft) -> str | None:
     """Join with a value from before: a residual, a gate, or a reduced value broadcast back."""
     fitting = [e for e in d.earlier if e != d.x and _joins(d.b.value(e).shape, d.shape)]
     return d.b.add(d.rng.choice(("add", "mul", "sub", "add")), d.x, d.rng.choice(fitting)) if fitting else None
@@ -176,7 +197,7 @@ def _joins(one: Sequence[int], other: Sequence[int]) -> bool:
     return len(one) == len(other) and all(a == b or 1 in (a, b) for a, b in zip(one, other, strict=True))
 
 
-def _axes(d: _Draft) -> tuple[int, ...]:
+def _axes(d: Draft) -> tuple[int, ...]:
     """Channels, space, the last axis, everything but the batch, or any."""
     rank = len(d.shape)
     choices = [
@@ -190,23 +211,27 @@ def _axes(d: _Draft) -> tuple[int, ...]:
     return d.rng.choice(fitting) if fitting else ()
 
 
-def _reduce(d: _Draft) -> str | None:
+def reduce(d: Draft) -> str | None:
+    """A reduction."""
     axes = _axes(d)
     op = d.rng.choice(("sum", "mean", "mean", "amax", "amin", "logsumexp", "var", "std", "norm"))
     return d.b.add(op, d.x, dim=axes, keepdim=d.rng.random() < 0.6) if axes else None
 
 
-def _centre(d: _Draft) -> str | None:
+def centre(d: Draft) -> str | None:
+    """The distance to a mean."""
     axes = _axes(d)
     return d.b.add("sub", d.x, d.b.add("mean", d.x, dim=axes, keepdim=True)) if axes else None
 
 
-def _softmax(d: _Draft) -> str | None:
+def softmax(d: Draft) -> str | None:
+    """A softmax, or its logarithm."""
     axes = _axes(d)
     return d.b.add(d.rng.choice(("softmax", "log_softmax")), d.x, dim=axes[:1]) if axes else None
 
 
-def _norm(d: _Draft) -> str | None:
+def norm(d: Draft) -> str | None:
+    """A normalization."""
     rng, shape, rank = d.rng, d.shape, len(d.shape)
     if rank < 2 or prod(shape[1:]) < 8:
         return None
@@ -233,7 +258,8 @@ def _norm(d: _Draft) -> str | None:
     return d.b.add("batch_norm", d.x, weight, bias, *(running if rng.random() < 0.6 else (None, None))) if rank < 6 else None
 
 
-def _pool(d: _Draft) -> str | None:
+def pool(d: Draft) -> str | None:
+    """A pool."""
     rng, rank = d.rng, len(d.shape) - 2
     if rank not in (1, 2, 3) or min(d.shape[2:]) < 6:
         return None
@@ -243,7 +269,7 @@ def _pool(d: _Draft) -> str | None:
     return d.b.add(f"{rng.choice(('avg', 'max'))}_pool{rank}d", d.x, **kernel)
 
 
-def _product(d: _Draft) -> str | None:
+def product(d: Draft) -> str | None:
     """A linear layer, a matmul with a weight or an input, or a convolution of any kind."""
     rng, shape, rank = d.rng, d.shape, len(d.shape)
     if rank in (3, 4, 5) and shape[1] < 512 and min(shape[2:]) > 5 and rng.random() < 0.85:
@@ -259,7 +285,7 @@ def _product(d: _Draft) -> str | None:
     return d.b.add("matmul", d.x, d.input(*shape[:-2], shape[-1], out))
 
 
-def _convolution(d: _Draft) -> str:
+def _convolution(d: Draft) -> str:
     rng, channels, rank = d.rng, d.shape[1], len(d.shape) - 2
     out = rng.choice((8, 16, 24, 32, 64, 96))
     k, stride, dilation = rng.choice((1, 3, 3, 3, 5)), rng.choice((1, 1, 1, 2)), rng.choice((1, 1, 1, 2))
@@ -274,7 +300,7 @@ def _convolution(d: _Draft) -> str:
     return d.b.add(f"conv{rank}d", d.x, weight, bias, groups=groups, **numbers)
 
 
-def _view(d: _Draft) -> str | None:
+def view(d: Draft) -> str | None:
     """A flatten, a transpose, or an axis dropped or added."""
     rank = len(d.shape)
     if rank < 3:
@@ -286,8 +312,8 @@ def _view(d: _Draft) -> str | None:
     return d.b.add("permute", d.x, dims=tuple(dims))
 
 
-STEPS: dict[Callable[[_Draft], str | None], float] = {
-    _unary: 6.0, _number: 3.0, _parameter: 2.5, _further_input: 0.7, _earlier: 0.8, _reduce: 1.5, _centre: 0.3, _softmax: 0.8,
-    _norm: 1.6, _pool: 0.9, _product: 2.0, _view: 0.4,
+STEPS: dict[Step, float] = {
+    unary: 6.0, number: 3.0, parameter: 2.5, further_input: 0.7, earlier: 0.8, reduce: 1.5, centre: 0.3, softmax: 0.8,
+    norm: 1.6, pool: 0.9, product: 2.0, view: 0.4,
 }  # fmt: skip
 """What may come next, and how often it is drawn."""

@@ -6,8 +6,9 @@ Styles of one task differ in speed, which is what a policy that already writes c
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
@@ -276,4 +277,13 @@ def write_solutions(program: Program, rng: Random) -> tuple[Solution, ...]:
         solution = write_solution(program, style)
         if len(solution.triton_code) <= MAX_CHARACTERS:
             made.setdefault(solution.triton_code, solution)
-    return tuple(made.values())[:count]
+    return tuple(told_apart(list(made.values())[:count]))
+
+
+def told_apart(solutions: Iterable[Solution]) -> Iterator[Solution]:
+    """The solutions, with the second of one style called `style-2`, and so on."""
+    seen: Counter[str] = Counter()
+    for solution in solutions:
+        seen[solution.style] += 1
+        number = seen[solution.style]
+        yield solution if number == 1 else replace(solution, style=f"{solution.style}-{number}")

@@ -27,6 +27,10 @@ class Kernel:
     traits: tuple[str, ...] = ()
     partials: dict[str, str] = field(default_factory=dict)
     """Partial results, by name → Python of their shape; memory between a kernel and the one that settles them."""
+    programs: int = 0
+    """How many programs the full set gets."""
+    elements: int = 0
+    """How many elements they go over, at the full set."""
 
 
 @dataclass
@@ -89,9 +93,22 @@ class Assembly:
                 out += [indent + part for part in head[stripped]]
             else:
                 out.append(line)
-        return self._kernel(
+        made = self._kernel(
             body, sizes, _filled(out, marks), blocks, warps, self._grid(grid, layout, sizes, blocks), over_total
         )
+        made.programs, made.elements = self._programs(grid, layout, blocks), total(self.group.axes, self.sets)[0]
+        return made
+
+    def _programs(self, grid: str, layout: Layout, blocks: dict[str, str]) -> int:
+        """The grid's size at the full set."""
+        count = total(layout.kept.axes, self.sets)[0]
+        if layout.across and layout.over:
+            sides = [total(flat.axes, self.sets)[0] for flat in (layout.over, layout.across)]
+            return count * -(-sides[0] // 32) * -(-sides[1] // 64)
+        if grid == "each":
+            return count
+        programs = -(-count // int(blocks["ROWS" if grid == "rows" else "BLOCK"]))
+        return min(1056, programs) if self.persistent and not grid else programs
 
     def _grid(self, grid: str, layout: Layout, sizes: Sizes, blocks: dict[str, str]) -> str:
         count = self.names.expression(total(layout.kept.axes, self.sets)) if grid else f"@{self.outputs[0]}@.numel()"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from kernrl.tasks.graph.graph import Graph, Node
@@ -14,7 +15,7 @@ from kernrl.tasks.solutions.from_graph.kernels import BarrierError, Choice, Kern
 from kernrl.tasks.solutions.from_graph.lower import Bare, lower
 from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError, Names, Shape, is_one
 from kernrl.tasks.solutions.from_graph.stored import Schedule, schedule
-from kernrl.tasks.solutions.from_graph.work import Op, Operand, Varies
+from kernrl.tasks.solutions.from_graph.work import Op, Operand, Program, Varies
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Style:
     bare: Bare = "convolution"
     choice: Choice = field(default_factory=Choice)
     channels_last: bool = False
+    algebra: bool = False
+    """Written from the Graph that algebra leaves, which has fewer operations than the task asks for."""
 
 
 @dataclass
@@ -37,6 +40,9 @@ class Answer:
     lines: list[str] = field(default_factory=list)
     library: list[str] = field(default_factory=list)
     """Ops of the Graph that are left to the library."""
+    calls: list[Op] = field(default_factory=list)
+    """The same as work."""
+    program: Program | None = None
 
     @property
     def traits(self) -> tuple[str, ...]:
@@ -44,25 +50,35 @@ class Answer:
         return tuple(dict.fromkeys(t for k in self.kernels for t in k.traits))
 
 
-def write_forward(graphs: Sequence[Graph], style: Style, arguments: Sequence[str], taken: set[str], functional: str) -> Answer:
+def write_forward(
+    graphs: Sequence[Graph],
+    style: Style,
+    arguments: Sequence[str],
+    taken: set[str],
+    functional: str,
+    names: Callable[[set[str]], Names] = Names,
+) -> Answer:
     """Kernels and `forward` of a Graph in one style.
 
     Args:
         arguments: Python of each input of the Graph.
         taken: Names that mean something in the answer's file.
         functional: How the file calls `torch.nn.functional`.
+        names: Makes what names sizes, of the names that are taken.
 
     Raises:
-        CannotWriteError: There is no rule for some part of it.
+        CannotWriteError: There is no rule for some part of it, or its chain of ops is too long.
     """
     forced: set[str] = set()
     for _ in range(16):
         try:
-            return _Forward(graphs, style, arguments, taken, functional, forced).run()
+            return _Forward(graphs, style, arguments, names(set(taken)), functional, forced).run()
         except BarrierError as barrier:
             if barrier.value in forced:
                 raise CannotWriteError(f"{barrier.value} can be computed nowhere") from None
             forced.add(barrier.value)
+        except RecursionError:
+            raise CannotWriteError("its chain of ops is too long") from None
     raise CannotWriteError("its views cut across each other")
 
 
@@ -72,18 +88,21 @@ class _Forward:
         graphs: Sequence[Graph],
         style: Style,
         arguments: Sequence[str],
-        taken: set[str],
+        names: Names,
         functional: str,
         forced: set[str],
     ) -> None:
         self.style, self.functional = style, functional
         self.program = lower(graphs, merged=style.merged, bare=style.bare, channels_last=style.channels_last)
         self.s: Schedule = schedule(partition(self.program, style.mode), forced)
-        self.names = Names(set(taken))
+        self.names = names
         self.host: dict[str, str] = {}
         """Value in memory → Python of it."""
         self.orders: dict[str, tuple[int, ...]] = {}
-        self.answer = Answer()
+        self.wide: set[str] = set()
+        """Values that are float32 in memory whatever the task's precision: statistics, and what holds one."""
+        self.factors = {r for op in self.program.ops if self._multiplies(op) for r in map(self._base, op.reads)}
+        self.answer = Answer(program=self.program)
         for value in self.program.last:
             rank = len(self.program.shapes[value])
             self.orders[value] = (0, *range(2, rank), 1)
@@ -108,6 +127,15 @@ class _Forward:
                 shaped = f".reshape({p.value.shape})" if len(p.value.shape) > 1 else ""
                 self._say(f"{p.value.name} = torch.tensor({list(p.data)}, device={device}.device){shaped}")
             self.names.add(self.host[p.value.name], self.program.shapes[p.value.name])
+
+    def _multiplies(self, op: Op) -> bool:
+        return op.kind == "library" and self.program.graph.nodes[op.node].kind in ("product", "convolution")
+
+    def _base(self, value: str) -> str:
+        """What a chain of views looks at."""
+        while (op := self.s.plan.giver.get(value)) and op.kind == "view":
+            value = op.reads[0]
+        return value
 
     def _sizes_behind(self, op: Op) -> None:
         """A pool's sizes follow from those before it."""
@@ -189,10 +217,13 @@ class _Forward:
     def _library(self, op: Op) -> None:
         node = self.program.graph.nodes[op.node]
         self.answer.library.append(node.op)
+        self.answer.calls.append(op)
         operands = [self._operand(o) for o in op.operands]
         results = [self.names.free(r.removesuffix("_raw")) for r in op.results]
         text = self._call(node, op, operands)
         self._say(f"{', '.join(results)} = {text}")
+        if not self._multiplies(op) and any(self._base(r) in self.wide for r in op.reads):
+            self.wide.update(op.results)
         for value, result in zip(op.results, results, strict=True):
             self.host[value] = result
             self.names.add(result, self.program.shapes[value])
@@ -289,8 +320,11 @@ class _Forward:
             self.names.add(self.host[value], self.program.shapes[value])
         self.answer.kernels.append(kernel)
 
-    def _is_large(self, value: str) -> bool:
-        """Statistics stay float32, whatever the precision of the rest."""
+    def _keeps_precision(self, value: str) -> bool:
+        """Statistics stay float32, whatever the precision of the rest; so does what algebra makes of them, which is small."""
+        if self.style.algebra:
+            size, inputs = (prod(s[0] for s in self.program.shapes[v]) for v in (value, self._largest_input()))
+            return size * 8 > inputs
         unit = self.s.plan.unit_of[value]
         return not (
             isinstance(unit, Group) and unit.reduced and not any(a in unit.reduced for d in unit.layouts[value] for a in d)
@@ -303,21 +337,31 @@ class _Forward:
             last = f", memory_format=torch.channels_last{'_3d' if len(shape) == 5 else ''}"
         likes = [r for r in kernel.reads if r in self.program.shapes and r in self.host and r not in kernel.writes]
         floats = [r for r in likes if self.program.dtypes[r] == "float32"]
-        for like in floats:
-            if (
-                not last
-                and self.program.shapes[like] == shape
-                and dtype == "float32"
-                and like not in self.orders
-                and not like.startswith("p")
-            ):
+        own = value in self.program.outputs or value in self.factors or self._keeps_precision(value)
+        typed = [r for r in floats if r not in self.wide] or self._given(floats)
+        if dtype == "float32" and not own:
+            self.wide.add(value)
+        for like in typed if own and not last else ():
+            if self._shaped_alike(like, shape) and dtype == "float32":
                 return f"torch.empty_like({self.host[like]})"
-        like = self.host[(floats or likes or [next(v for v in self.host if v in self.program.shapes)])[0]]
+        like = self.host[(typed or likes or [next(v for v in self.host if v in self.program.shapes)])[0]]
         sizes = [self.names.expression(s) for s in shape]
         shown = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
-        own = value in self.program.outputs or self._is_large(value)
         kind = f"{like}.dtype" if dtype == "float32" and own else f"torch.{dtype}"
         return f"torch.empty({shown}, device={like}.device, dtype={kind}{last})"
+
+    def _largest_input(self) -> str:
+        return max(self.program.graph.inputs, key=lambda i: i.value.numel).value.name
+
+    def _given(self, reads: Sequence[str]) -> list[str]:
+        """Where a kernel reads nothing but statistics: the tensors that the task brings, whose dtype is its precision's."""
+        held = [i.value.name for i in self.program.graph.inputs] + [
+            p.value.name for p in self.program.graph.parameters if p.path
+        ]
+        return [v for v in held if self.program.dtypes[v] == "float32"] if reads else []
+
+    def _shaped_alike(self, like: str, shape: Shape) -> bool:
+        return self.program.shapes[like] == shape and like not in self.orders and not like.startswith("p")
 
 
 PLAIN_CALLS = {

@@ -43,6 +43,10 @@ class Choice:
     """In how many parts long reductions are cut; 0: in none."""
 
 
+WANTED_PROGRAMS = 1056
+"""How many programs a reduction is cut into where its sets are few."""
+
+
 class _Writer:
     """Writes the kernel of one group."""
 
@@ -123,9 +127,11 @@ class _Writer:
         """A kernel that turns a tensor round on its way, where what it reads has another axis innermost."""
         stored = dry.accesses[-1]
         full = [a for a in dry.accesses if prod(x.size[0] for x in a.factors) == prod(x.size[0] for x in order)]
-        firsts = [min(a.factors, key=lambda x: a.factors[x][0], default=None) for a in full if not a.extra]
+        if dry.pinned and len(dry.accesses) > 2:
+            return None  # a window with other reads around it, such as x - mean of x around it
+        firsts = [min(a.factors, key=lambda x: a.factors[x][0], default=None) for a in full]
         turned = next((x for x in firsts if x is not None and x is not order[-1]), None)
-        if turned is None or dry.pinned or stored.factors[order[-1]][0] != 1:
+        if turned is None or stored.factors[order[-1]][0] != 1:
             return None
         flat = Flat("offs", order)
         flat.merge(full, dry.pinned)
@@ -229,7 +235,7 @@ class _Writer:
         levels = self._needed_reductions()
         n, rows = (prod(a.size[0] for a in axes) for axes in (self.group.reduced, self.group.kept))
         full = any(a in self.group.reduced for v in self.outputs for dim in self.group.layouts[v] for a in dim)
-        if not self.choice.split or full or max(levels.values()) > 1 or n < 4096:
+        if not self.choice.split or full or max(levels.values()) > 1:
             return None
         dry = self.body(row_layout(self.group.kept, list(self.group.reduced), False))
         for output in self.outputs:
@@ -238,7 +244,10 @@ class _Writer:
         kept, over = _ordered(self.group.kept, [reference]), _ordered(list(self.group.reduced), [reference])
         inner = self._inner(dry)
         across = 1 if inner else max(8, min(64, power(rows)))
-        parts = min(self.choice.split, max(1, power(2112 * across // max(rows, 1)) // 2))
+        # eight programs for each of some 132 multiprocessors, and four chunks or more for each program
+        wanted = WANTED_PROGRAMS * across // rows
+        most = n // (4 * (1024 if inner else max(16, 2048 // across)))
+        parts = 1 << (min(self.choice.split, wanted, most).bit_length() - 1) if wanted and most else 0
         if parts < 4:
             return None
         self.traits.append(f"split{parts}")
@@ -265,7 +274,7 @@ class _Writer:
         block = {"BLOCK": "1024"} if inner else {"ROWS": str(max(16, 2048 // across)), "BLOCK": str(across)}
         made = self.assembly.finish(body, layout, lines, block, "", 4, "each" if inner else "columns")
         made.grid = f"{made.grid.removesuffix(')').removesuffix(',')}, {parts})"
-        made.writes, made.partials = [], partials
+        made.writes, made.partials, made.programs = [], partials, made.programs * parts
         made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
         return made
 

@@ -208,21 +208,23 @@ class _Lowering:
         keep = name if node["keepdim"] else f"{name}_keep"
         n = self._count(x, dims)
         if node.op in ("sum", "amax", "amin"):
-            self.reduce(keep, {"sum": "sum", "amax": "max", "amin": "min"}[node.op], x, dims)
+            keep = self.reduce(keep, {"sum": "sum", "amax": "max", "amin": "min"}[node.op], x, dims)
         elif node.op == "mean":
-            self.point(keep, "{0} / {1}", self.reduce(f"{name}_sum", "sum", x, dims), n)
+            keep = self.point(keep, "{0} / {1}", self.reduce(f"{name}_sum", "sum", x, dims), n)
         elif node.op == "logsumexp":
             top, total = self._expsum(name, x, dims)[:2]
-            self.point(keep, "{0} + tl.log({1})", top, total)
+            keep = self.point(keep, "{0} + tl.log({1})", top, total)
         elif node.op == "norm":
-            if self._vector_norm(node, name, keep, x, dims) is None:
+            found = self._vector_norm(node, name, keep, x, dims)
+            if found is None:
                 return None
+            keep = found
         else:
             if float(node["correction"]) not in (0.0, 1.0):
                 return None
             m2 = self._moments(name, x, dims)[1]
             divided = "{0} / {1}" if node["correction"] == 0 else "{0} / ({1} - 1)"
-            self.point(keep, divided if node.op == "var" else f"tl.sqrt({divided})", m2, n)
+            keep = self.point(keep, divided if node.op == "var" else f"tl.sqrt({divided})", m2, n)
         return self._finished(node, name, keep)
 
     def _vector_norm(self, node: Node, name: str, keep: str, x: str, dims: tuple[int, ...]) -> str | None:
@@ -308,7 +310,7 @@ class _Lowering:
         return self._normed(name, node.reads[0], range(2, rank), node["eps"], weight, bias)
 
     def _group_norm(self, node: Node, name: str, operands: list[Operand]) -> str:
-        x, groups = node.reads[0], (node["num_groups"],) * self.p.sets
+        x, groups = node.reads[0], tuple(g.nodes[self.at]["num_groups"] for g in self.p.graphs)
         batch, channels, *rest = self.shape(x)
         width = over(channels, groups)
         assert width is not None

@@ -197,6 +197,10 @@ class Names:
                 if all(math.isclose(r, ratios[0], rel_tol=1e-9) for r in ratios):
                     inner = text.format(self.expression(size))
                     return inner if math.isclose(ratios[0], 1.0, rel_tol=1e-9) else f"{float(f'{ratios[0]:.12g}')!r} * {inner}"
+        for size in dims:  # the size that a convolution would give: `2 * H - 1`
+            if fit := _line(size, values):
+                step, shift = fit
+                return f"float({step} * {self.expression(size)} {'-' if shift < 0 else '+'} {abs(shift)})"
         raise CannotWriteError(f"no size explains the numbers {tuple(values)}")
 
     def unpack(self) -> list[str]:
@@ -213,6 +217,16 @@ class Names:
         lines += [f"{name} = {self.lines[name]}" for name in self.pending if name in self.lines]
         self.pending.clear()
         return lines
+
+
+def _line(size: Size, values: Sequence[float]) -> tuple[int, int] | None:
+    """(a, b) of small whole numbers with value = a size + b at every set, of which two or more differ."""
+    (n, v), pairs = (size[0], values[0]), list(zip(size, values, strict=True))
+    m, w = next(((m, w) for m, w in pairs if m != n), (n, v))
+    step = (w - v) / (m - n) if m != n else 0.0
+    shift = v - step * n
+    whole = step.is_integer() and float(shift).is_integer() and 1 <= step <= 8 and abs(shift) < 64
+    return (int(step), int(shift)) if whole and all(step * m + shift == w for m, w in pairs) else None
 
 
 NUMBERS: tuple[tuple[str, Callable[[int], float]], ...] = (

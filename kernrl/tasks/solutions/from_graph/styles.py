@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernrl.errors import UsageError
+from kernrl.tasks.graph.algebra.simplify import saves, simplify
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.answer import Source, read_source, write_answer
@@ -21,11 +22,13 @@ STYLES: tuple[Style, ...] = (
     Style("fused-persistent", choice=Choice(persistent=True)),
     Style("fused-wide", choice=Choice(block=4096)),
     Style("stats", mode="stats", merged=True),
-    Style("split", mode="stats", merged=True, choice=Choice(split=64)),
+    Style("split", mode="stats", merged=True, choice=Choice(split=512)),
     Style("unfused", mode="unfused", bare="none"),
     Style("bare", bare="all"),
     Style("channels-last", channels_last=True),
-    Style("channels-last-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=64)),
+    Style("channels-last-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=512)),
+    Style("algebra", bare="none", choice=Choice(several=True), algebra=True),
+    Style("algebra-split", mode="stats", merged=True, bare="none", choice=Choice(split=512), algebra=True),
 )
 """What is tried; styles that come to the same text are one."""
 
@@ -57,6 +60,11 @@ def _parallel(one: Graph, other: Graph) -> bool:
     return all(a.op == b.op and a.reads == b.reads and len(a.value.shape) == len(b.value.shape) for a, b in pairs)
 
 
+def has_channels(graph: Graph) -> bool:
+    """Some convolution that a library runs faster with the channels innermost."""
+    return any(n.kind == "convolution" and n.op[-2] != "1" for n in graph.nodes)
+
+
 def write_solution(source: Source, graphs: Sequence[Graph], style: Style) -> Solution:
     """One solution. Raises CannotWriteError."""
     arguments = [source.argument(i) for i in graphs[0].inputs]
@@ -65,22 +73,34 @@ def write_solution(source: Source, graphs: Sequence[Graph], style: Style) -> Sol
     return Solution("-".join(words), write_answer(source, answer))
 
 
-def write_solutions(task: Task, styles: Sequence[Style] = STYLES) -> tuple[Solution, ...]:
+def simplified(graphs: Sequence[Graph], precision: str = "fp32") -> tuple[Graph, ...]:
+    """The Graphs of a task with less to do, alike at every input set; none where algebra saves nothing worth having."""
+    found = tuple(simplify(graph, half=precision in ("bf16", "fp16"))[0] for graph in graphs)
+    alike = all(_parallel(found[0], other) for other in found[1:])
+    return found if alike and saves(graphs[0], found[0]) else ()
+
+
+def write_solutions(task: Task, styles: Sequence[Style] = STYLES, *, algebra: bool = True) -> tuple[Solution, ...]:
     """Every worked solution of a task; none where there is no rule for it.
+
+    Args:
+        algebra: Also those that do fewer operations than the task asks for; their style has the word `algebra`.
 
     Raises:
         LiftError: The task cannot be lifted.
     """
     graphs, found = graphs_of(task), {}
+    simple = simplified(graphs, task.precision) if algebra else ()
     try:
         source = read_source(task.pytorch_code)
     except CannotWriteError:
         return ()
     for style in styles:
-        if style.channels_last and not any(n.kind == "convolution" and n.op[-2] != "1" for n in graphs[0].nodes):
+        mine = simple if style.algebra else graphs
+        if not mine or (style.channels_last and not has_channels(mine[0])):
             continue
         try:
-            solution = write_solution(source, graphs, style)
+            solution = write_solution(source, mine, style)
         except CannotWriteError:
             continue
         found.setdefault(solution.triton_code, solution)

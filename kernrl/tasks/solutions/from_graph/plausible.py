@@ -1,0 +1,99 @@
+"""What a style would cost, from its text alone: which styles of a task are worth judging, and in which order.
+
+The model: every kernel moves what it loads and stores once for each load in its text; a kernel with few programs gets its share
+of the bandwidth; library calls run at the vendor's rate; each launch costs 2 µs. It orders styles. It predicts no times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from kernrl.tasks.graph.facts import Rates, node_flops
+from kernrl.tasks.graph.graph import ITEM_BYTES, Graph
+from kernrl.tasks.solutions.from_graph.assemble import Kernel
+from kernrl.tasks.solutions.from_graph.forward import Answer, Style, write_forward
+from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.styles import STYLES, has_channels, simplified
+from kernrl.tasks.solutions.from_graph.work import Op, Program
+
+LAUNCH_S = 2e-6
+FILLING_PROGRAMS = 264
+"""Two programs for each of some 132 multiprocessors: fewer do not reach the memory's bandwidth."""
+L2_BYTES = 30 << 20
+"""What is loaded a second time comes from the cache where it is smaller than this, at a fraction of the cost."""
+CACHED_SHARE = 0.25
+TURNED_S = 1.4
+"""By how much cuDNN on tensor cores is slower with the channels outermost: 1.1 to 1.6 times were measured on an H200."""
+
+
+def modelled_s(graphs: Sequence[Graph], style: Style, rates: Rates, *, precision: str = "fp32") -> float:
+    """Modelled seconds of a style of a task.
+
+    Args:
+        graphs: `graphs_of(task)`.
+
+    Raises:
+        CannotWriteError: The task cannot be written in this style.
+    """
+    mine = simplified(graphs, precision) if style.algebra else tuple(graphs)
+    if not mine or (style.channels_last and not has_channels(mine[0])):
+        raise CannotWriteError("the style has nothing to say about this task")
+    arguments = [i.value.name for i in mine[0].inputs]
+    answer = write_forward(mine, style, arguments, {"torch", "triton", "tl", "F", "self"}, "F")
+    return answer_s(answer, rates, precision, channels_last=style.channels_last)
+
+
+def answer_s(answer: Answer, rates: Rates, precision: str, *, channels_last: bool) -> float:
+    """Modelled seconds of an answer."""
+    program = answer.program
+    assert program is not None
+    half = 0.5 if precision in ("bf16", "fp16") else 1.0
+    total = sum(_call_s(op, program, rates, half, channels_last or precision == "fp32") for op in answer.calls)
+    return total + sum(_kernel_s(kernel, program, rates, half) for kernel in answer.kernels)
+
+
+def plausible(
+    graphs: Sequence[Graph], rates: Rates, *, precision: str = "fp32", styles: Sequence[Style] = STYLES, within: float = 3.0
+) -> list[tuple[Style, float]]:
+    """The styles that a task can be written in, with their modelled seconds, best first; none `within` times slower than it."""
+    found = []
+    for style in styles:
+        try:
+            found.append((style, modelled_s(graphs, style, rates, precision=precision)))
+        except CannotWriteError:
+            continue
+    found.sort(key=lambda pair: pair[1])
+    return [pair for pair in found if pair[1] <= within * found[0][1]]
+
+
+def _bytes(value: str, program: Program, half: float) -> float:
+    shape = program.shapes.get(value)
+    if shape is None:
+        return 0.0  # parts of a split reduction
+    size = ITEM_BYTES.get(program.dtypes[value], 1)
+    return prod(s[0] for s in shape) * size * (half if program.dtypes[value] == "float32" else 1.0)
+
+
+def _kernel_s(kernel: Kernel, program: Program, rates: Rates, half: float) -> float:
+    moved = sum(_bytes(value, program, half) for value in kernel.writes)
+    for value in dict.fromkeys(kernel.reads):
+        if value in kernel.writes:
+            continue
+        once, times = _bytes(value, program, half), kernel.source.count(f"tl.load({value}_ptr")
+        if "static_range" not in kernel.source:  # of a slice, a part is read
+            once = min(once, kernel.elements * 4 * half)
+        again = CACHED_SHARE if once < L2_BYTES else 1.0
+        moved += once * (1 + again * max(0, times - 1))
+    share = min(1.0, kernel.programs / FILLING_PROGRAMS) if kernel.programs else 1.0
+    return moved / (rates.bytes_per_s * max(share, 1 / FILLING_PROGRAMS)) + LAUNCH_S
+
+
+def _call_s(op: Op, program: Program, rates: Rates, half: float, plain: bool) -> float:
+    node = program.graph.nodes[op.node]
+    moved = sum(_bytes(v, program, half) for v in (*op.reads, *op.results))
+    flops = node_flops(program.graph, node)
+    is_product = node.kind in ("product", "convolution")
+    seconds = rates.seconds(int(moved), flops if is_product else 0, 0 if is_product else flops)
+    slow = node.kind == "convolution" and node.op[-2] != "1" and not plain
+    return seconds * (TURNED_S if slow else 1.0) + LAUNCH_S

@@ -1,0 +1,220 @@
+"""How the worked styles do against eager and `torch.compile`, by family of tasks, and what is missing where they lose.
+
+    python scripts/bench_styles.py --out styles.json --seconds 540           # again until it says that all is done
+    python scripts/bench_styles.py --out styles.json --seconds 0             # the table of what is there
+    python scripts/bench_styles.py --out dry.json --device cpu --limit 4     # modelled times, no GPU needed
+
+Half of the tasks are `tests/foreign`, half are generated Graphs, at their real sizes. Every style goes through the verifier.
+The best style is the fastest correct one. Judged tasks are kept in `--out`, with what was judged on; a second call goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from kernrl.config import VerifierConfig
+from kernrl.errors import UsageError
+from kernrl.files import replace_file
+from kernrl.tasks.graph.facts import Rates, roofline_s
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.graph.hands import Hand
+from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.graph.sample import sample
+from kernrl.tasks.graph.write import write
+from kernrl.tasks.solutions.from_graph.styles import graphs_of, write_solutions
+from kernrl.tasks.task import Task
+from kernrl.verifier import HardenedVerifier
+from kernrl.verifier.base.devices import device_for
+
+FOREIGN = Path(__file__).parents[1] / "tests" / "foreign"
+LEAST_BYTES, MOST_BYTES = 64 << 20, 12 << 30
+"""A generated task is of real size: a device has something to do, and holds it."""
+CLOSE = 1.25
+"""Within this factor of the floor nothing is missing but what the floor leaves out."""
+
+
+def tasks(limit: int, precision: str, seed: int) -> Iterator[Task]:
+    """Foreign modules and generated Graphs in turn; what cannot be lifted is left out."""
+    foreign, generated = iter(sorted(FOREIGN.glob("*.py"))), _generated(seed)
+    for i in range(limit):
+        path = next(foreign, None) if i % 2 == 0 else None
+        name, source = (path.stem, path.read_text(encoding="utf-8")) if path else next(generated)
+        yield Task(name, source, precision=precision)
+
+
+def _generated(seed: int) -> Iterator[tuple[str, str]]:
+    number = 0
+    while True:
+        rng = Random(f"bench {seed} {number}")
+        graph = sample(rng, rng.randint(3, 7))
+        held = sum(v.nbytes for v in graph.values.values())
+        if LEAST_BYTES <= held <= MOST_BYTES:
+            yield f"generated-{number}", write(graph, Hand.draw(rng), rng)
+        number += 1
+
+
+def family(graph: Graph) -> str:
+    """What the time of a task goes to."""
+    ops, kinds = {n.op for n in graph.nodes}, {n.kind for n in graph.nodes}
+    if any("transpose" in op for op in ops):
+        return "transposed convolution"
+    if "convolution" in kinds:
+        return "convolution"
+    if "product" in kinds:
+        return "product"
+    if "batch_norm" in ops:
+        return "batch norm"
+    if ops & {"group_norm", "instance_norm"}:
+        return "group norm"
+    return "rows" if kinds & {"normalization", "reduction"} else "pointwise"
+
+
+def rates_of(name: str, precision: str) -> Rates:
+    """The device's peaks under a precision policy."""
+    device = device_for(name)
+    if device is None:
+        raise UsageError(f"--target {name}: no such GPU is known.")
+    tflops = {"fp32": device.fp32_tflops, "tf32": device.tf32_tflops}.get(precision, device.half_tflops)
+    return Rates(device.name, device.bandwidth_gb_s * 1e9, tflops * 1e12, device.fp32_tflops * 1e12)
+
+
+def judge(verifier: HardenedVerifier, task: Task, rates: Rates) -> dict[str, Any]:
+    """All styles of one task: verdicts, times, and the floor."""
+    task = with_input_sets(task)
+    graph = graphs_of(task)[0]
+    solutions = write_solutions(task)
+    row: dict[str, Any] = {"task": task.id, "precision": task.precision, "family": family(graph), "styles": []}
+    row["ops"] = [n.op for n in graph.nodes]
+    row["floor_us"] = 1e6 * roofline_s(graph, rates)[1]
+    for i, verdict in verifier.verify_many([(task, s.triton_code) for s in solutions]):
+        timing = verdict.timing
+        one = {
+            "style": solutions[i].style,
+            "status": str(verdict.status),
+            "reason": verdict.reason[:300],
+            "notes": verdict.notes,
+        }
+        if timing:
+            speedups = {k: [s.value, s.low, s.high, s.significant] for k, s in timing.speedups_x.items()}
+            row["clock"] = f"{timing.kind} on {timing.device}"
+            row["baseline_us"] = timing.baseline_us
+            one |= {"us": timing.candidate_us, "speedups_x": speedups}
+        row["styles"].append(one)
+    return row
+
+
+def best(row: dict[str, Any], *, algebra: bool = True) -> dict[str, Any] | None:
+    """The fastest correct style."""
+    right = [s for s in row["styles"] if s["status"] == "correct" and "us" in s and (algebra or "algebra" not in s["style"])]
+    return min(right, key=lambda s: s["us"], default=None)
+
+
+def _geomean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values))) if values else math.nan
+
+
+def table(rows: Sequence[dict[str, Any]], baseline: str, precision: str) -> str:
+    """Best style against one baseline, by family."""
+    groups: dict[str, list[list[Any]]] = defaultdict(list)
+    for row in rows:
+        one = best(row)
+        if one and row["precision"] == precision and baseline in one["speedups_x"]:
+            for name in (row["family"], "all"):
+                groups[name].append(one["speedups_x"][baseline])
+    lines = [f"| against {baseline}, {precision} | tasks | geometric mean | not slower | faster |", "|---|---:|---:|---:|---:|"]
+    for name, found in sorted(groups.items(), key=lambda pair: (pair[0] == "all", pair[0])):
+        slower = sum(significant and value < 1 for value, _, _, significant in found)
+        faster = sum(significant and value > 1 for value, _, _, significant in found)
+        shares = f"{1 - slower / len(found):.0%} | {faster / len(found):.0%}"
+        lines.append(f"| {name} | {len(found)} | {_geomean([f[0] for f in found]):.3f} | {shares} |")
+    return "\n".join(lines)
+
+
+def missing(row: dict[str, Any], baseline: str) -> str | None:
+    """Why the best style loses, from times alone."""
+    one = best(row)
+    if one is None:
+        return f"{row['task']}: no correct style ({Counter(s['status'] for s in row['styles'])})"
+    value, _, _, significant = one["speedups_x"].get(baseline, (1.0, 1.0, 1.0, False))
+    if not significant or value >= 1:
+        return None
+    gap = one["us"] / row["floor_us"]
+    why = "at the floor as counted: the compiler does less" if gap < CLOSE else f"{gap:.1f} times the floor"
+    return f"{row['task']} ({row['family']}): {one['style']} {value:.2f}, {why}; {' '.join(row['ops'])}"
+
+
+def report(rows: Sequence[dict[str, Any]], baselines: Sequence[str]) -> str:
+    """The tables, which styles win, what algebra brings, and what is missing."""
+    parts = []
+    for precision in dict.fromkeys(row["precision"] for row in rows):
+        mine = [row for row in rows if row["precision"] == precision]
+        parts += [table(mine, baseline, precision) for baseline in baselines]
+        winners = Counter(one["style"] for row in mine if (one := best(row)))
+        parts.append(f"{precision}, best style: " + ", ".join(f"{style} {n}" for style, n in winners.most_common()))
+        pairs = [(a, b) for row in mine if (a := best(row)) and (b := best(row, algebra=False)) and a is not b]
+        gained = _geomean([b["us"] / a["us"] for a, b in pairs])
+        parts.append(
+            f"{precision}, algebra is best on {len(pairs)} of {len(mine)} tasks"
+            + (f", {gained:.2f} times faster there" if pairs else "")
+        )
+        statuses = Counter(s["status"] for row in mine for s in row["styles"])
+        parts.append(f"{precision}, verdicts: " + ", ".join(f"{status} {n}" for status, n in statuses.most_common()))
+        lost = [line for row in mine if (line := missing(row, baselines[-1]))]
+        parts.append("\n".join([f"{precision}, behind {baselines[-1]} or without a style: {len(lost)}", *lost]))
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """Judge what is left, within the time given, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--limit", type=int, default=200, help="tasks, half of them foreign")
+    parser.add_argument("--seconds", type=float, default=540.0, help="start no task after this")
+    parser.add_argument("--precision", default="tf32,bf16")
+    parser.add_argument("--baseline", default="eager,compile", help="add max-autotune for the slow baseline")
+    parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
+    parser.add_argument("--target", default="H200", help="the GPU of the floor, and of modelled times")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    baselines, begun = args.baseline.split(","), time.monotonic()
+    record: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {"rows": [], "left_out": []}
+    done = {(row["task"], row["precision"]) for row in [*record["rows"], *record["left_out"]]}
+    todo = [t for p in args.precision.split(",") for t in tasks(args.limit, p, args.seed) if (t.id, p) not in done]
+    config = VerifierConfig(device=args.device, target=args.target, baseline=tuple(baselines), cache=False)  # pyright: ignore[reportArgumentType]
+    if todo and args.seconds > 0:
+        with HardenedVerifier(config) as verifier:
+            for task in todo:
+                if time.monotonic() - begun > args.seconds:
+                    break
+                try:
+                    record["rows"].append(judge(verifier, task, rates_of(args.target, task.precision)))
+                except UsageError as error:
+                    record["left_out"].append({"task": task.id, "precision": task.precision, "reason": str(error)})
+                record |= {"versions": verifier.evaluator.versions, "commit": _commit(), "date": time.strftime("%Y-%m-%d")}
+                record["gpu"] = next((r["clock"] for r in record["rows"][::-1] if "clock" in r), "")
+                replace_file(args.out, json.dumps(record, indent=1))
+                done.add((task.id, task.precision))
+    left = sum((t.id, t.precision) not in done for t in todo)
+    shown = baselines if args.device != "cpu" else ["eager"]
+    print(report(record["rows"], shown))
+    print(f"\n{len(record['rows'])} judged, {len(record['left_out'])} left out, {left} to do", file=sys.stderr)
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=FOREIGN)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
