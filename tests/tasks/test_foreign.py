@@ -229,6 +229,7 @@ def test_peak_counts_what_eager_holds() -> None:
     assert run("in_place", in_place).ops == run("chain", GOOD).ops == ("addmm", "tanh", "add")
 
 
+@pytest.mark.slow
 def test_suite_is_large() -> None:
     assert len(FILES) >= 110
     gib = sorted(measured(name).peak_bytes / GIB for name in FILES)

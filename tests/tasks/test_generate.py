@@ -35,6 +35,7 @@ def test_tasks_do_not_depend_on_workers() -> None:
     assert list(generate_tasks(count=5, seed=6)) != alone[:5]
 
 
+@pytest.mark.slow
 def test_no_more_processes_are_started_than_there_is_work_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
@@ -77,6 +78,7 @@ def test_the_split_is_stable() -> None:
     assert {split_of(("linear", "relu", str(i))) for i in range(100)} == set(SPLITS)
 
 
+@pytest.mark.slow
 def test_level_2_spans_families_and_depths(many: list) -> None:
     families = Counter(family for family, _, _ in many)
     assert set(families) == set(FAMILIES)

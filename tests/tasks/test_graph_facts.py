@@ -183,6 +183,7 @@ def test_one_task_is_listed_with_costs(tmp_path: Path, capsys: pytest.CaptureFix
     assert data["nodes"][0] == {"bytes": 4 * (2 * 16 * 64 + 64 * 64 + 64), "flops": 2 * 16 * 64 * 64, "kernel": 1}
 
 
+@pytest.mark.slow
 def test_worked_solutions_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, folder = write(tmp_path / "mine.py", "torch.tanh(self.fc(x)) * 0.5"), tmp_path / "solutions"
     assert cli.run(["tasks", "lift", str(file), "--solutions", str(folder), "--json"]) == 0

@@ -118,6 +118,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_sizes_change_and_nothing_else_does() -> None:
     task = Task("t", TASK)
     small, ragged = derive_input_sets(task)
@@ -208,6 +209,7 @@ def test_stated_sets_are_taken_as_they_are(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_derived_sets_are_kept_by_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = CHAIN + "# kept\n"
     first = with_input_sets(Task("a", code), tmp_path)

@@ -276,3 +276,23 @@ def test_new_folder(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("")
     with pytest.raises(UsageError, match="is a file"):
         new_folder(tmp_path / "f", "--out")
+
+
+def test_a_function_of_the_users_is_a_source(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "tasks_of_a_test.py").write_text(
+        "from kernrl.tasks.loaders import load_tasks\n"
+        "def make():\n"
+        "    shipped = load_tasks('heldout', limit=2).tasks\n"
+        "    return [shipped[0], {'id': 'mine', 'pytorch_code': shipped[1].pytorch_code}, {'pytorch_code': 'x = 1'}]\n"
+    )
+    loaded = load_tasks("tasks_of_a_test:make")
+    first = load_tasks("heldout", limit=1).tasks[0]
+    assert loaded.tasks[0] == first
+    assert loaded.tasks[1].id == "mine"
+    assert str(loaded.problems[0]).startswith("tasks_of_a_test:make, row 3, has code that defines no Model")
+    assert load_tasks("tasks_of_a_test:make::mine").tasks[0].id == "mine"
+    with pytest.raises(
+        UsageError, match="the source of tasks tasks_of_a_test:other: the module tasks_of_a_test has no 'other'"
+    ):
+        load_tasks("tasks_of_a_test:other")

@@ -3,7 +3,8 @@
 import pytest
 
 from kernrl.errors import UsageError
-from kernrl.tasks.prompt import PRECISIONS, render_prompt
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.prompt import PRECISIONS, read_template, render_prompt
 from kernrl.tasks.task import Solution, Task
 
 CODE = "import torch\n\nclass Model: ...  # a < b && {{ not_a_template }}\n"
@@ -63,3 +64,40 @@ def test_bad_input_is_one_sentence() -> None:
         render_prompt(TASK, "plan")  # pyright: ignore[reportArgumentType]
     with pytest.raises(UsageError, match="the task t has no worked solution"):
         render_prompt(TASK, example=TASK)
+
+
+ASK = "Be quick.\n{{ task.pytorch_code }}\nin {{ precision_words }}"
+
+
+def test_a_template_of_the_users_asks_in_place_of_ours(tmp_path):
+    path = tmp_path / "ask.j2"
+    path.write_text(ASK)
+    task = load_tasks("heldout", limit=1).tasks[0]
+    system, user = render_prompt(task, "chat", precision="tf32", template=read_template(path))
+    assert system["role"] == "system"
+    assert user["content"] == f"Be quick.\n{task.pytorch_code}\nin {PRECISIONS['tf32']}".strip()
+    path.write_text('{% include "task.j2" %}\nBe quick.')
+    assert render_prompt(task, "chat", template=read_template(path))[1]["content"].endswith("Be quick.")
+    assert render_prompt(task, "nano", template=ASK) == render_prompt(task, "nano")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{% if %}{{ task.pytorch_code }}", "line 1: "),
+        ("{{ task.pytorch_code }} {{ colour }}", "'colour' is undefined; it is given task, precision"),
+        ("{{ task.pytorch_cod }}", "has no attribute 'pytorch_cod'"),
+        ("write something fast", "leaves the task out: put {{ task.pytorch_code }} where"),
+    ],
+)
+def test_a_template_that_cannot_ask_is_one_sentence(tmp_path, text, said):
+    (tmp_path / "ask.j2").write_text(text)
+    with pytest.raises(UsageError) as error:
+        read_template(tmp_path / "ask.j2")
+    assert said in str(error.value)
+    assert str(error.value).startswith(f"--prompt-template {tmp_path}/ask.j2: ")
+
+
+def test_a_template_that_is_not_there_is_one_sentence(tmp_path):
+    with pytest.raises(UsageError, match="No such file or directory; name a file"):
+        read_template(tmp_path / "none.j2")

@@ -1,0 +1,119 @@
+"""From a reply of nano to the candidate's file: the reference's own constructor, imports and helpers, the reply's kernels
+and `forward`. Parameters are bound by the path that the Graph gives, inputs by their place among forward's arguments.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from kernrl.syntax import parse_python
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.solutions.from_graph.answer import Source, write_answer
+from kernrl.tasks.solutions.from_graph.assemble import Kernel
+from kernrl.tasks.solutions.from_graph.forward import Answer, bound
+
+
+class MalformedReplyError(Exception):
+    """A reply of which no candidate can be made; the message says why, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply, read."""
+
+    kernels: tuple[str, ...]
+    """Source of each kernel, in order."""
+    lines: tuple[str, ...]
+    """Body of `forward` without its return, indented as at the top level."""
+    returned: tuple[str, ...]
+    """Python of what it returns, in order."""
+    names: frozenset[str]
+    """Names that `forward` reads."""
+
+
+def read_reply(text: str) -> Reply:
+    """A reply's parts.
+
+    Raises:
+        MalformedReplyError: It is no Python, or something else than kernels and one `forward` after them.
+    """
+    if not text.strip():
+        raise MalformedReplyError("the reply is empty")
+    try:
+        body = parse_python(text).body
+    except SyntaxError as error:
+        raise MalformedReplyError(f"line {error.lineno} of the reply is no Python: {error.msg}") from None
+    if not body or not isinstance(body[-1], ast.FunctionDef) or body[-1].name != "forward":
+        raise MalformedReplyError("the reply does not end with `def forward`")
+    *kernels, forward = body
+    for part in kernels:
+        if not isinstance(part, ast.FunctionDef) or "triton.jit" not in map(ast.unparse, part.decorator_list):
+            what = ast.unparse(part).partition("\n")[0]
+            raise MalformedReplyError(f"line {part.lineno} of the reply is neither a kernel nor `forward`: {what:.60}")
+    assert isinstance(forward, ast.FunctionDef)
+    *statements, last = forward.body
+    if not isinstance(last, ast.Return) or last.value is None:
+        raise MalformedReplyError("`forward` does not end with what it returns")
+    rows = text.splitlines()
+    lines = rows[statements[0].lineno - 1 : statements[-1].end_lineno] if statements else []
+    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+    returned = last.value.elts if isinstance(last.value, ast.Tuple) else [last.value]
+    return Reply(
+        kernels=tuple(
+            "\n".join(rows[k.decorator_list[0].lineno - 1 : k.end_lineno]) + "\n"  # pyright: ignore[reportAttributeAccessIssue]
+            for k in kernels
+        ),
+        lines=tuple(line[indent:] for line in lines),
+        returned=tuple(map(ast.unparse, returned)),
+        names=frozenset(n.id for n in ast.walk(forward) if isinstance(n, ast.Name)),
+    )
+
+
+def assemble(source: Source, graph: Graph, text: str) -> str:
+    """The candidate's file.
+
+    Args:
+        source: The reference, cut by `read_source`.
+        graph: The reference's, whose listing was the prompt.
+        text: nano's reply.
+
+    Raises:
+        MalformedReplyError: As `read_reply`, or it returns other than as many values as the Graph.
+        CannotWriteError: An input is no argument of the reference's forward.
+    """
+    reply = read_reply(text)
+    if len(reply.returned) != len(graph.outputs):
+        raise MalformedReplyError(f"`forward` returns {len(reply.returned)} values in place of {len(graph.outputs)}")
+    values = iter(reply.returned)
+    returned = "return " + "".join(next(values) if c == "*" else c for c in graph.structure)
+    lines = [*_bindings(source, graph, reply.names), *reply.lines, returned]
+    kernels = list(reply.kernels)
+    if source.functional != "F":
+        lines = [re.sub(r"\bF\.", f"{source.functional}.", line) for line in lines]
+    if clash := {name for name in source.taken if re.fullmatch(r"k\d+", name)}:
+        word = re.compile(rf"\b(?:{'|'.join(clash)})\b(?=[\[(])")
+        lines, kernels = ([word.sub(r"kernel_\g<0>", part) for part in parts] for parts in (lines, kernels))
+    made = [Kernel("", text, [], [], [], "", {}) for text in kernels]
+    return write_answer(source, Answer(made, lines))
+
+
+def _bindings(source: Source, graph: Graph, names: frozenset[str]) -> list[str]:
+    """Lines that give the listing's inputs and parameters their names; inputs at once, since they may swap names."""
+    read = [x for x in graph.inputs if x.value.name in names]
+    given = [source.argument(x) + (".contiguous()" if x.stride else "") for x in read]
+    lines = []
+    if [x.value.name for x in read] != given:
+        lines.append(f"{', '.join(x.value.name for x in read)} = {', '.join(given)}")
+    for p in graph.parameters:
+        name = p.value.name
+        if name not in names:
+            continue
+        if p.path:
+            lines.append(f"{name} = {bound(p.path)}")
+        else:
+            shaped = f".reshape({p.value.shape})" if len(p.value.shape) > 1 else ""
+            device = source.argument(graph.inputs[0])
+            lines.insert(0, f"{name} = torch.tensor({list(p.data)}, device={device}.device){shaped}")
+    return lines

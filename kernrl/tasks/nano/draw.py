@@ -1,0 +1,239 @@
+"""The Graphs that nano learns from: those of `graph/sample.py`, with products first and what people build of several ops.
+
+`sample.py` draws op by op. The steps here draw what comes together in modules: gates, second branches, squeeze and excite,
+attention scores, norms spelled out. Weights follow what level-2 tasks are made of.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from random import Random
+
+from kernrl.tasks.graph import sample as base
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.graph.sample import Draft, sample
+
+LENGTHS = {1: 0.6, 2: 1.2, 3: 1.6, 4: 2, 5: 2, 6: 2, 7: 1.6, 8: 1.4, 9: 1, 10: 0.8, 11: 0.5, 12: 0.4}
+"""Ops of a Graph → how often."""
+
+
+def draw_graph(rng: Random, ops: int | None = None) -> Graph:
+    """A random Graph to learn from, of `ops` ops where that is given."""
+    ops = ops or rng.choices(list(LENGTHS), weights=list(LENGTHS.values()))[0]
+    return sample(rng, ops, start=_start, first=base.product if rng.random() < 0.6 else None, steps=STEPS)
+
+
+def _start(d: Draft) -> None:
+    """The first input, at sizes that people use."""
+    rng = d.rng
+    batch = rng.choice((1, 2, 4, 8, 10, 16, 32, 64, 100, 128, 256, 512, 1024))
+    kind = rng.choice(("rows", "rows", "rows", "image", "image", "tokens", "tokens", "line", "volume", "heads"))
+    if kind == "rows":
+        shape = (batch, rng.choice((10, 64, 100, 128, 256, 384, 500, 512, 768, 1000, 1024, 2048, 3000, 4096, 8192, 16384)))
+    elif kind == "tokens":
+        shape = (batch, rng.choice((16, 50, 64, 77, 128, 196, 200, 512, 1024)), rng.choice((32, 64, 96, 128, 256, 512, 768)))
+    elif kind == "heads":
+        shape = (batch, rng.choice((2, 4, 8, 12, 16)), rng.choice((32, 64, 100, 128, 256)), rng.choice((16, 32, 64, 80, 128)))
+    else:
+        rank = {"line": 1, "image": 2, "volume": 3}[kind]
+        sides = {1: (100, 256, 512, 1000, 2048, 8000), 2: (14, 16, 28, 32, 56, 64, 96, 128, 224), 3: (8, 12, 16, 24, 32)}[rank]
+        side = rng.choice(sides)
+        sizes = [side if rng.random() < 0.7 else rng.choice(sides) for _ in range(rank)]
+        shape = (batch, rng.choice((1, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)), *sizes)
+    if prod(shape) > base.MOST_ELEMENTS:
+        shape = (2, *shape[1:])
+    d.x = d.input(*shape)
+
+
+def _rare(d: Draft) -> str | None:
+    """Ops of one operand that need a domain, or are seldom."""
+    rng, b, x = d.rng, d.b, d.x
+    kind = rng.choice(("sqrt", "log", "log1p", "cos", "atan", "erf", "expm1", "pow", "rsqrt", "threshold", "prelu", "square"))
+    if kind in ("sqrt", "rsqrt"):
+        return b.add(kind, b.add("add", b.add("square", x), rng.choice((1e-6, 1e-5, 1e-3, 1.0))))
+    if kind == "log":
+        return b.add("log", b.add("add", b.add(rng.choice(("abs", "softplus", "sigmoid")), x), rng.choice((1e-6, 1.0))))
+    if kind == "log1p":
+        return b.add("log1p", b.add(rng.choice(("abs", "relu", "square")), x))
+    if kind == "expm1":
+        return b.add("expm1", b.add("clamp", x, min=None, max=rng.choice((0.0, 1.0))))
+    if kind == "pow":
+        return b.add("pow", x, rng.choice((2.0, 3.0)))
+    if kind == "threshold":
+        return b.add("threshold", x, threshold=rng.choice((0.0, 0.1, 0.5)), value=rng.choice((0.0, -1.0, 20.0)))
+    if kind == "prelu":
+        return b.add("prelu", x, d.parameter(d.shape[1] if len(d.shape) > 1 and rng.random() < 0.6 else 1))
+    return b.add(kind, x)
+
+
+def _gate(d: Draft) -> str | None:
+    """Halves of an axis, one of which gates the other."""
+    rng, b = d.rng, d.b
+    axes = [a for a in (1, len(d.shape) - 1) if len(d.shape) > 1 and d.shape[a] % 2 == 0 and d.shape[a] >= 8]
+    if not axes:
+        return None
+    axis = rng.choice(axes)
+    one, other = (b.add("chunk", d.x, chunks=2, dim=axis, index=i) for i in range(2))
+    return b.add("mul", one, b.add(rng.choice(("sigmoid", "tanh", "gelu", "silu", "relu")), other))
+
+
+def _branch(d: Draft) -> str | None:
+    """A second linear layer beside, from a value before, joined by arithmetic."""
+    rng, b = d.rng, d.b
+    wide = [e for e in (*b.inputs, *d.earlier) if len(b.value(e).shape) == len(d.shape) > 1]
+    wide = [e for e in wide if b.value(e).shape[:-1] == d.shape[:-1] and e != d.x and b.value(e).shape[-1] <= 16384]
+    if not wide or d.shape[-1] > 8192:
+        return None
+    e = rng.choice(wide)
+    out, into = d.shape[-1], b.value(e).shape[-1]
+    side = b.add("linear", e, d.parameter(out, into), d.parameter(out) if rng.random() < 0.7 else None)
+    if rng.random() < 0.5:
+        side = b.add(rng.choice(("sigmoid", "tanh", "relu", "gelu", "silu", "softplus")), side)
+    return b.add(rng.choice(("add", "mul", "mul", "sub")), d.x, side)
+
+
+def _excite(d: Draft) -> str | None:
+    """Channels weighted by what they hold on average, with or without a layer between."""
+    rng, b, rank = d.rng, d.b, len(d.shape)
+    if rank < 3 or d.shape[1] > 4096 or prod(d.shape[2:]) == 1:
+        return None
+    space = tuple(range(2, rank))
+    g = b.add(rng.choice(("mean", "mean", "amax")), d.x, dim=space)
+    if rng.random() < 0.7:
+        g = b.add("linear", g, d.parameter(d.shape[1], d.shape[1]), d.parameter(d.shape[1]) if rng.random() < 0.7 else None)
+    g = b.add(rng.choice(("sigmoid", "tanh", "hardsigmoid")), g)
+    return b.add("mul", d.x, b.add("unsqueeze", g, dim=space))
+
+
+def _film(d: Draft) -> str | None:
+    """A vector of a further input scales or shifts the channels."""
+    rng, b, rank = d.rng, d.b, len(d.shape)
+    if rank < 3:
+        return None
+    axis = 1 if rank > 3 or rng.random() < 0.5 else 2
+    vector = d.input(d.shape[0], d.shape[axis])
+    if rng.random() < 0.5:
+        width = d.shape[axis]
+        vector = b.add("linear", vector, d.parameter(width, width), d.parameter(width))
+    others = tuple(a for a in range(1, rank) if a != axis)
+    return b.add(rng.choice(("mul", "add")), d.x, b.add("unsqueeze", vector, dim=others))
+
+
+def _scores(d: Draft) -> str | None:
+    """Products of rows with rows, with themselves or with a further input, scaled."""
+    rng, b, rank = d.rng, d.b, len(d.shape)
+    if rank not in (3, 4) or d.shape[-2] > 1024:
+        return None
+    other = d.x if rng.random() < 0.4 else d.input(*d.shape)
+    turned = b.add("permute", other, dims=(*range(rank - 2), rank - 1, rank - 2))
+    found = b.add("matmul", d.x, turned)
+    if rng.random() < 0.7:
+        found = b.add("mul", found, rng.choice((0.125, 0.1, 0.25, 0.088, 0.5)))
+    return b.add("softmax", found, dim=(rank - 1,)) if rng.random() < 0.6 else found
+
+
+def _spelled_norm(d: Draft) -> str | None:
+    """A norm in single ops: by length, by root mean square, by deviation, or by the largest value."""
+    rng, b = d.rng, d.b
+    axes = base._axes(d)
+    if not axes:
+        return None
+    kind = rng.choice(("length", "rms", "deviation", "sum", "max"))
+    if kind == "length":
+        size = b.add("norm", d.x, dim=axes, keepdim=True)
+        return b.add("div", d.x, b.add("clamp", size, min=rng.choice((1e-12, 1e-6)), max=None))
+    if kind == "rms":
+        square = b.add("mean", b.add("square", d.x), dim=axes, keepdim=True)
+        return b.add("mul", d.x, b.add("rsqrt", b.add("add", square, rng.choice((1e-6, 1e-5)))))
+    if kind == "deviation":
+        off = b.add("sub", d.x, b.add("mean", d.x, dim=axes, keepdim=True))
+        return b.add("div", off, b.add("add", b.add("std", d.x, dim=axes, keepdim=True), rng.choice((1e-6, 1e-5))))
+    if kind == "sum":
+        positive = b.add(rng.choice(("exp", "sigmoid", "softplus", "square")), d.x)
+        return b.add("div", positive, b.add("add", b.add("sum", positive, dim=axes, keepdim=True), 1e-6))
+    return b.add("div", d.x, b.add("add", b.add("amax", b.add("abs", d.x), dim=axes, keepdim=True), 1e-6))
+
+
+def _blend(d: Draft) -> str | None:
+    """`g * x + (1 - g) * y` with a gate, or a weighted sum with a value before."""
+    rng, b = d.rng, d.b
+    fitting = [e for e in (*b.inputs, *d.earlier) if e != d.x and b.value(e).shape == d.shape]
+    if not fitting:
+        return None
+    y = rng.choice(fitting)
+    if rng.random() < 0.5:
+        return b.add("add", d.x, b.add("mul", y, rng.choice(base.NUMBERS)))
+    g = b.add("sigmoid", rng.choice((d.x, y)))
+    return b.add("add", b.add("mul", g, d.x), b.add("mul", b.add("sub", 1.0, g), y))
+
+
+def _outer(d: Draft) -> str | None:
+    """Every element of a row with every element of another."""
+    rng, b = d.rng, d.b
+    if len(d.shape) != 2 or prod(d.shape) * d.shape[1] > base.MOST_ELEMENTS:
+        return None
+    column, row = b.add("unsqueeze", d.x, dim=(2,)), b.add("unsqueeze", d.input(*d.shape), dim=(1,))
+    return b.add(rng.choice(("mul", "sub", "add", "maximum")), column, row)
+
+
+def _turn(d: Draft) -> str | None:
+    """Axes in another order."""
+    rank = len(d.shape)
+    if rank < 3:
+        return None
+    dims = [0, *d.rng.sample(range(1, rank), rank - 1)]
+    return d.b.add("permute", d.x, dims=tuple(dims)) if dims != sorted(dims) else None
+
+
+def _heads(d: Draft) -> str | None:
+    """The last axis, or the channels, in pieces as an axis of their own."""
+    rng = d.rng
+    axis = rng.choice((1, len(d.shape) - 1)) if len(d.shape) in (2, 3, 4) else 0
+    pieces = [k for k in (2, 4, 8, 16) if axis and d.shape[axis] % k == 0 and d.shape[axis] >= 4 * k]
+    if not pieces:
+        return None
+    k = rng.choice(pieces)
+    wide = d.b.add("unflatten", d.x, dim=axis, sizes=(k, d.shape[axis] // k))
+    if rng.random() < 0.5:
+        return d.b.add(rng.choice(("mean", "amax", "sum")), wide, dim=(axis + rng.randrange(2),))
+    return wide
+
+
+def _cut(d: Draft) -> str | None:
+    """A part of an axis, two values side by side, or a border."""
+    rng, b, rank = d.rng, d.b, len(d.shape)
+    if rank < 2:
+        return None
+    axis = rng.randrange(1, rank)
+    kind = rng.choice(("select", "half", "cat", "pad", "flatten"))
+    if kind == "select":
+        return b.add("select", d.x, dim=axis, index=0) if rank > 2 else None
+    if kind == "half":
+        return b.add("slice", d.x, dim=axis, start=0, stop=d.shape[axis] // 2) if d.shape[axis] % 2 == 0 else None
+    if kind == "cat":
+        fitting = [e for e in (*b.inputs, *d.earlier) if b.value(e).shape == d.shape]
+        return b.add("cat", d.x, rng.choice(fitting), dim=axis) if fitting else None
+    if kind == "pad":
+        return b.add("pad", d.x, padding=(1, 1) * (rank - 2)) if rank > 2 else None
+    return b.add("flatten", d.x, start_dim=1, end_dim=rank - 1) if rank > 2 else None
+
+
+def _rarely_pooled(d: Draft) -> str | None:
+    """Pools of the whole space, or into a few windows."""
+    rank = len(d.shape) - 2
+    if rank not in (1, 2, 3) or min(d.shape[2:]) < 6:
+        return None
+    if d.rng.random() < 0.6:
+        kind = d.rng.choice(("mean", "amax"))
+        return d.b.add(kind, d.x, dim=tuple(range(2, rank + 2)), keepdim=d.rng.random() < 0.5)
+    into = [n for n in (2, 4, 7) if all(s % n == 0 and s > n for s in d.shape[2:])]
+    return d.b.add(f"adaptive_avg_pool{rank}d", d.x, output_size=(d.rng.choice(into),) * rank) if into else None
+
+
+STEPS: dict[base.Step, float] = {
+    base.unary: 5.0, base.number: 3.5, base.parameter: 1.6, base.further_input: 0.8, base.earlier: 1.2, base.reduce: 1.6,
+    base.centre: 0.3, base.softmax: 0.6, base.norm: 1.3, base.pool: 0.7, base.product: 1.8, base.view: 0.3, _rare: 1.0,
+    _gate: 0.35, _branch: 0.6, _excite: 0.3, _film: 0.3, _scores: 0.35, _spelled_norm: 0.5, _blend: 0.4, _outer: 0.2,
+    _turn: 0.3, _heads: 0.3, _cut: 0.3, _rarely_pooled: 0.4,
+}  # fmt: skip
+"""What may come next, and how often it is drawn."""

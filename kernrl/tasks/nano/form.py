@@ -1,0 +1,80 @@
+"""The form `graph`: how a task is asked of nano by its Graph, and how a candidate is made of what it replies."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from kernrl.errors import UsageError
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.graph.lift import lift
+from kernrl.tasks.nano.assemble import MalformedReplyError, assemble
+from kernrl.tasks.nano.listing import write_listing
+from kernrl.tasks.nano.reply import write_reply
+from kernrl.tasks.nano.spread import spread
+from kernrl.tasks.solutions.from_graph.answer import Source, read_source
+from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.styles import STYLES
+from kernrl.tasks.task import Task
+
+
+@lru_cache(maxsize=4096)
+def _lifted(code: str, name: str) -> tuple[Graph, str]:
+    """(Graph, listing without its precision) of a task's source."""
+    graph = lift(Task(id=name, pytorch_code=code))
+    return graph, write_listing(spread(graph), "")
+
+
+@lru_cache(maxsize=4096)
+def _source(code: str) -> Source:
+    return read_source(code)
+
+
+def ask(task: Task, precision: str) -> str:
+    """The prompt for a task.
+
+    Raises:
+        LiftError: The task has no Graph; the message says why, and at which line.
+    """
+    return precision + _lifted(task.pytorch_code, task.id)[1]
+
+
+def candidate(task: Task, reply: str) -> str:
+    """The file that a reply comes to.
+
+    Raises:
+        MalformedReplyError: The message says why there is none.
+    """
+    graph = _lifted(task.pytorch_code, task.id)[0]
+    try:
+        return assemble(_source(task.pytorch_code), graph, reply)
+    except CannotWriteError as error:
+        raise MalformedReplyError(str(error)) from None
+
+
+def replies(task: Task) -> list[str]:
+    """The worked replies to a task, one a style; none where there is no rule for it.
+
+    Raises:
+        LiftError: The task has no Graph.
+    """
+    graphs = spread(_lifted(task.pytorch_code, task.id)[0])
+    found: dict[str, str] = {}
+    for style in STYLES:
+        try:
+            reply = write_reply(graphs, style)
+        except CannotWriteError:
+            continue
+        found.setdefault(reply.partition("\n")[2], reply)
+    return list(found.values())
+
+
+def unasked(tasks: list[Task]) -> list[tuple[Task, str]]:
+    """The tasks that cannot be asked by their Graph, each with the reason."""
+    found = []
+    for task in tasks:
+        try:
+            _lifted(task.pytorch_code, task.id)
+            _source(task.pytorch_code)
+        except (UsageError, CannotWriteError) as error:
+            found.append((task, str(error)))
+    return found

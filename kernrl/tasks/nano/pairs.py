@@ -1,0 +1,106 @@
+"""Pairs of listing and reply without end: chunk `i` of a seed is the same on every machine and for any number of workers."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import count as count_from
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.nano.draw import draw_graph
+from kernrl.tasks.nano.listing import write_listing
+from kernrl.tasks.nano.reply import CannotWriteError, write_reply
+from kernrl.tasks.nano.spread import spread
+from kernrl.tasks.solutions.from_graph.styles import STYLES
+from kernrl.tasks.split import split_of
+
+CHUNK = 64
+"""Graphs that a worker draws at a time."""
+
+PRECISIONS = ("fp32", "fp32", "tf32", "bf16", "fp16")
+"""What the first line names; no reply depends on it."""
+
+MOST_TEXT = 9_000
+"""Longest reply in characters; 1 % are longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPair:
+    """A prompt and a reply that is right."""
+
+    prompt: str
+    reply: str
+    composition: tuple[str, ...]
+
+
+@cache
+def excluded() -> frozenset[str]:
+    """Digests of the compositions of the foreign suite, none of which is trained on."""
+    return frozenset(Path(__file__).with_name("excluded.txt").read_text().split())
+
+
+def digest(composition: tuple[str, ...]) -> str:
+    """What `excluded.txt` says of a composition."""
+    return hashlib.sha256("/".join(composition).encode()).hexdigest()[:12]
+
+
+def split_of_graph(graph: Graph) -> str:
+    """`train`, `validation` or `heldout` by composition; `excluded` for one of the foreign suite."""
+    return "excluded" if digest(graph.composition) in excluded() else split_of(graph.composition)
+
+
+def graph_pairs(rng: Random, graph: Graph, styles: int = 3) -> list[GraphPair]:
+    """Pairs of one Graph, in up to so many styles; none where its axes cannot be told apart."""
+    graphs = spread(graph)
+    if len(graphs) == 1:
+        return []
+    images = any(n.kind == "convolution" and n.op[-2] != "1" for n in graph.nodes)
+    fitting = [s for s in STYLES if images or not s.channels_last]
+    found: dict[str, GraphPair] = {}
+    for style in [fitting[0], *rng.sample(fitting[1:], styles - 1)]:
+        try:
+            reply = write_reply(graphs, style)
+        except CannotWriteError:
+            continue
+        if len(reply) <= MOST_TEXT:
+            found.setdefault(reply.partition("\n")[2], GraphPair("", reply, graph.composition))
+    return [GraphPair(write_listing(graphs, rng.choice(PRECISIONS)), p.reply, p.composition) for p in found.values()]
+
+
+def _chunk(number: int, *, seed: int, split: str) -> list[list[GraphPair]]:
+    found: list[list[GraphPair]] = []
+    for index in range(number * CHUNK, (number + 1) * CHUNK):
+        rng = Random(f"kernrl/graph/{seed}/{index}")
+        graph = draw_graph(rng)
+        if split_of_graph(graph) == split:
+            found.append(graph_pairs(rng, graph))
+    return [pairs for pairs in found if pairs]
+
+
+def generate_pairs(*, count: int, seed: int = 0, split: str = "train", workers: int = 1) -> Iterator[GraphPair]:
+    """The pairs of `count` Graphs of a split, some three of each, in a fixed order.
+
+    Args:
+        workers: Processes; 1 works in this one. A core makes some 200 pairs a second.
+    """
+    make = partial(_chunk, seed=seed, split=split)
+    if workers <= 1:
+        for pairs in islice((pairs for number in count_from() for pairs in make(number)), count):
+            yield from pairs
+        return
+    made = 0
+    numbers = count_from()
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        while made < count:
+            for chunk in pool.map(make, list(islice(numbers, 4 * workers))):
+                fresh = chunk[: count - made]
+                made += len(fresh)
+                for pairs in fresh:
+                    yield from pairs

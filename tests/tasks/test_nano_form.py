@@ -1,0 +1,195 @@
+"""nano's form `graph`: the listing says what is computed, worked replies are right, and suites are held out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kernrl.tasks.graph.hands import Hand
+from kernrl.tasks.graph.lift import lift
+from kernrl.tasks.graph.sample import sample
+from kernrl.tasks.graph.write import write
+from kernrl.tasks.loaders import MADE, load_tasks
+from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
+from kernrl.tasks.nano.form import ask, candidate, replies
+from kernrl.tasks.nano.listing import write_listing
+from kernrl.tasks.nano.pairs import digest, excluded, generate_pairs, split_of_graph
+from kernrl.tasks.nano.spread import spread
+from kernrl.tasks.nano.suites import SUITES, suite
+from kernrl.tasks.solutions.from_graph.answer import read_source
+from kernrl.tasks.split import HELDOUT, split_of
+from kernrl.tasks.task import Task
+
+TESTS = Path(__file__).parents[1]
+
+
+def task(init: str, forward: str, inputs: str, arguments: str = "self, x") -> Task:
+    code = f"""import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+
+    def forward({arguments}):
+        {forward}
+
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return []
+"""
+    return Task("task", code)
+
+
+def test_the_listing_tells_equal_sizes_apart_and_ties_what_belongs_together() -> None:
+    square = task("self.l = nn.Linear(64, 64)", "return torch.relu(self.l(x))", "torch.randn(64, 64)")
+    assert ask(square, "tf32").splitlines() == [
+        "tf32 A=64 B=64 C=64", "x0 A B", "p0 C B", "p1 C", "v0 = linear(x0, p0, p1) A C", "v1 = relu(v0) A C", "return v1",
+    ]  # fmt: skip
+    residual = task("self.l = nn.Linear(64, 64)", "return torch.relu(self.l(x)) + x", "torch.randn(64, 64)")
+    assert ask(residual, "fp32").splitlines()[:4] == ["fp32 A=64 B=64", "x0 A B", "p0 B B", "p1 B"]
+
+
+def test_the_listing_is_the_same_for_every_hand() -> None:
+    graph = sample(Random(5), 6)
+    rng = Random(1)
+    listings = {ask(Task(f"hand-{i}", write(graph, Hand.draw(rng), rng)), "fp32") for i in range(5)}
+    assert len(listings) == 1
+
+
+def test_kernels_and_flattened_axes_follow_other_sizes() -> None:
+    """A reply may name sizes by the listing's letters alone, or it would be right at one set of sizes only."""
+    flat = task("self.l = nn.Linear(6 * 10 * 12, 9)", "return self.l(torch.tanh(x).flatten(1))", "torch.randn(8, 6, 10, 12)")
+    for reply in replies(flat):
+        assert "720" not in reply
+        assert "(A, B * C * D)" in reply or ".flatten(1)" in reply
+
+
+def test_parameters_are_bound_by_path_and_inputs_by_place() -> None:
+    swapped = task(
+        "self.b = nn.Parameter(torch.randn(8)); self.a = nn.Parameter(torch.randn(8))",
+        "return x1 * self.a - x0 * self.b", "torch.randn(4, 8), torch.randn(4, 8)", "self, x1, x0",
+    )  # fmt: skip
+    code = candidate(swapped, replies(swapped)[0])
+    graph = lift(swapped)
+    assert "x0, x1 = (x1, x0)" in code.replace("x1, x0\n", "(x1, x0)\n")
+    for p in graph.parameters:
+        assert f"{p.value.name} = self.{p.path}\n" in code
+    assert "class ModelNew" in code
+    assert "get_inputs" not in code
+
+
+def test_nested_outputs_are_returned_as_the_reference_nests_them() -> None:
+    nested = task("pass", "return {'a': [x + 1, x.sum(1)], 'b': (x * 2,)}", "torch.randn(4, 8)")
+    code = candidate(nested, replies(nested)[0])
+    assert "return {'a': [v0, v1], 'b': (v2,)}" in code
+
+
+GOOD = "@triton.jit\ndef k0(x0_ptr):\n    pass\n\ndef forward(self, x0):\n    v0 = x0\n    return v0\n"
+MALFORMED = {
+    "": "the reply is empty",
+    "def forward(self, x0):\n    return x0 +\n": "line 2 of the reply is no Python",
+    GOOD.partition("def forward")[0]: "does not end with `def forward`",
+    "import os\n" + GOOD: "line 1 of the reply is neither a kernel nor `forward`: import os",
+    GOOD.replace("@triton.jit\n", ""): "line 1 of the reply is neither a kernel",
+    GOOD.replace("    return v0\n", ""): "does not end with what it returns",
+    GOOD.replace("return v0", "return v0, x0"): "returns 2 values in place of 1",
+    GOOD + "print(1)\n": "does not end with `def forward`",
+}
+
+
+@pytest.mark.parametrize("reply", MALFORMED)
+def test_a_malformed_reply_is_refused_with_its_reason(reply: str) -> None:
+    relu = task("pass", "return torch.relu(x)", "torch.randn(4, 8)")
+    with pytest.raises(MalformedReplyError, match=MALFORMED[reply]):
+        candidate(relu, reply)
+
+
+def test_what_is_read_is_what_was_written() -> None:
+    reply = read_reply(GOOD)
+    assert (reply.kernels, reply.lines, reply.returned) == (
+        ("@triton.jit\ndef k0(x0_ptr):\n    pass\n",),
+        ("v0 = x0",),
+        ("v0",),
+    )
+
+
+def test_names_of_the_authors_file_are_kept_apart() -> None:
+    code = "import torch\nimport torch.nn as nn\nk0 = 3\n\n\ndef F(n):\n    return n * k0\n\n\n"
+    code += (
+        "class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.l = nn.Linear(F(4), 6)\n\n"
+    )
+    code += "    def forward(self, A):\n        return torch.tanh(self.l(A))\n\n\n"
+    code += "def get_inputs():\n    return [torch.randn(5, 12)]\n\n\ndef get_init_inputs():\n    return []\n"
+    theirs = Task("names", code)
+    graph = lift(theirs)
+    made = assemble(read_source(code), graph, replies(theirs)[0])
+    assert "torch.nn.functional.linear" in made
+    assert "def kernel_k0(" in made
+    assert "kernel_k0[" in made
+    assert "x0 = A\n" in made
+
+
+def test_generated_pairs_are_of_their_split_and_the_same_every_time() -> None:
+    pairs = list(generate_pairs(count=40))
+    assert pairs == list(generate_pairs(count=40))
+    assert {split_of(p.composition) for p in pairs} == {"train"}
+    assert not {digest(p.composition) for p in pairs} & excluded()
+    assert {split_of(p.composition) for p in generate_pairs(count=10, split="validation")} == {"validation"}
+
+
+def test_suites_are_held_out_by_composition() -> None:
+    assert set(MADE) == set(SUITES)
+    for name, (fewest, most) in SUITES.items():
+        tasks = list(suite(name, tasks=6))
+        assert [t.id for t in tasks] == [t.id for t in load_tasks(name, limit=6).tasks]
+        for t in tasks:
+            graph = lift(t)
+            assert graph.composition == t.composition
+            assert fewest <= len(t.composition) <= most
+            assert most == 1 or split_of_graph(graph) == HELDOUT
+
+
+@pytest.mark.slow
+def test_no_composition_of_the_foreign_suite_is_trained_on() -> None:
+    """`excluded.txt` holds what the suite's modules compute; write it anew when a module is added."""
+    paths = sorted((TESTS / "foreign").glob("*.py"))
+    digests = {digest(lift(Task(path.stem, path.read_text())).composition) for path in paths}
+    assert digests == set(excluded())
+
+
+def problems_of(*arguments: int) -> Iterator[str]:
+    worker = TESTS / "support" / "nano_worker.py"
+    done = subprocess.run(
+        [sys.executable, worker, *map(str, arguments)], capture_output=True, text=True, check=True, timeout=300
+    )
+    yield from json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_worked_replies_are_right() -> None:
+    found = list(problems_of(1000, 30))
+    assert len(found) > 40
+    assert not [problem for problem in found if problem]
+
+
+def test_spread_gives_the_ops_at_sizes_of_their_own() -> None:
+    graph = sample(Random(11), 7)
+    full, *others = spread(graph)
+    assert [n.op for n in full.nodes] == [n.op for n in graph.nodes]
+    assert full.values.keys() == graph.values.keys()
+    assert all(o.values[v].shape != full.values[v].shape for o in others for v in full.values if full.values[v].numel > 1)
+    assert write_listing(spread(graph)) == write_listing(spread(graph))
