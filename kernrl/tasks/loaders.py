@@ -15,9 +15,13 @@ from typing import Any
 from kernrl.errors import UsageError
 from kernrl.tasks.rows import BadRow, check_contract, stated_input_sets, task_from_row
 from kernrl.tasks.task import Task
+from kernrl.user_code import is_import_path, load_function
 
 SHIPPED = {"heldout": "heldout_level2.jsonl"}
 """Word → file of the suites that come with kernrl."""
+
+MADE = ("graph-heldout", "graph-deep", "graph-single")
+"""Words for suites that are made on the spot, of random Graphs in many hands: see `kernrl/tasks/nano/suites.py`."""
 
 TABLES = (".jsonl", ".json", ".parquet")
 
@@ -58,8 +62,9 @@ def load_tasks(
 
     Args:
         source: A task `.py` file; a folder in KernelBench's layout, or one with `tasks.jsonl` in it; a `.jsonl`, `.json` or
-            `.parquet` table; a saved `datasets` folder; a dataset id of the hub; or a word of `SHIPPED`. `SOURCE::ID`
-            picks the task with that id, `SOURCE#ROW` the one in that row, counted from 1.
+            `.parquet` table; a saved `datasets` folder; a dataset id of the hub; or a word of `SHIPPED` or `MADE`.
+            `SOURCE::ID` picks the task with that id, `SOURCE#ROW` the one in that row, counted from 1. Or a function of the
+            user's by import path, `package.module:name`, which returns tasks or rows.
         split: Only this split of the tasks; `level_2` is every task of level 2; for a dataset, one of its own splits.
         revision: Commit or tag of a hub dataset; refused for any other source.
         columns: Field → column, as `parse_columns` reads `--map`.
@@ -122,6 +127,8 @@ def read_rows(source: str | Path, *, split: str | None = None, revision: str | N
     base = str(source)
     if not base:
         raise UsageError(f"the source of tasks is empty: name a file, a folder, a dataset id or {' or '.join(SHIPPED)!r}.")
+    if base in MADE:
+        raise UsageError(f"{base} is a suite that is made on the spot, and has no rows to read; name a file or a dataset.")
     path = _shipped(SHIPPED[base]) if base in SHIPPED else Path(base)
     if revision and (path.exists() or base in SHIPPED):
         raise UsageError(f"--revision: {base} is not a dataset of the hub.")
@@ -142,7 +149,22 @@ def read_rows(source: str | Path, *, split: str | None = None, revision: str | N
     raise UsageError(f"{base}: there is no such file or folder, and it is neither a dataset id nor {' nor '.join(SHIPPED)!r}.")
 
 
+def _own_entries(path: str, columns: Mapping[str, str]) -> Entries:
+    """What a user's function returns: tasks, or rows as a table has them."""
+    for number, entry in enumerate(load_function(path, "the source of tasks")(), start=1):
+        try:
+            yield number, entry if isinstance(entry, Task) else task_from_row(entry, f"row-{number}", columns)
+        except BadRow as error:
+            yield number, Problem(f"{path}, row {number},", str(error))
+
+
 def _entries(base: str, split: str | None, revision: str | None, columns: Mapping[str, str]) -> Entries:
+    if is_import_path(base) and not Path(base).exists():
+        return _own_entries(base, columns)
+    if base in MADE:
+        from kernrl.tasks.nano.suites import suite  # which loads torch
+
+        return enumerate(suite(base), start=1)
     rows = read_rows(base, split=split, revision=revision)
     return _rows(rows, columns) if rows is not None else _python_files(_task_files(Path(base)))
 

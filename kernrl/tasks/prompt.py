@@ -11,7 +11,7 @@ import jinja2
 from kernrl.errors import UsageError, did_you_mean
 from kernrl.tasks.task import Task
 
-Style = Literal["plain", "chat", "nano"]
+Style = Literal["plain", "chat", "nano", "graph"]
 Message = dict[Literal["role", "content"], str]
 
 PRECISIONS = {
@@ -24,19 +24,31 @@ PRECISIONS = {
 
 
 def render_prompt(
-    task: Task, style: Style = "plain", *, example: Task | None = None, precision: str | None = None, gpu: str = ""
+    task: Task,
+    style: Style = "plain",
+    *,
+    example: Task | None = None,
+    precision: str | None = None,
+    gpu: str = "",
+    facts: bool = False,
+    template: str = "",
 ) -> str | list[Message]:
     """The prompt for a task.
 
     Args:
         style: `plain`: one text, for a base model. `chat`: a list of messages, for a chat template. `nano`: the code between
             two short markers and nothing else, for a small model trained on just that; its completion is the bare code.
+            `graph`: the listing of its Graph, for a nano that answers with kernels and `forward`.
         example: A task with a worked solution to show first; not for `nano`.
         precision: The precision policy to name, in place of the task's own.
         gpu: A GPU to name, such as `H200`; not for `nano`.
+        facts: Add the shapes, bytes and FLOPs of every op, what could be one kernel, and what memory that saves, to a `plain`
+            or `chat` prompt, where the task can be lifted.
+        template: Jinja2 text in place of our own request (`templates/task.j2`), which it may include; not for a nano.
 
     Raises:
         UsageError: An unknown style or precision, or an example without a solution.
+        LiftError: `graph` of a task that has no Graph.
     """
     precision = precision or task.precision
     if precision not in PRECISIONS:
@@ -45,13 +57,53 @@ def render_prompt(
         raise UsageError(f"example: the task {example.id} has no worked solution to show.")
     if style == "nano":
         return _fill("nano.j2", task=task, precision=precision)
+    if style == "graph":
+        from kernrl.tasks.nano.form import ask  # which loads torch
+
+        return ask(task, precision)
     system = _fill("system.j2")
-    request = _fill("task.j2", task=task, precision_words=PRECISIONS[precision], example=example, gpu=gpu)
+    given = {"task": task, "precision": precision, "precision_words": PRECISIONS[precision], "example": example, "gpu": gpu}
+    request = _templates().from_string(template).render(**given) if template else _fill("task.j2", **given)
+    request += _facts(task) if facts else ""
     if style == "chat":
         return [{"role": "system", "content": system.strip()}, {"role": "user", "content": request.strip()}]
     if style == "plain":
         return f"{system}\n{request}"
-    raise UsageError(f"style: there is no prompt style {style!r}: {did_you_mean(style, ['plain', 'chat', 'nano'])}")
+    raise UsageError(f"style: there is no prompt style {style!r}: {did_you_mean(style, ['plain', 'chat', 'nano', 'graph'])}")
+
+
+def read_template(path: Path) -> str:
+    """The text of a prompt template of the user's own.
+
+    Raises:
+        UsageError: It cannot be read, is no Jinja2, uses a name that there is not, or leaves the task out.
+    """
+    where = f"--prompt-template {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{where}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}; name a file.") from None
+    probe = Task("a-task", "the source of the task")
+    try:
+        asked = render_prompt(probe, "chat", template=text)
+    except jinja2.TemplateSyntaxError as error:
+        raise UsageError(f"{where}: line {error.lineno}: {error.message}.") from None
+    except jinja2.TemplateError as error:
+        raise UsageError(f"{where}: {error}; it is given task, precision, precision_words, example and gpu.") from None
+    if probe.pytorch_code not in str(asked):
+        raise UsageError(f"{where}: it leaves the task out: put {{{{ task.pytorch_code }}}} where the source belongs.")
+    return text
+
+
+def _facts(task: Task) -> str:
+    """The facts of a task's Graph as a block of a prompt; nothing where there is none."""
+    from kernrl.tasks.graph.facts import facts_text
+    from kernrl.tasks.graph.lift import lift
+
+    try:
+        return f"\n\n{facts_text(lift(task))}\n"
+    except UsageError:
+        return ""
 
 
 def _fill(template: str, **values: object) -> str:
