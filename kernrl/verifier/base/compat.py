@@ -138,10 +138,11 @@ def rehint(ttir: str, special: Specialised) -> str | None:
     return ttir[: head.start(1)] + line + ttir[head.end(1) :]
 
 
-def replace_run(launch: Callable[..., None], tune: Callable[..., None]) -> None:
-    """Call `launch` and `tune` where Triton would launch a kernel or autotune one."""
+def replace_run(launch: Callable[..., Any], tune: Callable[..., Any], best: Callable[[Any], Any]) -> None:
+    """Call `launch` and `tune` where Triton would launch a kernel or autotune one, and `best` for `best_config`."""
     JITFunction.run = launch  # pyright: ignore[reportAttributeAccessIssue]
     Autotuner.run = tune  # pyright: ignore[reportAttributeAccessIssue]
+    Autotuner.best_config = property(best)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def parse_ttir(path: str, target: GPUTarget, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:

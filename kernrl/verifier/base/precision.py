@@ -16,8 +16,18 @@ UNIT_ROUNDOFF = {"fp32": 2.0**-24, "tf32": 2.0**-24, "bf16": 2.0**-9, "fp16": 2.
 
 
 def cast_dtype(dtype: torch.dtype, precision: str) -> torch.dtype:
-    """The dtype that a reference's tensor has under a policy: floating dtypes become the policy's, others stay."""
-    return COMPUTE_DTYPE[precision] if dtype.is_floating_point else dtype
+    """The dtype that a reference's input has under a policy: floating dtypes become the policy's, float8 and others stay."""
+    return COMPUTE_DTYPE[precision] if dtype.is_floating_point and not is_float8(dtype) else dtype
+
+
+def is_float8(dtype: torch.dtype) -> bool:
+    """Whether this is a floating dtype of one byte: numbers for storage, with which torch does not compute."""
+    return dtype.is_floating_point and dtype.itemsize == 1
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """A float8 tensor as float64; any other as it is."""
+    return x.double() if is_float8(x.dtype) else x
 
 
 @contextmanager

@@ -28,19 +28,47 @@ class FailedAtDerived(Exception):
         self.rejection = rejection
 
 
+class CpuBudget:
+    """What is left of a candidate's core-seconds. Stages that run elsewhere are charged what they took, or at most that."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left_s = seconds
+
+    def spend(self, seconds: float) -> None:
+        """Charge a stage."""
+        self._left_s -= seconds
+
+    def left(self, least_s: float) -> float:
+        """Seconds for the next stage, which has at least that many in any case."""
+        return max(self._left_s, least_s)
+
+    @contextlib.contextmanager
+    def at_most(self, seconds: float) -> Iterator[None]:
+        """Charge a block its wall time, which may include waiting, but no more than these seconds."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spend(min(time.perf_counter() - begun, seconds))
+
+
 class Progress:
     """The stage of one evaluation, how long each stage took, and the results so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_s: float) -> None:
+        """`cpu_s`: core-seconds that the candidate may cost in all."""
         self.stage = Stage.PARSE
         self.sha = ""
         self.seconds: dict[str, float] = {}
+        self.cpu = CpuBudget(cpu_s)
         self.plan: dict[str, Any] = {}
         self.errors: list[dict[str, Any]] = []
         self.timing: Timing | None = None
         self.specialised = ""
         """See `Verdict.specialised`."""
         self.notes: list[str] = []
+        self.tf32_products = False
+        """Whether a kernel multiplies float32 tiles as TF32."""
 
     @contextlib.contextmanager
     def at(self, stage: Stage, name: str | None = None) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -106,7 +107,9 @@ class Verdict:
     specialised: str = ""
     """Of a candidate that is right at every stated input set and fails at a derived one: how. Empty for all others."""
     notes: list[str] = field(default_factory=list)
-    """Sentences about what was not looked at."""
+    """Sentences about what was not looked at, and about arithmetic that was not needed."""
+    internal_error: bool = False
+    """Of an `infra_error`: whether it is a fault of the verifier itself. It would come again, so it is not tried again."""
 
     @property
     def correct(self) -> bool:
@@ -115,6 +118,28 @@ class Verdict:
     def speedup(self, baseline: str = "eager") -> Speedup | None:
         """The speedup against one baseline, or None where it was not timed."""
         return self.timing.speedups_x.get(baseline) if self.timing else None
+
+    def faster(self, p: float = 1.0, baseline: str | None = None) -> bool:
+        """Whether this counts in fast_p: correct, and more than `p` times as fast as the baseline by more than the noise.
+
+        The one definition for training and evaluation. A measured time must be faster with its whole interval and the
+        noise band; a modelled one has neither, and its ratio counts. Every correct candidate counts at p = 0.
+
+        Args:
+            baseline: the first that was timed if None.
+        """
+        if not self.correct or p == 0:
+            return self.correct
+        timed = self.timing.speedups_x if self.timing else {}
+        speedup = timed.get(baseline) if baseline else next(iter(timed.values()), None)
+        if self.timing is None or speedup is None:
+            return False
+        if self.timing.kind == "modelled":
+            return speedup.value > p
+        clear = speedup.low > p * math.exp(self.timing.noise)
+        if p < 1:  # what is faster than the baseline is faster than a part of it, whatever is known of the noise
+            return clear or (speedup.significant and speedup.value > 1)
+        return speedup.significant and speedup.value > 1 and (clear or p == 1)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with `correct`, and the first baseline's speedup as `speedup_x`."""

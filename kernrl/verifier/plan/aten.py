@@ -6,6 +6,7 @@ This is an allow-list: anything else (random numbers, reading values, resizing s
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 
 def _names(text: str) -> frozenset[str]:
@@ -62,6 +63,10 @@ UNFUSED = MOVE | POINT | REDUCE
 ALLOWED = LIBRARY | FILL | UNFUSED
 
 
+SHAPE_ALONE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
+"""Operations whose result depends on their operand's shape and dtype, and on no element."""
+
+
 def base_name(op: str) -> str:
     """`aten.add_.Tensor` → `add`; the empty string for an op of another namespace."""
     namespace, _, rest = op.partition(".")
@@ -74,11 +79,7 @@ def base_name(op: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def mutated(op: str) -> frozenset[int | str] | None:
     """Arguments that an op writes to, by position and by name, from torch's schema; None if torch has no such op."""
-    import torch
-
-    parts = op.split(".")
-    packet = getattr(torch.ops.aten, parts[1], None) if len(parts) == 3 and parts[0] == "aten" else None
-    overload = getattr(packet, parts[2], None) if packet is not None else None
+    overload = _overload(op)
     if overload is None:
         return None
     found: set[int | str] = set()
@@ -89,3 +90,24 @@ def mutated(op: str) -> frozenset[int | str] | None:
         # in training mode they write the running statistics, but the schema does not say so
         found |= {3, 4, "running_mean", "running_var"}
     return frozenset(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def argument_names(op: str) -> tuple[str, ...]:
+    """The names of an op's arguments, in order; none if torch has no such op."""
+    overload = _overload(op)
+    return tuple(argument.name for argument in overload._schema.arguments) if overload is not None else ()
+
+
+def _overload(op: str) -> Any:
+    """torch's operator of that name; None for a name that stands for anything else (`aten.mm.__class__`)."""
+    import torch
+
+    parts = op.split(".")
+    if len(parts) != 3 or parts[0] != "aten" or not all(part.isidentifier() for part in parts):
+        return None
+    try:
+        found = getattr(getattr(torch.ops.aten, parts[1]), parts[2])
+    except (AttributeError, RuntimeError):
+        return None
+    return found if isinstance(found, torch._ops.OpOverload) else None

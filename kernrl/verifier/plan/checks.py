@@ -17,6 +17,7 @@ from kernrl.verifier.base.progress import Stopped
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.plan import aten, ttir
 from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.operands import misfit
 from kernrl.verifier.plan.plan import (
     CONSTANT_OP,
     ITEM_BYTES,
@@ -34,8 +35,12 @@ from kernrl.verifier.plan.plan import (
 from kernrl.verifier.plan.price import NodeCost, Price, physical_floor_us, price
 
 __all__ = [
-    "Limits", "NodeCost", "Policy", "Price", "check_compiled", "check_plan", "physical_floor_us", "price", "written",
+    "Limits", "NodeCost", "Policy", "Price", "check_compiled", "check_plan", "physical_floor_us", "price", "read", "written",
 ]  # fmt: skip
+
+
+MAX_CLUSTER = 8
+"""Blocks of a cluster that every GPU which has clusters can schedule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,11 @@ def check_plan(
     return None
 
 
-def check_compiled(kernel: CompiledKernel, source_ttir: str) -> Rejection | None:
-    """None if a compiled kernel can be launched on its target: its shared memory, threads and parameters are checked."""
+def check_compiled(kernel: CompiledKernel, parameters: tuple[str, ...]) -> Rejection | None:
+    """None if a compiled kernel can be launched on its target: its shared memory, threads and parameters are checked.
+
+    `parameters`: the types that its IR states.
+    """
     device = device_for(kernel.target)
     if device is not None and kernel.shared_bytes > device.shared_bytes:
         reason = (
@@ -110,7 +118,7 @@ def check_compiled(kernel: CompiledKernel, source_ttir: str) -> Rejection | None
         return Rejection(Status.COMPILE_ERROR, f"{reason}: use smaller blocks or fewer stages.")
     if kernel.num_warps > 32:
         return Rejection(Status.COMPILE_ERROR, f"{kernel.name} runs {kernel.num_warps} warps, and a block holds 32.")
-    if kernel.parameters != ttir.parse(source_ttir).param_types:
+    if kernel.parameters != parameters:
         return Rejection(Status.INFRA_ERROR, f"{kernel.name}: the compiler's parameters are not those of its IR.")
     return None
 
@@ -126,7 +134,7 @@ def launchable(plan: Plan, compiled: Sequence[CompiledKernel | Rejection]) -> tu
     for old, (kernel, source) in enumerate(zip(compiled, plan.kernels, strict=True)):
         if isinstance(kernel, Rejection):
             objections[old] = kernel
-        elif (objection := check_compiled(kernel, source.ttir)) is not None:
+        elif (objection := check_compiled(kernel, source.parameters)) is not None:
             objections[old] = objection
         else:
             number[old] = len(kernels)
@@ -155,8 +163,11 @@ def written(node: Node, plan: Plan) -> set[int]:
     return {r.storage for v in node.variants for r in _pointers(v, plan, "writes")}
 
 
-def _read(node: Node, plan: Plan) -> set[int]:
+def read(node: Node, plan: Plan) -> set[int]:
+    """Storages that a node reads."""
     if isinstance(node, AtenNode):
+        if aten.base_name(node.op) in aten.SHAPE_ALONE:
+            return set()
         return {r.storage for a in (*node.args, *node.kwargs.values()) for r in walk_refs(a)}
     return {r.storage for v in node.variants for r in _pointers(v, plan, "reads")}
 
@@ -204,7 +215,7 @@ def _check_setup(node: Node, plan: Plan) -> None:
         _object(Status.POLICY, "__init__ launches a kernel: launch it in forward().")
     assert isinstance(node, AtenNode)
     _check_op(node)
-    for storage in _read(node, plan) | written(node, plan):
+    for storage in read(node, plan) | written(node, plan):
         if plan.storages[storage].kind != "temp":
             _object(
                 Status.UNTRACEABLE, "__init__ computes a tensor from a parameter: weights change, so compute it in forward()."
@@ -217,6 +228,8 @@ def _check_op(node: AtenNode) -> None:
         random = any(word in name for word in ("rand", "normal", "uniform", "bernoulli", "dropout"))
         why = "draws random numbers" if random else "is not on the list of operations a plan may hold"
         _object(Status.POLICY, f"{node.op} {why}: write it in a Triton kernel.")
+    if (problem := misfit(node)) is not None:
+        _object(Status.POLICY, f"{node.op} is called with operands that do not fit: {problem}.")
 
 
 def _check_aten(node: AtenNode, plan: Plan, policy: Policy) -> None:
@@ -237,7 +250,7 @@ def _check_pure(node: Node, plan: Plan, who: str) -> None:
             _object(Status.POLICY, f"{who} writes to {what}: write to a new tensor.")
 
 
-_INTEGER = re.compile(r"[iu](\d+)")
+_INTEGER = re.compile(r"[iu](1|8|16|32|64)")
 
 
 def _check_launch(node: LaunchNode, plan: Plan, limits: Limits) -> None:
@@ -245,7 +258,7 @@ def _check_launch(node: LaunchNode, plan: Plan, limits: Limits) -> None:
         kernel = plan.kernels[variant.kernel]
         if list(variant.args) != list(kernel.signature):
             _object(Status.TRACE_ERROR, f"A launch of {kernel.function} does not fit its signature.")
-        if kernel.num_ctas != 1 or kernel.num_warps > 32 or kernel.num_warps & (kernel.num_warps - 1):
+        if any(n > most or n & (n - 1) for n, most in ((kernel.num_warps, 32), (kernel.num_ctas, MAX_CLUSTER))):
             _object(
                 Status.POLICY, f"{kernel.function} asks for {kernel.num_warps} warps in {kernel.num_ctas} blocks a cluster."
             )
@@ -273,6 +286,10 @@ def _check_arguments(variant: Variant, plan: Plan) -> None:
             fits = not isinstance(value, TensorRef | str | tuple | list) and value is not None
         if not fits:
             _object(Status.TRACE_ERROR, f"The argument {name} of {kernel.function} does not fit its type {kind}.")
+    for (name, value), divisor in zip(variant.args.items(), ttir.alignments(kernel.ttir), strict=False):
+        place = value.offset * ITEM_BYTES[value.dtype] if isinstance(value, TensorRef) else value
+        if divisor > 1 and isinstance(place, int) and place % divisor:
+            _object(Status.WRONG, f"{kernel.function} takes {name} for a multiple of {divisor}, and it is {place}.")
 
 
 def _check_outputs(plan: Plan, wanted: Sequence[TensorSpec] | None) -> None:
@@ -327,12 +344,12 @@ def _check_authorship(plan: Plan) -> None:
     """Follow what authored kernels write through the plan: every output must depend on one of them."""
     authored: set[int] = set()
     for node in plan.nodes:
-        wrote, read = written(node, plan), _read(node, plan)
+        wrote, needed = written(node, plan), read(node, plan)
         if isinstance(node, AtenNode) and _replaces(node, plan):
             # the old contents are gone, so only the new ones count
             authored -= wrote
-            read = {r.storage for a in node.args[1:] for r in walk_refs(a)}
-        if isinstance(node, LaunchNode) or read & authored:
+            needed = {r.storage for a in node.args[1:] for r in walk_refs(a)}
+        if isinstance(node, LaunchNode) or needed & authored:
             authored |= wrote
     for position, output in enumerate(plan.outputs):
         if output.storage not in authored:

@@ -31,6 +31,8 @@ FORMAT = 1
 MAX_STORAGES, MAX_KERNELS, MAX_VARIANTS = 8192, 512, 128
 MAX_TTIR_CHARS, MAX_TEXT_CHARS, MAX_ITEMS, MAX_DEPTH, MAX_RANK = 1_000_000, 512, 8192, 8, 16
 MAX_STORAGE_BYTES = 1 << 40
+MAX_ELEMENTS = 1 << 60
+"""Of one view; sizes of expanded dimensions count in full."""
 _SPECIAL_KINDS = frozenset(("dtype", "device", "layout", "memory_format", "float", "complex", "triton_dtype", "function"))
 
 T = TypeVar("T")
@@ -93,7 +95,7 @@ def encode(plan: Plan) -> bytes:
 def encode_spec(spec: TraceSpec) -> dict[str, Any]:
     """A trace spec as JSON values."""
     state = {k: encode_arg(v) for k, v in spec.state.items()}
-    rest = [spec.input_set, spec.training, spec.precision, spec.target]
+    rest = [spec.input_set, spec.training, spec.precision, spec.target, spec.nesting, spec.modes_differ]
     return {"init": encode_arg(spec.init_inputs), "inputs": encode_arg(spec.inputs), "state": state, "rest": rest}
 
 
@@ -263,6 +265,8 @@ class _Reader:
         )
         if len(ref.shape) != len(ref.stride):
             _fail(f"{where}: {len(ref.shape)} sizes with {len(ref.stride)} strides")
+        if ref.numel > MAX_ELEMENTS:
+            _fail(f"{where}: a view of more than {MAX_ELEMENTS} elements")
         if ref.numel:
             last = ref.offset + sum((n - 1) * st for n, st in zip(ref.shape, ref.stride, strict=True))
             if (last + 1) * ITEM_BYTES[ref.dtype] > self.storages[ref.storage].nbytes:

@@ -23,6 +23,8 @@ _ARITHMETIC = {
     "arith.trunci": lambda a: a,
     "arith.index_cast": lambda a: a,
 }
+_EMULATED = {"tf32": ("tf32", 1), "tf32x3": ("tf32", 3), "bf16x3": ("half", 3), "bf16x6": ("half", 6)}
+"""How a float32 product runs on tensor cores: the unit, and how many products it takes there."""
 _SHAPE = re.compile(r"tensor<((?:\d+x)+)(!tt\.ptr<\w+>|\w+)")
 
 
@@ -43,7 +45,7 @@ def kernel_flops(text: str, scalars: Mapping[int, int], grid: tuple[int, int, in
     dots: dict[str, float] = {}
     try:
         counted = _count(function.body, values, grid, math.prod(grid), dots)
-    except (ValueError, IndexError, OverflowError) as error:
+    except (ValueError, LookupError, OverflowError, TypeError) as error:
         raise TtirError(f"malformed: {error}") from None
     return KernelFlops(dots, counted)
 
@@ -62,7 +64,7 @@ def _count(
                 continue
             _evaluate(op, values, grid)
             if op.name == "tt.dot":
-                flops, unit = _dot(op)
+                flops, unit = dot_flops(op)
                 dots[unit] = dots.get(unit, 0.0) + flops * weight
             elif (
                 op.name.startswith("math.")
@@ -102,11 +104,14 @@ def _evaluate(op: Op, values: dict[int, int], grid: tuple[int, int, int]) -> Non
             return
 
 
-def _dot(op: Op) -> tuple[float, str]:
+def dot_flops(op: Op) -> tuple[float, str]:
+    """Floating-point operations of one `tl.dot`, and the unit that makes them."""
     shapes = [m.groups() for m in _SHAPE.finditer(op.types)]
     if len(shapes) < 3:
         raise TtirError("a dot without shapes")
     left, right = ([int(d) for d in shape.split("x")[:-1]] for shape, _ in shapes[:2])
     kind = shapes[0][1]
-    unit = "fp32" if kind == "f64" else "half" if kind != "f32" else "tf32" if "tf32" in op.text else "fp32"
-    return 2.0 * math.prod(left) * right[-1], unit
+    precision = re.search(r"inputPrecision = (\w+)", op.text)
+    unit, times = _EMULATED.get(precision[1] if precision else "", ("fp32", 1)) if kind == "f32" else ("half", 1)
+    unit = "fp32" if kind == "f64" else unit
+    return 2.0 * math.prod(left) * right[-1] * times, unit

@@ -115,6 +115,8 @@ class KernelSource:
     num_ctas: int = 1
     options: dict[str, Arg] = field(default_factory=dict)
     """Further backend options that change the machine code (`maxnreg`, `enable_fp_fusion`, …)."""
+    parameters: tuple[str, ...] = ()
+    """Types of the runtime parameters as the IR states them (`*f32`, `i32`, …); known once the IR has been read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,10 @@ class TraceSpec:
     precision: str
     target: str
     """Architecture compiled for, such as `sm_90`."""
+    nesting: str = ""
+    """How the reference nests the tensors it returns (`base.nested.nesting`); empty if that is not known."""
+    modes_differ: bool | None = None
+    """Whether the reference does something else in the other mode (train or eval); None if that is not known."""
 
 
 def walk_refs(arg: Arg) -> Iterator[TensorRef]:

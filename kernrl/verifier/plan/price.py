@@ -1,7 +1,9 @@
-"""What a plan costs, from the plan alone: bytes moved, arithmetic, and time by a roofline model.
+"""What a plan costs: bytes moved, arithmetic, and time by a roofline model.
 
 In the model, every tensor that a node reads or writes crosses device memory once, arithmetic runs at the vendor's peak, and
-a node takes the longer of the two plus a launch. These times are called `modelled` wherever they are shown.
+a node takes the longer of the two plus a launch. Where a launch was profiled (`interpret/profile.py`) it costs what it was
+seen to do: sectors loaded again come from the second-level cache, a launch of few programs uses few multiprocessors, and a
+program waits for memory in each trip of a loop. These times are called `modelled` wherever they are shown.
 """
 
 from __future__ import annotations
@@ -17,6 +19,36 @@ from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, P
 
 LAUNCH_US = 2.0
 """Device time between dependent nodes of a CUDA graph: an assumption, close to what Hopper GPUs show."""
+
+CACHE_FACTOR = 3.0
+"""Bandwidth of the second-level cache over that of device memory: an assumption between 2 (A100) and 4 (L40S)."""
+
+LATENCY_US = 0.7
+"""From asking device memory to the answer, as measured on Hopper GPUs; a trip of a loop waits for it once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchProfile:
+    """What one launch was seen to do, summed over its programs."""
+
+    programs: int
+    loaded_bytes: Mapping[int, float]
+    """32-byte sectors loaded, in bytes, by storage; each access of each trip counts."""
+    stored_bytes: Mapping[int, float]
+    stored_at_most: Mapping[int, float]
+    """Upper bound of the elements stored, by storage."""
+    dot_flops: Mapping[str, float]
+    point_flops: float
+    rounds: float
+    """How often a program waits for memory, one wait after another."""
+    pipelined_rounds: float
+    """The same in loops around a `tl.dot`, whose loads the compiler prefetches."""
+    unknown_trips: bool
+    """Whether a loop's length depends on loaded numbers."""
+
+
+Profiles = Mapping[tuple[int, int], LaunchProfile]
+"""By position of the node in the plan, and of the variant in the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +77,16 @@ class Price:
     unfused: int
     """ATen nodes that a kernel could have included."""
     modelled_us: float
+    unknown: bool = False
+    """Whether some launch could not be profiled, or has loops of unknown length: its cost is then too low."""
 
 
-def price(plan: Plan, device: Device, precision: str = "fp32") -> Price:
-    """Cost of a plan's forward. float32 library products run under `precision`; autotuned launches count at their fastest."""
-    nodes = tuple(_node(n, plan, device, precision) for n in plan.nodes)
+def price(plan: Plan, device: Device, precision: str = "fp32", profiles: Profiles | None = None) -> Price:
+    """Cost of a plan's forward. float32 library products run under `precision`; autotuned launches count at their fastest.
+
+    With `profiles`, launches cost what they were seen to do; without, what their arguments say.
+    """
+    nodes = tuple(_node(i, n, plan, device, precision, profiles or {}) for i, n in enumerate(plan.nodes))
     return Price(
         device=device.name,
         nodes=nodes,
@@ -58,7 +95,15 @@ def price(plan: Plan, device: Device, precision: str = "fp32") -> Price:
         launches=sum(1 for n in nodes if n.kind == "authored"),
         unfused=sum(1 for n in nodes if n.kind == "unfused"),
         modelled_us=sum(n.us for n in nodes),
+        unknown=profiles is not None and not all(_known(i, n, profiles) for i, n in enumerate(plan.nodes)),
     )
+
+
+def _known(position: int, node: Node, profiles: Profiles) -> bool:
+    if not isinstance(node, LaunchNode):
+        return True
+    seen = [profiles.get((position, number)) for number in range(len(node.variants))]
+    return all(profile is not None and not profile.unknown_trips for profile in seen)
 
 
 def physical_floor_us(plan: Plan, device: Device) -> float:
@@ -102,7 +147,7 @@ def flops_of(op: str, args: tuple[object, ...], outputs: tuple[TensorRef | None,
         places = x.numel if transposed else out.numel
         return 2.0 * places * math.prod(w.shape[1:])
     left = refs[1] if name.startswith(("add", "badd")) else refs[0]
-    return 2.0 * out.numel * left.shape[-1]
+    return 2.0 * out.numel * (left.shape[-1] if left.shape else 1)
 
 
 def _operands(node: AtenNode | LaunchNode) -> Iterable[TensorRef]:
@@ -110,9 +155,13 @@ def _operands(node: AtenNode | LaunchNode) -> Iterable[TensorRef]:
     return (ref for a in args for ref in walk_refs(a))
 
 
-def _node(node: Node, plan: Plan, device: Device, precision: str) -> NodeCost:
+def _node(position: int, node: Node, plan: Plan, device: Device, precision: str, profiles: Profiles) -> NodeCost:
     if isinstance(node, LaunchNode):
-        return min((_launch(v, plan, device) for v in node.variants), key=lambda cost: cost.us)
+        seen = [profiles.get((position, number)) for number in range(len(node.variants))]
+        costs = [
+            _profiled(v, p, plan, device) if p else _launch(v, plan, device) for v, p in zip(node.variants, seen, strict=True)
+        ]
+        return min(costs, key=lambda cost: cost.us)
     name = aten.base_name(node.op)
     written = {r for r in node.outputs if r is not None}
     read = set() if name in aten.FILL or node.op == CONSTANT_OP else set(_operands(node)) - written
@@ -139,6 +188,20 @@ def _launch(variant: Variant, plan: Plan, device: Device) -> NodeCost:
         done = KernelFlops({}, 0.0)
     flops = sum(done.dot_flops.values()) + done.point_flops
     return NodeCost(kernel.function, "authored", moved, flops, _us(moved, done.dot_flops, done.point_flops, device))
+
+
+def _profiled(variant: Variant, seen: LaunchProfile, plan: Plan, device: Device) -> NodeCost:
+    kernel = plan.kernels[variant.kernel]
+    sides = [*seen.loaded_bytes.items(), *seen.stored_bytes.items()]
+    # of a storage that is smaller than what is loaded, the rest is loaded again: from the cache
+    moved = sum(min(seen_bytes, plan.storages[s].nbytes if 0 <= s < len(plan.storages) else 0) for s, seen_bytes in sides)
+    cached = sum(seen_bytes for _, seen_bytes in sides) / (CACHE_FACTOR * device.bandwidth_gb_s * 1e3)
+    throughput = max(_us(int(moved), seen.dot_flops, seen.point_flops, device) - LAUNCH_US, cached)
+    # a multiprocessor holds 64 warps in at most 32 programs; more than fit wait for their turn
+    waves = max(1.0, seen.programs / (device.sm_count * min(32, 64 / kernel.num_warps)))
+    waits = waves * LATENCY_US * (seen.rounds + seen.pipelined_rounds / max(1, kernel.num_stages))
+    us = max(throughput / min(1.0, seen.programs / device.sm_count), waits) + LAUNCH_US
+    return NodeCost(kernel.function, "authored", int(moved), sum(seen.dot_flops.values()) + seen.point_flops, us)
 
 
 def _us(moved: int, products: Mapping[str, float], pointwise: float, device: Device) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -75,12 +75,19 @@ _PARAM = re.compile(r"(%[\w-]+): (!tt\.ptr<(\w+)(?:, \d+)?>|[a-z]\w*)")
 _LABEL = re.compile(r"\^(\w+)(?:\((.*)\))?:.*")
 
 
+_ALIGNED = re.compile(r"%[\w-]+: (?:!tt\.ptr<\w+(?:, \d+)?>|[a-z]\w*)(?: \{tt\.divisibility = (\d+) : i32\})?")
 _HINT = re.compile(r" \{tt\.divisibility = \d+ : i32\}")
 
 
 def parse(text: str) -> Function:
     """The public function of a TTIR module. Raises TtirError."""
     return _parsed(_without_hints(text))
+
+
+def alignments(text: str) -> list[int]:
+    """For each parameter, the number that the compiler takes its value (an address in bytes) for a multiple of; 1 if none."""
+    head = text.partition("\n")[2].partition("\n")[0]
+    return [int(number or 1) for number in _ALIGNED.findall(head)]
 
 
 def _without_hints(text: str) -> str:
@@ -94,8 +101,14 @@ def _without_hints(text: str) -> str:
 def _parsed(text: str) -> Function:
     try:
         return _parse(text)
-    except (ValueError, IndexError) as error:
+    except (ValueError, LookupError) as error:
         raise error if isinstance(error, TtirError) else TtirError(f"malformed: {error}") from None
+
+
+def forget() -> None:
+    """Drop what has been read, however large it was."""
+    _parsed.cache_clear()
+    _accessed.cache_clear()
 
 
 def _parse(text: str) -> Function:
@@ -246,7 +259,7 @@ def _accessed(text: str) -> Access:
         function = _parsed(text)
         pointers = frozenset(i for i, kind in enumerate(function.param_types) if kind.startswith("*"))
         return _access(function, pointers)
-    except (TtirError, IndexError):
+    except (ValueError, LookupError):
         everything = frozenset(range(512))
         return Access(everything, everything)
 
@@ -255,15 +268,7 @@ def _access(function: Function, pointers: frozenset[int]) -> Access:
     flows: list[tuple[int, int]] = []
     for op in function.walk():
         flows += _flows(op)
-    roots: dict[int, set[int]] = {function.params[i]: {i} for i in pointers}
-    changed = True
-    while changed:
-        changed = False
-        for source, target in flows:
-            new = roots.get(source, set()) - roots.get(target, set())
-            if new:
-                roots.setdefault(target, set()).update(new)
-                changed = True
+    roots = _roots({function.params[i]: {i} for i in pointers}, flows)
     reads: set[int] = set()
     writes: set[int] = set()
     for op in function.walk():
@@ -279,6 +284,22 @@ def _access(function: Function, pointers: frozenset[int]) -> Access:
         if op.name == "tt.int_to_ptr":
             raise TtirError("a pointer is made from an integer")
     return Access(frozenset(reads), frozenset(writes))
+
+
+def _roots(roots: dict[int, set[int]], flows: Sequence[tuple[int, int]]) -> dict[int, set[int]]:
+    """The parameters that each value may point into. A value is looked at again only when its set has grown."""
+    onward: dict[int, list[int]] = {}
+    for source, target in flows:
+        onward.setdefault(source, []).append(target)
+    grown = list(roots)
+    while grown:
+        source = grown.pop()
+        for target in onward.get(source, ()):
+            reached = roots.setdefault(target, set())
+            if not roots[source] <= reached:
+                reached |= roots[source]
+                grown.append(target)
+    return roots
 
 
 def _flows(op: Op) -> Iterator[tuple[int, int]]:

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage
 from kernrl.verifier.interpret.server import Judged, SmallJob
 from kernrl.verifier.plan.compiled import CompiledKernel
-from kernrl.verifier.plan.plan import KernelSource, Plan, TraceSpec
+from kernrl.verifier.plan.plan import KernelSource, TraceSpec
+from kernrl.verifier.plan.reading import Asked, PlansRead
 from kernrl.verifier.replay.job import Job, Measured
 from kernrl.verifier.replay.timing import NoiseBand
+from kernrl.verifier.trace.client import Traced
 
 
 @dataclass(slots=True)
@@ -86,8 +88,12 @@ class CalibratedGpu(GpuBackend, Protocol):
 class Front(Protocol):
     """What comes before the GPU, or replaces it. Thread-safe. Every method raises InfrastructureError."""
 
-    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> list[Plan] | Rejection:
+    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> Traced | Rejection:
         """See `Tracer.trace`."""
+        ...
+
+    def read(self, frames: Sequence[bytes], asked: Asked) -> PlansRead:
+        """See `PlanReaders.read`."""
         ...
 
     def compile(self, kernels: Sequence[KernelSource], target: str, timeout_s: float) -> list[CompiledKernel | Rejection]:

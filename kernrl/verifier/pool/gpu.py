@@ -15,7 +15,7 @@ import torch
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.base.verdict import Speedup
 from kernrl.verifier.base.version import version_of
-from kernrl.verifier.judge.inputs import Seeds
+from kernrl.verifier.judge.draws import Seeds
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import AlreadyLocked, GpuLock
 from kernrl.verifier.pool.lane import Lane

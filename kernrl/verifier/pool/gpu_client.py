@@ -10,7 +10,7 @@ from typing import Any
 
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.base.verdict import Speedup
-from kernrl.verifier.judge.inputs import Seeds
+from kernrl.verifier.judge.draws import Seeds
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_process import GpuService
 from kernrl.verifier.replay.job import Job

@@ -15,7 +15,7 @@ from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.base.verdict import Rejection, Stage, Status
-from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, wrong_reason
+from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, worst_of, wrong_reason
 from kernrl.verifier.judge.server import JudgeServer
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import Lock
@@ -155,18 +155,18 @@ class Lane:
         """Have the judge compare outputs; raises when anything is wrong with them."""
         if replayed.overrun:
             self.replay.kill()  # its memory cannot be trusted any more
-            draw = job.draws[replayed.overrun[0]]
+            draw = job.all_draws[replayed.overrun[0]]
             raise _Rejected(
                 Status.WRONG, f"A kernel writes outside its tensors on the {draw.input_set} shapes: mask its stores."
             )
         if replayed.written:
-            draw = job.draws[replayed.written[0]]
+            draw = job.all_draws[replayed.written[0]]
             raise _Rejected(Status.WRONG, f"An input or a parameter is changed on the {draw.input_set} shapes.")
         with outcome.clock("judge"):
-            self.judge.send(JudgeServer.compare, job.task, job.precision, job.draws, replayed.asked, replayed.shown)
+            self.judge.send(JudgeServer.compare, job.task, job.precision, job.all_draws, replayed.asked, replayed.shown)
             records = self._from_judge()
         outcome.errors += records
-        worst = max(records, key=lambda r: r["excess"], default=None)
+        worst = worst_of(records)
         if worst is not None and worst["excess"] > 1:
             raise _Rejected(Status.WRONG, wrong_reason(worst))
 

@@ -1,7 +1,8 @@
-"""The front on this machine: tracer, compiler and interpreters, which share its cores."""
+"""The front on this machine: tracer, plan readers, compiler and interpreters, which share its cores."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,34 +10,55 @@ from pathlib import Path
 
 from kernrl.verifier.base.verdict import Rejection
 from kernrl.verifier.compile.client import Compiler
-from kernrl.verifier.interpret.server import Judged, SmallJob
+from kernrl.verifier.interpret.server import Judged, SmallJob, warm_up
 from kernrl.verifier.plan.compiled import CompiledKernel
-from kernrl.verifier.plan.plan import KernelSource, Plan, TraceSpec
+from kernrl.verifier.plan.plan import KernelSource, TraceSpec
+from kernrl.verifier.plan.reading import Asked, PlansRead
 from kernrl.verifier.pool.interpreters import Interpreters
-from kernrl.verifier.trace.client import Tracer
+from kernrl.verifier.pool.plan_readers import PlanReaders
+from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.rpc.processes import dotted
+from kernrl.verifier.trace.client import Traced, Tracer
+
+_MODULES = ("kernrl.verifier.plan.reading", "kernrl.verifier.interpret.server", "kernrl.verifier.judge.cpu_server")
+
+
+def cpu_fork_server() -> ForkServer:
+    """The fork server of plan readers, interpreters and their judges."""
+    return ForkServer(
+        "the interpreters' fork server", "kernrl.verifier.rpc.worker", {"modules": _MODULES, "warm_up": [dotted(warm_up)]},
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
 
 
 class LocalFront:
-    """See `backend.Front`. At most `slots` candidates are traced, compiled or interpreted at once."""
+    """See `backend.Front`. At most `slots` candidates are traced, read, compiled or interpreted at once."""
 
     def __init__(
         self, slots: int, *, target: str, cache_dir: Path | None, require_sandbox: bool, interpreter: dict[str, bool]
     ):  # fmt: skip
-        """`interpreter`: settings of `CpuServer`."""
+        """`interpreter`: settings of `Interpreters`."""
         shared = threading.BoundedSemaphore(slots)
         kernels = cache_dir / "cubins" if cache_dir else None
         self._tracer = Tracer(slots, target=target, require_sandbox=require_sandbox, slots=shared)
         self._compiler = Compiler(slots, targets=(target,), cache_dir=kernels, require_sandbox=require_sandbox, slots=shared)
-        self.interpreters = Interpreters(slots, interpreter, shared)
+        self.fork_server = cpu_fork_server()
+        self.readers = PlanReaders(slots, self.fork_server, shared)
+        self.interpreters = Interpreters(slots, interpreter, self.fork_server, shared)
 
     def start(self) -> None:
         """Start the sandboxes, and return when they are warm. Raises InfrastructureError."""
+        self.fork_server.start(wait=False)
         with ThreadPoolExecutor(2) as pool:  # each imports torch and triton in a process of its own
             list(pool.map(lambda part: part.start(), (self._tracer, self._compiler)))
 
-    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> list[Plan] | Rejection:
+    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> Traced | Rejection:
         """See `Tracer.trace`."""
         return self._tracer.trace(source, specs, timeout_s)
+
+    def read(self, frames: Sequence[bytes], asked: Asked) -> PlansRead:
+        """See `PlanReaders.read`."""
+        return self.readers.read(frames, asked)
 
     def compile(self, kernels: Sequence[KernelSource], target: str, timeout_s: float) -> list[CompiledKernel | Rejection]:
         """See `Compiler.compile`."""
@@ -48,5 +70,5 @@ class LocalFront:
 
     def close(self) -> None:
         """End every process."""
-        for part in (self._tracer, self._compiler, self.interpreters):
+        for part in (self._tracer, self._compiler, self.readers, self.interpreters, self.fork_server):
             part.close()

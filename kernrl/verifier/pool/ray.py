@@ -22,7 +22,8 @@ from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Rejection
 from kernrl.verifier.interpret.server import Judged, SmallJob
 from kernrl.verifier.plan.compiled import CompiledKernel
-from kernrl.verifier.plan.plan import KernelSource, Plan, TraceSpec
+from kernrl.verifier.plan.plan import KernelSource, TraceSpec
+from kernrl.verifier.plan.reading import Asked, PlansRead
 from kernrl.verifier.pool.backend import Front, GpuBackend, Outcome
 from kernrl.verifier.pool.gpu import LANES, Gpu
 from kernrl.verifier.pool.gpu_process import worker_fork_server
@@ -30,6 +31,7 @@ from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Answer, Died, Failed, answer_to, value_of
+from kernrl.verifier.trace.client import Traced
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class Actor:
 
 
 class FrontActor(Actor):
-    """Tracer, compiler and interpreters on one node."""
+    """Tracer, plan readers, compiler and interpreters on one node."""
 
     def __init__(self, config: VerifierConfig, cache_dir: Path | None, target: str, slots: int, interpreter: dict[str, bool]):
         self._front = LocalFront(
@@ -76,8 +78,11 @@ class FrontActor(Actor):
         )
         self._front.start()
 
-    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> list[Plan] | Rejection:
+    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> Traced | Rejection:
         return self._front.trace(source, specs, timeout_s)
+
+    def read(self, frames: Sequence[bytes], asked: Asked) -> PlansRead:
+        return self._front.read(frames, asked)
 
     def compile(self, kernels: Sequence[KernelSource], target: str, timeout_s: float) -> list[CompiledKernel | Rejection]:
         return self._front.compile(kernels, target, timeout_s)
@@ -228,8 +233,11 @@ class RayFront(Front):
     def __init__(self, actors: Sequence[RayActor[FrontActor]]):
         self.actors = actors
 
-    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> list[Plan] | Rejection:
+    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> Traced | Rejection:
         return self._ask(lambda actor: actor.ask(FrontActor.trace, source, specs, timeout_s))
+
+    def read(self, frames: Sequence[bytes], asked: Asked) -> PlansRead:
+        return self._ask(lambda actor: actor.ask(FrontActor.read, frames, asked))
 
     def compile(self, kernels: Sequence[KernelSource], target: str, timeout_s: float) -> list[CompiledKernel | Rejection]:
         return self._ask(lambda actor: actor.ask(FrontActor.compile, kernels, target, timeout_s))

@@ -7,9 +7,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Literal
 
-from kernrl.errors import InfrastructureError, UsageError
+from kernrl.errors import InfrastructureError, InternalError, UsageError
 
-Kind = Literal["ok", "usage", "out of memory", "broken", "failed", "dead"]
+Kind = Literal["ok", "usage", "out of memory", "ours", "broken", "failed", "dead"]
 Answer = tuple[Kind, Any]
 """The kind, and the value returned or a message. A plain tuple needs none of this project's types to be read."""
 
@@ -20,6 +20,15 @@ class Failed(RuntimeError):
 
 class Died(RuntimeError):
     """The call left the process unusable (a lost CUDA context); the client has ended it."""
+
+
+class Ended(InfrastructureError):
+    """The process died during the call, by itself or from outside."""
+
+    def __init__(self, reason: str, code: int | None):
+        """`code`: its exit code, a negative one the signal it died of; None where nobody knows."""
+        super().__init__(reason)
+        self.code = code
 
 
 class OutOfMemory(InfrastructureError):
@@ -38,6 +47,8 @@ def answer_to(call: Callable[[], Any], *, healthy: Callable[[], bool] = lambda: 
         return "usage", str(error)
     except OutOfMemory as error:
         return "out of memory", str(error)
+    except InternalError as error:
+        return "ours", str(error) + f"\n{error.traceback}" * bool(error.traceback)
     except InfrastructureError as error:
         return "broken", str(error)
     except Exception as error:
@@ -54,6 +65,7 @@ def value_of(answer: Answer) -> Any:
     Raises:
         UsageError: the task itself is at fault.
         OutOfMemory: the GPU's memory is full.
+        InternalError: a fault of kernrl itself.
         InfrastructureError: the machinery broke.
         Failed: the call raised something else; the process is usable.
         Died: it did, and the process is not.
@@ -61,5 +73,7 @@ def value_of(answer: Answer) -> Any:
     kind, value = answer
     if kind == "ok":
         return value
+    if kind == "ours":
+        raise InternalError(*value.split("\n", 1))
     errors = {"usage": UsageError, "out of memory": OutOfMemory, "broken": InfrastructureError, "dead": Died}
     raise errors.get(kind, Failed)(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -10,12 +11,12 @@ from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.verifier.rpc.answers import Answer, Died, Failed, TimedOut, value_of
+from kernrl.verifier.rpc.answers import Answer, Died, Ended, Failed, TimedOut, value_of
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.frames import ObjectChannel
 from kernrl.verifier.rpc.processes import dotted
 
-START_TIMEOUT_S, GONE_TIMEOUT_S = 120.0, 10.0
+START_TIMEOUT_S, GONE_TIMEOUT_S, REPORT_TIMEOUT_S = 120.0, 10.0, 2.0
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -42,9 +43,10 @@ class Client(Generic[S]):
             "settings": settings,
             "env": {"CUDA_VISIBLE_DEVICES": device},
             "first": first,
+            "report": True,
         }
         self._channel: ObjectChannel | None = None
-        self._pidfd = -1
+        self._pidfd = self._status = -1
         self._owed = 0
         self.pid = 0
         """The process, or the last one."""
@@ -70,14 +72,21 @@ class Client(Generic[S]):
         self.starts += 1
 
     def _forked(self) -> ObjectChannel:
-        channel = ObjectChannel(self._fork_server.fork(self._request))
-        if not channel.readable(START_TIMEOUT_S):
-            raise InfrastructureError(f"the {self._name} process did not start in {START_TIMEOUT_S:.0f} s.")
-        answer: Answer = channel.recv()
-        kind, value = answer
-        if kind != "ok":
-            raise InfrastructureError(f"the {self._name} process cannot start: {value.strip().splitlines()[0]}")
-        self.pid, self._pidfd = value, os.pidfd_open(value)
+        status, status_write = os.pipe2(os.O_CLOEXEC)
+        try:
+            channel = ObjectChannel(self._fork_server.fork(self._request, status_write))
+            if not channel.readable(START_TIMEOUT_S):
+                raise InfrastructureError(f"the {self._name} process did not start in {START_TIMEOUT_S:.0f} s.")
+            answer: Answer = channel.recv()
+            kind, value = answer
+            if kind != "ok":
+                raise InfrastructureError(f"the {self._name} process cannot start: {value.strip().splitlines()[0]}")
+            self.pid, self._pidfd, self._status = value, os.pidfd_open(value), status
+        except BaseException:
+            os.close(status)
+            raise
+        finally:
+            os.close(status_write)
         return channel
 
     def ask(self, method: Callable[Concatenate[S, P], R], timeout_s: float, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -111,7 +120,8 @@ class Client(Generic[S]):
             TimedOut: none came in time; the process has been killed.
             Failed, Died: the call raised; see `answers`.
             UsageError: the task is at fault.
-            InfrastructureError: the process was ended from outside, or the GPU's memory is full.
+            Ended: the process died, by itself or from outside.
+            InfrastructureError: the process is gone, or the GPU's memory is full.
         """
         if self._channel is None:
             raise InfrastructureError(f"the {self._name} process is gone")
@@ -121,12 +131,24 @@ class Client(Generic[S]):
                 raise TimedOut(f"no answer within {timeout_s:g} s")
             answer: Answer = self._channel.recv()
         except (EOFError, OSError):
+            code = self._exit_code()
             self.kill()
-            raise InfrastructureError(f"the {self._name} process was killed") from None
+            raise Ended(f"the {self._name} process was killed", code) from None
         self._owed -= 1
         if answer[0] == "dead":
             self.kill()
         return value_of(answer)
+
+    def _exit_code(self) -> int | None:
+        """How a process that is gone ended, as its fork server reports it; a negative one is a signal. None if it cannot."""
+        if self._channel is None:  # killed from another thread
+            return None
+        with contextlib.suppress(OSError):
+            ended = select.poll()
+            ended.register(self._status, select.POLLIN)
+            if ended.poll(1e3 * REPORT_TIMEOUT_S) and (told := os.read(self._status, 4096)):
+                return json.loads(told)["code"]
+        return None
 
     def drain(self, timeout_s: float) -> None:
         """Wait for the answers still owed and drop them."""
@@ -147,4 +169,5 @@ class Client(Generic[S]):
             gone.register(self._pidfd, select.POLLIN)
             gone.poll(1e3 * GONE_TIMEOUT_S)
         os.close(self._pidfd)
+        os.close(self._status)
         channel.close()

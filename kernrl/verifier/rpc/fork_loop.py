@@ -53,7 +53,8 @@ def serve_forks(control: socket.socket, make: Callable[[dict[str, Any]], Child])
 
     A request is JSON, sent with the child's descriptors, its socket first. `timeout_s` is the child's deadline from now, or
     null. If `report` is true, the last descriptor is a pipe that the server keeps; when the child has ended it writes to that
-    `{"timeout": whether it was killed at its deadline, "code": its exit code}`. `make` is called before the fork.
+    `{"timeout": whether it was killed at its deadline, "code": its exit code, "cpu_s": its CPU seconds}`. `make` is called
+    before the fork.
     """
     loop = _ForkLoop(control, make)
     try:
@@ -124,12 +125,13 @@ class _ForkLoop:
             late = one.deadline is not None and now >= one.deadline
             if late:
                 os.kill(pid, signal.SIGKILL)
-            done, wait_status = os.waitpid(pid, 0 if late else os.WNOHANG)
+            done, wait_status, used = os.wait4(pid, 0 if late else os.WNOHANG)
             if not done:
                 continue
             del self._children[pid]
             if one.status is not None:
-                end = {"timeout": late, "code": os.waitstatus_to_exitcode(wait_status)}
+                cpu_s = used.ru_utime + used.ru_stime
+                end = {"timeout": late, "code": os.waitstatus_to_exitcode(wait_status), "cpu_s": cpu_s}
                 with contextlib.suppress(OSError):  # the client may be gone
                     os.write(one.status, json.dumps(end).encode())
                 os.close(one.status)

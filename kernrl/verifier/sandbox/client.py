@@ -34,6 +34,8 @@ class End:
     code: int
     """Exit code; a negative one is the signal that killed it."""
     timed_out: bool
+    cpu_s: float
+    """CPU seconds that it used."""
     log: str
     """The last 4 KiB of what it wrote to stdout and stderr. Untrusted text."""
 
@@ -74,7 +76,7 @@ class Session:
         size = os.fstat(self._log).st_size
         log = os.pread(self._log, _LOG_TAIL_BYTES, max(0, size - _LOG_TAIL_BYTES)).decode(errors="replace")
         row = json.loads(told)
-        return End(code=row["code"], timed_out=row["timeout"], log=log)
+        return End(code=row["code"], timed_out=row["timeout"], cpu_s=row["cpu_s"], log=log)
 
     def __enter__(self) -> Session:
         return self

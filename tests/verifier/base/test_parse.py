@@ -34,6 +34,40 @@ def test_the_last_block_that_defines_the_model_is_the_candidate(reply):
     assert source(reply).strip() == MODEL.strip()
 
 
+EXAMPLE = r"""class ModelNew:
+    '''Doubles:
+
+    ```python
+    class ModelNew: ...
+    ```
+    and, bare,
+
+```
+y = model(x)
+```
+    \''' it's "" \" all
+    '''  # don't close here
+    text = "# '''"
+"""
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        EXAMPLE,
+        f"It's done:\n```python\n{EXAMPLE}```\nwith ''' quotes.\n```\nnot code\n```",
+        f"```python\nclass ModelNew: 1\n```\n```python\n{EXAMPLE}",
+    ],
+    ids=["bare", "fenced", "cut off"],
+)
+def test_fences_inside_strings_are_code(reply):
+    assert source(reply) == EXAMPLE
+
+
+def test_a_string_that_is_never_closed_hides_no_other_block():
+    assert source(f'```python\nclass ModelNew:\n    """cut\n```\nAgain:\n```python\n{MODEL}```\n') == MODEL
+
+
 def test_without_a_definition_the_last_block_is_taken():
     assert source("```python\nimport torch\n```\nand\n```python\nimport triton\n```") == "import triton\n"
 
@@ -63,7 +97,15 @@ def test_the_sha_is_of_the_source():
 
 
 @pytest.mark.parametrize(
-    "text", [(" " * 100_000 + "```") * 2, "```python\nx" + "\n" * 190_000 + "x\n```", "`" * 100_000 + "x`"]
+    "text",
+    [
+        (" " * 100_000 + "```") * 2,
+        "```python\nx" + "\n" * 190_000 + "x\n```",
+        "`" * 100_000 + "x`",
+        "```\n" * 50_000,
+        "class ModelNew:\n```\n" + "'''\n```\n" * 25_000,
+        "class ModelNew:\n```\n" + '""" \\' * 40_000 + "\n```" * 9_000,
+    ],
 )
 def test_no_reply_is_read_in_the_square_of_its_length(text):
     """Each of these once took minutes: the test would not fail, but never end."""

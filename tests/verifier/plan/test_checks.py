@@ -44,6 +44,7 @@ LEFT_TO_TORCH = {
     "launched on a dummy": ("launch(x); return torch.relu(x)", Status.DECOY),
     "overwritten": ("y = launch(x); y.copy_(torch.relu(x)); return y", Status.DECOY),
     "zeroed": ("y = launch(x); y.zero_(); return y", Status.DECOY),
+    "only its shape used": ("return torch.zeros_like(launch(x))", Status.DECOY),
     "input returned": ("launch(x); return x", Status.POLICY),
     "view of the input": ("launch(x); return x[:4]", Status.POLICY),
     "input written by torch": ("x.mul_(2); return launch(x)", Status.POLICY),
@@ -105,13 +106,28 @@ def test_forged_launches(honest):
     assert verdict(changed(honest, grid=((1 << 31) - 1, 2, 1))) is Status.POLICY
     kernel = honest.kernels[0]
     for forged in (
-        replace(kernel, num_ctas=2),
+        replace(kernel, num_ctas=3),
+        replace(kernel, num_ctas=16),
         replace(kernel, num_warps=64),
         replace(kernel, num_warps=3),
         replace(kernel, ttir="module {\n}\n"),
         replace(kernel, ttir=kernel.ttir.replace("%arg2: i32", "%arg2: i32, %arg3: i32")),
     ):
         assert verdict(replace(honest, kernels=(forged,))) in (Status.POLICY, Status.TRACE_ERROR)
+
+
+def test_forged_alignments(honest):
+    """The compiler believes that an argument is a multiple of 16; the tracer wrote that text."""
+    (node,) = honest.nodes
+    arguments = node.variants[0].args
+    text = honest.kernels[0].ttir
+    number = next(name for name, value in arguments.items() if isinstance(value, int))
+    assert ttir.alignments(text) == [16, 16, 16]
+    assert verdict(changed(honest, args=arguments | {number: 240})) is None
+    assert verdict(changed(honest, args=arguments | {number: 250})) is Status.WRONG
+    pointer = next(name for name, value in arguments.items() if isinstance(value, TensorRef))
+    moved = replace(arguments[pointer], shape=(8, 31), offset=1)
+    assert verdict(changed(honest, args=arguments | {pointer: moved})) is Status.WRONG
 
 
 def test_forged_storages(honest):

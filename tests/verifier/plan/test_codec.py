@@ -113,6 +113,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(value=ANYTHING, seed=st.integers(0, 1 << 32))
 def test_a_plan_with_one_part_replaced_is_refused_or_still_a_plan(value, seed):

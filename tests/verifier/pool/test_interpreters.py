@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 from support.front import HEAD, plan_of
 
-from kernrl.errors import InfrastructureError
+from kernrl.errors import InfrastructureError, InternalError
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.verdict import Status
+from kernrl.verifier.interpret import server as interpret_server
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.interpret.server import SmallJob
-from kernrl.verifier.judge.inputs import Draw
+from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.pool.interpreters import Interpreters
+from kernrl.verifier.pool.local import cpu_fork_server
+from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.trace.reference_spec import spec_of
 
 SMALL = InputSet("small", {"N": 48})
@@ -46,8 +49,15 @@ class ModelNew(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def interpreters() -> Iterator[Interpreters]:
-    made = Interpreters(2, {"redraw_parameters": True})
+def forks() -> Iterator[ForkServer]:
+    made = cpu_fork_server()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def interpreters(forks: ForkServer) -> Iterator[Interpreters]:
+    made = Interpreters(2, {"redraw_parameters": True}, forks)
     yield made
     made.close()
 
@@ -62,6 +72,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.slow
 def test_a_task_stays_with_one_process_while_that_is_enough(interpreters: Interpreters, job: SmallJob) -> None:
     for _ in range(3):
         judged = interpreters.judge(job)
@@ -70,7 +81,7 @@ def test_a_task_stays_with_one_process_while_that_is_enough(interpreters: Interp
     assert [process.starts for process in interpreters.processes] == [1, 0]
 
 
-def test_processes_share_a_fork_server_and_see_no_gpu(interpreters: Interpreters, job: SmallJob) -> None:
+def test_processes_share_a_fork_server_and_see_no_gpu(interpreters: Interpreters, job: SmallJob, forks: ForkServer) -> None:
     tasks = [replace(job, task=replace(TASK, id=f"t{i}")) for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
         assert all(judged.rejection is None for judged in pool.map(interpreters.judge, tasks))
@@ -78,8 +89,8 @@ def test_processes_share_a_fork_server_and_see_no_gpu(interpreters: Interpreters
     first.start()
     second.start()
     assert first.pid != second.pid
-    assert parent(first.pid) == parent(second.pid) == interpreters.fork_server.pid
-    environment = Path(f"/proc/{interpreters.fork_server.pid}/environ").read_bytes().split(b"\0")
+    assert parent(first.pid) == parent(second.pid) == forks.pid
+    environment = Path(f"/proc/{forks.pid}/environ").read_bytes().split(b"\0")
     assert b"CUDA_VISIBLE_DEVICES=" in environment
 
 
@@ -109,19 +120,50 @@ def test_a_process_that_hangs_says_nothing_of_the_candidate(
 
 def test_a_job_that_breaks_the_judge_is_broken_machinery(interpreters: Interpreters, job: SmallJob) -> None:
     unknown = replace(job, plans={"no such set": job.plans["small"]}, draws=[Draw("no such set", "nominal", 5)])
-    with pytest.raises(InfrastructureError, match="the interpreter process failed: AssertionError"):
+    with pytest.raises(InternalError, match="the interpreter process failed: AssertionError") as failed:
         interpreters.judge(unknown)
+    assert "_inputs" in failed.value.traceback
     assert interpreters.judge(job).rejection is None
 
 
+@pytest.mark.slow
 def test_closing_ends_every_process_and_starts_none(job: SmallJob) -> None:
-    made = Interpreters(1, {})
+    forks = cpu_fork_server()
+    made = Interpreters(1, {}, forks)
     assert made.judge(job).rejection is None
-    server, [process] = made.fork_server.pid, made.processes
+    server, [process], [judge] = forks.pid, made.processes, made.judges
     assert server
     made.close()
+    forks.close()
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
     assert not process.running
+    assert not judge.running
     with pytest.raises(InfrastructureError, match="closed"):
         made.judge(job)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGSEGV, Status.CRASH), (signal.SIGPROF, Status.TIMEOUT)])
+def test_a_process_that_dies_of_a_candidate_is_a_verdict(
+    interpreters: Interpreters, job: SmallJob, number: signal.Signals, status: Status
+) -> None:
+    interpreters.judge(job)
+    (process, *_) = [one for one in interpreters.processes if one.running]
+    os.kill(process.pid, signal.SIGSTOP)  # so that it dies while it is at work
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(interpreters.judge, job)
+        os.kill(process.pid, number)
+        os.kill(process.pid, signal.SIGCONT)
+        rejection = waiting.result().rejection
+    # SIGPROF has its default action only while a candidate runs; a pending one is taken as such before it starts
+    assert rejection is not None
+    assert rejection.status is status
+    assert isinstance(rejection, Unable) == (status is Status.TIMEOUT)
+    assert interpreters.judge(job).rejection is None
+
+
+def test_no_process_that_runs_a_candidate_holds_answers(interpreters: Interpreters) -> None:
+    assert all("Judge" not in str(vars(one)["_request"]["server"]) for one in interpreters.processes)
+    source = (Path(interpret_server.__file__)).read_text()
+    assert "judge.truth" not in source
+    assert "ReferenceAnswers" not in source

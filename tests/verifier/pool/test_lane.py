@@ -39,7 +39,7 @@ class FakeForkServer:
         log.touch()
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def fork(self, request: dict[str, Any]) -> socket.socket:
+    def fork(self, request: dict[str, Any], *descriptors: int) -> socket.socket:
         assert request["env"] == {"CUDA_VISIBLE_DEVICES": "0"}
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-S", str(STAND_IN), str(theirs.fileno()), self.ROLES[request["server"]], str(self.log)]
@@ -72,7 +72,7 @@ def job(manner: str, sets: Sequence[str] = ("small", "full")) -> Any:
     """A candidate of a draw at each input set, whose stand-ins behave in that manner."""
     draws = [SimpleNamespace(input_set=name, regime="normal") for name in sets]
     task = SimpleNamespace(id=manner, pytorch_code="")
-    return SimpleNamespace(task=task, precision="fp32", draws=draws, plans={"small": 0, "full": 1}, kernels={})
+    return SimpleNamespace(task=task, precision="fp32", draws=draws, all_draws=draws, plans={"small": 0, "full": 1}, kernels={})
 
 
 def run(gpu: Gpu, manner: str, key: str = "task") -> Outcome:
@@ -86,6 +86,7 @@ def assert_right(outcome: Outcome) -> None:
     assert len(outcome.errors) == 3, "two phases, and the timed calls"
 
 
+@pytest.mark.slow
 def test_a_right_candidate_passes_and_what_was_prepared_is_kept(gpu: Gpu, forks: FakeForkServer) -> None:
     for _ in range(3):
         assert_right(run(gpu, "right"))
@@ -141,6 +142,7 @@ def test_trouble_is_the_candidates_alone(
     assert forks.events("judge").count("begins attach") == 1 + restarts
 
 
+@pytest.mark.slow
 def test_who_lacks_memory_is_asked_again_alone(gpu: Gpu, forks: FakeForkServer) -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda i: assert_right(run(gpu, "right", f"task {i}")), range(2)))
@@ -153,6 +155,7 @@ def test_who_lacks_memory_is_asked_again_alone(gpu: Gpu, forks: FakeForkServer) 
     assert "ends forget" in forks.events("judge")
 
 
+@pytest.mark.slow
 def test_who_finds_no_memory_even_alone_is_not_judged(gpu: Gpu) -> None:
     with pytest.raises(InfrastructureError, match="tried to allocate too much"):
         run(gpu, "needs the others' memory")  # there are no others
@@ -184,6 +187,7 @@ def test_a_process_killed_at_work_is_replaced(gpu: Gpu, forks: FakeForkServer, w
     assert_right(run(gpu, "right"))
 
 
+@pytest.mark.slow
 def test_a_judge_that_dies_again_is_broken_machinery(gpu: Gpu) -> None:
     with pytest.raises(InfrastructureError, match="judge"):
         run(gpu, "judge dies")

@@ -121,6 +121,7 @@ def test_a_worker_that_cannot_be_made_says_why(forks: ForkServer) -> None:
         broken.start()
 
 
+@pytest.mark.slow
 def test_workers_die_with_their_fork_server_which_is_replaced() -> None:
     forks = ForkServer("the fork server", "kernrl.verifier.rpc.worker", {"modules": ["support.worker_stand_in"]})
     first, second = (Client(forks, Worker, {"word": "hello"}, name="stand-in") for _ in range(2))
@@ -141,6 +142,7 @@ def test_workers_die_with_their_fork_server_which_is_replaced() -> None:
         forks.close()
 
 
+@pytest.mark.slow
 def test_a_closed_fork_server_ends_its_workers_and_forks_no_more() -> None:
     # verdicts still at work when a run is stopped must not bring up what was just ended
     forks = ForkServer("the fork server", "kernrl.verifier.rpc.worker", {"modules": ["support.worker_stand_in"]})

@@ -171,6 +171,7 @@ def test_a_flood_of_output_is_bounded(sandbox):
     assert len(end.log) <= 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body", ["import time; time.sleep(60)", "while True: pass", "import signal; signal.signal(15, 1); signal.pause()"]
 )

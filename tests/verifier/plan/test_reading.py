@@ -1,0 +1,86 @@
+"""Plans are read within limits, by a worker that is replaced; what goes wrong there is a verdict, or a fault that is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.front import dense, module, spec, tracer
+
+from kernrl.errors import InternalError
+from kernrl.verifier.base.devices import device_for
+from kernrl.verifier.base.verdict import Status
+from kernrl.verifier.plan import reading
+from kernrl.verifier.plan.plan import TensorRef
+from kernrl.verifier.plan.price import flops_of
+from kernrl.verifier.plan.reading import Asked, read_plans
+from kernrl.verifier.pool.plan_readers import PlanReaders
+from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.trace.client import Traced
+
+DEVICE = device_for("sm_90")
+assert DEVICE
+ASKED = Asked((spec(),), ((dense(8, 32),),), frozenset(), DEVICE, "fp32")
+
+
+@pytest.fixture(scope="module")
+def frames() -> list[bytes]:
+    traced = tracer().trace(module("return launch(x)"), [spec()])
+    assert isinstance(traced, Traced)
+    return traced.frames
+
+
+@pytest.fixture(scope="module")
+def readers() -> Iterator[PlanReaders]:
+    forks = ForkServer("the readers' fork server", "kernrl.verifier.rpc.worker", {"modules": ["kernrl.verifier.plan.reading"]})
+    made = PlanReaders(1, forks, threading.BoundedSemaphore(1))
+    yield made
+    made.close()
+    forks.close()
+
+
+def test_an_honest_plan_is_read_by_one_worker(readers: PlanReaders, frames: list[bytes]) -> None:
+    for _ in range(3):
+        found = readers.read(frames, ASKED)
+        assert found.rejection is None
+        assert found.plans[0].kernels[0].parameters == ("*f32", "*f32", "i32")
+        assert found.price
+        assert 0 <= found.cpu_s < 1
+    assert readers.processes[0].starts == 1
+
+
+def test_bytes_that_are_no_plan_are_a_malformed_trace(readers: PlanReaders) -> None:
+    found = readers.read([b"[" * 100_000], ASKED)
+    assert found.malformed
+    assert found.rejection
+    assert found.rejection.status is Status.TRACE_ERROR
+
+
+def test_more_bytes_than_a_candidate_has_are_not_decoded(monkeypatch: pytest.MonkeyPatch, frames: list[bytes]) -> None:
+    monkeypatch.setattr(reading, "decode", lambda frame: pytest.fail("it was decoded"))
+    found = read_plans([b"x" * reading.MAX_TOTAL_BYTES, b"x"], ASKED)
+    assert found.rejection
+    assert found.rejection.status is Status.POLICY
+
+
+def test_what_takes_all_memory_is_refused_and_the_worker_replaced(readers: PlanReaders, frames: list[bytes]) -> None:
+    starts = readers.processes[0].starts
+    found = readers.read([b"[" + b"[]," * (5 << 20) + b"[]]"], ASKED)  # 15 MB, a list of 56 bytes for each three
+    assert found.rejection
+    assert readers.read(frames, ASKED).rejection is None
+    assert readers.processes[0].starts == starts + found.worn
+
+
+def test_a_fault_of_ours_comes_with_its_traceback(readers: PlanReaders, frames: list[bytes]) -> None:
+    broken = Asked((spec(),), (), frozenset(), DEVICE, "fp32")  # fewer outputs than sets: no candidate can do that
+    with pytest.raises(InternalError, match="ValueError while reading a plan") as failed:
+        readers.read(frames, broken)
+    assert "read_plans" in failed.value.traceback
+    assert readers.read(frames, ASKED).rejection is None
+
+
+def test_products_of_numbers_have_a_price() -> None:
+    number = TensorRef(0, "float32", (), ())
+    for op in ("aten.mm.default", "aten.addmm.default", "aten.convolution.default", "aten.linear.default"):
+        assert flops_of(op, (number, number, number), (number,)) >= 0
