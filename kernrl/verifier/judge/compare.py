@@ -19,11 +19,20 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   compared, too: a wrong branch on small outputs cannot hide behind the rounding of large ones.
 - For integers and booleans, the share of elements that differ at all is compared with eager's share, too. Where eager's
   argmax meets many ties, its numeric error alone is as large as that of a constant.
-- NaNs and infinities must be exactly where truth or eager has them.
+- NaNs and infinities must be exactly where truth or eager has them, on the task's own inputs. In other regimes, NaN in eager's
+  answer, or an infinity that two roundings make a number, means that there is none, and any answer is accepted there:
+  `tl.maximum` drops a NaN that `relu` keeps. Where inputs are infinite or NaN, only answers that are finite all the same count.
+- *Means far from zero* (64 and 1,000 spreads) need no term of their own. Two roundings of every input move (x − mean)/spread by
+  2·1,000u, so a variance by deviations, Welford's or a shifted one-pass sum is well inside. E[x²] − E[x]² is off by about
+  1,000²·u in the variance, which is 250 times over. So one-pass statistics may be used where a shift keeps them accurate (a
+  first element, a block's mean), or where the task's own arithmetic has lost as much before.
+- *Rows of equal elements*: the exact variance is 0, but the same two roundings make it (2u·x)², so that a mean that is off by a
+  rounding, magnified by 1/√eps, is accepted.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,12 +40,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, widened
 
 RMS_FACTOR, MAX_FACTOR = 2.0, 4.0
 RMS_ROUNDOFFS, MAX_ROUNDOFFS = 8.0, 32.0
 RELATIVE_FLOOR = 1 / 64
 """For relative errors, outputs below this share of the scale count as this large."""
+
+
+class Inputs(enum.Enum):
+    """What is held against where the reference's answer is not finite."""
+
+    OWN = "own"
+    """The task's own inputs: NaN and infinity exactly where the truth or eager has them."""
+    FINITE = "finite"
+    """Other numbers: infinities, too, but NaN means that there is no answer."""
+    NONFINITE = "nonfinite"
+    """Infinities and NaN among the inputs: only answers that are finite all the same, and no integers."""
 
 
 @dataclass(slots=True)
@@ -54,6 +74,8 @@ class ErrorLevel:
     """Where truth or eager is not finite (bool, the output's shape); None if all elements are finite."""
     nonfinite_truth: Tensor | None = None
     nonfinite_eager: Tensor | None = None
+    undefined: Tensor | None = None
+    """Where any answer is accepted (bool); None if nowhere."""
     weights: Tensor | None = field(default=None, repr=False)
     """1 / max(|truth|, scale/64), kept for the 16-bit policies."""
 
@@ -83,14 +105,18 @@ def _differing(error: Tensor) -> Tensor:
     return figures
 
 
-def error_level(truth: Tensor, eager: Tensor, precision: str, *, modelled: Tensor | None = None) -> ErrorLevel:
+def error_level(
+    truth: Tensor, eager: Tensor, precision: str, *, modelled: Tensor | None = None, inputs: Inputs = Inputs.OWN
+) -> ErrorLevel:
     """Eager's error against the truth (float64). `modelled` is a second admissible answer: the larger error counts."""
     if not truth.is_floating_point():
         truth = truth.double()
         errors = [_differing(y.double() - truth) for y in (eager, *([] if modelled is None else [modelled]))]
         scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
         rms, largest, share = torch.stack(errors).amax(0).tolist()
-        return ErrorLevel(rms, largest, share, float(scale), precision)
+        undefined = torch.ones_like(truth, dtype=torch.bool) if inputs is Inputs.NONFINITE else None
+        return ErrorLevel(rms, largest, share, float(scale), precision, undefined=undefined)
+    truth, eager, modelled = widened(truth), widened(eager), None if modelled is None else widened(modelled)
     limit = torch.finfo(COMPUTE_DTYPE[precision]).max
     figures, weights = _figures(truth, eager - truth, precision, None if modelled is None else modelled - truth)
     scale, furthest, rms, largest, relative = figures.tolist()  # the only sync if all is finite
@@ -105,7 +131,16 @@ def error_level(truth: Tensor, eager: Tensor, precision: str, *, modelled: Tenso
     if not bool(nonfinite.any()):  # but the modelled answer is
         return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
     beyond = truth.to(COMPUTE_DTYPE[precision])
-    return ErrorLevel(rms, largest, relative, scale, precision, nonfinite, beyond, eager, weights)
+    undefined = None if inputs is Inputs.OWN else nonfinite & _without_answer(beyond, eager, modelled, inputs)
+    return ErrorLevel(rms, largest, relative, scale, precision, nonfinite, beyond, eager, undefined, weights)
+
+
+def _without_answer(truth: Tensor, eager: Tensor, modelled: Tensor | None, inputs: Inputs) -> Tensor:
+    """Where the reference has no definite answer: NaN, or an infinity that a rounding more or less makes a number."""
+    if inputs is Inputs.NONFINITE:
+        return torch.ones_like(truth, dtype=torch.bool)
+    unsure = torch.isnan(truth) | torch.isnan(eager)
+    return unsure if modelled is None else unsure | (torch.isinf(truth) & torch.isfinite(modelled))
 
 
 def _figures(truth: Tensor, error: Tensor, precision: str, other: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -150,7 +185,10 @@ def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
     """[RMS, max, relative RMS, count of elements wrongly (not) finite] of an output's error: float64, without a sync."""
     if not truth.is_floating_point():
         figures = _differing(output.double() - truth.double())
+        if level.undefined is not None:
+            figures = torch.zeros_like(figures)
         return torch.cat([figures, figures.new_zeros(1)])
+    output = widened(output)
     error = output - truth  # in float64, as the truth is
     misplaced = error.new_zeros(())
     if level.nonfinite is not None:
@@ -158,7 +196,10 @@ def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
         matches = _same_kind(output, level.nonfinite_truth) | _same_kind(output, level.nonfinite_eager)
         # where only eager overflowed, a finite answer near the truth is right
         near = torch.isfinite(truth) & torch.isfinite(output)
-        misplaced = (nonfinite & ~matches & ~near).sum().double()
+        wrong = nonfinite & ~matches & ~near
+        if level.undefined is not None:
+            wrong, near = wrong & ~level.undefined, near & ~level.undefined
+        misplaced = wrong.sum().double()
         error = torch.where(nonfinite & (matches | ~near), 0.0, error)
     return torch.cat([_norms(error, level.weights), misplaced.reshape(1)])
 

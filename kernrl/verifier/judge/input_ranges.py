@@ -9,23 +9,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernrl.verifier.base.precision import is_float8
+
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """Distribution of a tensor's numbers: uniform in [low, high], or normal with the mean and variance of that."""
+    """Distribution of a tensor's numbers: uniform in [low, high]."""
 
     low: float
     high: float
-    even: bool
+    one_sided: bool = False
+    """Whether the initial values are one number, or of one sign."""
+    sparse: bool = False
+    """Whether some of the initial values are zero, and others are not."""
 
 
 def _figures(tensor: Tensor) -> Tensor:
-    """[lowest, highest, mean, standard deviation, whether there are only two values] of a floating tensor, without a sync."""
+    """Of a floating tensor, without a sync: [lowest, highest, mean, standard deviation, whether there are only two values,
+    share of zeros]."""
     x = tensor.double()
     lowest, highest = torch.aminmax(x)
     two = ((x == lowest) | (x == highest)).all().double()
     std, mean = torch.std_mean(x, correction=0)
-    return torch.stack([lowest, highest, mean, std, two])
+    return torch.stack([lowest, highest, mean, std, two, (x == 0).double().mean()])
 
 
 def value_ranges(tensors: Sequence[Tensor]) -> list[ValueRange | None]:
@@ -33,9 +39,13 @@ def value_ranges(tensors: Sequence[Tensor]) -> list[ValueRange | None]:
 
     Constants (ones and zeros above all) would hide a candidate that ignores them, so they get a range: 1 → [0.5, 1.5],
     0 → [-0.5, 0.5]. Others keep mean and deviation; those of one sign keep their range (a running variance stays positive).
-    Masks (two values, or not finite) and empty tensors are kept as they are.
+    Masks (two values, or not finite), float8 and empty tensors are kept as they are.
     """
-    drawn = [i for i, tensor in enumerate(tensors) if tensor.numel() and tensor.dtype.is_floating_point]
+    drawn = [
+        i
+        for i, tensor in enumerate(tensors)
+        if tensor.numel() and tensor.dtype.is_floating_point and not is_float8(tensor.dtype)
+    ]
     ranges: list[ValueRange | None] = [None] * len(tensors)
     if drawn:
         figures = torch.stack([_figures(tensors[i]) for i in drawn]).tolist()  # the only sync
@@ -44,16 +54,19 @@ def value_ranges(tensors: Sequence[Tensor]) -> list[ValueRange | None]:
     return ranges
 
 
-def _value_range(numel: int, low: float, high: float, mean: float, std: float, two_values: float) -> ValueRange | None:
+def _value_range(
+    numel: int, low: float, high: float, mean: float, std: float, two_values: float, zeros: float
+) -> ValueRange | None:
     """`value_ranges` of one tensor, from its `_figures`."""
     if not math.isfinite(mean):
         return None
     if low == high:
         half = 0.5 * abs(low) if low else 0.5
-        return ValueRange(low - half, low + half, True)
+        return ValueRange(low - half, low + half, one_sided=True)
     if numel > 2 and two_values:
         return None
+    sparse = zeros > 0.01 and numel > 2
     if low >= 0 or high <= 0:
-        return ValueRange(low, high, True)
+        return ValueRange(low, high, one_sided=True, sparse=sparse)
     half = std * math.sqrt(3.0)
-    return ValueRange(mean - half, mean + half, max(high - mean, mean - low) < 1.1 * half)
+    return ValueRange(mean - half, mean + half, sparse=sparse)

@@ -7,21 +7,22 @@ seed on the same kind of device get the same numbers.
 
 from __future__ import annotations
 
-import hashlib
-import math
+import random
 import secrets
-import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kernrl.tasks.task import FULL, InputSet, Reference, Task, load_reference
-from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype
+from kernrl.tasks.task import InputSet, Reference, Task, load_reference
+from kernrl.verifier.base.nested import flatten, rebuild
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_dtype, is_float8
+from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.input_ranges import ValueRange, value_ranges
+from kernrl.verifier.judge.regimes import LOW, LOW_BIAS, LOW_INPUT, NOMINAL, REGIMES, SHIFTS, TIMED, changed
+from kernrl.verifier.judge.structure import Freedom, Structure, structures
 
 ALIGN_BYTES = 512
 GUARD_BYTES = 512
@@ -30,122 +31,29 @@ POISONS = (0xFF, 0x3C)
 """Fill bytes. 0xFF is NaN in every float type and -1 in every integer type. 0x3C is a small finite number in all of them; it
 shows a kernel whose result is multiplied by zero, where NaN would look like a difference."""
 
-NOMINAL = "nominal"
-"""The regime of the task's own `get_inputs`."""
-
-
-def _mixed(z: Tensor, u: Tensor) -> Tensor:
-    """Each row (index of the first axis) as it is, +3, −3, ×64, ×1e-3 or mostly zeros, at random."""
-    if not z.dim() or not z.numel():
-        return z
-    lot = (u.reshape(z.shape[0], -1)[:, 0] * 6).floor().reshape(-1, *[1] * (z.dim() - 1))
-    factor = torch.where(lot == 2, 64.0, torch.where(lot == 3, 1e-3, 1.0))
-    return torch.where((lot == 4) & (u >= 0.05), 0.0, torch.addcmul(3.0 * (lot == 1) - 3.0 * (lot == 5), z, factor))
-
-
-REGIMES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "normal": lambda z, _: z,
-    "uniform": lambda _, u: u,
-    "offset": lambda z, _: z + 3.0,
-    "negative": lambda z, _: z - 3.0,
-    "large": lambda z, _: z * 64.0,
-    "small": lambda z, _: z * 1e-3,
-    "sparse": lambda z, u: z * (u < 0.05),
-    "mixed": _mixed,
-    "one_hot": lambda _, u: torch.zeros_like(u).scatter_(-1, u.argmax(-1, keepdim=True), 1.0) if u.dim() else u.round(),
-}
-"""Regime → function of standard normal `z` and uniform [0, 1) `u`, both of the input's shape."""
-
-BIG_BYTES = 256 << 20
-"""Plans that hold more than this get fewer draws if the task has no small sets: each draw costs a float64 reference."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """One set of inputs for a candidate, determined by its seed."""
-
-    input_set: str
-    regime: str
-    seed: int
-    """Secret; 63 bits."""
-
-
-def schedule(
-    sets: Sequence[InputSet], seed: int, regimes: Sequence[str] | None = None, *, big: bool = False
-) -> tuple[Draw, ...]:
-    """The draws a candidate is judged on, cheap ones first.
-
-    Small and ragged sets cover all regimes between them. The full set, where a draw is expensive, gets the task's own inputs
-    and `mixed`, which combines the regimes. A task with one set gets all its regimes there. Timed calls run on what `refresh`
-    draws, which is like the task's own inputs, so every kind of timed input has been judged at full size. `regimes` narrows
-    the choice, to test what each regime is worth.
-    """
-    others = [s.name for s in sets if s.name != FULL]
-    if not others:
-        plan = {FULL: [NOMINAL, "small", "mixed"] if big else [NOMINAL, "normal", "offset", "large", "small", "one_hot"]}
-    elif len(others) == 1:
-        plan = {others[0]: [NOMINAL, "normal", "offset", "negative", "large", "small", "sparse", "one_hot"]}
-    else:
-        turns = [NOMINAL, "offset", "small", "one_hot"], [NOMINAL, "negative", "normal", "large", "sparse"]
-        plan = {name: turns[i % 2] for i, name in enumerate(others)}
-    if others and any(s.name == FULL for s in sets):
-        plan[FULL] = [NOMINAL, "mixed"]
-    pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]
-    return tuple(Draw(name, regime, (seed + 7919 * i) % (1 << 63)) for i, (name, regime) in enumerate(pairs))
-
-
-class Seeds:
-    """Secret seeds of the draws, by task. A seed serves 32 candidates, so that a group shares its answers."""
-
-    def __init__(self) -> None:
-        self._secret, self._mutex = secrets.token_bytes(16), threading.Lock()
-        self._served: Counter[str] = Counter()
-
-    def next(self, task_key: str) -> int:
-        """The seed for the next candidate of a task; 63 bits."""
-        with self._mutex:
-            turn = self._served[task_key] // 32
-            self._served[task_key] += 1
-        digest = hashlib.blake2b(f"{turn} {task_key}".encode(), key=self._secret, digest_size=8).digest()
-        return int.from_bytes(digest, "little") >> 1
-
-
-def flatten(value: Any) -> list[Any]:
-    """The leaves of nested lists, tuples and dicts, in order."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [leaf for item in value for leaf in flatten(item)]
-    return [value]
-
-
-def rebuild(value: Any, leaves: list[Any]) -> Any:
-    """`value` with its leaves replaced, in order, by `leaves` (consumed)."""
-    if isinstance(value, dict):
-        return {k: rebuild(v, leaves) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = [rebuild(v, leaves) for v in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return leaves.pop(0)
-
 
 @dataclass(slots=True)
 class _Slot:
     """A tensor's place in the block, and how its numbers are drawn."""
 
     view: Tensor
-    range: ValueRange | None
-    """None for a tensor that always holds `kept`."""
-    kept: Tensor | None
+    range: ValueRange | None = None
+    """None for state that always holds `kept`, and for inputs that follow the task's own draws."""
+    kept: Tensor | None = None
+    structure: Structure | None = None
+    """Of an input."""
+    zero: Tensor | None = None
+    """Where a drawn parameter is zero by construction; None if nowhere."""
 
 
 def _seed(device: torch.device, seed: int) -> None:
-    """Seed the device's default generator alone: torch.manual_seed takes 0.2 ms to visit every backend."""
+    """Seed what a task may draw from. torch.manual_seed takes 0.2 ms to visit every backend, so the device's alone."""
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFF_FFFF)
     if device.type == "cuda":
         torch.cuda.init()
         torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
 
 
 def _extent(tensor: Tensor) -> int:
@@ -165,12 +73,14 @@ class TaskInputs:
         self.input_set, self.precision, self.device = input_set.name, precision, torch.device(device)
         reference = load_reference(task, input_set)
         self._get_inputs = reference.get_inputs
-        _seed(self.device, 0)
+        self._is_parameter: dict[str, bool] = {}
+        self._most_shift = 1 / (8 * UNIT_ROUNDOFF[precision])  # in 16 bits, numbers far from zero have no spread left
         self.module = self._construct(reference, 0)
-        given = self._nominal(0)
+        given, again = self._nominal(0), self._nominal(1)
         leaves = flatten(given)
+        first, second = ([leaf for leaf in flatten(own) if isinstance(leaf, Tensor)] for own in (given, again))
         state = {k: v for k, v in self.module.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
-        slots = self._lay_out([*state.values(), *(leaf for leaf in leaves if isinstance(leaf, Tensor))])
+        slots = self._lay_out([*state.values(), *first])
         self._state_slots, self._input_slots = slots[: len(state)], slots[len(state) :]
         self.state = {name: slot.view for name, slot in zip(state, self._state_slots, strict=True)}
         """The reference's parameters and buffers by `state_dict` key, as views of the block."""
@@ -179,7 +89,9 @@ class TaskInputs:
         views = iter(self.inputs)
         self.arguments = rebuild(given, [next(views) if isinstance(leaf, Tensor) else leaf for leaf in leaves])
         """Forward's arguments, whose tensors are `inputs`."""
-        self._plan_state(redraw_parameters, self._constants(reference))
+        for slot, found in zip(self._input_slots, structures(first, second), strict=True):
+            slot.structure = found
+        self._plan_ranges(redraw_parameters, self._constants(reference))
         bind(self.module, self.state)
 
     def _construct(self, reference: Reference, seed: int) -> nn.Module:
@@ -202,7 +114,7 @@ class TaskInputs:
         """What `get_inputs` returns under a seed, made on this device and cast to the policy's dtype."""
         _seed(self.device, seed)
         with torch.device(self.device):
-            given = list(self._get_inputs())
+            given = list(self._get_inputs())  # the only place where inputs come from: judged, spot-checked and timed
         cast = [
             leaf.to(self.device, cast_dtype(leaf.dtype, self.precision)) if isinstance(leaf, Tensor) else leaf
             for leaf in flatten(given)
@@ -230,15 +142,22 @@ class TaskInputs:
                 flat = block[start // unit : (start + _extent(tensor) * tensor.element_size()) // unit].view(tensor.dtype)
                 views[id(tensor)] = flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset())
                 views[id(tensor)].copy_(tensor.detach())
-        drawn = zip(views.items(), value_ranges(list(views.values())), strict=True)
-        slots = {key: _Slot(view, found, None if found else view.clone()) for (key, view), found in drawn}
+        slots = {key: _Slot(view) for key, view in views.items()}
         return [slots[id(tensor)] for tensor in tensors]
 
-    def _plan_state(self, redraw_parameters: bool, constants: set[str]) -> None:
-        """Low and width of every state element, flat, so that one expression redraws the whole state except `constants`."""
+    def _plan_ranges(self, redraw_parameters: bool, constants: set[str]) -> None:
+        """The range of every state element, flat, so that one expression redraws the whole state except `constants`."""
+        slots = [*self._state_slots, *(s for s in self._input_slots if s.structure and s.structure.freedom is Freedom.ANEW)]
+        for slot, found in zip(slots, value_ranges([slot.view for slot in slots]), strict=True):
+            slot.range = found
+        trained = {id(p) for p in self.module.parameters()}
+        module_state = self.module.state_dict(keep_vars=True)
         for name, slot in zip(self.state, self._state_slots, strict=True):
-            if slot.range and (not redraw_parameters or name in constants):
+            if not slot.range or not redraw_parameters or name in constants:
                 slot.range, slot.kept = None, slot.view.clone()
+            elif slot.range.sparse:
+                slot.zero = slot.view == 0
+            self._is_parameter[name] = id(module_state[name]) in trained
         redrawn = [(slot, slot.range) for slot in self._state_slots if slot.range]
         end = max((slot.view.storage_offset() + _extent(slot.view) for slot, _ in redrawn), default=0)
         self._low = torch.zeros(end, device=self.device)
@@ -255,45 +174,71 @@ class TaskInputs:
 
     def draw(self, draw: Draw) -> None:
         """Fill inputs and state in place with the numbers of a draw."""
-        if draw.regime == NOMINAL:
-            fresh = [leaf for leaf in flatten(self._nominal(draw.seed)) if isinstance(leaf, Tensor)]
-            for view, leaf in zip(self.inputs, fresh, strict=True):
-                view.copy_(leaf)
+        own = [leaf for leaf in flatten(self._nominal(draw.seed)) if isinstance(leaf, Tensor)]
         _seed(self.device, draw.seed ^ 0x5DEECE66D)
+        biases = self._draw_state(draw.regime)
+        if draw.regime in (NOMINAL, TIMED):
+            for view, leaf in zip(self.inputs, own, strict=True):
+                view.copy_(leaf)
+            return
+        for slot, leaf in zip(self._input_slots, own, strict=True):
+            structure = slot.structure
+            assert structure
+            if slot.range:
+                leaf = torch.rand(leaf.shape, device=self.device) * (slot.range.high - slot.range.low) + slot.range.low
+                structure = Structure(Freedom.FREE, structure.mean, structure.std)
+            if structure.freedom is Freedom.OWN:
+                slot.view.copy_(leaf)
+                continue
+            uniform = None if REGIMES[draw.regime].pointwise else torch.rand(leaf.shape, device=self.device)
+            made = changed(leaf, draw.regime, structure, self._most_shift, uniform)
+            slot.view.copy_(torch.where(made == 0, 0.0, made + LOW_INPUT) if draw.regime == LOW and not biases else made)
+
+    def _draw_state(self, regime: str) -> bool:
+        """Fill the state in place; returns whether the regime has moved biases.
+
+        Near the initial values, but never at one that hides a parameter (a weight of ones, a bias of zeros). In regimes that
+        are `wide`, parameters that start as one number or with one sign get both signs and magnitudes above one.
+        """
+        # without floating inputs, as in a table look-up, only the state can be small, or far from zero
+        table = not any(self._moves(slot) for slot in self._input_slots)
         if self._low.numel():
             uniform = torch.rand_like(self._low)
             torch.addcmul(self._low, uniform, self._width, out=uniform)
-            if draw.regime == "small" and not any(slot.range for slot in self._input_slots):
-                uniform *= 1e-3  # without floating inputs, as in a table look-up, only the state can be small
+            if regime == "small" and table:
+                uniform *= 1e-3
             self.floats[: uniform.numel()].copy_(uniform)
-        for slot in (*self._state_slots, *(self._input_slots if draw.regime != NOMINAL else ())):
+        wide, biases = regime in REGIMES and REGIMES[regime].wide, False
+        for name, slot in zip(self.state, self._state_slots, strict=True):
             if slot.kept is not None:
                 slot.view.copy_(slot.kept)
-        if draw.regime != NOMINAL:
-            for slot in self._input_slots:
-                if slot.range:
-                    z = torch.randn(slot.view.shape, device=self.device)
-                    u = torch.rand(slot.view.shape, device=self.device)
-                    slot.view.copy_(REGIMES[draw.regime](z, u))
+            elif slot.range and self._is_parameter[name]:
+                if wide and slot.range.one_sided:
+                    reach = 1.5 * max(1.0, abs(slot.range.low), abs(slot.range.high))
+                    slot.view.copy_(torch.empty(slot.view.shape, device=self.device).uniform_(-reach, reach))
+                if regime in SHIFTS and table and slot.view.dim() > 1:
+                    slot.view.add_(min(SHIFTS[regime], self._most_shift))
+                if regime == LOW and name.endswith("bias"):
+                    slot.view.add_(LOW_BIAS)
+                    biases = True
+                if slot.zero is not None:
+                    slot.view.masked_fill_(slot.zero, 0.0)
+        return biases
 
     def refresh(self) -> None:
-        """New numbers for the floating inputs, in the same memory: the inputs of each timed call.
-
-        Normal or uniform, with the mean and deviation of the task's own inputs: a kernel must not recognise a timed call by
-        its inputs, nor be timed on inputs unlike its user's.
-        """
-        for slot in self._input_slots:
-            if slot.range and slot.range.even:
-                slot.view.uniform_(slot.range.low, slot.range.high)
-            elif slot.range:
-                mean, width = (slot.range.low + slot.range.high) / 2, slot.range.high - slot.range.low
-                slot.view.normal_(mean, width / math.sqrt(12.0))
+        """New numbers in the same memory: the inputs and parameters of a timed call, drawn as judged ones are."""
+        self.draw(Draw(self.input_set, TIMED, secrets.randbits(63)))
 
     def scale(self, factor: float) -> None:
-        """Multiply the floating inputs, in place."""
+        """Multiply the floating inputs that a regime may change, in place."""
         for slot in self._input_slots:
-            if slot.range:
+            if self._moves(slot) and not is_float8(slot.view.dtype):
                 slot.view.mul_(factor)
+
+    @staticmethod
+    def _moves(slot: _Slot) -> bool:
+        """Whether regimes change this input."""
+        return slot.range is not None or bool(slot.structure and slot.structure.freedom is not Freedom.OWN)
 
     def snapshot(self) -> tuple[Tensor, Tensor]:
         """A copy of the block, guards included."""

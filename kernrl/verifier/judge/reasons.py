@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
+
+from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
+
+
+def worst_of(records: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The record to report: the worst on the task's own inputs if one fails there, else the worst of all."""
+    own = [r for r in records if r["excess"] > 1 and r["regime"] in (NOMINAL, TIMED)]
+    return max(own or records, key=lambda r: r["excess"], default=None)
 
 
 def wrong_reason(record: dict[str, Any]) -> str:
-    """The sentence for a record of `Judge.compare` that is beyond its tolerance."""
+    """What is said for a record of `Judge.compare` that is beyond its tolerance; `worst_of` chose it."""
     where = f"on the {record['input_set']} shapes with {record['regime']} inputs"
+    rule = REGIMES.get(record["regime"])
+    if rule:
+        where += f" ({rule.words})"
     if "mismatch" in record:
         return f"Wrong {where}: {record['mismatch']}."
     times = (
@@ -18,7 +31,30 @@ def wrong_reason(record: dict[str, Any]) -> str:
     return (
         f"Wrong {where}: {times}; at index {record['index']} of output {record['output']} it gives {record['got']:.6g}, "
         f"expected {record['expected']:.6g}."
+        + (f" It is right on the task's own inputs there. Usual cause: {rule.cause}." if rule else "")
     )
+
+
+_TF32_PRODUCT = re.compile(r"tt\.dot .*inputPrecision = tf32 : tensor<[\dx]+xf32>")
+_TF32_SHARE = 2.0**-8
+"""TF32 keeps 11 bits of a product's operands; sums and later operations magnify that a few times."""
+
+_TF32_HINT = (
+    "The error is of the size that TF32 makes: tl.dot rounds float32 operands to TF32 unless told otherwise. Write "
+    'tl.dot(..., input_precision="ieee"), or judge both sides under --precision tf32.'
+)
+
+
+def has_tf32_product(ttir: str) -> bool:
+    """Whether a kernel's IR multiplies float32 tiles as TF32."""
+    return _TF32_PRODUCT.search(ttir) is not None
+
+
+def with_tf32_hint(reason: str, records: Sequence[dict[str, Any]]) -> str:
+    """The reason, and what to write instead if the errors are no larger than TF32 products make them under `fp32`."""
+    wrong = [r for r in records if r["excess"] > 1]
+    alike = all("rms" in r and r["rms"] <= _TF32_SHARE * r["scale"] for r in wrong)
+    return f"{reason} {_TF32_HINT}" if wrong and alike else reason
 
 
 def decoy_reason(kernel: str) -> str:

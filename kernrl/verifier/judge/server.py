@@ -19,16 +19,35 @@ from torch import Tensor
 from kernrl.tasks.task import Task
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
-from kernrl.verifier.judge.compare import Tolerance, error_figures, excess, first_wrong, tolerances_for
-from kernrl.verifier.judge.inputs import NOMINAL, Draw, TaskInputs
+from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
+from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
 from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
 
 
 @dataclass(slots=True)
 class _SetAnswers:
+    """Of one input set, in the order of `draws`."""
+
+    draws: list[Draw]
     answers: list[Answer]
     tolerances: list[list[Tolerance]]
-    nbytes: int
+
+    @property
+    def nbytes(self) -> int:
+        return sum(a.nbytes for a in self.answers)
+
+
+def _answer(reference: ReferenceAnswers, draw: Draw) -> Answer:
+    reference.inputs.draw(draw)
+    own, finite = draw.regime in (NOMINAL, TIMED), draw.regime not in REGIMES or REGIMES[draw.regime].finite
+    return reference.answer(Inputs.OWN if own else Inputs.FINITE if finite else Inputs.NONFINITE)
+
+
+def _tolerances(draws: Sequence[Draw], answers: Sequence[Answer]) -> list[list[Tolerance]]:
+    nominal = next((i for i, d in enumerate(draws) if d.regime == NOMINAL), 0)
+    return tolerances_for([a.levels for a in answers], nominal)
 
 
 class Judge:
@@ -65,12 +84,14 @@ class Judge:
             stacked = torch.stack([f for *_, figures in pending for f in figures]).tolist()  # the only sync
             values = iter(stacked)
             for i, answer, tolerances, shown, figures in pending:
-                over = [excess(next(values), t) for _, t in zip(figures, tolerances, strict=True)]
+                found = [next(values) for _ in figures]
+                over = [excess(row, t) for row, t in zip(found, tolerances, strict=True)]
                 worst = max(range(len(over)), key=over.__getitem__)
                 records[i]["excess"] = over[worst]
                 if over[worst] > 1:
                     records[i] |= {"output": worst, **first_wrong(shown[worst], answer.truth[worst])}
                     level, bound = answer.levels[worst], tolerances[worst]
+                    records[i] |= {"rms": found[worst][0], "scale": level.scale}
                     records[i] |= {"eager_rms": level.rms, "tolerance_rms": bound.rms, "tolerance_max": bound.max}
         return records
 
@@ -81,7 +102,7 @@ class Judge:
 
     def _answers(self, task: Task, precision: str, draws: Sequence[Draw], draw: Draw) -> tuple[_SetAnswers, int]:
         """The answers for a draw's input set, and the draw's row in them."""
-        of_set = [d for d in draws if d.input_set == draw.input_set]
+        of_set = [d for d in draws if d.input_set == draw.input_set and d.regime != TIMED]
         key = (task.id, task.pytorch_code, precision, *of_set)
         if key not in self._kept:
             while self._kept and sum(s.nbytes for s in self._kept.values()) > self._kept_bytes:
@@ -89,19 +110,25 @@ class Judge:
             self._kept[key] = self._make(task, precision, of_set)
             self.made += 1
         self._kept.move_to_end(key)
-        return self._kept[key], of_set.index(draw)
+        kept = self._kept[key]
+        if draw not in kept.draws:  # one of many for judged calls while timing, of which few are used
+            self._add(kept, task, precision, draw)
+        return kept, kept.draws.index(draw)
+
+    def _reference(self, task: Task, precision: str, name: str) -> ReferenceAnswers:
+        input_set = task.input_set(name)
+        assert input_set is not None
+        return ReferenceAnswers(TaskInputs(task, input_set, precision, self._device, redraw_parameters=self._redraw))
 
     def _make(self, task: Task, precision: str, draws: list[Draw]) -> _SetAnswers:
-        input_set = task.input_set(draws[0].input_set)
-        assert input_set is not None
-        inputs = TaskInputs(task, input_set, precision, self._device, redraw_parameters=self._redraw)
-        reference = ReferenceAnswers(inputs)
-        answers = []
-        for draw in draws:
-            inputs.draw(draw)
-            answers.append(reference.answer())
-        nominal = next((i for i, d in enumerate(draws) if d.regime == NOMINAL), 0)
-        return _SetAnswers(answers, tolerances_for([a.levels for a in answers], nominal), sum(a.nbytes for a in answers))
+        reference = self._reference(task, precision, draws[0].input_set)
+        answers = [_answer(reference, draw) for draw in draws]
+        return _SetAnswers(draws, answers, _tolerances(draws, answers))
+
+    def _add(self, kept: _SetAnswers, task: Task, precision: str, draw: Draw) -> None:
+        kept.draws.append(draw)
+        kept.answers.append(_answer(self._reference(task, precision, draw.input_set), draw))
+        kept.tolerances.append(_tolerances(kept.draws, kept.answers)[-1])
 
     def forget(self) -> None:
         """Drop every answer."""

@@ -17,8 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, Task
+from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import policy_flags
-from kernrl.verifier.judge.inputs import Draw, TaskInputs, bind, flatten, rebuild, schedule
+from kernrl.verifier.judge.draws import Draw, schedule
+from kernrl.verifier.judge.inputs import TaskInputs, bind
 from kernrl.verifier.judge.server import Judge
 
 SEED = 20_260

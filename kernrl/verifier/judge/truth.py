@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.compat import normalisations
-from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, policy_flags
-from kernrl.verifier.judge.compare import ErrorLevel, error_level
-from kernrl.verifier.judge.inputs import TaskInputs, bind, flatten, rebuild
+from kernrl.verifier.base.nested import flatten, rebuild
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, is_float8, policy_flags, widened
+from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_level
+from kernrl.verifier.judge.inputs import TaskInputs, bind
 
 PERTURBATION_ROUNDOFFS = 2.0
 """Eager's error counts as at least the effect of this many roundings of each input."""
@@ -141,7 +142,7 @@ class Exact(TorchDispatchMode):
         elif torch.Tag.pointwise not in func.tags:
             return result
         for y in result if isinstance(result, tuple) else (result,):
-            if y.is_floating_point():
+            if y.is_floating_point() and not is_float8(y.dtype):
                 y.addcmul_(y, _noise(y), value=share)
         return result
 
@@ -170,8 +171,8 @@ def _noise(x: Tensor) -> Tensor:
 
 
 def _perturbed(x: Tensor, share: float) -> Tensor:
-    """A floating tensor with a random relative error of RMS `share` on each element; other tensors as they are."""
-    return x.addcmul(x, _noise(x).to(x.dtype), value=share) if x.is_floating_point() else x
+    """A floating tensor with a random relative error of RMS `share` on each element; float8 and other tensors as they are."""
+    return x.addcmul(x, _noise(x).to(x.dtype), value=share) if x.is_floating_point() and not is_float8(x.dtype) else x
 
 
 @dataclass(slots=True)
@@ -200,8 +201,8 @@ class ReferenceAnswers:
         self._wide = _Copy(inputs, torch.float64)
         self._rounded = _Copy(inputs, torch.float32) if COMPUTE_DTYPE[inputs.precision].itemsize == 4 else None
 
-    def answer(self) -> Answer:
-        """The answer for the numbers that the inputs hold now.
+    def answer(self, kind: Inputs = Inputs.OWN) -> Answer:
+        """The answer for the numbers that the inputs hold now; `kind` says where they come from.
 
         Eager's error counts as at least that of a second float32 run in which every input and parameter is off by two
         roundings, and every operation by one more than its own: where a task magnifies rounding (a variance of two numbers, a
@@ -219,7 +220,7 @@ class ReferenceAnswers:
                 )
         with torch.no_grad(), policy_flags(precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
-        levels = [error_level(y, e, precision, modelled=m) for y, m, e in zip(truth, rounded, eager, strict=True)]
+        levels = [error_level(y, e, precision, modelled=m, inputs=kind) for y, m, e in zip(truth, rounded, eager, strict=True)]
         return Answer(truth, levels, [y.dtype for y in eager])
 
 
@@ -238,4 +239,5 @@ class _Copy:
             tensor.copy_(change(self._inputs.state[name]))
         leaves = [change(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self._inputs.arguments)]
         with torch.no_grad(), default_dtype(self._dtype), mode:
-            return [y for y in flatten(self._module(*rebuild(self._inputs.arguments, leaves))) if isinstance(y, Tensor)]
+            found = flatten(self._module(*rebuild(self._inputs.arguments, leaves)))
+        return [widened(y) for y in found if isinstance(y, Tensor)]

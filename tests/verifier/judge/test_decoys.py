@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernrl.verifier.judge.decoys import idle_launches
-from kernrl.verifier.judge.reasons import wrong_reason
+from kernrl.verifier.judge.reasons import worst_of, wrong_reason
 
 MATTERS = {"small": {1}, "large": {2, 3}}
 """Condition → launches that change something under it."""
@@ -30,10 +30,25 @@ def test_the_search_ends_when_nothing_is_left() -> None:
 
 
 def test_a_wrong_output_is_told_by_its_worst_element() -> None:
-    record = {"input_set": "small", "regime": "large", "excess": 12.3456, "index": [1, 2], "output": 0}
+    record = {"input_set": "small", "regime": "nominal", "excess": 12.3456, "index": [1, 2], "output": 0}
     assert wrong_reason(record | {"got": 1.0, "expected": 2.0}) == (
-        "Wrong on the small shapes with large inputs: the error is 12.3× the tolerance; at index [1, 2] of output 0 it gives "
+        "Wrong on the small shapes with nominal inputs: the error is 12.3× the tolerance; at index [1, 2] of output 0 it gives "
         "1, expected 2."
     )
     assert "NaN or infinity is out of place" in wrong_reason(record | {"excess": float("inf"), "got": 1.0, "expected": 2.0})
-    assert wrong_reason(record | {"mismatch": "two outputs"}) == "Wrong on the small shapes with large inputs: two outputs."
+    assert wrong_reason(record | {"mismatch": "two outputs"}) == "Wrong on the small shapes with nominal inputs: two outputs."
+
+
+def test_a_failure_in_a_regime_names_its_inputs_and_what_usually_fails() -> None:
+    records = [
+        {"input_set": "small", "regime": "nominal", "excess": 0.5},
+        {"input_set": "small", "regime": "far", "excess": 90.0, "index": [3], "output": 0, "got": 0.7, "expected": 0.5},
+    ]
+    worst = worst_of(records)
+    assert worst is records[1]
+    reason = wrong_reason(worst)
+    for part in ("far inputs (inputs whose mean is 1,000 times their spread)", "at index [3] of output 0 it gives 0.7",
+                 "right on the task's own inputs", "E[x²] − E[x]²", "subtract the mean first"):  # fmt: skip
+        assert part in reason
+    records[0] |= {"excess": 2.0, "index": [0], "output": 0, "got": 0.0, "expected": 1.0}
+    assert worst_of(records) is records[0], "what fails on the task's own inputs is no matter of the regime"

@@ -1,0 +1,79 @@
+"""Which draws a candidate is judged on: the sets, the regimes dealt to them by lot, and their secret seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernrl.tasks.task import FULL, InputSet
+from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
+
+BIG_BYTES = 256 << 20
+"""Plans that hold more than this get fewer draws if the task has no small sets: each draw costs a float64 reference."""
+
+ONLY_SET_REGIMES, ONLY_BIG_SET_REGIMES = 7, 2
+"""Regimes of a task with one input set, besides its own inputs."""
+
+
+SPOT_CHECKS = 5
+"""Most timed calls that are judged, besides one after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One set of inputs for a candidate, determined by its seed."""
+
+    input_set: str
+    regime: str
+    seed: int
+    """Secret; 63 bits."""
+
+
+def schedule(
+    sets: Sequence[InputSet], seed: int, regimes: Sequence[str] | None = None, *, big: bool = False
+) -> tuple[Draw, ...]:
+    """The draws a candidate is judged on, cheap ones first.
+
+    Every set gets the task's own inputs. The small and ragged sets share all regimes between them, dealt by lot, so that no
+    candidate knows what reaches which set. The full set, where a draw is expensive, gets `mixed`, which combines regimes, or
+    another one, by lot. Inputs that are not finite are for small shapes: at large ones, library calls may choose algorithms
+    that carry them into their neighbours. `regimes` narrows the choice, to test what each regime is worth.
+    """
+    lot, names = random.Random(seed), list(REGIMES)
+    lot.shuffle(names)
+    others = [s.name for s in sets if s.name != FULL]
+    finite = [name for name in names if REGIMES[name].finite]
+    if others:
+        plan = {name: [NOMINAL, *names[i :: len(others)]] for i, name in enumerate(others)}
+        if any(s.name == FULL for s in sets):
+            plan[FULL] = [NOMINAL, lot.choice(["mixed", finite[0]])]
+    else:
+        plan = {FULL: [NOMINAL, *finite[: ONLY_BIG_SET_REGIMES if big else ONLY_SET_REGIMES]]}
+    pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]
+    return tuple(Draw(name, regime, (seed + 7919 * i) % (1 << 63)) for i, (name, regime) in enumerate(pairs))
+
+
+def spot_draws(draws: Sequence[Draw]) -> tuple[Draw, ...]:
+    """Draws for the timed calls that are judged, beside a schedule: like every timed call's, and each used once."""
+    return tuple(Draw(FULL, TIMED, (draws[0].seed + 104_729 * (i + 1)) % (1 << 63)) for i in range(SPOT_CHECKS + 1))
+
+
+class Seeds:
+    """Secret seeds of the draws, by task. A seed serves 32 candidates, so that a group shares its answers."""
+
+    def __init__(self) -> None:
+        self._secret, self._mutex = secrets.token_bytes(16), threading.Lock()
+        self._served: Counter[str] = Counter()
+
+    def next(self, task_key: str) -> int:
+        """The seed for the next candidate of a task; 63 bits."""
+        with self._mutex:
+            turn = self._served[task_key] // 32
+            self._served[task_key] += 1
+        digest = hashlib.blake2b(f"{turn} {task_key}".encode(), key=self._secret, digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,160 @@
+"""The regimes of inputs: transformations of the task's own draws, in which mistakes show that the own inputs hide.
+
+Every regime exists for a kind of mistake, and names it (`cause`) to the author of a candidate that fails there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernrl.verifier.judge.structure import Freedom, Structure
+
+NOMINAL = "nominal"
+"""The regime of the task's own `get_inputs`, with parameters near their initial values."""
+
+TIMED = "timed"
+"""Drawn as `nominal`: the inputs of timed calls, among them those that are judged."""
+
+LOW = "low"
+"""All numbers that reach a reduction are about -1,000 or -300: biases where the module has any, inputs otherwise."""
+LOW_BIAS, LOW_INPUT = -300.0, -1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """One kind of draw."""
+
+    change: Callable[[Tensor, Tensor], Tensor]
+    """Function of an input (float32) with mean 0 and deviation 1, where it is not zero, and of uniform numbers in [0, 1) of its
+    shape. For pointwise regimes the second is left unread."""
+    words: str
+    """What the inputs are, as said to the author of a candidate."""
+    cause: str = ""
+    """What usually fails there and how to write it instead."""
+    pointwise: bool = True
+    """Whether each element is changed by itself."""
+    own_units: bool = False
+    """Whether `change` is given the task's own numbers, not those with mean 0 and deviation 1."""
+    wide: bool = False
+    """Whether parameters that start as one number, or with one sign, get both signs and magnitudes above one."""
+    finite: bool = True
+
+
+SHIFTS = {"shifted": 64.0, "far": 1000.0}
+"""Mean of these regimes' inputs, in spreads."""
+
+
+def _rows(u: Tensor) -> Tensor:
+    """One uniform number for each row (index of the first axis)."""
+    return u.reshape(u.shape[0], -1)[:, 0].reshape(-1, *[1] * (u.dim() - 1))
+
+
+def _mixed(z: Tensor, u: Tensor) -> Tensor:
+    """Each row as it is, +3, −3, ×64, ×1e-3 or mostly zeros, at random."""
+    if not z.dim():
+        return z
+    lot = (_rows(u) * 6).floor()
+    factor = torch.where(lot == 2, 64.0, torch.where(lot == 3, 1e-3, 1.0))
+    return torch.where((lot == 4) & (u >= 0.05), 0.0, torch.addcmul(3.0 * (lot == 1) - 3.0 * (lot == 5), z, factor))
+
+
+def _one_hot(z: Tensor, u: Tensor) -> Tensor:
+    return torch.zeros_like(u).scatter_(-1, u.argmax(-1, keepdim=True), 1.0) if u.dim() else u.round()
+
+
+def _level_rows(z: Tensor, u: Tensor) -> Tensor:
+    """Each row of the last axis filled with one of its numbers; on a third of the samples, all elements alike."""
+    if not z.dim():
+        return z
+    return torch.where(_rows(u) < 1 / 3, z.reshape(z.shape[0], -1)[:, :1].reshape(_rows(u).shape), z[..., :1].expand_as(z))
+
+
+def _nonfinite(x: Tensor, u: Tensor) -> Tensor:
+    """In about half of the samples, one element is infinite or NaN."""
+    if not x.dim():
+        return x
+    flat = u.reshape(u.shape[0], -1)
+    lot = flat[:, :1]
+    value = torch.where(lot < 0.2, torch.inf, torch.where(lot < 0.4, -torch.inf, torch.nan))
+    place = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, flat.argmax(1, keepdim=True), lot < 0.5)
+    return torch.where(place, value, x.reshape(flat.shape)).reshape(x.shape)
+
+
+_VARIANCE = "a variance computed as E[x²] − E[x]² loses all its digits here: subtract the mean first, then square"
+_PARAMETERS = "weights, biases and slopes may be negative or above one: take no absolute value, and no max(x, a·x)"
+
+REGIMES: dict[str, Regime] = {
+    "large": Regime(
+        lambda z, _: z * 64.0, "inputs 64 times as large as usual",
+        "exp overflows, or an approximation holds for small numbers alone: subtract the maximum, and use stable forms",
+    ),
+    "small": Regime(
+        lambda z, _: z * 1e-3, "inputs a thousandth as large as usual",
+        "an epsilon is in the wrong place or too large, or small numbers cancel",
+    ),
+    "offset": Regime(lambda z, _: z + 3.0, "inputs that are nearly all positive", "a mean is left out or taken twice"),
+    "negative": Regime(
+        lambda z, _: z - 3.0, "inputs that are nearly all negative and parameters of both signs",
+        f"negative numbers are treated as positive ones, or padding with 0 wins a maximum; {_PARAMETERS}", wide=True,
+    ),
+    "parameters": Regime(
+        lambda x, _: x, "parameters of both signs and above one", _PARAMETERS, own_units=True, wide=True,
+    ),
+    "shifted": Regime(lambda z, _: z + SHIFTS["shifted"], "inputs whose mean is 64 times their spread", _VARIANCE),
+    "far": Regime(lambda z, _: z + SHIFTS["far"], "inputs whose mean is 1,000 times their spread", _VARIANCE),
+    LOW: Regime(
+        lambda x, _: x, "numbers that are all very negative",
+        "a running maximum starts at 0, or masked lanes load 0: start at -inf, and load -inf where a maximum is taken",
+        own_units=True,
+    ),
+    "ties": Regime(
+        lambda z, _: z.round(), "inputs of a few whole numbers, with many equal elements",
+        "one of several equal elements is dropped or counted twice, or an exact zero or bound goes to the wrong branch",
+        wide=True,
+    ),
+    "level": Regime(
+        _level_rows, "rows whose elements are all equal",
+        "a variance of zero or a maximum that all elements share is not handled: keep epsilon inside the root",
+        pointwise=False,
+    ),
+    "sparse": Regime(
+        lambda z, u: z * (u < 0.05), "inputs that are mostly zero",
+        "zeros are skipped, or divided by", pointwise=False,
+    ),
+    "one_hot": Regime(
+        _one_hot, "rows with a single one", "an index, a stride or a tail is off, or a statistic is taken over other elements",
+        pointwise=False,
+    ),
+    "mixed": Regime(
+        _mixed, "rows of different sizes, signs and offsets",
+        "a statistic of one row, or of a sample of rows, is used for others", pointwise=False, wide=True,
+    ),
+    "nonfinite": Regime(
+        _nonfinite, "single elements that are infinite or NaN",
+        "one row leaks into another, or 0 · inf is computed where eager does not: mask by tl.where, not by products",
+        pointwise=False, own_units=True, finite=False,
+    ),
+}  # fmt: skip
+"""Regime → how its inputs are made of the task's own."""
+
+
+def changed(x: Tensor, regime: str, structure: Structure, limit: float, uniform: Tensor | None) -> Tensor:
+    """An input of the task's own, as a regime changes it; float32, of the same shape.
+
+    `limit` bounds the mean in spreads: in 16 bits, numbers far from zero have no spread left. `uniform` (same shape) may be
+    None for pointwise regimes.
+    """
+    rule = REGIMES[regime]
+    x = x.float()
+    if structure.freedom not in (Freedom.POINTWISE, Freedom.FREE):
+        return x
+    if not rule.pointwise and structure.freedom is not Freedom.FREE:
+        return x
+    z = x if rule.own_units else (x - structure.mean) / structure.std
+    given = uniform if uniform is not None else z
+    made = z + min(limit, SHIFTS[regime]) if regime in SHIFTS else rule.change(z, given)
+    return torch.where(x == 0, 0.0, made) if rule.pointwise else made

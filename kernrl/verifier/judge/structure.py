@@ -1,0 +1,109 @@
+"""What a task's own inputs have in common from draw to draw, so that other draws keep it.
+
+A right kernel may rely on it: on the zeros of a triangular operand, on the equal halves of a table of angles, on
+probabilities that sum to one. So regimes are functions of one element at a time, which leave zeros zero and equal elements
+equal. Only tensors in which nothing is found are also changed in ways that look at more than one element.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_LOOKED_AT = 4096
+"""Elements among which equal ones are looked for: those of the smallest hash, so that equal elements are taken together."""
+
+_MOST_EQUAL = 0.25
+"""Share of elements that may equal another one, in both draws, by chance."""
+
+
+class Freedom(enum.IntEnum):
+    """How far other draws of an input may differ from the task's own."""
+
+    OWN = 0
+    """Not at all: indices, masks, probabilities, tables that no chance enters into."""
+    POINTWISE = 1
+    """By functions of one element that keep zero: some elements are always zero, equal to one another, or in order."""
+    FREE = 2
+    ANEW = 3
+    """Filled with one number, or made without chance in a task without any: drawn from a `ValueRange` beside the own values,
+    since they would hide a candidate that ignores them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """Of one input tensor."""
+
+    freedom: Freedom
+    mean: float = 0.0
+    std: float = 1.0
+    """Over the elements that are not zero; 1 where there is no spread."""
+
+
+def structures(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Structure]:
+    """The structure of each input, from two of the task's own draws. Waits once for a GPU."""
+    drawn = [i for i, x in enumerate(first) if x.is_floating_point() and x.numel()]
+    found = [Structure(Freedom.OWN)] * len(first)
+    if not drawn:
+        return found
+    rows = torch.stack([_figures(first[i], second[i]) for i in drawn]).tolist()
+    fixed = all(row[0] for row in rows)
+    for i, row in zip(drawn, rows, strict=True):
+        found[i] = _structure(row, fixed=fixed)
+    return found
+
+
+def _structure(row: Sequence[float], *, fixed: bool) -> Structure:
+    same, low, high, mean, std, few, whole, bound, equal, ordered = row
+    numbers = mean, std if std > 0 else 1.0
+    if same and low == high:
+        return Structure(Freedom.ANEW, *numbers)
+    if mean != mean or few or whole or bound:
+        return Structure(Freedom.OWN)
+    if same:
+        return Structure(Freedom.ANEW if fixed and equal <= _MOST_EQUAL else Freedom.OWN, *numbers)
+    return Structure(Freedom.POINTWISE if equal > _MOST_EQUAL or ordered else Freedom.FREE, *numbers)
+
+
+def _figures(a: Tensor, b: Tensor) -> Tensor:
+    """Without a sync: [both draws are the same; lowest, highest; mean and deviation without zeros (NaN if not finite); two
+    values only; whole numbers only; sums or squares along an axis are one; share of equal elements; rows in order]."""
+    x, y = a.double(), b.double()
+    low, high = torch.aminmax(x)
+    there = (x != 0).double()
+    count = there.sum().clamp_min(1.0)
+    mean = x.sum() / count
+    std = (((x - mean) * there).square().sum() / count).sqrt()
+    few = ((x == low) | (x == high)).all() & (x.numel() > 2)
+    whole = (x == x.round()).all()
+    ordered = (x.diff(dim=-1) >= 0).all() if x.dim() and x.shape[-1] > 2 else torch.zeros_like(few)
+    parts = [(x == y).all(), low, high, mean, std, few, whole, _bound(x), _equal_share(a, b), ordered]
+    return torch.stack([part.double() for part in parts])
+
+
+def _bound(x: Tensor) -> Tensor:
+    """Whether x holds probabilities, or vectors of length one: all its sums, or sums of squares, along some axis are one."""
+    found = torch.zeros((), dtype=torch.bool, device=x.device)
+    for dim in range(x.dim()):
+        if x.shape[dim] > 1:
+            positive = (x >= 0).all() & ((x.sum(dim) - 1).abs() < 0.01).all()
+            found = found | positive | ((x.square().sum(dim) - 1).abs() < 0.01).all()
+    return found
+
+
+def _equal_share(a: Tensor, b: Tensor) -> Tensor:
+    """Share of elements for which another has the same value in both draws. By chance that is rare; it is one in a table with
+    equal halves or in a symmetric matrix."""
+    bits = [x.float().reshape(-1).view(torch.int32).long() for x in (a, b)]
+    mixed = (bits[0] * 0x9E3779B97F4A7C1 + bits[1] * 0x2545F4914F6CDD1) * 0x5851F42D4C957F2D
+    hashes = mixed ^ (mixed >> 29)
+    taken = torch.topk(hashes, min(_LOOKED_AT, hashes.numel()), largest=False, sorted=True).values
+    if taken.numel() < 2:
+        return torch.zeros((), device=a.device)
+    same = taken[1:] == taken[:-1]
+    alone = torch.nn.functional.pad(same, (1, 0)) | torch.nn.functional.pad(same, (0, 1))
+    return alone.double().mean()

@@ -1,0 +1,113 @@
+"""What other draws keep of the task's own: zeros, equal elements, probabilities, masks and tables."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernrl.tasks.task import Task
+from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
+
+MODULE = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.PReLU(8)
+        self.norm = nn.LayerNorm(16)
+        self.running = nn.BatchNorm1d(8)
+    def forward(self, *args):
+        return args[0]
+def get_init_inputs():
+    return []
+def get_inputs():
+    return [INPUT]
+"""
+KINDS = {
+    "triangular": "torch.tril(torch.randn(16, 16))",
+    "halves": "torch.randn(8, 8).repeat(1, 2)",
+    "symmetric": "(lambda a: a + a.T)(torch.randn(16, 16))",
+    "probabilities": "torch.softmax(torch.randn(8, 16), -1)",
+    "unit": "torch.nn.functional.normalize(torch.randn(8, 16), dim=-1)",
+    "mask": "(torch.rand(8, 16) > 0.5).float()",
+    "labels": "torch.randint(0, 9, (8, 16)).float()",
+    "infinite": "torch.zeros(8, 16).masked_fill(torch.rand(8, 16) > 0.5, float('-inf'))",
+    "sorted": "torch.rand(8, 16).sort(-1).values",
+    "plain": "torch.rand(8, 16)",
+    "indices": "torch.randint(0, 9, (8, 16))",
+}
+
+
+def drawn(kind: str, regime: str, seed: int = 3) -> tuple[torch.Tensor, TaskInputs]:
+    task = Task(kind, MODULE.replace("INPUT", KINDS[kind]))
+    inputs = TaskInputs(task, task.input_sets[0], "fp32", "cpu")
+    inputs.draw(Draw("full", regime, seed))
+    return inputs.inputs[0], inputs
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_structure_survives_every_regime(regime: str) -> None:
+    x = drawn("triangular", regime)[0]
+    assert (x.triu(1) == 0).all()
+    x = drawn("halves", regime)[0]
+    assert torch.equal(x[:, :8], x[:, 8:])
+    x = drawn("symmetric", regime)[0]
+    assert torch.equal(x, x.T)
+    x = drawn("probabilities", regime)[0]
+    assert (x >= 0).all()
+    assert torch.allclose(x.sum(-1), torch.ones(8))
+    assert torch.allclose(drawn("unit", regime)[0].norm(dim=-1), torch.ones(8))
+    assert set(drawn("mask", regime)[0].unique().tolist()) <= {0.0, 1.0}
+    x = drawn("labels", regime)[0]
+    assert torch.equal(x, x.round())
+    assert x.max() < 9
+    assert set(drawn("infinite", regime)[0].unique().tolist()) == {0.0, float("-inf")}
+    assert (drawn("sorted", regime)[0].diff(dim=-1) >= 0).all()
+    assert 0 <= drawn("indices", regime)[0].min() <= drawn("indices", regime)[0].max() < 9
+
+
+@pytest.mark.parametrize("kind", ["mask", "labels", "indices", "probabilities"])
+def test_what_keeps_its_values_is_fresh_in_every_draw(kind: str) -> None:
+    assert not torch.equal(drawn(kind, "large", 3)[0], drawn(kind, "large", 4)[0])
+
+
+def test_regimes_are_what_they_say() -> None:
+    x = drawn("plain", "far")[0]
+    assert 999 < x.mean() < 1001
+    assert 0.5 < x.std() < 1.5
+    assert drawn("plain", "negative")[0].max() < 0
+    assert drawn("plain", "ties")[0].unique().numel() <= 5
+    assert (drawn("plain", "level")[0] == drawn("plain", "level")[0][:, :1]).all()
+    x = drawn("plain", "nonfinite")[0]
+    assert 0 < (~x.isfinite()).sum() <= 8
+    x = drawn("plain", "parameters")[0]
+    assert 0 <= x.min() < x.max() < 1
+
+
+def test_parameters_get_both_signs_and_large_magnitudes_and_variances_do_not() -> None:
+    state = drawn("plain", "parameters")[1].state
+    for name in ("act.weight", "norm.weight", "norm.bias", "running.weight"):
+        assert state[name].min() < 0 < 1 < state[name].abs().max(), name
+    assert state["running.running_var"].min() > 0
+    near = drawn("plain", NOMINAL)[1].state
+    assert near["norm.weight"].min() > 0, "on the task's own inputs, near the initial values"
+    low = drawn("plain", "low")[1].state
+    assert -301 < low["norm.bias"].min() <= low["norm.bias"].max() < -299
+
+
+def test_timed_numbers_come_from_the_same_draws_as_judged_ones() -> None:
+    x, inputs = drawn("labels", TIMED)
+    seen = []
+    for _ in range(2):
+        before = inputs.state["norm.weight"].clone()
+        inputs.refresh()
+        assert torch.equal(x, x.round()), "granularity"
+        assert not torch.equal(before, inputs.state["norm.weight"]), "parameters, too"
+        seen.append(x.clone())
+    assert not torch.equal(*seen)
+    judged, timed = drawn("triangular", NOMINAL)[1], drawn("triangular", TIMED)[1]
+    assert torch.equal(judged.inputs[0], timed.inputs[0])
+    assert torch.equal(judged.state["act.weight"], timed.state["act.weight"])
