@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernrl.verifier.interpret import atomics
 from kernrl.verifier.interpret.races import RaceDetector
-from kernrl.verifier.plan.ttir import TtirError
 
 STORAGE_BITS = 40
 """Storage `i` begins at address `i << 40`."""
@@ -38,6 +38,10 @@ class CheckedMemory:
         """The race detector of the current launch, or None."""
         self.first_program = 0
         """Number of the first program in the current batch."""
+        self.in_turn = False
+        """Whether programs run one at a time, so that the old value of an atomic is what the hardware might return."""
+        self.changed = False
+        """Set by every store, and by every atomic that changes something."""
         self._blocks = [torch.empty(cases, -(-n // ALIGN_BYTES) * ALIGN_BYTES, dtype=torch.uint8) for n in sizes]
 
     def bytes_of(self, storage: int, case: int) -> Tensor:
@@ -53,9 +57,13 @@ class CheckedMemory:
         for block, before in zip(self._blocks, kept, strict=True):
             block[list(cases)] = before
 
-    def load(self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype) -> Tensor:
+    def load(
+        self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype, *, volatile: bool = False
+    ) -> Tensor:
         """Elements at byte addresses where `mask` holds, else `other` (or 0): a row for each case. Raises Fault and Race."""
-        return self._load(address, mask, other, dtype, self.races)
+        if volatile and self.races:
+            self.races.volatile_load()
+        return self._load(address, mask, other, dtype, None if volatile else self.races)
 
     def _load(
         self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype, races: RaceDetector | None
@@ -77,7 +85,7 @@ class CheckedMemory:
 
     def store(self, address: Tensor, value: Tensor, mask: Tensor) -> None:
         """Write elements at byte addresses where `mask` holds. Raises Fault and Race."""
-        races = self.races
+        races, self.changed = self.races, True
         rows = value.shape[0] if address.shape[0] == 1 else self.cases
         values = value.expand(rows, *address.shape[1:]).reshape(rows, -1)
         for storage, whole, place, where, case in self._places(address, mask, value.dtype, "a store"):
@@ -92,19 +100,32 @@ class CheckedMemory:
             if races:
                 races.stored(whole[:counted], place[first], values[:counted, where[first]])
 
-    def update(self, kind: str, address: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """An atomic read-modify-write; returns what was there before."""
-        before = self._load(address, mask, None, value.dtype, None)
-        address, mask = (v.expand(self.cases, *address.shape[1:]) for v in (address, mask))
-        values = value.expand(address.shape).reshape(self.cases, -1)
+    def update(self, kind: str, address: Tensor, value: Tensor, mask: Tensor, compared: Tensor | None = None) -> Tensor:
+        """An atomic read-modify-write, or a compare-and-swap (`kind` `cas`); returns what was there before.
+
+        Raises Fault, Race and TtirError."""
+        before = self._load(address, mask, None, value.dtype, None).view(self.cases, -1)
+        shape = (self.cases, *address.shape[1:])
+        address, mask = address.expand(shape), mask.expand(shape)
+        values = value.expand(shape).reshape(self.cases, -1)
+        asked = None if compared is None else compared.expand(shape).reshape(self.cases, -1)
         for storage, whole, place, where, case in self._places(address, mask, value.dtype, "an atomic"):
             if self.races:
                 first = _first(case)
                 self.races.update(storage, whole, place[first], self._programs(where[first], address))
             case = torch.zeros_like(place) if case is None else case  # there is only one
             # the memory of all cases is contiguous, row after row
-            _combine(kind, whole.view(-1), case * whole.shape[1] + place, values[case, where])
-        return before
+            flat, position, new = whole.view(-1), case * whole.shape[1] + place, values[case, where]
+            if asked is not None:
+                old = atomics.compare_and_swap(flat, position, asked[case, where], new)
+            elif self.in_turn:
+                old = atomics.update_in_turn(kind, flat, position, new)
+            else:
+                atomics.update(kind, flat, position, new)
+                continue
+            before[case, where] = old
+            self.changed |= not torch.equal(old, flat[position])
+        return before.view(shape)
 
     def _places(
         self, address: Tensor, mask: Tensor, dtype: torch.dtype, what: str
@@ -156,17 +177,3 @@ class CheckedMemory:
 def _first(case: Tensor | None) -> Any:
     """Index of the first case's accesses where cases differ; it stands for all cases."""
     return slice(None) if case is None else case == 0
-
-
-def _combine(kind: str, whole: Tensor, position: Tensor, values: Tensor) -> None:
-    if kind in ("add", "fadd"):
-        whole.index_put_((position,), values, accumulate=True)
-    elif kind in ("max", "min"):
-        whole.scatter_reduce_(0, position, values, {"max": "amax", "min": "amin"}[kind])
-    elif kind == "exch":
-        whole[position] = values
-    elif kind in ("and", "or", "xor") and position.unique().numel() == position.numel():
-        operate = {"and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor}[kind]
-        whole[position] = operate(whole[position], values)
-    else:
-        raise TtirError(f"the atomic {kind}")

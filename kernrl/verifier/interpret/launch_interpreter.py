@@ -3,8 +3,8 @@
 Each value is a torch tensor whose first dimension is the cases (runs of the same plan on other numbers) and whose second is
 the programs; either has size 1 where all agree, as cases do on nearly all addresses. A pointer is a byte address in a virtual
 memory where storage `i` begins at `i << 40`, so any access beyond its storage is detected. Loops and branches on which
-programs disagree run under a mask. Made for correctness at small shapes, not for speed; it cannot run programs that wait for
-one another.
+programs disagree run under a mask. Where programs can tell in which order they run, they run one at a time in a given order.
+Made for correctness at small shapes, not for speed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernrl.verifier.interpret import mathops
+from kernrl.verifier.interpret import hints, mathops
 from kernrl.verifier.interpret.checked_memory import CheckedMemory
+from kernrl.verifier.interpret.races import atomic_kind
 from kernrl.verifier.plan.ttir import Block, Function, Op, TtirError
 
 MAX_TILE = 1 << 20
 BATCH_ELEMENTS = 1 << 18
+MAX_PROGRAMS = 1 << 26
+"""One for every element of the largest plan that is interpreted; far more is a grid that nobody launches."""
 
 DTYPES = {
     "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
@@ -45,6 +48,10 @@ def _widest(function: Function) -> int:
 
 class TooSlow(RuntimeError):
     """The deadline passed."""
+
+
+class Waiting(RuntimeError):
+    """A program waits for one that has not run yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +112,29 @@ class LaunchInterpreter:
     """Runs the programs of one launch, batch by batch."""
 
     def __init__(self, function: Function, memory: CheckedMemory, grid: tuple[int, int, int], deadline: float) -> None:
-        """`deadline` by time.monotonic()."""
+        """`deadline` by time.process_time()."""
         self.function, self.memory, self.grid, self.deadline = function, memory, grid, deadline
         self.values: dict[int, Any] = {}
         self.programs = torch.zeros(1, dtype=torch.int64)
         self.widest = _widest(function)
 
-    def run(self, arguments: Sequence[Tensor]) -> None:
-        """Run every program. `arguments`: one tensor [1, 1] for each parameter; pointers are addresses."""
+    def run(self, arguments: Sequence[Tensor], order: Sequence[int] | None = None) -> None:
+        """Run every program, one at a time if an `order` is given. `arguments`: one tensor [1, 1] for each parameter; pointers
+        are addresses. Raises Fault, Race, FalseHint, Waiting, TooSlow and TtirError."""
         total, batch = math.prod(self.grid), max(1, BATCH_ELEMENTS // (self.widest * self.memory.cases))
-        for first in range(0, total, batch):
+        if total > MAX_PROGRAMS:
+            raise TtirError(f"a grid of {total} programs, which is too large for the interpreter")
+        self.memory.in_turn = order is not None
+        if order is not None:
+            batches = [(number, number + 1) for number in order]
+        else:
+            batches = [(first, min(first + batch, total)) for first in range(0, total, batch)]
+        for first, end in batches:
+            self._check_time()
             self.memory.first_program = first
-            self.programs = torch.arange(first, min(first + batch, total))
+            if order is not None and self.memory.races:
+                self.memory.races.begin(first)
+            self.programs = torch.arange(first, end)
             self.values = dict(zip(self.function.params, arguments, strict=True))
             self._body(torch.ones(1, len(self.programs), dtype=torch.bool))
 
@@ -152,14 +170,20 @@ class LaunchInterpreter:
     def block(self, block: Block, active: Tensor) -> Op:
         """Run a block's operations for the active programs; returns the terminator, which is not run."""
         for op in block.ops:
-            if time.monotonic() > self.deadline:
-                raise TooSlow
+            self._check_time()
             if op.name in ("tt.return", "cf.br", "cf.cond_br") or op.name in _TERMINATORS:
                 return op
             results = self._operation(op, active)
+            if "tt." in op.text and (hint := hints.read(op.text)):
+                hints.check(hint, results[0], active)
             for number, value in zip(op.results, results, strict=True):
                 self.values[number] = value
         return _NO_YIELD
+
+    def _check_time(self) -> None:
+        """Called at every operation, and wherever nothing else is: around loops without operations. Raises TooSlow."""
+        if time.process_time() > self.deadline:
+            raise TooSlow
 
     def _of(self, number: int) -> Any:
         return self.values[number]
@@ -179,6 +203,7 @@ class LaunchInterpreter:
         carried = [self._of(v) for v in op.operands[3:]]
         index = low
         while True:
+            self._check_time()
             going = active & (index < high)
             if not going.any():
                 return carried
@@ -195,6 +220,7 @@ class LaunchInterpreter:
         results: list[Any] = [None] * len(op.results)
         going = active
         while True:
+            self._check_time()
             for argument, value in zip(test.args, carried, strict=True):
                 self.values[argument] = value
             condition = self.block(test, going)
@@ -206,7 +232,13 @@ class LaunchInterpreter:
             for argument, value in zip(body.args, passed, strict=True):
                 self.values[argument] = value
             last = self.block(body, going)
+            before = carried
             carried = [self._merge(going, self._of(v), old) for v, old in zip(last.operands, carried, strict=True)]
+            if self.memory.in_turn:
+                # with the same memory and the same values, a program that runs alone would do the same for ever
+                if not self.memory.changed and all(map(_equal, before, carried)):
+                    raise Waiting
+                self.memory.changed = False
 
     def _if(self, op: Op, active: Tensor) -> Sequence[Any]:
         condition = self._of(op.operands[0])
@@ -280,7 +312,8 @@ class LaunchInterpreter:
         address, *rest = (self._of(v) for v in op.operands)
         dtype = DTYPES[read_type(op.types).element]
         address, mask = self._masked(rest[0] if rest else None, address, active)
-        return [self.memory.load(address, mask, rest[1] if len(rest) > 1 else None, dtype)]
+        other = rest[1] if len(rest) > 1 else None
+        return [self.memory.load(address, mask, other, dtype, volatile="isVolatile = true" in op.text)]
 
     def _store(self, op: Op, active: Tensor) -> Sequence[Any]:
         address, value, *rest = (self._of(v) for v in op.operands)
@@ -291,8 +324,12 @@ class LaunchInterpreter:
     def _atomic(self, op: Op, active: Tensor) -> Sequence[Any]:
         address, value, *rest = (self._of(v) for v in op.operands)
         address, mask = self._masked(rest[0] if rest else None, address, active)
-        kind = op.text.split(",")[0].strip().removeprefix("u")
-        return [self.memory.update(kind, address, value, mask)]
+        return [self.memory.update(atomic_kind(op), address, value, mask)]
+
+    def _compare_and_swap(self, op: Op, active: Tensor) -> Sequence[Any]:
+        address, compared, value = (self._of(v) for v in op.operands)
+        address, mask = self._masked(None, address, active)
+        return [self.memory.update("cas", address, value, mask, compared)]
 
     def _make_descriptor(self, op: Op, active: Tensor) -> Sequence[Any]:
         rank = (len(op.operands) - 1) // 2
@@ -330,6 +367,13 @@ class LaunchInterpreter:
         self.memory.store(address, value.reshape(*value.shape[:2], *descriptor.block.shape), mask)
         return []
 
+    def _descriptor_reduce(self, op: Op, active: Tensor) -> Sequence[Any]:
+        # tt.descriptor_reduce add, %desc[%i, %j], %value
+        descriptor, *indices, value = (self._of(v) for v in op.operands)
+        address, mask = self._through(descriptor, indices, active)
+        self.memory.update(atomic_kind(op), address, value.reshape(*value.shape[:2], *descriptor.block.shape), mask)
+        return []
+
     # --- indices -------------------------------------------------------------------------------------------------
 
     def _program_id(self, op: Op, active: Tensor) -> Sequence[Any]:
@@ -345,6 +389,10 @@ class LaunchInterpreter:
         return [pointer + offset.long() * DTYPES[read_type(op.types).element].itemsize]
 
 
+def _equal(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b))
+
+
 _NO_YIELD = Op("scf.yield", [], [], "")
 """Terminator of a block that is printed without a yield."""
 _TERMINATORS = frozenset(("scf.yield", "scf.condition", "tt.reduce.return", "tt.scan.return"))
@@ -357,14 +405,16 @@ _HANDLERS: dict[str, Callable[[LaunchInterpreter, Op, Tensor], Sequence[Any]]] =
     "tt.load": LaunchInterpreter._load,
     "tt.store": LaunchInterpreter._store,
     "tt.atomic_rmw": LaunchInterpreter._atomic,
+    "tt.atomic_cas": LaunchInterpreter._compare_and_swap,
     "tt.make_tensor_descriptor": LaunchInterpreter._make_descriptor,
     "tt.descriptor_load": LaunchInterpreter._descriptor_load,
     "tt.descriptor_store": LaunchInterpreter._descriptor_store,
+    "tt.descriptor_reduce": LaunchInterpreter._descriptor_reduce,
     "tt.get_program_id": LaunchInterpreter._program_id,
     "tt.get_num_programs": LaunchInterpreter._num_programs,
     "tt.addptr": LaunchInterpreter._addptr,
     "tt.split": lambda launch, op, active: launch._tiles(op)[0].unbind(-1),
-    "llvm.intr.assume": lambda launch, op, active: [],
+    "llvm.intr.assume": lambda launch, op, active: hints.assume(launch.values[op.operands[0]], active),
     "tt.assert": lambda launch, op, active: [],
     "ttg.barrier": lambda launch, op, active: [],
     "gpu.barrier": lambda launch, op, active: [],

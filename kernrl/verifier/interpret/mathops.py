@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from kernrl.verifier.interpret.libdevice import library_function
 from kernrl.verifier.plan.ttir import Op, TtirError
 
 _SHAPE = re.compile(r"tensor<((?:\d+x)+)")
@@ -167,9 +168,39 @@ def _dot(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     if not a.dtype.is_floating_point:
         return (torch.matmul(a.long(), b.long()) + c).to(dtype)
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-    if a.dtype == torch.float32 and "inputPrecision = tf32 " in op.text:
-        a, b = _tf32(a), _tf32(b)
+    kind = re.search(r"inputPrecision = (\w+)", op.text)
+    if a.dtype == torch.float32 and kind and kind[1] != "ieee":
+        return (_emulated(a, b, kind[1]) + c).to(dtype)
     return (torch.matmul(a.to(wide), b.to(wide)) + c.to(wide)).to(dtype)
+
+
+def _bfloat16(a: Tensor) -> Tensor:
+    return a.bfloat16().float()
+
+
+_PARTS = {"tf32": (_tf32, 1, 0), "tf32x3": (_tf32, 2, 1), "bf16x3": (_bfloat16, 2, 1), "bf16x6": (_bfloat16, 3, 2)}
+"""How tensor cores multiply float32: the rounding of an operand's parts, how many parts it has, and the largest sum of part
+numbers whose products are added (Triton's F32DotTC pass)."""
+
+
+def _emulated(a: Tensor, b: Tensor, precision: str) -> Tensor:
+    """A float32 product through narrower parts, the smallest contributions first. Raises TtirError."""
+    if precision not in _PARTS:
+        raise TtirError(f"a product in {precision}")
+    rounded, count, reach = _PARTS[precision]
+    left, right = _parts(a, rounded, count), _parts(b, rounded, count)
+    pairs = sorted(((i, j) for i in range(count) for j in range(count) if i + j <= reach), key=lambda p: -sum(p))
+    low = sum((torch.matmul(left[i], right[j]) for i, j in pairs[:-1]), torch.zeros(()))
+    # where an operand is infinite its rest is NaN, and the pass keeps the whole product alone
+    return torch.matmul(left[0], right[0]) + torch.nan_to_num(low, 0.0, 0.0, 0.0)
+
+
+def _parts(a: Tensor, rounded: Callable[[Tensor], Tensor], count: int) -> list[Tensor]:
+    parts: list[Tensor] = []
+    for _ in range(count):
+        parts.append(rounded(a))
+        a = a - parts[-1]
+    return parts
 
 
 def _join(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -193,11 +224,29 @@ def _clamp(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
 
 def _library(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """A libdevice function by its symbol, such as `__nv_tanhf`."""
-    found = re.search(r'symbol = "__nv_(\w+?)f?"', op.text)
-    name = found[1] if found else ""
-    if name not in _LIBDEVICE:
-        raise TtirError(f"the library function {name} cannot be interpreted")
-    return _LIBDEVICE[name](*arguments).to(dtype)
+    found = re.search(r'symbol = "(\w+)"', op.text)
+    function = library_function(found[1]) if found else None
+    if function is None:
+        raise TtirError(f"the library function {found[1] if found else '?'} cannot be interpreted")
+    return function(*arguments).to(dtype)
+
+
+def _histogram(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Counts of 0 … n - 1 in each program's tile; other numbers are not counted. An optional mask chooses."""
+    source = _full(arguments[0], _shape(op.types.partition("->")[0])).long()
+    size = _to(op)[0]
+    counted = (source >= 0) & (source < size)
+    if len(arguments) > 1:
+        counted = counted & arguments[1]
+        source = source.expand(counted.shape)
+    counts = torch.zeros(*counted.shape[:2], size, dtype=dtype)
+    return counts.scatter_add_(2, source.clamp(0, size - 1), counted.to(dtype))
+
+
+def _concatenate(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    half = (_to(op)[0] // 2, *_to(op)[1:])
+    lead = torch.broadcast_shapes(*(a.shape[:2] for a in arguments))
+    return torch.cat([a.expand(*lead, *half) for a in arguments], 2)
 
 
 # --- casts --------------------------------------------------------------------------------------------------------
@@ -218,8 +267,16 @@ def _cast(name: str, a: Tensor, dtype: torch.dtype, text: str) -> Tensor:
     if name == "arith.extsi" and a.dtype == torch.bool:
         return -a.to(dtype)
     if name == "tt.fp_to_fp" and "rounding = rtz" in text:
-        raise TtirError("a cast that rounds to zero")
+        return _toward_zero(a, dtype)
     return a.to(dtype)
+
+
+def _toward_zero(a: Tensor, dtype: torch.dtype) -> Tensor:
+    """A narrower float, rounded toward zero: one step back where rounding to the nearest went outward."""
+    rounded = a.to(dtype)
+    outward = (rounded.to(a.dtype).abs() > a.abs()) & torch.isfinite(a)
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    return (rounded.view(bits) - outward.to(bits)).view(dtype)
 
 
 _CASTS = frozenset((
@@ -273,6 +330,15 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
     "math.floor": torch.floor,
     "math.ceil": torch.ceil,
     "math.powf": torch.pow,
+    "math.erfc": torch.erfc,
+    "math.exp10": lambda a: torch.pow(10.0, a.double()).to(a.dtype),
+    "math.log10": torch.log10,
+    "math.round": lambda a: torch.sign(a) * torch.floor(torch.abs(a) + 0.5),
+    "math.roundeven": torch.round,
+    "math.trunc": torch.trunc,
+    "math.copysign": torch.copysign,
+    "math.atan2": torch.atan2,
+    "math.cbrt": lambda a: torch.copysign(a.double().abs().pow(1.0 / 3.0), a.double()).to(a.dtype),
     "math.fma": lambda a, b, c: (a.double() * b.double() + c.double()).to(a.dtype),
     "tt.precise_sqrt": torch.sqrt,
     "tt.precise_divf": torch.div,
@@ -294,26 +360,8 @@ _SHAPED: dict[str, Callable[[Op, Sequence[Tensor], torch.dtype], Tensor]] = {
     "tt.dot": _dot,
     "tt.join": _join,
     "tt.gather": _gather,
+    "tt.cat": _concatenate,
+    "tt.histogram": _histogram,
     "tt.clampf": _clamp,
     "tt.extern_elementwise": _library,
-}
-
-_NAMED_ALIKE = (
-    "tanh", "erf", "erfc", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
-    "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "fmod", "floor", "ceil", "trunc",
-    "hypot", "lgamma", "erfinv", "copysign",
-)  # fmt: skip
-_LIBDEVICE: dict[str, Callable[..., Tensor]] = {name: getattr(torch, name) for name in _NAMED_ALIKE} | {
-    "fabs": torch.abs,
-    "fmax": torch.fmax,
-    "fmin": torch.fmin,
-    "rint": torch.round,
-    "round": lambda a: torch.sign(a) * torch.floor(torch.abs(a) + 0.5),
-    "div_rn": torch.div,
-    "fast_exp": torch.exp,
-    "fast_log": torch.log,
-    "fast_pow": torch.pow,
-    "fast_tanh": torch.tanh,
-    "rcp_rn": torch.reciprocal,
-    "fma": lambda a, b, c: (a.double() * b.double() + c.double()).to(a.dtype),
 }

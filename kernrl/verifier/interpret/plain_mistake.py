@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from kernrl.tasks.task import FULL, SMALL
@@ -17,6 +17,9 @@ from kernrl.verifier.plan.plan import TensorSpec, TraceSpec
 
 LEAST_SIZE = 8
 """Smaller numbers are everywhere in a source, and derived sets do not change them."""
+
+MOST = 1 << 63
+"""No size is larger."""
 
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
@@ -39,7 +42,8 @@ def plain_mistake(judged: Judged, source: str, specs: Sequence[TraceSpec]) -> bo
         return False
     pairs = zip(_dimensions(full), _dimensions(small), strict=False)
     changed = [(large, little) for large, little in pairs if large != little]
-    return not any(large % n == 0 and little % n for n in numbers if n >= LEAST_SIZE for large, little in changed)
+    steps = [n for n in numbers if LEAST_SIZE <= n <= max(large for large, _ in changed)] if changed else []
+    return not any(large % n == 0 and little % n for n in steps for large, little in changed)
 
 
 def _tensors(spec: TraceSpec) -> Iterator[TensorSpec]:
@@ -65,24 +69,30 @@ def _sizes(spec: TraceSpec) -> set[float]:
 
 def _numbers(source: str) -> Iterator[float]:
     """The numbers in a source, and those that two of them make (`4 * 1024`)."""
-    for node in ast.walk(ast.parse(source)):
-        if (number := _number(node)) is not None:
+    known: dict[ast.AST, float | None] = {}
+    # inner nodes come after outer ones in a walk, so backwards each node is worked out once, from its parts
+    for node in reversed(list(ast.walk(ast.parse(source)))):
+        known[node] = number = _number(node, known)
+        if number is not None:
             yield number
 
 
-def _number(node: ast.AST) -> float | None:
+def _number(node: ast.AST, known: Mapping[ast.AST, float | None]) -> float | None:
+    """The number that an expression stands for; `known` has those of its parts."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return node.value
-    if isinstance(node, ast.BinOp):
-        left, right, operation = _number(node.left), _number(node.right), type(node.op)
-        if left is None or right is None:
-            return None
-        if operation in _OPERATORS and not (operation is ast.FloorDiv and not right):
-            return _OPERATORS[operation](left, right)
-        if operation is ast.LShift and isinstance(left, int) and isinstance(right, int) and 0 <= right < 64:
-            return left << right
-        if operation is ast.Pow and abs(left) <= 16 and 0 <= right <= 32:
-            return left**right
-        if operation is ast.Div and right:
-            return left / right
-    return None
+        return node.value if abs(node.value) < MOST else None
+    if not isinstance(node, ast.BinOp):
+        return None
+    left, right, operation = known.get(node.left), known.get(node.right), type(node.op)
+    if left is None or right is None:
+        return None
+    found: float | None = None
+    if operation in _OPERATORS and not (operation is ast.FloorDiv and not right):
+        found = _OPERATORS[operation](left, right)
+    elif operation is ast.LShift and isinstance(left, int) and isinstance(right, int) and 0 <= right < 64:
+        found = left << right
+    elif operation is ast.Pow and abs(left) <= 16 and 0 <= right <= 32 and (left > 0 or isinstance(right, int)):
+        found = left**right
+    elif operation is ast.Div and right:
+        found = left / right
+    return found if found is not None and abs(found) < MOST else None

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import torch
 from support.front import HEAD, plan_of
 
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.verdict import Status
-from kernrl.verifier.interpret.server import CpuServer, SmallJob
-from kernrl.verifier.judge.inputs import Draw
+from kernrl.verifier.interpret.server import SmallJob
+from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.plan.plan import Plan
+from kernrl.verifier.pool.interpreters import Interpreters
+from kernrl.verifier.pool.local import cpu_fork_server
 from kernrl.verifier.trace.reference_spec import spec_of
 
 torch.set_num_threads(1)
 
 SETS = (InputSet("full"), InputSet("small", {"N": 48}))
-DRAWS = [Draw("small", "nominal", 5), Draw("small", "normal", 6)]
+DRAWS = [Draw("small", "nominal", 5), Draw("small", "offset", 6)]
 
 
 def task(forward: str) -> Task:
@@ -38,9 +43,22 @@ def get_init_inputs():
     )
 
 
-def judge(asked: Task, source: str, draws: list[Draw] = DRAWS):
-    plan: Plan = plan_of(HEAD + source, spec_of(asked, SETS[1], "fp32", "sm_90"))
-    return CpuServer().judge(SmallJob(asked, "fp32", {"small": plan}, draws)).rejection
+@pytest.fixture(scope="module")
+def interpreters() -> Iterator[Interpreters]:
+    forks = cpu_fork_server()
+    made = Interpreters(1, {}, forks)
+    yield made
+    made.close()
+    forks.close()
+
+
+@pytest.fixture(scope="module")
+def judge(interpreters: Interpreters):
+    def judged(asked: Task, source: str, draws: list[Draw] = DRAWS):
+        plan: Plan = plan_of(HEAD + source, spec_of(asked, SETS[1], "fp32", "sm_90"))
+        return interpreters.judge(SmallJob(asked, "fp32", {"small": plan}, draws)).rejection
+
+    return judged
 
 
 TUNED = """
@@ -57,7 +75,7 @@ class ModelNew(nn.Module):
 """
 
 
-def test_every_configuration_of_an_autotuned_kernel_is_asked() -> None:
+def test_every_configuration_of_an_autotuned_kernel_is_asked(judge) -> None:
     doubled = task("x * 2")
     rejection = judge(doubled, TUNED)
     assert rejection is not None
@@ -79,12 +97,12 @@ class ModelNew(nn.Module):
 """
 
 
-def test_a_launch_that_works_on_tiny_numbers_alone_is_no_decoy() -> None:
+def test_a_launch_that_works_on_tiny_numbers_alone_is_no_decoy(judge) -> None:
     shrunk = task("F.hardshrink(x * 2, 1e-4)")
     assert judge(shrunk, SHRUNK.format(name="shrink", condition="tl.abs(y) <= AT", at=1e-4)) is None
 
 
-def test_a_launch_that_never_does_anything_is_a_decoy() -> None:
+def test_a_launch_that_never_does_anything_is_a_decoy(judge) -> None:
     rejection = judge(task("x * 2"), SHRUNK.format(name="idle", condition="tl.abs(y) > AT", at=1e30))
     assert rejection is not None
     assert rejection.status is Status.DECOY

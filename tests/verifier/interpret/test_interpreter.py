@@ -9,11 +9,13 @@ import torch.nn.functional as F
 from support.front import HEAD, dense, interpret, module, plan_of, spec
 from support.suite import read_folder
 
+from kernrl.verifier.base.nested import flatten
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.interpret.interpreter import Case, interpret_cases
 from kernrl.verifier.interpret.mathops import _tf32
 from kernrl.verifier.interpret.server import sources
-from kernrl.verifier.judge.inputs import Draw, TaskInputs, flatten
+from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.trace.reference_spec import spec_of
 
@@ -64,8 +66,38 @@ POINTWISE = {
     "bfloat16 and back": ("v.to(tl.bfloat16).to(tl.float32)", lambda v: v.bfloat16().float()),
     "tanh of libdevice": ("tl.extra.cuda.libdevice.tanh(v)", torch.tanh),
     "minimum and maximum": ("tl.minimum(tl.maximum(v, -1.0), 1.0)", lambda v: v.clamp(-1, 1)),
+    "functions of libdevice": (
+        "LIB.expm1(v) + LIB.log1p(tl.abs(v)) + LIB.pow(tl.abs(v) + 1, 1.5) + LIB.rsqrt(v * v + 1) + LIB.erf(v) + LIB.fast_expf(v)"
+        " + LIB.cbrt(v) + LIB.fdim(v, 0.5) + LIB.rint(v) + LIB.round(v) + LIB.saturatef(v) + LIB.div_rn(v, 3.0) + LIB.hypot(v, 2.0)",
+        lambda v: sum(
+            (
+                v.double().expm1(),
+                v.double().abs().log1p(),
+                (v.double().abs() + 1) ** 1.5,
+                (v.double() ** 2 + 1).rsqrt(),
+                v.double().erf(),
+                v.double().exp(),
+                v.double().sign() * v.double().abs() ** (1 / 3),
+                (v.double() - 0.5).clamp(min=0),
+                v.round(),
+                v.sign() * (v.abs() + 0.5).floor(),
+                v.clamp(0, 1),
+                v.double() / 3,
+                (v.double() ** 2 + 4).sqrt(),
+            )
+        ).float(),
+    ),
+    "conversions of libdevice": (
+        "(LIB.float2int_rd(v) * 8 + LIB.float2int_ru(v) + LIB.llrint(v)).to(tl.float32) + LIB.int_as_float(LIB.float_as_int(v))",
+        lambda v: v.floor() * 8 + v.ceil() + v.round() + v,
+    ),
+    "toward zero": ("v.to(tl.bfloat16, fp_downcast_rounding='rtz').to(tl.float32)", lambda v: _cut(v)),
     "fma": ("tl.fma(v, v, v)", lambda v: v * v + v),
 }
+
+
+def _cut(v: torch.Tensor) -> torch.Tensor:
+    return (v.view(torch.int32) & ~0xFFFF).view(torch.float32)
 
 
 def _integers() -> torch.Tensor:
@@ -75,6 +107,7 @@ def _integers() -> torch.Tensor:
 
 @pytest.mark.parametrize(("expression", "want"), POINTWISE.values(), ids=POINTWISE.keys())
 def test_pointwise(expression, want):
+    expression = expression.replace("LIB.", "tl.extra.cuda.libdevice.")
     (got,) = run(kernel(FLAT + f"tl.store(y + i, {expression}, mask=i < n)"), X)
     torch.testing.assert_close(got, want(X), rtol=3e-6, atol=1e-6)
 
@@ -241,10 +274,105 @@ def test_a_kernel_without_end_is_a_timeout():
 
 
 def test_what_cannot_be_interpreted_needs_a_gpu():
-    body = "i = tl.arange(0, B)\ntl.store(y + i, tl.histogram(tl.load(x + i).to(tl.int32), B))"
-    rejection = run(kernel(body, grid="(1,)", out="torch.zeros(256, device='cuda', dtype=torch.int32)"), X)
+    rejection = run(kernel(FLAT + "tl.store(y + i, tl.extra.cuda.libdevice.add_ru(v, 1.0))"), X)
     assert isinstance(rejection, Rejection)
     assert rejection.status is Status.NEEDS_GPU
+
+
+TILES = {
+    "sort": ("tl.sort(v)", lambda v: v.sort(1).values),
+    "sort downward": ("tl.sort(v, descending=True)", lambda v: v.sort(1, descending=True).values),
+    "the largest four": ("tl.cat(tl.topk(v, 16), tl.topk(-v, 16))", lambda v: torch.cat([v.topk(16).values, (-v).topk(16).values], 1)),
+    "flip": ("tl.flip(v, 0)", lambda v: v.flip(1)),
+    "product so far": ("tl.cumprod(v, 0)", lambda v: v.cumprod(1)),
+    "sum from the end": ("tl.cumsum(v, 0, reverse=True)", lambda v: v.flip(1).cumsum(1).flip(1)),
+    "associative scan": ("tl.associative_scan(v, 0, larger)", lambda v: v.cummax(1).values),
+    "gather": ("tl.gather(v, (i * 7) % B, 0)", lambda v: v[:, torch.arange(32) * 7 % 32]),
+    "histogram": ("tl.histogram(tl.abs(v * 4).to(tl.int32), B).to(tl.float32)", lambda v: torch.stack([torch.bincount((r * 4).abs().int(), minlength=32) for r in v]).float()),
+    "histogram of some": ("tl.histogram(tl.abs(v * 4).to(tl.int32), B, mask=i < 20).to(tl.float32)", lambda v: torch.stack([torch.bincount((r * 4).abs().int(), minlength=32) for r in v[:, :20]]).float()),
+    "interleave": ("tl.interleave(*tl.split(tl.reshape(v, (B // 2, 2))))", lambda v: v),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("expression", "want"), TILES.values(), ids=TILES.keys())
+def test_what_moves_elements_of_a_tile(expression, want):
+    source = kernel(ROWS + f"tl.store(y + r * B + i, {expression})", call="x, y, 1, B=32", grid="(8,)")
+    source = source.replace(
+        "@triton.jit\ndef k", "@triton.jit\ndef larger(a, b):\n    return tl.maximum(a, b)\n@triton.jit\ndef k"
+    )
+    got = run(source, X)
+    assert isinstance(got, list), got
+    assert (
+        torch.allclose(got[0], want(X))
+        if "cat" not in expression
+        else torch.equal(got[0].sort(1).values, want(X).sort(1).values)
+    )
+
+
+@pytest.mark.parametrize(
+    ("precision", "low", "high"), [("tf32", 1e-4, 1e-3), ("tf32x3", 0, 1e-6), ("bf16x3", 2e-6, 1e-4), ("bf16x6", 0, 2e-6)]
+)
+def test_emulated_products_have_the_error_of_the_hardware(precision, low, high):
+    """tf32 keeps 11 bits, bf16 8: two parts leave 2^-16, three 2^-24."""
+    x = torch.randn(16, 32, generator=torch.Generator().manual_seed(0))
+    (got,) = run(
+        kernel(
+            DOT.replace("PRECISION", precision), call="x, y, 1, B=32", grid="(1,)", out="torch.empty(16, 16, device='cuda')"
+        ),
+        x,
+    )
+    want = x.double() @ x.double().t()
+    assert low < (got - want).norm() / want.norm() < high
+
+
+def test_an_infinite_operand_of_an_emulated_product_stays_infinite():
+    x = torch.ones(16, 32).index_fill_(0, torch.tensor([3]), float("inf"))
+    source = kernel(
+        DOT.replace("PRECISION", "tf32x3"), call="x, y, 1, B=32", grid="(1,)", out="torch.empty(16, 16, device='cuda')"
+    )
+    (got,) = run(source, x)
+    assert torch.equal(got, x @ x.t())
+
+
+TRUE_HINTS = {
+    "offsets": "o = tl.max_contiguous(tl.multiple_of(r * B + i, 32), 32)",
+    "a number": "o = tl.multiple_of(r * 32, 16) + i",
+    "a range that begins anew": "o = tl.max_contiguous(tl.multiple_of((r * B + i) % 250, B), B)",
+    "assumed": "tl.assume(r < 8)\no = r * B + i",
+    "rows that are constant": "o = r * B + i\nc = tl.max_constancy(tl.multiple_of(i // 8 * 8, 8), 8)\ntl.store(y + o, c)",
+}
+FALSE_HINTS = {
+    "offsets that are no multiples": ("o = tl.max_contiguous(tl.multiple_of(r * B + i + 1, 32), 32)", "tl.multiple_of(…, 32)"),
+    "a number that is none": ("o = tl.multiple_of(r * 2, 16) + i", "tl.multiple_of(…, 16)"),
+    "reversed": ("o = r * B + tl.max_contiguous((i * 3) % 29, 8)", "tl.max_contiguous(…, 8)"),
+    "an address": ("o = r * B + i\ntl.store(tl.multiple_of(y + o + 1, 16), 0.0, mask=i < 1)", "tl.multiple_of(…, 16)"),
+    "no constant": ("o = r * B + i\nc = tl.max_constancy(o // 2, 8)\ntl.store(y + o, c)", "tl.max_constancy(…, 8)"),
+    "assumed": ("tl.assume(r < 7)\no = r * B + i", "what tl.assume says"),
+}
+
+
+@pytest.mark.parametrize("body", TRUE_HINTS.values(), ids=TRUE_HINTS.keys())
+def test_a_hint_that_holds_changes_nothing(body):
+    (got,) = run(
+        kernel(
+            f"r = tl.program_id(0)\ni = tl.arange(0, B)\n{body}\ntl.store(y + o, tl.load(x + o))",
+            call="x, y, 8, B=32",
+            grid="(8,)",
+        ),
+        X,
+    )
+    assert torch.equal(got[:7], X[:7])
+
+
+@pytest.mark.parametrize(("body", "said"), FALSE_HINTS.values(), ids=FALSE_HINTS.keys())
+def test_a_false_hint_is_refused(body, said):
+    source = kernel(
+        f"r = tl.program_id(0)\ni = tl.arange(0, B)\n{body}\ntl.store(y + o, tl.load(x + o))", call="x, y, 8, B=32", grid="(8,)"
+    )
+    rejection = run(source, X)
+    assert isinstance(rejection, Rejection), rejection
+    assert rejection.status is Status.WRONG
+    assert rejection.reason.startswith(f"k: {said} does not hold at this shape")
 
 
 HONEST = read_folder("honest")
@@ -257,7 +385,7 @@ def test_honest_candidates_are_right(fixture):
     for input_set in task.input_sets[1:]:
         plan = plan_of(fixture.source, spec_of(task, input_set, precision, "sm_90"))
         inputs = TaskInputs(task, input_set, precision, "cpu")
-        inputs.draw(Draw(input_set.name, "normal", 1))
+        inputs.draw(Draw(input_set.name, "offset", 1))
         got = interpret(plan, sources(inputs))
         assert isinstance(got, list), got
         with torch.no_grad():

@@ -9,6 +9,7 @@ from support.front import HEAD, interpret, plan_of
 
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.interpret import launch_interpreter
+from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.plan.plan import Plan
 
 torch.set_num_threads(1)
@@ -48,6 +49,19 @@ RACES = {
     "zeros and atomics in one launch": "tl.store(y + i, v * 0)\ntl.atomic_add(y + i, v)",
     "a neighbour's numbers put back": "w = tl.load(y + r * B + i * 2 % 64)\ntl.store(y + r * B + i * 2 % 64, tl.where(i < 16, v, w))",
     "many numbers to one place": "tl.store(y + r * B + i // 2, v)",
+    "an atomic, then a load of what all have added": "tl.atomic_add(y + i, v)\ntl.store(y + 32 + r * 8 + i, tl.load(y + i), mask=i < 8)",
+    "a load, then an atomic": "w = tl.load(y + i)\ntl.atomic_add(y + i, v)\ntl.store(y + 32 + r * 8 + i, w, mask=i < 8)",
+    "two element sizes": "q = y.to(tl.pointer_type(tl.int16)) + 1\ntl.store(q + 2 * i + 64 * ((r + 1) % n), r.to(tl.int16))\ntl.store(y + r * B + i, v)",
+    "two element sizes, the wide one first": "tl.store(y + r * B + i, v)\nw = tl.load(y.to(tl.pointer_type(tl.int16)) + 64 * ((r + 1) % n) + i)\ntl.store(y + 256 + i, w * 1.0, mask=r < 0)",
+    "a ticket decides whose number stays": "t = tl.atomic_add(y, 1.0)\ntl.store(y + 32 + i, v, mask=(i < 1) & (t == 7))",
+    "the first by ticket reads all": "tl.store(y + 32 + r * 8 + i, v, mask=i < 8)\nt = tl.atomic_add(y, 1.0)\n"
+    "if t == 0:\n    tl.store(y + 128 + i, tl.load(y + 32 + i))",
+    "partial results after the ticket": "t = tl.atomic_add(y, 1.0)\ntl.store(y + 32 + r * 8 + i, v, mask=i < 8)\n"
+    "if t == 7:\n    tl.store(y + 128 + i, tl.load(y + 32 + i))",
+    "an exchange of different numbers": "tl.atomic_xchg(y + i, v)",
+    "a running sum in the order of arrival": "t = tl.atomic_add(y, tl.sum(v))\ntl.store(y + 32 + r, t)",
+    "a lock around half of the work": "while tl.atomic_cas((y + 64).to(tl.pointer_type(tl.int32)), 0, 1) == 1:\n    pass\nw = tl.load(y)\n"
+    "tl.atomic_xchg((y + 64).to(tl.pointer_type(tl.int32)), 0)\ntl.store(y, w + tl.sum(v))",
     "where the numbers say": "j = tl.abs(v).to(tl.int32)\ntl.store(y + j, v)",
 }  # fmt: skip
 
@@ -71,7 +85,11 @@ HONEST = {
     "what all load and one stores elsewhere": "tl.store(y + r * B + i, v + tl.load(y + 256 + i))",
     "masked to rows of their own": "tl.store(y + (r + i // 16) % 8 * B + i, v, mask=i < 16)\ntl.store(y + r * B + i, v, mask=i >= 16)",
     "tiles that overlap": "j = tl.minimum(r * B, 240 - B) + i\nw = tl.load(x + j)\ntl.store(y + j, w * 2)",
-    "a ticket": "t = tl.atomic_add(y, 1.0)\ntl.store(y + 32 + i, v, mask=(i < 1) & (t == 7))",
+    "a ticket, and the last one does what anybody could": "t = tl.atomic_add(y, 1.0)\ntl.store(y + 32 + i, 1.0 * i, mask=t == 7)",
+    "a ticket, and the last one reads what all have stored": "tl.store(y + 32 + r * 8 + i, v, mask=i < 8)\nt = tl.atomic_add(y, 1.0)\n"
+    "if t == 7:\n    tl.store(y + 128 + i, tl.load(y + 32 + i))",
+    "the largest of floats of both signs": "tl.atomic_max(y + i, v)\ntl.atomic_min(y + 64 + i, v)",
+    "two halves of one place, by the same program": "q = (y + r * B).to(tl.pointer_type(tl.int16))\ntl.store(q + i, i.to(tl.int16))\ntl.store(q + B + i, i.to(tl.int16))\ntl.store(y + r * B + i, v)",
     "nothing at all": "tl.store(y + i, v, mask=i < 0)",
 }  # fmt: skip
 
@@ -80,6 +98,65 @@ HONEST = {
 def test_what_is_no_race_passes(body: str) -> None:
     said = interpret(plan(body, out="torch.zeros(9, 32, device='cuda')"), {0: X})
     assert isinstance(said, list), said
+
+
+LOCK = (
+    "lock = (y + 64).to(tl.pointer_type(tl.int32))\nwhile tl.atomic_cas(lock, 0, 1) == 1:\n    pass\n"
+    "tl.store(y + i, tl.load(y + i) + v)\ntl.atomic_xchg(lock, 0)"
+)
+QUEUE = (
+    "t = tl.atomic_add(y, 1.0).to(tl.int32)\nwhile t < n:\n    tl.store(y + 32 + t * 8 + i, tl.load(x + t * B + i), mask=i < 8)\n"
+    "    t = tl.atomic_add(y, 1.0).to(tl.int32)"
+)
+CHAIN = (
+    "flag = (y + 64).to(tl.pointer_type(tl.int32))\nwhile tl.atomic_add(flag, 0) < {turn}:\n    pass\n"
+    "tl.store(y + i, tl.load(y + i) * 2 + v)\ntl.atomic_add(flag, 1)"
+)
+LAST = (
+    "tl.store(y + 32 + r, tl.sum(v))\nt = tl.atomic_add(y, 1.0)\nif t == 7:\n"
+    "    tl.store(y + 1, tl.sum(tl.load(y + 32 + tl.arange(0, 8))))\n    tl.store(y, 0.0)"
+)
+POLLED = CHAIN.replace("tl.atomic_add(flag, 0)", "tl.load(flag, volatile=True)")
+
+
+def _chained(rows: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(32)
+    for row in rows:
+        total = total * 2 + row
+    return total
+
+
+IN_TURN = {
+    "a lock": (LOCK, slice(0, 32), X.sum(0)),
+    "a queue": (QUEUE, slice(32, 96), X[:, :8].flatten()),
+    "each waits for the one before": (CHAIN.format(turn="r"), slice(0, 32), _chained(X)),
+    "each waits for the one after": (CHAIN.format(turn="7 - r"), slice(0, 32), _chained(X.flip(0))),
+    "each polls the one before": (POLLED.format(turn="r"), slice(0, 32), _chained(X)),
+    "the last one adds up, and leaves the ticket as it was": (LAST, slice(0, 2), torch.stack([X.sum() * 0, X.sum()])),
+    "the largest": ("tl.atomic_max(y + 9 + i % 2, v - 2)\ntl.atomic_min(y + 12 + i % 2, v)", slice(9, 14), torch.tensor(
+        [X[:, ::2].max() - 2, X[:, 1::2].max() - 2, 0, X[:, ::2].min(), X[:, 1::2].min()])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "where", "want"), IN_TURN.values(), ids=IN_TURN.keys())
+def test_programs_that_order_themselves_by_atomics_run_in_turn(body: str, where: slice, want: torch.Tensor) -> None:
+    said = interpret(plan(body, out="torch.zeros(9, 32, device='cuda')"), {0: X})
+    assert isinstance(said, list), said
+    torch.testing.assert_close(said[0].flatten()[where], want, rtol=1e-5, atol=1e-5)
+
+
+def test_programs_that_wait_for_what_never_comes_are_left_to_a_gpu() -> None:
+    said = interpret(plan(CHAIN.format(turn="r + 1"), out="torch.zeros(9, 32, device='cuda')"), {0: X})
+    assert isinstance(said, Unable)
+    assert "wait for one another" in said.reason
+
+
+def test_an_old_value_is_different_for_each_element_of_a_tile() -> None:
+    said = interpret(plan("t = tl.atomic_add(y + i % 2, 1.0)\ntl.atomic_add(y + 32 + t.to(tl.int32), 1.0)",
+                          out="torch.zeros(9, 32, device='cuda')"), {0: X})  # fmt: skip
+    assert isinstance(said, list), said
+    assert said[0].flatten()[:2].tolist() == [128, 128]
+    assert said[0].flatten()[32 : 32 + 128].eq(2).all()
 
 
 def test_rounding_is_no_race() -> None:
