@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kernrl.tasks.task import RAGGED
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
 
 COLOURS = {"authored": "#2f855a", "library": "#2b6cb0", "unfused": "#c05621", "fill": "#718096"}
@@ -24,8 +25,10 @@ def account(verdict: Verdict) -> RenderableType:
     parts: list[RenderableType] = [_headline(verdict), _stages(verdict)]
     if verdict.plan.get("nodes"):
         parts.append(_columns(verdict.plan))
+    if verdict.plan.get("sets") and verdict.errors:
+        parts.append(_coverage(verdict))
     if verdict.timing:
-        parts.append(_speed(verdict.timing))
+        parts.append(_speed(verdict.timing, verdict.plan.get("floor_us", 0.0)))
     return Group(*parts)
 
 
@@ -78,12 +81,34 @@ def _detail(stage: Stage, verdict: Verdict) -> str:
     return ""
 
 
-def _speed(timing: Timing) -> Text:
-    """One line for each baseline."""
+def _coverage(verdict: Verdict) -> Table:
+    """Which input sets were judged on which inputs, and what nobody looked at."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    regimes: dict[str, list[str]] = {}
+    for record in verdict.errors:
+        regimes.setdefault(record["input_set"], []).append(record["regime"])
+    for name, sizes in verdict.plan["sets"].items():
+        values = ", ".join(f"{key}={value}" for key, value in sizes.items())
+        shown = f"{name} ({values})" if values else f"{name} (the task's own sizes)"
+        asked = ", ".join(dict.fromkeys(regimes.get(name, [])))
+        tails = "; masks at the edges of tensors" if name == RAGGED and asked else ""
+        table.add_row("checked" if asked else "not checked", shown, asked + tails)
+    if verdict.timing and verdict.timing.kind != "measured":
+        table.add_row("not checked", "time", "modelled; a GPU measures it")
+    elif verdict.timing and "compile" not in verdict.timing.baseline_us:
+        table.add_row("not checked", "time against torch.compile", "--baseline eager,compile measures it")
+    return table
+
+
+def _speed(timing: Timing, floor_us: float) -> Text:
+    """One line for each baseline, and one for the least time that moving the task's data takes."""
     lines = []
     for name, speed in timing.speedups_x.items():
         times = f"{timing.baseline_us[name]:.1f} → {timing.candidate_us:.1f} µs"
         lines.append(f"{_speedup(speed, timing)} against {name} ({times}, {timing.kind} on {timing.device})")
+    if floor_us:
+        share = timing.candidate_us / floor_us
+        lines.append(f"{share:.2f} × the floor ({floor_us:.1f} µs: inputs, parameters and outputs at peak bandwidth)")
     if timing.unfused_share:
         lines.append(f"{timing.unfused_share:.0%} of the time is spent outside the authored kernels")
     return Text("\n".join(lines))

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -14,7 +15,7 @@ import triton
 
 from kernrl import __version__
 from kernrl.config import VerifierConfig
-from kernrl.errors import InfrastructureError, UsageError
+from kernrl.errors import InfrastructureError, InternalError, UsageError
 from kernrl.tasks.task import FULL, RAGGED, Task
 from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.progress import FailedAtDerived, Progress, Stopped, passed
@@ -24,11 +25,14 @@ from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.interpret.plain_mistake import plain_mistake
 from kernrl.verifier.interpret.server import Judged, SmallJob
-from kernrl.verifier.judge.inputs import BIG_BYTES, Draw, Seeds, schedule
-from kernrl.verifier.plan.checks import check_plan, launchable
+from kernrl.verifier.judge.draws import BIG_BYTES, Draw, Seeds, schedule
+from kernrl.verifier.judge.reasons import has_tf32_product, with_tf32_hint
+from kernrl.verifier.plan.checks import launchable
 from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.layout import layout_notes
 from kernrl.verifier.plan.plan import Plan
-from kernrl.verifier.plan.price import Price, price
+from kernrl.verifier.plan.price import Price, Profiles, price
+from kernrl.verifier.plan.reading import Asked
 from kernrl.verifier.pool.backend import Front, GpuBackend
 from kernrl.verifier.pool.gpu import LANES
 from kernrl.verifier.pool.gpu_client import GpuClient
@@ -38,7 +42,6 @@ from kernrl.verifier.replay.job import Job
 from kernrl.verifier.route import (
     NO_RAGGED_SET,
     ONLY_AT_FULL,
-    ONLY_SET_TIMEOUT_S,
     TOO_LARGE,
     held_bytes,
     interpreted,
@@ -48,14 +51,23 @@ from kernrl.verifier.route import (
 )
 from kernrl.verifier.screen import screen
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
+from kernrl.verifier.trace.client import CPU_S as TRACE_CPU_S
 
 log = logging.getLogger(__name__)
 
 FLOOR_MARGIN = 0.9
 """Measured times below this share of the physical floor are not believed."""
 
+FEWER_FLOPS = 0.75
+"""A candidate that does less than this share of the reference's arithmetic computes it in another way, and is said to."""
+
 INTERPRETER_TIMEOUT_S = 5.0
-"""Time limit of the interpreter where a GPU can judge instead."""
+"""CPU seconds of the interpreter where a GPU can judge instead."""
+
+LEAST_COMPILE_S, LEAST_INTERPRET_S = 4.0, 3.0
+"""Seconds that these stages have in any case, whatever the ones before took."""
+
+FAULT = "A fault of the verifier, not of the candidate; the log has its traceback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +164,8 @@ class StagedEvaluator:
         """What a verdict depends on besides task and candidate."""
         gpus = sorted({gpu.facts["gpu"] + gpu.facts["driver"] for gpu in self.gpus}) or [self._device.name]
         strict = ["any shape"] if self.config.any_shape else []
-        return [*self.versions.values(), self.target, *gpus, *self.config.baseline, repr(self.defences), *strict]
+        limits = [f"{self.config.candidate_cpu_s:g} s"]
+        return [*self.versions.values(), self.target, *gpus, *self.config.baseline, repr(self.defences), *strict, *limits]
 
     @property
     def versions(self) -> dict[str, str]:
@@ -170,33 +183,46 @@ class StagedEvaluator:
         return self.config.precision or task.precision
 
     def evaluate(self, task: Task, reply: str) -> Verdict:
-        """Judge one reply. Any failure of the candidate is a verdict; so is an infrastructure failure (`infra_error`).
+        """Judge one reply. Any failure of the candidate is a verdict; so is an infrastructure failure (`infra_error`), and so
+        is any exception of ours, which is logged and marked `internal_error`.
 
         Raises UsageError if the task itself cannot be run.
         """
-        self.start()
-        progress = Progress()
+        progress = Progress(self.config.candidate_cpu_s)
+        status, reason, internal = Status.CORRECT, "", False
         try:
+            self.start()
             self._funnel(task, reply, progress)
-            status, reason = Status.CORRECT, ""
         except Stopped as stopped:
             status, reason = stopped.rejection.status, stopped.rejection.reason
+            if status is Status.WRONG and progress.tf32_products and self.precision_of(task) == "fp32":
+                reason = with_tf32_hint(reason, progress.errors)
+        except UsageError:
+            raise
+        except InternalError as error:
+            status, reason, internal = Status.INFRA_ERROR, str(error), True
+            _report(task, progress, error.traceback or traceback.format_exc())
         except InfrastructureError as error:
             status, reason = Status.INFRA_ERROR, str(error)
+        except Exception as error:
+            status, reason, internal = Status.INFRA_ERROR, f"{type(error).__name__}: {error}", True
+            _report(task, progress, traceback.format_exc())
+        correct = status is Status.CORRECT
         return Verdict(
             status=status,
             stage=progress.stage,
-            reason=printable(reason),
+            reason=printable(f"{FAULT} ({reason})" if internal else reason),
             task_id=task.id,
             candidate_sha=progress.sha,
             precision=self.precision_of(task),
-            specialised=printable(progress.specialised) if status is Status.CORRECT else "",
-            notes=progress.notes if status is Status.CORRECT else [],
+            specialised=printable(progress.specialised) if correct else "",
+            notes=progress.notes if correct else [],
             timing=progress.timing,
             errors=progress.errors,
             plan=progress.plan,
             seconds={name: round(s, 6) for name, s in progress.seconds.items()},
             versions=self.versions,
+            internal_error=internal,
         )
 
     def _funnel(self, task: Task, reply: str, progress: Progress) -> None:
@@ -220,24 +246,48 @@ class StagedEvaluator:
     def _judge(self, task: Task, facts: TaskFacts, source: str, progress: Progress) -> None:
         """Judge a source that passed the screen at the sets of `facts`. Raises Stopped, or FailedAtDerived where the
         stated sets have to decide."""
-        assert self.front
-        with progress.at(Stage.TRACE):
-            plans = self.front.trace(source, facts.specs, self.config.trace_timeout_s)
-            if isinstance(plans, Rejection):
-                raise rejected(plans, "derived" if facts.derived else "")
-        with progress.at(Stage.PLAN):
-            if self.defences.plan_checks:
-                checked = list(zip(plans, facts.specs, facts.outputs, strict=True))
-                for plan, spec, outputs in sorted(checked, key=lambda one: one[0].input_set in facts.derived):
-                    if objection := check_plan(plan, spec, outputs=outputs):
-                        raise rejected(objection, plan.input_set if plan.input_set in facts.derived else "")
-            cost = price(plans[-1], self._device, self.precision_of(task))
-            progress.plan = {"input_set": plans[-1].input_set, **asdict(cost), "reference": asdict(facts.reference)}
+        plans = self._traced(facts, source, self.precision_of(task), progress)
         if self.gpus:
             self._on_gpu(task, facts, plans, progress)
         else:
-            self._on_cpu(task, facts, plans, source, progress)
+            profiles = self._on_cpu(task, facts, plans, source, progress)
+            cost = price(plans[-1], self._device, self.precision_of(task), profiles)
+            progress.plan |= asdict(cost)
             self._model_time(facts, cost, progress)
+
+    def plans_of(self, task: Task, source: str) -> list[Plan]:
+        """The checked plans of a source at every input set, the full one last; none if it is refused before it runs."""
+        self.start()
+        try:
+            return self._traced(self.facts_of(task), source, self.precision_of(task), Progress(self.config.candidate_cpu_s))
+        except (Stopped, FailedAtDerived):
+            return []
+
+    def _traced(self, facts: TaskFacts, source: str, precision: str, progress: Progress) -> list[Plan]:
+        """The candidate's plans, checked; notes the price of the last. Raises as `_judge` does."""
+        assert self.front
+        with progress.at(Stage.TRACE):
+            traced = self.front.trace(source, facts.specs, self.config.trace_timeout_s)
+            if isinstance(traced, Rejection):
+                raise rejected(traced, "derived" if facts.derived else "")
+            progress.cpu.spend(min(traced.seconds, TRACE_CPU_S))
+        with progress.at(Stage.PLAN):
+            asked = Asked(facts.specs, facts.outputs, facts.derived, self._device, precision, self.defences.plan_checks)
+            read = self.front.read(traced.frames, asked)
+            progress.cpu.spend(read.cpu_s)
+            if read.rejection:
+                if read.malformed:
+                    progress.stage = Stage.TRACE
+                raise rejected(read.rejection, read.input_set)
+            assert read.price
+            progress.plan = {"input_set": read.plans[-1].input_set, **asdict(read.price), "reference": asdict(facts.reference)}
+            progress.plan |= {"floor_us": facts.floor_us, "sets": {s.name: dict(s.constants) for s in facts.sets}}
+            progress.tf32_products = any(has_tf32_product(kernel.ttir) for plan in read.plans for kernel in plan.kernels)
+            progress.notes = layout_notes(read.plans[-1].outputs, facts.outputs[-1])
+            if read.price.flops < FEWER_FLOPS * facts.reference.flops:
+                share = read.price.flops / facts.reference.flops
+                progress.notes += [f"It does {share:.2g} of the floating-point operations that the reference asks for."]
+        return read.plans
 
     def facts_of(self, task: Task) -> TaskFacts:
         """The facts of a task under its policy, cached. Raises UsageError if its reference does not run."""
@@ -261,7 +311,9 @@ class StagedEvaluator:
         assert self.front
         with progress.at(Stage.TRACE, "compile"):
             kernels = [kernel for plan in plans for kernel in plan.kernels]
-            rest = iter(self.front.compile(kernels, self.target, self.config.compile_timeout_s))
+            timeout_s = min(self.config.compile_timeout_s, progress.cpu.left(LEAST_COMPILE_S))
+            with progress.cpu.at_most(timeout_s):
+                rest = iter(self.front.compile(kernels, self.target, timeout_s))
         kept = [launchable(plan, [next(rest) for _ in plan.kernels]) for plan in plans]
         return [plan for plan, _ in kept], {plan.input_set: compiled for plan, compiled in kept}
 
@@ -332,8 +384,8 @@ class StagedEvaluator:
 
     # --- without one ---------------------------------------------------------------------------------------------
 
-    def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], source: str, progress: Progress) -> None:
-        """Correctness by the interpreter, on every set that it can take."""
+    def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], source: str, progress: Progress) -> Profiles:
+        """Correctness by the interpreter, on every set that it can take; what the launches do at full size."""
         self._compiled(plans[-1:], progress)  # code that does not compile is not correct, even if it can be interpreted
         with progress.at(Stage.CORRECTNESS):
             mine = interpreted(plans, on_gpu=False)
@@ -341,29 +393,35 @@ class StagedEvaluator:
                 reason = f"{progress.specialised} {ONLY_AT_FULL}" if progress.specialised else TOO_LARGE
                 raise Stopped(needs_gpu(reason))
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
-            judged = self._interpret(task, mine, draws)
+            judged = self._interpret(task, mine, draws, plans[-1], progress)
             if took_too_long(judged) and FULL in mine:
                 small = {name: plan for name, plan in mine.items() if name != FULL}
-                judged = self._interpret(task, small, draws) if small else Judged(needs_gpu(TOO_LARGE))
+                judged = self._interpret(task, small, draws, plans[-1], progress) if small else Judged(needs_gpu(TOO_LARGE))
                 mine = small
             progress.errors = judged.errors
             if judged.rejection is None:
-                return
+                return judged.profiles
             found = rejected(judged.rejection, judged.input_set if judged.input_set in facts.derived else "")
             if isinstance(found, Stopped) or not facts.derived.issuperset(mine) or self.config.any_shape:
                 raise found
             plain = plain_mistake(judged, source, facts.specs)
             raise Stopped(judged.rejection if plain else needs_gpu(f"{found.rejection.reason} {ONLY_AT_FULL}"))
 
-    def _interpret(self, task: Task, plans: Mapping[str, Plan], draws: Sequence[Draw]) -> Judged:
+    def _interpret(
+        self, task: Task, plans: Mapping[str, Plan], draws: Sequence[Draw], full: Plan, progress: Progress
+    ) -> Judged:
         assert self.front
-        job = SmallJob(replace(task, solutions=()), self.precision_of(task), plans, draws)
-        return self.front.interpret(replace(job, timeout_s=ONLY_SET_TIMEOUT_S) if [*plans] == [FULL] else job)
+        timeout_s = progress.cpu.left(LEAST_INTERPRET_S)
+        job = SmallJob(replace(task, solutions=()), self.precision_of(task), plans, draws, timeout_s, full)
+        judged = self.front.interpret(job)
+        progress.cpu.spend(judged.cpu_s)
+        return judged
 
     def _model_time(self, facts: TaskFacts, cost: Price, progress: Progress) -> None:
         """Time by the roofline model of the target GPU."""
         progress.stage = Stage.TIMING
-        us = max(cost.modelled_us, facts.least_modelled_us)
+        # loops of unknown length cost at least what the reference does
+        us = max(cost.modelled_us, facts.least_modelled_us, facts.reference.modelled_us if cost.unknown else 0.0)
         ratio = facts.reference.modelled_us / us
         progress.timing = Timing(
             kind="modelled",
@@ -379,6 +437,11 @@ class StagedEvaluator:
         for part in (self.front, *self.gpus, self._cluster):
             if part is not None:
                 part.close()
+
+
+def _report(task: Task, progress: Progress, where: str) -> None:
+    """Log a fault of ours, with all that is needed to find it."""
+    log.error("a fault of the verifier, task %s, candidate %s, at %s:\n%s", task.id, progress.sha, progress.stage, where)
 
 
 def _visible_gpus() -> list[str]:

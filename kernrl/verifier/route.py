@@ -16,8 +16,8 @@ INTERPRETED_BYTES = 4 << 20
 """Largest plan that is interpreted where there is a GPU (larger ones are cheaper to compile and run on it), and largest plan of
 the full set that is interpreted beside smaller sets."""
 
-ONLY_SET_BYTES, ONLY_SET_TIMEOUT_S = 64 << 20, 60.0
-"""Largest plan that is interpreted where a task has no smaller set, and time limit."""
+ONLY_SET_BYTES = 64 << 20
+"""Largest plan that is interpreted where a task has no smaller set."""
 
 NO_RAGGED_SET = "No ragged sizes are known for this task, so nobody looked at what its masks do at the edges of tensors."
 

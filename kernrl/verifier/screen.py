@@ -1,6 +1,7 @@
 """Checks the syntax tree before anything runs: it takes milliseconds, and says what to write instead.
 
-This gives advice and saves time. It is not a defence: the sandbox and the plan checks stop whatever gets past it.
+This gives advice and saves time. It is not a defence: the sandbox and the plan checks stop whatever gets past it. So it judges
+what the code uses, not what it mentions: an import that may fail, a test of a type, a helper that nobody calls are let through.
 """
 
 from __future__ import annotations
@@ -12,26 +13,30 @@ from collections.abc import Iterator
 from kernrl.syntax import parse_python
 from kernrl.verifier.base.verdict import Rejection, Status
 
-ALLOWED_IMPORTS = frozenset((
-    "torch", "triton", "math", "typing", "typing_extensions", "functools", "itertools", "collections", "dataclasses",
-    "enum", "numbers", "operator", "abc", "numpy", "copy", "warnings", "contextlib", "types", "string", "random",
-    "time", "re", "inspect", "logging", "cmath", "fractions", "statistics", "textwrap", "__future__",
-))  # fmt: skip
+_NO_CUDA = "only Triton kernels are accepted: write the CUDA kernel as a @triton.jit function"
+_NO_PROCESS = "processes cannot be started: write the computation in Triton"
+_NO_THREAD = "threads are not traced: call things in order"
+_NO_NATIVE = "native code cannot be called: write the computation in Triton"
 
-_INSTEAD = {
+_FORBIDDEN_MODULES = {
+    "subprocess": _NO_PROCESS, "multiprocessing": _NO_PROCESS, "concurrent": _NO_THREAD, "asyncio": _NO_THREAD,
+    "ctypes": _NO_NATIVE, "cffi": _NO_NATIVE, "cupy": _NO_CUDA, "numba": _NO_CUDA, "pycuda": _NO_CUDA,
+    "socket": "there is no network", "requests": "there is no network", "urllib": "there is no network",
+}  # fmt: skip
+"""Modules of which nothing may be used."""
+
+_HARMLESS_PARTS = {
+    "os": frozenset(("environ", "getenv", "path", "name", "sep", "linesep", "cpu_count", "getcwd", "fspath", "PathLike")),
+    "sys": frozenset(
+        ("version", "version_info", "platform", "maxsize", "float_info", "byteorder", "modules", "path", "stdout")
+    ),
+    "threading": frozenset(("Lock", "RLock", "local", "current_thread", "main_thread", "get_ident")),
+}
+"""Modules of which this may be used; the rest is out of reach."""
+_REACH = {
     "os": "os is out of reach: decide everything from shapes and arguments",
     "sys": "sys is out of reach: decide everything from shapes and arguments",
-    "subprocess": "processes cannot be started: write the computation in Triton",
-    "multiprocessing": "processes cannot be started: write the computation in Triton",
-    "threading": "threads are not traced: call things in order",
-    "concurrent": "threads are not traced: call things in order",
-    "asyncio": "threads are not traced: call things in order",
-    "ctypes": "native code cannot be called: write the computation in Triton",
-    "cffi": "native code cannot be called: write the computation in Triton",
-    "cupy": "only Triton kernels are accepted: write the CUDA kernel as a @triton.jit function",
-    "numba": "only Triton kernels are accepted: write the CUDA kernel as a @triton.jit function",
-    "pycuda": "only Triton kernels are accepted: write the CUDA kernel as a @triton.jit function",
-    "socket": "there is no network",
+    "threading": _NO_THREAD,
 }
 
 _CUDA = "only Triton kernels are accepted: write the CUDA kernel as a @triton.jit function"
@@ -43,6 +48,7 @@ _FORBIDDEN_ATTRIBUTES = {
     "torch.utils.cpp_extension": _CUDA,
     "torch.multiprocessing": "processes cannot be started: write the computation in Triton",
     "torch.distributed": "one GPU is verified: leave torch.distributed out",
+    "importlib.import_module": "import at the top of the module",
     "torch._inductor": "compiled graphs are not authored kernels: write the fusion in Triton",
     "torch._dynamo.optimize": "compiled graphs are not authored kernels: write the fusion in Triton",
     "torch.cuda.Stream": _STREAM,
@@ -51,13 +57,14 @@ _FORBIDDEN_ATTRIBUTES = {
     "torch.cuda.CUDAGraph": _STREAM,
     "torch.cuda.graph": _STREAM,
 }
+_HARMLESS_CALLS = frozenset(f"torch.distributed.is_{n}" for n in ("available", "initialized"))
 _FORBIDDEN_NAMES = {
     "load_inline": _CUDA,
+    "inline_asm_elementwise": "inline assembly is not allowed: write it with tl operations",
     "exec": "exec is not allowed: write the code out",
     "eval": "eval is not allowed: write the code out",
     "__import__": "__import__ is not allowed: import at the top of the module",
     "open": "files are out of reach: keep everything in tensors",
-    "inline_asm_elementwise": "inline assembly is not allowed: write it with tl operations",
 }
 
 
@@ -96,36 +103,85 @@ def _defines_model(tree: ast.Module) -> bool:
 
 
 def _objections(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    jit = False
-    for node in ast.walk(tree):
+    mentioned = list(ast.walk(tree))
+    jit = any(isinstance(n, ast.Attribute) and n.attr == "jit" for n in mentioned) or any(
+        alias.name == "jit" for n in mentioned if isinstance(n, ast.ImportFrom) for alias in n.names
+    )
+    used = list(_used(tree))
+    names = _imported(used)
+    for node in used:
         line = getattr(node, "lineno", 0)
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from ((reason, line) for reason in _import(alias.name))
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            yield from ((reason, line) for reason in _import(module))
-            for alias in node.names:
-                jit = jit or alias.name == "jit"
-                yield from ((reason, line) for reason in _name(f"{module}.{alias.name}"))
-        elif isinstance(node, ast.Attribute):
-            jit = jit or node.attr == "jit"
-            yield from ((reason, line) for reason in _name(_dotted(node)))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FORBIDDEN_NAMES:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            yield "the import of a relative module is not allowed: use torch, triton and math", line
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
+            first, _, rest = _dotted(node).partition(".")
+            if first in names:
+                yield from ((reason, line) for reason in _name(f"{names[first]}.{rest}".rstrip(".")))
+            if isinstance(node, ast.Attribute) and node.attr in ("load_inline", "inline_asm_elementwise"):
+                yield _FORBIDDEN_NAMES[node.attr], line
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FORBIDDEN_NAMES:
             yield _FORBIDDEN_NAMES[node.func.id], line
     if not jit:
         yield "there is no @triton.jit function: write the computation as a Triton kernel and launch it in forward()", 1
 
 
-def _import(module: str) -> Iterator[str]:
-    root = module.split(".")[0]
-    if root not in ALLOWED_IMPORTS:
-        yield _INSTEAD.get(root, f"the import of {root or 'a relative module'} is not allowed: use torch, triton and math")
-    yield from _name(module)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _used(tree: ast.Module) -> Iterator[ast.AST]:
+    """The nodes of what runs: the module's statements, and those functions and classes that they and ModelNew name.
+
+    Left out are what an `isinstance` compares with, and what only a type checker or a failing import reaches.
+    """
+    waiting: dict[str, list[ast.AST]] = {}
+    for node in tree.body:
+        if isinstance(node, _DEFINITIONS):
+            waiting.setdefault(node.name, []).append(node)
+    running: list[ast.AST] = [n for n in tree.body if not isinstance(n, _DEFINITIONS)] + waiting.pop("ModelNew", [])
+    while running:
+        node = running.pop(0)
+        yield node
+        if isinstance(node, ast.Name | ast.Attribute):
+            running += waiting.pop(node.id if isinstance(node, ast.Name) else node.attr, [])
+        if isinstance(node, ast.Attribute):
+            running += [] if _dotted(node) else [node.value]
+            running += waiting.pop(_dotted(node).partition(".")[0], [])
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+            running += node.args[:1]
+        elif isinstance(node, ast.Try) and any(_catches_import(h) for h in node.handlers):
+            running += [
+                n for n in (*node.body, *node.orelse, *node.finalbody) if not isinstance(n, ast.Import | ast.ImportFrom)
+            ]
+        elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+            running += ast.iter_child_nodes(node)
+
+
+def _catches_import(handler: ast.ExceptHandler) -> bool:
+    caught = ast.dump(handler.type) if handler.type else "Exception"
+    return any(name in caught for name in ("ImportError", "ModuleNotFoundError", "'Exception'", "Exception"))
+
+
+def _imported(used: list[ast.AST]) -> dict[str, str]:
+    """Name in the module → what it is, in full, of every import that is made; one that may fail tells nothing."""
+    names: dict[str, str] = {}
+    for node in used:
+        if isinstance(node, ast.Import):
+            names |= {
+                a.asname or a.name.partition(".")[0]: a.name if a.asname else a.name.partition(".")[0] for a in node.names
+            }
+        elif isinstance(node, ast.ImportFrom):
+            names |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return names
 
 
 def _name(dotted: str) -> Iterator[str]:
-    for forbidden, reason in _FORBIDDEN_ATTRIBUTES.items():
+    """What is to be said against the use of a name."""
+    root, _, rest = dotted.partition(".")
+    if root in _FORBIDDEN_MODULES:
+        yield _FORBIDDEN_MODULES[root]
+    if root in _HARMLESS_PARTS and rest and rest.partition(".")[0] not in _HARMLESS_PARTS[root]:
+        yield _REACH[root]
+    for forbidden, reason in _FORBIDDEN_ATTRIBUTES.items() if dotted not in _HARMLESS_CALLS else ():
         if dotted == forbidden or dotted.startswith(forbidden + "."):
             yield reason
     last = dotted.rpartition(".")[2]
@@ -134,10 +190,9 @@ def _name(dotted: str) -> Iterator[str]:
 
 
 def _dotted(node: ast.expr) -> str:
+    """`torch.cuda.Stream` of an attribute of a name; '' of any other."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    if isinstance(node, ast.Name):
-        parts.append(node.id)
-    return ".".join(reversed(parts))
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""

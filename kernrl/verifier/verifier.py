@@ -62,7 +62,7 @@ class HardenedVerifier:
 
     def verify(self, task: Task, candidate: str) -> Verdict:
         """The verdict on one candidate: source text, or a model's whole reply."""
-        return self._submit(task, candidate).result()
+        return self.submit(task, candidate).result()
 
     def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
         """(position, verdict) of each pair as it completes. Pairs are taken as there is room; equal ones are judged once.
@@ -71,7 +71,7 @@ class HardenedVerifier:
         """
         pending: dict[Future[Verdict], list[tuple[int, Task]]] = {}
         for position, (task, candidate) in enumerate(pairs):
-            pending.setdefault(self._submit(task, candidate), []).append((position, task))
+            pending.setdefault(self.submit(task, candidate), []).append((position, task))
             while len(pending) >= self._threads:
                 yield from self._completed(pending)
         while pending:
@@ -95,13 +95,22 @@ class HardenedVerifier:
                 except UsageError as error:
                     yield position, self._unusable_task(task, error)
 
-    def _submit(self, task: Task, candidate: str) -> Future[Verdict]:
-        """A future of the verdict; a candidate that is being judged is not judged twice."""
+    def submit(self, task: Task, candidate: str, *, fresh: bool = False) -> Future[Verdict]:
+        """A future of the verdict, which may raise UsageError; a candidate that is being judged is not judged twice.
+
+        Args:
+            fresh: Judge and time it on new inputs, whatever was found before.
+        """
         self.evaluator.start()
-        parsed = parse_reply(candidate)
+        if fresh:
+            return self._executor.submit(lambda: self.evaluator.evaluate(self.input_sets.complete(task), candidate))
+        try:
+            parsed = parse_reply(candidate)
+            key = self._key(task, parsed) if isinstance(parsed, Candidate) else ""
+        except Exception:  # `evaluate` meets it again, and makes it a verdict
+            parsed, key = None, ""
         if not isinstance(parsed, Candidate):
             return self._executor.submit(self.evaluator.evaluate, task, candidate)
-        key = self._key(task, parsed)
         with self._lock:
             if key in self._running:
                 return self._running[key]
@@ -124,7 +133,7 @@ class HardenedVerifier:
             return replace(cached, task_id=task.id)
         verdict = self.evaluator.evaluate(task, candidate)
         for _ in range(self._retries):
-            if verdict.status is not Status.INFRA_ERROR or self._closed:
+            if verdict.status is not Status.INFRA_ERROR or verdict.internal_error or self._closed:
                 break
             log.warning("retrying %s: %s", task.id, verdict.reason)
             verdict = self.evaluator.evaluate(task, candidate)

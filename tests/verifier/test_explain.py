@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from xml.etree import ElementTree
 
@@ -52,6 +53,17 @@ def test_a_wrong_one_shows_where_it_ended_and_why() -> None:
 def test_modelled_time_says_so() -> None:
     timing = Timing("modelled", "NVIDIA H200", 20.0, {"eager": 30.0}, {"eager": Speedup(1.5, 1.5, 1.5, False)})
     assert "1.50× by the roofline model" in shown(Verdict(Status.CORRECT, Stage.TIMING, "", "t", "0", "fp32", timing))
+
+
+def test_what_was_checked_and_what_was_not_is_shown() -> None:
+    records = [{"excess": 0.4, "input_set": "ragged", "regime": r} for r in ("nominal", "large", "nominal")]
+    plan = PLAN | {"floor_us": 16.0, "sets": {"ragged": {"M": 13, "N": 7}, "full": {}}}
+    text = shown(dataclasses.replace(GOOD, errors=records, plan=plan))
+    words = " ".join(text.split())
+    assert "checked ragged (M=13, N=7) nominal, large; masks at the edges of tensors" in words
+    assert "not checked full (the task's own sizes)" in words
+    assert "not checked time against torch.compile" in words
+    assert "1.25 × the floor (16.0 µs" in words
 
 
 def test_the_svg_is_well_formed_and_holds_both_columns() -> None:

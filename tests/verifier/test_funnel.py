@@ -11,7 +11,7 @@ from support import TESTS, suite
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.tasks.task import Task
-from kernrl.verifier.base.verdict import Stage, Status
+from kernrl.verifier.base.verdict import Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.verifier import HardenedVerifier
@@ -42,12 +42,39 @@ def test_a_right_candidate_gets_modelled_time(verifier: HardenedVerifier) -> Non
     assert verifier.verify(TASK, GOOD).cached
 
 
+def test_another_layout_than_the_reference_s_is_noted(verifier: HardenedVerifier) -> None:
+    turned = GOOD + (
+        "\n\nclass Given(ModelNew):\n    pass\n\n\nclass ModelNew(Given):\n    def forward(self, x):\n"
+        "        return super().forward(x).transpose(-1, -2).contiguous().transpose(-1, -2)\n"
+    )
+    verdict = verifier.verify(TASK, turned)
+    assert verdict.correct, verdict.reason
+    assert any(note.startswith("Output 0 has the strides") and "`.contiguous()`" in note for note in verdict.notes)
+    assert not any("strides" in note for note in verifier.verify(TASK, GOOD).notes)
+
+
 def test_a_candidate_cannot_look_cheaper_than_its_task(verifier: HardenedVerifier) -> None:
     hidden = (TESTS / "exploits" / "x_hidden_bytes.py").read_text()
     honest, claimed = verifier.verify(TASK, GOOD).speedup(), verifier.verify(TASK, hidden).speedup()
     assert honest
     assert claimed
     assert claimed.value <= 1.01 * honest.value
+
+
+def test_a_product_that_rounds_to_tf32_is_told_what_to_write(verifier: HardenedVerifier) -> None:
+    task, source = suite.fixture_task("linear_gelu"), (TESTS / "exploits" / "e24_tf32_inside.py").read_text()
+    verdict = verifier.verify(task, source)
+    assert verdict.status is Status.WRONG
+    assert 'input_precision="ieee"' in verdict.reason
+    assert "--precision tf32" in verdict.reason
+    ieee = source.replace("tl.dot(x, w)", 'tl.dot(x, w, input_precision="ieee")')
+    assert verifier.verify(task, ieee).correct
+    half = verifier.verify(task, source.replace("y = 0.5", "y = 0.4"))
+    assert half.status is Status.WRONG
+    assert "tf32" not in half.reason, "a wrong factor is not TF32's"
+    rounded = verifier.verify(task, ieee.replace("acc += tl.load", "acc = acc.to(tl.float16).to(tl.float32) + tl.load"))
+    assert rounded.status is Status.WRONG
+    assert "tf32" not in rounded.reason, "nothing is rounded to TF32 here"
 
 
 def test_a_reason_does_nothing_to_a_terminal(verifier: HardenedVerifier) -> None:
@@ -61,7 +88,11 @@ def test_a_reason_does_nothing_to_a_terminal(verifier: HardenedVerifier) -> None
     [
         ("Fusing is hard.", Status.NO_CODE, Stage.PARSE),
         ("class ModelNew(:\n    pass", Status.SYNTAX_ERROR, Stage.SCREEN),
-        (GOOD.replace("import torch\n", "import torch\nimport subprocess\n", 1), Status.POLICY, Stage.SCREEN),
+        (
+            GOOD.replace("import torch\n", "import torch\nimport subprocess\nsubprocess.run('ls')\n", 1),
+            Status.POLICY,
+            Stage.SCREEN,
+        ),
         (GOOD.replace("def forward(self", "def forwards(self"), Status.TRACE_ERROR, Stage.TRACE),
     ],
 )
@@ -78,6 +109,7 @@ TUNED = GOOD.replace(
 FITS, TOO_WIDE = 'triton.Config({"BLOCK": 1024})', 'triton.Config({"BLOCK": 524288}, num_warps=1)'
 
 
+@pytest.mark.slow
 def test_an_autotuned_launch_does_without_configurations_that_do_not_compile(verifier: HardenedVerifier) -> None:
     assert "autotune" in TUNED
     for configs in (f"{TOO_WIDE}, {FITS}", f"{FITS}, {TOO_WIDE}"):
@@ -111,6 +143,35 @@ def test_broken_machinery_is_a_verdict_after_one_retry(verifier: HardenedVerifie
     assert len(calls) == 2
     monkeypatch.undo()
     assert verifier.verify(TASK, source).correct  # nothing of the failure was kept
+
+
+@pytest.mark.parametrize("where", ["trace", "read", "compile", "interpret"])
+def test_a_fault_of_ours_is_a_verdict_that_is_logged_and_not_tried_again(
+    verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    calls = []
+
+    def fail(*args: object) -> None:
+        calls.append(args)
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr(verifier.evaluator.front, where, fail)
+    verdict = verifier.verify(TASK, GOOD + f"\n# a fault in {where}\n")
+    assert (verdict.status, verdict.internal_error, len(calls)) == (Status.INFRA_ERROR, True, 1)
+    assert "tuple index out of range" in verdict.reason
+    assert verdict.candidate_sha in caplog.text
+    assert "Traceback" in caplog.text
+    assert Verdict.from_json(verdict.to_json()) == verdict
+
+
+def test_a_reply_that_cannot_even_be_read_is_a_verdict(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(text: str) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr("kernrl.verifier.funnel.parse_reply", fail)
+    monkeypatch.setattr("kernrl.verifier.verifier.parse_reply", fail)
+    verdict = verifier.verify(TASK, GOOD)
+    assert (verdict.status, verdict.stage, verdict.internal_error) == (Status.INFRA_ERROR, Stage.PARSE, True)
 
 
 def test_an_interpreter_process_that_is_killed_is_replaced(verifier: HardenedVerifier) -> None:

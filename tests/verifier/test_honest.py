@@ -34,8 +34,14 @@ def rest(evaluator: StagedEvaluator) -> dict[str, Verdict]:
     return suite.judge_all(evaluator.evaluate, [f for n, f in HONEST.items() if n not in QUICK], 2)
 
 
-def test_there_are_a_hundred() -> None:
-    assert len(HONEST) >= 100
+def accepted(name: str, verdict: Verdict) -> bool:
+    """`correct`, or what the fixture's header says of a machine without a GPU."""
+    fixture = HONEST[name]
+    return verdict.correct or ("cpu" in fixture.header and fixture.expectation("cpu").allows(verdict))
+
+
+def test_there_are_a_hundred_and_sixty() -> None:
+    assert len(HONEST) >= 160
     assert len({fixture.source for fixture in HONEST.values()}) == len(HONEST)
 
 
@@ -47,13 +53,13 @@ def test_screen_lets_honest_code_pass(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_honest_code_is_correct(name: str, quick: dict[str, Verdict]) -> None:
-    assert quick[name].correct, f"{quick[name].status} at {quick[name].stage}: {quick[name].reason}"
+    assert accepted(name, quick[name]), f"{quick[name].status} at {quick[name].stage}: {quick[name].reason}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(HONEST) - set(QUICK)))
 def test_honest_code_is_correct_too(name: str, rest: dict[str, Verdict]) -> None:
-    assert rest[name].correct, f"{rest[name].status} at {rest[name].stage}: {rest[name].reason}"
+    assert accepted(name, rest[name]), f"{rest[name].status} at {rest[name].stage}: {rest[name].reason}"
 
 
 @pytest.mark.slow

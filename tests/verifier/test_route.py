@@ -16,6 +16,7 @@ from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.interpret.server import Judged
+from kernrl.verifier.judge.regimes import REGIMES
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.replay.job import Job
 
@@ -51,10 +52,13 @@ def test_the_ragged_set_is_interpreted_and_neither_compiled_nor_replayed(evaluat
     assert verdict.correct, verdict.reason
     assert job
     assert set(job.plans) == set(job.kernels) == {"full"}
-    assert [draw.regime for draw in job.draws] == ["nominal", "mixed"]
+    first, second = (draw.regime for draw in job.draws)
+    assert first == "nominal"
+    assert second in REGIMES
     assert not job.decoys, "no launch was idle at the ragged shapes"
     ragged = [record["regime"] for record in verdict.errors if record["input_set"] == "ragged"]
-    assert ragged == ["nominal", "normal", "offset", "negative", "large", "small", "sparse", "one_hot"]
+    assert ragged[0] == "nominal"
+    assert sorted(ragged[1:]) == sorted(REGIMES)
     assert len(verdict.errors) == len(ragged) + 1
     assert {"interpreter", "compile"} <= set(verdict.seconds)
 
@@ -74,7 +78,7 @@ def test_configurations_of_autotuned_launches_take_turns_on_the_gpu(evaluator: S
     assert job
     assert set(job.plans) == set(job.kernels) == {"ragged", "full"}
     assert len(job.plans["ragged"].kernels) == 2
-    assert len(job.draws) == 10
+    assert len(job.draws) == len(REGIMES) + 3, "each at the ragged set, two of the task's own, and one more"
     assert job.decoys
 
 

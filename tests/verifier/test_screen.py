@@ -42,19 +42,27 @@ def test_no_honest_fixture_is_refused(fixture):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("import os", "os is out of reach"),
-        ("import subprocess", "processes"),
-        ("from ctypes import CDLL", "native code"),
-        ("import threading", "threads"),
-        ("from concurrent.futures import ThreadPoolExecutor", "threads"),
-        ("import requests", "requests is not allowed"),
-        ("from torch.utils.cpp_extension import load_inline", "@triton.jit"),
-        ("from torch.utils import cpp_extension", "@triton.jit"),
+        ("import os\nos.system('ls')", "os is out of reach"),
+        ("from os import system as run\nrun('ls')", "os is out of reach"),
+        ("import subprocess as sp\nsp.run(['ls'])", "processes"),
+        ("from ctypes import CDLL\nlibrary = CDLL('x')", "native code"),
+        ("import threading\nt = threading.Thread(target=print)", "threads"),
+        ("from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor()", "threads"),
+        ("import requests\nrequests.get('x')", "network"),
+        ("from torch.utils.cpp_extension import load_inline\nload_inline('x')", "@triton.jit"),
+        ("from torch.utils import cpp_extension\ncpp_extension.load('x')", "@triton.jit"),
         ("f = torch.compile(lambda x: x)", "torch.compile"),
-        ("@torch.compile\ndef f(x): return x", "torch.compile"),
+        ("@torch.compile\ndef f(x): return x\ny = f", "torch.compile"),
+        (
+            "@torch.compile\ndef f(x): return x\ndef g(x): return f(x)\nclass A:\n    def h(self): return g(1)\nA()",
+            "torch.compile",
+        ),
+        ("import torch as t\nf = t.compile(abs)", "torch.compile"),
         ("s = torch.cuda.Stream()", "streams"),
         ("g = torch.cuda.CUDAGraph()", "CUDA graphs"),
         ("f = torch.jit.script(abs)", "TorchScript"),
+        ("torch.distributed.all_reduce(1)", "one GPU"),
+        ("import importlib\nm = importlib.import_module('os')", "top of the module"),
         ("exec('x = 1')", "exec"),
         ("x = eval('1')", "eval"),
         ("x = __import__('os')", "__import__"),
@@ -68,6 +76,25 @@ def test_what_is_refused_says_what_to_write_instead(line, says):
     assert rejection.status is Status.POLICY
     assert says in rejection.reason
     assert rejection.reason.startswith("Line ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os\nDEBUG = os.environ.get('DEBUG', '0') == '1'",
+        "import os, sys, importlib, einops, requests, subprocess",
+        "import importlib.util\nHAS_APEX = importlib.util.find_spec('apex') is not None",
+        "try:\n    import apex\nexcept ImportError:\n    apex = None",
+        "try:\n    from torch.utils.cpp_extension import load\n    fused = load('x')\nexcept Exception:\n    fused = None",
+        "import torch.distributed as dist\ndef local(x): return isinstance(x, dist.tensor.DTensor)\nlocal(1)",
+        "import threading\nLOCK = threading.Lock()",
+        "@torch.compile\ndef reference(x): return x + 1",
+        "def benchmark(f):\n    s = torch.cuda.Event(enable_timing=True)\n    return open('/tmp/x')",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import ctypes\n    P = ctypes.c_void_p",
+    ],
+)
+def test_what_is_mentioned_and_not_used_passes(line):
+    assert screen(HONEST + "\n" + line + "\n") is None
 
 
 def test_inline_assembly_is_refused():

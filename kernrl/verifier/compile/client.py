@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import os
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -27,6 +28,12 @@ from kernrl.verifier.sandbox.client import End, Sandbox, Session, Walls
 
 _MEMORY_ENTRIES = 4096
 _FORMAT = 1
+
+CPU_S = 20
+"""CPU seconds of a process that compiles, and of each ptxas that it starts."""
+
+LEAST_S = 0.2
+"""What is left of a candidate's seconds below this is too little to start a process for."""
 
 
 @dataclass(slots=True)
@@ -49,7 +56,7 @@ class Compiler:
 
         `slots` limits what runs together with other users of the same cores.
         """
-        walls = Walls(may_execute=True, memory_bytes=8 << 30, cpu_s=120, file_bytes=256 << 20, require=require_sandbox)
+        walls = Walls(may_execute=True, memory_bytes=2 << 30, cpu_s=CPU_S, file_bytes=256 << 20, require=require_sandbox)
         # line tables are for profilers only, and make cubins three times as large
         env = {"TRITON_DISABLE_LINE_INFO": "1"}
         self._sandbox = Sandbox("kernrl.verifier.compile.child", walls=walls, settings={"targets": list(targets)}, env=env)
@@ -69,7 +76,8 @@ class Compiler:
     ) -> list[CompiledKernel | Rejection]:
         """Machine code for each kernel, or why there is none: an autotuned launch can do without some of its variants.
 
-        `timeout_s` is for each kernel, from when its compilation starts. Raises InfrastructureError when the sandbox cannot be
+        `timeout_s` is for all of them together, however many and in however many processes: those that come too late are
+        rejected with `timeout`. Waiting for a core does not count. Raises InfrastructureError when the sandbox cannot be
         started, or is closed.
         """
         futures: list[Future[CompiledKernel | Rejection]] = []
@@ -81,11 +89,10 @@ class Compiler:
         batches = min(len(new), max(1, self._idle_slots(len(new))))
         for i in range(batches):
             try:
-                self._pool.submit(self._compile_batch, new[i::batches], timeout_s)
+                self._pool.submit(self._compile_batch, new[i::batches], timeout_s / batches, timeout_s)
             except RuntimeError:  # the pool is shut down, and other callers may wait for the same kernels
                 for request in new[i::batches]:
                     request.future.set_exception(InfrastructureError("the compiler is closed"))
-        # the time limit applies in the sandbox only: waiting in the queue is not the kernel's fault
         return [future.result() for future in futures]
 
     def close(self) -> None:
@@ -121,31 +128,40 @@ class Compiler:
         self._futures.move_to_end(key)
         return future
 
-    def _compile_batch(self, batch: list[_Request], timeout_s: float) -> None:
-        """Compile a batch and complete its futures."""
+    def _compile_batch(self, batch: list[_Request], left_s: float, timeout_s: float) -> None:
+        """Compile a batch within `left_s`, its share of `timeout_s`, and complete its futures."""
         try:
             for request in list(batch):
                 if (cached := self._load(request.key)) is not None:
                     request.future.set_result(cached)
                     batch.remove(request)
-            while batch:
-                self._session(batch, timeout_s)
+            while batch and left_s > LEAST_S:
+                left_s -= self._session(batch, left_s, timeout_s)
+            for request in batch:
+                self._forget(request.key)  # with more time it may compile
+                request.future.set_result(_too_slow(timeout_s))
         except BaseException as error:
             for request in batch:
-                request.future.set_exception(error)
+                if not request.future.done():
+                    request.future.set_exception(error)
 
-    def _session(self, batch: list[_Request], timeout_s: float) -> None:
-        """Compile from the front of the batch, in one process, until the batch is empty or the process has died."""
-        with self._slots, self._sandbox.open(timeout_s) as session:
+    def _session(self, batch: list[_Request], left_s: float, timeout_s: float) -> float:
+        """Compile from the front of the batch, in one process, until the batch is empty or the process has died.
+
+        Returns the seconds that it took.
+        """
+        with self._slots, self._sandbox.open(left_s) as session:
+            begun = time.monotonic()
             for i, request in enumerate(list(batch)):
                 answer = self._answer(session, request)
                 if answer is None and i:
-                    return  # it may have died of an earlier kernel: this one gets a process of its own
+                    break  # it may have died of an earlier kernel: this one gets a process of its own
                 # may raise, while the request is still in the batch
                 result = answer or self._death_of(request, session.end(), timeout_s)
                 batch.pop(0).future.set_result(result)
                 if answer is None:
-                    return
+                    break
+            return time.monotonic() - begun
 
     def _answer(self, session: Session, request: _Request) -> CompiledKernel | Rejection | None:
         """The process's answer on one kernel; None when it is gone."""
@@ -166,7 +182,7 @@ class Compiler:
 
     def _death_of(self, request: _Request, end: End, timeout_s: float) -> Rejection:
         """The rejection of a kernel on which the process died."""
-        if end.timed_out or end.code == -24:  # SIGXCPU
+        if end.timed_out or (end.code < 0 and end.cpu_s > 0.9 * CPU_S):  # the kernel kills at that limit
             self._forget(request.key)  # with another limit it may compile
             return _too_slow(timeout_s)
         said = f": {end.log.strip().splitlines()[-1][:300]}" if end.log.strip() else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.shared_memory import StoredTensor
 from kernrl.verifier.base.verdict import Timing
-from kernrl.verifier.judge.inputs import Draw
+from kernrl.verifier.judge.draws import Draw, spot_draws
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.replay.timing import Block, NoiseBand, shorter_us, speedup
@@ -29,13 +29,18 @@ class Job:
     overwrites: bool = True
     """Whether memory is poisoned, decoys are looked for, and stray writes are looked for. Tests switch these off."""
 
+    @property
+    def all_draws(self) -> tuple[Draw, ...]:
+        """`draws`, then those of judged calls while timing."""
+        return (*self.draws, *spot_draws(self.draws))
+
 
 @dataclass(slots=True)
 class Replayed:
     """Results of one phase of replay."""
 
     asked: list[int] = field(default_factory=list)
-    """Positions in `Job.draws`."""
+    """Positions in `Job.all_draws`."""
     shown: list[list[StoredTensor]] = field(default_factory=list)
     """The outputs of each."""
     written: list[int] = field(default_factory=list)

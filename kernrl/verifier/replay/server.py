@@ -22,15 +22,19 @@ from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.judge.compare import differ
 from kernrl.verifier.judge.decoys import function_names, idle_launches
-from kernrl.verifier.judge.inputs import NOMINAL, POISONS, TaskInputs
+from kernrl.verifier.judge.draws import SPOT_CHECKS
+from kernrl.verifier.judge.inputs import POISONS, TaskInputs
 from kernrl.verifier.plan.plan import ITEM_BYTES
 from kernrl.verifier.replay import timing
 from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 from kernrl.verifier.replay.job import Job, Measured, Replayed
 from kernrl.verifier.replay.runner import Opened, Runner, memory_bytes
 from kernrl.verifier.replay.shared_outputs import SharedOutputs
-from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, SpotChecks
+from kernrl.verifier.replay.spot_checks import SpotChecks
 from kernrl.verifier.replay.stopwatch import GraphPool, Sizes, Stopwatch, Timed
+
+COMPILE_MODES: dict[str, str | None] = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
+"""Baseline → mode of `torch.compile`; every baseline is captured as a CUDA graph here."""
 
 CUDNN_CANDIDATES = 5
 """Algorithms that cuDNN may try for a shape; more take tenths of a second for each shape and rarely win. Three instead of five
@@ -198,18 +202,16 @@ class ReplayServer:
     def measure(self, baselines: Sequence[str], noise: timing.NoiseBand) -> Measured:
         """Time the candidate against each baseline in interleaved blocks.
 
-        Some timed calls, chosen at random, compute a judged draw, and so does one more call after the last: a kernel that
-        recognises timed calls, or counts them, is judged on what it did in them (`spot_checked`).
+        Some timed calls, chosen at random, compute a draw that is judged, and so does one more call after the last: a kernel
+        that recognises timed calls, or counts them, is judged on what it did in them (`spot_checked`).
         """
         self._still_prepared()
         begun = torch.cuda.Event(enable_timing=True)
         begun.record()
         inputs = self._task_inputs(FULL)
         opened = self._open(FULL, inputs)
-        full = [i for i, d in enumerate(self.job.draws) if d.input_set == FULL]
-        # nominal draws look like those of `refresh`: a kernel must not recognise a judged call by its inputs
-        alike = [i for i in full if self.job.draws[i].regime == NOMINAL]
-        spot = SpotChecks(opened, inputs, self.job.draws, alike or full, self.outputs, self.memory)
+        draws = self.job.all_draws
+        spot = SpotChecks(opened, inputs, draws, range(len(self.job.draws), len(draws)), self.outputs, self.memory)
         candidate = Timed(spot.before, opened.run, spot.after)
         blocks: dict[str, list[timing.Block]] = {}
         for name in baselines:
@@ -267,13 +269,13 @@ class ReplayServer:
                 raise UsageError(f"{self.job.task.id}: the reference cannot be timed ({name}): {error}") from error
 
     def _baseline(self, name: str, inputs: TaskInputs) -> Callable[[], None]:
-        """The reference as a user would run it, `eager` or `compile`, captured once for each task."""
+        """The reference as a user would run it, `eager` or compiled, captured once for each task."""
         kept = self._prepared[self._key(FULL)].baselines
         if name not in kept:
             module: Any = inputs.module
-            if name == "compile":
+            if name in COMPILE_MODES:
                 torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
-                module = torch.compile(inputs.module, dynamic=False)
+                module = torch.compile(inputs.module, dynamic=False, mode=COMPILE_MODES[name])
             inputs.refresh()  # on judged inputs, its results would be right answers, which the next candidate could find
             with policy_flags(self.job.precision, autotune=True), torch.no_grad():
                 module(*inputs.arguments)  # compiles, tunes, and initialises libraries

@@ -1,4 +1,4 @@
-"""Judges a candidate while it is timed: some timed calls compute on draws whose answers the judge has."""
+"""Judges a candidate while it is timed: some timed calls compute on draws that the judge can answer, drawn as all are."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from kernrl.verifier.judge.inputs import POISONS, Draw, TaskInputs
+from kernrl.verifier.judge.draws import SPOT_CHECKS, Draw
+from kernrl.verifier.judge.inputs import POISONS, TaskInputs
 from kernrl.verifier.replay.device_memory import DeviceMemory
 from kernrl.verifier.replay.job import Replayed
 from kernrl.verifier.replay.runner import Opened
 from kernrl.verifier.replay.shared_outputs import SharedOutputs
-
-SPOT_CHECKS = 5
-"""Most timed calls that are judged."""
 
 
 class SpotChecks:
@@ -29,8 +27,8 @@ class SpotChecks:
         self, opened: Opened, inputs: TaskInputs, draws: Sequence[Draw], positions: Sequence[int], outputs: SharedOutputs,
         memory: DeviceMemory,
     ):  # fmt: skip
-        """`positions`: which of `draws` may be used."""
-        self._opened, self._inputs, self._draws, self._positions = opened, inputs, draws, positions
+        """`positions`: which of `draws` serve judged calls, `SPOT_CHECKS` + 1: each is used once, so that no two are alike."""
+        self._opened, self._inputs, self._draws, self._positions = opened, inputs, draws, list(positions)
         self._outputs, self._memory = outputs, memory
         self._left, self._calls, self._next = SPOT_CHECKS, 0, secrets.randbelow(2)
         self._now: int | None = None
@@ -39,12 +37,12 @@ class SpotChecks:
         outputs.clear()
 
     def before(self) -> None:
-        """Before a call, untimed: new inputs and poisoned buffers; now and then, a draw whose answer the judge has."""
+        """Before a call, untimed: new inputs and poisoned buffers; now and then, a draw that the judge can answer."""
         self._now = None
         call, self._calls = self._calls, self._calls + 1
         if self._left and call == self._next:
             self._next = call + 1 + secrets.randbelow(2 * self._calls if self._calls > 2 else 2)
-            self._left, self._now = self._left - 1, secrets.choice(self._positions)
+            self._left, self._now = self._left - 1, self._positions.pop()
             self._inputs.draw(self._draws[self._now])
             self._snapshot = self._inputs.snapshot()
         else:
@@ -61,7 +59,7 @@ class SpotChecks:
 
     def last(self) -> None:
         """One more judged call after everything else."""
-        self._now = self._positions[0]
+        self._now = self._positions.pop()
         self._inputs.draw(self._draws[self._now])
         self._snapshot = self._inputs.snapshot()
         self._opened.runner.prepare(POISONS[1])

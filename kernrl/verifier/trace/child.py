@@ -130,16 +130,35 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
     _launches.begin(at_import)
     with at_import.recording():
         module = _load(source)
-    plans = []
+    plans, earlier = [], [at_import]
     for spec in specs:
-        recorder = Recorder()
-        _launches.begin(recorder)
-        with recorder.recording():
-            if at_import.storages:
-                # tensors made at module level belong to every plan, so make them again in each
-                module = _load(source)
-            plans.append(_record(module, spec, recorder))
+        plan = None if at_import.storages else _try(module, spec, earlier)
+        if plan is None:
+            # tensors made at module level, or once for all calls, belong to every plan: make them again in this one
+            recorder = Recorder()
+            _launches.begin(recorder)
+            with recorder.recording():
+                plan = _record(_load(source), spec, recorder)
+            earlier.append(recorder)
+        plans.append(plan)
     return plans
+
+
+def _try(module: types.ModuleType, spec: TraceSpec, earlier: list[Recorder]) -> Plan | None:
+    """The plan at one input set; None if the module kept a tensor of an earlier one, such as a table in an `lru_cache`."""
+    assert _launches is not None
+    recorder = Recorder()
+    recorder.foreign = {key for one in earlier for key in one.storage_keys()}
+    _launches.begin(recorder)
+    try:
+        with recorder.recording():
+            plan = _record(module, spec, recorder)
+    except Exception:
+        if not recorder.uses_foreign:
+            raise
+        return None
+    earlier.append(recorder)
+    return None if recorder.uses_foreign else plan
 
 
 def _load(source: str) -> types.ModuleType:
@@ -158,4 +177,10 @@ def _record(module: types.ModuleType, spec: TraceSpec, recorder: Recorder) -> Pl
     assert _launches is not None
     if not isinstance(getattr(module, "ModelNew", None), type):
         raise TypeError("the code defines no class ModelNew")
-    return record_forward(module.ModelNew, spec, recorder, _launches.kernels)
+    cls = module.ModelNew
+    if type(cls) is not type:
+        raise Untraceable("ModelNew has a metaclass, which decides what is made of it: use a plain class")
+    plan = record_forward(cls, spec, recorder, _launches.kernels, again=True)
+    if module.ModelNew is not cls:
+        raise Untraceable("the name ModelNew stands for another class after forward(): define it once")
+    return plan

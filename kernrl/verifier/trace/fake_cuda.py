@@ -14,6 +14,7 @@ import torch
 
 from kernrl.verifier.base.compat import GPUTarget, set_driver
 from kernrl.verifier.base.devices import arch_number, device_for
+from kernrl.verifier.trace import custom_ops
 from kernrl.verifier.trace.recorder import CUDA, Untraceable
 
 _REFUSED = {
@@ -45,31 +46,16 @@ class _NoAutocast(contextlib.ContextDecorator):
     def __exit__(self, *args: Any) -> None: ...
 
 
-class _PlainOp:
-    """What torch.library.custom_op and triton_op return in a trace: the plain function, so that its body is traced."""
+class _RefusedOnUse:
+    """`torch.compile` and its like: decorating with it is nothing, calling what it returns is refused."""
 
-    def __init__(self, function: Any) -> None:
-        self._function = function
+    def __init__(self, sentence: str, model: Any = None) -> None:
+        self._sentence, self._model = sentence, model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
-
-    def register_kernel(self, device_types: Any, function: Any = None, /) -> Any:
-        def take(given: Any) -> Any:
-            if device_types is None or "cuda" in device_types:
-                self._function = given
-            return given
-
-        return take if function is None else take(function)
-
-    def register_fake(self, function: Any = None, /, **_: Any) -> Any:
-        return function if function is not None else lambda given: given
-
-    register_autograd = register_vmap = register_fake
-
-
-def _custom_op(name: str, function: Any = None, /, *, device_types: Any = None, **_: Any) -> Any:
-    return _PlainOp if function is None else _PlainOp(function)
+        if self._model is not None:
+            raise Untraceable(self._sentence)
+        return _RefusedOnUse(self._sentence, args[0]) if args else self
 
 
 class _NoGrad(torch.no_grad):
@@ -160,11 +146,11 @@ def install(arch: str) -> GPUTarget:
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     torch.inference_mode = _NoGrad  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
-    torch.compile = _refuse("torch.compile is not an authored kernel: write the fusion in Triton")
+    torch.compile = _RefusedOnUse("torch.compile is not an authored kernel: write the fusion in Triton")  # pyright: ignore[reportAttributeAccessIssue]
+    torch.jit.script = _RefusedOnUse("TorchScript is not an authored kernel: write the fusion in Triton")  # pyright: ignore[reportAttributeAccessIssue]
     torch.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     torch.cuda.amp.autocast = torch.amp.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue]
-    torch.library.custom_op = torch.library.triton_op = _custom_op  # pyright: ignore[reportAttributeAccessIssue]
-    torch.library.wrap_triton = lambda kernel: kernel  # pyright: ignore[reportAttributeAccessIssue]
+    custom_ops.install()
     threading.Thread.start = _refuse("threads are not traced: call things in order")
     target = GPUTarget("cuda", number, 32)
     table = {

@@ -11,10 +11,12 @@ import triton
 
 from kernrl.verifier.base import compat
 from kernrl.verifier.plan.plan import Arg, KernelSource, LaunchNode, Special, Variant
-from kernrl.verifier.trace.recorder import Recorder, Untraceable
+from kernrl.verifier.trace import host_descriptors
+from kernrl.verifier.trace.launched import Launched
+from kernrl.verifier.trace.recorder import FAKE_ADDRESS_BITS, Recorder, Untraceable
 
 _KEPT_OPTIONS = ("maxnreg", "enable_fp_fusion")
-_LAUNCH_OPTIONS = frozenset(("num_warps", "num_stages", "debug", *_KEPT_OPTIONS))
+_LAUNCH_OPTIONS = frozenset(("num_warps", "num_stages", "num_ctas", "debug", *_KEPT_OPTIONS))
 MAX_CONFIGS = 64
 
 
@@ -31,38 +33,59 @@ class Launches:
         self._texts: dict[tuple[Any, str], str] = {}
         """TTIR by function and specialisation, leaving out the divisibility of its arguments."""
         self._collecting: list[Variant] | None = None
+        self._tuned: dict[int, tuple[Any, list[LaunchNode]]] = {}
+        """By autotuner: the first configuration that compiled at its last launch, and its launches in this recording."""
+        self._pinned: set[int] = set()
+        """Autotuners whose `best_config` the candidate reads: they get no choice, since its code depends on it."""
 
     def begin(self, recorder: Recorder) -> None:
         """Start the next input set."""
-        self.recorder, self.kernels, self._numbers, self._collecting = recorder, [], {}, None
+        self.recorder, self.kernels, self._numbers, self._collecting, self._tuned = recorder, [], {}, None, {}
 
     def install(self) -> None:
         """Replace the `run` methods of Triton's function and autotuner classes, for good."""
         launches = self
 
-        def run(fn: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-            if warmup:
-                raise Untraceable("kernel.warmup() is not traced: choose the grid and block sizes from shapes")
+        def run(fn: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Launched:
             with compat.no_torch_functions():
-                launches.launch(fn, args, grid, kwargs)
+                return launches.launch(fn, args, None if warmup else grid, kwargs)
 
-        def tune(tuner: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> None:
-            launches.autotune(tuner, args, kwargs | {"grid": grid, "warmup": warmup})
+        def tune(tuner: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Launched | None:
+            return launches.autotune(tuner, args, kwargs | {"grid": grid, "warmup": warmup})
 
-        compat.replace_run(run, tune)
+        compat.replace_run(run, tune, self.best_config)
 
-    def launch(self, fn: Any, args: Any, grid: Any, kwargs: Mapping[str, Any]) -> None:
-        """Record one launch, or one variant of an autotuned one."""
+    def launch(self, fn: Any, args: Any, grid: Any, kwargs: Mapping[str, Any]) -> Launched:
+        """Record one launch, or one variant of an autotuned one; only compile it if there is no grid."""
         special = compat.specialise(fn, args, kwargs)
+        if grid is None:
+            self._kernel(fn, special)
+        else:
+            self._record(fn, special, special.bound, grid)
+        options = {name: value for name, value in kwargs.items() if name not in special.signature}
+        return Launched(self, fn, special, options)
+
+    def relaunch(self, launched: Launched, args: Any, grid: Any) -> None:
+        """Record a launch of a kernel that was compiled for earlier arguments."""
+        with compat.no_torch_functions():
+            special = compat.specialise(launched.fn, launched.with_constants(args), launched.options)
+            launched.check_fits(special)
+            self._record(launched.fn, launched.special, special.bound, grid)
+
+    def kernel_of(self, launched: Launched) -> KernelSource:
+        """The kernel that a launch compiled."""
+        return self._kernel(launched.fn, launched.special)
+
+    def _record(self, fn: Any, special: compat.Specialised, bound: Mapping[str, Any], grid: Any) -> None:
         if callable(grid):
-            grid = grid(special.bound)
+            grid = grid(bound)
         extent = tuple(operator.index(g) for g in grid) + (1,) * (3 - len(grid))
         if 0 in extent:
             return
         values = {
             name: self._value(name, kind, value)
             for parameter, kinds in special.signature.items()
-            for name, kind, value in _parts(parameter, kinds, special.bound[parameter])
+            for name, kind, value in _parts(parameter, kinds, bound[parameter])
         }
         variant = Variant(self._number(fn, special), extent, values)  # pyright: ignore[reportArgumentType]
         if self._collecting is None:
@@ -70,13 +93,14 @@ class Launches:
         else:
             self._collecting.append(variant)
 
-    def autotune(self, tuner: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    def autotune(self, tuner: Any, args: Any, kwargs: dict[str, Any]) -> Launched | None:
         """Record every configuration as a variant of one launch; those that do not compile are left out."""
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
         configs = tuner.prune_configs({k: v for k, v in kwargs.items() if k not in ("grid", "warmup")})
         if len(configs) > MAX_CONFIGS:
             raise Untraceable(f"{len(configs)} autotune configs: keep at most {MAX_CONFIGS}")
         before, failure = len(self.recorder.nodes), None
+        compiled: list[tuple[Any, Launched]] = []
         self._collecting = []
         try:
             for config in configs:
@@ -84,27 +108,53 @@ class Launches:
                 if config.pre_hook is not None:
                     config.pre_hook({**tuner.nargs, **kwargs, **chosen})
                 try:
-                    tuner.fn.run(*args, **kwargs, **chosen)
+                    compiled.append((config, tuner.fn.run(*args, **kwargs, **chosen)))
                 except triton.compiler.errors.CompilationError as error:
                     failure = failure or error
+                if compiled and id(tuner) in self._pinned:
+                    break
             variants = tuple(self._collecting)
         finally:
             self._collecting = None
         if len(self.recorder.nodes) != before:
             raise Untraceable("an autotune pre_hook runs tensor operations: do them before the launch")
+        if not compiled:
+            raise failure or Untraceable("autotune is left without a config")
+        config, launched = compiled[0]
+        nodes = self._tuned.get(id(tuner), (None, []))[1]
+        self._tuned[id(tuner)] = config, nodes
         if variants:
-            self.recorder.record(LaunchNode(variants))
-        elif failure:
-            raise failure
+            nodes.append(LaunchNode(variants))
+            self.recorder.record(nodes[-1])
+        return launched
+
+    def best_config(self, tuner: Any) -> Any:
+        """What `kernel.best_config` gives: the first configuration that compiles.
+
+        Whoever reads it decides by it, so from then on this autotuner's launches, past ones included, have no other.
+        """
+        if id(tuner) not in self._tuned:
+            raise AttributeError("best_config is known after the first launch")
+        config, nodes = self._tuned[id(tuner)]
+        self._pinned.add(id(tuner))
+        single = {id(node): LaunchNode(node.variants[:1]) for node in nodes}
+        self.recorder.nodes[:] = [single.get(id(node), node) for node in self.recorder.nodes]
+        self._tuned[id(tuner)] = config, []
+        return config
 
     def _number(self, fn: Any, special: compat.Specialised) -> int:
         key = (fn, special.key)
         if key not in self._numbers:
-            if key not in self._lowered:
-                self._lowered[key] = self._lower(fn, special)
+            kernel = self._kernel(fn, special)
             self._numbers[key] = len(self.kernels)
-            self.kernels.append(self._lowered[key])
+            self.kernels.append(kernel)
         return self._numbers[key]
+
+    def _kernel(self, fn: Any, special: compat.Specialised) -> KernelSource:
+        key = (fn, special.key)
+        if key not in self._lowered:
+            self._lowered[key] = self._lower(fn, special)
+        return self._lowered[key]
 
     def _lower(self, fn: Any, special: compat.Specialised) -> KernelSource:
         options = special.options
@@ -112,6 +162,8 @@ class Launches:
         odd = [k for k, v in vars(options).items() if k not in _LAUNCH_OPTIONS and v != getattr(standard, k)]
         if odd:
             raise Untraceable(f"the launch option {odd[0]} is not supported: leave it out")
+        if options.num_ctas > 1 and int(self.target.arch) < 90:
+            raise Untraceable(f"num_ctas={options.num_ctas} needs a GPU with clusters (sm_90 or later): leave it out")
         names = list(special.signature)
         return KernelSource(
             function=fn.__name__,
@@ -129,12 +181,10 @@ class Launches:
         key = fn, f"{special.signature}{special.constexprs}{special.options}"
         text = compat.rehint(self._texts[key], special) if key in self._texts else None
         if text is None:
-            text = self._texts[key] = compat.make_ttir(fn, special, self.target)
+            text = self._texts[key] = host_descriptors.made_in_kernel(compat.make_ttir(fn, special, self.target), self.target)
         return text
 
     def _value(self, name: str, kind: str, value: Any) -> Arg:
-        if kind.startswith("tensordesc"):
-            raise Untraceable(f"{name} is a host-made tensor descriptor: make it in the kernel with tl.make_tensor_descriptor")
         if kind.startswith("*"):
             tensor = getattr(value, "base", value) if not isinstance(value, torch.Tensor) else value
             if not isinstance(tensor, torch.Tensor):
@@ -149,14 +199,16 @@ class Launches:
         if isinstance(value, float):
             return _finite(value)
         number = operator.index(value)
-        if number >> 46 == 1:  # as data_ptr() returns in a trace
+        if number >> FAKE_ADDRESS_BITS == 1:
             raise Untraceable(f"the launch argument {name} is an address: pass the tensor itself")
         return number
 
 
 def _parts(name: str, kind: Any, value: Any = None) -> Iterator[tuple[str, str, Any]]:
-    """(name, Triton type, value) of a parameter's runtime arguments: a tuple's parts, without constexprs."""
-    if not isinstance(kind, str):
+    """(name, Triton type, value) of a parameter's runtime arguments: a tuple's or a descriptor's parts, without constexprs."""
+    if isinstance(kind, str) and kind.startswith("tensordesc"):
+        yield from host_descriptors.parts(name, kind, value)
+    elif not isinstance(kind, str):
         for i, part in enumerate(kind):
             yield from _parts(f"{name}.{i}", part, value[i] if value is not None else None)
     elif kind != "constexpr":

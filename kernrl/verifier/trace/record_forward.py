@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kernrl.verifier.base.nested import flatten, nesting
 from kernrl.verifier.plan.plan import (
     AtenNode,
     KernelSource,
@@ -24,28 +25,87 @@ from kernrl.verifier.plan.plan import (
     walk_refs,
 )
 from kernrl.verifier.trace.constants import RANDOM
+from kernrl.verifier.trace.parameters import counterparts
 from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable
+from kernrl.verifier.trace.repeat_calls import Call, check_calls, check_other_mode, check_state
 
 
-def record_forward(cls: type, spec: TraceSpec, recorder: Recorder, kernels: list[KernelSource]) -> Plan:
+def record_forward(cls: type, spec: TraceSpec, recorder: Recorder, kernels: list[KernelSource], *, again: bool = False) -> Plan:
     """The plan of `cls(*init_inputs).forward(*inputs)`. Call it within `recorder.recording()`.
 
-    `kernels` is filled by launches while forward runs. Raises Untraceable, and whatever `cls` raises.
+    `kernels` is filled by launches while forward runs. `again`: check that further calls do the same. Raises Untraceable, and
+    whatever `cls` raises.
     """
     model = cls(*spec.init_inputs)
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{cls.__name__} is no torch.nn.Module")
+    if again and type(model) is not cls:
+        raise Untraceable(f"{cls.__name__}(...) makes a {type(model).__name__}, another class: define one class, ModelNew")
     unmatched = _bind_state(model, spec, recorder)
     model.train(spec.training)
     setup, recorder.nodes = recorder.nodes, []
+    running = ("running_mean", "running_var", "num_batches_tracked")
+    recorder.statistics = {recorder.ref(t).storage for name, t in model.named_buffers() if name.endswith(running)}
     derived = _derived(setup, recorder)
+    inputs = _inputs(spec, recorder)
+    first = _call(model, inputs, recorder)
+    recorder.nesting = first.nesting
+    count, outputs = len(kernels), tuple(first.outputs)
+    if again:
+        _call_again(model, spec, recorder, kernels, setup, first, inputs)
+    recorder.nodes = list(first.nodes)
+    setup = _each_call(setup, derived, recorder, outputs)
+    return _finish(spec, recorder, _needed_setup(setup, recorder, outputs, unmatched), outputs, kernels[:count])
+
+
+def _inputs(spec: TraceSpec, recorder: Recorder) -> list[Any]:
+    """Arguments of one call, in memory of their own."""
     sources = iter(range(sum(1 for _ in tensor_specs(spec.inputs))))
-    inputs = [_materialise(a, recorder, sources) for a in spec.inputs]
+    return [_materialise(a, recorder, sources) for a in spec.inputs]
+
+
+def _call(model: torch.nn.Module, inputs: list[Any], recorder: Recorder) -> Call:
+    recorder.nodes, start = [], len(recorder.storages)
     with torch.no_grad():
         returned = model(*inputs)
     outputs = tuple(recorder.ref(t) for t in _outputs(returned, recorder))
-    setup = _each_call(setup, derived, recorder, outputs)
-    return _finish(spec, recorder, _needed_setup(setup, recorder, outputs, unmatched), outputs, kernels)
+    given = [recorder.ref(t).storage for t in _leaves(inputs)]
+    return Call(given, recorder.nodes, outputs, start, len(recorder.storages), nesting(returned))
+
+
+def _call_again(
+    model: torch.nn.Module,
+    spec: TraceSpec,
+    recorder: Recorder,
+    kernels: list[KernelSource],
+    setup: list[Node],
+    first: Call,
+    inputs: list[Any],
+) -> None:
+    """Hold further calls against the first (`repeat_calls`)."""  # fmt: skip
+    if spec.nesting and first.nesting != spec.nesting:
+        raise Untraceable(f"forward() returns {first.nesting}, and the reference {spec.nesting}: return the same structure")
+
+    def call(given: list[Any]) -> Call:
+        return _call(model, given, recorder)
+
+    def fresh() -> list[Any]:
+        return _inputs(spec, recorder)
+
+    check_calls(call, fresh, first, inputs, recorder, kernels)
+    check_state(setup, first.nodes, recorder, kernels)
+    if spec.modes_differ is not None:
+        model.train(not spec.training)
+        mode = "eval" if spec.training else "train"
+        check_other_mode(call, fresh(), first, recorder, kernels, mode=mode, differs=spec.modes_differ)
+
+
+def _leaves(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
 
 
 def _materialise(value: Any, recorder: Recorder, sources: Iterator[int]) -> Any:
@@ -57,35 +117,21 @@ def _materialise(value: Any, recorder: Recorder, sources: Iterator[int]) -> Any:
 
 
 def _outputs(value: Any, recorder: Recorder) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        if recorder.is_cpu(value):
+    for leaf in flatten(value):
+        if not isinstance(leaf, torch.Tensor):
+            raise TypeError(f"forward returns a {type(leaf).__name__}, not tensors")
+        if recorder.is_cpu(leaf):
             raise ValueError("forward returns a CPU tensor: make it with device=x.device")
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _outputs(item, recorder)
-    elif isinstance(value, dict):
-        yield from _outputs(list(value.values()), recorder)
-    else:
-        raise TypeError(f"forward returns a {type(value).__name__}, not tensors")
+        yield leaf
 
 
 def _bind_state(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> dict[int, str]:
-    """Map the model's parameters and buffers to the reference's: by name, else to the next of the same shape.
+    """Map the model's parameters and buffers to the reference's (`counterparts`).
 
     Returns the storages of parameters without a counterpart, with their names.
     """
     mine = [*model.named_parameters(), *model.named_buffers()]
-    free = dict(spec.state)
-    pairs = {name: name for name, t in mine if name in free and free[name].shape == tuple(t.shape)}
-    for name in pairs:
-        free.pop(name)
-    for name, tensor in mine:
-        if name not in pairs:
-            key = next((k for k, s in free.items() if s.shape == tuple(tensor.shape)), None)
-            if key is not None and isinstance(tensor, torch.nn.Parameter):
-                pairs[name] = key
-                free.pop(key)
+    pairs = counterparts({name: (tuple(t.shape), isinstance(t, torch.nn.Parameter)) for name, t in mine}, spec.state)
     unmatched = {}
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(spec.precision)
     for name, tensor in mine:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 META = torch.device("meta")
 MAX_CONSTANT_ITEMS = 4096
+FAKE_ADDRESS_BITS = 46
+"""What `data_ptr()` returns in a trace lies between 2^46 and 2^47, where nothing else does."""
 
 
 class Untraceable(RuntimeError):
@@ -55,12 +57,20 @@ class Recorder:
         self.on_cpu: set[int] = set()
         """Storages (by key) that would be in host memory in a real run."""
         self.factory_device = CUDA
+        self.nesting = ""
+        """How the tensors are nested that forward returned."""
+        self.foreign: set[int] = set()
+        """Storages (by key) of other recordings, which were made once and live on, and whether one of them is used here."""
+        self.uses_foreign = False
+        self.statistics: set[int] = set()
+        """Storages of running statistics, which every call in training mode changes."""
 
     def adopt(self, tensor: torch.Tensor, kind: str = "temp", source: int | str | None = None) -> int:
         """Number a tensor's storage. A known storage keeps its number; a `kind` other than temp replaces its kind."""
         key = storage_key(tensor)
         storage = Storage(kind, tensor.untyped_storage().nbytes(), source)  # pyright: ignore[reportArgumentType]
         if key not in self._index:
+            self.uses_foreign |= key in self.foreign
             self._index[key] = len(self.storages)
             self.storages.append(storage)
             # if it were freed, its key could be reused
@@ -68,6 +78,10 @@ class Recorder:
         elif kind != "temp":
             self.storages[self._index[key]] = storage
         return self._index[key]
+
+    def storage_keys(self) -> Iterable[int]:
+        """Of every storage."""
+        return self._index
 
     def ref(self, tensor: torch.Tensor) -> TensorRef:
         """A tensor as a view of its storage."""
@@ -120,6 +134,8 @@ class Recorder:
             with no_dispatch():
                 real = real.detach().contiguous()
                 values = tuple(_plain(v) for v in real.flatten().tolist())
+                if any(type(v) is int and v >> FAKE_ADDRESS_BITS == 1 for v in values):
+                    raise Untraceable("a tensor of addresses cannot be traced: pass each tensor as an argument of its own")
                 meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=META)
             shape = tuple(real.shape)
         kwargs = {"dtype": Special("dtype", dtype_name(real.dtype))}
@@ -264,7 +280,6 @@ _VALUES = {
     }.items()
     for name in names
 }
-_FAKE_ADDRESS = 1 << 46
 
 
 class _LookLikeCuda(TorchFunctionMode):
@@ -299,7 +314,7 @@ class _LookLikeCuda(TorchFunctionMode):
             # host code may test alignment with it; a launch refuses it as an argument
             ref = self.recorder.ref(args[0])
             with no_torch_functions():
-                return _FAKE_ADDRESS + (ref.storage << 32) + ref.offset * args[0].element_size()
+                return (1 << FAKE_ADDRESS_BITS) + (ref.storage << 32) + ref.offset * args[0].element_size()
         if kwargs.get("device") is not None and func is not torch.Tensor.to:
             # torch would look for a CUDA driver before it calls any mode
             with self.recorder.factory_on(torch.device(kwargs["device"])):

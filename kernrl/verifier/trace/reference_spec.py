@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ import torch
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
-from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype, is_float8
 from kernrl.verifier.plan.plan import Arg, Plan, Special, TensorSpec, TraceSpec
 from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import Recorder, Untraceable, dtype_name
@@ -26,6 +27,33 @@ def spec_of(task: Task, input_set: InputSet, precision: str, target: str) -> Tra
     if precision not in COMPUTE_DTYPE:
         raise UsageError(f"precision {precision!r} is none of {', '.join(COMPUTE_DTYPE)}.")
     return _spec(task.id, task.pytorch_code, input_set.name, tuple(sorted(input_set.constants.items())), precision, target)
+
+
+def judged_spec_of(task: Task, input_set: InputSet, precision: str, target: str) -> TraceSpec:
+    """`spec_of`, and what else candidates are held to: how outputs are nested, and whether train and eval differ. Cached."""
+    spec = spec_of(task, input_set, precision, target)
+    constants = tuple(sorted(input_set.constants.items()))
+    nesting, differ = _behaviour(task.id, task.pytorch_code, input_set.name, constants, precision, target)
+    return dataclasses.replace(spec, nesting=nesting, modes_differ=differ)
+
+
+@functools.lru_cache(maxsize=4096)
+def _behaviour(
+    task_id: str, source: str, name: str, constants: tuple[tuple[str, int], ...], precision: str, target: str
+) -> tuple[str, bool | None]:
+    """How the reference nests its outputs, and whether it does the same in train and eval mode."""
+    spec = _spec(task_id, source, name, constants, precision, target)
+    reference = load_reference(Task(id=task_id, pytorch_code=source), InputSet(name, dict(constants)))
+    plans, nesting = [], ""
+    for training in (spec.training, not spec.training):
+        recorder = Recorder()
+        try:
+            with recorder.recording():
+                plans.append(record_forward(reference.Model, dataclasses.replace(spec, training=training), recorder, []))
+        except (RuntimeError, TypeError, ValueError, NotImplementedError):
+            return nesting, None
+        nesting = nesting or recorder.nesting
+    return nesting, plans[0] != plans[1]
 
 
 def reference_plan(task: Task, input_set: InputSet, precision: str, target: str) -> Plan:
@@ -74,7 +102,8 @@ def _spec(
     for key, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            state[key] = _tensor_spec(tensor, precision)
+            # the policy's cast of a module takes float8 along
+            state[key] = _tensor_spec(tensor.float() if is_float8(tensor.dtype) else tensor, precision)
     return TraceSpec(
         input_set=name,
         init_inputs=tuple(_arg(v, precision, task_id) for v in init_inputs),

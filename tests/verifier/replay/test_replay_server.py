@@ -31,7 +31,8 @@ def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
     inputs = SimpleNamespace(
         draw=lambda draw: None, refresh=lambda: None, snapshot=lambda: None, written=lambda snapshot: flag
     )  # fmt: skip
-    spot = SpotChecks(opened, inputs, {7: "draw"}, [7], outputs, memory)  # pyright: ignore[reportArgumentType]
+    draws = {7 + i: f"draw {i}" for i in range(SPOT_CHECKS + 1)}
+    spot = SpotChecks(opened, inputs, draws, list(draws), outputs, memory)  # pyright: ignore[reportArgumentType]
     for call in range(calls):
         now["call"] = call
         spot.before()
@@ -47,6 +48,7 @@ def test_the_last_call_is_judged_too_and_no_more_than_there_is_room_for() -> Non
         assert 1 <= among <= SPOT_CHECKS
         assert len(spot.result.asked) == len(spot.result.shown) == among + 1
         assert len(spot.flags) == 2 * len(spot.result.asked)
+        assert len(set(spot.result.asked)) == among + 1, "each judged call has a draw of its own"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.Monke
     timed = []
     replay._stopwatch = SimpleNamespace(compare=lambda baseline, *_: timed.append(baseline) or [])  # pyright: ignore
     replay._gave_way, replay._full, replay._prepared[replay._key(FULL)].inputs = False, None, inputs  # pyright: ignore
-    replay.job.draws = [SimpleNamespace(input_set=FULL, regime="mixed")]  # pyright: ignore
+    replay.job.draws = replay.job.all_draws = [SimpleNamespace(input_set=FULL, regime="mixed")]  # pyright: ignore
     replay.outputs.clear = lambda: None
     opened = SimpleNamespace(runner=SimpleNamespace(computed=(), choice=[0]), run=lambda: None)
     monkeypatch.setattr(replay, "_open", lambda *_: opened)

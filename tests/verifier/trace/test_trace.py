@@ -2,12 +2,15 @@
 # ruff: noqa: E501  (programs are quoted as models write them)
 
 import concurrent.futures
+import dataclasses
 
 import pytest
-from support.front import HEAD, dense, module, plan_of, spec, trace
+import torch
+from support.front import HEAD, compiler, dense, interpret, module, plan_of, spec, trace
 
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.plan.checks import check_plan
 from kernrl.verifier.plan.plan import AtenNode, LaunchNode, Plan, TensorRef
 from kernrl.verifier.trace.reference_spec import outputs_of, reference_plan, spec_of
 
@@ -317,6 +320,122 @@ class ModelNew(nn.Module):
     assert "make_tensor_descriptor" in plan_of(source, spec(dense(32, 16))).kernels[0].ttir
 
 
+DESCRIPTORS = """
+from triton.tools.tensor_descriptor import TensorDescriptor
+@triton.jit
+def twice(x, n, y, B: tl.constexpr):
+    y.store([tl.program_id(0) * B, 0], x.load([tl.program_id(0) * B, 0]) * 2.0)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        a = TensorDescriptor.from_tensor(x, [16, 16])
+        twice[(2,)](a, 5, TensorDescriptor(y, list(y.shape), list(y.stride()), [16, 16]), B=16)
+        return y
+"""
+
+
+def test_host_side_descriptors_are_made_in_the_kernel():
+    plan = plan_of(HEAD + DESCRIPTORS, spec(dense(20, 16)))
+    args = launches(plan)[0].variants[0].args
+    assert list(args)[:6] == ["x", "x.shape.0", "x.shape.1", "x.stride.0", "x.stride.1", "n"]
+    assert (args["x.shape.0"], args["y.stride.0"]) == (20, 16)
+    x = torch.randn(20, 16)
+    assert torch.equal(interpret(plan, {0: x})[0], x * 2)
+    compiled = compiler().compile(plan.kernels, "sm_90")[0]
+    assert not isinstance(compiled, Rejection), compiled
+
+
+OPERATORS = {
+    "custom_op": "@torch.library.custom_op('mine::f', mutates_args=())\ndef f(x: torch.Tensor) -> torch.Tensor: return launch(x)\n",
+    "triton_op": "@torch.library.triton_op('mine::f', mutates_args={})\ndef f(x: torch.Tensor) -> torch.Tensor: return launch(x)\n",
+    "define": "torch.library.define('mine::f', '(Tensor x) -> Tensor')\n@torch.library.impl('mine::f', 'cuda')\ndef f(x): return launch(x)\n",
+    "Library": (
+        "L = torch.library.Library('mine', 'FRAGMENT')\nL.define('f(Tensor x, float by=2.0) -> Tensor')\n"
+        "def f(x, by): assert by == 2.0; return launch(x)\nL.impl('f', f, 'CUDA')\nL.impl('f', lambda x, by: 1 / 0, 'CPU')\n"
+    ),
+    "impl on a library": (
+        "L = torch.library.Library('mine', 'DEF')\nL.define('f(Tensor x) -> Tensor')\n"
+        "@torch.library.impl(L, 'f', 'CUDA')\ndef f(x): return launch(x)\n"
+        "@torch.library.register_fake('mine::f')\ndef _(x): return 1 / 0\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("call", ["torch.ops.mine.f(x)", "torch.ops.mine.f.default(x)"])
+@pytest.mark.parametrize("registered", OPERATORS.values(), ids=OPERATORS.keys())
+def test_registered_operators_are_traced_by_their_names(registered, call):
+    source = HEAD + registered + f"class ModelNew(nn.Module):\n    def forward(self, x): return {call}\n"
+    assert len(launches(plan_of(source))) == 1
+
+
+def test_a_launch_returns_what_can_be_launched_again_and_says_what_it_needs():
+    plan = plan_of(
+        module("""
+        y, z = torch.empty_like(x), torch.empty_like(x)
+        k = double[(4,)](x, y, 256, BLOCK=64, num_warps=2)
+        k[(4, 1, 1)](y, z, 256, 64)
+        w = double.warmup(x, y, 256, BLOCK=64, num_warps=2, grid=(1,))
+        w._init_handles()
+        assert 8 <= w.n_regs <= 255 and w.n_spills == 0 and 0 < w.metadata.shared < 1 << 16 and w.metadata.num_warps == 2
+        w[(2, 1, 1)](x, z, 512)
+        return z""")
+    )
+    assert [n.variants[0].kernel for n in launches(plan)] == [0, 0, 0], "a warm-up launches nothing"
+    assert [n.variants[0].grid[0] for n in launches(plan)] == [4, 4, 2]
+    assert launches(plan)[1].variants[0].args["x_ptr"].storage == launches(plan)[0].variants[0].args["y_ptr"].storage
+
+
+TUNED = HEAD.replace(
+    "@triton.jit", "@triton.autotune([triton.Config({'BLOCK': 32}), triton.Config({'BLOCK': 64})], key=['n'])\n@triton.jit"
+)
+
+
+def test_whoever_reads_the_best_configuration_has_no_other():
+    body = """
+        for i in range(2):
+            y = torch.empty_like(x)
+            double[lambda m: (triton.cdiv(256, m['BLOCK']),)](x, y, 256)
+        {}
+        double[lambda m: (triton.cdiv(256, m['BLOCK']),)](x, y, 256)
+        return y"""
+    for line, counts in (("", [2, 2, 2]), ("assert double.best_config.kwargs['BLOCK'] == 32", [1, 1, 1])):
+        source = module(body.format(line)).replace(HEAD, TUNED)
+        assert [len(n.variants) for n in launches(plan_of(source))] == counts
+
+
+def test_clusters_of_blocks():
+    plan = plan_of(module("y = torch.empty_like(x); double[(4,)](x, y, 256, BLOCK=64, num_ctas=2); return y"))
+    assert plan.kernels[0].num_ctas == 2
+    assert check_plan(plan, spec(dense(8, 32))) is None
+    kernels = (dataclasses.replace(plan.kernels[0], num_ctas=3),)
+    assert "3 blocks a cluster" in check_plan(dataclasses.replace(plan, kernels=kernels), spec(dense(8, 32))).reason
+
+
+TWO = {"norm1.weight": dense(8), "norm2.weight": dense(8)}
+
+
+@pytest.mark.parametrize(
+    ("init", "found"),
+    [
+        ("self.norm2_weight = nn.Parameter(torch.ones(8)); self.norm1_weight = nn.Parameter(torch.ones(8))", [1, 0]),
+        ("self.w2 = nn.Parameter(torch.ones(8)); self.w1 = nn.Parameter(torch.ones(8))", [1, 0]),
+        ("self.a = nn.Parameter(torch.ones(8)); self.norm1 = nn.LayerNorm(8, bias=False)", [1, 0]),
+        ("self.alpha = nn.Parameter(torch.ones(8)); self.omega = nn.Parameter(torch.ones(8))", "alpha or omega may stand for the reference's norm1.weight or norm2.weight"),
+    ],
+    ids=["words", "numbers", "one left", "neither"],
+)  # fmt: skip
+def test_parameters_of_one_shape_are_never_swapped_in_silence(init, found):
+    source = module("a, b = self.parameters(); return launch(x * a - b)", init)
+    plans = trace(source, spec(dense(4, 8), state=TWO))
+    if isinstance(found, str):
+        assert isinstance(plans, Rejection)
+        assert (plans.status, found in plans.reason) == (Status.UNTRACEABLE, True), plans
+        return
+    assert isinstance(plans, list), plans
+    order = [plans[0].storages[n.args[1].storage].source for n in plans[0].nodes if isinstance(n, AtenNode)]
+    assert order == [list(TWO)[i] for i in found]
+
+
 REFUSED = {
     "item": ("return launch(x * x.max().item())", "cannot be traced"),
     "float": ("return launch(x * float(x.max()))", "cannot be traced"),
@@ -330,14 +449,26 @@ REFUSED = {
     "compile": ("return torch.compile(launch)(x)", "write the fusion in Triton"),
     "thread": ("import threading; threading.Thread(target=print).start(); return launch(x)", "threads"),
     "autocast": ("with torch.autocast('cuda'): return launch(x)", ".to(dtype)"),
-    "warm up": ("double.warmup(x, x, 1, BLOCK=64, grid=(1,)); return launch(x)", "warmup"),
+    "machine code": ("return x * len(double.warmup(x, x, 1, BLOCK=64, grid=(1,)).function)", "not known in a trace"),
+    "compiled for other arguments": (
+        "y = torch.empty_like(x); k = double[(4,)](x, y, 256, BLOCK=64); k[(4, 1, 1)](x, y, 255, 64); return y",
+        "a value of n (not divisible by 16)",
+    ),
+    "compiled for other constants": (
+        "y = torch.empty_like(x); k = double[(4,)](x, y, 256, BLOCK=64); k[(4, 1, 1)](x, y, 256, 32); return y",
+        "types or constants",
+    ),
+    "addresses in a tensor": (
+        "y = torch.empty_like(x); t = torch.tensor([x.data_ptr(), y.data_ptr()], device='cuda');"
+        " double[(1,)](x, t, 2, BLOCK=64); return y",
+        "a tensor of addresses",
+    ),
+    "TorchScript": ("return torch.jit.script(launch)(x)", "TorchScript"),
+    "operator of torch": (
+        "torch.library.custom_op('aten::mine', mutates_args=())(launch); return launch(x)", "under a name of its own",
+    ),
     "address": ("y = torch.empty_like(x); double[(4,)](x, y, y.data_ptr(), BLOCK=64); return y", "pass the tensor itself"),
     "many operations": ("for _ in range(10**9): x = x + 1\nreturn launch(x)", "operations"),
-    "host descriptor": (
-        "from triton.tools.tensor_descriptor import TensorDescriptor as T; "
-        "y = torch.empty_like(x); double[(4,)](x, T.from_tensor(y, [8, 32]), 1, BLOCK=64); return y",
-        "make_tensor_descriptor",
-    ),
 }  # fmt: skip
 
 
@@ -433,6 +564,7 @@ def test_module_level_tensors_are_constants_of_every_plan():
     )
 
 
+@pytest.mark.slow
 def test_candidates_do_not_meet():
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         bodies = ["return launch(x)", "while True: pass", "torch.zeros = None; raise SystemExit", "return launch(x * 2)"] * 2
