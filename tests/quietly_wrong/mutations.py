@@ -189,6 +189,69 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
         "swiglu_mlp_lazy_pack",
         (("self.w1.weight.data, self.w3.weight.data", "self.w3.weight.data, self.w1.weight.data"),),
     ),
+    # a variance as E[x²] − E[x]²: right where the mean is no larger than the spread
+    "one_pass_layernorm": ("add_layernorm_row", (("tl.sum(d * d, axis=0) / D + eps", "tl.sum(v * v, axis=0) / D - mean * mean + eps"),)),
+    "one_pass_layernorm_stored": (
+        "add_layernorm_stats_then_apply",
+        (("tl.sum(dev * dev) / D + eps", "tl.maximum(tl.sum(v * v) / D - mu * mu, 0.0) + eps"),),
+    ),
+    "one_pass_groupnorm": ("linear_groupnorm_leaky_row", (("tl.sum(d * d, axis=0) / per + eps", "tl.sum(v * v, axis=0) / per - mean * mean + eps"),)),
+    "one_pass_groupnorm_tile": ("linear_groupnorm_leaky_2d", (("var = tl.sum(centred * centred, 1) / P", "var = tl.sum(z * z, 1) / P - mean * mean"),)),
+    "one_pass_groupnorm_of_conv": (
+        "conv_groupnorm_mean_tail",
+        (
+            ("d = tl.where(i < size, tl.load(base + i, mask=i < size, other=0.0) - mean, 0.0)", "d = tl.load(base + i, mask=i < size, other=0.0)"),
+            ("tl.sum(acc) / size + eps", "tl.sum(acc) / size - mean * mean + eps"),
+        ),
+    ),
+    "one_pass_instance_norm": (
+        "instance_norm_prelu_loops",
+        (("d = tl.where(i < HW, v - mean, 0.0)", "d = v"), ("tl.sum(_sq, 0) / HW + eps", "tl.sum(_sq, 0) / HW - mean * mean + eps")),
+    ),
+    "one_pass_batchnorm": (
+        "batchnorm_batch_columns",
+        (
+            ("d = tl.load(x + (s + r)[:, None] * N + c[None, :], mask=m, other=0.0) - mean[None, :]", "d = tl.load(x + (s + r)[:, None] * N + c[None, :], mask=m, other=0.0)"),
+            ("square / M + eps", "square / M - mean * mean + eps"),
+        ),
+    ),
+    "one_pass_batchnorm_of_images": (
+        "global_pool_head_welford",
+        (
+            ("            m2 += b2 + delta * delta * count * k / new\n", "            m2 += tl.sum(v * v, 0)\n"),
+            ("tl.rsqrt(m2 / count + eps)", "tl.rsqrt(m2 / count - mu * mu + eps)"),
+        ),
+    ),
+    "one_pass_deviation": ("row_stats_row", (("tl.sqrt(tl.sum(d * d) / (N - 1))", "tl.sqrt((tl.sum(v * v) - N * mean * mean) / (N - 1))"),)),
+    "one_pass_variance": ("row_moments_one_buffer", (("tl.sum(d * d, 0) / (N - 1)", "(tl.sum(v * v, 0) - N * mean * mean) / (N - 1)"),)),
+    "one_pass_norm_of_embeddings": ("token_embedding_norm_row", (("tl.sum(d * d, axis=0) / E +", "tl.sum(v * v, axis=0) / E - mean * mean +"),)),
+    # a maximum that starts at zero: right unless all numbers are very negative
+    "softmax_maximum_from_zero": ("softmax_temperature_row", (("tl.max(v, axis=0)", "tl.maximum(tl.max(v, axis=0), 0.0)"),)),
+    "online_softmax_from_zero": ("softmax_temperature_online", (('m = -float("inf")', "m = 0.0"),)),
+    "cross_entropy_maximum_from_zero": ("smooth_cross_entropy_rows", (("mx = tl.max(x, 0)", "mx = tl.maximum(tl.max(x, 0), 0.0)"),)),
+    "online_cross_entropy_from_zero": ("smooth_cross_entropy_online_atomic", (('m_i = -float("inf")', "m_i = 0.0"),)),
+    # parameters taken for positive, or for less than one
+    "prelu_by_maximum": ("instance_norm_prelu_loops", (("tl.where(v >= 0, v, v * a)", "tl.maximum(v, v * a)"),)),
+    "prelu_slope_positive": ("instance_norm_prelu_loops", (("tl.where(v >= 0, v, v * a)", "tl.where(v >= 0, v, v * tl.abs(a))"),)),
+    "prelu_slope_at_most_one": ("instance_norm_prelu_loops", (("tl.where(v >= 0, v, v * a)", "tl.where(v >= 0, v, v * tl.minimum(a, 1.0))"),)),
+    "instance_norm_weight_positive": ("instance_norm_prelu_loops", (("(v - mean) * rstd * g + b", "(v - mean) * rstd * tl.abs(g) + b"),)),
+    "layernorm_weight_positive": ("add_layernorm_row", (("d * rstd * w + b", "d * rstd * tl.abs(w) + b"),)),
+    "groupnorm_weight_positive": ("linear_groupnorm_leaky_2d", (("tl.load(W + offs, mask=mask, other=0.0)", "tl.abs(tl.load(W + offs, mask=mask, other=0.0))"),)),
+    "batchnorm_weight_positive": ("batchnorm_batch_columns", (("(rstd * g)", "(rstd * tl.abs(g))"),)),
+    "frozen_batchnorm_weight_positive": ("conv_bn_relu_tail", (("tl.load(gamma + c, mask=m)", "tl.abs(tl.load(gamma + c, mask=m))"),)),
+    "rmsnorm_weight_positive": ("rmsnorm_silu_gate_row", (("tl.load(w_ptr + c, mask=m)", "tl.abs(tl.load(w_ptr + c, mask=m))"),)),
+    "column_bias_bounded": ("bias_logsumexp_row", (("tl.load(b + i, mask=i < N, other=0.0)", "tl.clamp(tl.load(b + i, mask=i < N, other=0.0), -0.5, 0.5)"),)),
+    # zeros and signs that the task's own inputs do not have
+    "elu_of_positive_inputs": ("uniform_scale_flat", (("tl.where(t > 0, t, tl.exp(tl.minimum(t, 0.0)) - 1.0)", "t"),)),
+    "sigmoid_by_ratio_of_positives": ("uniform_scale_flat", (("tl.sigmoid(t) * v", "tl.exp(t) / (1.0 + tl.exp(t)) * v"),)),
+    "flag_at_zero": ("mixed_dtype_gate_flat", (("tl.store(pos + i, v > 0", "tl.store(pos + i, v >= 0"),)),
+    "zeros_not_counted": ("row_stats_row", (("mean = tl.sum(v) / N", "mean = tl.sum(v) / tl.maximum(tl.sum((v != 0).to(tl.float32)), 1.0)"),)),
+    "zeros_not_averaged": (
+        "gated_avgpool_plane",
+        (("acc = tl.zeros((BLOCK,), tl.float32)", "acc = tl.zeros((BLOCK,), tl.float32)\n    seen = tl.zeros((BLOCK,), tl.float32)"),
+         ("        acc += v *", "        seen += (v != 0).to(tl.float32)\n        acc += v *"),
+         ("tl.sum(acc, axis=0) / HW", "tl.sum(acc, axis=0) / tl.maximum(tl.sum(seen, axis=0), 1.0)")),
+    ),
     # programs that race: right in any one order, or nearly always
     "start_and_sum_in_one_launch": (
         "gated_avgpool_atomics",

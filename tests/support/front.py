@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from kernrl.verifier.base.verdict import Rejection
+from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.compile.client import Compiler
 from kernrl.verifier.interpret.interpreter import Case, interpret_cases
+from kernrl.verifier.plan.codec import PlanError, decode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
-from kernrl.verifier.trace.client import Tracer
+from kernrl.verifier.trace.client import Traced, Tracer
 
 HEAD = """
 import math
@@ -73,7 +74,17 @@ def module(body: str, init: str = "pass", params: str = "self", args: str = "sel
 
 
 def trace(source: str, *specs: TraceSpec, timeout_s: float = 20.0) -> list[Plan] | Rejection:
-    return tracer().trace(source, specs or [spec()], timeout_s)
+    return plans_in(tracer().trace(source, specs or [spec()], timeout_s))
+
+
+def plans_in(traced: Traced | Rejection) -> list[Plan] | Rejection:
+    """The plans that came out of the sandbox."""
+    if isinstance(traced, Rejection):
+        return traced
+    try:
+        return [decode(frame) for frame in traced.frames]
+    except PlanError as error:
+        return Rejection(Status.TRACE_ERROR, f"The trace came back malformed ({error}).")
 
 
 def plan_of(source: str, *specs: TraceSpec) -> Plan:

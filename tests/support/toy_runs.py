@@ -29,7 +29,20 @@ def reinforce_arguments(model: Path, tasks: Path, output: Path, *more: str, step
     sizes = ["--tasks-per-step", "2", "--samples", str(samples), "--max-tokens", "8", "--row-tokens", "256"]
     where = ["--model", str(model), "--tasks", str(tasks), "--output", str(output), "--steps", str(steps)]
     whole = [] if "--lora" in more else ["--no-lora", "--no-gradient-checkpointing"]
-    return ["reinforce", *where, *sizes, "--learning-rate", "0.01", *whole, "--reward", "best-of-n", "--quiet", *more]
+    return [
+        "reinforce",
+        *where,
+        *sizes,
+        "--learning-rate",
+        "0.01",
+        *whole,
+        "--reward",
+        "best-of-n",
+        "--save-every",
+        "1",
+        "--quiet",
+        *more,
+    ]
 
 
 def sft_arguments(model: Path, pairs: Path, output: Path, *more: str) -> list[str]:

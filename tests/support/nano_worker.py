@@ -1,0 +1,100 @@
+"""Runs worked replies of nano under Triton's interpreter, in a process of its own: `nano_worker.py SEED COUNT` prints JSON.
+
+Each Graph is drawn at small sizes that are all unlike; its module holds its parameters under their own names. Truth is
+`graph/run.py` in float64.
+"""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import json
+import sys
+import tempfile
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import torch
+
+from kernrl.tasks.graph import run as graph_run
+from kernrl.tasks.graph.sample import Draft, product, sample
+from kernrl.tasks.nano import draw
+from kernrl.tasks.nano.assemble import assemble
+from kernrl.tasks.nano.pairs import graph_pairs
+from kernrl.tasks.solutions.from_graph.answer import read_source
+from kernrl.tasks.solutions.run_solutions import load_module
+
+
+def start(d: Draft) -> None:
+    rng = d.rng
+    sizes = rng.choice(((3, 24), (5, 16, 12), (2, 8, 7, 9), (3, 8, 16), (2, 4, 6, 7, 8), (2, 4, 9, 6)))
+    d.x = d.input(*sizes)
+
+
+def module_of(graph) -> str:
+    lines = [
+        f"        self.p{i} = nn.{'Parameter' if p.kind == 'parameter' else 'Buffer'}(torch.empty({list(p.value.shape)}))"
+        for i, p in enumerate(graph.parameters)
+    ]
+    arguments = ", ".join(["self", *(x.value.name for x in graph.inputs)])
+    body = "\n".join(lines) or "        pass"
+    return (
+        "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        f"{body}\n\n    def forward({arguments}):\n        return x0\n"
+    )
+
+
+def off(out, truth) -> float:
+    """Distance in the root mean square, over the truth's own size."""
+    if out.shape != truth.shape:
+        return float("inf")
+    scale = truth.double().pow(2).mean().sqrt()
+    return float((out.double() - truth.double()).pow(2).mean().sqrt() / (scale + 1e-6))
+
+
+@torch.no_grad()
+def problems(seed: int, folder: Path) -> list[str]:
+    rng = Random(f"small/{seed}")
+    draw.base.MOST_ELEMENTS = 1 << 16
+    graph = sample(rng, rng.randint(1, 8), start=start, first=product if rng.random() < 0.3 else None, steps=draw.STEPS)
+    graph = replace(graph, parameters=tuple(replace(p, path=f"p{i}") for i, p in enumerate(graph.parameters)))
+    torch.manual_seed(seed)
+    inputs = [torch.randn(x.value.shape) for x in graph.inputs]
+    held = {p.path: torch.rand(p.value.shape) + 0.3 for p in graph.parameters}
+    double = {k: v.double() for k, v in held.items()}
+    truths = graph_run.run(graph, [x.double() for x in inputs], double, double=True)
+    singles = graph_run.run(graph, inputs, held)
+    source, found = read_source(module_of(graph)), []
+    for i, pair in enumerate(graph_pairs(rng, graph)):
+        where = f"{seed}.{i}"
+        try:
+            module = load_module(assemble(source, graph, pair.reply), folder / f"m{seed}_{i}.py")
+            model = module.ModelNew()
+            model.load_state_dict(held)
+            given = model(*(x.clone() for x in inputs))
+            outs = given if isinstance(given, tuple) else (given,)
+            for out, truth, single in zip(outs, truths, singles, strict=True):
+                wrong, eager = off(out, truth), off(single, truth)
+                if truth.isfinite().all() and not wrong <= 4 * eager + 2e-5:
+                    found.append(f"{where} off by {wrong:.2g}, eager {eager:.2g}\n{pair.prompt}\n{pair.reply}")
+                    break
+            else:
+                found.append("")
+        except Exception as error:
+            found.append(f"{where} {type(error).__name__}: {error}\n{pair.prompt}\n{pair.reply}")
+    return found
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    first, count = map(int, sys.argv[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        found = [p for seed in range(first, first + count) for p in problems(seed, Path(folder))]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
