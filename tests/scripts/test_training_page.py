@@ -72,7 +72,7 @@ def test_a_worked_solution_passes_through_the_real_verifier(tmp_path):
         collector = Collector(engine, tokenizer, verifier, reward, Sampling(4, 1, 1.0), style="nano")
         found = collector.collect([task], (0, 1))
     assert [str(a.verdict.status) for a in found.attempts] == ["correct", "crash", "no_code", "correct"]
-    assert [a.reward.value for a in found.attempts if a.reward] == pytest.approx([0.8, 0.0, 0.0, 0.8])
+    assert [a.reward.value for a in found.attempts if a.reward] == pytest.approx([0.7, 0.0, 0.0, 0.7])
     # modelled time is no measured speedup
     assert found.attempts[0].verdict.timing.kind == "modelled"
     assert [a.repeated for a in found.attempts] == [True, False, False, False]

@@ -1,0 +1,81 @@
+"""Mutation operators change one place each, and the verifier kills what they make of a worked solution."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+import pytest
+from support import ROOT
+
+from kernrl.config import VerifierConfig
+from kernrl.tasks.grammar.generate import generate_tasks
+from kernrl.verifier.funnel import StagedEvaluator
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from mutation_operators import OPERATORS, mutants  # pyright: ignore[reportMissingImports]
+
+SOURCE = """
+@triton.jit
+def norm(x, w, b, y, M, N, BLOCK: tl.constexpr):
+    r = tl.program_id(0) * 4 + tl.arange(0, 4)[:, None]
+    c = tl.arange(0, BLOCK)[None, :]
+    mask = (r < M) & (c < N)
+    v = tl.load(x + r * N + c, mask=mask, other=0.0)
+    acc = tl.zeros((4, BLOCK), tl.float32)
+    acc += gelu(v)
+    mean = tl.sum(acc, axis=1)[:, None] / N
+    v = tl.maximum(v - mean, 0.25)
+    s = tl.sqrt(tl.sum(v * v, axis=1) / N + 1e-5)[:, None]
+    v = tl.exp(v - s) + tl.load(b + c, mask=c < N)
+    tl.store(y + r * N + c, v, mask=mask)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        norm[(triton.cdiv(x.shape[0], 4),)](x, x, x, x, 1, 1, BLOCK=64)
+        return x
+"""
+
+
+def test_every_operator_changes_one_place() -> None:
+    made = list(mutants(SOURCE))
+    assert {mutant.operator for mutant in made} == set(OPERATORS)
+    assert len({mutant.source for mutant in made}) > len(OPERATORS)
+    for mutant in made:
+        compile(mutant.source, "mutant", "exec")
+        assert mutant.line
+
+
+@pytest.mark.parametrize(
+    ("operator", "text"),
+    [
+        ("dropped helper", "acc += v"),
+        ("stale statistics", "acc = gelu(v)"),
+        ("missing max", "tl.exp(v)"),
+        ("tail unwritten", "norm[x.shape[0] // 4,]"),
+        ("padded length", "tl.sum(acc, axis=1)[:, None] / BLOCK"),
+        ("mask off by one", "(c < N - 1)"),
+        ("wrong eps", "0.001"),
+    ],
+)
+def test_an_operator_makes_the_mistake_that_it_names(operator: str, text: str) -> None:
+    assert any(text in mutant.source for mutant in mutants(SOURCE) if mutant.operator == operator)
+
+
+@pytest.mark.slow
+def test_the_mutants_of_a_worked_solution_are_killed() -> None:
+    import prove_mutants  # pyright: ignore[reportMissingImports]
+
+    evaluator = StagedEvaluator(VerifierConfig(device="cpu", cache=False, workers=1))
+    report = {"rows": [], "survivors": []}
+    try:
+        (task,) = generate_tasks(level=2, count=1, seed=0)
+        solution = task.solutions[0]
+        prove_mutants.prove(evaluator, task, solution.style, solution.triton_code, Namespace(each=1), report)
+    finally:
+        evaluator.close()
+    outcomes = [row["outcome"] for row in report["rows"]]
+    assert outcomes.count("killed") >= 5
+    assert "missed" not in outcomes, report["survivors"]
