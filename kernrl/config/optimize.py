@@ -1,0 +1,138 @@
+"""Settings of `kernrl optimize`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS, VERIFIER
+from kernrl.config.resume import ResumableConfig
+from kernrl.config.training import Columns, PromptForm, ServerConfig
+from kernrl.config.verifier import Baselines, VerifierConfig
+from kernrl.settings import ALSO, ARGUMENT, RARE
+
+NO_MODEL = "none"
+"""What `--model` says for worked styles and variants alone."""
+
+LEAST_BUDGET_S = 5.0
+"""Lifting a module and starting the verifier take a few seconds."""
+
+
+def seconds_of(text: str) -> float:
+    """`120s`, `2m`, `1.5h` or `90` in seconds. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", text.strip())
+    if match is None:
+        raise ValueError("is a time such as 120s, 2m or 1h")
+    return float(match[1]) * {"m": 60.0, "min": 60.0, "h": 3600.0}.get(match[2] or "s", 1.0)
+
+
+class OptimizeConfig(ResumableConfig, ServerConfig):
+    """`kernrl optimize`."""
+
+    source: str = Field(
+        description="What to make faster: a task .py, a folder, table or dataset of tasks, SOURCE::ID or SOURCE#ROW, or "
+        "package.module:Class with --inputs.",
+        json_schema_extra=ARGUMENT,
+    )
+    inputs: str | None = Field(
+        default=None,
+        description="For package.module:Class: the arguments of forward, such as 'x=float32[64,128], ids=int64[64]<1000'.",
+        json_schema_extra=TASKS,
+    )
+    init: str = Field(
+        default="",
+        description="For package.module:Class: literal arguments of its constructor, such as '128, bias=False'.",
+        json_schema_extra=TASKS,
+    )
+    split: str | None = Field(default=None, description="Only this split of the tasks.", json_schema_extra=TASKS)
+    map: Columns = Field(default=(), json_schema_extra=TASKS | RARE)
+    tasks_revision: str | None = Field(
+        default=None, description="Commit or tag of a hub dataset of tasks.", json_schema_extra=TASKS | RARE
+    )
+    limit: int | None = Field(default=None, ge=1, description="At most this many tasks.", json_schema_extra=TASKS)
+    model: str = Field(
+        default=NO_MODEL,
+        description="Sample candidates from this model too: a folder, a hub id, or 'nano'; 'none' for worked solutions and "
+        "their variants alone.",
+        json_schema_extra=MODEL,
+    )
+    revision: str | None = Field(default=None, description="Commit or tag of a hub model.", json_schema_extra=MODEL | RARE)
+    prompt: PromptForm | None = Field(
+        default=None,
+        description="Form of the prompt: nano's short one, or the model's chat template; by the model's tokenizer if not set.",
+        json_schema_extra=MODEL | RARE,
+    )
+    candidates: int = Field(
+        default=64, ge=1, description="Most candidates that are tried for a task.", json_schema_extra=SAMPLING | {ALSO: "--n"}
+    )
+    budget: str = Field(
+        default="120s",
+        description="Longest that one task may take, from its lift to its file: 120s, 2m, 1h. Counts anew on --resume.",
+        json_schema_extra=SAMPLING,
+    )
+    temperature: float = Field(default=1.0, gt=0, description="Temperature of sampling.", json_schema_extra=SAMPLING)
+    max_tokens: int = Field(default=2048, ge=1, description="Longest reply in tokens.", json_schema_extra=SAMPLING | RARE)
+    from_run: Path | None = Field(
+        default=None,
+        description="Try these candidates too: a folder of .py files, a run of kernrl, or a run of KernelBench.",
+        json_schema_extra=SAMPLING,
+    )
+    output: Path | None = Field(
+        default=None, description="Folder of the run; the next free checkpoints/optimize-N if not set.", json_schema_extra=RUN
+    )
+    resume: bool = Field(
+        default=False,
+        description="Go on with the run in --output and its settings: what it has judged is kept.",
+        json_schema_extra=RUN,
+    )
+    keep_tie: bool = Field(
+        default=False,
+        description="Write best.py even where the best candidate is no faster than the baseline.",
+        json_schema_extra=RUN,
+    )
+    seed: int = Field(default=0, ge=0, description="Of sampling.", json_schema_extra=RUN)
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = Field(
+        default=None,
+        description="Precision of module, baselines and candidates; the task's own (mostly fp32) if not set.",
+        json_schema_extra=VERIFIER,
+    )
+    baseline: Baselines = Field(
+        default=("eager", "compile"),
+        description="What candidates are timed against; the first decides who is faster. On a CPU only eager is modelled.",
+        json_schema_extra=VERIFIER,
+    )
+    verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
+
+    @field_validator("budget")
+    @classmethod
+    def _a_time(cls, value: str) -> str:
+        if seconds_of(value) < LEAST_BUDGET_S:
+            raise ValueError(
+                f"is too small: lifting and judging one candidate take seconds, so give {LEAST_BUDGET_S:g}s or more"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _flags_go_together(self) -> OptimizeConfig:
+        if self.resume and self.output is None:
+            raise ValueError("--resume needs --output, the folder of the run to go on with")
+        if self.engine == "server" and self.model == NO_MODEL:
+            raise ValueError("--engine server needs --model, whose tokenizer and prompt form are used")
+        if not self.baseline:
+            raise ValueError("--baseline names eager, compile, or both")
+        return self
+
+    @property
+    def budget_s(self) -> float:
+        """The budget in seconds."""
+        return seconds_of(self.budget)
+
+    @property
+    def judging(self) -> VerifierConfig:
+        """The verifier's settings, with `--precision` and `--baseline` in them."""
+        return self.verifier.model_copy(
+            update={"baseline": self.baseline, "precision": self.precision or self.verifier.precision}
+        )

@@ -1,0 +1,222 @@
+"""`kernrl.optimize` and `kernrl.explain`: a module or a model in Python, faster where a part of it can be."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from kernrl.config import VerifierConfig
+from kernrl.config.optimize import LEAST_BUDGET_S
+from kernrl.errors import UsageError
+from kernrl.optimization.agreement import disagreement
+from kernrl.optimization.module_task import Inputs, positional, precision_of
+from kernrl.optimization.one_task import Settings, optimize_task
+from kernrl.optimization.submodules import Part, Parts, find_parts
+from kernrl.optimization.swap import restore, swap
+from kernrl.optimization.words import rates_of
+from kernrl.tasks.graph.facts import Rates
+from kernrl.tasks.graph.plain import task_of_graph
+from kernrl.tasks.solutions.run_solutions import load_module
+from kernrl.verifier.base.devices import device_for
+from kernrl.verifier.verifier import HardenedVerifier
+
+log = logging.getLogger(__name__)
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+
+FRESH_INPUTS = 3
+"""Inputs on which the whole model is compared with the original."""
+
+
+@dataclass
+class PartReport:
+    """What became of a part."""
+
+    paths: tuple[str, ...]
+    sentence: str
+    swapped: bool
+    speedups_x: dict[str, float] = field(default_factory=dict)
+    """Baseline → speedup of the part."""
+
+
+@dataclass
+class Report:
+    """What was done to a model; its `kernrl_report`."""
+
+    parts: list[PartReport]
+    left: list[tuple[str, str]]
+    """(path, why not) of what was left as it is."""
+    clock: str
+    """`measured` or `modelled`."""
+    checked: str
+    """How the whole was compared with the original."""
+    folder: Path
+    """What was tried, a folder a part."""
+
+    def __str__(self) -> str:
+        lines = [f"{'swapped' if p.swapped else 'kept'}: {p.sentence}" for p in self.parts]
+        lines += [f"kept: {path or 'the model'}: {why}" for path, why in self.left]
+        return "\n".join([*lines, self.checked])
+
+
+def optimize(
+    module: nn.Module,
+    example_inputs: Inputs,
+    budget_s: float = 120.0,
+    precision: Precision | None = None,
+    *,
+    candidates: int = 64,
+    baseline: Sequence[Literal["eager", "compile"]] = ("eager", "compile"),
+    output: Path | str | None = None,
+    verifier: VerifierConfig | None = None,
+) -> nn.Module:
+    """A copy of a module that runs faster where a part of it can, for inference.
+
+    The largest submodules that lift are found, equal ones once; each is searched like `kernrl optimize` does, and what is
+    faster beyond noise is swapped in. The whole is then compared with the original on fresh inputs. The copy shares the
+    original's parameters, its `state_dict` has the same keys and values, and `torch.compile` takes it. A swapped part runs its
+    own forward for tensors on a CPU and for shapes other than those of the example. `copy.kernrl_report` says what was done.
+
+    Args:
+        example_inputs: A tensor, the positional arguments of `forward`, or all arguments by name; on the module's device.
+        budget_s: Seconds for all parts together.
+        precision: Policy under which parts are judged and timed; by the module's dtype if not given.
+        candidates: Most that are tried for a part.
+        output: New folder for what was tried; a temporary one if not given.
+
+    Returns:
+        A module in eval mode. Without a GPU, times are modelled, and the whole cannot be compared: a warning says so.
+
+    Raises:
+        UsageError: The inputs do not fit, need gradients, have no elements, or lie on another device; the budget is too small.
+    """
+    if budget_s < LEAST_BUDGET_S:
+        raise UsageError(f"budget_s: {budget_s:g} s is too little to judge one candidate; give {LEAST_BUDGET_S:g} or more.")
+    started = time.monotonic()
+    made = _copy(module)
+    arguments = positional(made, example_inputs)
+    policy = precision or precision_of(made, arguments)
+    folder = Path(output) if output else Path(tempfile.mkdtemp(prefix="kernrl-optimize-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = find_parts(made, arguments)
+    settings = (verifier or VerifierConfig()).model_copy(update={"baseline": tuple(baseline), "precision": policy})
+    reports = []
+    with HardenedVerifier(settings) as judge:
+        judge.evaluator.start()
+        clock = "measured" if judge.evaluator.gpus else "modelled"
+        for number, part in enumerate(parts.found):
+            left_s = budget_s - (time.monotonic() - started)
+            share_s = left_s / (len(parts.found) - number)
+            if share_s < LEAST_BUDGET_S:
+                share_s = left_s  # the most costly come first
+            place = folder / f"part-{number}"
+            place.mkdir(exist_ok=True)
+            reports.append(_optimize_part(made, part, judge, Settings(candidates, share_s), place, policy))
+    checked = _compared(module, made, arguments, policy, parts, reports)
+    report = Report(reports, list(parts.left), clock, checked, folder)
+    if clock == "modelled":
+        warnings.warn(
+            "kernrl.optimize: there is no GPU, so times are modelled; on a CPU every part runs as before.", stacklevel=2
+        )
+    log.info("%s", report)
+    made.__dict__["kernrl_report"] = report
+    return made
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    """The module's structure anew, its tensors shared, in eval mode."""
+    shared: dict[int, Any] = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    return copy.deepcopy(module, shared).eval()
+
+
+def _optimize_part(
+    model: nn.Module, part: Part, judge: HardenedVerifier, settings: Settings, place: Path, precision: str
+) -> PartReport:
+    """Search for one part, and swap the winner in wherever it is."""
+    if settings.budget_s < LEAST_BUDGET_S:
+        return PartReport(part.paths, f"{part}: the budget ended before it.", swapped=False)
+    first = model.get_submodule(part.paths[0])
+    tensors = {**dict(first.named_parameters()), **dict(first.named_buffers())}
+    try:
+        task = task_of_graph(part.graph, f"{part.kind}-{place.name}", tensors, precision)
+        found = optimize_task(task, judge, settings, place)
+    except UsageError as error:
+        return PartReport(part.paths, str(error), swapped=False)
+    sentence = f"{part}: {found.results['sentence'].partition(': ')[2]}"
+    if found.interrupted:
+        raise KeyboardInterrupt
+    if found.best is None or found.best.verdict.timing is None:
+        return PartReport(part.paths, sentence, swapped=False)
+    loaded: Any = load_module(found.best.proposal.source, place / "candidate.py")
+    places = [int(i.place[0]) for i in part.graph.inputs]
+    for path in part.paths:
+        swap(model.get_submodule(path), loaded.ModelNew.forward, part.call, places, ("cuda",))
+    speedups = {name: speed.value for name, speed in found.best.verdict.timing.speedups_x.items()}
+    return PartReport(part.paths, sentence, swapped=True, speedups_x=speedups)
+
+
+def _compared(
+    original: nn.Module, made: nn.Module, arguments: Sequence[Any], precision: str, parts: Parts, reports: list[PartReport]
+) -> str:
+    """Compare the whole with the original, and take back what disagrees; returns what was seen."""
+    if not any(report.swapped for report in reports):
+        return "Nothing was swapped: the model is as it was."
+    if not all(t.is_cuda for t in pytree.tree_leaves(arguments) if isinstance(t, Tensor)):
+        return "The whole was not compared with the original: on a CPU every part runs as before."
+    while problem := disagreement(original, made, arguments, precision, FRESH_INPUTS):
+        last = next((report for report in reversed(reports) if report.swapped), None)
+        if last is None:
+            return f"Every part was taken back, and the copy still differs from the original: {problem}"
+        for path in last.paths:
+            restore(made.get_submodule(path))
+        last.swapped = False
+        last.sentence += f" Taken back: with it, the model differs from the original ({problem})."
+    return f"The whole agrees with the original on {FRESH_INPUTS} fresh inputs."
+
+
+# --- explain ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a model computes, part by part, and what could be one kernel."""
+
+    parts: tuple[Part, ...]
+    left: tuple[tuple[str, str], ...]
+    rates: Rates
+
+    def __str__(self) -> str:
+        lines = []
+        for part in self.parts:
+            apart, together = part.floor_us(self.rates)
+            fused = "; ".join(part.fused)
+            lines.append(
+                f"{part}: {fused}. At the limits of the {self.rates.name}: {apart:.4g} us apart, {together:.4g} us fused."
+            )
+        return "\n".join([*lines, *(f"{path or 'the model'}: {why}" for path, why in self.left)])
+
+
+def explain(module: nn.Module, example_inputs: Inputs, target: str | None = None) -> Explanation:
+    """The Graphs of a module's parts, which of their ops could be one kernel, and the floor under their time.
+
+    Args:
+        target: GPU for the floor, such as H100; this machine's, or H200 without one, if not given.
+    """
+    made = _copy(module)
+    arguments = positional(made, example_inputs)
+    parts = find_parts(made, arguments)
+    name = target or (torch.cuda.get_device_name() if torch.cuda.is_available() else "H200")
+    device = device_for(name) or device_for("H200")
+    assert device
+    return Explanation(parts.found, parts.left, rates_of(device, precision_of(made, arguments)))

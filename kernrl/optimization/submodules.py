@@ -1,0 +1,189 @@
+"""The parts of a model that can be optimised: the largest submodules that lift, equal ones once.
+
+The model runs once, and what each submodule is called with is noted: shapes, strides and dtypes, no numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from kernrl.errors import UsageError
+from kernrl.optimization.module_task import bind
+from kernrl.tasks.graph.facts import Rates, kernels, roofline_s
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.graph.lift import lift_module
+
+MOST_OPS = 24
+"""Ops of a part at most, views not counted: beyond that, worked styles lose sight of what belongs together."""
+MOST_MODULES = 40
+"""A module with more submodules than this is not lifted as a whole: its parts are."""
+
+ALONE_IS_BEST = ("product", "convolution", "pointwise", "pool", "move", "view", "create", "scan")
+"""Kinds of op that are one library kernel already, and gain nothing by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A tensor without its numbers."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Spec:
+        """The description of a tensor."""
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    def make(self) -> Tensor:
+        """A tensor of this description, with zeros in it."""
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).zero_()
+
+    def fits(self, tensor: Tensor) -> bool:
+        """Whether a tensor has this shape and dtype, wherever it lies."""
+        return tuple(tensor.shape) == self.shape and tensor.dtype == self.dtype
+
+
+Call = tuple[Any, ...]
+"""Positional arguments of a `forward`, each tensor as its Spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A submodule that lifts, and all that are equal to it."""
+
+    paths: tuple[str, ...]
+    """Where it is in the model; `""` is the model itself."""
+    kind: str
+    """Name of its class."""
+    call: Call
+    graph: Graph
+
+    @property
+    def fused(self) -> list[str]:
+        """The kernels that its ops could be: `linear + gelu`."""
+        return [str(kernel) for kernel in kernels(self.graph)]
+
+    def floor_us(self, rates: Rates) -> tuple[float, float]:
+        """(µs op by op, µs fused) at the limits of a device, for one of them."""
+        apart, together = roofline_s(self.graph, rates)
+        return apart * 1e6, together * 1e6
+
+    def __str__(self) -> str:
+        where = self.paths[0] or "the model"
+        more = f" and {len(self.paths) - 1} more" if len(self.paths) > 1 else ""
+        return f"{where} ({self.kind}){more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a model is made of."""
+
+    found: tuple[Part, ...]
+    left: tuple[tuple[str, str], ...]
+    """(path, why not) of what was looked at and has no part below it."""
+
+
+def find_parts(model: nn.Module, arguments: Sequence[Any]) -> Parts:
+    """The largest submodules that lift, the most costly first.
+
+    Args:
+        model: In eval mode. It runs once, without gradients.
+        arguments: Positional arguments of its `forward`.
+    """
+    calls = _calls(model, arguments)
+    found: dict[Any, list[tuple[str, nn.Module, Call, Graph]]] = {}
+    left: list[tuple[str, str]] = []
+    for path, module, result in _lifted(model, "", calls):
+        if isinstance(result, str):
+            left.append((path, result))
+            continue
+        call, graph = result
+        found.setdefault(_same(graph), []).append((path, module, call, graph))
+    parts = [
+        Part(tuple(path for path, *_ in equal), type(equal[0][1]).__name__, equal[0][2], equal[0][3])
+        for equal in found.values()
+    ]
+    return Parts(tuple(sorted(parts, key=_weight, reverse=True)), tuple(left))
+
+
+def _weight(part: Part) -> int:
+    """Bytes that its ops move one by one, over all that are equal: what there is to save."""
+    return len(part.paths) * sum(sum(v.nbytes for v in node.results) for node in part.graph.nodes)
+
+
+def _same(graph: Graph) -> Any:
+    """What equal parts have in common: the computation, every shape, and where inputs and parameters are."""
+    inputs = tuple((i.place, i.value.shape, i.value.dtype, i.stride) for i in graph.inputs)
+    held = tuple((p.path, p.value.shape, p.value.dtype, p.kind, p.data) for p in graph.parameters)
+    return inputs, held, tuple(map(str, graph.nodes)), graph.outputs, graph.structure
+
+
+def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[Call | str]]:
+    """What every submodule was called with, or why its arguments have no places."""
+    calls: dict[nn.Module, list[Call | str]] = {}
+
+    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+        bound = bind(module, args, kwargs)
+        noted = bound if isinstance(bound, str) else pytree.tree_map_only(Tensor, Spec.of, bound)
+        if noted not in calls.setdefault(module, []):
+            calls[module].append(noted)
+
+    hooks = [part.register_forward_pre_hook(note, with_kwargs=True) for part in model.modules()]
+    try:
+        with torch.no_grad():
+            model(*arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+Result = tuple[Call, Graph] | str
+
+
+def _lifted(module: nn.Module, path: str, calls: dict[nn.Module, list[Call | str]]) -> Iterator[tuple[str, nn.Module, Result]]:
+    """The largest parts below a module, each with its Graph, or why it is none."""
+    result = _lift(module, calls.get(module, []))
+    if not isinstance(result, str):
+        yield path, module, result
+        return
+    below = [found for name, child in module.named_children() for found in _lifted(child, f"{path}.{name}".lstrip("."), calls)]
+    if any(not isinstance(r, str) for _, _, r in below):
+        yield from below
+    elif module in calls:
+        yield path, module, result
+
+
+def _lift(module: nn.Module, calls: list[Call | str]) -> Result:
+    if not calls:
+        return "it is not called"
+    if len(calls) > 1:
+        return "it is called with several shapes"
+    [call] = calls
+    if isinstance(call, str):
+        return call
+    if sum(1 for _ in module.modules()) > MOST_MODULES:
+        return f"it has more than {MOST_MODULES} submodules"
+    arguments = pytree.tree_map_only(Spec, Spec.make, call, is_leaf=lambda item: isinstance(item, Spec))
+    try:
+        graph = lift_module(module, arguments)
+    except UsageError as error:
+        return str(error)
+    ops = [node for node in graph.nodes if node.kind != "view"]
+    if graph.unknown:
+        return f"{graph.unknown[0].op} has no rule"
+    if len(ops) > MOST_OPS:
+        return f"it has {len(ops)} ops, more than {MOST_OPS}"
+    if not ops or (len(ops) == 1 and ops[0].kind in ALONE_IS_BEST):
+        return "it is one library call already"
+    if any(len(i.place) != 1 for i in graph.inputs):
+        return "its tensors are given in tuples"
+    return call, graph

@@ -1,0 +1,109 @@
+"""A submodule with another forward: the verified one where it was checked, the module's own everywhere else.
+
+Parameters, buffers and their names stay, so a `state_dict` is what it was. The fast forward runs only for tensors on a GPU
+with exactly the shapes and dtypes that were checked, in eval mode; a call that asks for gradients gets an output whose
+`backward` says that this is for inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from kernrl.optimization.module_task import bind, tensors_in
+from kernrl.optimization.submodules import Call, Spec
+
+NO_GRADIENTS = (
+    "this model was made by kernrl.optimize, which is for inference alone: use the original module to train, or run this one "
+    "under torch.no_grad()"
+)
+
+
+class _InferenceOnly(torch.autograd.Function):
+    """Gives its second argument back, and refuses to go backward."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, out: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(NO_GRADIENTS)
+
+
+class FastForward:
+    """The `forward` of a swapped submodule."""
+
+    def __init__(
+        self, module: nn.Module, function: Callable[..., Any], call: Call, places: list[int], devices: tuple[str, ...]
+    ):
+        """
+        Args:
+            function: `ModelNew.forward`, unbound: its `self` is the module, whose parameters have the same paths.
+            call: The arguments that it was checked with, tensors as Spec.
+            places: Of the function's inputs, in order, among those arguments.
+            devices: Types of device on which the function runs.
+        """
+        self.module, self.function, self.call = module, function, call
+        self.places, self.devices = places, devices
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.module.training:
+            raise RuntimeError(NO_GRADIENTS.replace("under torch.no_grad()", "in eval mode"))
+        given = args if len(args) == len(self.call) and not kwargs else bind_own(self.module, args, kwargs)
+        if not self.fits(given):
+            return own_forward(self.module)(*args, **kwargs)
+        inputs = [given[place].contiguous() for place in self.places]
+        if not torch.is_grad_enabled():
+            return self.function(self.module, *inputs)
+        anchor = next((t for t in (*tensors_in(given), *self.module.parameters()) if t.requires_grad), None)
+        with torch.no_grad():
+            out = self.function(self.module, *inputs)
+        if anchor is None:
+            return out
+        return pytree.tree_map_only(Tensor, lambda t: _InferenceOnly.apply(anchor, t) if t.is_floating_point() else t, out)
+
+    def fits(self, given: Any) -> bool:
+        """Whether these arguments are like those that were checked."""
+        if isinstance(given, str) or len(given) != len(self.call):
+            return False
+        for mine, checked in zip(given, self.call, strict=True):
+            if isinstance(checked, Spec):
+                if not isinstance(mine, Tensor) or mine.device.type not in self.devices or not checked.fits(mine):
+                    return False
+            elif isinstance(mine, Tensor) or mine != checked:
+                return False
+        return True
+
+
+def own_forward(module: nn.Module) -> Callable[..., Any]:
+    """The forward of the module's class."""
+    return type(module).forward.__get__(module)
+
+
+def bind_own(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """The arguments of a call of the module's own forward, as positional ones; a sentence where that cannot be."""
+    fast = module.__dict__.pop("forward")
+    try:
+        return bind(module, args, kwargs)
+    finally:
+        module.__dict__["forward"] = fast
+
+
+def swap(module: nn.Module, function: Callable[..., Any], call: Call, places: list[int], devices: tuple[str, ...]) -> None:
+    """Give a module another forward, on this instance alone."""
+    module.__dict__["forward"] = FastForward(module, function, call, places, devices)
+
+
+def restore(module: nn.Module) -> None:
+    """Take the other forward away."""
+    module.__dict__.pop("forward", None)
+
+
+def is_swapped(module: nn.Module) -> bool:
+    """Whether a module has another forward."""
+    return isinstance(module.__dict__.get("forward"), FastForward)

@@ -1,0 +1,135 @@
+"""Variants of a candidate: the same text with another block size, warp count, stage count or number of rows.
+
+Only whole numbers that stand at a kernel's launch are changed, as text: `BLOCK=1024`, `num_warps=4`. A block size also
+stands in the grid (`triton.cdiv(n, 1024)`), and both change together.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+WARPS = (1, 2, 4, 8, 16, 32)
+STAGES = (1, 2, 3, 4, 5, 6)
+LEAST_BLOCK, MOST_BLOCK = 16, 16384
+MOST_ROWS = 64
+
+Step = tuple[str, str]
+"""What is changed, and which way: `("num_warps", "up")`. What was seen of one step tells of others of its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A candidate's text with one number changed."""
+
+    source: str
+    step: Step
+    name: str
+    """`num_warps=8`, and of which kernel where a file launches several."""
+
+
+def variants(source: str) -> Iterator[Variant]:
+    """Every text that is one step away, each knob of each launch up and down; none of a text that launches nothing."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    launches = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_launch(node)]
+    looping = {f.name for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and any(map(_is_loop, ast.walk(f)))}
+    launches.sort(key=lambda node: (node.lineno, node.col_offset))
+    for launch in launches:
+        where = f" of {ast.unparse(launch.func.value)}" if len(launches) > 1 else ""  # pyright: ignore[reportAttributeAccessIssue]
+        for keyword in launch.keywords:
+            value = keyword.value
+            if keyword.arg is None or not isinstance(value, ast.Constant) or type(value.value) is not int:
+                continue
+            for way, number in _steps(keyword.arg, value.value):
+                edits = [(value, str(number)), *_in_grid(launch, keyword.arg, value.value, number)]
+                changed = _edited(source, edits)
+                yield Variant(changed, (_kind(keyword.arg), way), f"{keyword.arg}={number}{where}")
+        for name, number in _missing(launch):
+            if name == "num_stages" and ast.unparse(launch.func.value) not in looping:  # pyright: ignore[reportAttributeAccessIssue]
+                continue  # stages overlap the turns of a loop
+            changed = _with_keyword(source, launch, f"{name}={number}")
+            yield Variant(changed, (name, "up"), f"{name}={number}{where}")
+
+
+def _is_launch(node: ast.AST) -> bool:
+    """`kernel[grid](...)`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
+
+
+def _is_loop(node: ast.AST) -> bool:
+    return isinstance(node, ast.For | ast.While)
+
+
+def _kind(name: str) -> str:
+    """Block sizes of any name are one kind."""
+    return name if name in ("num_warps", "num_stages") else "rows" if _is_rows(name) else "block"
+
+
+def _is_rows(name: str) -> bool:
+    return name.lower() in ("rows", "rows_per_program", "group_m", "group_size_m")
+
+
+def _steps(name: str, value: int) -> Iterator[tuple[str, int]]:
+    """The next number in each direction; none for a keyword that is no knob, such as a shape that is handed over."""
+    if name in ("num_warps", "num_stages"):
+        ladder = WARPS if name == "num_warps" else STAGES
+        if value in ladder:
+            at = ladder.index(value)
+            yield from ((way, ladder[to]) for way, to in (("up", at + 1), ("down", at - 1)) if 0 <= to < len(ladder))
+    elif value > 0 and value & (value - 1) == 0:  # a block is a power of two
+        if _is_rows(name):
+            yield from ((way, n) for way, n in (("up", 2 * value), ("down", value // 2)) if 1 <= n <= MOST_ROWS)
+        elif re.match(r"BLOCK|TILE|CHUNK", name, re.IGNORECASE):
+            yield from ((way, n) for way, n in (("up", 2 * value), ("down", value // 2)) if LEAST_BLOCK <= n <= MOST_BLOCK)
+
+
+def _missing(launch: ast.Call) -> Iterator[tuple[str, int]]:
+    """Settings of Triton's own that a launch leaves at their defaults (4 warps, 3 stages)."""
+    given = {keyword.arg for keyword in launch.keywords}
+    if None not in given:  # `**options` may hold them
+        yield from ((name, n) for name, n in (("num_warps", 8), ("num_stages", 2)) if name not in given)
+
+
+def _in_grid(launch: ast.Call, name: str, value: int, number: int) -> list[tuple[ast.expr, str]]:
+    """The same number where the grid divides by it: `triton.cdiv(n, 1024)`.
+
+    Two blocks of one size divide two axes; the grid has them in the order of the keywords.
+    """
+    if _kind(name) not in ("block", "rows"):
+        return []
+    assert isinstance(launch.func, ast.Subscript)
+    calls = [n for n in ast.walk(launch.func.slice) if isinstance(n, ast.Call) and ast.unparse(n.func).endswith("cdiv")]
+    calls.sort(key=lambda call: (call.lineno, call.col_offset))
+    divisors = [call.args[1] for call in calls if len(call.args) == 2]
+    same = [d for d in divisors if isinstance(d, ast.Constant) and d.value == value]
+    knobs = [k.arg for k in launch.keywords if isinstance(k.value, ast.Constant) and k.value.value == value]
+    knobs = [k for k in knobs if k and _kind(k) in ("block", "rows")]
+    if len(same) == len(knobs) > 1:
+        same = [same[knobs.index(name)]]
+    return [(divisor, str(number)) for divisor in same]
+
+
+def _edited(source: str, edits: list[tuple[ast.expr, str]]) -> str:
+    lines = source.encode().split(b"\n")  # columns count bytes
+    for node, text in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
+        row = node.lineno - 1
+        lines[row] = lines[row][: node.col_offset] + text.encode() + lines[row][node.end_col_offset :]
+    return b"\n".join(lines).decode()
+
+
+def _with_keyword(source: str, launch: ast.Call, text: str) -> str:
+    """The call with one more keyword, after the last argument."""
+    last = max(
+        (*launch.args, *(k.value for k in launch.keywords)), key=lambda n: (n.end_lineno, n.end_col_offset), default=None
+    )
+    if last is None:
+        return source
+    lines = source.encode().split(b"\n")
+    row, at = (last.end_lineno or 1) - 1, last.end_col_offset or 0
+    lines[row] = lines[row][:at] + f", {text}".encode() + lines[row][at:]
+    return b"\n".join(lines).decode()

@@ -1,0 +1,133 @@
+"""What is said of a result: how much faster, by which clock, and why not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from kernrl.errors import UsageError
+from kernrl.optimization.trials import Trial, beats
+from kernrl.tasks.graph.facts import Rates, roofline_s
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.task import FULL, Task
+from kernrl.verifier.base.devices import Device
+from kernrl.verifier.base.verdict import Speedup, Status, Timing, Verdict
+
+NAMES = {"eager": "eager PyTorch", "compile": "torch.compile"}
+
+LAUNCH_BOUND_US = 20.0
+"""A module below this waits for launches, and no speedup of it is counted."""
+
+MOSTLY = 0.9
+"""Share of the time from which one kind of work is the reason."""
+
+
+def speed_words(speed: Speedup, timing: Timing) -> str:
+    """`1.43x [1.40, 1.46]`, or `4.15x, modelled`."""
+    if timing.kind == "modelled":
+        return f"{speed.value:.2f}x, modelled"
+    return f"{speed.value:.2f}x [{speed.low:.2f}, {speed.high:.2f}]{'' if speed.significant else ', within the noise'}"
+
+
+def against(verdict: Verdict) -> list[str]:
+    """One line for each baseline."""
+    timing = verdict.timing
+    if timing is None:
+        return ["Not timed."]
+    lines = []
+    for name, speed in timing.speedups_x.items():
+        times = f"{timing.baseline_us[name]:.1f} to {timing.candidate_us:.1f} us"
+        by = "MODELLED: by the roofline of the" if timing.kind == "modelled" else "measured on the"
+        lines.append(f"{speed_words(speed, timing)}, the speed of {NAMES.get(name, name)} ({times}; {by} {timing.device}).")
+    return lines
+
+
+def set_words(task: Task, name: str) -> str:
+    """`small (BATCH=2, WIDTH=32)`."""
+    found = task.input_set(name)
+    if name == FULL or found is None or not found.constants:
+        return "its own sizes" if name == FULL else name
+    return f"{name} ({', '.join(f'{k}={v}' for k, v in found.constants.items())})"
+
+
+def won(trial: Trial, task: Task) -> str:
+    """The sentence of a win."""
+    timing = trial.verdict.timing
+    assert timing
+    parts = [f"{_times(speed, timing)} {NAMES.get(name, name)}" for name, speed in timing.speedups_x.items()]
+    sets = " and ".join(dict.fromkeys(set_words(task, r["input_set"]) for r in trial.verdict.errors))
+    clock = f"by the roofline model of the {timing.device} (nothing was measured)"
+    where = clock if timing.kind == "modelled" else f"measured on the {timing.device}"
+    slower = [n for n, s in timing.speedups_x.items() if s.value < 1.0 and (s.significant or timing.kind == "modelled")]
+    better = " Use torch.compile instead: it is faster here." if "compile" in slower else ""
+    return f"{task.id}: {' and '.join(parts)}, {where}; right on {len(trial.verdict.errors)} inputs at {sets}.{better}"
+
+
+def _times(speed: Speedup, timing: Timing) -> str:
+    figure = speed_words(speed, timing).removesuffix(", modelled")
+    return f"{figure} the speed of" if not figure.endswith("noise") else f"{figure}, against"
+
+
+def not_won(task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: Graph | None, device: Device) -> str:
+    """The sentence where nothing is faster, with the reason."""
+    if not trials:
+        unknown = f" ({', '.join(sorted({n.op for n in graph.unknown}))})" if graph and graph.unknown else ""
+        return f"{task.id}: no rule writes a solution of it{unknown}, and no model was asked: name one with --model."
+    if not best:
+        counts = Counter(str(t.verdict.status) for t in trials)
+        shown = ", ".join(f"{n} {status}" for status, n in counts.most_common())
+        status = counts.most_common(1)[0][0]
+        reason = next(t.verdict.reason for t in trials if t.verdict.status == status)
+        if status == Status.NEEDS_GPU:
+            return f"{task.id}: none of {len(trials)} candidates can be judged without a GPU ({reason})"
+        return f"{task.id}: none of {len(trials)} candidates is correct ({shown}). {reason}"
+    timing = best[0].verdict.timing
+    assert timing
+    baseline = next(iter(timing.speedups_x))
+    figure = speed_words(timing.speedups_x[baseline], timing)
+    return (
+        f"{task.id}: nothing is faster than {NAMES.get(baseline, baseline)} beyond "
+        f"{'what the model can tell' if timing.kind == 'modelled' else 'the noise'}; the best of {len(trials)} candidates has "
+        f"{figure}. {reason_of(best[0].verdict, graph, device)}"
+    )
+
+
+def reason_of(verdict: Verdict, graph: Graph | None, device: Device) -> str:
+    """Why a module cannot be made faster, as far as that is known."""
+    timing, nodes = verdict.timing, verdict.plan.get("reference", {}).get("nodes", ())
+    assert timing
+    us = next(iter(timing.baseline_us.values()))
+    total = sum(node["us"] for node in nodes) or 1.0
+    library = [node for node in nodes if node["kind"] == "library"]
+    share = sum(node["us"] for node in library) / total
+    if library and share >= MOSTLY:
+        what = "one library call" if len(library) == 1 else f"{len(library)} library calls"
+        names = ", ".join(dict.fromkeys(node["name"].removeprefix("aten.").partition(".")[0] for node in library))
+        return f"{share:.0%} of its time is {what} ({names}), which the candidates use as well."
+    if us < LAUNCH_BOUND_US:
+        return f"It takes {us:.1f} us, where launching decides: nothing below {LAUNCH_BOUND_US:g} us is counted as faster."
+    if graph is not None:
+        floor_us = roofline_s(graph, rates_of(device, verdict.precision))[1] * 1e6
+        if floor_us / us >= MOSTLY:
+            return f"It runs at {min(floor_us / us, 1):.0%} of the floor of {floor_us:.1f} us that its data and products need."
+        return f"Its floor is {floor_us:.1f} us, and it takes {us:.1f} us: a model (--model) may find what the rules do not."
+    return "A model (--model) may find what was not tried."
+
+
+def rates_of(device: Device, precision: str) -> Rates:
+    """A device's peak rates under a precision policy."""
+    tflops = {"fp32": device.fp32_tflops, "tf32": device.tf32_tflops}.get(precision, device.half_tflops)
+    return Rates(device.name, device.bandwidth_gb_s * 1e9, tflops * 1e12, device.fp32_tflops * 1e12)
+
+
+def require_usable(task: Task, graph: Graph) -> None:
+    """Refuse what nobody could optimise. Raises UsageError."""
+    empty = next((i for i in graph.inputs if i.value.numel == 0), None)
+    if empty is not None:
+        name = empty.argument or ".".join(map(str, empty.place))
+        raise UsageError(f"{task.id}: the input {name} has the shape {list(empty.value.shape)}, without elements; give others.")
+
+
+def beats_any(trials: Sequence[Trial], baseline: str) -> bool:
+    """Whether any trial is faster than a baseline beyond the noise."""
+    return any(beats(trial.verdict, baseline) for trial in trials)

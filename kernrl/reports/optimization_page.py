@@ -1,0 +1,122 @@
+"""The page of `kernrl optimize`: one task in full, or a table of many. Made from the files of a run alone.
+
+Like every page it needs nothing else: no script, no network; what a model wrote reaches it through autoescaping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from kernrl import __version__
+from kernrl.reports.svg import Row, Series, line_chart, percent, seconds, speed_rows, times
+from kernrl.tasks.graph.drawing import draw
+from kernrl.tasks.graph.graph import Graph
+from kernrl.verifier.base.verdict import Verdict
+from kernrl.verifier.explain import svg
+
+MOST_BARS = 24
+"""Candidates whose speed is drawn; the fastest and no more, as a bar is a line of the page."""
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def render(results: Sequence[Mapping[str, Any]], rows: Mapping[str, Rows], title: str) -> str:
+    """The page.
+
+    Args:
+        results: `results.json` of each task.
+        rows: Task id → its rows of `candidates.jsonl`.
+    """
+    views = [_view(result, rows.get(result["task"], ())) for result in results]
+    return _template().render(title=title, version=__version__, views=views, several=len(views) > 1, table=_table(results))
+
+
+def _view(result: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
+    best = result.get("best") or {}
+    verdict = Verdict.from_json(best["verdict"]) if best else None
+    graph = result.get("graph")
+    counted = [f"{result['tried']} tried", f"{result['judged']} judged", f"{result['correct']} correct"]
+    return {
+        "task": result["task"],
+        "sentence": result["sentence"],
+        "modelled": result["clock"] == "modelled",
+        "counts": f"{', '.join(counted)} in {seconds(result['spent_s'])}; ended: {result['ended']}",
+        "graph": Markup(_inner(draw(Graph.from_json(graph), result["task"]))) if graph else "",  # drawn by us, which escapes
+        "plans": Markup(_inner(svg(verdict))) if verdict else "",
+        "speeds": _speeds(rows, best.get("id")),
+        "progress": _best_over_time(rows),
+        "origins": [(origin, times(ratio)) for origin, ratio in result["by_origin"].items()],
+        "regret": [(n, "none right" if r is None else percent(r)) for n, r in result["regret"].items()],
+        "source": best.get("source", ""),
+        "facts": [(name, str(value)) for name, value in result["versions"].items()],
+    }
+
+
+def _inner(text: str) -> str:
+    """An SVG file as it can stand inside a page."""
+    return text[text.find("<svg") :] if "<svg" in text else ""
+
+
+def ratio_of(row: Mapping[str, Any]) -> float | None:
+    """Speedup of a row against the first baseline; None where it is not correct or not timed."""
+    verdict = row["verdict"]
+    speed = verdict.get("speedup_x") if verdict["status"] == "correct" else None
+    return float(speed["value"]) if speed else None
+
+
+def _speeds(rows: Rows, best: str | None) -> Markup:
+    timed = [(ratio, row) for row in rows if (ratio := ratio_of(row))]
+    timed.sort(key=lambda entry: -entry[0])
+    bars = []
+    for ratio, row in timed[:MOST_BARS]:
+        speed = row["verdict"]["speedup_x"]
+        modelled = row["verdict"]["timing"]["kind"] == "modelled"
+        low, high = (None, None) if modelled else (speed["low"], speed["high"])
+        mark = " (the winner)" if row["id"] == best else ""
+        bars.append(Row(f"{row['id']}: {row['name']}{mark}"[:60], ratio, low, high))
+    return speed_rows(bars, label="speed of each candidate against the first baseline")
+
+
+def _best_over_time(rows: Rows) -> Markup:
+    x, y, best = [], [], 0.0
+    for row in sorted(rows, key=lambda r: r["at_s"]):
+        best = max(best, ratio_of(row) or 0.0)
+        if best:
+            x.append(float(row["at_s"]))
+            y.append(best)
+    return line_chart([Series("best so far", x, y)], label="best so far", x_label="seconds", y_format=times)
+
+
+def _table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    return [[str(cell) for cell in table_row(result)] for result in results]
+
+
+def table_row(result: Mapping[str, Any]) -> list[str]:
+    """Task, speed against each baseline, origin of the winner, candidates, seconds, and what there is to say."""
+    best = result.get("best")
+    speeds = best["verdict"]["timing"]["speedups_x"] if best else {}
+    mark = "*" if result["clock"] == "modelled" else ""
+    shown = {name: times(speed["value"]) + mark for name, speed in speeds.items()}
+    what = "faster" if result["faster"] else "a tie" if best else "-"
+    origin = best["origin"] if best else ""
+    counts = f"{result['correct']}/{result['judged']}"
+    cells = [result["task"], what, shown.get("eager", ""), shown.get("compile", ""), origin, counts]
+    return [*cells, f"{result['spent_s']:.0f} s"]
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("optimization.html.j2")

@@ -1,0 +1,173 @@
+"""best.py: what was judged byte for byte, and a check that finds what is wrong."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.tiny import verdict_of
+
+from kernrl.files import replace_file
+from kernrl.optimization.best_file import best_file, judged_source
+from kernrl.optimization.trials import Proposal, Trial
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.task import InputSet, Task
+from kernrl.verifier.base.verdict import Speedup, Timing, Verdict
+
+REFERENCE = '''"""A quote ' and a back\\\\slash."""
+import torch
+from torch import nn
+
+N, M = 64, 32
+
+
+class Model(nn.Module):
+    def __init__(self, m):
+        super().__init__()
+        self.norm = nn.LayerNorm(m)
+
+    def forward(self, x):
+        return self.norm(x) * 2
+
+
+def get_inputs():
+    return [torch.randn(N, M)]
+
+
+def get_init_inputs():
+    return [M]
+'''
+CANDIDATE = """from __future__ import annotations
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, m):
+        super().__init__()
+        self.norm = nn.LayerNorm(m)
+
+    def forward(self, x: Undefined):
+        y = x - x.mean(-1, keepdim=True)
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-5)
+        return (y * self.norm.weight + self.norm.bias) * 2"""
+"""Ends without a newline, and begins with what must come first in a file."""
+
+
+def trial(source: str, verdict: Verdict | None = None) -> Trial:
+    errors = [{"input_set": name, "regime": "normal", "excess": 0.25} for name in ("small", "small", "ragged")]
+    timing = Timing("modelled", "NVIDIA H200", 5.0, {"eager": 10.0}, {"eager": Speedup(2.0, 2.0, 2.0, False)})
+    row = verdict_of(source).to_json() | {"errors": errors, "plan": {"bytes_moved": 1 << 30}, "notes": ["Nobody looked at X."]}
+    plain = Verdict.from_json(row)
+    return Trial("style-0", Proposal(source, "style", "fused"), verdict or Verdict.from_json(
+        plain.to_json() | {"timing": {"kind": timing.kind, "device": timing.device, "candidate_us": 5.0,
+        "baseline_us": {"eager": 10.0}, "unfused_share": 0.0, "noise": 0.0,
+        "speedups_x": {"eager": {"value": 2.0, "low": 2.0, "high": 2.0, "significant": False}}}}), 1.0)  # fmt: skip
+
+
+@pytest.fixture
+def task() -> Task:
+    sets = (InputSet("full"), InputSet("small", {"N": 2, "M": 16}, True), InputSet("ragged", {"N": 3, "M": 11}, True))
+    return Task("my/task", REFERENCE, input_sets=sets)
+
+
+def run(path: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, env=environment)
+
+
+def test_the_header_says_when_fewer_operations_were_done(task: Task) -> None:
+    note = "It does 0.5 of the floating-point operations that the reference asks for."
+    row = trial(CANDIDATE).verdict.to_json()
+    said = best_file(
+        task, trial(CANDIDATE, Verdict.from_json(row | {"notes": [note, "Nobody looked at X."]})), {"date": "2026"}
+    )
+    assert f"# - Fewer operations: {note}" in said
+    assert "# - Not checked: Nobody looked at X." in said
+    assert "Not checked: It does" not in said
+    assert "Fewer operations" not in best_file(task, trial(CANDIDATE), {"date": "2026"})
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n# é \x0c", "\n# --- judged source: ends\nx = 1\n"])
+def test_the_judged_source_is_in_it_byte_for_byte(task: Task, tmp_path: Path, end: str) -> None:
+    judged = trial(CANDIDATE + end)
+    replace_file(tmp_path / "best.py", best_file(task, judged, {"date": "2026-01-02"}))
+    text = (tmp_path / "best.py").read_bytes().decode()
+    assert judged_source(text) == CANDIDATE + end
+    assert hashlib.sha256(judged_source(text).encode()).hexdigest() == judged.verdict.candidate_sha
+    compile(text, "best.py", "exec")  # `from __future__` still comes first
+
+
+def test_a_best_file_may_be_the_candidate_and_the_module_of_the_next(task: Task) -> None:
+    first = best_file(task, trial(CANDIDATE), {"date": "2026-01-02"})
+    second = best_file(replace(task, pytorch_code=first), trial(first), {"date": "2026-01-03"})
+    assert judged_source(second) == first
+    assert judged_source(judged_source(second)) == CANDIDATE
+
+
+def test_the_header_says_what_is_modelled_checked_and_not(task: Task) -> None:
+    header = " ".join(best_file(task, trial(CANDIDATE), {"date": "2026-01-02"}).partition("# --- judged")[0].split("\n# "))
+    header = " ".join(header.split())
+    assert "MODELLED" in header
+    assert "small (N=2, M=16), 2 inputs (normal), largest error 0.25 of its tolerance; ragged (N=3, M=11), 1 inputs" in header
+    assert "Not checked: the module's own sizes, which need a GPU." in header
+    assert "Not checked: Nobody looked at X." in header
+    assert "gradients" in header
+
+
+def test_the_reference_in_it_is_the_module_that_it_replaces(task: Task) -> None:
+    text = best_file(task, trial(CANDIDATE), {"date": "2026-01-02"})
+    held = next(s for s in ast.parse(text).body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == "KERNRL")
+    data = ast.literal_eval(held.value)
+    assert data["reference"] == REFERENCE
+    assert data["input_sets"] == {"full": {}, "small": {"N": 2, "M": 16}, "ragged": {"N": 3, "M": 11}}
+    assert data["full_is_large"] is True
+
+
+@pytest.mark.slow
+def test_it_checks_itself_and_finds_what_is_wrong(task: Task, tmp_path: Path) -> None:
+    best = tmp_path / "best.py"
+    best.write_text(best_file(task, trial(CANDIDATE), {"date": "2026-01-02"}))
+    done = run(best)
+    assert done.returncode == 0, done.stderr
+    assert "small: agrees" in done.stdout
+    assert "ragged: agrees" in done.stdout
+    assert "nothing is timed" in done.stdout
+    for wrong in (
+        CANDIDATE.replace(" + self.norm.bias", ""),
+        CANDIDATE.replace("1e-5", "1e-2"),
+        CANDIDATE + ".0 * (1 + 2**-10)",
+    ):
+        best.write_text(best_file(task, trial(wrong), {"date": "2026-01-02"}))
+        done = run(best)
+        assert done.returncode == 1, wrong
+        assert "output 0 is off by" in done.stdout
+
+
+def test_a_file_of_several_tuples_and_chains_is_checked_at_small_sizes(tmp_path: Path) -> None:
+    """The constants of a reference are overridden in every form that input sets know."""
+    namespace: dict[str, object] = {"__name__": "best"}
+    source = "SHAPE = (3, 64)\nH = W = 128\nA, B = 2, 4\nC: int = 9\nD = A * B\n"
+    from kernrl.optimization.best_file import _checking
+
+    exec(compile(_checking(), "check", "exec"), namespace)
+    namespace["KERNRL"] = {"reference": source}
+    module = namespace["_reference"]({"SHAPE": (1, 2), "W": 8, "A": 7, "C": 1})  # pyright: ignore
+    assert (module.SHAPE, module.H, module.W, module.A, module.B, module.C, module.D) == ((1, 2), 128, 8, 7, 4, 1, 28)
+
+
+def test_of_a_real_task_the_file_loads_and_holds_its_class() -> None:
+    task = load_tasks("heldout").tasks[0]
+    source = task.solutions[0].triton_code
+    text = best_file(task, trial(source), {"date": "2026-01-02"})
+    assert judged_source(text) == source
+    assert torch.nn  # the file needs torch and triton alone
+    imported = {a.name.split(".")[0] for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Import) for a in n.names}
+    assert imported <= {"torch", "triton", "ast", "linecache", "types", "copy", "os", "sys", "time", "math"}

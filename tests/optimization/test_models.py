@@ -1,0 +1,345 @@
+"""Models part by part: which parts are found, how they are swapped, and what happens where the fast forward may not run."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import ROOT
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import kernrl
+from kernrl.errors import UsageError
+from kernrl.optimization import api
+from kernrl.optimization.agreement import disagreement
+from kernrl.optimization.module_task import positional
+from kernrl.optimization.one_task import Found
+from kernrl.optimization.python_class import read_inputs, task_of_class
+from kernrl.optimization.submodules import find_parts
+from kernrl.optimization.swap import FastForward, is_swapped, swap
+from kernrl.optimization.trials import Proposal, Trial
+from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.graph.lift import lift, lift_module
+from kernrl.tasks.graph.plain import CannotStandAloneError, task_of_graph
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.task import load_reference
+
+
+class Block(nn.Module):
+    def __init__(self, d: int, act: str = "gelu"):
+        super().__init__()
+        self.norm, self.up, self.act = nn.LayerNorm(d), nn.Linear(d, 2 * d), act
+        self.down = nn.Linear(2 * d, d)
+
+    def forward(self, x: Tensor, scale: float = 1.0, *, cache: Any = None) -> Tensor:
+        h = self.up(self.norm(x))
+        h = F.gelu(h) if self.act == "gelu" else F.silu(h)
+        return x + self.down(h) * scale
+
+
+class Net(nn.Module):
+    """Three equal blocks, one other, a recurrent part in between, and a head without a name of its own."""
+
+    def __init__(self, d: int = 16):
+        super().__init__()
+        self.embed = nn.Embedding(50, d)
+        self.blocks = nn.ModuleList([Block(d), Block(d), Block(d), Block(d, "silu")])
+        self.rnn = nn.GRU(d, d, batch_first=True)
+        self.head = nn.Sequential(nn.Linear(d, 8), nn.ReLU(), nn.Softmax(-1))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x, scale=0.5)
+        return self.head(self.rnn(x)[0])
+
+
+@pytest.fixture(scope="module")
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+IDS = torch.arange(40).reshape(4, 10)
+
+
+def test_parts_are_the_largest_that_lift_and_equal_ones_are_one(net: Net) -> None:
+    model = copy.deepcopy(net).eval()
+    parts = find_parts(model, (IDS,))
+    found = {part.paths: part.graph.composition for part in parts.found}
+    assert set(found) == {("blocks.0", "blocks.1", "blocks.2"), ("blocks.3",), ("head",)}
+    assert "gelu" in found["blocks.0", "blocks.1", "blocks.2"]
+    assert "silu" in found["blocks.3",]
+    why = dict(parts.left)
+    assert "recurrent" in why["rnn"]
+    assert why["embed"] == "it is one library call already"
+
+
+# --- written out -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "four_glances", "strip_mixer_block", "conv_transpose2d_sum_width", "attention_core_bias", "pooling_zoo_3d",
+        "portfolio_risk_rows", "layernorm_chw", "reflect_padded_conv", "scores_einsum", "mobile_inverted",
+    ],
+)  # fmt: skip
+def test_a_graph_written_out_computes_the_same(name: str, tmp_path: Path) -> None:
+    task = with_input_sets(load_tasks(ROOT / "tests" / "foreign" / f"{name}.py").tasks[0], tmp_path)
+    reference = load_reference(task, task.input_set("small"))
+    torch.manual_seed(0)
+    module, inputs = reference.Model(*reference.get_init_inputs()), list(reference.get_inputs())
+    graph = lift_module(module, inputs)
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    written = load_reference(task_of_graph(graph, name, held))
+    again = written.Model(*written.get_init_inputs())
+    with torch.no_grad():
+        for path, tensor in [*again.named_parameters(), *again.named_buffers()]:
+            tensor.copy_(held[path])
+        mine = again(*[inputs[int(i.place[0])] for i in graph.inputs])  # pyright: ignore[reportArgumentType]
+        theirs = module(*inputs)
+    for a, b in zip(tree_leaves(mine), tree_leaves(theirs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_what_would_compute_something_else_is_refused() -> None:
+    """A list of parameters has no path as Python."""
+
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.ParameterList([nn.Parameter(torch.randn(8)) for _ in range(2)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.gelu(x * self.weights[1])
+
+    graph = lift_module(Listed(), [torch.randn(4, 8)])
+    with pytest.raises(CannotStandAloneError, match="list of parameters"):
+        task_of_graph(graph, "listed", {})
+
+
+def test_a_written_task_has_small_and_ragged_sets() -> None:
+    graph = lift_module(Block(64).eval(), [torch.randn(32, 128, 64)])
+    task = with_input_sets(task_of_graph(graph, "block", {}))
+    assert [s.name for s in task.input_sets] == ["full", "small", "ragged"]
+    ragged = lift(task, task.input_set("ragged"))
+    assert all(size % 8 for size in ragged.inputs[0].value.shape)
+
+
+# --- swapped -----------------------------------------------------------------------------------------------------------
+
+FAST = """
+from torch import nn
+import torch.nn.functional as F
+
+class ModelNew(nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        ModelNew.calls += 1
+        h = F.gelu(self.up(self.norm(x)))
+        return x + self.down(h) * 0.5
+"""
+
+
+def fast_class(source: str = FAST) -> Any:
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)
+    return namespace["ModelNew"]
+
+
+def swapped(net: Net, devices: tuple[str, ...] = ("cpu",), source: str = FAST) -> tuple[nn.Module, Any]:
+    model = api._copy(net)
+    [part] = [p for p in find_parts(model, (IDS,)).found if "blocks.0" in p.paths]
+    cls = fast_class(source)
+    for path in part.paths:
+        swap(model.get_submodule(path), cls.forward, part.call, [0], devices)
+    return model, cls
+
+
+def test_a_swapped_model_gives_the_same_has_the_same_state_and_leaves_the_original(net: Net) -> None:
+    model, cls = swapped(net)
+    net.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(IDS), net(IDS))
+        assert cls.calls == 3
+    assert list(model.state_dict()) == list(net.state_dict())
+    assert all(a.data_ptr() == b.data_ptr() for a, b in zip(model.parameters(), net.parameters(), strict=True))
+    assert not any(is_swapped(part) for part in net.modules())
+    assert disagreement(net, model, (IDS,), "fp32", 2) == ""
+
+
+def test_a_copy_of_it_reads_its_own_parameters(net: Net) -> None:
+    model, _ = swapped(net)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+        assert not torch.allclose(other.blocks[0](torch.ones(4, 10, 16), 0.5), model.blocks[0](torch.ones(4, 10, 16), 0.5))  # pyright: ignore
+    torch.testing.assert_close(model(IDS), net.eval()(IDS))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda block, x: block(x, scale=0.25),  # another number than was checked
+        lambda block, x: block(x[:2], 0.5),  # another shape
+        lambda block, x: block(x.double().float()[..., :], 0.5, cache=object()),  # by name alone
+    ],
+)
+def test_other_calls_run_the_module_s_own_forward(net: Net, call: Any) -> None:
+    model, cls = swapped(net)
+    x = torch.randn(4, 10, 16)
+    before = cls.calls
+    with torch.no_grad():
+        torch.testing.assert_close(call(model.blocks[0], x), call(net.blocks[0], x))  # pyright: ignore[reportIndexIssue]
+    assert cls.calls == before
+
+
+def test_on_a_cpu_a_part_for_gpus_runs_as_before(net: Net) -> None:
+    model, cls = swapped(net, devices=("cuda",))
+    with torch.no_grad():
+        assert torch.equal(model(IDS), net.eval()(IDS))
+    assert cls.calls == 0
+
+
+def test_gradients_are_refused_with_a_sentence(net: Net) -> None:
+    model, _ = swapped(net)
+    out = model(IDS).sum()
+    with pytest.raises(RuntimeError, match="for inference alone: use the original module to train"):
+        out.backward()
+    model.train()
+    with pytest.raises(RuntimeError, match="in eval mode"):
+        model(IDS)
+
+
+def test_torch_compile_takes_it(net: Net) -> None:
+    model, _ = swapped(net)
+    block: Any = model.get_submodule("blocks.0")
+    compiled: Any = torch.compile(block, backend="eager")
+    x = torch.randn(4, 10, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, 0.5), net.blocks[0].eval()(x, 0.5))
+
+
+def test_a_wrong_part_shows_in_the_whole(net: Net) -> None:
+    model, _ = swapped(net, source=FAST.replace("0.5", "0.501"))
+    assert "is off by" in disagreement(net, model, (IDS,), "fp32", 1)
+
+
+# --- kernrl.optimize ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every part is won by a text that only its class shows; no process is started."""
+    from support.tiny import verdict_of
+
+    asked: list[str] = []
+
+    class Idle:
+        class evaluator:
+            gpus = ()
+            start = staticmethod(lambda: None)
+
+        def __init__(self, config: object):
+            pass
+
+        def __enter__(self) -> Idle:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    def found(task: Any, judge: object, settings: object, folder: Path) -> Found:
+        asked.append(task.id)
+        trial = Trial("style-0", Proposal(FAST, "style", "fused"), verdict_of(FAST, speedup_x=2.0), 1.0)
+        won = "Block" in task.id and "gelu" in task.pytorch_code
+        return Found({"sentence": f"{task.id}: said"}, trial if won else None, interrupted=False)
+
+    monkeypatch.setattr(api, "HardenedVerifier", Idle)
+    monkeypatch.setattr(api, "optimize_task", found)
+    return asked
+
+
+def test_optimize_searches_distinct_parts_once_and_says_what_it_did(net: Net, no_search: list[str], tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="there is no GPU"):
+        model = kernrl.optimize(net, IDS, output=tmp_path / "run")
+    assert len(no_search) == 3
+    assert [is_swapped(block) for block in model.blocks] == [True, True, True, False]
+    report = str(model.kernrl_report)
+    assert "swapped: blocks.0 (Block) and 2 more: said" in report
+    assert "rnn" in report
+    assert "not compared with the original" in report
+    assert isinstance(model.blocks[0].__dict__["forward"], FastForward)
+    with torch.no_grad():
+        assert torch.equal(model(IDS), net.eval()(IDS))
+
+
+def test_explain_names_what_could_fuse_and_the_floor(net: Net) -> None:
+    explanation = kernrl.explain(net, {"ids": IDS}, target="H100")
+    text = str(explanation)
+    assert "linear + gelu" in text
+    assert "H100" in text
+    apart, together = explanation.parts[0].floor_us(explanation.rates)
+    assert 0 < together < apart
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (torch.zeros(0, 10, dtype=torch.int64), "without elements"),
+        (IDS.to("meta"), "is on meta and the module on cpu"),
+        ((IDS, IDS), "does not take these inputs"),
+    ],
+)
+def test_bad_inputs_get_one_sentence(net: Net, inputs: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        kernrl.optimize(net, inputs)
+
+
+def test_inputs_with_gradients_and_small_budgets_are_refused() -> None:
+    with pytest.raises(UsageError, match="needs gradients"):
+        kernrl.optimize(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(2, 8, requires_grad=True))
+    with pytest.raises(UsageError, match="too little"):
+        kernrl.optimize(nn.ReLU(), torch.randn(2, 8), budget_s=1)
+
+
+# --- package.module:Class ----------------------------------------------------------------------------------------------
+
+
+def test_a_class_is_lifted_at_the_inputs_that_are_named() -> None:
+    task = task_of_class("torch.nn:LayerNorm", "input=float32[64, 128]", "128, eps=1e-3")
+    graph = lift(task)
+    assert graph.composition == ("layer_norm",)
+    assert graph.inputs[0].value.shape == (64, 128)
+    assert graph.nodes[0]["eps"] == 1e-3
+
+
+@pytest.mark.parametrize(
+    "text", ["x=float32[0,2]", "x=float32[2", "float33[2]", "x=float32[2], float32[2]", "", "x=float32[2];__import__('os')"]
+)
+def test_inputs_of_another_form_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--inputs"):
+        read_inputs(text)
+
+
+def test_whole_numbers_stay_below_their_bound() -> None:
+    [tensor] = read_inputs("int64[1000]<7")
+    assert tensor.min() >= 0  # pyright: ignore[reportAttributeAccessIssue]
+    assert tensor.max() == 6  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_defaults_are_filled_in_and_names_find_their_places() -> None:
+    x = torch.randn(2, 16)
+    assert positional(Block(16), {"x": x})[1] == 1.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(positional(Block(16), x)) == 2

@@ -1,0 +1,216 @@
+"""The search keeps its budget, judges equal sources once, follows what it saw, and keeps the best when interrupted."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+from support import ROOT
+from support.tiny import tiny_tasks, verdict_of
+
+from kernrl.optimization.proposals import styles
+from kernrl.optimization.search import FINAL_ROUNDS, Limits, Search
+from kernrl.optimization.trials import MODEL_MARGIN, Proposal, Trial, beats, combined, ranked
+from kernrl.optimization.words import rates_of
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.solutions.from_graph.plausible import plausible
+from kernrl.tasks.solutions.from_graph.styles import graphs_of, write_solutions
+from kernrl.verifier.base.devices import device_for
+from kernrl.verifier.base.verdict import Speedup, Status, Timing, Verdict
+
+TASK = tiny_tasks(1)[0]
+
+
+def launching(warps: int, block: int = 1024, extra: str = "") -> str:
+    call = f"k[(cdiv(n, {block}),)](x, BLOCK={block}, num_warps={warps})"
+    return f"class ModelNew:\n    def forward(self, x):\n        {call}{extra}\n"
+
+
+class Judge:
+    """Judges at once, or never where `stuck` is true of the text."""
+
+    def __init__(self, worth: Callable[[str], float | None], stuck: Callable[[str], bool] = lambda text: False):
+        self.worth, self.stuck = worth, stuck
+        self.asked: list[str] = []
+        self.again: list[str] = []
+
+    def submit(self, task: object, candidate: str, *, fresh: bool = False) -> Future[Verdict]:
+        (self.again if fresh else self.asked).append(candidate)
+        future: Future[Verdict] = Future()
+        if not self.stuck(candidate):
+            speed = self.worth(candidate)
+            verdict = verdict_of(candidate, speedup_x=speed) if speed else verdict_of(candidate, Status.WRONG)
+            future.set_result(verdict)
+        return future
+
+
+def style(source: str, name: str = "style") -> Proposal:
+    return Proposal(source, "style", name)
+
+
+def warps_of(text: str) -> int:
+    return int(re.findall(r"num_warps=(\d+)", text)[0])
+
+
+def by_warps(text: str) -> float:
+    """The more warps the faster, whatever the block is."""
+    return 1.0 + 0.1 * math.log2(warps_of(text))
+
+
+def test_variants_follow_what_was_seen() -> None:
+    judge = Judge(by_warps)
+    search = Search(TASK, judge, Limits(40, 60.0, measured=False, in_flight=1))
+    search.run([style(launching(4))])
+    assert warps_of(search.best()[0].proposal.source) == 32
+    ups = [warps_of(text) for text in judge.asked[1:]]
+    assert ups.index(32) <= 8  # three turns up among six other steps; in an order without memory it would come far later
+    assert search.ended == "no more ideas"
+
+
+def test_equal_sources_are_judged_once_and_the_count_is_kept() -> None:
+    judge = Judge(by_warps)
+    search = Search(TASK, judge, Limits(5, 60.0, measured=False, in_flight=3))
+    search.run([style(launching(4)), style(launching(4), "again"), style(launching(8))])
+    assert len(judge.asked) == len(set(judge.asked)) == 5
+    assert search.ended == "candidates"
+
+
+def test_the_budget_ends_a_search_whose_candidates_never_return() -> None:
+    judge = Judge(by_warps, stuck=lambda text: "slow" in text)
+    search = Search(TASK, judge, Limits(10, 1.0, measured=False, in_flight=2))
+    search.run([style(launching(4)), style(launching(4, extra="  # slow")), style(launching(8, extra="  # slow"))])
+    assert search.ended == "budget"
+    assert [t.proposal.source for t in search.trials][:1] == [launching(4)]
+
+
+def test_an_interrupt_keeps_what_was_found() -> None:
+    def interrupt(text: str) -> float | None:
+        if "num_warps=16" in text:
+            raise KeyboardInterrupt
+        return by_warps(text)
+
+    search = Search(TASK, Judge(interrupt), Limits(40, 60.0, measured=True, in_flight=1))
+    search.run([style(launching(4))])
+    assert search.ended == "interrupted"
+    assert warps_of(search.best()[0].proposal.source) == 8
+    assert not search.finals
+
+
+def test_known_trials_are_not_judged_again_and_count() -> None:
+    first = Search(TASK, Judge(by_warps), Limits(4, 60.0, measured=False, in_flight=1))
+    first.run([style(launching(4))])
+    rows = [trial.to_row(TASK, n) for n, trial in enumerate(first.trials)]
+    judge = Judge(by_warps)
+    again = Search(TASK, judge, Limits(6, 60.0, measured=False, in_flight=1), known=[Trial.from_row(r) for r in rows])
+    again.run([style(launching(4))])
+    assert len(again.trials) == 6
+    assert len(judge.asked) == 2
+    assert not {t.proposal.source for t in first.trials} & set(judge.asked)
+
+
+def test_finalists_are_timed_again_and_one_that_turns_out_wrong_loses() -> None:
+    class Lucky(Judge):
+        def submit(self, task: object, candidate: str, *, fresh: bool = False) -> Future[Verdict]:
+            future = super().submit(task, candidate, fresh=fresh)
+            if fresh and "lucky" in candidate:
+                future = Future()
+                future.set_result(verdict_of(candidate, Status.WRONG))
+            return future
+
+    judge = Lucky(lambda text: 3.0 if "lucky" in text else 1.5)
+    search = Search(TASK, judge, Limits(2, 60.0, measured=True, in_flight=1))
+    search.run([style("class ModelNew: lucky = 1"), style("class ModelNew: honest = 1")])
+    assert [t.proposal.source for t in search.best()] == ["class ModelNew: honest = 1"]
+    assert len(judge.again) == 2 * FINAL_ROUNDS
+
+
+class Samples:
+    """A model that writes one candidate at a time, and then ends."""
+
+    def __init__(self, texts: list[str]):
+        self.texts, self.count = list(texts), len(texts)
+
+    def poll(self) -> Proposal | None:
+        return Proposal(self.texts.pop(0), "model", "sample") if self.texts else None
+
+    @property
+    def done(self) -> bool:
+        return not self.texts
+
+    @property
+    def left(self) -> int:
+        return len(self.texts)
+
+
+def test_samples_are_tried_before_variants_fill_the_rest() -> None:
+    judge = Judge(by_warps)
+    search = Search(TASK, judge, Limits(4, 60.0, measured=False, in_flight=1))
+    search.run([style(launching(4))], Samples([launching(2, extra="  # a"), launching(2, extra="  # b")]))
+    assert [t.proposal.origin for t in search.trials] == ["style", "model", "model", "variant"]
+
+
+def timed(value: float, low: float, high: float, significant: bool = True, kind: str = "measured") -> Verdict:
+    timing = Timing(kind, "H200", 100 / value, {"eager": 100.0}, {"eager": Speedup(value, low, high, significant)})
+    return Verdict(Status.CORRECT, verdict_of("x").stage, "", "t", "", "fp32", timing=timing)
+
+
+def test_combined_timings_are_means_and_no_surer_than_the_least_sure() -> None:
+    both = combined([timed(1.0, 0.9, 1.2, significant=False), timed(4.0, 3.6, 4.8)])
+    speed = both.speedup()
+    assert speed is not None
+    assert speed.value == pytest.approx(2.0)
+    assert (speed.low, speed.high) == pytest.approx((1.8, 2.4))
+    assert not speed.significant
+
+
+def test_noise_and_what_the_model_cannot_tell_are_no_win() -> None:
+    assert not beats(timed(1.3, 0.9, 1.8, significant=False), "eager")
+    assert not beats(timed(0.8, 0.7, 0.9), "eager")
+    assert beats(timed(1.02, 1.015, 1.03), "eager")
+    assert not beats(timed(MODEL_MARGIN - 0.01, 1, 1, False, "modelled"), "eager")
+    assert beats(timed(MODEL_MARGIN + 0.01, 1, 1, False, "modelled"), "eager")
+    assert not beats(timed(2.0, 1.9, 2.1), "compile")
+
+
+def test_ranking_leaves_out_what_is_wrong_and_prefers_the_shorter_of_equals() -> None:
+    texts = {
+        "class ModelNew: long_a": 2.0,
+        "class ModelNew: b": 2.0,
+        "class ModelNew: c": None,
+        "class ModelNew: d": 3.0,
+    }
+    trials = []
+    for n, (text, speed) in enumerate(texts.items()):
+        verdict = verdict_of(text, speedup_x=speed) if speed else verdict_of(text, Status.WRONG)
+        trials.append(Trial(str(n), style(text), verdict, float(n)))
+    assert [t.id for t in ranked(trials)] == ["3", "1", "0"]
+
+
+def test_the_clock_of_the_budget_may_have_begun_before() -> None:
+    judge = Judge(by_warps)
+    search = Search(TASK, judge, Limits(9, 5.0, measured=False), started=time.monotonic() - 6)
+    search.run([style(launching(4))])
+    assert search.ended == "budget"
+    assert judge.asked == []
+
+
+def test_worked_styles_come_in_the_order_of_their_modelled_time() -> None:
+    task = load_tasks(str(ROOT / "tests" / "fixture_tasks" / "rmsnorm_residual.py")).tasks[0]
+    h200 = device_for("NVIDIA H200")
+    assert h200
+    found, plain = styles(task, h200, "fp32"), write_solutions(task)
+    assert {p.source for p in found} == {s.triton_code for s in plain}
+    cost = {style.name: seconds for style, seconds in plausible(graphs_of(task), rates_of(h200, "fp32"), within=100.0)}
+    order = [cost[name] for p in found if (name := p.name.removesuffix("-whole")) in cost]
+    assert len(order) == len(found)
+    assert order == sorted(order)
+    assert [p.source for p in found] != [s.triton_code for s in plain]
+
+
+@pytest.mark.parametrize("name", ["linear_groupnorm_leaky", "conv_groupnorm_mean"])
+def test_groups_that_differ_between_input_sets_are_no_crash(name: str) -> None:
+    write_solutions(load_tasks(str(ROOT / "tests" / "fixture_tasks" / f"{name}.py")).tasks[0])
