@@ -6,9 +6,8 @@ which escape; and the page's content policy forbids scripts and requests, should
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,15 +18,15 @@ import jinja2
 from kernrl import __version__
 from kernrl.reports import gallery, run_charts
 from kernrl.reports.gallery import Cheat, Exhibit
-from kernrl.reports.results import THRESHOLDS_X, compare, if_modelled, judged_of, summarise
+from kernrl.reports.headline import headline, lead
+from kernrl.reports.results import THRESHOLDS_X, if_modelled, summarise
 from kernrl.reports.run_charts import Panel
 from kernrl.reports.run_files import Run, Sample, number
+from kernrl.reports.story import Story, comparisons, newest, summarise_run, tell
 from kernrl.reports.svg import counted, percent, seconds, times
-from kernrl.reports.tables import comparison_text, conditions, figure_text
+from kernrl.reports.tables import comparison_text, conditions, figure_text, wins_text
+from kernrl.reports.task_changes import KernelDiff, TaskChange, kernel_diffs, task_changes
 from kernrl.settings import flatten
-
-LAST_SHARE = 10
-"""Of a training run's steps, the last tenth is what its figures describe, and the first tenth what it came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +50,6 @@ class RunView:
     alarms: list[str]
 
 
-def summarise_run(run: Run) -> dict[str, Any]:
-    """The figures of a run: of its newest samples where it trained, of all where it only asked."""
-    return summarise(newest(run.samples)[0])
-
-
-def newest(samples: Sequence[Sample]) -> tuple[list[Sample], str]:
-    """The samples of the last tenth of the steps, and words for which those are."""
-    return _of_steps(samples, last=True)
-
-
-def oldest(samples: Sequence[Sample]) -> tuple[list[Sample], str]:
-    """The samples of the first tenth of the steps, and words for which those are."""
-    return _of_steps(samples, last=False)
-
-
-def _of_steps(samples: Sequence[Sample], *, last: bool) -> tuple[list[Sample], str]:
-    steps = sorted({s.step for s in samples})
-    if len(steps) < 2:
-        return list(samples), ""
-    count = math.ceil(len(steps) / LAST_SHARE)
-    chosen = set(steps[-count:] if last else steps[:count])
-    words = f"step {min(chosen)}" if count == 1 else f"steps {min(chosen)} to {max(chosen)}"
-    return [s for s in samples if s.step in chosen], words
-
-
-def comparisons(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Each later run against the first, of those that sampled; training on tasks of its own is nothing to compare with."""
-    first = newest(runs[0].samples)[0]
-    sampled = [run for run in runs[1:] if run.samples and first]
-    changes = [{"name": run.name, **compare(first, newest(run.samples)[0])} for run in sampled]
-    return [change for run, change in zip(sampled, changes, strict=True) if change["tasks"] or run.stage in ("", "eval")]
-
-
 def render_report(runs: Sequence[Run], *, title: str | None = None, gpu_hour_price: float | None = None) -> str:
     """The page for one or more runs.
 
@@ -92,23 +58,72 @@ def render_report(runs: Sequence[Run], *, title: str | None = None, gpu_hour_pri
         gpu_hour_price: What an hour of the GPU costs, in any currency; by default the price in the run's own config.
     """
     views = [_view(run, index, gpu_hour_price) for index, run in enumerate(runs)]
-    several = len(views) > 1
+    several, story = len(views) > 1, tell(runs)
+    changes = comparisons(runs) if several else []
+    last = next((c for c in reversed(changes) if c["tasks"]), None)
+    first = views[0] if not story.compared else next(v for v in views if v.run.path == story.compared[0].path)
     return _environment().get_template("report.html.j2").render(
         title=title or ", ".join(run.name for run in runs),
         version=__version__,
         views=views,
         several=several,
-        differences=[comparison_text(runs[0].name, c) for c in comparisons(runs)] if several else [],
+        headline=headline([first.run], story, first.results, first.scope, last),
+        groups=_groups(views, story) if several else [],
+        differences=[comparison_text(story.compared[0].name if story.compared else "", c) for c in changes],
+        per_task=_per_task(story, last) if last else None,
         training=run_charts.training_panels(runs),
+        numbers=run_charts.training_numbers(runs),
         few_steps=run_charts.few_steps(runs),
-        fast_p=_fast_p(views),
+        fast_p=_fast_p(views, story),
         source_styles=gallery.source_styles(),
         rows_of=_table_rows,
         tiles_of=_tiles,
         conditions=conditions,
         figure_text=figure_text,
+        wins_text=wins_text,
         if_modelled=if_modelled,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs that may stand in one table."""
+
+    title: str
+    rows: list[tuple[RunView, dict[str, Any]]]
+    """A run, and its figures on the group's tasks."""
+
+
+def _groups(views: Sequence[RunView], story: Story) -> list[Group]:
+    by_path = {view.run.path: view for view in views}
+    shared = f"Evaluations, on the {counted(story.tasks, 'task')} of all"
+    if story.left_out:
+        shared += f"; {counted(story.left_out, 'sample')} of other tasks are left out"
+    compared = [(by_path[run.path], summarise_run(run)) for run in story.compared]
+    groups = [Group(shared, compared)]
+    for words, runs in (
+        ("Training, each step on tasks of its own", story.training),
+        ("Other runs, on other tasks", story.apart),
+    ):
+        groups.append(Group(words, [(by_path[run.path], by_path[run.path].results) for run in runs]))
+    return [group for group in groups if group.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class PerTask:
+    """What changed for each task, and how the best kernels differ."""
+
+    before: str
+    after: str
+    changes: list[TaskChange]
+    diffs: list[KernelDiff]
+
+
+def _per_task(story: Story, change: Mapping[str, Any]) -> PerTask:
+    before = story.compared[0]
+    after = next(run for run in story.compared if run.name == change["name"])
+    changes = task_changes(before, after)
+    return PerTask(before.name, after.name, changes, kernel_diffs(before, after, changes))
 
 
 def _view(run: Run, colour: int, gpu_hour_price: float | None) -> RunView:
@@ -133,27 +148,6 @@ def _view(run: Run, colour: int, gpu_hour_price: float | None) -> RunView:
     )
 
 
-def lead(run: Run, results: dict[str, Any], scope: str) -> str:
-    """The run in a sentence or two."""
-    if not run.samples:
-        return "No candidate has been judged in this run." if run.metrics else "Nothing has happened in this run yet."
-    if not results["samples"]:
-        return "No candidate of this run could be judged."
-    candidates, share = counted(results["samples"], "candidate"), results["correct"]["value"]
-    of = f"Of the {candidates} of {scope}" if scope else f"Of {candidates}"
-    if some := judged_of(results):
-        of = f"{some.capitalize()}. {of}"
-    said = f"{of}, for {counted(results['tasks'], 'task')}, {percent(share) if share else 'none'} are correct"
-    if not share:
-        return f"{said}."
-    if not results["baseline"]:
-        return f"{said}. None was timed."
-    faster, speed = results["fast_1"]["value"], results["geomean_x"]["value"]
-    clock = f"{if_modelled(results, ' by the model of') or ' on'} {results['timing']['device']}"
-    said = f"{said} and {percent(faster)} are also faster than {results['baseline']}{clock}."
-    return said if speed is None else f"{said} The correct ones have {times(speed)} its speed, as a geometric mean."
-
-
 def _tiles(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(name, figure, its interval) of what a reader wants first."""
     mark = if_modelled(results)
@@ -175,21 +169,25 @@ def _table_rows(results: dict[str, Any]) -> list[tuple[str, list[str]]]:
     plain = ["compiled", "correct", *(k for k in results if k.startswith("pass@") and k != "pass@1")]
     rows = [(key, [figure_text(results[key])]) for key in plain]
     if results["baselines"]:
-        for key in (*(f"fast_{p:g}" for p in THRESHOLDS_X), "fast_1_significant", "geomean_x"):
-            cells = [figure_text(f[key], as_times=key == "geomean_x") for f in results["baselines"].values()]
-            rows.append((key, cells))
+        per_baseline = results["baselines"].values()
+        rows += [(key, [wins_text(f, key) for f in per_baseline]) for key in (f"fast_{p:g}" for p in THRESHOLDS_X)]
+        rows.append(("geomean_x", [figure_text(f["geomean_x"], as_times=True) for f in per_baseline]))
     return rows
 
 
-def _fast_p(views: Sequence[RunView]) -> Panel | None:
-    """Runs as lines; of one training run, its beginning and its end."""
-    baselines = next((list(v.results["baselines"]) for v in views if v.results["baselines"]), [])
-    mark = if_modelled(views[0].results)
-    if len(views) == 1 and views[0].scope:
-        before, words = oldest(views[0].run.samples)
-        return run_charts.fast_p_panel([(words, before), (views[0].scope, views[0].samples)], baselines, mark)
-    named = [(v.run.name + (if_modelled(v.results) if not mark else ""), v.samples) for v in views]
-    return run_charts.fast_p_panel(named, baselines, mark)
+def _fast_p(views: Sequence[RunView], story: Story) -> Panel | None:
+    """The evaluations that share tasks as lines; a run by itself, one line a baseline."""
+    if len(views) == 1:
+        view = views[0]
+        return run_charts.fast_p_panel(
+            [(view.run.name, view.samples)], list(view.results["baselines"]), if_modelled(view.results)
+        )
+    results = [summarise_run(run) for run in story.compared]
+    baselines = next((list(r["baselines"]) for r in results if r["baselines"]), [])
+    mark = if_modelled(results[0]) if results else ""
+    named = [(r.name + (if_modelled(f) if not mark else ""), r.samples) for r, f in zip(story.compared, results, strict=True)]
+    colours = [next(v.colour for v in views if v.run.path == run.path) for run in story.compared]
+    return run_charts.fast_p_panel(named, baselines, mark, colours) if named else None
 
 
 def _cost(run: Run, price: float | None) -> str:

@@ -37,7 +37,7 @@ def summarise(
     Args:
         baselines: Those that would have been timed: where no candidate is correct none was, and fast_p is 0 against each.
     """
-    samples = list(samples)
+    samples = sorted(samples, key=lambda s: (s.task, s.id))
     judged = [s for s in samples if s.judged]
     tasks = group(judged)
     clock, other_clocks = clocks(judged)
@@ -51,13 +51,14 @@ def summarise(
         "baseline": baselines[0] if baselines else None,
         "baselines": {name: _plain(figures) for name, figures in speeds.items()},
         "funnel": _plain(funnel(tasks, bootstrap)),
-        "statuses": dict(Counter(str(s.verdict.status) for s in samples).most_common()),
+        "statuses": dict(sorted(Counter(str(s.verdict.status) for s in samples).items(), key=lambda item: (-item[1], item[0]))),
         "by_family": breakdown(tasks, [t[0].family for t in tasks], clock, baselines, resamples, seed),
         "by_depth": breakdown(tasks, [_depth(t[0]) for t in tasks], clock, baselines, resamples, seed),
         "tasks": len(tasks),
         "samples": len(judged),
         "unjudged": len(samples) - len(judged),
         "needs_gpu": sum(s.verdict.status is Status.NEEDS_GPU for s in samples),
+        "internal_errors": sum(s.verdict.internal_error for s in samples),
         "specialised": sum(bool(s.verdict.specialised) for s in judged),
         "untimed": sum(s.verdict.correct and not timed(s, clock) for s in judged),
         "timing": {"kind": clock[0], "device": clock[1]} if clock else None,
@@ -70,11 +71,11 @@ def summarise(
 
 
 def group(samples: Iterable[Sample]) -> TasksSamples:
-    """Samples by task, tasks in the order of their first sample."""
+    """Samples by task, tasks by their id: the bootstrap draws places, and equal samples must give equal intervals."""
     tasks: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
         tasks[sample.task].append(sample)
-    return list(tasks.values())
+    return [tasks[task] for task in sorted(tasks)]
 
 
 # --- which times may be compared ---------------------------------------------------------------------------------
@@ -137,21 +138,21 @@ def outcome_figures(tasks: TasksSamples, bootstrap: TaskBootstrap) -> Figures:
 
 
 def speed_figures(tasks: TasksSamples, bootstrap: TaskBootstrap, clock: Clock | None, baseline: str) -> Figures:
-    """`fast_p` for every threshold, `fast_1_significant`, and `geomean_x`, against one baseline."""
+    """`fast_p` and `fast_p_plain` for every threshold, and `geomean_x`, against one baseline."""
     speedups_x = [[speedup_x(s, clock, baseline) for s in task] for task in tasks]
-    figures = {f"fast_{p:g}": bootstrap.share([fast_p(task, p) for task in speedups_x]) for p in THRESHOLDS_X}
-    # a modelled time has no noise to lie outside of
-    beyond_noise = [fmean(_faster_for_sure(s, clock, baseline) for s in task) for task in tasks]
-    is_measured = clock is not None and clock[0] == "measured"
-    figures["fast_1_significant"] = bootstrap.share(beyond_noise) if is_measured else Estimate(None)
+    figures = {}
+    for p in THRESHOLDS_X:
+        figures[f"fast_{p:g}"] = bootstrap.share(wins(tasks, clock, baseline, p))
+        if p:  # at 0 both are the share of correct candidates
+            figures[f"fast_{p:g}_plain"] = bootstrap.share([fast_p(task, p) for task in speedups_x])
     logs = [[math.log(x) for x in task if x is not None and x > 0] for task in speedups_x]
     figures["geomean_x"] = bootstrap.geometric_mean([math.fsum(task) for task in logs], [len(task) for task in logs])
     return figures
 
 
-def _faster_for_sure(sample: Sample, clock: Clock | None, baseline: str) -> bool:
-    speedup = sample.verdict.speedup(baseline) if sample.verdict.correct and timed(sample, clock) else None
-    return speedup is not None and speedup.significant and speedup.value > 1
+def wins(tasks: TasksSamples, clock: Clock | None, baseline: str, p: float) -> list[float]:
+    """fast_p of each task: the share of its samples that are correct and more than p times as fast, beyond the noise."""
+    return [fmean(s.verdict.faster(p, baseline) and (p == 0 or timed(s, clock)) for s in task) for task in tasks]
 
 
 def funnel(tasks: TasksSamples, bootstrap: TaskBootstrap) -> Figures:
@@ -189,7 +190,7 @@ def breakdown(
         figures = {"correct": bootstrap.share([fmean(s.verdict.correct for s in task) for task in part])}
         if baselines:
             speeds = speed_figures(part, bootstrap, clock, baselines[0])
-            figures |= {name: speeds[name] for name in ("fast_1", "geomean_x")}
+            figures |= {name: speeds[name] for name in ("fast_1", "fast_1_plain", "geomean_x")}
         rows[key] = {"tasks": len(part), "samples": sum(map(len, part)), **_plain(figures)}
     return rows
 
@@ -205,13 +206,17 @@ def notes(results: dict[str, Any], other_clocks: list[Clock]) -> list[str]:
         said.append(f"{counted(large, 'sample')} need a GPU (too large for the interpreter), and enter no figure.")
     if broken := results["unjudged"] - results["needs_gpu"]:
         said.append(f"{counted(broken, 'sample')} could not be judged (broken machinery), and enter no figure.")
+    if faults := results["internal_errors"]:
+        said.append(f"{counted(faults, 'sample')} of those met a fault of the verifier itself; the log has the traceback.")
     if results["specialised"]:
         specialised = counted(results["specialised"], "correct candidate")
         said.append(f"{specialised} are specialised: right at the task's own sizes, and not at others derived from them.")
     if results["untimed"]:
         untimed = counted(results["untimed"], "correct candidate")
         said.append(f"{untimed} could not be timed, and count for fast_0 and no higher threshold.")
-    if 0 < results["tasks"] < FEW_TASKS:
+    if results["tasks"] == 1:
+        said.append("One task tells nothing of how tasks differ: there are no intervals.")
+    elif 0 < results["tasks"] < FEW_TASKS:
         said.append(f"With {counted(results['tasks'], 'task')} the intervals are rough, and rather too narrow than too wide.")
     if other_clocks:
         others = ", ".join(f"{kind} on {device}" for kind, device in other_clocks)
@@ -241,7 +246,7 @@ def compare(before: Iterable[Sample], after: Iterable[Sample], *, seed: int = 0)
     Speeds are compared only where both runs were timed by the same clock.
     """
     old, new = ({t[0].task: t for t in group(s for s in side if s.judged)} for side in (before, after))
-    common = [task for task in old if task in new]
+    common = sorted(old.keys() & new.keys())
     changes: dict[str, Any] = {"tasks": len(common), "solved_by_both": 0}
     if not common:
         return changes
@@ -251,15 +256,14 @@ def compare(before: Iterable[Sample], after: Iterable[Sample], *, seed: int = 0)
     speeds = [[[speedup_x(s, clock, "eager") for s in task] for task in side] for side in sides]
 
     def difference(p: float) -> dict[str, float | None]:
-        return bootstrap.difference(*([fast_p(task, p) for task in side] for side in speeds)).to_json()
+        return bootstrap.difference(*(wins(side, clock, "eager", p) for side in sides)).to_json()
 
     changes["correct"] = difference(0)
     if clock is None or clock != other:
         return changes
     changes["fast_1"] = difference(1)
-    if clock[0] == "measured":  # a modelled time has no noise to lie outside of
-        beyond_noise = ([fmean(_faster_for_sure(s, clock, "eager") for s in task) for task in side] for side in sides)
-        changes["fast_1_significant"] = bootstrap.difference(*beyond_noise).to_json()
+    changes["fast_1_plain"] = bootstrap.difference(*([fast_p(task, 1) for task in side] for side in speeds)).to_json()
+    changes["modelled"] = clock[0] == "modelled"
     logs = [[[math.log(x) for x in task if x is not None and x > 0] for task in side] for side in speeds]
     both = [(fmean(a), fmean(b)) for a, b in zip(*logs, strict=True) if a and b]
     changes["solved_by_both"] = len(both)

@@ -12,9 +12,9 @@ from typing import Any
 from markupsafe import Markup
 
 from kernrl.reports import svg
-from kernrl.reports.results import PAST_STAGE, clocks, group, if_modelled, passed, speedup_x
+from kernrl.reports.results import PAST_STAGE, clocks, group, if_modelled, passed, wins
 from kernrl.reports.run_files import Run, Sample, number
-from kernrl.reports.statistics import TaskBootstrap, fast_p
+from kernrl.reports.statistics import TaskBootstrap
 from kernrl.reports.svg import Row, Series, counted, percent, short, times
 from kernrl.verifier.base.verdict import Stage
 
@@ -40,14 +40,19 @@ class Curve:
     keys: tuple[str, ...]
     y_format: Format = short
     bounds: tuple[float, float] | None = None
+    kind: str = ""
+    """Only of runs of this `kind_of`: numbers of one name that mean another thing elsewhere."""
 
 
 CURVES = (
     Curve("Reward", ("reward",)),
     Curve("Correct", ("correct",), percent, (0, 1)),
-    Curve("Correct and faster, beyond noise", ("fast_1",), percent, (0, 1)),
+    Curve("Correct on held-out tasks", ("heldout.correct",), percent, (0, 1)),
+    Curve("Correct and faster, beyond the noise where measured", ("fast_1",), percent, (0, 1)),
     Curve("Speedup of the correct, geometric mean", ("speed_geomean_x",), times),
-    Curve("Loss", ("loss", "validation_loss")),
+    Curve("Cross-entropy of SFT, nats a token", ("loss", "validation_loss"), kind="pairs"),
+    Curve("Loss of fine-tuning on samples", ("loss",), kind="samples"),
+    Curve("Policy loss", ("loss",), kind="policy"),
     Curve("Entropy, nats a token", ("entropy",)),
     Curve("KL to the reference, nats a token", ("kl_ref",)),
     Curve("Mismatch of sampler and trainer, nats a token", ("mismatch_kl",)),
@@ -60,8 +65,18 @@ CURVES = (
 )
 """Every metric the report draws; others stay in `metrics.jsonl`."""
 
+FEWEST_POINTS = 3
+"""Fewer points than this are numbers, and no curve."""
+
 SMOOTH_FROM = 40
 """Steps from which a curve is drawn as a moving mean with the spread around it."""
+
+
+def kind_of(run: Run) -> str:
+    """What the run's loss is: of given `pairs` (SFT), of chosen `samples` (best-of-N), or of a `policy` (reinforce)."""
+    if not any("reward" in row for row in run.metrics):
+        return "pairs"
+    return "samples" if any("first_loss" in row or "kept" in row for row in run.metrics) else "policy"
 
 
 def training_panels(runs: Sequence[Run]) -> list[Panel]:
@@ -69,8 +84,8 @@ def training_panels(runs: Sequence[Run]) -> list[Panel]:
     panels = []
     for curve in CURVES:
         lines: list[Series] = []
-        for index, run in enumerate(runs):
-            present = [s for key in curve.keys if (s := _metric(run, key))]
+        for index, run in _runs_of(curve, runs):
+            present = [s for key in curve.keys if (s := _metric(run, key)) and len(s.x) >= FEWEST_POINTS]
             for s in present if len(runs) == 1 else present[:1]:
                 lines.append(_smooth(s, colour=len(lines)) if len(runs) == 1 else _smooth(s, run.name, index))
         if lines:
@@ -80,14 +95,46 @@ def training_panels(runs: Sequence[Run]) -> list[Panel]:
     return panels
 
 
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Metrics of runs with too few steps for curves: a row a metric, a column a run."""
+
+    runs: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def training_numbers(runs: Sequence[Run]) -> Numbers | None:
+    """The metrics of one or two steps, such as `1.43 → 1.70`."""
+    rows: list[tuple[str, dict[str, str]]] = []
+    for curve in CURVES:
+        for key in curve.keys:
+            cells: dict[str, str] = {}
+            for _, run in _runs_of(curve, runs):
+                found = _metric(run, key)
+                if found and len(found.x) < FEWEST_POINTS:
+                    cells[run.name] = " → ".join(map(curve.y_format, found.y))
+            if cells:
+                title = curve.title if len(curve.keys) == 1 else f"{curve.title} ({key.replace('_', ' ')})"
+                rows.append((title, cells))
+    names = [run.name for run in runs if any(run.name in cells for _, cells in rows)]
+    return Numbers(names, [(title, [cells.get(name, "–") for name in names]) for title, cells in rows]) if rows else None
+
+
+def _runs_of(curve: Curve, runs: Sequence[Run]) -> list[tuple[int, Run]]:
+    """(place, run) of those whose metrics mean what the curve says."""
+    return [(place, run) for place, run in enumerate(runs) if not curve.kind or kind_of(run) == curve.kind]
+
+
 def few_steps(runs: Sequence[Run]) -> bool:
     """Whether curves of rewards follow the tasks that a step happens to ask as much as what has been learnt."""
     return any(0 < sum("reward" in row for row in run.metrics) < SMOOTH_FROM for run in runs)
 
 
 def _metric(run: Run, key: str) -> Series | None:
-    points = [(float(row["step"]), value) for row in run.metrics if (value := number(row.get(key))) is not None]
-    if len(points) < 2:
+    table, _, name = key.rpartition(".")
+    lines = [(row["step"], row.get(table) or {} if table else row) for row in run.metrics]
+    points = [(float(step), value) for step, line in lines if (value := number(line.get(name))) is not None]
+    if not points:
         return None
     return Series(key.replace("_", " "), [step for step, _ in points], [value for _, value in points])
 
@@ -106,7 +153,9 @@ def _smooth(series: Series, name: str = "", colour: int = 0) -> Series:
     return Series(name, series.x, means, low, high, colour)
 
 
-def fast_p_panel(named: Sequence[tuple[str, Sequence[Sample]]], baselines: Sequence[str], mark: str = "") -> Panel | None:
+def fast_p_panel(
+    named: Sequence[tuple[str, Sequence[Sample]]], baselines: Sequence[str], mark: str = "", colours: Sequence[int] = ()
+) -> Panel | None:
     """fast_p over p: one line a set of samples, or one a baseline where there is one set. `mark` goes into the title."""
     lines: list[Series] = []
     pairs = [(n, s, b) for n, s in named for b in (baselines if len(named) == 1 else baselines[:1])]
@@ -114,13 +163,17 @@ def fast_p_panel(named: Sequence[tuple[str, Sequence[Sample]]], baselines: Seque
     # from 0.25 to the power of two that shows the fastest, but at least to 4 and at most to 16
     octaves = min(max(math.ceil(math.log2(fastest)), 2), 4)
     grid = [2 ** (i / 16) for i in range(-32, 16 * octaves + 1)]
-    for colour, (name, samples, baseline) in enumerate(pairs):
+    for place, (name, samples, baseline) in enumerate(pairs):
         if any(s.verdict.timing for s in samples):
+            colour = colours[place] if len(named) > 1 and colours else place
             lines.append(_fast_p_series(f"against {baseline}" if len(named) == 1 else name, samples, baseline, grid, colour))
     if not lines:
         return None
     against = f", against {baselines[0]}" if len(named) > 1 else ""
-    note = "Read it at any p: the share of all candidates that are correct and more than p times as fast as the baseline."
+    sure = "" if mark else ", by more than the noise"
+    note = (
+        f"Read it at any p: the share of all candidates that are correct and more than p times as fast as the baseline{sure}."
+    )
     chart = svg.fast_p_chart(lines, label="fast_p over p")
     return Panel(f"fast_p{against}{mark}", chart, tuple((s.name, s.colour) for s in lines), note)
 
@@ -128,11 +181,11 @@ def fast_p_panel(named: Sequence[tuple[str, Sequence[Sample]]], baselines: Seque
 def _fast_p_series(name: str, samples: Sequence[Sample], baseline: str, grid: Sequence[float], colour: int) -> Series:
     judged = [s for s in samples if s.judged]
     clock, _ = clocks(judged)
-    tasks = [[speedup_x(s, clock, baseline) for s in task] for task in group(judged)]
+    tasks = group(judged)
     bootstrap = TaskBootstrap(len(tasks), resamples=1000)
     ends = []
     for p in grid:
-        shares_T = [fast_p(task, p) for task in tasks]
+        shares_T = wins(tasks, clock, baseline, p)
         share = bootstrap.share(shares_T)
         value = fmean(shares_T)
         # where all tasks agree the interval is of another kind, and would stand in the band as a block
@@ -170,14 +223,19 @@ def breakdown_panels(results: Mapping[str, Any]) -> list[Panel]:
         if len(rows) < 2:
             continue
         names = {name: f"{name} ops" if key == "by_depth" else name for name in rows}
-        correct = [Row(names[n], **r["correct"], note=counted(r["tasks"], "task")) for n, r in rows.items()]
+        correct = [Row(names[n], **r["correct"], note=_tasks(r)) for n, r in rows.items()]
         title = f"Correct, by {word}"
         panels.append(Panel(title, svg.share_rows(correct, label=title)))
-        speeds = [Row(names[n], **r["geomean_x"]) for n, r in rows.items() if (r.get("geomean_x") or {}).get("value")]
+        timed = [(n, r) for n, r in rows.items() if (r.get("geomean_x") or {}).get("value")]
+        speeds = [Row(names[n], **r["geomean_x"], note=_tasks(r)) for n, r in timed]
         if speeds:
             title = f"Speedup of the correct over {results['baseline']}, by {word}{if_modelled(results)}"
             panels.append(Panel(title, svg.speed_rows(speeds, label=title), note="Geometric means; the line is at 1×."))
     return panels
+
+
+def _tasks(row: Mapping[str, Any]) -> str:
+    return "1 task: no interval" if row["tasks"] == 1 else counted(row["tasks"], "task")
 
 
 # --- time --------------------------------------------------------------------------------------------------------

@@ -111,10 +111,13 @@ class TaskBootstrap:
         """Mean over the tasks of a share in [0, 1], such as a task's share of correct candidates.
 
         Where every task says 0, or every task 1, the bootstrap has no spread and would claim certainty; the interval is then
-        that of Clopper and Pearson for as many trials as there are tasks, whose ends have a closed form there.
+        that of Clopper and Pearson for as many trials as there are tasks, whose ends have a closed form there. One task tells
+        nothing of how tasks differ, and has no interval.
         """
         shares = np.asarray(shares_T, np.float64)
         estimate = self._ratio(shares, np.ones_like(shares))
+        if self.tasks == 1:
+            return estimate
         edge = ((1 - self.level) / 2) ** (1 / self.tasks)
         if estimate.low is None and estimate.value == 0:
             return Estimate(0.0, 0.0, 1 - edge)

@@ -15,7 +15,9 @@ from itertools import pairwise
 from markupsafe import Markup
 
 WIDTH = 360
-LEFT, RIGHT, TOP, BOTTOM = 44, 10, 8, 30
+LEFT, RIGHT, TOP, BOTTOM = 40, 10, 8, 30
+DIGIT = 6.6
+"""Width of a digit of a tick, in units: an axis whose labels are longer begins further to the right."""
 MOST_POINTS = 240
 """Points a line keeps; a longer one is averaged in buckets, for it would have more points than the screen has pixels."""
 NOTHING = 1e-290
@@ -62,11 +64,22 @@ def times(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """A number in at most about five characters: 1234567 as 1.2M, 0.000012 as 1.2e-05."""
+    """A number in at most about six characters: 1234567 as 1.23M, -0.000012 as −1.2e−05."""
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
-            return f"{value / limit:.3g}{suffix}"
-    return f"{value:.3g}"
+            return minus(f"{value / limit:.3g}{suffix}")
+    return minus(f"{value:.3g}")
+
+
+def minus(text: str) -> str:
+    """The text of a number with the minus sign of print in place of a hyphen, which is too short to be seen."""
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def signed(value: float, form: str = ".1f") -> str:
+    """`+2.1`, `−0.4`; what rounds to nothing has no sign."""
+    text = f"{value:+{form}}"
+    return minus(text) if float(text) else text[1:]
 
 
 def seconds(value: float) -> str:
@@ -95,7 +108,7 @@ def nice_ticks(low: float, high: float, about: int = 4) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, last + 1)]
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -141,10 +154,12 @@ def line_chart(
     ys = [y for s in lines for part in (s.y, s.low or (), s.high or ()) for y in part]
     ticks = nice_ticks(*(bounds or (min(ys), max(ys))))
     xs = [x for s in lines for x in s.x]
-    x_ticks = [t for t in nice_ticks(min(xs), max(xs)) if min(xs) <= t <= max(xs)]
-    x = Scale(min(xs), max(xs), LEFT, WIDTH - RIGHT)
+    # there is no half a step
+    x_ticks = [t for t in nice_ticks(min(xs), max(xs)) if min(xs) <= t <= max(xs) and (t.is_integer() or x_label != "step")]
+    left = max(LEFT, 8 + DIGIT * max(len(y_format(t)) for t in ticks))
+    x = Scale(min(xs), max(xs), left, WIDTH - RIGHT)
     y = Scale(ticks[0], ticks[-1], height - BOTTOM, TOP)
-    parts = [_y_axis(ticks, y, y_format), _x_axis([(x(t), short(t)) for t in x_ticks], x_label, height)]
+    parts = [_y_axis(ticks, y, y_format, left), _x_axis([(x(t), short(t)) for t in x_ticks], x_label, height, left)]
     for line in lines:
         points = [(x(a), y(b)) for a, b in zip(line.x, line.y, strict=True)]
         parts += [_band(line, x, y), _path(points, line.colour), _end_dot(points[-1], line, y_format)]
@@ -241,15 +256,15 @@ def _svg(parts: Iterable[Markup], height: float, label: str) -> Markup:
     return head + Markup("").join(parts) + Markup("</svg>")
 
 
-def _y_axis(ticks: Sequence[float], y: Scale, y_format: Format) -> Markup:
-    line = Markup('<path class="grid" d="M{0} {1}H{2}"/><text class="tick" x="{3}" y="{4}" text-anchor="end">{5}</text>')
-    return Markup("").join(line.format(LEFT, y(t), WIDTH - RIGHT, LEFT - 5, y(t) + 3.5, y_format(t)) for t in ticks)
+def _y_axis(ticks: Sequence[float], y: Scale, y_format: Format, left: float = LEFT) -> Markup:
+    line = Markup('<path class="grid" d="M{0:g} {1}H{2}"/><text class="tick" x="{3:g}" y="{4}" text-anchor="end">{5}</text>')
+    return Markup("").join(line.format(left, y(t), WIDTH - RIGHT, left - 5, y(t) + 3.5, y_format(t)) for t in ticks)
 
 
-def _x_axis(ticks: Sequence[tuple[float, str]], x_label: str, height: float) -> Markup:
+def _x_axis(ticks: Sequence[tuple[float, str]], x_label: str, height: float, left: float = LEFT) -> Markup:
     text = Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{}</text>')
-    marks = [text.format(min(max(at, LEFT + 4), WIDTH - 12), height - BOTTOM + 13, word) for at, word in ticks]
-    marks.append(text.format((LEFT + WIDTH - RIGHT) / 2, height - 3, x_label))
+    marks = [text.format(min(max(at, left + 4 + 2 * len(word)), WIDTH - 12), height - BOTTOM + 14, word) for at, word in ticks]
+    marks.append(text.format((left + WIDTH - RIGHT) / 2, height - 3, x_label))
     return Markup("").join(marks)
 
 
@@ -277,7 +292,7 @@ def _rows(
 ) -> Markup:
     """Label, small print, bar with whisker, and value at the right; one row under the other."""
     parts: list[Markup] = []
-    pitch = 34
+    pitch = 37
     for index, row in enumerate(rows):
         top = index * pitch + 18
         parts.append(Markup('<text class="label" x="1" y="{}">{}</text>').format(top - 5, row.label))
@@ -285,8 +300,9 @@ def _rows(
         parts.append(note.format(WIDTH - 54, top - 5, row.note))
         parts += draw(row, top)
         if row.low is not None and row.high is not None:
-            path = Markup("M{0} {2}H{1}M{0} {3}v6M{1} {3}v6").format(x(row.low), x(row.high), top + 4.5, top + 1.5)
-            whisker = '<path class="halo" d="{0}"/><path class="whisker" d="{0}"><title>{1} to {2}</title></path>'
+            # under the bar: on it, a line would need one colour on the bar and another beside it
+            path = Markup("M{0} {2}H{1}M{0} {3}v5M{1} {3}v5").format(x(row.low), x(row.high), top + 13, top + 10.5)
+            whisker = '<path class="whisker" d="{0}"><title>{1} to {2}</title></path>'
             parts.append(Markup(whisker).format(path, value_format(row.low), value_format(row.high)))
         figure = "–" if row.value is None else value_format(row.value)
         parts.append(Markup('<text class="value" x="{}" y="{}" text-anchor="end">{}</text>').format(WIDTH, top + 8.5, figure))

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from kernrl.reports.results import PAST_STAGE, THRESHOLDS_X, if_modelled, judged_of
 from kernrl.reports.run_files import UNJUDGED
-from kernrl.reports.svg import counted, percent, seconds, times
+from kernrl.reports.story import Story
+from kernrl.reports.svg import counted, percent, seconds, signed, times
 from kernrl.verifier.base.verdict import Stage, Status
 
 Figure = Mapping[str, float | None]
@@ -39,29 +40,58 @@ def conditions(results: Mapping[str, Any]) -> str:
 
 
 def results_view(results: Mapping[str, Any]) -> RenderableType:
-    """`results.json` as a person reads it."""
+    """`results.json` as a person reads it, every figure."""
     headline = [Text(judged_of(results), "bold")] if judged_of(results) else []
     parts: list[RenderableType] = [*headline, _main(results), Text(), _funnel(results)]
-    for key, title in (("by_family", "family"), ("by_depth", "depth")):
+    for key, title in (("by_family", "family"), ("by_depth", "ops")):
         if len(results.get(key) or {}) > 1:
             parts += [Text(), _breakdown(results[key], title, if_modelled(results))]
+    return Group(*parts, Text(), *_remarks(results))
+
+
+def results_brief(results: Mapping[str, Any]) -> RenderableType:
+    """The figures that matter most, for the end of an evaluation: `results_view` has the rest."""
+    table = Table(*_heads(results), box=None, pad_edge=False)
+    passes = [k for k in results if k.startswith("pass@") and k != "pass@1"][-1:]
+    _add_rows(table, results, ["correct", *passes], ["fast_1", "fast_1.5"])
+    stopped = _stopped(results)
+    return Group(table, *([Text(stopped)] if stopped else []), *_remarks(results))
+
+
+def _remarks(results: Mapping[str, Any]) -> list[Text]:
     level = results.get("interval", {}).get("level", 0.95)
     remark = f"{conditions(results)}. Brackets: {level:.0%} interval over tasks."
-    parts += [Text(), Text(remark, style="dim"), *(Text(note, style="yellow") for note in results.get("notes", ()))]
-    return Group(*parts)
+    notes = [note for note in results.get("notes", ()) if "modelled for" not in note]  # the conditions say so
+    return [Text(remark, style="dim"), *(Text(note, style="yellow") for note in notes)]
+
+
+def _heads(results: Mapping[str, Any]) -> list[str]:
+    return ["figure", *([f"against {name}{if_modelled(results)}" for name in results.get("baselines") or {}] or [""])]
+
+
+def _add_rows(table: Table, results: Mapping[str, Any], plain: Sequence[str], timed: Sequence[str]) -> None:
+    """A row a figure: one cell where the baseline does not matter, else one a baseline."""
+    baselines = results.get("baselines") or {}
+    for key in plain:
+        table.add_row(key, figure_text(results[key]))
+    for key in timed if baselines else ():
+        table.add_row(key, *(wins_text(figures, key) for figures in baselines.values()))
+    if baselines:
+        table.add_row("geomean", *(figure_text(f["geomean_x"], as_times=True) for f in baselines.values()))
+
+
+def wins_text(figures: Mapping[str, Figure], key: str) -> str:
+    """fast_p, and where it differs how much it would be if every win counted: `62% [48, 74], 68% plain`."""
+    beyond, plain = figures.get(key), figures.get(f"{key}_plain")
+    said = figure_text(beyond)
+    differs = plain and beyond and plain["value"] is not None and plain["value"] != beyond["value"]
+    return f"{said}, {percent(plain['value'])} plain" if differs and plain and plain["value"] is not None else said
 
 
 def _main(results: Mapping[str, Any]) -> Table:
-    baselines = results.get("baselines") or {}
-    heads = [f"against {name}{if_modelled(results)}" for name in baselines] or [""]
-    table = Table("figure", *heads, box=None, pad_edge=False)
-    for key in ("compiled", "correct", *(k for k in results if k.startswith("pass@") and k != "pass@1")):
-        table.add_row(key, figure_text(results[key]))
-    for key in (*(f"fast_{p:g}" for p in THRESHOLDS_X[1:]), "fast_1_significant"):
-        if baselines:
-            table.add_row(key, *(figure_text(figures[key]) for figures in baselines.values()))
-    if baselines:
-        table.add_row("geomean", *(figure_text(f["geomean_x"], as_times=True) for f in baselines.values()))
+    table = Table(*_heads(results), box=None, pad_edge=False)
+    passes = (k for k in results if k.startswith("pass@") and k != "pass@1")
+    _add_rows(table, results, ["compiled", "correct", *passes], [f"fast_{p:g}" for p in THRESHOLDS_X[1:]])
     return table
 
 
@@ -70,11 +100,22 @@ def _funnel(results: Mapping[str, Any]) -> Table:
     table = Table("stage", "passed", box=None, pad_edge=False)
     for stage, figure in results.get("funnel", {}).items():
         table.add_row(PAST_STAGE[Stage(stage)], figure_text(figure))
-    others = {status: count for status, count in results.get("statuses", {}).items() if status != Status.CORRECT}
     for title, wanted in (("stopped", False), ("not judged", True)):
-        if listed := [f"{count} {status}" for status, count in others.items() if (status in UNJUDGED) == wanted]:
+        if listed := _counts(results, unjudged=wanted):
             table.add_row(title, ", ".join(listed))
     return table
+
+
+def _counts(results: Mapping[str, Any], *, unjudged: bool) -> list[str]:
+    others = {status: count for status, count in results.get("statuses", {}).items() if status != Status.CORRECT}
+    return [f"{count} {status}" for status, count in others.items() if (status in UNJUDGED) == unjudged]
+
+
+def _stopped(results: Mapping[str, Any]) -> str:
+    """What became of candidates that are not correct, in a line."""
+    parts = (("not correct", False), ("not judged", True))
+    said = [f"{title}: {', '.join(listed)}" for title, wanted in parts if (listed := _counts(results, unjudged=wanted))]
+    return "; ".join(said)
 
 
 def phases_view(spent_s: Mapping[str, float]) -> Table:
@@ -89,21 +130,38 @@ def _breakdown(rows: Mapping[str, Mapping[str, Any]], title: str, mark: str) -> 
     table = Table(title, "tasks", "correct", f"fast_1{mark}", f"geomean{mark}", box=None, pad_edge=False)
     for name, row in rows.items():
         speed = figure_text(row.get("geomean_x"), as_times=True)
-        table.add_row(name, str(row["tasks"]), figure_text(row["correct"]), figure_text(row.get("fast_1")), speed)
+        table.add_row(name, str(row["tasks"]), figure_text(row["correct"]), wins_text(row, "fast_1"), speed)
     return table
 
 
 def runs_view(
-    named_results: Sequence[tuple[str, Mapping[str, Any]]], comparisons: Sequence[Mapping[str, Any]]
+    story: Story, summaries: Mapping[str, Mapping[str, Any]], comparisons: Sequence[Mapping[str, Any]]
 ) -> RenderableType:
-    """Several runs, one a row, and what changed since the first."""
-    table = Table("run", "tasks", "samples", "correct", "fast_1", "geomean", box=None, pad_edge=False)
-    for name, results in named_results:
-        counts = (str(results.get("tasks", 0)), str(results.get("samples", 0)))
-        speed = figure_text(results.get("geomean_x"), as_times=True) + if_modelled(results)
-        table.add_row(name, *counts, figure_text(results.get("correct")), figure_text(results.get("fast_1")), speed)
-    lines = [Text(comparison_text(named_results[0][0], c)) for c in comparisons]
-    return Group(table, *([Text(), *lines] if lines else []))
+    """Several runs: evaluations on the tasks that they share, training runs apart, and what changed since the first.
+
+    Args:
+        summaries: run's name → its figures.
+    """
+    parts: list[RenderableType] = []
+    groups = (
+        (f"evaluations, on the {counted(story.tasks, 'task')} of all", story.compared),
+        ("training, each step on tasks of its own", story.training),
+        ("other runs, on other tasks", story.apart),
+    )
+    for title, runs in groups:
+        if not runs:
+            continue
+        figures = [summaries[run.name] for run in runs]
+        mark = next((if_modelled(f) for f in figures if f.get("timing")), "")
+        table = Table("run", "tasks", "samples", "correct", f"fast_1{mark}", f"geomean{mark}", box=None, pad_edge=False)
+        for run, results in zip(runs, figures, strict=True):
+            counts = (str(results.get("tasks", 0)), str(results.get("samples", 0)))
+            unlike = if_modelled(results) if not mark else ""
+            speed = figure_text(results.get("geomean_x"), as_times=True) + unlike
+            table.add_row(run.name, *counts, figure_text(results.get("correct")), wins_text(results, "fast_1"), speed)
+        parts += [Text(title, "bold"), table, Text()]
+    first = story.compared[0].name if story.compared else ""
+    return Group(*parts, *(Text(comparison_text(first, c)) for c in comparisons))
 
 
 def comparison_text(first: str, comparison: Mapping[str, Any]) -> str:
@@ -112,10 +170,9 @@ def comparison_text(first: str, comparison: Mapping[str, Any]) -> str:
     if not tasks:
         return f"{first} → {name}: no task in common, so nothing can be compared."
     said = [f"correct {_points(comparison['correct'])}"]
-    if "fast_1_significant" in comparison:
-        said.append(f"fast_1, wins beyond the noise, {_points(comparison['fast_1_significant'])}")
-    elif "fast_1" in comparison:
-        said.append(f"fast_1, every win counted, {_points(comparison['fast_1'])}")
+    if "fast_1" in comparison:
+        which = "modelled" if comparison["modelled"] else "wins beyond the noise"
+        said.append(f"fast_1, {which}, {_points(comparison['fast_1'])}")
     else:
         said.append("speeds are not compared, as nothing was timed in both by one clock")
     if "speed_ratio_x" in comparison:
@@ -127,5 +184,5 @@ def comparison_text(first: str, comparison: Mapping[str, Any]) -> str:
 def _points(figure: Figure) -> str:
     """A difference of shares in percentage points."""
     value, low, high = (figure[key] for key in ("value", "low", "high"))
-    interval = "" if low is None or high is None else f" [{100 * low:+.0f}, {100 * high:+.0f}]"
-    return "–" if value is None else f"{100 * value:+.1f} points{interval}"
+    interval = "" if low is None or high is None else f" [{signed(100 * low, '.0f')}, {signed(100 * high, '.0f')}]"
+    return "–" if value is None else f"{signed(100 * value)} points{interval}"

@@ -40,6 +40,7 @@ const texts = %s.map(s => page.querySelector(s)).filter(e => e).map(e => {
 });
 document.querySelector('output').textContent = JSON.stringify({
   client: root.clientWidth, scroll: root.scrollWidth, texts,
+  cut: [...page.querySelectorAll('.scroll, pre')].filter(e => e.scrollWidth > e.clientWidth + 1).length,
   charts: [...page.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width),
 });
 """
@@ -111,9 +112,24 @@ def test_phone_shows_the_page_without_scrolling_sideways(pages: dict[str, Path],
     assert all(250 < width <= PHONE_PX for width in seen["charts"])  # a chart's text is drawn for 360 px
 
 
-def test_screenshot(pages: dict[str, Path], tmp_path: Path) -> None:
-    image = tmp_path / "page.png"
-    browse(pages["several"], f"--screenshot={image}", "--window-size=1200,1600")
+@pytest.mark.parametrize("name", ["several", "long"])
+def test_nothing_is_cut_on_a_phone(pages: dict[str, Path], name: str, tmp_path: Path) -> None:
+    assert look(pages[name], tmp_path, "dark", 390)["cut"] == 0
+
+
+def test_no_table_is_cut_on_a_desk(pages: dict[str, Path], tmp_path: Path) -> None:
+    page = tmp_path / "tables.html"  # long lines of source may scroll there
+    page.write_text(pages["several"].read_text().replace("<pre", "<div").replace("</pre", "</div"))
+    assert look(page, tmp_path, "light", 1280)["cut"] == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width_px", [390, 768, 1280])
+def test_screenshot(pages: dict[str, Path], tmp_path: Path, width_px: int, scheme: str) -> None:
+    """To be looked at: they are in pytest's folder."""
+    image, frame = tmp_path / f"page-{width_px}-{scheme}.png", tmp_path / "frame.html"
+    frame.write_text(f'<iframe src="{pages["several"].as_uri()}" style="width:{width_px}px;height:1600px;border:0"></iframe>')
+    browse(frame, f"--screenshot={image}", "--window-size=1300,1620", "--allow-file-access-from-files", SCHEME[scheme])
     data = image.read_bytes()
-    assert struct.unpack(">II", data[16:24]) == (1200, 1600)
-    assert len(data) > 50_000  # an empty page is a few kilobytes
+    assert struct.unpack(">II", data[16:24]) == (1300, 1620)
+    assert len(data) > 40_000  # an empty page is a few kilobytes

@@ -121,7 +121,7 @@ def test_intervals_cover_the_truth() -> None:
     assert 0.90 <= hits / 300 <= 0.99
 
 
-@pytest.mark.parametrize("tasks", [1, 12, 100])
+@pytest.mark.parametrize("tasks", [2, 12, 100])
 @pytest.mark.parametrize("share", [0, 1])
 def test_agreement_of_all_tasks_is_no_certainty(tasks: int, share: int) -> None:
     exact = binomtest(share * tasks, tasks).proportion_ci(method="exact")
@@ -132,6 +132,7 @@ def test_agreement_of_all_tasks_is_no_certainty(tasks: int, share: int) -> None:
 def test_no_interval_where_nothing_tells_the_spread() -> None:
     one = TaskBootstrap(1).geometric_mean([math.log(2)], [1])
     assert (one.value, one.low, one.high) == (pytest.approx(2), None, None)
+    assert TaskBootstrap(1).share([1.0]).low is None  # and not [3, 100]
     assert TaskBootstrap(3).geometric_mean([0, 0, 0], [0, 0, 0]).value is None
     assert TaskBootstrap(3).share([0.5, 0.5, 0.5]).low is None
 

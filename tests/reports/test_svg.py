@@ -81,7 +81,7 @@ def test_line_is_inside_the_picture_and_in_order(ys: list[float]) -> None:
 def test_line_passes_through_its_points() -> None:
     svg = line_chart([Series("a", [0, 5, 10], [0, 0.5, 1])], label="a", bounds=(0, 1), height=200)
     (x0, y0), (x1, y1), (x2, y2) = points(svg)
-    assert (x0, x1, x2) == (44, 197, 350)
+    assert (x0, x1, x2) == (40, 195, 350)
     assert (y0, y1, y2) == (170, 89, 8)
 
 
@@ -145,7 +145,7 @@ def test_log_scale_puts_even_in_the_middle() -> None:
     [
         (percent(0.123), "12%"), (percent(0.0123), "1.2%"), (percent(0), "0%"), (percent(1), "100%"),
         (times(1.4), "1.40×"), (times(12.34), "12.3×"), (times(1234), "1234×"),
-        (short(1234567), "1.23M"), (short(0.00012), "0.00012"), (short(-2500), "-2.5k"),
+        (short(1234567), "1.23M"), (short(0.00012), "0.00012"), (short(-2500), "−2.5k"),
         (seconds(0.41), "0.41 s"), (seconds(90), "90 s"), (seconds(600), "10 min"), (seconds(9000), "2.5 h"),
     ],
 )  # fmt: skip
