@@ -20,7 +20,7 @@ from kernrl import __version__
 from kernrl.config import Config
 from kernrl.config.resume import with_names_of_today
 from kernrl.errors import UsageError
-from kernrl.files import new_folder
+from kernrl.files import new_folder, replace_file
 from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
 from kernrl.settings import flag_name, flatten
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MAY_CHANGE_ON_RESUME = (
     "resume", "output", "report_to", "save_every", "keep_checkpoints", "workers", "launch", "num_processes", "fail_under",
+    "yes", "give_up_after", "evaluate_every", "keep_best",
     "server_url", "server_model", "server_timeout_s", "weight_sync", "verifier.executor", "verifier.workers", "verifier.cache",
     "verifier.cache_dir", "verifier.require_sandbox", "verifier.gpu_memory_share",
 )  # fmt: skip
@@ -75,17 +76,35 @@ class RunDirectory:
 
     def log(self, **metrics: Any) -> None:
         """Append one line to `metrics.jsonl`."""
-        self._append("metrics.jsonl", metrics)
+        self.append("metrics.jsonl", metrics)
+
+    def forget_after(self, step: int) -> int:
+        """Remove the metrics of later steps: a resumed run takes them again, and each is to be there once.
+
+        Returns the last step that was there, which a tracker has been told of.
+        """
+        lines = read_lines(self.path / "metrics.jsonl")
+        kept = [line for line in lines if line["step"] <= step]
+        if len(kept) < len(lines):
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+            replace_file(self.path / "metrics.jsonl", text)
+        return max((line["step"] for line in lines), default=0)
 
     def add_sample(self, row: Mapping[str, Any]) -> None:
         """Append one line to `samples.jsonl`."""
-        self._append("samples.jsonl", row)
+        self.append("samples.jsonl", row)
 
-    def checkpoint(self, step: int, write: Callable[[Path], None], ranks: Ranks | None = None, *, keep: int = 2) -> Path:
-        """Write the checkpoint `step_N`, then remove all but the newest `keep`; every rank calls this."""
+    def add_heldout_sample(self, row: Mapping[str, Any]) -> None:
+        """Append one line to `heldout.jsonl`: samples of evaluations during training."""
+        self.append("heldout.jsonl", row)
+
+    def checkpoint(
+        self, step: int, write: Callable[[Path], None], ranks: Ranks | None = None, *, keep: int = 1, best: int | None = None
+    ) -> Path:
+        """Write the checkpoint `step_N`, then remove all but the newest `keep` and step `best`; every rank calls this."""
         final = commit_checkpoint(self.path, f"step_{step}", write, ranks)
         if ranks is None or ranks.leads:
-            prune_checkpoints(self.path, keep)
+            prune_checkpoints(self.path, keep, best)
         return final
 
     @property
@@ -102,7 +121,8 @@ class RunDirectory:
         """Write `results.json`."""
         write_json(self.path / "results.json", results)
 
-    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+    def append(self, name: str, row: Mapping[str, Any]) -> None:
+        """Append one line to the .jsonl file of that name."""
         # one write on an append-only descriptor: lines of several writers do not mix, and a kill cuts at most the last one
         line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
         descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

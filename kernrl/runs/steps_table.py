@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +22,8 @@ COLUMNS = {
     "correct": "{:.0%}",
     "fast_1": "{:.0%}",
     "speed_geomean_x": "{:.2f}x",
+    "heldout.reward": "{:.3f}",
+    "heldout.correct": "{:.0%}",
     "length": "{:.0f}",
     "entropy": "{:.3f}",
     "kl_ref": "{:.4f}",
@@ -43,15 +46,21 @@ ESSENTIAL = ("step", "reward", "correct", "fast_1", "speed_geomean_x", "length",
 WIDE = 120
 """Width, in characters, from which a terminal shows all columns."""
 
-TITLES = {"speed_geomean_x": "speed", "kl_ref": "kl", "mismatch_kl": "mismatch", "gpu_hours": "GPU h", "attempts_per_s": "a/s"}
+TITLES = {
+    "speed_geomean_x": "speed", "kl_ref": "kl", "mismatch_kl": "mismatch", "gpu_hours": "GPU h", "attempts_per_s": "replies/s",
+    "heldout.reward": "held-out reward", "heldout.correct": "held-out correct",
+}  # fmt: skip
 
 
 class LiveTable:
     """The last steps as a live table; where stderr is not a terminal, one plain line a step."""
 
-    def __init__(self, steps: int):
-        self._steps, self._lines = steps, []
-        self._live = Live(console=log, refresh_per_second=4, transient=True) if log.is_terminal and not log.quiet else None
+    def __init__(self, steps: int, doing: Callable[[], str] = lambda: ""):
+        """`doing` says what is being done at the moment, for a line under the table."""
+        self._steps, self._doing = steps, doing
+        self._lines: list[dict[str, Any]] = []
+        shown = log.is_terminal and not log.quiet
+        self._live = Live(console=log, get_renderable=self._now, refresh_per_second=4, transient=True) if shown else None
 
     def __enter__(self) -> LiveTable:
         if self._live:
@@ -65,19 +74,25 @@ class LiveTable:
     def add(self, metrics: dict[str, Any]) -> None:
         """Show one more step."""
         self._lines.append(metrics)
-        if self._live:
-            self._live.update(steps_table(self._lines[-SHOWN:], f"step {metrics['step']} of {self._steps}"))
-        else:
+        if self._live is None:
             cells = [f"{_title(name)} {cell}" for name in COLUMNS if (cell := _cell(metrics, name))]
             log.print(", ".join(cells), highlight=False, soft_wrap=True)
         for alarm in metrics.get("alarms", ()):
             log.print(f"step {metrics['step']}: {alarm}", style="yellow", highlight=False, soft_wrap=True)
+
+    def _now(self) -> RenderableType:
+        line = Text(self._doing(), "dim")
+        if not self._lines:
+            return line
+        return Group(steps_table(self._lines[-SHOWN:], f"step {self._lines[-1]['step']} of {self._steps}"), line)
 
 
 def steps_table(lines: Sequence[dict[str, Any]], title: str) -> Table:
     """Metrics of steps, one line each."""
     names = COLUMNS if log.width >= WIDE else ESSENTIAL
     shown = [name for name in names if any(_cell(line, name) for line in lines)]
+    if any(line.get("modelled") for line in lines):
+        title = f"{title} (speeds are modelled)"
     table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
     for name in shown:
         table.add_column(_title(name), justify="right")
@@ -93,7 +108,8 @@ def final_table(history: Sequence[dict[str, Any]], title: str) -> Table:
 
 
 def _title(name: str) -> str:
-    return TITLES.get(name, name.removeprefix("seconds."))
+    # seconds of a phase: `step s`, as `step` is its number
+    return f"{name.removeprefix('seconds.')} s" if name.startswith("seconds.") else TITLES.get(name, name)
 
 
 def _cell(metrics: dict[str, Any], name: str) -> str:

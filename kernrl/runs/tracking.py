@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -11,8 +12,9 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from kernrl.config import ImproveConfig, SftConfig
 from kernrl.errors import UsageError
-from kernrl.settings import Config, flatten
+from kernrl.settings import flatten
 
 
 def open_accelerator(report_to: str, folder: Path) -> Accelerator:
@@ -33,12 +35,19 @@ def open_accelerator(report_to: str, folder: Path) -> Accelerator:
     return Accelerator(mixed_precision="bf16" if on_gpu else "no", cpu=not on_gpu, log_with=tracker, project_dir=folder)
 
 
-def start_tracker(accelerator: Accelerator, config: Config) -> None:
+def start_tracker(accelerator: Accelerator, config: SftConfig | ImproveConfig) -> None:
     """Start the tracker, if there is one. The folder of the run must exist."""
     if accelerator.log_with:
-        # trackers take plain values; only wandb needs to be told to write into the run's folder
+        # trackers take plain values; wandb needs to be told to write into the run's folder, and that a resume is the same run
         plain = {k: str(v) for k, v in flatten(config.model_dump(mode="json"))}
-        accelerator.init_trackers("kernrl", plain, init_kwargs={"wandb": {"dir": str(accelerator.project_dir)}})
+        folder = Path(accelerator.project_dir)
+        name = config.run_name or folder.name
+        identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+        init = {
+            "wandb": {"dir": str(folder), "name": name, "id": identity, "resume": "allow"},
+            "trackio": {"name": name, "resume": "allow"},
+        }
+        accelerator.init_trackers(config.project, plain, init_kwargs=init)
 
 
 def track(accelerator: Accelerator, metrics: Mapping[str, Any], step: int) -> None:

@@ -7,25 +7,29 @@ in rounds of fixed size, each with a random stream of its own, and a round that 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from kernrl.config import EvalConfig, VerifierConfig
-from kernrl.console import log, progress
+from kernrl.console import log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import next_folder
 from kernrl.reports.kernelbench import Found, read_candidates, write_kernelbench
 from kernrl.reports.results import summarise
 from kernrl.reports.run_files import UNJUDGED, read_rows, read_run
 from kernrl.rollouts.collect import Attempt, Collector, Verifier, candidate_key
-from kernrl.rollouts.engines.engine import RolloutEngine, Sampling
+from kernrl.rollouts.engines.engine import RolloutEngine
+from kernrl.runs.activity import Activity, SamplingWatch, time_left
 from kernrl.runs.run_directory import RunDirectory
+from kernrl.service import client
 from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.prompt import read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
-from kernrl.verifier.base.verdict import Verdict
+from kernrl.training.how_many import confirm_samples
+from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
 ROUND_TASKS = 32
 """Tasks asked at once. It decides what a seed samples: each round has its own random stream."""
@@ -42,12 +46,15 @@ def evaluate(config: EvalConfig) -> dict[str, Any]:
     """
     tasks = read_tasks(config)
     candidates = from_disk(config.from_run, tasks) if config.from_run is not None else None
+    if candidates is None:
+        confirm_samples(config.samples, len(tasks), yes=config.yes)
+        require_model(config)
     directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "eval"), config, resume=config.resume)
-    with open_verifier(config) as verifier:
+    with Activity(directory.path) as activity, activity.shown(), open_verifier(config) as verifier:
         if candidates is None:
-            sample_and_judge(config, tasks, directory, verifier)
+            sample_and_judge(config, tasks, directory, verifier, activity)
         else:
-            judge(candidates, directory, verifier)
+            judge(candidates, directory, verifier, activity)
 
     judged = read_run(directory.path)
     results = summarise(judged.samples, baselines=config.baseline or config.verifier.baseline, seed=config.seed)
@@ -73,6 +80,14 @@ def read_tasks(config: EvalConfig) -> list[Task]:
     return tasks[: config.limit]
 
 
+def require_model(config: EvalConfig) -> None:
+    """Refuse the name of no model before anything else is opened."""
+    from kernrl.policy.load import find_source
+
+    assert config.model is not None  # there are no candidates on disk
+    find_source(config.model, config.revision)
+
+
 def from_disk(folder: Path, tasks: Sequence[Task]) -> list[Found]:
     """The candidates under `folder` for the tasks; files that belong to no task are listed on stderr."""
     found, problems = read_candidates(folder, tasks)
@@ -86,14 +101,12 @@ def say(problems: Iterable[str]) -> None:
         log.print(f"Skipped: {problem}", markup=False, highlight=False, soft_wrap=True)
 
 
-def open_verifier(config: EvalConfig) -> Any:
+def open_verifier(config: EvalConfig) -> client.AnyVerifier:
     """The verifier, with the baselines asked for."""
-    from kernrl.verifier.verifier import HardenedVerifier
-
     settings: VerifierConfig = config.verifier
     if config.baseline:
         settings = settings.model_copy(update={"baseline": config.baseline})
-    return HardenedVerifier(settings)
+    return client.open_verifier(settings)
 
 
 def newest_rows(folder: Path) -> dict[str, dict[str, Any]]:
@@ -128,20 +141,25 @@ def row_of(task: Task, member: int, text: str, verdict: Verdict, **rest: Any) ->
     } | rest
 
 
-def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifier) -> None:
+def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifier, activity: Activity) -> None:
     """Judge the candidates from disk that have no verdict yet."""
     done = done_rows(directory.path)
     waiting = [(task, member, text) for task, member, text in candidates if f"{task.id}#{member}" not in done]
     started = time.perf_counter()
-    with progress() as bar:
-        pairs = ((task, text) for task, _, text in waiting)
-        for index, verdict in bar.track(verifier.verify_many(pairs), total=len(waiting), description="candidates"):
-            directory.add_sample(row_of(*waiting[index], verdict))
+    judged = 0
+    activity.phase(f"judging {len(waiting)} candidates")
+    activity.follow(lambda: f"{judged} of {len(waiting)} verdicts{time_left(started, judged, len(waiting))}")
+    pairs = ((task, text) for task, _, text in waiting)
+    for index, verdict in verifier.verify_many(pairs):
+        directory.add_sample(row_of(*waiting[index], verdict))
+        judged += 1
     if waiting:
         directory.log(step=len(done) + len(waiting), seconds={"verify": time.perf_counter() - started})
 
 
-def sample_and_judge(config: EvalConfig, tasks: Sequence[Task], directory: RunDirectory, verifier: Verifier) -> None:
+def sample_and_judge(
+    config: EvalConfig, tasks: Sequence[Task], directory: RunDirectory, verifier: Verifier, activity: Activity
+) -> None:
     """Sample candidates and judge them, one round of tasks after another; finished rounds are skipped."""
     rounds = [tasks[i : i + ROUND_TASKS] for i in range(0, len(tasks), ROUND_TASKS)]
     done = done_rows(directory.path)
@@ -150,7 +168,13 @@ def sample_and_judge(config: EvalConfig, tasks: Sequence[Task], directory: RunDi
     ]
     if not missing:
         return
+    activity.phase(f"loading {config.model}")
     engine, collector = open_model(config, verifier)
+    watch = SamplingWatch()
+    collector.watch = watch
+    if hasattr(engine, "on_tokens"):  # a server tells only of whole replies
+        engine.on_tokens = watch.decoded  # pyright: ignore[reportAttributeAccessIssue]
+    activity.follow(watch.line)
     collector.known = {(row["task"], row["key"]): Verdict.from_json(row["verdict"]) for row in done.values()}
 
     def write(attempt: Attempt) -> None:
@@ -160,10 +184,31 @@ def sample_and_judge(config: EvalConfig, tasks: Sequence[Task], directory: RunDi
             row = row_of(attempt.task, attempt.member, attempt.text, attempt.verdict, tokens=tokens, finish=finish)
             directory.add_sample(row)
 
-    with closing(engine), progress() as bar:
-        for number in bar.track(missing, description=f"rounds of {ROUND_TASKS} tasks"):
-            collected = collector.collect(rounds[number], (config.seed, number), on_attempt=write)
+    with closing(engine):
+        watch.begin_steps(0, len(missing) if len(missing) > 1 else 0)
+        for done_rounds, number in enumerate(missing):
+            watch.steps_done = done_rounds
+            asked = ask_or_refuse(rounds[number], collector, config.samples, done, directory)
+            collected = collector.collect(asked, (config.seed, number), on_attempt=write)
             directory.log(step=number + 1, seconds=dict(collected.seconds))
+
+
+def ask_or_refuse(
+    tasks: Sequence[Task], collector: Collector, samples: int, done: Mapping[str, Any], directory: RunDirectory
+) -> list[Task]:
+    """The tasks that the model can be asked. Those that have no Graph for a nano to be asked by count as not solved."""
+    if collector.style != "graph":
+        return list(tasks)
+    from kernrl.tasks.nano.form import unasked
+
+    refused = {task.id: (task, reason) for task, reason in unasked(list(tasks))}
+    for task, reason in refused.values():
+        say([f"{task.id} has no Graph to ask nano for: {reason}"])
+        verdict = Verdict(Status.NO_CODE, Stage.PARSE, f"nano cannot be asked: {reason}", task.id, "", task.precision)
+        for member in range(samples):
+            if f"{task.id}#{member}" not in done:
+                directory.add_sample(row_of(task, member, "", verdict))
+    return [task for task in tasks if task.id not in refused]
 
 
 def open_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, Collector]:
@@ -173,7 +218,7 @@ def open_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, C
     from kernrl.policy.load import load_policy
     from kernrl.rollouts.engines.generate_engine import GenerateEngine
     from kernrl.training.open_engine import open_evaluation_engine
-    from kernrl.training.session import end_tokens, prompt_style
+    from kernrl.training.session import end_tokens, prompt_style, sampling_of
 
     assert config.model is not None  # there are no candidates on disk
     if config.engine == "server":  # the weights are elsewhere
@@ -184,7 +229,8 @@ def open_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, C
         policy.model.requires_grad_(False).eval().to("cuda" if on_gpu else "cpu")  # pyright: ignore[reportArgumentType]
         tokenizer, settings = policy.tokenizer, policy.model.generation_config
         engine = GenerateEngine(policy, batch_size=config.sampling_batch, gpu_turn=verifier.untimed)
-    sampling = Sampling(config.samples, config.max_tokens, config.temperature, stop_ids=end_tokens(tokenizer, settings))
-    style = config.prompt or prompt_style(tokenizer)
-    precision = config.verifier.precision
-    return engine, Collector(engine, tokenizer, verifier, lambda verdict: None, sampling, style=style, precision=precision)
+    sampling = sampling_of(config, end_tokens(tokenizer, settings))
+    style = prompt_style(tokenizer, config.prompt)
+    settings = {"style": style, "precision": config.verifier.precision, "facts": config.facts}
+    settings["template"] = read_template(config.prompt_template) if config.prompt_template else ""
+    return engine, Collector(engine, tokenizer, verifier, lambda verdict: None, sampling, **settings)

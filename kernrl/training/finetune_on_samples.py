@@ -51,6 +51,7 @@ class SampleFinetuner:
             rows_per_step=config.rows_per_step,
             learning_rate=config.learning_rate,
             warmup_ratio=config.warmup_ratio,
+            schedule=config.schedule,
             weight_decay=config.weight_decay,
             max_grad_norm=config.max_grad_norm,
         )
@@ -78,7 +79,7 @@ def write_dataset(path: Path, attempts: Iterable[Attempt]) -> None:
             speedup = a.verdict.speedup()
             row = {
                 "prompt": a.messages,
-                "completion": [{"role": "assistant", "content": a.text}],
+                "completion": [{"role": "assistant", "content": a.reply or a.text}],
                 "task": a.task.id,
                 "reward": a.reward.value if a.reward else None,
                 "speedup_x": speedup.value if speedup else None,

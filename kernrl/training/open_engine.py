@@ -10,7 +10,8 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from kernrl.config import BestOfNConfig, EvalConfig, ImproveConfig, ReinforceConfig
-from kernrl.errors import UsageError
+from kernrl.errors import UsageError, did_you_mean
+from kernrl.http_client import Server
 from kernrl.policy.load import Policy, find_source, load_tokenizer
 from kernrl.policy.ranks import Ranks
 from kernrl.rollouts.collect import Verifier
@@ -18,7 +19,6 @@ from kernrl.rollouts.engines.dialects import Facts, ask_facts, dialect_of
 from kernrl.rollouts.engines.distributed_engine import DistributedEngine
 from kernrl.rollouts.engines.engine import RolloutEngine
 from kernrl.rollouts.engines.generate_engine import UNBOUNDED, GenerateEngine
-from kernrl.rollouts.engines.http_client import Server
 from kernrl.rollouts.engines.server_engine import ServerEngine
 from kernrl.rollouts.engines.weight_sync import (
     AdapterLoad,
@@ -113,6 +113,9 @@ def connect(config: ImproveConfig | EvalConfig) -> tuple[Server, Facts, str]:
     name = config.server_model or next(iter(listed), None)
     if name is None:
         raise UsageError(f"--server-url {server.url}: the server lists no model; name one with --server-model.")
+    known = [*listed, *facts.adapters]
+    if facts.kind != "transformers" and facts.models and name not in known:
+        raise UsageError(f"--server-model: the server has no {name!r}: {did_you_mean(name, known)}")
     return server, facts, name
 
 

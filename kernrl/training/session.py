@@ -11,28 +11,40 @@ from typing import Any, TypeVar
 import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase, set_seed
 
-from kernrl.config import ImproveConfig
-from kernrl.console import log
-from kernrl.errors import RunError
+from kernrl.config import EvalConfig, ImproveConfig, ReinforceConfig
+from kernrl.config.checks import CheckedConfig
+from kernrl.config.training import PromptForm
+from kernrl.console import Result, log
+from kernrl.errors import RunError, UsageError
 from kernrl.policy.checkpoint import commit_checkpoint
-from kernrl.policy.load import Policy
-from kernrl.policy.nano import END, USER, VOCAB_SIZE
+from kernrl.policy.load import Policy, find_source
+from kernrl.policy.nano import END, USER, VOCAB_SIZE, form_of
 from kernrl.policy.pairs import PromptStyle
 from kernrl.policy.parallel import save_final, whole_weights
 from kernrl.policy.ranks import Ranks, open_ranks
 from kernrl.rollouts.collect import Attempt, Collector, Verifier
 from kernrl.rollouts.engines.distributed_engine import DistributedEngine
 from kernrl.rollouts.engines.engine import Sampling
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
+from kernrl.rollouts.own_reward import own_reward
 from kernrl.rollouts.reward import UNKNOWN, Reward, reward
+from kernrl.runs.activity import Activity, SamplingWatch
+from kernrl.runs.disk_space import require_room
+from kernrl.runs.hub import check_upload, upload
 from kernrl.runs.run_directory import RunDirectory, read_lines
+from kernrl.runs.steps_table import final_table
 from kernrl.runs.tracking import open_accelerator, start_tracker, track
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.prompt import read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
+from kernrl.training.how_many import confirm_samples
 from kernrl.training.lint_tasks import sound_tasks
 from kernrl.training.open_engine import open_engine
+from kernrl.training.run_history import best_step, give_up, learnt
 from kernrl.training.starting_policy import load_starting_policy
+from kernrl.user_code import is_import_path
 from kernrl.verifier.base.verdict import Verdict
 
 GENERATED_TASKS = 2000
@@ -58,6 +70,10 @@ class Session:
     row_tokens: int
     """Tokens of a packed row."""
     gpu_hour_price: float | None
+    activity: Activity
+    watch: SamplingWatch
+    tracked: int = 0
+    """The last step that the tracker knows from before a resume."""
 
     @property
     def pad_id(self) -> int:
@@ -100,20 +116,45 @@ class Session:
 
     def record(self, metrics: dict[str, Any], step: int) -> None:
         """Write a step's metrics to `metrics.jsonl` and to the tracker."""
+        self.watch.steps_done = step
         if self.ranks.leads:
             self.directory.log(**metrics)
-            track(self.ranks.accelerator, metrics, step)
+            if step > self.tracked:
+                track(self.ranks.accelerator, metrics, step)
 
-    def finish(self, results: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Write the final model and `results.json`; returns the results and the metrics of every step."""
+    def best_step(self) -> int | None:
+        """The step that did best in the evaluations during training; every rank calls this."""
+        return self.ranks.lead(lambda: best_step(self.directory.history))
+
+    def give_up(self, steps: int) -> None:
+        """Raise RunError where the last `steps` learnt nothing; every rank calls this."""
+        self.ranks.lead(lambda: give_up(self.directory.history, steps))
+
+    def finish(self, config: ImproveConfig, results: dict[str, Any]) -> Result:
+        """Export the model, its last state or the best one, and write `results.json`.
+
+        A run that learnt nothing exports no model, as it would be the one it started from under another name, and ends with
+        exit code 1.
+        """
         history = self.ranks.lead(lambda: self.directory.history)
-        final = commit_checkpoint(
-            self.directory.path, "model", lambda folder: save_final(self.ranks, self.policy, folder, history), self.ranks
-        )
-        results |= {"model": str(final), "last": history[-1]}
+        learnt_some = any(learnt(line) for line in history)
+        best = best_step(history) if isinstance(config, CheckedConfig) and config.keep_best else None
+        title = "nothing was learnt, so no model was exported"
+        results |= {"model": None, "last": history[-1]} | ({"best_step": best} if best else {})
+        if learnt_some:
+            policy = self.policy
+            if best and best != history[-1]["step"]:
+                policy = load_starting_policy(config, self.directory.path / f"step_{best}", self.row_tokens, self.ranks)
+            final = commit_checkpoint(
+                self.directory.path, "model", lambda folder: save_final(self.ranks, policy, folder, history), self.ranks
+            )
+            results["model"] = str(final)
+            if self.ranks.leads and config.push_to_hub:
+                results["uploaded"] = upload(final, config.push_to_hub)
+            title = f"model: {final}" + (f", of step {best}, the best on held-out tasks" if best else "")
         if self.ranks.leads:
             self.directory.write_results(results)
-        return results, history
+        return Result(results, final_table(history, title), exit_code=0 if learnt_some else 1)
 
 
 @contextmanager
@@ -125,40 +166,62 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         turns: replies a trajectory may have.
     """
     with ExitStack() as stack:
+        activity = stack.enter_context(Activity())
+        activity.phase(f"loading {config.model}, and its tasks")
         ranks = stack.enter_context(open_ranks(open_accelerator(config.report_to, config.output)))
         set_seed(config.seed)
+        reward_function = reward_of(config)
+        template = read_template(config.prompt_template) if config.prompt_template else ""
+        ranks.lead(lambda: check_upload(config.push_to_hub))
+        ranks.lead(lambda: find_source(config.model, config.revision))  # a name of nothing is refused at once
         tasks = ranks.lead(lambda: read_tasks(config))
+        ranks.lead(lambda: confirm_samples(config.samples, tasks_at_once(config, tasks), yes=config.yes, what=" at a time"))
         directory = ranks.lead(
             lambda: RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE_ON_RESUME)
         )
+        activity.folder = directory.path if ranks.leads else None
         checkpoint = ranks.lead(directory.latest) if config.resume else None
         on_gpu = ranks.accelerator.device.type == "cuda"
         row_tokens = config.row_tokens or (16_384 if on_gpu else 4_096)
         policy = load_starting_policy(config, checkpoint, row_tokens, ranks)
         if not ranks.sharded:
             policy.model.to(ranks.accelerator.device)  # pyright: ignore[reportArgumentType]
+        kept = config.keep_checkpoints + 1 + getattr(config, "keep_best", False)
+        optimizer = isinstance(config, ReinforceConfig)  # a round of the other stages starts its own
+        ranks.lead(lambda: require_room(directory.path, policy.model, kept=kept, optimizer=optimizer, adapters=config.lora))
+        done = int(checkpoint.name.removeprefix("step_")) if checkpoint else 0
+        tracked = ranks.lead(lambda: directory.forget_after(done)) if config.resume else 0
         start_tracker(ranks.accelerator, config)
+        style = prompt_style(policy.tokenizer, config.prompt)
+        tasks = ranks.lead(lambda: askable(tasks, style))
         verifier = verifier or stack.enter_context(open_verifier(config))
         engine = stack.enter_context(closing(open_engine(config, policy, verifier, directory.path, ranks)))
         collector = Collector(
             engine,
             policy.tokenizer,
             verifier,
-            reward_of(config),
-            Sampling(config.samples, config.max_tokens, config.temperature, stop_ids=stop_ids(policy)),
-            style=config.prompt or prompt_style(policy.tokenizer),
+            reward_function,
+            sampling_of(config, stop_ids(policy)),
+            style=style,
             precision=config.verifier.precision,
+            facts=config.facts,
+            template=template,
             turns=turns,
             known=known_verdicts(directory),
+            watch=(watch := SamplingWatch()),
         )
-        yield Session(ranks, directory, policy, tasks, collector, checkpoint, row_tokens, config.gpu_hour_price)
+        if isinstance(engine, GenerateEngine):
+            engine.on_tokens = watch.decoded
+        activity.follow(watch.line)
+        price = config.gpu_hour_price
+        yield Session(ranks, directory, policy, tasks, collector, checkpoint, row_tokens, price, activity, watch, tracked)
 
 
 def open_verifier(config: ImproveConfig) -> AbstractContextManager[Verifier]:
     """The verifier that the run's rewards come from."""
-    from kernrl.verifier.verifier import HardenedVerifier
+    from kernrl.service import client
 
-    return HardenedVerifier(config.verifier)
+    return client.open_verifier(config.verifier)
 
 
 def read_tasks(config: ImproveConfig) -> list[Task]:
@@ -173,10 +236,47 @@ def read_tasks(config: ImproveConfig) -> list[Task]:
     return sound_tasks(loaded.tasks, config.verifier)
 
 
-def prompt_style(tokenizer: PreTrainedTokenizerBase) -> PromptStyle:
-    """How a model is asked, by its tokenizer: nano in its own short form, every other model in chat."""
+def tasks_at_once(config: ImproveConfig, tasks: list[Task]) -> int:
+    """Tasks of a step, or of a round."""
+    return getattr(config, "tasks_per_step", None) or getattr(config, "tasks_per_round", None) or len(tasks)
+
+
+def prompt_style(tokenizer: PreTrainedTokenizerBase, asked: PromptForm | None = None) -> PromptStyle:
+    """How a model is asked, by its tokenizer: a nano in the form that it speaks, every other model in chat.
+
+    Args:
+        asked: `--prompt`, which decides where it is given; nano's form is still the tokenizer's own.
+    """
     vocabulary = tokenizer.get_vocab()
-    return "nano" if len(vocabulary) <= VOCAB_SIZE and USER in vocabulary and END in vocabulary else "chat"
+    nano = len(vocabulary) <= VOCAB_SIZE and USER in vocabulary and END in vocabulary
+    if asked == "chat" or (asked is None and not nano):
+        return "chat"
+    return "graph" if form_of(tokenizer) == "graph" else "nano"
+
+
+def askable(tasks: list[Task], style: PromptStyle) -> list[Task]:
+    """The tasks that can be asked in a style: all, but for those that have no Graph, of which stderr says why.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if style != "graph":
+        return tasks
+    from kernrl.tasks.nano.form import unasked
+
+    refused = unasked(tasks)
+    for task, reason in refused:
+        log.print(f"Skipped: {task.id} has no Graph to ask nano for: {reason}", markup=False, highlight=False, soft_wrap=True)
+    left = {task.id for task, _ in refused}
+    if len(left) == len(tasks):
+        raise UsageError(f"--tasks: no task can be asked of this nano: {refused[0][1]}")
+    return [task for task in tasks if task.id not in left]
+
+
+def sampling_of(config: ImproveConfig | EvalConfig, stop: tuple[int, ...]) -> Sampling:
+    """How a command's settings sample."""
+    cuts = {"top_p": config.top_p, "top_k": config.top_k, "min_p": config.min_p}
+    return Sampling(config.samples, config.max_tokens, config.temperature, stop_ids=stop, **cuts)
 
 
 def stop_ids(policy: Policy) -> tuple[int, ...]:
@@ -193,12 +293,15 @@ def end_tokens(tokenizer: PreTrainedTokenizerBase, settings: GenerationConfig | 
 
 
 def reward_of(config: ImproveConfig) -> Callable[[Verdict], Reward | None]:
-    """The configured preset, as a function of a verdict alone."""
+    """The configured reward, as a function of a verdict alone. Raises UsageError for one that cannot be imported."""
+    if is_import_path(config.reward):
+        return own_reward(config.reward)
+    preset: Any = config.reward
 
     def worth(verdict: Verdict) -> Reward | None:
         return reward(
             verdict,
-            config.reward,
+            preset,
             baseline=config.baseline,
             cap_x=config.speed_cap,
             authored_share=config.authored_share,

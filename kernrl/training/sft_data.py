@@ -13,9 +13,11 @@ from kernrl.errors import UsageError
 from kernrl.policy.pairs import PAIR_FIELDS, Pair, UnusableRow, has_pair, row_pair, task_pairs
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import Row, load_tasks, read_rows
+from kernrl.tasks.prompt import read_template
 from kernrl.tasks.rows import COLUMNS, BadRow, parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.lint_tasks import sound_tasks
+from kernrl.training.session import askable
 
 T = TypeVar("T")
 
@@ -41,9 +43,13 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
     Raises:
         UsageError: nothing usable is there.
     """
-    style = "nano" if config.prompt == "nano" or (config.prompt is None and config.model == "nano") else "chat"
+    nano = config.prompt == "nano" or (config.prompt is None and config.model == "nano")
+    style = ("graph" if config.form == "graph" else "nano") if nano else "chat"
+    template = read_template(config.prompt_template) if config.prompt_template else ""
+    if config.data == "generated" and style == "graph":
+        return _generated_graphs(config, split)
     if config.data == "generated":
-        return task_pairs(_generated(config, split), style)
+        return task_pairs(_generated(config, split), style, template=template)
     columns = parse_columns(config.map, (*COLUMNS, *PAIR_FIELDS))
     if config.data_revision and Path(config.data).exists():
         raise UsageError(f"--data-revision: {config.data} is not a dataset of the hub; leave it out.")
@@ -52,7 +58,8 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
     if any(has_pair(row, columns) for _, row in rows if not isinstance(row, BadRow)):
         return iter(_part(_table_pairs(config, rows, columns, tell=split == "train"), config, split))
     # no row in TRL's forms: then they are tasks, whose solutions are the answers
-    return task_pairs(_part(_tasks(config, columns, tell=split == "train"), config, split), style)
+    tasks = askable(_part(_tasks(config, columns, tell=split == "train"), config, split), style)
+    return task_pairs(tasks, style, template=template)
 
 
 def _require_columns(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
@@ -78,9 +85,23 @@ def _part(items: Sequence[tuple[str, T]], config: SftConfig, split: str) -> list
     return part
 
 
+def _counts(config: SftConfig, split: str) -> int:
+    """Generated tasks of a split."""
+    return config.count if split == "train" else max(10, min(VALIDATION_TASKS, config.count // 10))
+
+
+def _generated_graphs(config: SftConfig, split: str) -> Iterator[Pair]:
+    """Pairs of random Graphs, whose compositions are of this split alone."""
+    from kernrl.tasks.nano.pairs import generate_pairs
+
+    workers = config.workers or len(os.sched_getaffinity(0))
+    for pair in generate_pairs(count=_counts(config, split), seed=config.seed, split=split, workers=workers):
+        yield Pair([{"role": "user", "content": pair.prompt}], pair.reply)
+
+
 def _generated(config: SftConfig, split: str) -> Iterator[Task]:
     """Fusions, with some single ops first; compositions of the validation split never occur in training."""
-    fusions = config.count if split == "train" else max(10, min(VALIDATION_TASKS, config.count // 10))
+    fusions = _counts(config, split)
     singles = fusions // 10
     common = {"seed": config.seed, "split": split, "workers": config.workers or len(os.sched_getaffinity(0))}
     yield from generate_tasks(level=1, count=singles, **common)

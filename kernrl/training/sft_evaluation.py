@@ -20,15 +20,16 @@ from kernrl.rollouts.engines.engine import Sampling
 from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.rollouts.reward import UNKNOWN
 from kernrl.runs.run_directory import RunDirectory
+from kernrl.service.client import open_verifier
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.training.evaluation import evaluate
 from kernrl.training.session import prompt_style, sample_row, stop_ids
 from kernrl.verifier.base.verdict import Stage
-from kernrl.verifier.verifier import HardenedVerifier
 
 TEMPERATURE = 0.8
 REPLIES: dict[PromptStyle, dict[str, Any]] = {
     "nano": {"max_tokens": 1024, "sampling_batch": 512},
+    "graph": {"max_tokens": 2048, "sampling_batch": 512},
     "chat": {"max_tokens": 4096, "sampling_batch": 128},
 }
 """Settings of sampling. In the tokens of a general tokenizer, solutions are many times as long as in nano's."""
@@ -46,9 +47,9 @@ def sample_check(config: SftConfig, policy: Policy, directory: RunDirectory) -> 
     tasks = list(generate_tasks(level=2, count=config.verify_tasks, seed=config.seed, split="validation"))
     on_gpu = next(policy.model.parameters()).is_cuda
     engine = GenerateEngine(policy, dtype=torch.bfloat16 if on_gpu and not config.lora else None)
-    style = config.prompt or prompt_style(policy.tokenizer)
+    style = prompt_style(policy.tokenizer, config.prompt)
     sampling = Sampling(1, REPLIES[style]["max_tokens"], TEMPERATURE, stop_ids=stop_ids(policy))
-    with closing(engine), HardenedVerifier(config.verifier) as verifier:
+    with closing(engine), open_verifier(config.verifier) as verifier:
         collector = Collector(engine, policy.tokenizer, verifier, lambda verdict: None, sampling, style=style)
 
         def check(step: int) -> dict[str, float]:
@@ -70,13 +71,13 @@ def sample_check(config: SftConfig, policy: Policy, directory: RunDirectory) -> 
 def heldout_figures(config: SftConfig, model: Path, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """The results of `kernrl eval` on the held-out suite; its run is `heldout` in the output folder."""
     assert config.heldout_samples
-    style = config.prompt or prompt_style(tokenizer)
+    style = prompt_style(tokenizer, config.prompt)
     settings = EvalConfig(
         model=str(model),
         output=config.output / "heldout",
         samples=config.heldout_samples,
         temperature=TEMPERATURE,
-        prompt=style,
+        prompt="chat" if style == "chat" else "nano",
         seed=config.seed,
         verifier=config.verifier,
         **REPLIES[style],

@@ -31,7 +31,14 @@ def load_starting_policy(
     check_memory(config, load_config(source, revision=revision), row_tokens, ranks, compiled=compiled)
     policy = load_policy(source, dtype="bf16" if _in_bf16(config) else "fp32", revision=revision)
     if config.lora:
-        adapted = add_lora(policy.model, rank=config.lora_rank, alpha=2 * config.lora_rank, checkpoint=checkpoint)
+        adapted = add_lora(
+            policy.model,
+            rank=config.lora_rank,
+            alpha=config.lora_alpha or 2 * config.lora_rank,
+            dropout=config.lora_dropout,
+            targets=config.lora_targets,
+            checkpoint=checkpoint,
+        )
         policy = Policy(adapted, policy.tokenizer)
     if config.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})

@@ -28,7 +28,7 @@ def test_a_log_gets_one_line_a_step_and_its_alarms(screen):
     with steps_table.LiveTable(5) as table:
         table.add(STEP)
     assert console.file.getvalue().splitlines() == [
-        "step 3, reward 0.500, correct 25%, mismatch 1.0e-05, generate 1.5, step 2.0",
+        "step 3, reward 0.500, correct 25%, mismatch 1.0e-05, generate s 1.5, step s 2.0",
         "step 3: a speedup of 40x was credited",
     ]
 

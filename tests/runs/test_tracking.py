@@ -42,7 +42,24 @@ def test_what_wandb_writes_stays_in_the_folder_of_the_run(tmp_path, monkeypatch)
     monkeypatch.setattr(Accelerator, "init_trackers", lambda self, *args, **kwargs: asked.append(kwargs["init_kwargs"]))
     accelerator = Accelerator(cpu=True, log_with=Notes(), project_dir=tmp_path)
     tracking.start_tracker(accelerator, SftConfig(output=tmp_path))
-    assert asked == [{"wandb": {"dir": str(tmp_path)}}]
+    assert asked[0]["wandb"]["dir"] == str(tmp_path)
+    tracking.start_tracker(accelerator, SftConfig(output=tmp_path))  # a resume is the same run
+    assert asked[0] == asked[1]
+    assert asked[0]["wandb"]["resume"] == "allow"
+
+
+def test_project_and_name_are_the_runs_own(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        Accelerator, "init_trackers", lambda self, *args, **kwargs: asked.append((args[0], kwargs["init_kwargs"]))
+    )
+    accelerator = Accelerator(cpu=True, log_with=Notes(), project_dir=tmp_path / "run-3")
+    tracking.start_tracker(accelerator, SftConfig(output=tmp_path))
+    tracking.start_tracker(accelerator, SftConfig(output=tmp_path, project="fusion", run_name="first"))
+    assert [(project, init["wandb"]["name"], init["trackio"]["name"]) for project, init in asked] == [
+        ("kernrl", "run-3", "run-3"),
+        ("fusion", "first", "first"),
+    ]
 
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "wandb"])

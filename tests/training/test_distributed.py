@@ -328,7 +328,8 @@ def test_shards_do_not_sample(model, tasks, tmp_path):
 
 def test_a_killed_rank_ends_the_run(model, tasks, tmp_path):
     errors = tmp_path / "errors.txt"
-    processes = launch(rl(model, tasks, tmp_path / "run", steps=500), errors)
+    forever = ("--save-every", "1", "--give-up-after", "0")
+    processes = launch(rl(model, tasks, tmp_path / "run", *forever, steps=500), errors)
     while not (tmp_path / "run" / "step_1").exists() and processes[0].is_alive():
         time.sleep(0.01)
     processes[1].kill()

@@ -105,6 +105,7 @@ def test_held_out_rows_are_never_learnt(tmp_path: Path) -> None:
     assert sorted(int(p.completion.split()[1]) for p in learnt) == list(range(0, 100, 2))
 
 
+@pytest.mark.slow
 def test_columns_by_other_names(tmp_path: Path) -> None:
     asked = table(tmp_path, [{"question": f"ask {n}", "answer": f"answer {n}"} for n in range(3)])
     assert pairs(asked, map=("prompt=question", "completion=answer"))[0] == Pair([user("ask 1")], "answer 1")

@@ -1,0 +1,35 @@
+"""Asking before a run that samples more than anybody is likely to mean."""
+
+from __future__ import annotations
+
+import sys
+
+from kernrl.console import log
+from kernrl.errors import UsageError
+
+MOST_SAMPLES = 256
+"""Candidates a task that are not asked about."""
+
+MOST_REPLIES = 50_000
+"""Replies at a time, all tasks together, that are not asked about."""
+
+
+def confirm_samples(samples: int, tasks: int, *, yes: bool, what: str = "") -> None:
+    """Ask on the terminal whether so many candidates are meant; without a terminal, refuse.
+
+    Args:
+        samples: candidates a task.
+        tasks: asked at a time.
+        what: such as ` a step`.
+
+    Raises:
+        UsageError: the answer is no, or nobody can be asked.
+    """
+    if yes or (samples <= MOST_SAMPLES and samples * tasks <= MOST_REPLIES):
+        return
+    size = f"--samples {samples} asks for {samples * tasks:,} replies{what}"
+    if not (sys.stdin and sys.stdin.isatty() and log.is_terminal and not log.quiet):
+        raise UsageError(f"{size}: give fewer, or confirm with --yes.")
+    answer = log.input(f"{size}. Go on? [y/N] ")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise UsageError(f"{size}: give fewer.")
