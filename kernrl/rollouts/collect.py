@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kernrl.policy.examples import prompt_text
 from kernrl.policy.pairs import Message, PromptStyle, task_messages
+from kernrl.rollouts.advice import feedback
 from kernrl.rollouts.engines.engine import Rollout, RolloutEngine, Sampling
 from kernrl.rollouts.reward import UNKNOWN, Reward
 from kernrl.tasks.task import Task
@@ -60,6 +61,8 @@ class Attempt:
     reward: Reward | None
     repeated: bool
     """Another attempt of the same turn, of any group, had the same source before."""
+    reply: str = ""
+    """What the model wrote, where `text` is the candidate's file that was made of it."""
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -100,6 +103,22 @@ class Collected:
 OnAttempt = Callable[[Attempt], None]
 
 
+class Watch(Protocol):
+    """Told how far sampling and verification are, from the threads that do it."""
+
+    def expect(self, replies: int) -> None:
+        """So many replies will be sampled."""
+        ...
+
+    def sampled(self, tokens: int) -> None:
+        """A reply of so many tokens has ended."""
+        ...
+
+    def judged(self) -> None:
+        """A verdict is in."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """One prompt of a turn."""
@@ -122,6 +141,9 @@ class _Reply:
     key: tuple[str, str]
     """(task id, candidate key)"""
     repeated: bool
+    reply: str = ""
+    malformed: str = ""
+    """Why no candidate could be made of the reply."""
 
 
 def ignore(attempt: Attempt) -> None:
@@ -145,9 +167,14 @@ class Collector:
     style: PromptStyle = "chat"
     precision: str | None = None
     """Precision policy named in the prompt, in place of the task's own."""
+    facts: bool = False
+    template: str = ""
+    """Text of a prompt template of the user's own, for `chat`."""
+    """Facts of each task's Graph in chat prompts."""
     turns: int = 1
     known: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     """(task id, candidate key) → its verdict."""
+    watch: Watch | None = None
 
     def collect(
         self, tasks: Sequence[Task], seed: Sequence[int], first_group: int = 0, on_attempt: OnAttempt = ignore
@@ -178,14 +205,13 @@ class Collector:
 
     def questions(self, tasks: Sequence[Task], first_group: int = 0) -> list[Question]:
         """The prompts of a first turn, one a task."""
-        return [
-            self._question(task, group, None, task_messages(task, self.style, self.precision))
-            for group, task in enumerate(tasks, first_group)
-        ]
+        return [self._question(task, group, None, self._asked(task)) for group, task in enumerate(tasks, first_group)]
 
     def sample(self, questions: Sequence[Question], seed: Sequence[int], turn: int = 1) -> Generator[Rollout, None, None]:
         """Rollouts of each question, as they end: n in the first turn, one in each later turn."""
         n = self.sampling.n if turn == 1 else 1
+        if self.watch:
+            self.watch.expect(n * len(questions))
         word = int(np.random.SeedSequence([*seed, turn]).generate_state(1)[0])
         return self.engine.generate([q.prompt_ids for q in questions], replace(self.sampling, n=n, seed=word))
 
@@ -209,9 +235,11 @@ class Collector:
         def new_sources() -> Iterator[_Reply]:
             seen: set[tuple[str, str]] = set()
             for rollout in rollouts:
+                if self.watch:
+                    self.watch.sampled(len(rollout.token_ids))
                 reply = self._reply(questions[rollout.prompt], rollout, seen)
                 seen.add(reply.key)
-                if rollout.finish == "error" or reply.repeated or reply.key in self.known:
+                if rollout.finish == "error" or reply.malformed or reply.repeated or reply.key in self.known:
                     not_submitted.append(reply)
                 else:
                     yield reply
@@ -220,6 +248,8 @@ class Collector:
             attempt = _attempt(reply, verdict, turn, self.reward_of(verdict))
             collected.attempts.append(attempt)
             on_attempt(attempt)
+            if self.watch:
+                self.watch.judged()
 
         with closing(rollouts):
             for reply, verdict in _verify(self.verifier, new_sources()):
@@ -229,7 +259,9 @@ class Collector:
                 add(reply, verdict)
         for reply in not_submitted:
             if reply.rollout.finish == "error":
-                add(reply, _no_room(reply.question.task))
+                add(reply, _no_code(reply.question.task, "the prompt leaves no room for a reply in the model's context"))
+            elif reply.malformed:
+                add(reply, _no_code(reply.question.task, reply.malformed))
             else:
                 add(reply, verdicts.get(reply.key) or self.known[reply.key])
         self.known.update((key, verdict) for key, verdict in verdicts.items() if verdict.status not in UNKNOWN)
@@ -239,6 +271,9 @@ class Collector:
         collected.attempts.sort(key=lambda a: a.order)
         return collected
 
+    def _asked(self, task: Task) -> list[Message]:
+        return task_messages(task, self.style, self.precision, facts=self.facts, template=self.template)
+
     def _question(self, task: Task, group: int, member: int | None, messages: list[Message]) -> Question:
         ids: Any = self.tokenizer(prompt_text(messages, self.tokenizer), add_special_tokens=False)["input_ids"]
         return Question(task, group, member, messages, ids)
@@ -246,8 +281,16 @@ class Collector:
     def _reply(self, question: Question, rollout: Rollout, seen: set[tuple[str, str]]) -> _Reply:
         ids = rollout.token_ids[:-1] if rollout.finish == "stop" else rollout.token_ids
         text: Any = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        reply, malformed = ("", "") if self.style != "graph" else (text, "")
+        if self.style == "graph" and rollout.finish != "error":
+            from kernrl.tasks.nano.form import MalformedReplyError, candidate
+
+            try:
+                text = candidate(question.task, text)
+            except MalformedReplyError as error:
+                malformed = str(error)
         key = (question.task.id, candidate_key(text))
-        return _Reply(question, rollout, text, key, repeated=key in seen)
+        return _Reply(question, rollout, text, key, key in seen, reply, malformed)
 
 
 def _verify(verifier: Verifier, replies: Iterator[_Reply]) -> Iterator[tuple[_Reply, Verdict]]:
@@ -282,6 +325,7 @@ def _attempt(reply: _Reply, verdict: Verdict, turn: int, reward: Reward | None) 
         verdict=verdict,
         reward=reward,
         repeated=reply.repeated,
+        reply=reply.reply,
     )
 
 
@@ -291,21 +335,12 @@ def candidate_key(text: str) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest() if isinstance(parsed, Rejection) else parsed.sha
 
 
-def feedback(verdict: Verdict) -> str:
-    """What a model is told about its last candidate."""
-    if not verdict.correct:
-        return f"This was not accepted ({verdict.status}): {verdict.reason}\nWrite the whole file again, corrected."
-    speedup = verdict.speedup()
-    if speedup is None:
-        return "This is correct. Make it faster, and write the whole file again."
-    times = f"{speedup.value:.2f} times the speed of PyTorch" if speedup.significant else "as fast as PyTorch"
-    return f"This is correct, and {times}. Make it faster, and write the whole file again."
-
-
 def _follow_up(attempt: Attempt) -> list[Message]:
-    return [{"role": "assistant", "content": attempt.text}, {"role": "user", "content": feedback(attempt.verdict)}]
+    return [
+        {"role": "assistant", "content": attempt.reply or attempt.text},
+        {"role": "user", "content": feedback(attempt.verdict)},
+    ]
 
 
-def _no_room(task: Task) -> Verdict:
-    reason = "the prompt leaves no room for a reply in the model's context"
+def _no_code(task: Task, reason: str) -> Verdict:
     return Verdict(Status.NO_CODE, Stage.PARSE, reason, task.id, "", task.precision)

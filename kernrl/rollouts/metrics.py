@@ -28,13 +28,6 @@ CORRECT_FALL_ALARM = 0.1
 """Fall of the share of correct attempts below the best step's from which a step raises an alarm: chance makes less."""
 
 
-def fast_1(verdict: Verdict, baseline: str | None = None) -> bool:
-    """Correct, and faster than the baseline (the first timed, unless named) by more than the noise."""
-    timed = verdict.timing.speedups_x if verdict.timing else {}
-    speedup = timed.get(baseline) if baseline else next(iter(timed.values()), None)
-    return verdict.correct and speedup is not None and speedup.significant and speedup.value > 1.0
-
-
 def speed_geomean_x(verdicts: Sequence[Verdict]) -> float | None:
     """Geometric mean of the first baseline's speedups over the correct and timed; None where there are none."""
     logs = [math.log(next(iter(v.timing.speedups_x.values())).value) for v in verdicts if v.correct and v.timing]
@@ -49,9 +42,10 @@ def step_metrics(collected: Collected, first_length: float | None = None, most_c
         most_correct: the greatest share of correct attempts of any step before.
 
     Returns:
-        `reward`, `correct`, `fast_1` and `truncated` as means over the attempts that could be judged, `fast_1` None
-        where times are modelled, without noise to compare with; `speed_geomean_x`; lengths in tokens; `statuses`; `unknown`,
-        the number that could not be judged; and `alarms`, sentences for a person.
+        `reward`, `correct`, `fast_1` (see `Verdict.faster`) and `truncated` as means over the attempts that could be judged;
+        `speed_geomean_x`; `modelled`, whether speeds are the roofline model's; lengths in tokens; `statuses`; `unknown`, the
+        number that could not be judged, and `internal_errors`, those of them that are faults of the verifier itself; and
+        `alarms`, sentences for a person.
     """
     attempts = collected.attempts
     judged = [a for a in attempts if a.verdict.status not in UNKNOWN]
@@ -63,16 +57,22 @@ def step_metrics(collected: Collected, first_length: float | None = None, most_c
     return {
         "attempts": len(attempts),
         "unknown": len(attempts) - len(judged),
+        "internal_errors": (faults := sum(a.verdict.internal_error for a in attempts)),
         "reward": _mean([a.reward.value for a in judged if a.reward]),
         "correct": correct,
-        "fast_1": None if modelled else _mean([fast_1(v) for v in verdicts]),
+        "fast_1": _mean([v.faster() for v in verdicts]),
         "speed_geomean_x": speed_geomean_x(verdicts),
+        "modelled": modelled,
         "length": length,
         "longest": max(lengths, default=0),
         "truncated": _mean([a.rollout.finish == "length" for a in attempts]),
         "duplicates": (duplicates := _mean([a.repeated for a in attempts])),
         "statuses": dict(Counter(str(a.verdict.status) for a in attempts)),
-        "alarms": alarms(judged, duplicates or 0.0, length, first_length) + correctness_alarm(correct, most_correct),
+        "alarms": [
+            *alarms(judged, duplicates or 0.0, length, first_length),
+            *correctness_alarm(correct, most_correct),
+            *fault_alarm(faults),
+        ],
     }
 
 
@@ -97,6 +97,11 @@ def correctness_alarm(correct: float | None, most_correct: float | None) -> list
     if correct is None or most_correct is None or correct > most_correct - CORRECT_FALL_ALARM:
         return []
     return [f"{correct:.0%} of the attempts are correct, where {most_correct:.0%} were"]
+
+
+def fault_alarm(faults: int) -> list[str]:
+    """A sentence where the verifier itself failed on an attempt."""
+    return [f"the verifier itself failed on {faults} of the attempts; the log has the traceback"] if faults else []
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -13,8 +13,6 @@ Preset = Literal["hierarchical", "best-of-n", "milestones", "log-speed"]
 UNKNOWN = (Status.INFRA_ERROR, Status.NEEDS_GPU)
 """The candidate could not be judged: no reward, and no part in any loss."""
 
-NO_PROGRAM = (Status.NO_CODE, Status.SYNTAX_ERROR)
-
 MILESTONE_MARGIN_X = 1.05
 """How much faster than a baseline counts as a milestone."""
 
@@ -34,45 +32,63 @@ def reward(
     *,
     baseline: str | None = None,
     cap_x: float = 3.0,
-    authored_share: bool = False,
+    authored_share: bool = True,
     modelled: bool = False,
 ) -> Reward | None:
     """The reward of a verdict; None where the candidate could not be judged.
 
-    With c = 1 for a correct candidate and 0 otherwise, and s its speedup, at most `cap_x`, and 1 where it lies within the
-    noise:
+    With c = 1 for a correct candidate and 0 otherwise, s its speedup, at most `cap_x`, and 1 where it lies within the noise,
+    and a its authored share (see `authored_share_of`), or 1 under `authored_share=False`:
 
-    - `hierarchical`: syntax · (0.7 c + 0.3 s / cap_x · c), between 0 and 1.
-    - `best-of-n`: c + 0.3 s · c.
-    - `milestones`: −1 for a wrong one, 1 for a correct one, 2 when it is 5 % faster than eager, 3 when also 5 % faster than
-      torch.compile (CUDA Agent, arXiv 2602.24286).
-    - `log-speed`: c · max(0.1, 1 + ln s): twice as fast is worth as much more as half as fast is worth less, and a slow
-      correct candidate still beats a wrong one.
+    - `hierarchical`: c · (0.5 + 0.2 (a − d) + 0.3 a f), between 0 and 1, where f = ln s / ln cap_x for what is faster, else 0,
+      and d = −ln s / ln cap_x, at most 1, for what is slower, else 0.
+    - `best-of-n`: c + 0.3 a s · c.
+    - `milestones`: −1 for a wrong one, 1 for a correct one, 1 + a when it is 5 % faster than eager, 1 + 2 a when also 5 %
+      faster than torch.compile (CUDA Agent, arXiv 2602.24286).
+    - `log-speed`: c · max(0.1, 0.8 + 0.2 a + a ln s), and ln s whole where s < 1: twice as fast is worth as much more as half
+      as fast is worth less, and a slow correct candidate still beats a wrong one.
 
     Args:
         baseline: which speedup s is; by default the first that was timed.
         cap_x: the highest speedup that is rewarded, so that one outlier does not dominate a group.
-        authored_share: multiply what speed adds to correctness by the share of the device time spent in the candidate's
-            own Triton kernels, so that wrapping library calls does not pay.
+        authored_share: whether a counts, so that library operators with a copy at their end earn less than a fused kernel.
         modelled: count a modelled speedup as a measured one. A model knows how much memory traffic a candidate saves, not
             how well its kernels run.
     """
     if verdict.status in UNKNOWN:
         return None
     correct = float(verdict.correct)
-    syntax = float(verdict.status not in NO_PROGRAM)
     speed_x = min(_speed_x(verdict, baseline, modelled), cap_x) if verdict.correct else 0.0
-    share = 1.0 - verdict.timing.unfused_share if authored_share and verdict.timing else 1.0
-    parts = {"syntax": syntax, "correct": correct, "speed_x": speed_x, "share": share}
-    if preset == "hierarchical":
-        value = syntax * (0.7 * correct + 0.3 * share * speed_x / cap_x)
-    elif preset == "best-of-n":
-        value = correct + 0.3 * share * speed_x
-    elif preset == "milestones":
+    share = authored_share_of(verdict) if authored_share and verdict.correct else 1.0
+    parts = {"correct": correct, "speed_x": speed_x, "share": share}
+    log_speed = math.log(max(speed_x, 1e-3))
+    if preset == "milestones":
         value = 1.0 + share * _milestones(verdict, modelled) if verdict.correct else -1.0
+    elif not verdict.correct:
+        value = 0.0
+    elif preset == "hierarchical":
+        # a cap at or below 1 rewards no speed
+        gain = max(-1.0, log_speed / math.log(cap_x)) if cap_x > 1 else min(0.0, log_speed)
+        value = 0.5 + 0.2 * (share + max(-1.0, min(gain, 0.0))) + 0.3 * share * max(gain, 0.0)
+    elif preset == "best-of-n":
+        value = 1.0 + 0.3 * share * speed_x
     else:
-        value = correct * max(0.1, 1.0 + share * math.log(max(speed_x, 1e-3)))
+        value = max(0.1, 0.8 + 0.2 * share + (share if log_speed > 0 else 1.0) * log_speed)
     return Reward(value, parts)
+
+
+def authored_share_of(verdict: Verdict) -> float:
+    """Of the device time that is not a library's product or convolution, the share in the candidate's own kernels.
+
+    A matrix product is left to the library by the best kernels too; an activation, a norm or a reduction that PyTorch runs is
+    what the candidate was asked to write. Times are those of the plan's price, which no noise moves. Where a verdict has no
+    prices, the share of the measured time outside the authored kernels decides; 1 where that is not known either.
+    """
+    nodes = [n for n in verdict.plan.get("nodes") or () if n.get("kind") in ("authored", "unfused")]
+    total_us = sum(n["us"] for n in nodes)
+    if total_us > 0:
+        return sum(n["us"] for n in nodes if n["kind"] == "authored") / total_us
+    return 1.0 - verdict.timing.unfused_share if verdict.timing else 1.0
 
 
 def _speed_x(verdict: Verdict, baseline: str | None, modelled: bool) -> float:

@@ -1,5 +1,6 @@
 """Collecting: verification beside sampling, duplicates once, turns, and what a step comes to in numbers."""
 
+import math
 import threading
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ from support.tiny import FakeVerifier, ScriptedEngine, tiny_policy, tiny_tasks, 
 
 from kernrl.rollouts.collect import Collector, candidate_key, feedback
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.metrics import fast_1, speed_geomean_x, step_metrics
+from kernrl.rollouts.metrics import speed_geomean_x, step_metrics
 from kernrl.rollouts.reward import reward
 from kernrl.verifier.base.verdict import Status
 
@@ -27,6 +28,10 @@ def judge(text):
     return verdict_of(text, Status.CORRECT, speedup_x=2.0) if "good" in text else verdict_of(text, Status.WRONG)
 
 
+GOOD = 0.7 + 0.3 * math.log(2, 3)
+"""The default reward of what is twice as fast."""
+
+
 def collector(tokenizer, replies, verifier=None, n=2, finish="stop", **more):
     engine = ScriptedEngine(tokenizer, replies, finish)
     return Collector(engine, tokenizer, verifier or FakeVerifier(judge), reward, Sampling(n, 64, 1.0), style="nano", **more)
@@ -38,7 +43,7 @@ def test_attempts_come_in_a_fixed_order_with_their_rewards(tokenizer):
     assert [(a.group, a.member, a.text) for a in found.attempts] == [
         (5, 0, "bad 0"), (5, 1, "bad 1"), (6, 0, "good 0"), (6, 1, "good 1"),
     ]  # fmt: skip
-    assert [a.reward.value for a in found.attempts if a.reward] == pytest.approx([0.0, 0.0, 0.9, 0.9])
+    assert [a.reward.value for a in found.attempts if a.reward] == pytest.approx([0.0, 0.0, GOOD, GOOD])
     assert all(a.prompt_ids[-1] == tokenizer.convert_tokens_to_ids("<|assistant|>") for a in found.attempts)
     assert found.seconds["trace"] == pytest.approx(0.04)
     assert {"generate", "verify"} <= set(found.seconds)
@@ -158,7 +163,7 @@ def test_a_step_in_numbers(tokenizer):
     metrics = step_metrics(found, first_length=1.0)
     assert metrics["attempts"] == 4
     assert metrics["unknown"] == 1
-    assert metrics["reward"] == pytest.approx(0.6)
+    assert metrics["reward"] == pytest.approx(2 / 3 * GOOD)
     assert metrics["correct"] == metrics["fast_1"] == pytest.approx(2 / 3)
     assert metrics["speed_geomean_x"] == pytest.approx(2.0)
     assert metrics["duplicates"] == 0.25
@@ -182,15 +187,15 @@ def test_alarms_of_a_gamed_reward(tokenizer):
 
 
 def test_fast_1_needs_more_than_noise():
-    assert fast_1(verdict_of("", speedup_x=1.1))
-    assert not fast_1(verdict_of("", speedup_x=1.1, significant=False))
-    assert not fast_1(verdict_of("", Status.WRONG, speedup_x=9.0))
-    assert not fast_1(verdict_of("", speedup_x=1.1), "compile")
+    assert verdict_of("", speedup_x=1.1).faster()
+    assert not verdict_of("", speedup_x=1.1, significant=False).faster()
+    assert not verdict_of("", Status.WRONG, speedup_x=9.0).faster()
+    assert not verdict_of("", speedup_x=1.1).faster(baseline="compile")
     assert speed_geomean_x([verdict_of("", speedup_x=4.0), verdict_of("", speedup_x=1.0)]) == pytest.approx(2.0)
     assert speed_geomean_x([verdict_of("")]) is None
 
 
-def test_a_modelled_time_has_no_noise_to_be_beyond(tokenizer):
+def test_a_modelled_win_counts_and_is_said_to_be_modelled(tokenizer):
     def modelled(text):
         verdict = verdict_of(text, speedup_x=1.5, significant=False)
         assert verdict.timing
@@ -198,7 +203,8 @@ def test_a_modelled_time_has_no_noise_to_be_beyond(tokenizer):
 
     c = collector(tokenizer, lambda prompt, sample, call: ("good", "bad")[sample], FakeVerifier(modelled))
     metrics = step_metrics(c.collect(tiny_tasks(1), (0, 1)))
-    assert (metrics["fast_1"], metrics["speed_geomean_x"]) == (None, pytest.approx(1.5))
+    assert (metrics["fast_1"], metrics["speed_geomean_x"]) == (1.0, pytest.approx(1.5))
+    assert metrics["modelled"]
 
 
 def test_one_answer_to_everything_is_worth_a_look(tokenizer):

@@ -4,10 +4,11 @@ import itertools
 import math
 from dataclasses import replace
 
+import make_reward_table  # pyright: ignore[reportMissingImports]
 import pytest
 from support.tiny import verdict_of
 
-from kernrl.rollouts.reward import reward
+from kernrl.rollouts.reward import authored_share_of, reward
 from kernrl.verifier.base.verdict import Status
 
 PRESETS = ("hierarchical", "best-of-n", "milestones", "log-speed")
@@ -32,17 +33,17 @@ TABLE = [
     (NO_CODE, 0.0, 0.0, -1.0, 0.0),
     (SYNTAX, 0.0, 0.0, -1.0, 0.0),
     (WRONG, 0.0, 0.0, -1.0, 0.0),
-    (UNTIMED, 0.8, 1.3, 1.0, 1.0),
-    (HALF, 0.75, 1.15, 1.0, 1 - math.log(2)),
-    (CRAWL, 0.701, 1.003, 1.0, 0.1),
-    (NOISE, 0.8, 1.3, 1.0, 1.0),
-    (SAME, 0.8, 1.3, 1.0, 1.0),
-    (SLIGHT, 0.804, 1.312, 1.0, 1 + math.log(1.04)),
-    (TWICE, 0.9, 1.6, 2.0, 1 + math.log(2)),
+    (UNTIMED, 0.7, 1.3, 1.0, 1.0),
+    (HALF, 0.7 - 0.2 * math.log(2, 3), 1.15, 1.0, 1 - math.log(2)),
+    (CRAWL, 0.5, 1.003, 1.0, 0.1),
+    (NOISE, 0.7, 1.3, 1.0, 1.0),
+    (SAME, 0.7, 1.3, 1.0, 1.0),
+    (SLIGHT, 0.7 + 0.3 * math.log(1.04, 3), 1.312, 1.0, 1 + math.log(1.04)),
+    (TWICE, 0.7 + 0.3 * math.log(2, 3), 1.6, 2.0, 1 + math.log(2)),
     (THRICE, 1.0, 1.9, 2.0, 1 + math.log(3)),
     (TENFOLD, 1.0, 1.9, 2.0, 1 + math.log(3)),
-    (BEATS_BOTH, 0.9, 1.6, 3.0, 1 + math.log(2)),
-    (BEATS_EAGER, 0.9, 1.6, 2.0, 1 + math.log(2)),
+    (BEATS_BOTH, 0.7 + 0.3 * math.log(2, 3), 1.6, 3.0, 1 + math.log(2)),
+    (BEATS_EAGER, 0.7 + 0.3 * math.log(2, 3), 1.6, 2.0, 1 + math.log(2)),
 ]
 
 
@@ -83,22 +84,51 @@ def test_the_cap_is_a_setting():
     assert r.value == pytest.approx(2.5)
 
 
-def test_the_authored_share_scales_what_speed_adds_and_nothing_else():
-    for preset, full in (("hierarchical", 0.9), ("best-of-n", 1.6), ("milestones", 2.0), ("log-speed", 1 + math.log(2))):
-        base = {"hierarchical": 0.7, "best-of-n": 1.0, "milestones": 1.0, "log-speed": 1.0}[preset]
-        mostly_library = verdict_of("", speedup_x=2.0, unfused_share=0.75)
-        scaled, plain = reward(mostly_library, preset, authored_share=True), reward(mostly_library, preset)
-        assert scaled
-        assert plain
-        assert plain.value == pytest.approx(full)
-        assert scaled.value == pytest.approx(base + 0.25 * (full - base))
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_authored_share_scales_what_speed_adds(preset):
+    shares = (0.0, 0.25, 1.0)
+    found = [reward(verdict_of("", speedup_x=2.0, unfused_share=1 - share), preset) for share in shares]
+    none, some, whole = (r.value for r in found if r)
+    assert some == pytest.approx(none + 0.25 * (whole - none))
+    plain = reward(verdict_of("", speedup_x=2.0, unfused_share=0.75), preset, authored_share=False)
+    assert plain
+    assert plain.value == whole
+
+
+def test_a_library_product_takes_nothing_from_the_authored_share():
+    def nodes(*kinds):
+        return [{"name": kind, "kind": kind, "us": us} for kind, us in kinds]
+
+    fused = replace(TWICE, plan={"nodes": nodes(("library", 90.0), ("fill", 1.0), ("authored", 10.0))})
+    leaf = replace(TWICE, plan={"nodes": nodes(("library", 90.0), ("unfused", 30.0), ("authored", 10.0))})
+    assert (authored_share_of(fused), authored_share_of(leaf)) == (1.0, 0.25)
+
+
+def test_the_page_has_the_table_of_archetypes():
+    page = make_reward_table.PAGE.read_text()
+    assert make_reward_table.render(page) == page, "run scripts/make_reward_table.py"
+    assert len(make_reward_table.ARCHETYPES) == 10
+
+
+@pytest.mark.parametrize("preset", ["hierarchical", "log-speed", "best-of-n"])
+def test_what_the_defaults_pay(preset):
+    paid = {one.name: r.value for one in make_reward_table.ARCHETYPES if (r := reward(one.verdict, preset))}
+    leaf, bias = paid["library operators alone, a copy at the end"], paid["library operators, a kernel for the bias only"]
+    slower, even = (paid[f"one kernel for each operator, {how}"] for how in ("slower than eager", "as fast as eager"))
+    fused, best = paid["the tail fused into one kernel"], paid["all of it fused, and the product in half the time"]
+    assert max(leaf, bias) < slower < even < fused < best
+    assert (
+        paid["a wrong result, however fast"]
+        == 0
+        < min(value for name, value in paid.items() if "code" not in name and "wrong" not in name)
+    )
 
 
 def test_the_baseline_can_be_named():
     r = reward(BEATS_EAGER, "best-of-n", baseline="compile")
     assert r
     assert r.value == pytest.approx(1 + 0.3 * 0.9)
-    assert r.parts == {"syntax": 1.0, "correct": 1.0, "speed_x": 0.9, "share": 1.0}
+    assert r.parts == {"correct": 1.0, "speed_x": 0.9, "share": 1.0}
 
 
 @pytest.mark.parametrize("preset", PRESETS)

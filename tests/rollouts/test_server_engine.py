@@ -12,12 +12,13 @@ from support.toy_runs import reinforce_arguments as arguments
 from support.toy_runs import texts
 from support.vllm_stand_in import StandIn, install_vllm
 
+from kernrl import http_client
 from kernrl.cli import run
 from kernrl.config import EvalConfig
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.rollouts.engines import http_client, weight_sync
+from kernrl.http_client import Server
+from kernrl.rollouts.engines import weight_sync
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.http_client import Server
 from kernrl.runs.run_directory import read_lines
 from kernrl.training import evaluation, open_engine
 from kernrl.training.open_engine import open_evaluation_engine
@@ -82,6 +83,7 @@ def test_log_probs_of_another_temperature_are_refused(tmp_path):
         check_samples_are_of(policy, sample(engine, sampling=sampling), temperature=1.0)
 
 
+@pytest.mark.slow
 def test_a_caller_may_stop_listening(tmp_path):
     with StandIn() as server:
         engine = opened(server, tiny_policy(), tmp_path)
@@ -103,6 +105,7 @@ def no_json(handler):
     handler.send(200, "<html>")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_busy_or_hangs_up_is_asked_again(tmp_path):
     with StandIn() as server:
         engine = opened(server, tiny_policy(), tmp_path)
@@ -111,6 +114,7 @@ def test_a_server_that_is_busy_or_hangs_up_is_asked_again(tmp_path):
         assert [r.token_ids for r in sample(engine)] == expected
 
 
+@pytest.mark.slow
 def test_a_server_that_stays_broken_is_no_reward_of_zero(tmp_path):
     with StandIn() as server:
         engine = opened(server, tiny_policy(), tmp_path)
@@ -304,6 +308,7 @@ def test_a_server_that_dies_ends_the_run_with_a_sentence(model, tasks, tmp_path,
     assert (tmp_path / "run" / "step_1").exists()
 
 
+@pytest.mark.slow
 def test_an_evaluation_goes_on_where_its_server_died(model, tasks, tmp_path, verifier, monkeypatch):
     monkeypatch.setattr(evaluation, "open_verifier", lambda config: verifier)
     output = tmp_path / "run"

@@ -12,9 +12,9 @@ from support.toy_runs import texts
 
 from kernrl.cli import run
 from kernrl.errors import InfrastructureError, UsageError
+from kernrl.http_client import Server
 from kernrl.rollouts.engines.dialects import ask_facts
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.engines.http_client import Server
 from kernrl.runs.run_directory import read_lines
 
 pytestmark = pytest.mark.usefixtures("verifier")

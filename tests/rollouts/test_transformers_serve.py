@@ -12,9 +12,9 @@ from support.tiny import save_tiny_policy, tiny_policy
 from kernrl.cli import run
 from kernrl.config import BestOfNConfig
 from kernrl.errors import InfrastructureError, UsageError
+from kernrl.http_client import Server
 from kernrl.rollouts.engines.engine import Sampling
 from kernrl.rollouts.engines.generate_engine import GenerateEngine
-from kernrl.rollouts.engines.http_client import Server
 from kernrl.runs.run_directory import read_lines
 from kernrl.training import evaluation
 from kernrl.training.open_engine import server_engine
