@@ -76,11 +76,12 @@ def latest_checkpoint(run: Path) -> Path | None:
     return max(steps, key=lambda d: int(d.name[5:]), default=None)
 
 
-def prune_checkpoints(run: Path, keep: int) -> None:
-    """Remove all but the `keep` newest complete step directories."""
+def prune_checkpoints(run: Path, keep: int, best: int | None = None) -> None:
+    """Remove all but the `keep` newest complete step directories, and that of step `best`."""
     steps = sorted((d for d in run.glob("step_*") if d.name[5:].isdigit()), key=lambda d: int(d.name[5:]))
     for old in steps[:-keep]:
-        shutil.rmtree(old)
+        if old.name != f"step_{best}":
+            shutil.rmtree(old)
 
 
 def write_json(path: Path, data: Any) -> None:

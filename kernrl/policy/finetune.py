@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,9 +36,10 @@ class FinetuneSettings:
     """Packed rows a step, on all ranks together."""
     learning_rate: float
     warmup_ratio: float = 0.03
-    """Share of the steps in which the rate rises linearly; then it falls as a cosine."""
+    """Share of the steps in which the rate rises linearly; then it falls by `schedule`."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
     final_ratio: float = 0.1
-    """Ratio of the last step's rate to the highest."""
+    """Ratio of the last step's rate to the highest; of no account under `constant`."""
     weight_decay: float = 0.1
     """On matrices only; norms and biases are left alone."""
     max_grad_norm: float = 1.0
@@ -112,13 +113,16 @@ class Finetuner:
         self._dtype = torch.bfloat16 if ranks.accelerator.mixed_precision == "bf16" else policy.head_weight.dtype
 
     def learning_rate(self, step: int) -> float:
-        """Linear warm-up, then a cosine down to `final_ratio`."""
+        """Linear warm-up, then a cosine or a line down to `final_ratio`, or the same rate to the end."""
         s = self.settings
         warmup = max(1, round(s.warmup_ratio * s.steps))
         if step < warmup:
             return s.learning_rate * (step + 1) / warmup
+        if s.schedule == "constant":
+            return s.learning_rate
         progress = (step - warmup) / max(1, s.steps - warmup)
-        return s.learning_rate * (s.final_ratio + (1 - s.final_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
+        left = 1 - progress if s.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        return s.learning_rate * (s.final_ratio + (1 - s.final_ratio) * left)
 
     def run(self, on_step: Callable[[dict[str, Any]], None]) -> None:
         """Train from the current step to the last; `on_step` gets the metrics after each.

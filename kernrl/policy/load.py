@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 
 from kernrl.errors import UsageError
 from kernrl.policy.attention import VARLEN
+from kernrl.policy.hub import from_cache_alone
 from kernrl.policy.nano import NANO, trained_nano
 
 # transformers' progress bars would mix with ours, and ignore --quiet
@@ -77,7 +78,7 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
         with _hushed():
             found: Any = AutoModelForCausalLM.from_pretrained(
                 source, revision=revision, dtype=DTYPES[dtype], attn_implementation=VARLEN, output_loading_info=True,
-                ignore_mismatched_sizes=True,
+                ignore_mismatched_sizes=True, local_files_only=_local(source, revision),
             )  # fmt: skip
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise UsageError(f"--model {source}: its weights do not load ({_first_line(error)}).") from error
@@ -113,7 +114,7 @@ def find_source(model: str, revision: str | None = None) -> str:
     """The folder or hub id that a value of `--model` stands for.
 
     Raises:
-        UsageError: the name is empty, there is no such folder, or `revision` is given for a folder.
+        UsageError: the name is empty, there is no such folder or model, or `revision` is given for a folder.
     """
     if not model:
         raise UsageError("--model is empty: name a folder, a hub id or 'nano'.")
@@ -125,7 +126,13 @@ def find_source(model: str, revision: str | None = None) -> str:
     beside = "/" in source and folder.parent.is_dir()
     if not folder.exists() and (source.startswith((".", "/", "~")) or source.count("/") > 1 or beside):
         raise UsageError(f"--model {source}: there is no such folder.")
+    _local(source, revision)
     return source
+
+
+def _local(source: str, revision: str | None) -> bool:
+    """Whether to look for files on this machine alone. Raises UsageError where there is no such model."""
+    return Path(source).exists() or from_cache_alone(source, revision)
 
 
 def load_config(source: str, *, revision: str | None = None) -> PretrainedConfig:
@@ -136,7 +143,7 @@ def load_config(source: str, *, revision: str | None = None) -> PretrainedConfig
     """
     source = find_source(source, revision)
     try:
-        config = AutoConfig.from_pretrained(source, revision=revision)
+        config = AutoConfig.from_pretrained(source, revision=revision, local_files_only=_local(source, revision))
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {source}: no model configuration can be read there ({_first_line(error)}).") from error
     if not _is_causal(config):
@@ -156,7 +163,7 @@ def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTok
     """The tokenizer without the model. Raises UsageError where it has no end token or no chat template."""
     source = find_source(source, revision)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, local_files_only=_local(source, revision))
     except (OSError, ValueError) as error:
         raise UsageError(f"--model {source}: no tokenizer can be read there ({_first_line(error)}).") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers makes such a tokenizer from a folder without one
@@ -170,11 +177,22 @@ def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTok
     return tokenizer
 
 
-def add_lora(model: PreTrainedModel, *, rank: int, alpha: int, checkpoint: Path | None = None) -> PreTrainedModel:
-    """Freeze the model and add LoRA adapters to every linear layer but the head, new or from a checkpoint.
+def add_lora(
+    model: PreTrainedModel,
+    *,
+    rank: int,
+    alpha: int,
+    dropout: float = 0.0,
+    targets: Sequence[str] = ("all-linear",),
+    checkpoint: Path | None = None,
+) -> PreTrainedModel:
+    """Freeze the model and add LoRA adapters, new or from a checkpoint.
+
+    Args:
+        targets: ends of the names of layers; `all-linear` alone is every linear layer but the head.
 
     Raises:
-        UsageError: peft is not installed (the `lora` extra).
+        UsageError: peft is not installed (the `lora` extra), or the model has no layer of such a name.
     """
     try:
         from peft import LoraConfig, PeftModel, get_peft_model
@@ -184,8 +202,14 @@ def add_lora(model: PreTrainedModel, *, rank: int, alpha: int, checkpoint: Path 
     if checkpoint:
         adapted = PeftModel.from_pretrained(model, str(checkpoint), is_trainable=True)
     else:
-        settings = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-        adapted = get_peft_model(model, settings)
+        modules = targets[0] if tuple(targets) == ("all-linear",) else list(targets)
+        settings: Any = LoraConfig(
+            r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=modules, task_type="CAUSAL_LM"
+        )  # pyright: ignore[reportArgumentType]
+        try:
+            adapted = get_peft_model(model, settings)
+        except ValueError as error:
+            raise UsageError(f"--lora-targets {','.join(targets)}: {_first_line(error)}.") from None
     return adapted
 
 

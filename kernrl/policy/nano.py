@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from kernrl.errors import UsageError
 
@@ -19,6 +20,9 @@ NANO = "nano"
 VOCAB_SIZE = 4096
 CONTEXT = 4096
 PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
+
+FORM = "kernrl_form"
+"""Entry of `tokenizer_config.json` with the form that a nano speaks; a folder without it speaks `program`."""
 
 _CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -46,13 +50,18 @@ def trained_nano() -> Path:
     )
 
 
-def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE) -> Qwen2Tokenizer:
+def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE, *, form: str = "program") -> Qwen2Tokenizer:
     """Train nano's tokenizer on `texts` (deterministic). Any NFC text can be encoded and decoded without loss.
 
     Two stages. First a byte-level BPE under Qwen2's way of splitting text, which `AutoTokenizer` gives every Qwen2 model
     whatever its files say; it runs out of merges at about 1,200 tokens, as code has few different words. The rest of the
     vocabulary is phrases: a second BPE over the tokens of each line, added as plain (not special) tokens. They shorten a
     generated solution from 774 tokens to 83 on average, and so its sampling and its training.
+
+    Args:
+        form: What the model will speak, which is recorded with the tokenizer. For `graph`, phrases keep off the names of
+            values and axes (`v12`, `p0_ptr`, `B`): a name is the same tokens in the prompt and everywhere in the reply, and
+            can be copied.
     """
     splitting: Any = Qwen2Tokenizer().backend_tokenizer
     learner: Any = Tokenizer(models.BPE())
@@ -75,12 +84,23 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE) -> Qwen2
         chat_template=_CHAT_TEMPLATE,
         model_max_length=CONTEXT,
     )
-    phrases = _phrases(tokenizer, texts, vocab_size - len(tokenizer))
+    phrases = _phrases(tokenizer, texts, vocab_size - len(tokenizer), form == "graph")
     tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])  # pyright: ignore[reportArgumentType]
+    if form != "program":
+        tokenizer.init_kwargs[FORM] = form
     return tokenizer
 
 
-def _phrases(tokenizer: Qwen2Tokenizer, texts: Sequence[str], count: int) -> list[str]:
+NAMES = re.compile(r"\b(?:[vpxk]\d+(?=_|\b)|[A-Z]\b)")
+"""Names that a listing gives: values, kernels and axes."""
+
+
+def form_of(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The form that a nano speaks: `program` (the whole source) or `graph` (the Graph's listing)."""
+    return tokenizer.init_kwargs.get(FORM, "program")
+
+
+def _phrases(tokenizer: Qwen2Tokenizer, texts: Sequence[str], count: int, names: bool) -> list[str]:
     """The `count` phrases of several tokens, each within a line, that shorten `texts` most, by BPE over token ids."""
     # each token is written as one character of Unicode's private plane, and each line as one word
     base = 0xF0000
@@ -88,9 +108,14 @@ def _phrases(tokenizer: Qwen2Tokenizer, texts: Sequence[str], count: int) -> lis
     ends_line = {number for number, token in enumerate(tokens) if "Ċ" in token}
 
     def lines() -> Iterator[str]:
-        for encoding in tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False):
-            letters = "".join(chr(base + i) + (" " if i in ends_line else "") for i in encoding.ids)
-            yield letters
+        encodings = tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        for text, encoding in zip(texts, encodings, strict=True):
+            cut = {at for m in NAMES.finditer(text) for at in range(*m.span())} if names else set()
+            words = []
+            for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+                apart = bool(cut) and not cut.isdisjoint(range(start, end))
+                words.append(f" {chr(base + i)} " if apart else chr(base + i) + (" " if i in ends_line else ""))
+            yield "".join(words)
 
     learner: Any = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -10,7 +10,8 @@ from kernrl.tasks.prompt import render_prompt
 from kernrl.tasks.task import Task
 
 Message = dict[str, str]
-PromptStyle = Literal["nano", "chat"]
+PromptStyle = Literal["nano", "graph", "chat"]
+"""`nano` and `graph` are the two forms that a nano may speak: the whole program, or the Graph's listing."""
 
 PAIR_FIELDS = ("messages", "prompt", "completion")
 """Columns of TRL's formats of SFT data."""
@@ -29,16 +30,29 @@ class UnusableRow(ValueError):
     """Why a row holds no pair; the message completes the sentence "the row ..."."""
 
 
-def task_messages(task: Task, style: PromptStyle, precision: str | None = None) -> list[Message]:
-    """The messages that ask a policy for a task."""
-    prompt: Any = render_prompt(task, style, precision=precision)
+def task_messages(
+    task: Task, style: PromptStyle, precision: str | None = None, *, facts: bool = False, template: str = ""
+) -> list[Message]:
+    """The messages that ask a policy for a task. `facts` and `template` belong to `chat` alone."""
+    prompt: Any = render_prompt(task, style, precision=precision, facts=facts, template=template)
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
-def task_pairs(tasks: Iterable[Task], style: PromptStyle, precision: str | None = None) -> Iterator[Pair]:
-    """One pair for each worked solution. nano answers with bare code; every other model with one fenced block."""
+def task_pairs(
+    tasks: Iterable[Task], style: PromptStyle, precision: str | None = None, *, template: str = ""
+) -> Iterator[Pair]:
+    """One pair for each worked solution. nano answers with bare code; every other model with one fenced block.
+
+    In the form `graph`, solutions are written from the task's Graph, whatever solutions it brings.
+    """
     for task in tasks:
-        messages = task_messages(task, style, precision)
+        if style == "graph":
+            from kernrl.tasks.nano.form import replies
+
+            asked = task_messages(task, style, precision)
+            yield from (Pair(asked, reply) for reply in replies(task))
+            continue
+        messages = task_messages(task, style, precision, template=template)
         for solution in task.solutions:
             code = solution.triton_code.strip()
             yield Pair(messages, f"{code}\n" if style == "nano" else f"```python\n{code}\n```")

@@ -33,6 +33,9 @@ from kernrl.policy.ranks import Ranks
 SMALL_PARAMETERS = 100_000_000
 """Models up to this size are saved in files small enough for a git repository; a larger one would be hundreds of them."""
 
+ADAPTERS = "adapters"
+"""Folder inside a model's with its LoRA adapters alone, as peft loads them."""
+
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -126,6 +129,8 @@ def load_optimizer(ranks: Ranks, policy: Policy, optimizer: torch.optim.Optimize
 def save_final(ranks: Ranks, policy: Policy, folder: Path, history: list[dict[str, Any]]) -> None:
     """Write the model in bf16, a small one in files that fit a git repository, and its training history.
 
+    LoRA adapters are merged into the weights, and also kept by themselves in `adapters/`.
+
     Every rank calls this.
     """
     model: Any = policy.model
@@ -136,6 +141,7 @@ def save_final(ranks: Ranks, policy: Policy, folder: Path, history: list[dict[st
     if not ranks.leads:
         return
     if hasattr(model, "merge_and_unload"):
+        model.save_pretrained(folder / ADAPTERS)
         model = model.merge_and_unload()
     if not ranks.sharded:
         model = model.to("cpu", torch.bfloat16)

@@ -2,11 +2,14 @@
 
 import itertools
 import json
+import math
 import os
 import resource
 import signal
 import subprocess
 import sys
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from kernrl.policy import attention
 from kernrl.policy.attention import VARLEN, packed_kwargs
 from kernrl.policy.checkpoint import COMPLETE, commit_checkpoint, latest_checkpoint, prune_checkpoints
 from kernrl.policy.examples import Example, prompt_text, tokenize_pairs
+from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.load import load_policy
 from kernrl.policy.memory_plan import MemoryEstimate, estimate_training, require_memory
 from kernrl.policy.nano import END, create_nano, train_tokenizer
@@ -341,3 +345,15 @@ def test_phrases_shorten_code_and_survive_plain_loading(tmp_path):
     assert any("x = tl.load(" in phrase for phrase in loaded.get_added_vocab())
     assert len(loaded(lines[0]).input_ids) < 20
     assert not any(t[:1].isdigit() or t[-1:].isdigit() for t in loaded.get_added_vocab())
+
+
+@pytest.mark.parametrize(("schedule", "middle", "last"), [("cosine", 0.55, 0.1), ("linear", 0.55, 0.1), ("constant", 1.0, 1.0)])
+def test_the_rate_warms_up_and_falls_by_its_schedule(schedule, middle, last):
+    settings = FinetuneSettings(steps=110, rows_per_step=1, learning_rate=1.0, warmup_ratio=10 / 110, schedule=schedule)
+    rate = partial(Finetuner.learning_rate, SimpleNamespace(settings=settings))
+    assert [round(rate(step), 3) for step in (0, 4, 9)] == [0.1, 0.5, 1.0]
+    assert rate(60) == pytest.approx(middle)
+    assert rate(110) == pytest.approx(last)
+    assert rate(35) == pytest.approx(
+        {"cosine": 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi / 4)), "linear": 0.775, "constant": 1}[schedule]
+    )

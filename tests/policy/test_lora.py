@@ -1,0 +1,55 @@
+"""LoRA: where adapters go, how strong they are, and what is saved of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from kernrl.errors import UsageError
+from kernrl.policy.load import Policy, add_lora, load_policy
+from kernrl.policy.parallel import save_final
+from kernrl.policy.ranks import open_ranks
+from kernrl.runs.tracking import open_accelerator
+
+
+def test_adapters_go_where_they_are_told(model: Path) -> None:
+    adapted = add_lora(load_policy(str(model)).model, rank=4, alpha=12, dropout=0.25, targets=("q_proj", "v_proj"))
+    names = {name.split(".")[-4] for name, p in adapted.named_parameters() if p.requires_grad}
+    assert names == {"q_proj", "v_proj"}
+    settings = adapted.peft_config["default"]  # pyright: ignore
+    assert (settings.lora_alpha, settings.lora_dropout) == (12, 0.25)
+
+
+def test_every_linear_layer_is_the_default(model: Path) -> None:
+    adapted = add_lora(load_policy(str(model)).model, rank=4, alpha=8)
+    names = {name.split(".")[-4] for name, p in adapted.named_parameters() if p.requires_grad}
+    assert names == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def test_a_layer_that_is_not_there_is_one_sentence(model: Path) -> None:
+    with pytest.raises(UsageError, match="--lora-targets nothing: "):
+        add_lora(load_policy(str(model)).model, rank=4, alpha=8, targets=("nothing",))
+
+
+def test_the_final_model_is_merged_and_keeps_its_adapters(model: Path, tmp_path: Path) -> None:
+    policy = load_policy(str(model))
+    adapted = add_lora(policy.model, rank=4, alpha=8)
+    torch.manual_seed(0)
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:  # zero at first
+            torch.nn.init.normal_(parameter, std=0.1)
+    with open_ranks(open_accelerator("none", tmp_path)) as ranks:
+        save_final(ranks, Policy(adapted, policy.tokenizer), tmp_path / "model", [{"step": 1}])
+    ids = torch.arange(4)[None]
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    plain = base(ids).logits
+    beside = PeftModel.from_pretrained(base, str(tmp_path / "model" / "adapters"))
+    assert json.loads((tmp_path / "model" / "adapters" / "adapter_config.json").read_text())["r"] == 4
+    assert not torch.allclose(plain, merged(ids).logits, atol=0.05)
+    torch.testing.assert_close(beside(ids).logits, merged(ids).logits, atol=0.03, rtol=0.03)  # saved in bf16
