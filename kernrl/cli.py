@@ -35,11 +35,13 @@ from kernrl.config import (
     GenerateConfig,
     LiftConfig,
     ListConfig,
+    OptimizeConfig,
     QuickstartConfig,
     ReinforceConfig,
     ReportConfig,
     RewardWeightedConfig,
     SamplesConfig,
+    ServeConfig,
     SftConfig,
     ShowConfig,
     StatsConfig,
@@ -47,6 +49,8 @@ from kernrl.config import (
 )
 from kernrl.console import Result, launched, leads
 from kernrl.errors import KernrlError
+
+INTERRUPTED = 130
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DISK_ERRORS = (*FULL_DISK, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -97,7 +101,7 @@ def run(arguments: Sequence[str]) -> int:
         sentence = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         return _fail(sentence.replace("Value error, ", ""), error.exit_code)
     except KeyboardInterrupt:
-        ended = 130
+        ended = INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise  # rich, which prints the help, ends the process with 1 where its reader has gone
@@ -110,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
         remedy = "make room, or name another place" if error.errno in FULL_DISK else "name another file or folder"
         return _fail(f"{error.filename or 'the output'}: {error.strerror}; {remedy}.", 1)
     # a code comes from typer itself: 130 for Ctrl-C in a command, 0 for --help and --version
-    return _fail("Interrupted.", 130) if ended == 130 else ended or 0
+    return _fail("Interrupted.", INTERRUPTED) if ended == INTERRUPTED else ended or 0
 
 
 def _fail(sentence: str, exit_code: int) -> int:
@@ -165,6 +169,25 @@ def verify(config: VerifyConfig) -> Result:
     Exit codes of one candidate: 0 correct, 1 not correct, 2 bad input, 3 the verifier failed, 4 only a GPU can tell.
     """
     from kernrl.stages.verify import run
+
+    return run(config)
+
+
+@command(app, OptimizeConfig)
+def optimize(config: OptimizeConfig) -> Result:
+    """Give it a module, and get back a faster file that was checked.
+
+    Exit codes: 0 done, whether anything is faster or not; 2 bad input; 130 interrupted, with the best so far written.
+    """
+    from kernrl.stages.optimize import run
+
+    return run(config)
+
+
+@command(app, ServeConfig)
+def serve(config: ServeConfig) -> Result:
+    """Give verdicts over HTTP, for trainers elsewhere."""
+    from kernrl.stages.serve import run
 
     return run(config)
 

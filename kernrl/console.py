@@ -6,7 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.syntax import Syntax
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -22,6 +24,19 @@ out = _Console()
 
 log = _Console(stderr=True)
 """stderr: remarks and progress. `--quiet` sets `log.quiet`."""
+
+
+class Code:
+    """Source as it is: coloured and wrapped in a terminal, line by line elsewhere, as a reader may run it."""
+
+    def __init__(self, source: str):
+        self.source = source
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if console.is_terminal:
+            yield Syntax(self.source, "python", word_wrap=True, background_color="default")
+        else:
+            yield Segment(self.source if self.source.endswith("\n") else f"{self.source}\n")
 
 
 @dataclass(frozen=True)

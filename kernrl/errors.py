@@ -28,6 +28,15 @@ class InfrastructureError(KernrlError, RuntimeError):
     exit_code = 3
 
 
+class InternalError(InfrastructureError):
+    """A fault of kernrl itself while it handled a candidate: it would come again, so nothing is tried again."""
+
+    def __init__(self, reason: str, traceback: str = ""):
+        """`traceback`: where it happened, for the log."""
+        super().__init__(reason)
+        self.traceback = traceback
+
+
 def did_you_mean(word: str, words: Sequence[str]) -> str:
     """A closing half-sentence for an unknown name: the nearest known one, or all there are."""
     near = get_close_matches(word, words, n=1)

@@ -282,11 +282,11 @@ def test_errors_become_a_sentence_and_a_code(
         ("eval --server-url http://x:1", "--server-url needs --engine server: add that"),
         ("reinforce --model nano --output o --weight-sync nccl", "--weight-sync needs --engine server: add that"),
         ("best-of-n --model nano --output o --engine server", "--engine server needs --server-url"),
-        ("eval --verifier rays", "--verifier.executor should be 'local', 'ray' or ray://HOST:PORT, not 'rays'."),
+        ("eval --verifier rays", "--verifier.executor should be 'local', 'ray', ray://HOST:PORT or http://HOST:PORT, not"),
         ("verify a b --out x", "--out needs --pairs: add that"),
         ("verify a b --source x", "--source needs --pairs: add that"),
         ("verify --pairs x --out y --explain z", "--explain draws one candidate: leave it out, or --pairs"),
-        ("verify a b --verifier rays", "--executor should be 'local', 'ray' or ray://HOST:PORT, not 'rays'."),
+        ("verify a b --verifier rays", "--executor should be 'local', 'ray', ray://HOST:PORT or http://HOST:PORT, not 'rays'."),
     ],
 )
 def test_no_flag_is_taken_for_nothing(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,6 +318,7 @@ def test_typo_in_a_command_is_answered() -> None:
     assert "Did you mean 'list'" in done.stderr
 
 
+@pytest.mark.slow
 def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
     rows = [{"name": f"t{i}", "id": f"t{i}", "pytorch_code": TASK} for i in range(3000)]
     table = tmp_path / "many.jsonl"
@@ -355,6 +356,7 @@ def test_no_colour_where_none_is_wanted(tmp_path: Path) -> None:
     assert "\x1b[38" not in kernrl("tasks", "show", str(file), env=plain | {"FORCE_COLOR": "1", "NO_COLOR": "1"}).stdout
 
 
+@pytest.mark.slow
 def test_doctor_reports_and_exits_0() -> None:
     done = kernrl("doctor", "--json")
     assert done.returncode == 0

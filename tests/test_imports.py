@@ -15,9 +15,10 @@ PACKAGE = ROOT / "kernrl"
 FLOORS = [
     {"cli"},
     {"stages", "integrations"},
+    {"optimization"},
     {"training"},
     {"runs"},
-    {"rollouts", "reports"},
+    {"rollouts", "reports", "service"},
     {"policy", "verifier"},
     {"kernels", "tasks"},
     {"base"},
@@ -37,8 +38,9 @@ VERIFIER_FLOORS = [
 
 MOST_ROOT_FILES = 8
 
-ROOM_OF_MODULE = {"__main__": "cli", "cli": "cli", "command": "cli"} | dict.fromkeys(
-    ("__init__", "__version__", "config", "console", "errors", "files", "settings", "syntax"), "base"
+ROOM_OF_MODULE = {"__main__": "cli", "cli": "cli", "command": "cli", "testing": "integrations"} | dict.fromkeys(
+    ("__init__", "__version__", "config", "console", "errors", "files", "http_client", "settings", "syntax", "user_code"),
+    "base",
 )
 """Module at the package's top → its room; every folder is a room of its own name."""
 

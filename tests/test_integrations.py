@@ -5,6 +5,7 @@ from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
 
 from kernrl.errors import UsageError
 from kernrl.integrations.trl import kernel_reward, prompt_rows
+from kernrl.rollouts.reward import reward
 from kernrl.verifier.base.verdict import Status
 
 
@@ -23,7 +24,7 @@ def test_a_reward_function_takes_both_forms_of_completions():
     found = rewards(
         prompts=["", "", ""], completions=["aaaa", message, "infra"], task_id=[one.id, two.id, one.id], step=[1, 2, 3]
     )
-    assert found == [pytest.approx(1.0), pytest.approx(0.71), None]
+    assert found == [pytest.approx(1.0), pytest.approx(0.5), None]
     assert verifier.asked == [(one.id, "aaaa"), (two.id, "1"), (one.id, "infra")]
     with pytest.raises(UsageError, match="task-9"):
         rewards(completions=["x"], task_id=["task-9"])
@@ -62,7 +63,7 @@ def test_trl_trains_on_it_for_two_steps(tmp_path):
     logged = [line for line in trainer.state.log_history if "reward" in line]
     assert len(logged) == 2
     assert len(verifier.asked) == 8
-    expected = sum(judge(text).timing.speedups_x["eager"].value * 0.1 + 0.7 for _, text in verifier.asked[:4]) / 4
+    expected = sum(reward(judge(text)).value for _, text in verifier.asked[:4]) / 4
     assert logged[0]["reward"] == pytest.approx(expected, rel=1e-3)
 
 

@@ -1,5 +1,7 @@
 """What someone who installs the wheel gets."""
 
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -9,6 +11,7 @@ import pytest
 from support import ROOT
 
 import kernrl
+from kernrl.tasks.loaders import load_tasks
 
 
 @pytest.mark.slow
@@ -26,3 +29,41 @@ def test_wheel_holds_the_package_and_its_data(tmp_path: Path) -> None:
     assert not [name for name in names if name.split("/")[0] not in ("kernrl", f"kernrl-{kernrl.__version__}.dist-info")]
     text = zipfile.ZipFile(wheel).read(f"kernrl-{kernrl.__version__}.dist-info/entry_points.txt").decode()
     assert "kernrl = kernrl.cli:main" in text
+
+
+@pytest.mark.slow
+def test_an_installed_sdist_works_away_from_the_checkout(tmp_path: Path) -> None:
+    """The sdist is built, a wheel is built of it and installed, and its command finds its data."""
+    build = [sys.executable, "-m", "hatchling", "build", "--target"]
+    subprocess.run([*build, "sdist", "--directory", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)
+    [sdist] = tmp_path.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    subprocess.run([*build, "wheel", "--directory", str(tmp_path)], cwd=unpacked, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
+    subprocess.run([*install, str(wheel)], check=True, capture_output=True)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    ask = "import sys, kernrl.cli as cli; print(cli.__file__); sys.exit(cli.run(['tasks', 'list', 'heldout', '--limit', '1']))"
+    done = subprocess.run(
+        [sys.executable, "-c", ask], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(str(tmp_path / "site"))
+    assert load_tasks("heldout", limit=1).tasks[0].id in done.stdout
+
+
+TRAINING_ALONE = ("accelerate", "datasets", "pandas", "peft", "pyarrow", "safetensors", "tokenizers", "transformers")
+"""Packages that the verifier does without."""
+
+
+@pytest.mark.slow
+def test_the_verifier_works_without_what_only_training_needs(tmp_path: Path) -> None:
+    task = load_tasks("heldout#2").tasks[0]
+    (tmp_path / "candidate.py").write_text(task.solutions[0].triton_code)
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({TRAINING_ALONE!r}));"
+        "import kernrl.cli as cli; sys.exit(cli.run(['verify', 'heldout#2', 'candidate.py', '--no-cache', '--quiet']))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("correct")

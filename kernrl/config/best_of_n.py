@@ -5,12 +5,13 @@ from __future__ import annotations
 from pydantic import Field
 
 from kernrl.config.by_model import ByModel
+from kernrl.config.checks import CheckedConfig
+from kernrl.config.finetune_on_samples import FinetuneOnSamplesConfig
 from kernrl.config.groups import LOSS, OPTIMISER, RUN, SAMPLING, TASKS
-from kernrl.config.improve import FinetuneOnSamplesConfig
 from kernrl.settings import ALSO, RARE
 
 
-class BestOfNConfig(FinetuneOnSamplesConfig):
+class BestOfNConfig(FinetuneOnSamplesConfig, CheckedConfig):
     """`kernrl best-of-n`."""
 
     tasks_per_round: int = Field(

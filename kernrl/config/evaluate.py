@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 from kernrl.config.by_model import NANO
 from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS, VERIFIER
 from kernrl.config.resume import ResumableConfig
-from kernrl.config.training import Columns, PromptForm, ServerConfig
+from kernrl.config.sampling import SamplingConfig
+from kernrl.config.training import FACTS, Columns, PromptForm, PromptTemplate, ServerConfig
 from kernrl.config.verifier import Baselines, VerifierConfig
 from kernrl.settings import RARE
 
@@ -20,7 +21,7 @@ def _model(validated: dict[str, Any]) -> str | None:
     return NANO if validated.get("from_run") is None else None
 
 
-class EvalConfig(ResumableConfig, ServerConfig):
+class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig):
     """`kernrl eval`."""
 
     from_run: Path | None = Field(
@@ -40,6 +41,8 @@ class EvalConfig(ResumableConfig, ServerConfig):
         description="Form of the prompt: nano's short one, or the model's chat template; by the model's tokenizer if not set.",
         json_schema_extra=MODEL | RARE,
     )
+    prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
+    facts: bool = Field(default=True, description=FACTS, json_schema_extra=MODEL | RARE)
     tasks: str = Field(
         default="heldout",
         description="Any source of tasks (`kernrl tasks list --help`); 'heldout' is the shipped suite.",
@@ -52,8 +55,18 @@ class EvalConfig(ResumableConfig, ServerConfig):
         default=None, description="Commit or tag of a hub dataset of tasks.", json_schema_extra=TASKS | RARE
     )
     limit: int | None = Field(default=None, ge=1, description="At most this many tasks.", json_schema_extra=TASKS)
-    samples: int = Field(default=8, ge=1, description="Candidates a task.", json_schema_extra=SAMPLING)
-    temperature: float = Field(default=1.0, gt=0, description="Temperature of sampling.", json_schema_extra=SAMPLING)
+    temperature: float = Field(
+        default=1.0,
+        ge=0,
+        description="Temperature of sampling; 0 takes the likeliest token each time, for one candidate a task.",
+        json_schema_extra=SAMPLING,
+    )
+    samples: int = Field(
+        default_factory=lambda validated: 1 if validated.get("temperature") == 0 else 8,
+        ge=1,
+        description="Candidates a task. [default: 8]",
+        json_schema_extra=SAMPLING,
+    )
     max_tokens: int = Field(default=2048, ge=1, description="Longest reply in tokens.", json_schema_extra=SAMPLING)
     sampling_batch: int = Field(
         default=256,
@@ -77,7 +90,8 @@ class EvalConfig(ResumableConfig, ServerConfig):
     )
     baseline: Baselines = Field(
         default=(),
-        description="What candidates are timed against: eager, compile, or eager,compile; --verifier.baseline if not set.",
+        description="What candidates are timed against: eager, compile, max-autotune, or several, with commas; "
+        "--verifier.baseline if not set.",
         json_schema_extra=VERIFIER,
     )
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
@@ -86,6 +100,8 @@ class EvalConfig(ResumableConfig, ServerConfig):
     def _one_origin(self) -> EvalConfig:
         if (self.model is None) == (self.from_run is None):
             raise ValueError("Give either --model, to ask a model, or --from-run, to judge candidates on disk")
+        if self.temperature == 0 and self.samples > 1:
+            raise ValueError(f"--temperature 0 gives the same reply each time: leave out --samples {self.samples}, or give 1")
         if self.resume and self.output is None:
             raise ValueError("--resume needs --output, the folder of the run to go on with")
         return self

@@ -5,13 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from kernrl.config.by_model import ByModel, is_nano
 from kernrl.config.groups import MODEL, OPTIMISER, REWARD, RUN, SAMPLING, TASKS, VERIFIER
-from kernrl.config.training import Columns, PromptForm, ServerConfig, Tracker, TrainingConfig
+from kernrl.config.sampling import SamplingConfig
+from kernrl.config.tracking import TrackingConfig
+from kernrl.config.training import (
+    FACTS,
+    Columns,
+    LoraTargets,
+    PromptForm,
+    PromptTemplate,
+    ServerConfig,
+    TrainingConfig,
+)
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import RARE
+from kernrl.user_code import is_import_path
+
+REWARDS = ("hierarchical", "best-of-n", "milestones", "log-speed")
+"""Rewards that come with kernrl."""
 
 
 def _adapts(validated: dict[str, Any]) -> bool:
@@ -20,7 +34,7 @@ def _adapts(validated: dict[str, Any]) -> bool:
     return plain and not is_nano(validated.get("model") or "")
 
 
-class ImproveConfig(TrainingConfig, ServerConfig):
+class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig):
     """What best-of-n, reinforce and reward-weighted share: a model, tasks, sampling, a verifier and a reward.
 
     A default that depends on another setting comes after it.
@@ -36,6 +50,8 @@ class ImproveConfig(TrainingConfig, ServerConfig):
         description="Form of the prompt: nano's short one, or the model's chat template; by the model's tokenizer if not set.",
         json_schema_extra=MODEL | RARE,
     )
+    prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
+    facts: bool = Field(default=True, description=FACTS, json_schema_extra=MODEL | RARE)
     lora: bool = Field(
         default_factory=_adapts,
         description="Train LoRA adapters (extra 'lora'); --no-lora trains all weights. If neither is given: off for nano, with "
@@ -43,6 +59,20 @@ class ImproveConfig(TrainingConfig, ServerConfig):
         json_schema_extra=MODEL,
     )
     lora_rank: int = Field(default=16, ge=1, description="Rank of the adapters.", json_schema_extra=MODEL | RARE)
+    lora_alpha: int | None = Field(
+        default=None,
+        ge=1,
+        description="LoRA's alpha: adapters are scaled by alpha / rank. Twice the rank if not set.",
+        json_schema_extra=MODEL | RARE,
+    )
+    lora_dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Dropout before the adapters.", json_schema_extra=MODEL | RARE
+    )
+    lora_targets: LoraTargets = Field(
+        default=("all-linear",),
+        description="Layers with adapters, such as q_proj,v_proj; every linear one but the head if not set.",
+        json_schema_extra=MODEL | RARE,
+    )
     tasks: str = Field(
         default="generated",
         description="'generated' to make tasks, or any source of tasks (`kernrl tasks list --help`).",
@@ -90,9 +120,10 @@ class ImproveConfig(TrainingConfig, ServerConfig):
         "not at all; the best that the server offers if not set.",
         json_schema_extra=SAMPLING | RARE,
     )
-    reward: Literal["hierarchical", "best-of-n", "milestones", "log-speed"] = Field(
+    reward: str = Field(
         default_factory=ByModel(nano="log-speed", others="hierarchical"),
-        description="How a verdict becomes a reward.",
+        description="How a verdict becomes a reward: hierarchical, best-of-n, milestones, log-speed, or a function of yours by "
+        "import path, such as my_package.rewards:fn, which takes a Verdict and returns a number.",
         json_schema_extra=REWARD,
     )
     baseline: str | None = Field(
@@ -107,8 +138,8 @@ class ImproveConfig(TrainingConfig, ServerConfig):
         json_schema_extra=REWARD | RARE,
     )
     authored_share: bool = Field(
-        default=False,
-        description="Scale the speed reward by the share of time spent in the candidate's own kernels.",
+        default=True,
+        description="Reward time in the candidate's own kernels more than in library operators that a kernel could replace.",
         json_schema_extra=REWARD | RARE,
     )
     modelled_speed: bool = Field(
@@ -141,7 +172,9 @@ class ImproveConfig(TrainingConfig, ServerConfig):
     workers: int | None = Field(
         default=None, ge=1, description="Processes that make tasks; one if not set.", json_schema_extra=RUN | RARE
     )
-    report_to: Tracker = Field(default="none", description="Tracker, besides metrics.jsonl.", json_schema_extra=RUN | RARE)
+    keep_checkpoints: int = Field(
+        default=1, ge=1, description="Newest checkpoints that are kept.", json_schema_extra=RUN | RARE
+    )
     gpu_hour_price: float | None = Field(
         default=None,
         ge=0,
@@ -150,31 +183,16 @@ class ImproveConfig(TrainingConfig, ServerConfig):
     )
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
 
+    @field_validator("reward")
+    @classmethod
+    def _a_preset_or_a_path(cls, value: str) -> str:
+        if value not in REWARDS and not is_import_path(value):
+            raise ValueError(f"should be {', '.join(REWARDS)} or an import path such as my_package.rewards:fn")
+        return value
+
     @model_validator(mode="after")
     def _the_rewarded_baseline_is_timed(self) -> ImproveConfig:
         if self.baseline and self.baseline not in self.verifier.baseline:
             timed = ",".join([*self.verifier.baseline, self.baseline])
             raise ValueError(f"--baseline {self.baseline} is not timed: add --verifier.baseline {timed}, or leave it out")
         return self
-
-
-class FinetuneOnSamplesConfig(ImproveConfig):
-    """What best-of-n and reward-weighted share besides: supervised steps on what was sampled."""
-
-    epochs: float = Field(
-        default_factory=ByModel(nano=1.0, others=2.0),
-        gt=0,
-        description="Passes over the candidates that are learnt.",
-        json_schema_extra=OPTIMISER,
-    )
-    rows_per_step: int = Field(
-        default=1, ge=1, description="Packed rows an optimizer step, over all processes.", json_schema_extra=OPTIMISER | RARE
-    )
-    warmup_ratio: float = Field(
-        default_factory=ByModel(nano=0.1, others=0.03),
-        ge=0,
-        lt=1,
-        description="Share of the steps in which the rate rises.",
-        json_schema_extra=OPTIMISER | RARE,
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's decay of matrices.", json_schema_extra=OPTIMISER | RARE)

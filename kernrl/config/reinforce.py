@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from kernrl.config.by_model import ByModel, is_nano
+from kernrl.config.checks import CheckedConfig
 from kernrl.config.groups import LOSS, OPTIMISER, REWARD, RUN, SAMPLING, TASKS
-from kernrl.config.improve import ImproveConfig
-from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import RARE
-
-NANO_COMPILE_TIMEOUT_S = 15.0
-"""A step waits for the last of its candidates; nano's kernels compile in less, if they do."""
 
 
 def _bars_overlap(settings: dict[str, Any]) -> dict[str, bool]:
@@ -31,7 +27,7 @@ def _overlap(validated: dict[str, Any]) -> int:
     return int(is_nano(validated.get("model") or "") and not any(_bars_overlap(validated).values()))
 
 
-class ReinforceConfig(ImproveConfig):
+class ReinforceConfig(CheckedConfig):
     """`kernrl reinforce`."""
 
     tasks_per_step: int = Field(
@@ -154,7 +150,7 @@ class ReinforceConfig(ImproveConfig):
     )
     steps: int = Field(default=100, ge=1, description="Steps: each samples, verifies and updates.", json_schema_extra=RUN)
     save_every: int = Field(
-        default=1, ge=1, description="Steps between checkpoints: how much a kill can lose.", json_schema_extra=RUN | RARE
+        default=5, ge=1, description="Steps between checkpoints: how much a kill can lose.", json_schema_extra=RUN | RARE
     )
     time_limit_s: float | None = Field(
         default=None,
@@ -162,13 +158,6 @@ class ReinforceConfig(ImproveConfig):
         description="Stop after the step in which the run has taken this many seconds, over every resume.",
         json_schema_extra=RUN | RARE,
     )
-
-    @field_validator("verifier")
-    @classmethod
-    def _a_step_does_not_wait_long(cls, value: VerifierConfig, info: ValidationInfo) -> VerifierConfig:
-        if "compile_timeout_s" in value.model_fields_set or not is_nano(info.data.get("model") or ""):
-            return value
-        return value.model_copy(update={"compile_timeout_s": NANO_COMPILE_TIMEOUT_S})
 
     @model_validator(mode="after")
     def _one_batch_ahead(self) -> ReinforceConfig:

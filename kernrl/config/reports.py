@@ -31,6 +31,9 @@ class SamplesConfig(Config):
         default=None, description="Show one candidate whole: its id, or 'best' for the best of those listed."
     )
     limit: int = Field(default=20, ge=1, description="At most this many, the best first.")
+    export: Path | None = Field(
+        default=None, description="Write the best correct candidate of each task into this new folder, as TASK.py."
+    )
 
 
 class DoctorConfig(Config):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from kernrl.config.by_model import NANO
 from kernrl.config.groups import MODEL, OPTIMISER, RUN, TASKS, VERIFIER
-from kernrl.config.training import PromptForm, Tracker, TrainingConfig
+from kernrl.config.tracking import TrackingConfig
+from kernrl.config.training import LoraTargets, PromptForm, PromptTemplate, Schedule, TrainingConfig
 from kernrl.config.verifier import VerifierConfig
-from kernrl.settings import RARE
+from kernrl.settings import ALSO, RARE
 
 
-class SftConfig(TrainingConfig):
+class SftConfig(TrainingConfig, TrackingConfig):
     """`kernrl sft`. What is left open here is chosen by the stage, which knows the GPU."""
 
     model: str = Field(
@@ -27,10 +29,31 @@ class SftConfig(TrainingConfig):
         description="Form of the prompt: nano's short one, or the model's chat template; by the model if not set.",
         json_schema_extra=MODEL | RARE,
     )
+    prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
+    form: Literal["program", "graph"] = Field(
+        default="program",
+        description="What a new nano reads and writes. program: a task's source, and a whole file. graph: the Graph's listing, "
+        "and kernels with forward. A nano from a folder keeps its form.",
+        json_schema_extra=MODEL,
+    )
     lora: bool = Field(
         default=False, description="Train LoRA adapters in place of the weights (extra 'lora').", json_schema_extra=MODEL
     )
     lora_rank: int = Field(default=16, ge=1, description="Rank of the adapters.", json_schema_extra=MODEL | RARE)
+    lora_alpha: int | None = Field(
+        default=None,
+        ge=1,
+        description="LoRA's alpha: adapters are scaled by alpha / rank. Twice the rank if not set.",
+        json_schema_extra=MODEL | RARE,
+    )
+    lora_dropout: float = Field(
+        default=0.0, ge=0, lt=1, description="Dropout before the adapters.", json_schema_extra=MODEL | RARE
+    )
+    lora_targets: LoraTargets = Field(
+        default=("all-linear",),
+        description="Layers with adapters, such as q_proj,v_proj; every linear one but the head if not set.",
+        json_schema_extra=MODEL | RARE,
+    )
     data: str = Field(
         default="generated",
         description="'generated' to make tasks with worked solutions, or pairs from a file, folder or hub id: tasks with "
@@ -61,7 +84,7 @@ class SftConfig(TrainingConfig):
     learning_rate: float | None = Field(
         default=None,
         gt=0,
-        description="Highest rate of the cosine schedule; if not set, 1.5e-3 for 'nano', else 1e-5, or 2e-4 with --lora.",
+        description="Highest learning rate; if not set, 1.5e-3 for 'nano', else 1e-5, or 2e-4 with --lora.",
         json_schema_extra=OPTIMISER,
     )
     epochs: float | None = Field(
@@ -94,6 +117,11 @@ class SftConfig(TrainingConfig):
         description="Share of the steps in which the rate rises.",
         json_schema_extra=OPTIMISER | RARE,
     )
+    schedule: Schedule = Field(
+        default="cosine",
+        description="The learning rate after warm-up: falls to a tenth along a cosine or a line, or stays.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
     weight_decay: float = Field(default=0.1, ge=0, description="AdamW's decay of matrices.", json_schema_extra=OPTIMISER | RARE)
     gradient_checkpointing: bool = Field(
         default=False, description="Recompute activations: less memory, a third more time.", json_schema_extra=OPTIMISER
@@ -110,6 +138,9 @@ class SftConfig(TrainingConfig):
     seed: int = Field(default=0, ge=0, description="Of weights, data and shuffles.", json_schema_extra=RUN)
     evaluate_every: int = Field(default=200, ge=1, description="Steps between validation losses.", json_schema_extra=RUN)
     save_every: int = Field(default=500, ge=1, description="Steps between checkpoints.", json_schema_extra=RUN)
+    keep_checkpoints: int = Field(
+        default=1, ge=1, description="Newest checkpoints that are kept.", json_schema_extra=RUN | RARE | {ALSO: "--keep"}
+    )
     verify_every: int | None = Field(
         default=None,
         ge=1,
@@ -131,7 +162,6 @@ class SftConfig(TrainingConfig):
     workers: int | None = Field(
         default=None, ge=1, description="Processes that make data; one a core if not set.", json_schema_extra=RUN | RARE
     )
-    report_to: Tracker = Field(default="none", description="Tracker, besides metrics.jsonl.", json_schema_extra=RUN)
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
 
     @model_validator(mode="after")

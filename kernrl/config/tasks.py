@@ -15,8 +15,8 @@ class SourceConfig(Config):
 
     source: str = Field(
         default="heldout",
-        description="A task .py, a KernelBench folder, a .jsonl, .json or .parquet file, a dataset folder or hub id, or "
-        "'heldout' for the shipped suite. SOURCE::ID or SOURCE#ROW picks one task.",
+        description="A task .py, a KernelBench folder, a .jsonl, .json or .parquet file, a dataset folder or hub id, "
+        "package.module:function, or 'heldout' for the shipped suite. SOURCE::ID or SOURCE#ROW picks one task.",
         json_schema_extra=ARGUMENT,
     )
     split: str | None = Field(default=None, description="Only this split, such as 'train', 'heldout' or 'level_2'.")
@@ -72,6 +72,9 @@ class GenerateConfig(Config):
         default=None, description="Only compositions of this split; of all three if not set."
     )
     workers: int | None = Field(default=None, ge=1, description="Processes; one a core if not set.")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
+        default="fp32", description="Precision of the tasks, under which they are judged unless another is given."
+    )
     max_bytes: int = Field(
         default=2**31, ge=2**27, description="Most bytes that eager PyTorch may hold at once for a task at full size."
     )

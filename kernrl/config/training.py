@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from kernrl.config.groups import RUN, SAMPLING
 from kernrl.config.resume import ResumableConfig
+from kernrl.config.verifier import split_commas
 from kernrl.settings import RARE, Config, flag_name
 
-Tracker = Literal["none", "tensorboard", "trackio", "wandb"]
 PromptForm = Literal["nano", "chat"]
+Schedule = Literal["cosine", "linear", "constant"]
+LoraTargets = Annotated[tuple[str, ...], BeforeValidator(split_commas)]
+FACTS = "End a chat prompt with shapes and costs of every op and what could be one kernel; nano's prompts are without."
+PromptTemplate = Annotated[
+    Path | None, Field(description="Jinja2 file that asks for a task in chat, in place of kernrl's own text.")
+]
 Columns = Annotated[
     tuple[str, ...],
     Field(description="FIELD=COLUMN: read a field, such as pytorch_code, from this column. May be given again."),

@@ -17,7 +17,7 @@ def split_commas(value: Any) -> Any:
     return tuple(part for item in value for part in item.split(",")) if isinstance(value, list | tuple) else value
 
 
-Baselines = Annotated[tuple[Literal["eager", "compile"], ...], BeforeValidator(split_commas)]
+Baselines = Annotated[tuple[Literal["eager", "compile", "max-autotune"], ...], BeforeValidator(split_commas)]
 
 
 class VerifierConfig(Config):
@@ -42,13 +42,13 @@ class VerifierConfig(Config):
     )
     baseline: Baselines = Field(
         default=("eager",),
-        description="What candidates are timed against: eager, compile, or eager,compile.",
+        description="What candidates are timed against: eager, compile, max-autotune (slow to make), or several, with commas.",
         json_schema_extra=VERIFIER,
     )
     executor: str = Field(
         default="local",
         description="Where candidates are judged: 'local' for this machine, 'ray' for its Ray cluster (started if there is "
-        "none), or ray://HOST:PORT.",
+        "none), ray://HOST:PORT, or the http:// address of a `kernrl serve`, whose token is read from KERNRL_VERIFIER_TOKEN.",
         json_schema_extra=VERIFIER | {OLD: "--verifier"},
     )
     workers: int | None = Field(
@@ -78,13 +78,21 @@ class VerifierConfig(Config):
     trace_timeout_s: float = Field(
         default=30.0,
         gt=0,
-        description="Longest a candidate's Python may run. At 60 s of CPU time it ends in any case.",
+        description="Longest a candidate's Python may run. At 10 s of CPU time it ends in any case.",
         json_schema_extra=VERIFIER | RARE,
     )
     compile_timeout_s: float = Field(
-        default=60.0,
+        default=15.0,
         gt=0,
-        description="Longest one kernel may compile; 15 if not set in `reinforce` of nano.",
+        description="Longest a candidate's kernels may compile, all together. Configurations of an autotuned kernel that are "
+        "not ready then are left out; a kernel without any is refused.",
+        json_schema_extra=VERIFIER | RARE,
+    )
+    candidate_cpu_s: float = Field(
+        default=20.0,
+        gt=0,
+        description="Core-seconds that a candidate may cost in all before a GPU runs it, the interpreter's included. The "
+        "compiler gets at least 4 s and the interpreter 3 s, whatever was used before.",
         json_schema_extra=VERIFIER | RARE,
     )
     gpu_timeout_s: float = Field(
@@ -110,8 +118,8 @@ class VerifierConfig(Config):
     @field_validator("executor")
     @classmethod
     def _an_executor_that_there_is(cls, value: str) -> str:
-        if not re.fullmatch(r"local|ray(://\S+)?", value):
-            raise ValueError("should be 'local', 'ray' or ray://HOST:PORT")
+        if not re.fullmatch(r"local|ray(://\S+)?|https?://\S+", value):
+            raise ValueError("should be 'local', 'ray', ray://HOST:PORT or http://HOST:PORT")
         return value
 
 
@@ -128,8 +136,8 @@ class VerifyConfig(VerifierConfig):
     )
     pairs: Path | None = Field(
         default=None,
-        description="Judge many: a .jsonl file with rows {task, candidate}, each a path or the text itself; a task may be an "
-        "id.",
+        description="Judge many: a .jsonl file with rows {task, candidate}. A task is a path, an id or the source; a candidate "
+        "is the text itself. Rows {task, candidate_file} name a file.",
     )
     out: Path | None = Field(
         default=None,

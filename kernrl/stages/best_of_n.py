@@ -10,11 +10,15 @@ from kernrl.config import BestOfNConfig
 from kernrl.console import Result
 from kernrl.policy.examples import Example
 from kernrl.rollouts.collect import Attempt, Verifier
-from kernrl.rollouts.metrics import fast_1, step_metrics
-from kernrl.runs.steps_table import LiveTable, final_table
+from kernrl.rollouts.metrics import step_metrics
+from kernrl.runs.steps_table import LiveTable
 from kernrl.training.curriculum import TaskOrder
 from kernrl.training.finetune_on_samples import SampleFinetuner, sample_and_judge, save_policy, write_dataset
+from kernrl.training.heldout_checks import HeldoutChecks
+from kernrl.training.run_history import why_nothing
 from kernrl.training.session import Session, open_session
+
+NONE_KEPT = "no candidate earned --threshold, or under --against none was better than another of its task; give more --samples"
 
 MARGIN = 0.03
 """Under `--against`, rewards closer than this count as equal."""
@@ -26,16 +30,22 @@ def run(config: BestOfNConfig, verifier: Verifier | None = None) -> Result:
     Args:
         verifier: one that is open already; by default one is opened for the run.
     """
-    with open_session(config, verifier) as session, LiveTable(config.rounds) as table:
+    with open_session(config, verifier) as session, LiveTable(config.rounds, session.activity.line) as table:
         finetuner = SampleFinetuner(session, config)
+        checks = HeldoutChecks(session, config)
         done = int(session.checkpoint.name.removeprefix("step_")) if session.checkpoint else 0
+        session.watch.begin_steps(done, config.rounds)
         for number in range(done + 1, config.rounds + 1):
             metrics = one_round(session, finetuner, config, number)
+            metrics |= checks.after_step(number, last=number == config.rounds)
             session.record(metrics, number)
             table.add(metrics)
-            session.directory.checkpoint(number, lambda folder: save_policy(session, folder), session.ranks)
-        results, history = session.finish({"rounds": config.rounds})
-    return Result(results, final_table(history, f"model: {results['model']}"))
+            best = session.best_step() if config.keep_best else None
+            session.directory.checkpoint(
+                number, lambda folder: save_policy(session, folder), session.ranks, keep=config.keep_checkpoints, best=best
+            )
+            session.give_up(config.give_up_after)
+        return session.finish(config, {"rounds": config.rounds})
 
 
 def one_round(session: Session, finetuner: SampleFinetuner, config: BestOfNConfig, number: int) -> dict[str, Any]:
@@ -54,13 +64,16 @@ def one_round(session: Session, finetuner: SampleFinetuner, config: BestOfNConfi
         for best, worse in picked:
             # a task's worst weigh `against` times as much as its best, however many there are of either
             examples += [Example(a.prompt_ids, a.rollout.token_ids, -config.against * len(best) / len(worse)) for a in worse]
-        return examples, step_metrics(collected) | {"kept": len(kept)}, dict(collected.seconds)
+        found: dict[str, Any] = step_metrics(collected) | {"kept": len(kept)}
+        if not examples:
+            found["alarms"].append(why_nothing(collected.attempts, config.max_tokens, session.fits, NONE_KEPT))
+        return examples, found, dict(collected.seconds)
 
     examples, metrics, seconds = session.lead(sampled)
     tuned: dict[str, Any] = {"learnt": 0, "update_s": 0.0}
     if examples:
         tuned = finetuner.finetune(examples, config.seed + number)
-        if number < config.rounds:
+        if number < config.rounds or config.evaluate_every:
             session.sync_sampler(number)
     seconds |= {"update": tuned.pop("update_s"), "step": time.perf_counter() - started}
     spent = sum(line["seconds"]["step"] for line in session.directory.history if line["step"] < number) + seconds["step"]
@@ -97,7 +110,7 @@ def pick(session: Session, config: BestOfNConfig, group: Sequence[Attempt]) -> t
 def best_first(attempts: Sequence[Attempt]) -> list[Attempt]:
     """Attempts with a reward, the highest first; among equals the faster, then the shorter."""
     known = [a for a in attempts if a.reward is not None]
-    return sorted(known, key=lambda a: (-value_of(a), not fast_1(a.verdict), len(a.rollout.token_ids), a.order))
+    return sorted(known, key=lambda a: (-value_of(a), not a.verdict.faster(), len(a.rollout.token_ids), a.order))
 
 
 def value_of(attempt: Attempt) -> float:

@@ -13,8 +13,9 @@ from rich.text import Text
 from kernrl.config import EvalConfig
 from kernrl.console import Result
 from kernrl.errors import UsageError
+from kernrl.reports.headline import lead_of_results
 from kernrl.reports.results import THRESHOLDS_X, pass_ks
-from kernrl.reports.tables import results_view
+from kernrl.reports.tables import results_brief
 from kernrl.training.evaluation import evaluate
 
 FIGURES = r"correct|compiled|pass@[1-9]\d*|fast_[\d.]+|geomean_x"
@@ -37,7 +38,9 @@ def run(config: EvalConfig) -> Result:
         require_measured(limit, config)
     results = evaluate(config)
     broken = [sentence for limit in limits if (sentence := below(limit, results))]
-    view = Group(results_view(results), Text(f"\n{results['output']}"), *(Text(s, style="red") for s in broken))
+    where = Text(f"All figures: kernrl report {results['output']}", style="dim")
+    result = Text(lead_of_results(results), "bold")
+    view = Group(results_brief(results), where, *(Text(s, style="red") for s in broken), Text(), result)
     return Result(results, view, exit_code=1 if broken else 0)
 
 

@@ -5,6 +5,7 @@ Each step is an ordinary command line, printed and then run as it is; nothing he
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -19,8 +20,8 @@ from kernrl.config import QuickstartConfig
 from kernrl.console import Result, log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import new_folder, next_folder
-from kernrl.reports.page import comparisons, summarise_run
 from kernrl.reports.run_files import read_run
+from kernrl.reports.story import comparisons, summarise_run
 from kernrl.reports.tables import comparison_text
 
 
@@ -52,6 +53,8 @@ class Size:
     """Steps of reinforce, and what each takes."""
     train_tasks: int
     """Tasks that both stages learn from."""
+    search: str
+    """Flags of optimize: what it may spend."""
     evaluation: str = ""
     """Further flags of the two evaluations."""
     reinforcement: str = ""
@@ -69,6 +72,7 @@ ON_CPU = Size(
     step_samples=4,
     updates=2,
     train_tasks=80,
+    search="--budget 20s --n 24",
     reinforcement=" --overlap 0",  # sampling and judging would share the same few cores
 )
 ON_GPU = Size(
@@ -81,6 +85,7 @@ ON_GPU = Size(
     step_samples=16,
     updates=6,
     train_tasks=500,
+    search="--budget 60s",
     evaluation=" --sampling-batch 1024",  # a small model decodes a thousand replies as fast as ten
 )
 
@@ -90,9 +95,12 @@ PAIRS = "--count 30000 --epochs 5"
 MAX_TOKENS = 512
 """Longest reply of an evaluation: the worked solutions of the held-out suite are a few hundred tokens at most."""
 
+SHOWN = "heldout#2"
+"""The task that is shown first, and optimised last."""
+
 
 def run(config: QuickstartConfig) -> Result:
-    """Print and run every step; ends with what changed on the held-out tasks."""
+    """Print and run every step; ends with what changed on the held-out tasks, and the module that was made faster."""
     import torch
 
     on_gpu = torch.cuda.is_available()
@@ -116,20 +124,32 @@ def run(config: QuickstartConfig) -> Result:
 
 
 def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
-    """The steps, from a look at a task to the report."""
-    made = {name: shlex.quote(str(folder / name)) for name in ("sft", "before", "tasks", "after", "reinforce", "report.html")}
+    """The steps, from a look at a task to a faster form of it."""
+    made = {
+        name: shlex.quote(str(folder / name))
+        for name in (
+            "sft",
+            "before",
+            "tasks",
+            "after",
+            "best-of-n",
+            "reinforce",
+            "report.html",
+            "optimize",
+        )
+    }
     asked = f"--limit {size.held_out} --samples {size.samples} --max-tokens {MAX_TOKENS}{size.evaluation} --temperature 0.8"
     taught = Step(
         "SFT: make tasks with worked solutions, and teach a small model from nothing on them.",
         f"sft {PAIRS} --output {made['sft']}",
     )
     model = f"{made['sft']}/model" if config.full else shlex.quote(config.model)
-    shown = ["before", "after", "reinforce", *(["sft"] if config.full else [])]
+    shown = ["before", "after", *(["sft"] if config.full else []), "best-of-n", "reinforce"]
     return [
         Step(
             "A task: PyTorch to rewrite as fused Triton kernels, and a worked solution. This one is held out: no training task "
             "has its composition of ops.",
-            "tasks show heldout#2",
+            f"tasks show {SHOWN}",
         ),
         *([taught] if config.full else []),
         Step(
@@ -149,6 +169,12 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
         Step(
             "Make a report of all of it, for a browser.",
             f"report {' '.join(made[name] for name in shown)} --title quickstart --output {made['report.html']}",
+        ),
+        Step(
+            "What it is for: a faster form of the task of step 1. Worked solutions, the improved model's candidates, and "
+            "variants of the best are judged.",
+            f"optimize {SHOWN} --model {made['reinforce']}/model --max-tokens {MAX_TOKENS} {size.search} --keep-tie "
+            f"--output {made['optimize']}",
         ),
     ]
 
@@ -207,16 +233,18 @@ def say(text: str, style: str = "") -> None:
 
 
 def ending(folder: Path, seconds: list[dict[str, Any]], total_s: float) -> Result:
-    """What changed on the held-out tasks, and where to look next."""
+    """What changed on the held-out tasks, where to look next, and what became of the optimised module."""
     before, after = (read_run(folder / name) for name in ("before", "after"))
     figures = {run.name: summarise_run(run) for run in (before, after)}
     [change] = comparisons([before, after])
     page = folder / "report.html"
+    optimized = json.loads((folder / "optimize" / "results.json").read_text(encoding="utf-8"))
     view = (
         f"\n{comparison_text(before.name, change)}\n"
         "A training this short changes little, and not the same in every run: look at the interval.\n"
         f"Report: {page}\n"
-        f"{total_s / 60:.1f} minutes in all."
+        f"{total_s / 60:.1f} minutes in all.\n\n"
+        f"{optimized['sentence']} {folder / 'optimize' / (optimized['file'] or 'report.html')}"
     )
     data = {"output": str(folder), "page": str(page), "seconds": total_s, "steps": seconds}
-    return Result(data | figures | {"change": change}, view)
+    return Result(data | figures | {"change": change, "optimized": optimized["sentence"]}, view)

@@ -36,11 +36,13 @@ from kernrl.rollouts.batch import LossRow, pack_rollouts, rows_of_rank
 from kernrl.rollouts.collect import Collected, Verifier
 from kernrl.rollouts.metrics import step_metrics
 from kernrl.runs.interrupt import StopAfterStep
-from kernrl.runs.steps_table import LiveTable, final_table
+from kernrl.runs.steps_table import LiveTable
 from kernrl.training.async_rollouts import AsyncRollouts
 from kernrl.training.curriculum import TaskOrder
+from kernrl.training.heldout_checks import HeldoutChecks
 from kernrl.training.policy_loss import PolicyLoss, UpdateMetrics, reference_logprobs
 from kernrl.training.returns import advantages_of_groups, discounted_returns, is_constant
+from kernrl.training.run_history import why_nothing
 from kernrl.training.session import Session, open_session, require_judged
 
 MAX_REFILLS = 3
@@ -69,21 +71,25 @@ def run(config: ReinforceConfig, verifier: Verifier | None = None) -> Result:
     """
     with (
         open_session(config, verifier, config.turns) as session,
-        LiveTable(config.steps) as table,
+        LiveTable(config.steps, session.activity.line) as table,
         contextlib.closing(Learner(session, config)) as learner,
         StopAfterStep(session.ranks) as stop,
     ):
+        checks = HeldoutChecks(session, config)
+        session.watch.begin_steps(learner.step, config.steps)
         while not learner.finished:
             metrics = train_step(learner)
+            metrics |= checks.after_step(learner.step, last=learner.finished)
             session.record(metrics, learner.step)
             table.add(metrics)
             interrupted = stop.wanted()
-            if interrupted or learner.step % config.save_every == 0 or learner.finished:
-                session.directory.checkpoint(learner.step, learner.save, session.ranks)
+            best = session.best_step() if config.keep_best else None
+            if interrupted or learner.step == best or learner.step % config.save_every == 0 or learner.finished:
+                session.directory.checkpoint(learner.step, learner.save, session.ranks, keep=config.keep_checkpoints, best=best)
             if interrupted:
                 raise KeyboardInterrupt
-        results, history = session.finish({"steps": learner.step, "seconds": learner.seconds})
-    return Result(results, final_table(history, f"model: {results['model']}"))
+            session.give_up(config.give_up_after)
+        return session.finish(config, {"steps": learner.step, "seconds": learner.seconds})
 
 
 def train_step(learner: Learner) -> dict[str, Any]:
@@ -119,6 +125,8 @@ def sample_batch(learner: Learner, step: int) -> Batch:
     metrics = step_metrics(collected, learner.first_length, learner.most_correct)
     metrics["staleness"] = fmean(step - 1 - attempt.rollout.version for attempt in collected.attempts)
     examples, logprobs = training_examples(learner.session, learner.config, collected)
+    if not examples:
+        metrics["alarms"].append(why_nothing(collected.attempts, learner.config.max_tokens, learner.session.fits))
     return Batch(examples, logprobs, metrics, dict(collected.seconds))
 
 

@@ -14,7 +14,6 @@ from kernrl.errors import RunError
 from kernrl.policy.examples import Example
 from kernrl.rollouts.collect import Attempt, Verifier
 from kernrl.rollouts.metrics import step_metrics
-from kernrl.runs.steps_table import final_table
 from kernrl.training.finetune_on_samples import SampleFinetuner, sample_and_judge, write_dataset
 from kernrl.training.session import Session, open_session
 
@@ -31,8 +30,7 @@ def run(config: RewardWeightedConfig, verifier: Verifier | None = None) -> Resul
         tuned = SampleFinetuner(session, config).finetune(examples, config.seed)
         seconds |= {"update": tuned.pop("update_s"), "step": time.perf_counter() - started}
         session.record({"step": 1, **found, **tuned, "seconds": seconds, **session.gpu_time(seconds["step"])}, 1)
-        results, history = session.finish({})
-    return Result(results, final_table(history, f"model: {results['model']}"))
+        return session.finish(config, {})
 
 
 def weighted_examples(session: Session, config: RewardWeightedConfig) -> tuple[list[Example], dict[str, Any], dict[str, float]]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
 from kernrl.config import SamplesConfig
-from kernrl.console import Result
+from kernrl.console import Code, Result
 from kernrl.errors import UsageError, did_you_mean
+from kernrl.files import new_folder, replace_file
 from kernrl.reports.run_files import read_rows
 from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.verdict import Rejection, Status, Verdict
@@ -31,12 +33,39 @@ def run(config: SamplesConfig) -> Result:
     if config.status and config.status not in statuses:
         raise UsageError(f"--status: there is no {config.status!r}: {did_you_mean(config.status, statuses)}")
     rows = read_samples(config)
+    if config.export is not None:
+        return export(config, rows, config.export)
     if not config.show:
         return Result(rows[: config.limit], listing(rows, config.limit))
     found = rows[0] if config.show == BEST else next((row for row in rows if row["id"] == config.show), None)
     if found is None:
         raise UsageError(f"--show: {config.run} has no candidate with the id {config.show!r} among those asked for.")
     return Result(found, whole(found))
+
+
+def export(config: SamplesConfig, rows: list[dict[str, Any]], folder: Path) -> Result:
+    """Write the best correct candidate of each task as a file of its own: the source that was judged, byte for byte.
+
+    Raises:
+        UsageError: none is correct, or the folder is not empty.
+    """
+    best: dict[str, tuple[dict[str, Any], str]] = {}
+    for row in rows:
+        parsed = parse_reply(row["text"])
+        if row["verdict"]["status"] == Status.CORRECT and not isinstance(parsed, Rejection):
+            best.setdefault(row["task"], (row, parsed.source))
+    if not best:
+        raise UsageError(f"--export: {config.run} has no correct candidate among those asked for.")
+    new_folder(folder, "--export")
+    table = Table("file", "speedup", "id", box=None, pad_edge=False)
+    written: list[dict[str, Any]] = []
+    for task, (row, source) in best.items():
+        path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', task)}.py"
+        replace_file(path, source)
+        written.append({"file": str(path), "task": task, "id": row["id"], "speedup_x": row["verdict"].get("speedup_x")})
+        table.add_row(path.name, _speedup(row), row["id"])
+    notes = [Text(MODELLED, style="dim")] if any(MARK in _speedup(row) for row, _ in best.values()) else []
+    return Result(written, Group(table, *notes, Text(f"{len(written)} kernels in {folder}")))
 
 
 def read_samples(config: SamplesConfig) -> list[dict[str, Any]]:
@@ -90,9 +119,9 @@ def whole(row: dict[str, Any]) -> RenderableType:
     """One candidate in full, with its verdict."""
     verdict = Verdict.from_json(row["verdict"])
     parsed = parse_reply(row["text"])
-    code: RenderableType = Text(row["text"])
+    code: RenderableType = Code(row["text"])
     if not isinstance(parsed, Rejection):
-        code = Syntax(parsed.source, "python", word_wrap=True, background_color="default")
+        code = Code(parsed.source)
     parts = ", ".join(f"{name} {value:g}" for name, value in (row["reward_parts"] or {}).items())
     reward = "no reward" if row["reward"] is None else f"reward {row['reward']:.3f} ({parts})"
     speedup = _speedup(row).replace(MARK, " by the roofline model")

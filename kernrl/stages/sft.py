@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from rich.table import Table
+from rich.text import Text
 from transformers import set_seed
 
 from kernrl.config import SftConfig
-from kernrl.console import Result, log, progress
+from kernrl.console import Result, log
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.policy.attention import VARLEN
@@ -30,6 +31,9 @@ from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 from kernrl.policy.parallel import save_final
 from kernrl.policy.ranks import Ranks, open_ranks
+from kernrl.runs.activity import Activity, time_left
+from kernrl.runs.disk_space import require_room
+from kernrl.runs.hub import check_upload, upload
 from kernrl.runs.interrupt import StopAfterStep
 from kernrl.runs.model_card import model_card
 from kernrl.runs.run_directory import RunDirectory
@@ -50,14 +54,17 @@ SPEEDS = (("tokens_per_s", ",.0f"), ("mfu", ".0%"))
 def run(config: SftConfig) -> Result:
     """Run the stage: data, policy, steps, and a checkpoint that plain transformers loads."""
     started = time.perf_counter()
-    with open_ranks(open_accelerator(config.report_to, config.output)) as ranks:
+    with Activity() as activity, activity.shown(), open_ranks(open_accelerator(config.report_to, config.output)) as ranks:
         set_seed(config.seed)
         on_gpu = ranks.accelerator.device.type == "cuda"
         config = with_defaults(config, on_gpu=on_gpu, processes=ranks.size)
         directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume))
+        activity.folder = directory.path if ranks.leads else None
         latest = ranks.lead(directory.latest) if config.resume else None
+        ranks.lead(lambda: check_upload(config.push_to_hub))
 
         config = check_model(config, latest, ranks)
+        activity.phase(f"sft: preparing pairs ({config.data})")
         pairs = list(read_pairs(config, "train")) if ranks.leads else []
         policy = starting_policy(config, latest, pairs, ranks)
         train = ranks.lead(lambda: pack(pairs, policy, config, "train"))
@@ -67,12 +74,18 @@ def run(config: SftConfig) -> Result:
 
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # autocast runs no product in float32
         finetuner = Finetuner(ranks, policy, train, settings, compile_model=config.compile and on_gpu)
+        ranks.lead(
+            lambda: require_room(
+                directory.path, policy.model, kept=config.keep_checkpoints + 1, optimizer=True, adapters=config.lora
+            )
+        )
         if latest:
             finetuner.restore(latest)
+        tracked = ranks.lead(lambda: directory.forget_after(finetuner.step)) if config.resume else 0
         start_tracker(ranks.accelerator, config)  # only now: a run that is refused must leave nothing behind
         checking = sample_check(config, policy, directory) if config.verify_every and ranks.leads else nullcontext()
         with checking as check:
-            train_and_save(finetuner, validation, directory, config, check)
+            train_and_save(finetuner, validation, directory, config, check, activity, tracked)
         results = {"architecture": policy.model.config.model_type, "parameters": policy.model.num_parameters()}
         results |= {"pairs": len(train.examples), "data_s": data_s}
         return finish(config, policy, directory, results, ranks)
@@ -99,19 +112,25 @@ def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: 
         if config.heldout_samples:
             results["heldout"] = heldout_figures(config, final, policy.tokenizer)
             results["heldout_temperature"] = TEMPERATURE
-        directory.write_results(results)
         replace_file(final / "README.md", model_card(config, results, read_json(config.output / "config.json")))
+        if config.push_to_hub:
+            results["uploaded"] = upload(final, config.push_to_hub)
+        directory.write_results(results)
     return Result(results, summary(results, history))
 
 
 def check_model(config: SftConfig, checkpoint: Path | None, ranks: Ranks) -> SftConfig:
     """Choose the prompt style, and refuse a model that cannot be trained here before minutes go into its data."""
-    row_tokens, style = config.row_tokens or 0, "nano"
+    row_tokens, style, form = config.row_tokens or 0, "nano", config.form
     if config.model == NANO and checkpoint is None:
         check_memory(config, nano_config(VOCAB_SIZE), row_tokens, ranks, compiled=config.compile)
     else:
-        style = prompt_style(load_starting_tokenizer(config, checkpoint, row_tokens, ranks, compiled=config.compile))
-    return config.model_copy(update={"prompt": config.prompt or style})
+        tokenizer = load_starting_tokenizer(config, checkpoint, row_tokens, ranks, compiled=config.compile)
+        style = prompt_style(tokenizer, config.prompt)
+        form = "graph" if style == "graph" else "program"
+        if config.form == "graph" != form:
+            raise UsageError(f"--form graph: {config.model} does not speak it; leave --form out, or make a new nano.")
+    return config.model_copy(update={"prompt": "chat" if style == "chat" else config.prompt or "nano", "form": form})
 
 
 def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair], ranks: Ranks) -> Policy:
@@ -122,7 +141,7 @@ def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair
         )
     if config.model != NANO or checkpoint is not None:
         return load_starting_policy(config, checkpoint, config.row_tokens or 0, ranks, compiled=config.compile)
-    tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs)))
+    tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs), form=config.form))
     policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
     policy.model.set_attn_implementation(VARLEN)
     if config.gradient_checkpointing:
@@ -165,24 +184,39 @@ def schedule(config: SftConfig, train: PackedDataset) -> FinetuneSettings:
         rows_per_step=rows_per_step,
         learning_rate=learning_rate,
         warmup_ratio=config.warmup_ratio,
+        schedule=config.schedule,
         weight_decay=config.weight_decay,
     )
 
 
 def train_and_save(
-    finetuner: Finetuner, validation: PackedDataset, directory: RunDirectory, config: SftConfig, check: SampleCheck | None
+    finetuner: Finetuner,
+    validation: PackedDataset,
+    directory: RunDirectory,
+    config: SftConfig,
+    check: SampleCheck | None,
+    activity: Activity,
+    tracked: int,
 ) -> None:
-    """Take all steps, with validation losses, sample checks and checkpoints in between."""
+    """Take all steps, with validation losses, sample checks and checkpoints in between.
+
+    Args:
+        tracked: the last step that the tracker knows from before a resume.
+    """
     ranks, steps = finetuner.ranks, finetuner.settings.steps
     peak = peak_tflops()
 
     def due(step: int, every: int | None) -> bool:
         return every is not None and (step % every == 0 or step == steps)
 
-    with progress() as bar, StopAfterStep(ranks) as stop:
-        task = bar.add_task("sft", total=steps, completed=finetuner.step)
+    began, first = time.perf_counter(), finetuner.step
+    line = ""
+    activity.follow(lambda: line or f"sft: the first of {steps} steps")
+
+    with StopAfterStep(ranks) as stop:
 
         def on_step(metrics: dict[str, Any]) -> None:
+            nonlocal line
             step = metrics["step"]
             if peak:
                 metrics["mfu"] = metrics["tflops"] / peak
@@ -192,13 +226,15 @@ def train_and_save(
                 if check and due(step, config.verify_every):
                     metrics |= check(step)
                 directory.log(**metrics)
-                track(ranks.accelerator, metrics, step)
+                if step > tracked:
+                    track(ranks.accelerator, metrics, step)
             stopping = stop.wanted()
             if stopping or (step % config.save_every == 0 and step < steps):
-                directory.checkpoint(step, finetuner.save, ranks)
+                directory.checkpoint(step, finetuner.save, ranks, keep=config.keep_checkpoints)
             if stopping:
                 raise KeyboardInterrupt
-            bar.update(task, completed=step, description=f"sft: loss {metrics['loss']:.3f}")
+            left = time_left(began, step - first, steps - first)
+            line = f"sft: step {step} of {steps}, loss {metrics['loss']:.3f}, {metrics['tokens_per_s']:,.0f} tokens/s{left}"
 
         finetuner.run(on_step)
 
@@ -227,7 +263,10 @@ def figures(history: list[dict[str, Any]]) -> dict[str, Any]:
 
 def summary(results: dict[str, Any], history: list[dict[str, Any]]) -> Table:
     """The table at the end of the run."""
-    table = Table("step", "loss", "validation loss", "tokens/s", "MFU", "correct", title=f"model: {results['model']}")
+    title = Text(f"model: {results['model']}")
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for name in ("step", "loss", "validation loss", "tokens/s", "MFU", "correct"):
+        table.add_column(name, justify="right")
     looks = [place for place, line in enumerate(history) if "validation_loss" in line]
     for before, place in list(pairwise([-1, *looks]))[-5:]:
         line, since = history[place], history[before + 1 : place + 1]

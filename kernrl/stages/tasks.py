@@ -7,13 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.rule import Rule
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -63,7 +63,8 @@ def generate(config: GenerateConfig) -> Result:
     path = folder / "tasks.jsonl"
     try:
         with console.progress() as bar:
-            written = write_tasks(path, bar.track(tasks, total=config.count, description="tasks"))
+            asked = (replace(task, precision=config.precision) for task in tasks)
+            written = write_tasks(path, bar.track(asked, total=config.count, description="tasks"))
     except BaseException:
         folder.rmdir()  # the file was never there, and the same command is to work again
         raise
@@ -176,8 +177,8 @@ def _heading(task: Task) -> str:
 
 def _side_by_side(sources: Sequence[tuple[str, str]]) -> RenderableType:
     """Highlighted sources in columns, or one after the other where the terminal is narrow."""
-    code = [(title, Syntax(text, "python", word_wrap=True, background_color="default")) for title, text in sources]
-    if len(code) == 1 or console.out.width < SIDE_BY_SIDE_COLUMNS:
+    code = [(title, console.Code(text)) for title, text in sources]
+    if len(code) == 1 or console.out.width < SIDE_BY_SIDE_COLUMNS or not console.out.is_terminal:
         return Group(*(part for title, syntax in code for part in (Rule(title), syntax)))
     grid = Table(*(title for title, _ in code), expand=True)
     grid.add_row(*(syntax for _, syntax in code))

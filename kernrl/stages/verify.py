@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,15 +19,18 @@ from kernrl.config import VerifyConfig
 from kernrl.console import Result
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
+from kernrl.service.client import open_verifier
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier import explain
 from kernrl.verifier.base.verdict import Status, Verdict
-from kernrl.verifier.verifier import HardenedVerifier
 
 EXIT_CODES = {Status.CORRECT: 0, Status.INFRA_ERROR: 3, Status.NEEDS_GPU: 4}
 """Status → exit code of a single verdict; every other status is a rejection, 1."""
 
+
+TEXTS = ("task", "candidate", "candidate_file", "id")
+ROW = "it needs rows with the texts 'task' and 'candidate', or 'candidate_file' for a file's name"
 
 CUT = '{"index": '
 """How each row of `--out` begins, even one that a kill cut short."""
@@ -47,7 +51,7 @@ def run(config: VerifyConfig) -> Result:
     if not config.task or not config.candidate:
         raise UsageError("kernrl verify needs TASK and CANDIDATE, or --pairs with --out.")
     task, candidate = _task(config.task), _read_candidate(config.candidate)
-    with HardenedVerifier(config) as verifier:
+    with open_verifier(config) as verifier:
         verdict = verifier.verify(task, candidate)
     if config.explain is not None:
         replace_file(config.explain, explain.svg(verdict))
@@ -76,26 +80,41 @@ def _read_candidate(name: str) -> str:
 
 
 def _run_pairs(config: VerifyConfig, path: Path) -> Result:
-    """Judge the rows that `--out` does not hold yet."""
+    """Judge the rows that `--out` does not hold yet. A row that cannot be read is listed, and the others are judged."""
     if config.out is None:
         raise UsageError("--pairs needs --out, the file that verdicts are written to.")
-    rows = _read_pairs(path)
-    done = _finished(config.out, len(rows))
-    statuses = Counter(done.values())
-    left = [i for i in range(len(rows)) if i not in done]
-    pairs = ((_task_of(config, path, rows[i], i), _candidate_of(path, rows[i])) for i in left)
-    with _open_to_append(config.out) as file, HardenedVerifier(config) as verifier, console.progress() as bar:
-        progress = bar.add_task("verdicts", total=len(rows), completed=len(done))
-        for position, verdict in verifier.verify_many(pairs):
-            _append(file, left[position], verdict)
+    lines = _read_lines(path)
+    done = _finished(config.out, len(lines))
+    statuses, faults = Counter(str(one["status"]) for one in done.values()), _faults(done.values())
+    rows = _Rows(config, path, lines, [i for i in range(len(lines)) if i not in done])
+    with _open_to_append(config.out) as file, open_verifier(config) as verifier, console.progress() as bar:
+        progress = bar.add_task("verdicts", total=len(lines), completed=len(done))
+        for position, verdict in verifier.verify_many(rows.pairs()):
+            _append(file, rows.taken[position], verdict)
             statuses[str(verdict.status)] += 1
+            faults += verdict.internal_error
             bar.advance(progress)
-    summary = {"verdicts": len(rows), "statuses": dict(statuses), "out": str(config.out)}
-    lines = [f"{count:6d}  {status}" for status, count in statuses.most_common()]
-    failed = statuses[str(Status.INFRA_ERROR)] > 0
+    if rows.bad and len(rows.bad) == len(lines):
+        raise UsageError(next(iter(rows.bad.values())))
+    return _summary(config.out, len(lines), statuses, faults, rows)
+
+
+def _summary(out: Path, count: int, statuses: Counter[str], faults: int, rows: _Rows) -> Result:
+    judged = count - len(rows.bad)
+    said = [f"{judged} verdicts in {out}", *(f"{n:6d}  {status}" for status, n in statuses.most_common())]
     if unknown := statuses[str(Status.NEEDS_GPU)]:
-        lines.append(f"judged {len(rows) - unknown} of {len(rows)}: the others need a GPU")
-    return Result(summary, "\n".join([f"{len(rows)} verdicts in {config.out}", *lines]), 3 if failed else 0)
+        said.append(f"judged {judged - unknown} of {judged}: the others need a GPU")
+    if faults:
+        said.append(f"{faults} of them met a fault of the verifier itself; the log has its traceback")
+    if rows.names:
+        said.append(f"{rows.names} candidates look like a file's name, and were judged as text: use 'candidate_file' for names")
+    said += rows.bad.values()
+    bad = [{"row": i + 1, "reason": reason} for i, reason in rows.bad.items()]
+    summary = {
+        "verdicts": judged, "statuses": dict(statuses), "internal_errors": faults, "bad_rows": bad, "out": str(out),
+    }  # fmt: skip
+    failed = 3 if statuses[str(Status.INFRA_ERROR)] else 0
+    return Result(summary, "\n".join(said), UsageError.exit_code if rows.bad else failed)
 
 
 def _open_to_append(path: Path) -> TextIO:
@@ -110,7 +129,7 @@ def _append(file: TextIO, index: int, verdict: Verdict) -> None:
     file.flush()
 
 
-def _read_pairs(path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Path) -> list[str]:
     try:
         # a source may hold U+2028, which JSON leaves alone and splitlines() does not
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -119,21 +138,55 @@ def _read_pairs(path: Path) -> list[dict[str, Any]]:
     except UnicodeDecodeError:
         raise UsageError(f"--pairs: {path} is not UTF-8 text.") from None
     if lines == [""]:
-        raise UsageError(f"--pairs: {path} is empty; it needs rows with the texts 'task' and 'candidate'.")
-    rows = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or not all(isinstance(row.get(k), str) for k in ("task", "candidate")):
-            raise UsageError(f"{path}:{number} is not a row with the texts 'task' and 'candidate'.")
-        rows.append(row)
-    return rows
+        raise UsageError(f"--pairs: {path} is empty; {ROW}.")
+    return lines
 
 
-def _finished(path: Path, count: int) -> dict[int, str]:
-    """Pairs whose verdict is on disk: index → status. A line that a kill cut short is removed; failures are redone."""
+class _Rows:
+    """The rows of a file of pairs that are left to judge."""
+
+    def __init__(self, config: VerifyConfig, path: Path, lines: list[str], left: list[int]) -> None:
+        self._config, self._path, self._lines, self._left = config, path, lines, left
+        self.taken: list[int] = []
+        """Rows given by `pairs`, in that order, counted from 0."""
+        self.bad: dict[int, str] = {}
+        """Row → why it cannot be judged."""
+        self.names = 0
+        """Rows whose candidate looks like the name of a file."""
+
+    def pairs(self) -> Iterator[tuple[Task, str]]:
+        """Task and candidate of each row that can be read."""
+        for i in self._left:
+            try:
+                pair = self._pair(i)
+            except (UsageError, OSError, ValueError, RecursionError) as error:
+                self.bad[i] = f"{self._path}:{i + 1}: {error}"
+                continue
+            self.taken.append(i)
+            yield pair
+
+    def _pair(self, i: int) -> tuple[Task, str]:
+        row: Any = None
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(self._lines[i])
+        if not isinstance(row, dict) or not all(isinstance(value, str) for key, value in row.items() if key in TEXTS):
+            raise UsageError(f"this is no row; {ROW}.")
+        if "task" not in row or ("candidate" in row) == ("candidate_file" in row):
+            raise UsageError(f"this is no row; {ROW}.")
+        task = _task_of(self._config, self._path, row, i)
+        if "candidate" in row:
+            self.names += "\n" not in row["candidate"] and row["candidate"].endswith(".py")
+            return task, row["candidate"]
+        return task, _read_candidate(str(_beside(self._path, row["candidate_file"]) or row["candidate_file"]))
+
+
+def _faults(rows: Iterable[dict[str, Any]]) -> int:
+    return sum(bool(row.get("internal_error")) for row in rows)
+
+
+def _finished(path: Path, count: int) -> dict[int, dict[str, Any]]:
+    """Pairs whose verdict is on disk, by index. A line that a kill cut short is removed; failures are redone, but for faults
+    of the verifier itself, which would come again."""
     if not path.exists():
         return {}
     if not path.is_file():
@@ -149,8 +202,8 @@ def _finished(path: Path, count: int) -> dict[int, str]:
             continue
         if not 0 <= index < count:
             raise UsageError(f"--out: {path} holds verdict {index} of other pairs; name a new file.")
-        if status != Status.INFRA_ERROR:
-            kept[index] = status
+        if status != Status.INFRA_ERROR or row.get("internal_error"):
+            kept[index] = row
             whole.append(line)
     replace_file(path, "".join(f"{line}\n" for line in whole))
     return kept
@@ -160,7 +213,7 @@ def _beside(path: Path, name: str) -> Path | None:
     """The file that a row names, looked for here and in the folder of the pairs; None where there is none."""
     if "\n" in name:
         return None
-    with contextlib.suppress(OSError, ValueError):  # a one-line reply may not be a possible file name
+    with contextlib.suppress(OSError, ValueError):  # not every text is a possible file name
         return next((p for p in (Path(name), path.parent / name) if p.is_file()), None)
     return None
 
@@ -171,8 +224,3 @@ def _task_of(config: VerifyConfig, path: Path, row: dict[str, Any], index: int) 
         return Task(id=row.get("id") or f"{path.stem}-{index}", pytorch_code=text)
     file = _beside(path, text)
     return _task(str(file)) if file else _task(text, config.source)
-
-
-def _candidate_of(path: Path, row: dict[str, Any]) -> str:
-    file = _beside(path, row["candidate"])
-    return file.read_text(encoding="utf-8", errors="replace") if file else row["candidate"]

@@ -108,6 +108,7 @@ def reference(case: dict) -> dict:
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 2**-8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in cases() if name not in ("too large", "negative")])
 def test_two_ranks_make_what_one_process_does(outcomes, name):
     case, each = cases()[name], [outcome[name] for outcome in outcomes]

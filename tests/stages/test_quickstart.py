@@ -34,6 +34,10 @@ if name == {fails!r}:
 if name == "eval":
     output = Path(sys.argv[sys.argv.index("--output") + 1])
     make_eval_run(output, skill=0.3 if output.name == "before" else 0.9)
+if name == "optimize":
+    output = Path(sys.argv[sys.argv.index("--output") + 1])
+    output.mkdir()
+    (output / "results.json").write_text('{{"sentence": "heldout: 2.00x the speed of eager.", "file": "best.py"}}')
 print("printed by", name)
 """
 
@@ -90,9 +94,17 @@ def test_it_says_what_changed(stub: Path, capfd: pytest.CaptureFixture[str]) -> 
     assert data["before"]["correct"]["value"] < data["after"]["correct"]["value"]
     assert data["change"]["correct"]["value"] > 0
     commands = [shlex.split(line[2:])[2] for line in shown.err.splitlines() if line.startswith("$ ")]
-    assert commands == ["tasks", "eval", "tasks", "best-of-n", "reinforce", "eval", "report"]
+    assert commands == ["tasks", "eval", "tasks", "best-of-n", "reinforce", "eval", "report", "optimize"]
+    assert data["optimized"].startswith("heldout: 2.00x")
     assert [shlex.split(step["command"])[1] for step in data["steps"]] == commands
     assert shown.err.count("printed by") == len(commands)
+
+
+@pytest.mark.slow
+def test_the_optimised_module_is_the_last_that_it_says(stub: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["quickstart", "--output", "out"]) == 0
+    last = capfd.readouterr().out.replace("\n", " ").rstrip()
+    assert last.endswith("heldout: 2.00x the speed of eager. out/optimize/best.py")
 
 
 def test_again_straight_after(stub: Path, tmp_path: Path) -> None:

@@ -100,10 +100,13 @@ def test_a_killed_round_is_made_up_without_verifying_again(model, tasks, tmp_pat
     assert lines(killed) == lines(whole)
 
 
-def test_nothing_kept_is_no_error(model, tasks, tmp_path):
+def test_where_nothing_was_kept_no_model_is_exported(model, tasks, tmp_path, capsys):
     output = tmp_path / "run"
-    assert run(arguments("best-of-n", model, tasks, output, "--threshold", "9", "--tasks-per-round", "2")) == 0
+    assert run(arguments("best-of-n", model, tasks, output, "--threshold", "9", "--tasks-per-round", "2")) == 1
     assert lines(output)[0]["learnt"] == 0
+    assert "no candidate earned --threshold" in lines(output)[0]["alarms"][-1]
+    assert not (output / "model").exists()
+    assert "nothing was learnt, so no model was exported" in capsys.readouterr().out
     assert (output / "kept_1.jsonl").read_text() == ""
 
 
@@ -130,7 +133,7 @@ def test_the_best_are_set_against_the_worst(model, tasks, tmp_path, monkeypatch)
 
 def test_groups_that_are_all_as_good_teach_no_difference(model, tasks, tmp_path, monkeypatch, verifier):
     monkeypatch.setattr(verifier, "judge", lambda text: verdict_of(text, speedup_x=1.0))
-    assert run(arguments("best-of-n", model, tasks, tmp_path / "run", "--against", "0.5", "--tasks-per-round", "2")) == 0
+    assert run(arguments("best-of-n", model, tasks, tmp_path / "run", "--against", "0.5", "--tasks-per-round", "2")) == 1
     assert lines(tmp_path / "run")[0]["learnt"] == 0
 
 
@@ -198,13 +201,14 @@ def test_an_evaluation_is_listed_by_speed_and_every_id_can_be_asked_for(tmp_path
     """On a terminal of 80 columns."""
     make_eval_run(tmp_path / "run", tasks=6, samples=2)
     monkeypatch.setattr("kernrl.console.out._width", 80)
+    monkeypatch.setattr("kernrl.console._Console.is_terminal", True)
     assert run(["samples", str(tmp_path / "run"), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     worth = [(r["verdict"]["status"] == "correct", (r["verdict"].get("speedup_x") or {}).get("value", 0)) for r in rows]
     assert worth == sorted(worth, reverse=True)
     assert run(["samples", str(tmp_path / "run")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(len(line.rstrip()) for line in lines) <= 80
     for line, row in zip(lines[1:], rows, strict=False):
         speedup = row["verdict"].get("speedup_x")
         assert line.split()[0] == row["id"]

@@ -145,9 +145,10 @@ def test_a_run_is_not_written_over_nor_resumed_with_other_settings(model, pairs,
     assert "seed was 0 and is now 7" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_the_model_writes_is_looked_at_and_its_card_says_how_good_it_is(model, pairs, tmp_path, monkeypatch):
     verifier = FakeVerifier(lambda text: verdict_of(text, Status.CORRECT if "answer" in text else Status.NO_CODE))
-    monkeypatch.setattr(sft_evaluation, "HardenedVerifier", lambda config: verifier)
+    monkeypatch.setattr(sft_evaluation, "open_verifier", lambda config: verifier)
     monkeypatch.setitem(sft_evaluation.REPLIES, "nano", {"max_tokens": 16, "sampling_batch": 4})
     monkeypatch.setattr(evaluation, "open_verifier", lambda config: verifier)
     monkeypatch.setattr(evaluation, "read_tasks", lambda config: tiny_tasks(2))
@@ -191,16 +192,14 @@ def test_the_card_claims_no_licence_for_a_model_of_others_and_its_command_runs_a
     assert "license: apache-2.0" in model_card(SftConfig(output=tmp_path), {**results, "validation_loss": 1.0}, made)
 
 
-@pytest.mark.parametrize(
-    ("significant", "row"), [(0.25, "fast_1, wins beyond the noise | 0.250"), (None, "fast_1, every win counted | 0.500")]
-)
-def test_the_card_counts_wins_beyond_the_noise_where_it_is_known(tmp_path, significant, row):
+def test_the_card_counts_wins_beyond_the_noise_and_gives_the_plain_count_beside_it(tmp_path):
     results = {"architecture": "llama", "parameters": 1, "pairs": 1, "steps": 1, "tokens": 1, "train_s": 1.0, "data_s": 1.0}
-    heldout = {"fast_1": {"value": 0.5}, "fast_1_significant": {"value": significant}, "timing": None, "tasks": 2, "samples": 4}
+    heldout = {"fast_1": {"value": 0.25}, "fast_1_plain": {"value": 0.5}, "timing": None, "tasks": 2, "samples": 4}
     results |= {"validation_loss": 1.0, "heldout": heldout | {"by_family": {}, "by_depth": {}}, "heldout_temperature": 0.8}
     made = {"versions": dict.fromkeys(("kernrl", "torch", "triton", "transformers"), "1"), "gpu": None, "commit": None}
     assert [line for line in model_card(SftConfig(output=tmp_path), results, made).splitlines() if "fast_1" in line] == [
-        f"| {row} |"
+        "| fast_1, wins beyond the noise | 0.250 |",
+        "| fast_1, every win counted | 0.500 |",
     ]
 
 

@@ -71,6 +71,7 @@ def test_show_reference_and_solution(table: Path, capsys: pytest.CaptureFixture[
     assert "SPLIT = 12" in answer(capsys, "show", str(table), "--style", "split")
     # in a wide terminal they stand side by side
     monkeypatch.setattr(console.out, "width", 160)
+    monkeypatch.setattr(type(console.out), "is_terminal", property(lambda self: True))
     wide = answer(capsys, "show", f"{table}::a").splitlines()
     assert any("import torch" in line and "FUSED = 1" in line for line in wide)
     assert json.loads(answer(capsys, "show", f"{table}#2", "--json"))["id"] == "b"
@@ -94,6 +95,7 @@ def test_stats(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "60.0%" in answer(capsys, "stats", str(table))
 
 
+@pytest.mark.slow
 def test_check_names_the_tasks_that_cannot_teach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mixed.jsonl"
     write_tasks(path, [task("good"), task("flat", "x * 0"), task("nan", "x / 0 * 0")])
@@ -146,6 +148,7 @@ def test_generate_writes_a_folder_that_loads(tmp_path: Path, capsys: pytest.Capt
     assert json.loads((out / "config.json").read_text())["config"]["count"] == 6
 
 
+@pytest.mark.slow
 def test_generate_is_the_same_for_any_number_of_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for workers in ("1", "2"):
         out = str(tmp_path / workers)

@@ -46,7 +46,7 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     Fake.seen = []
-    monkeypatch.setattr(verify, "HardenedVerifier", Fake)
+    monkeypatch.setattr(verify, "open_verifier", Fake)
     return Fake
 
 
@@ -75,12 +75,14 @@ def test_infrastructure_that_cannot_work_is_3(monkeypatch: pytest.MonkeyPatch) -
     def broken(config: object) -> Any:
         raise InfrastructureError("the sandbox cannot be started.")
 
-    monkeypatch.setattr(verify, "HardenedVerifier", broken)
+    monkeypatch.setattr(verify, "open_verifier", broken)
     assert cli.run(["verify", str(TASK), str(GOOD)]) == 3
 
 
 def write_pairs(path: Path, *candidates: str) -> None:
-    path.write_text("".join(json.dumps({"task": str(TASK), "candidate": c}) + "\n" for c in candidates))
+    keys = ["candidate_file" if c.endswith(".py") else "candidate" for c in candidates]
+    rows = [{"task": str(TASK), key: c} for key, c in zip(keys, candidates, strict=True)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_pairs_are_written_with_their_index_and_resumed(fake: type[Fake], tmp_path: Path) -> None:
@@ -104,6 +106,46 @@ def test_a_bad_row_is_named(fake: type[Fake], tmp_path: Path, capsys: pytest.Cap
     pairs.write_text('{"task": "t"}\n')
     assert cli.run(["verify", "--pairs", str(pairs), "--out", str(tmp_path / "o")]) == 2
     assert "pairs.jsonl:1" in capsys.readouterr().err
+
+
+def test_rows_that_cannot_be_read_fail_alone(fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs, out = tmp_path / "pairs.jsonl", tmp_path / "o"
+    (tmp_path / "folder.py").mkdir()
+    good = {"task": str(TASK), "candidate": "good\n"}
+    rows = [
+        good, good | {"candidate": 5}, {"task": str(TASK), "candidate_file": "folder.py"}, good | {"task": "x" * 5000},
+        [1], good | {"candidate_file": "a.py"}, good | {"id": []}, {"task": "a\0b", "candidate": "good"}, {"task": str(TASK),
+        "candidate_file": "/proc/self/mem"}, good,
+    ]  # fmt: skip
+    deep = "[" * 100_000
+    pairs.write_text("\n".join([*map(json.dumps, rows), deep, "{", '{"task": 1e999}']) + "\n")
+    assert cli.run(["verify", "--pairs", str(pairs), "--out", str(out), "--json"]) == 2
+    summary = json.loads(capsys.readouterr().out)
+    assert [json.loads(line)["index"] for line in out.read_text().splitlines()] == [9, 0]
+    assert [bad["row"] for bad in summary["bad_rows"]] == [2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13]
+    assert f"{pairs}:3: " in summary["bad_rows"][1]["reason"]
+    assert (summary["verdicts"], summary["statuses"]) == (2, {"correct": 2})
+
+
+def test_a_reply_is_never_taken_for_a_file_name(fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "right.py").write_text("good")
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps({"task": str(TASK), "candidate": "right.py"}))
+    assert cli.run(["verify", "--pairs", str(pairs), "--out", str(tmp_path / "o")]) == 0
+    assert fake.seen == [("mish_chain", "right.py")]
+    assert "candidate_file" in capsys.readouterr().out
+
+
+def test_faults_of_the_verifier_are_counted_and_not_tried_for_ever(
+    fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs, out = tmp_path / "pairs.jsonl", tmp_path / "o"
+    write_pairs(pairs, "good\n", "bad\n")
+    fault = Verdict(Status.INFRA_ERROR, Stage.PLAN, "IndexError", "t", "0", "fp32", internal_error=True)
+    out.write_text(json.dumps({"index": 0, **fault.to_json()}) + "\n")
+    assert cli.run(["verify", "--pairs", str(pairs), "--out", str(out), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["internal_errors"] == 1
+    assert [c for _, c in fake.seen] == ["bad\n"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +208,7 @@ def test_what_only_a_gpu_can_tell_has_an_exit_code_of_its_own(
             status = Status.NEEDS_GPU if "large" in candidate else Status.WRONG
             return Verdict(status, Stage.CORRECTNESS, "because", task.id, "0", "fp32")
 
-    monkeypatch.setattr(verify, "HardenedVerifier", Small)
+    monkeypatch.setattr(verify, "open_verifier", Small)
     codes = {}
     for name in ("large", "wrong"):
         (tmp_path / name).write_text(name)

@@ -1,0 +1,302 @@
+"""What keeps a run honest: evaluations on the way, the best checkpoint, room on the disk, steps without a lesson, progress."""
+
+import json
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from support.tiny import tiny_policy, tiny_tasks, verdict_of
+from support.toy_runs import judge, metrics, weights
+from support.toy_runs import reinforce_arguments as arguments
+
+from kernrl import console
+from kernrl.cli import run
+from kernrl.config import EvalConfig
+from kernrl.errors import RunError, UsageError
+from kernrl.policy import hub, load
+from kernrl.rollouts.engines.dialects import Facts, Text
+from kernrl.rollouts.engines.engine import Rollout, Sampling
+from kernrl.rollouts.engines.generate_engine import GenerateEngine
+from kernrl.runs import disk_space
+from kernrl.runs.activity import Activity, SamplingWatch
+from kernrl.runs.run_directory import read_lines
+from kernrl.tasks.rows import write_tasks
+from kernrl.training import how_many, open_engine, run_history, session
+from kernrl.verifier.base.verdict import Status
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tasks that are not trained on."""
+    from dataclasses import replace
+
+    path = tmp_path_factory.mktemp("others") / "tasks.jsonl"
+    write_tasks(path, [replace(task, id=f"other-{n}") for n, task in enumerate(tiny_tasks(2))])
+    return path
+
+
+def checked(others: Path, every: int = 1) -> list[str]:
+    return ["--evaluate-every", str(every), "--evaluate-tasks", str(others), "--evaluate-samples", "2"]
+
+
+# --- evaluations and the best checkpoint ---------------------------------------------------------------------------------
+
+
+def test_evaluations_are_of_the_same_tasks_and_change_nothing_of_the_training(model, tasks, tmp_path, verifier, others):
+    plain, watched = tmp_path / "plain", tmp_path / "watched"
+    assert run(arguments(model, tasks, plain)) == 0
+    assert run(arguments(model, tasks, watched, *checked(others, every=2))) == 0
+    found = metrics(watched)
+    assert [step for step, line in found.items() if "heldout" in line] == [2, 3]  # the last step too
+    assert {step: {k: v for k, v in line.items() if k != "heldout"} for step, line in found.items()} == metrics(plain)
+    rows = read_lines(watched / "heldout.jsonl")
+    assert {row["task"] for row in rows} == {"other-0", "other-1"}
+    assert len(rows) == 2 * 2 * 2
+    assert found[2]["heldout"]["tasks"] == 2
+
+
+def test_the_best_checkpoint_is_kept_and_exported(model, tasks, tmp_path, verifier, others):
+    """The held-out reward falls after step 1: the model of step 1 is what comes out, however the others are pruned."""
+    done = []
+
+    def falling(text):
+        task, _ = verifier.asked[-1]
+        if not task.startswith("other"):
+            return judge(text)
+        done.append(text)
+        return verdict_of(text + str(len(done)), speedup_x=10.0 / len(done))
+
+    verifier.judge = falling
+    output = tmp_path / "run"
+    assert run(arguments(model, tasks, output, *checked(others), "--keep-best", "--save-every", "100")) == 0
+    assert sorted(p.name for p in output.glob("step_*")) == ["step_1", "step_3"]
+    results = json.loads((output / "results.json").read_text())
+    assert results["best_step"] == 1
+    exported, best, last = (weights(output / name)["model.norm.weight"].float() for name in ("model", "step_1", "step_3"))
+    assert (exported - best).abs().max() < 0.01 * best.abs().max()  # in bf16
+    assert (exported - last).abs().max() > (exported - best).abs().max()
+
+
+def test_a_best_of_nothing_and_an_exam_of_what_was_learnt_are_refused(model, tasks, tmp_path, verifier, capsys):
+    assert run(arguments(model, tasks, tmp_path / "a", "--keep-best")) == 2
+    assert run(arguments(model, tasks, tmp_path / "b", "--evaluate-every", "1", "--evaluate-tasks", str(tasks))) == 2
+    said = capsys.readouterr().err
+    assert "--keep-best needs --evaluate-every" in said
+    assert "--evaluate-tasks: task-0 is trained on too" in said
+
+
+def test_best_of_n_is_evaluated_too(model, tasks, tmp_path, verifier, others, monkeypatch):
+    monkeypatch.setattr(session, "stop_ids", lambda policy: (ord(" "), *range(4, 30)))  # a tiny model seldom stops
+    words = ["best-of-n", "--model", str(model), "--tasks", str(tasks), "--output", str(tmp_path / "run"), "--no-lora"]
+    sizes = ["--rounds", "2", "--tasks-per-round", "2", "--samples", "8", "--max-tokens", "12", "--row-tokens", "256"]
+    rest = ["--threshold", "0", "--no-gradient-checkpointing", "--quiet", "--keep-best"]
+    assert run([*words, *sizes, *rest, *checked(others)]) == 0
+    lines = metrics(tmp_path / "run")
+    assert all(lines[n]["heldout"]["attempts"] == 4 for n in (1, 2))
+
+
+# --- nothing learnt ------------------------------------------------------------------------------------------------------
+
+
+def test_three_steps_without_a_lesson_end_the_run(model, tasks, tmp_path, verifier, capsys):
+    verifier.judge = lambda text: verdict_of(text, Status.SYNTAX_ERROR)
+    assert run(arguments(model, tasks, tmp_path / "run", "--max-tokens", "40", steps=9)) == 1
+    assert list(metrics(tmp_path / "run")) == [1, 2, 3]
+    assert "3 steps in a row learnt nothing; in the last, nothing could be learnt: " in capsys.readouterr().err
+    assert run(arguments(model, tasks, tmp_path / "on", "--give-up-after", "0", steps=4)) == 1
+    assert list(metrics(tmp_path / "on")) == [1, 2, 3, 4]
+
+
+def test_a_step_that_learns_begins_the_count_anew():
+    run_history.give_up([{"learnt": 0}, {"learnt": 0}, {"learnt": 3}, {"learnt": 0}, {"learnt": 0}], 3)
+    run_history.give_up([{"learnt": 0}] * 9, 0)
+    run_history.give_up([{}] * 3, 3)  # older than the count
+    with pytest.raises(RunError, match="2 steps in a row"):
+        run_history.give_up([{"learnt": 5}, {"learnt": 0}, {"learnt": 0}], 2)
+
+
+def test_the_reason_is_named():
+    from types import SimpleNamespace as Of
+
+    def attempt(finish, status=Status.WRONG):
+        return Of(rollout=Rollout(0, 0, [1], None, finish, 0), verdict=verdict_of("", status))
+
+    def why(*attempts, fits=True):
+        return run_history.why_nothing(attempts, 512, lambda a: fits)
+
+    assert "every reply was cut at --max-tokens 512" in why(attempt("length"), attempt("length", Status.NO_CODE))
+    assert "no prompt leaves room" in why(attempt("error"))
+    assert "none of 2 candidates is correct (2 are wrong)" in why(attempt("stop"), attempt("length"))
+    assert "--row-tokens" in why(attempt("stop", Status.CORRECT), fits=False)
+    assert "earned the same" in why(attempt("stop", Status.CORRECT))
+
+
+# --- room on the disk ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_the_disk_cannot_hold_is_refused_with_its_size(model, tasks, tmp_path, verifier, monkeypatch, capsys):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: usage(10**9, 10**9, 1000))
+    assert run(arguments(model, tasks, tmp_path / "run")) == 2
+    policy = tiny_policy()
+    size = disk_space.size_text(12 * sum(p.numel() for p in policy.model.parameters()))
+    said = capsys.readouterr().err
+    assert f"checkpoints take {size} each" in said
+    assert "where 0 MB are free; make room, or name another disk" in said
+
+
+def test_one_checkpoint_is_kept_unless_more_are_asked_for(model, tasks, tmp_path, verifier):
+    assert run(arguments(model, tasks, tmp_path / "one")) == 0
+    assert [p.name for p in (tmp_path / "one").glob("step_*")] == ["step_3"]
+    assert run(arguments(model, tasks, tmp_path / "two", "--keep-checkpoints", "2")) == 0
+    assert sorted(p.name for p in (tmp_path / "two").glob("step_*")) == ["step_2", "step_3"]
+
+
+def test_a_killed_run_has_each_step_once(model, tasks, tmp_path, verifier):
+    output = tmp_path / "run"
+    assert run(arguments(model, tasks, output, steps=3)) == 0
+    with (output / "metrics.jsonl").open("a") as file:  # as if steps 4 and 5 had been taken, and their checkpoint not
+        file.writelines(json.dumps({"step": n, "reward": 0.0}) + "\n" for n in (4, 5))
+    shutil.rmtree(output / "model")
+    assert run(["reinforce", "--output", str(output), "--resume", "--steps", "4", "--quiet"]) == 0  # no other flag is needed
+    assert [line["step"] for line in read_lines(output / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert "entropy" in read_lines(output / "metrics.jsonl")[-1]
+
+
+# --- how it is sampled, and how much -------------------------------------------------------------------------------------
+
+
+def test_temperature_0_takes_the_likeliest_token_and_cuts_leave_out_the_others():
+    policy = tiny_policy()
+    engine = GenerateEngine(policy)
+    prompt: list[int] = policy.tokenizer("ab", add_special_tokens=False)["input_ids"]  # pyright: ignore[reportAssignmentType]
+
+    def sampled(**cuts):
+        settings = {"n": 3, "max_tokens": 5, "temperature": 1.0, **cuts}
+        return [r for seed in (1, 2) for r in engine.generate([prompt], Sampling(**settings, seed=seed))]
+
+    greedy = sampled(temperature=0.0)
+    assert len({tuple(r.token_ids) for r in greedy}) == 1
+    assert [r.logprobs for r in greedy] == [None] * 6  # not those of the distribution that is trained
+    for cut in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 0.999}):
+        assert {tuple(r.token_ids) for r in sampled(**cut)} == {tuple(greedy[0].token_ids)}
+    assert len({tuple(r.token_ids) for r in sampled()}) > 1
+
+
+def test_greedy_is_one_candidate_a_task():
+    assert EvalConfig(temperature=0).samples == 1
+    assert EvalConfig().samples == 8
+    with pytest.raises(ValueError, match="gives the same reply each time"):
+        EvalConfig(temperature=0, samples=4)
+
+
+def test_a_server_that_cannot_cut_says_so():
+    text = Text(tiny_policy().tokenizer, whole_settings=False)
+    with pytest.raises(UsageError, match=r"--min-p: this server takes --temperature and --top-p alone"):
+        text.request("m", [1], Sampling(1, 8, 1.0, min_p=0.1))
+
+
+def test_very_many_samples_need_a_yes(monkeypatch):
+    monkeypatch.setattr(how_many.sys, "stdin", None)
+    how_many.confirm_samples(16, 24, yes=False)
+    how_many.confirm_samples(100_000, 24, yes=True)
+    with pytest.raises(UsageError, match=r"--samples 100000 asks for 2,400,000 replies a step: .* confirm with --yes"):
+        how_many.confirm_samples(100_000, 24, yes=False, what=" a step")
+
+
+@pytest.mark.parametrize(("answer", "refused"), [("y", False), ("", True)])
+def test_a_terminal_is_asked(monkeypatch, answer, refused):
+    asked = []
+    log = console.Console(force_terminal=True)
+    log.input = lambda question: asked.append(question) or answer  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(how_many, "log", log)
+    monkeypatch.setattr(how_many.sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    try:
+        how_many.confirm_samples(9999, 1, yes=False)
+    except UsageError:
+        assert refused
+    else:
+        assert not refused
+    assert asked
+
+
+# --- what is not there ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    asked = []
+
+    def unreachable(self, model, **settings):
+        asked.append(settings["timeout"])
+        raise OSError("no route to host")
+
+    hub.from_cache_alone.cache_clear()
+    monkeypatch.setattr(hub.HfApi, "model_info", unreachable)
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+    yield asked
+    hub.from_cache_alone.cache_clear()
+
+
+def test_a_hub_model_without_a_network_is_refused_at_once(no_network, tmp_path, capsys):
+    assert run(["eval", "--model", "nobody/nothing", "--output", str(tmp_path / "run")]) == 2
+    assert "--model nobody/nothing: there is no such folder, and the hub cannot be reached." in capsys.readouterr().err
+    assert no_network == [hub.TIMEOUT_S]  # asked once, with a limit
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_was_downloaded_is_used_without_a_network(no_network, monkeypatch):
+    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *args, **kwargs: "/somewhere/config.json")
+    assert load.find_source("some/model") == "some/model"
+    assert hub.from_cache_alone("some/model")
+
+
+def test_an_unknown_model_of_a_server_is_refused_with_its_own(monkeypatch):
+    facts = Facts("vllm", ("qwen",), 4096, {}, adapters=("mine",))
+    monkeypatch.setattr(open_engine, "ask_facts", lambda server: facts)
+
+    def connect(name):
+        config = EvalConfig(engine="server", server_url="http://localhost:1", server_model=name, model="m")
+        return open_engine.connect(config)[2]
+
+    assert (connect(None), connect("mine")) == ("qwen", "mine")
+    with pytest.raises(UsageError, match=r"--server-model: the server has no 'qwem': did you mean 'qwen'\?"):
+        connect("qwem")
+
+
+# --- progress ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_says_what_it_does_in_a_log_file_and_where_there_is_no_terminal(tmp_path, capsys):
+    watch = SamplingWatch()
+    with Activity(tmp_path, every_s=0.01) as activity:
+        activity.phase("loading a model")
+        watch.begin_steps(1, 5)
+        watch.expect(96)
+        for _ in range(34):
+            watch.sampled(10)
+        for _ in range(20):
+            watch.judged()
+        activity.follow(watch.line)
+        while "replies" not in (tmp_path / "log.txt").read_text():
+            pass
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert lines[0].endswith("loading a model")
+    assert "step 2 of 5: 34 of 96 replies, 340 tokens, " in lines[1]
+    assert "20 verdicts, about " in lines[1]
+    assert "34 of 96 replies" in capsys.readouterr().err
+
+
+def test_tokens_are_counted_while_they_are_decoded():
+    policy = tiny_policy()
+    engine, seen = GenerateEngine(policy), []
+    engine.on_tokens = seen.append
+    prompt: list[int] = policy.tokenizer("ab", add_special_tokens=False)["input_ids"]  # pyright: ignore[reportAssignmentType]
+    rollouts = list(engine.generate([prompt], Sampling(2, 16, 1.0)))
+    assert sum(seen) == sum(len(r.token_ids) for r in rollouts) == 32
+    watch = SamplingWatch()
+    watch.expect(2)
+    watch.decoded(16)
+    watch.sampled(8)
+    assert "16 tokens" in watch.line()  # and not 24

@@ -1,0 +1,229 @@
+"""`kernrl optimize`: what it writes, what it says where nothing is faster, resume, many tasks, bad input."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+from support import ROOT
+from support.tiny import verdict_of
+
+from kernrl import cli
+from kernrl.config import OptimizeConfig
+from kernrl.config.optimize import seconds_of
+from kernrl.optimization.best_file import judged_source
+from kernrl.stages import optimize
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.rows import write_tasks
+from kernrl.tasks.task import Task
+from kernrl.verifier.base.verdict import Status, Verdict
+
+
+class Verifier:
+    """Stands for HardenedVerifier: what holds `fused_kernel` is twice as fast, a tie under `tie`, wrong under `wrong`."""
+
+    mode = "faster"
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, config: object):
+        known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90"}
+        self.evaluator = SimpleNamespace(start=lambda: None, precision_of=lambda task: task.precision, **known)
+
+    def __enter__(self) -> Verifier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, task: Task, candidate: str, *, fresh: bool = False) -> Future[Verdict]:
+        type(self).asked.append(candidate)
+        if self.mode == "interrupt" and len(self.asked) == 3:
+            raise KeyboardInterrupt
+        future: Future[Verdict] = Future()
+        speed = {"tie": 1.0, "wrong": None}.get(self.mode, 2.0 if "fused_kernel" in candidate else 1.0)
+        status = Status.WRONG if speed is None else Status.CORRECT
+        future.set_result(verdict_of(candidate, status, speedup_x=speed, significant=speed == 2.0, task_id=task.id))
+        return future
+
+
+@pytest.fixture
+def verifier(monkeypatch: pytest.MonkeyPatch) -> type[Verifier]:
+    fresh = type("Fresh", (Verifier,), {"asked": [], "mode": "faster"})
+    monkeypatch.setattr(optimize, "HardenedVerifier", fresh)
+    return fresh
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "guides" / "optimize.md").read_text()
+    path = tmp_path / "my_module.py"
+    path.write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
+    return path
+
+
+def run(*words: str) -> int:
+    return cli.run(["optimize", *words, "--quiet", "--n", "8"])
+
+
+def test_it_writes_the_winner_with_everything_beside_it(verifier: type[Verifier], module: Path) -> None:
+    assert run("my_module.py", "--output", "out") == 0
+    out = Path("out")
+    names = {"best.py", "verdict.json", "candidates.jsonl", "results.json", "report.html", "config.json"}
+    assert names <= {p.name for p in out.iterdir()}
+    results = json.loads((out / "results.json").read_text())
+    source = judged_source((out / "best.py").read_bytes().decode())
+    assert source == results["best"]["source"]
+    verdict = json.loads((out / "verdict.json").read_text())
+    assert hashlib.sha256(source.encode()).hexdigest() == verdict["candidate_sha"]
+    assert "fused_kernel" in results["best"]["source"]
+    assert "2.00x [1.98, 2.02]" in results["sentence"]
+    page = (out / "report.html").read_text()
+    assert page.count("<svg") >= 3
+    assert "<script" not in page
+    assert len((out / "candidates.jsonl").read_text().splitlines()) == results["judged"] == 8
+
+
+def test_a_tie_says_why_and_writes_nothing_unless_asked(
+    verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verifier.mode = "tie"
+    assert run("my_module.py", "--output", "out") == 0
+    assert not Path("out/best.py").exists()
+    said = capsys.readouterr().out
+    assert "nothing is faster than eager PyTorch beyond the noise" in said
+    assert "10.0 us, where launching decides" in said
+    assert run("my_module.py", "--output", "tie", "--keep-tie") == 0
+    assert Path("tie/best.py").exists()
+
+
+def test_where_nothing_is_right_it_says_so(verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verifier.mode = "wrong"
+    assert run("my_module.py", "--output", "out", "--keep-tie") == 0
+    assert re.search(r"none of \d candidates is correct \(\d wrong\)", capsys.readouterr().out)
+    assert not Path("out/best.py").exists()
+
+
+def test_an_interrupt_keeps_the_best_and_resume_goes_on(verifier: type[Verifier], module: Path) -> None:
+    verifier.mode = "interrupt"
+    assert run("my_module.py", "--output", "out") == 130
+    assert Path("out/best.py").exists()
+    before = list(verifier.asked)
+    assert run("my_module.py", "--output", "out") == 2  # the folder is in use
+    verifier.mode = "faster"
+    assert run("my_module.py", "--output", "out", "--resume") == 0
+    judged = [json.loads(line) for line in Path("out/candidates.jsonl").read_text().splitlines()]
+    assert len({row["text"] for row in judged}) == len(judged) == 8
+    assert not set(before[:1]) & set(verifier.asked[len(before) :])
+
+
+def test_many_tasks_give_a_table_and_kernelbench_s_layout(
+    verifier: type[Verifier], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tasks = [*load_tasks("heldout", limit=2).tasks, Task("random", RANDOM)]
+    write_tasks(tmp_path / "tasks.jsonl", tasks)
+    assert run("tasks.jsonl", "--output", "many", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["tasks"]
+    assert [row["task"] for row in rows] == [task.id for task in tasks]
+    assert "randomness" in rows[2]["sentence"]
+    entries = json.loads(Path("many/kernelbench/level_2/eval_results.json").read_text())
+    assert len(entries) == 2
+    asked = len(verifier.asked)
+    assert run("tasks.jsonl", "--output", "many", "--resume") == 0
+    assert len(verifier.asked) == asked
+    assert "All tasks" in Path("many/report.html").read_text()
+
+
+RANDOM = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.1)
+def get_inputs(): return [torch.randn(16, 8)]
+def get_init_inputs(): return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["my_module.py", "--budget", "1s"], "--budget is too small"),
+        (["my_module.py", "--budget", "soon"], "120s, 2m or 1h"),
+        (["my_module.py", "--inputs", "float32[2]"], "--inputs and --init are for package.module:Class"),
+        (["torch.nn:LayerNorm"], "say what its forward takes"),
+        (["torch.nn:Layernorm", "--inputs", "float32[2]"], "cannot be imported"),
+        (["torch.nn:LayerNorm", "--inputs", "float32[2,8]"], "cannot be made with --init"),
+        (["nothing.py"], "nothing.py"),
+        (["random.py"], "randomness"),
+        (["empty.py"], "without elements"),
+        (["my_module.py", "--resume"], "--resume needs --output"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    verifier: type[Verifier], module: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("random.py").write_text(RANDOM)
+    Path("empty.py").write_text(RANDOM.replace("dropout(x, 0.1)", "gelu(x)").replace("16, 8", "0, 8"))
+    assert run(*words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert verifier.asked == []
+
+
+def test_budgets_are_read_in_every_unit() -> None:
+    assert [seconds_of(text) for text in ("90", "120s", "2m", "1.5h", "3 min")] == [90, 120, 120, 5400, 180]
+    assert OptimizeConfig(source="x", budget="2m").budget_s == 120
+
+
+@pytest.mark.slow
+def test_the_guide_runs(module: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first command gives the sentence that the guide shows, by the verifier itself."""
+    monkeypatch.setenv("HOME", str(module.parent))
+    text = (ROOT / "docs" / "guides" / "optimize.md").read_text()
+    command = next(line for line in text.splitlines() if line.startswith("kernrl optimize my_module.py"))
+    assert cli.run([*command.split()[1:], "--n", "6", "--verifier.device", "cpu"]) == 0
+    shown = re.findall(r"```\n(my_module: .*?)```", text, re.DOTALL)[0]
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.slow
+def test_a_real_ctrl_c_keeps_the_best_and_resume_goes_on(module: Path) -> None:
+    """As a terminal sends it: to every process of the command."""
+    command = [sys.executable, "-m", "kernrl", "optimize", "my_module.py", "--output", "out", "--verifier.device", "cpu"]
+    # a shell's background jobs ignore SIGINT, and what they start does too
+    take = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    rows = Path("out/candidates.jsonl")
+    process = subprocess.Popen(
+        [sys.executable, "-c", take, *command, "--budget", "60s"], start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        while process.poll() is None and not (rows.exists() and '"status": "correct"' in rows.read_text()):
+            time.sleep(0.02)
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, error
+    assert "Traceback" not in error
+    results = json.loads(Path("out/results.json").read_text())
+    assert results["ended"] == "interrupted"
+    assert Path("out/best.py").exists() == results["faster"]
+    judged = [json.loads(line)["text"] for line in rows.read_text().splitlines()]
+    assert cli.run([*command[3:], "--resume", "--n", str(len(judged) + 1), "--quiet"]) == 0
+    again = [json.loads(line)["text"] for line in rows.read_text().splitlines()]
+    assert again[: len(judged)] == judged
+    assert len(set(again)) == len(again) == len(judged) + 1
