@@ -4,6 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
+# pip says nothing for a minute while it unpacks: a line now and then shows that it is alive
+define install
+	@echo "Installing what kernrl needs into $(VENV): one to three minutes."
+	@(while sleep 10; do echo "  still installing"; done) & ticking=$$!; trap "kill $$ticking" EXIT; $(INSTALL) $(1)
+	@touch $@
+endef
+
 .PHONY: help quickstart test test-fast lint docs clean
 
 help:  ## say what there is
@@ -34,9 +41,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) .
-	@touch $@
+	$(call install,.)
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) '.[dev]'
-	@touch $@ $(VENV)/.installed
+	$(call install,'.[dev]')
+	@touch $(VENV)/.installed

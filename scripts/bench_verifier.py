@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -35,11 +36,13 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.compile.client import Compiler
 from kernrl.verifier.interpret.server import SmallJob
-from kernrl.verifier.judge.inputs import Seeds, schedule
-from kernrl.verifier.plan.checks import check_plan
-from kernrl.verifier.plan.price import price
+from kernrl.verifier.judge.draws import Seeds, schedule
+from kernrl.verifier.plan.plan import Plan
+from kernrl.verifier.plan.reading import Asked
 from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.interpreters import Interpreters
+from kernrl.verifier.pool.local import cpu_fork_server
+from kernrl.verifier.pool.plan_readers import PlanReaders
 from kernrl.verifier.route import interpreted
 from kernrl.verifier.task_facts import gather_facts
 from kernrl.verifier.trace.client import Tracer
@@ -135,18 +138,24 @@ def front(pairs: Sequence[Pair]) -> dict[str, float]:
         found[name] = 1e3 * (_cpu_s() - begun) / len(pairs)
         return done
 
-    def checked() -> None:
-        for (task, _), plans in zip(pairs, traced, strict=True):
-            for plan, spec, outputs in zip(plans, facts[task.id].specs, facts[task.id].outputs, strict=True):
-                assert check_plan(plan, spec, outputs=outputs) is None
-            price(plans[-1], device, "fp32")
+    def read() -> list[list[Plan]]:
+        plans: list[list[Plan]] = []
+        for (task, _), one in zip(pairs, traced, strict=True):
+            known = facts[task.id]
+            found = readers.read(one.frames, Asked(known.specs, known.outputs, frozenset(), device, "fp32"))
+            assert found.rejection is None, found.rejection
+            plans.append(found.plans)
+        return plans
 
+    forks, slots = cpu_fork_server(), threading.BoundedSemaphore(1)
+    readers = PlanReaders(1, forks, slots)
     tracer.trace(pairs[0][1], facts[pairs[0][0].id].specs)
     traced = clocked("trace", lambda: [tracer.trace(code, facts[task.id].specs) for task, code in pairs])
-    clocked("plan", checked)
+    readers.processes[0].start()
+    planned = clocked("plan", read)
     tracer.close()
-    mine = [interpreted(plans, on_gpu=True) for plans in traced]
-    interpreters, seeds = Interpreters(1, {}), Seeds()
+    mine = [interpreted(plans, on_gpu=True) for plans in planned]
+    interpreters, seeds = Interpreters(1, {}, forks, slots), Seeds()
 
     def judged() -> None:
         for (task, _), plans in zip(pairs, mine, strict=True):
@@ -157,9 +166,11 @@ def front(pairs: Sequence[Pair]) -> dict[str, float]:
     interpreters.judge(SmallJob(pairs[0][0], "fp32", mine[0], schedule(facts[pairs[0][0].id].sets, 0)))
     clocked("interpreter", judged)
     interpreters.close()
+    readers.close()
+    forks.close()
     kernels = [
         [kernel for plan in plans if plan.input_set not in asked for kernel in plan.kernels]
-        for plans, asked in zip(traced, mine, strict=True)
+        for plans, asked in zip(planned, mine, strict=True)
     ]
     compiler.start()
     clocked("compile", lambda: [compiler.compile(asked, "sm_90") for asked in kernels])

@@ -98,7 +98,7 @@ def figures_of_samples(replies: Replies, samples: Sequence[Sample]) -> Row:
     results = summarise(samples, baselines=("eager", "compile"))
     kept = ("correct", "statuses", "tasks", "samples", "unjudged", "interval", "timing")
     speeds = {
-        baseline: {key: figures[key] for key in ("fast_1", "fast_1_significant", "fast_1.2", "geomean_x")}
+        baseline: {key: figures[key] for key in ("fast_1", "fast_1_plain", "fast_1.2", "geomean_x")}
         for baseline, figures in results["baselines"].items()
     }
     passes = {key: value for key, value in results.items() if key.startswith("pass@")}
@@ -130,7 +130,7 @@ NOTE = "Faster: beyond the noise of the GPU; in parentheses, every win counted."
 
 def faster(figures: Row) -> str:
     """The share of wins beyond the noise with its interval, and the plain share of wins in parentheses."""
-    return f"{figure_text(figures['fast_1_significant'])} ({percent(figures['fast_1']['value'])})" if figures else "–"
+    return f"{figure_text(figures['fast_1'])} ({percent(figures['fast_1_plain']['value'])})" if figures else "–"
 
 
 def markdown_table(rows: dict[str, Row]) -> str:
