@@ -12,7 +12,7 @@ def rows(x, bias, kept, residual, out, T, D, p, BT: tl.constexpr, BD: tl.constex
     m = (t < T) & (d < D)
     at = t * D + d
     v = (tl.load(x + at, mask=m, other=0.0) + tl.load(bias + d, mask=d < D, other=0.0)) / (1 - p)
-    v *= tl.load(kept + at, mask=m, other=0).to(tl.float32)
+    v = tl.where(tl.load(kept + at, mask=m, other=0) != 0, v, 0.0)
     tl.store(out + at, v + tl.load(residual + at, mask=m, other=0.0), mask=m)
 
 

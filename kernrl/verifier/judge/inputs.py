@@ -21,7 +21,7 @@ from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_dtype, is_float8
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.input_ranges import ValueRange, value_ranges
-from kernrl.verifier.judge.regimes import LOW, LOW_BIAS, LOW_INPUT, NOMINAL, REGIMES, SHIFTS, TIMED, changed
+from kernrl.verifier.judge.regimes import LOW, LOW_BIAS, LOW_INPUT, NOMINAL, REGIMES, SHIFTS, TIMED, WIDE_REGIMES, changed
 from kernrl.verifier.judge.structure import Freedom, Structure, structures
 
 ALIGN_BYTES = 512
@@ -198,7 +198,7 @@ class TaskInputs:
         """Fill the state in place; returns whether the regime has moved biases.
 
         Near the initial values, but never at one that hides a parameter (a weight of ones, a bias of zeros). In regimes that
-        are `wide`, parameters that start as one number or with one sign get both signs and magnitudes above one.
+        are `wide`, parameters that start as one number or with one sign get both signs, and magnitudes below and above one.
         """
         # without floating inputs, as in a table look-up, only the state can be small, or far from zero
         table = not any(self._moves(slot) for slot in self._input_slots)
@@ -209,13 +209,12 @@ class TaskInputs:
                 uniform *= 1e-3
             self.floats[: uniform.numel()].copy_(uniform)
         wide, biases = regime in REGIMES and REGIMES[regime].wide, False
-        for name, slot in zip(self.state, self._state_slots, strict=True):
+        for i, (name, slot) in enumerate(zip(self.state, self._state_slots, strict=True)):
             if slot.kept is not None:
                 slot.view.copy_(slot.kept)
             elif slot.range and self._is_parameter[name]:
                 if wide and slot.range.one_sided:
-                    reach = 1.5 * max(1.0, abs(slot.range.low), abs(slot.range.high))
-                    slot.view.copy_(torch.empty(slot.view.shape, device=self.device).uniform_(-reach, reach))
+                    slot.view.copy_(self._wide(slot, WIDE_REGIMES.index(regime) + i))
                 if regime in SHIFTS and table and slot.view.dim() > 1:
                     slot.view.add_(min(SHIFTS[regime], self._most_shift))
                 if regime == LOW and name.endswith("bias"):
@@ -224,6 +223,18 @@ class TaskInputs:
                 if slot.zero is not None:
                     slot.view.masked_fill_(slot.zero, 0.0)
         return biases
+
+    def _wide(self, slot: _Slot, turn: int) -> Tensor:
+        """Numbers for a parameter, a quarter of them from each of four bands: below −1, up to 0, up to 1 and above 1.
+
+        Drawn one by one, a parameter of few elements would often miss a band. `turn` moves the bands on: over the wide
+        regimes, a parameter of one element meets all four.
+        """
+        assert slot.range
+        reach = 1.5 * max(1.0, abs(slot.range.low), abs(slot.range.high))
+        edges = torch.tensor([-reach, -1.0, 0.0, 1.0, reach], device=self.device)
+        band = ((torch.randperm(slot.view.numel(), device=self.device) + turn) % 4).reshape(slot.view.shape)
+        return torch.lerp(edges[band], edges[band + 1], torch.rand(slot.view.shape, device=self.device))
 
     def refresh(self) -> None:
         """New numbers in the same memory: the inputs and parameters of a timed call, drawn as judged ones are."""

@@ -141,6 +141,8 @@ REGIMES: dict[str, Regime] = {
 }  # fmt: skip
 """Regime → how its inputs are made of the task's own."""
 
+WIDE_REGIMES = tuple(name for name, rule in REGIMES.items() if rule.wide)
+
 
 def changed(x: Tensor, regime: str, structure: Structure, limit: float, uniform: Tensor | None) -> Tensor:
     """An input of the task's own, as a regime changes it; float32, of the same shape.

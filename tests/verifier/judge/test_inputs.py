@@ -10,7 +10,7 @@ from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.judge.draws import Draw, schedule, spot_draws
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
+from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED, WIDE_REGIMES
 from kernrl.verifier.judge.truth import Exact, ReferenceAnswers
 
 SOURCE = """
@@ -82,6 +82,17 @@ def test_parameters_can_be_kept() -> None:
     inputs = made(redraw_parameters=False)
     inputs.draw(Draw("small", "offset", 5))
     assert (inputs.state["norm.weight"] == 1).all()
+
+
+@pytest.mark.parametrize("slopes", [1, 2, 3, 4, 5])
+def test_over_the_wide_regimes_a_slope_is_below_minus_one_negative_positive_and_above_one(slopes: int) -> None:
+    source = SOURCE.replace("nn.BatchNorm1d(d)", f"nn.PReLU({slopes})")
+    inputs, bands = TaskInputs(Task("slopes", source, input_sets=SETS), SETS[1], "fp32", "cpu"), []
+    for regime in WIDE_REGIMES:
+        inputs.draw(Draw("small", regime, 5))
+        bands.append(set(torch.bucketize(inputs.state["norm.weight"], torch.tensor([-1.0, 0.0, 1.0])).tolist()))
+    assert set().union(*bands) == {0, 1, 2, 3}
+    assert slopes < 4 or bands == [{0, 1, 2, 3}] * len(bands)
 
 
 def test_a_write_to_an_input_a_parameter_or_a_guard_is_seen() -> None:
