@@ -23,8 +23,8 @@ from kernrl.errors import UsageError
 from kernrl.stages import verify
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.base.parse import parse_reply
+from kernrl.verifier.base.screen import screen
 from kernrl.verifier.base.verdict import Rejection
-from kernrl.verifier.funnel import screen
 from kernrl.verifier.interpret.plain_mistake import _numbers
 from kernrl.verifier.plan import ttir
 from kernrl.verifier.plan.codec import encode

@@ -11,7 +11,7 @@ from support.stand_in_gpu import StandIn
 
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError
-from kernrl.verifier import funnel
+from kernrl.verifier import correctness, funnel
 from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
 from kernrl.verifier.interpret.interpreter import Unable
@@ -86,7 +86,7 @@ ENDLESS = GOOD.source.replace("    tl.store(", "    while tl.sum(v) < float('inf
 
 
 def test_a_kernel_that_does_not_end_is_left_to_the_gpu(evaluator: StagedEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(funnel, "INTERPRETER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(correctness, "INTERPRETER_TIMEOUT_S", 0.3)
     verdict, job = judge(evaluator, GOOD, ENDLESS)
     assert verdict.correct, verdict.reason
     assert job

@@ -3,8 +3,8 @@
 import pytest
 from support.suite import read_folder
 
+from kernrl.verifier.base.screen import screen
 from kernrl.verifier.base.verdict import Status
-from kernrl.verifier.screen import screen
 
 HONEST = """
 from __future__ import annotations
