@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernrl.tasks.graph.views import axis_groups
+from kernrl.tasks.graph.canonical.views import axis_groups
 from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, times
 from kernrl.tasks.solutions.from_graph.work import Op, Program

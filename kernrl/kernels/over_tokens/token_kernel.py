@@ -7,8 +7,8 @@
 import triton
 import triton.language as tl
 
-from kernrl.kernels.token_math import LOG_RATIO_LIMIT, load_float, log_ratio, token_loss
-from kernrl.kernels.token_tiles import (
+from kernrl.kernels.over_tokens.token_math import LOG_RATIO_LIMIT, load_float, log_ratio, token_loss
+from kernrl.kernels.over_tokens.token_tiles import (
     _clipped_log_ratio,
     _clipped_sum,
     _load_tile,

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from kernrl.kernels.launch import Variant, multiprocessors, scratch
-from kernrl.kernels.resident_kernel import _resident_kernel
-from kernrl.kernels.token_loss import LossConfig
+from kernrl.kernels.over_logits.resident_kernel import _resident_kernel
+from kernrl.kernels.over_tokens.token_loss import LossConfig
 
 
 class Layout(NamedTuple):

@@ -12,12 +12,12 @@ import torch
 from support.graph_cases import assert_same
 
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.graph.hands import Hand
 from kernrl.tasks.graph.input_sets import derive_input_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.graph.ops import OPS, RESHAPES
 from kernrl.tasks.graph.sample import sample
-from kernrl.tasks.graph.write import write
+from kernrl.tasks.graph.writing.hands import Hand
+from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.task import Task, load_reference
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kernrl.tasks.graph.build import Builder
+from kernrl.tasks.graph.canonical.build import Builder
 from kernrl.tasks.graph.graph import Node, Operand
 
 CLOSE = 2e-4

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from kernrl.tasks.graph.build import Builder
+from kernrl.tasks.graph.canonical.build import Builder
 from kernrl.tasks.graph.graph import Operand
 from kernrl.tasks.graph.ops import OPS, RESHAPES
 

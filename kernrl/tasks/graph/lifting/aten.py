@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernrl.tasks.graph.aten_shapes import SHAPES, Arguments, Rule, first, named
-from kernrl.tasks.graph.einsum import add_einsum
+from kernrl.tasks.graph.lifting.aten_shapes import SHAPES, Arguments, Rule, first, named
+from kernrl.tasks.graph.lifting.einsum import add_einsum
 from kernrl.tasks.graph.ops import OPS
 
 if TYPE_CHECKING:
-    from kernrl.tasks.graph.build import Builder
+    from kernrl.tasks.graph.canonical.build import Builder
 
 IDENTITIES = ("contiguous", "clone", "detach", "alias", "lift_fresh", "lift_fresh_copy", "positive", "resolve_conj")
 DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout")

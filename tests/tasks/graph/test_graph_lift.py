@@ -14,9 +14,9 @@ from support import TESTS
 from support.graph_cases import assert_same, assert_task_same
 from torch import nn
 
-from kernrl.tasks.graph.aten import ATEN
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import LiftError, lift, lift_module
+from kernrl.tasks.graph.lifting.aten import ATEN
 from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import InputSet, Task

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernrl.errors import UsageError
-from kernrl.kernels.token_loss import LossConfig, Tokens, sequence_correction
+from kernrl.kernels.over_tokens.token_loss import LossConfig, Tokens, sequence_correction
 
 AGGREGATIONS = {
     "token_mean": "sum over tokens / number of tokens",

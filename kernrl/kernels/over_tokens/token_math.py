@@ -8,7 +8,7 @@ derivatives written out. Kernels over logits call it with scalars, the kernel ov
 import triton
 import triton.language as tl
 
-from kernrl.kernels.token_loss import LOG_RATIO_LIMIT as _LIMIT
+from kernrl.kernels.over_tokens.token_loss import LOG_RATIO_LIMIT as _LIMIT
 
 LOG_RATIO_LIMIT = tl.constexpr(_LIMIT)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernrl.tasks.graph.views import broadcast
+from kernrl.tasks.graph.canonical.views import broadcast
 
 if TYPE_CHECKING:
-    from kernrl.tasks.graph.build import Builder
+    from kernrl.tasks.graph.canonical.build import Builder
 
 Arguments = dict[str, Any]
 """Argument of the schema → value: a tensor as the name of its value. Also the call's `name`, which results are `used`, and

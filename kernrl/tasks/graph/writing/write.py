@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from kernrl.tasks.graph.graph import Graph, Node, Operand
-from kernrl.tasks.graph.hands import STAGES, VALUES, Hand
 from kernrl.tasks.graph.ops import OPS
-from kernrl.tasks.graph.spellings import plain, spellings
+from kernrl.tasks.graph.writing.hands import STAGES, VALUES, Hand
+from kernrl.tasks.graph.writing.spellings import plain, spellings
 
 ROLES = {2: ("batch_size", "features"), 3: ("batch_size", "channels", "length")}
 ROLES |= {4: ("batch_size", "channels", "height", "width"), 5: ("batch_size", "channels", "depth", "height", "width")}

@@ -19,11 +19,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
 from kernrl.errors import UsageError
-from kernrl.kernels.chunks import rows_per_chunk
-from kernrl.kernels.id_check import invalid_id_flag
-from kernrl.kernels.token_loss import LossConfig, policy_loss_reference
-from kernrl.kernels.tokens import Batch, expand, with_sequence_correction
-from kernrl.kernels.vocab import LOG2_E, masked_rows, vocab_gradient, vocab_stats
+from kernrl.kernels.over_logits.chunks import rows_per_chunk
+from kernrl.kernels.over_logits.id_check import invalid_id_flag
+from kernrl.kernels.over_logits.vocab import LOG2_E, masked_rows, vocab_gradient, vocab_stats
+from kernrl.kernels.over_tokens.token_loss import LossConfig, policy_loss_reference
+from kernrl.kernels.over_tokens.tokens import Batch, expand, with_sequence_correction
 
 
 def partials_reference(logits: Tensor, ids: Tensor, temperature: float) -> Tensor:

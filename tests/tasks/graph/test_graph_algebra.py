@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from kernrl.tasks.graph.algebra.simplify import RULES, apply, flops, saves, simplify
-from kernrl.tasks.graph.build import Builder
+from kernrl.tasks.graph.canonical.build import Builder
+from kernrl.tasks.graph.canonical.rewrites import rewrite
 from kernrl.tasks.graph.facts import Rates
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.graph.rewrites import rewrite
 from kernrl.tasks.graph.run import run
 from kernrl.tasks.solutions.from_graph.plausible import plausible
 from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions

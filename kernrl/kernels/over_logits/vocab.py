@@ -21,11 +21,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from kernrl.kernels import resident
-from kernrl.kernels.id_check import invalid_id_flag
 from kernrl.kernels.launch import Variant
-from kernrl.kernels.token_loss import LossConfig, Tokens
-from kernrl.kernels.vocab_kernels import _gradient_kernel, _loss_kernel, _stats_kernel
+from kernrl.kernels.over_logits import resident
+from kernrl.kernels.over_logits.id_check import invalid_id_flag
+from kernrl.kernels.over_logits.vocab_kernels import _gradient_kernel, _loss_kernel, _stats_kernel
+from kernrl.kernels.over_tokens.token_loss import LossConfig, Tokens
 
 LOG2_E = math.log2(math.e)
 

@@ -10,9 +10,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernrl.kernels.launch import Variant
-from kernrl.kernels.token_loss import LossConfig, Tokens
-from kernrl.kernels.token_tiles import load_active, sequence_rho, sequence_sums, tile_of, unit_bounds
-from kernrl.kernels.tokens import Batch
+from kernrl.kernels.over_tokens.token_loss import LossConfig, Tokens
+from kernrl.kernels.over_tokens.token_tiles import load_active, sequence_rho, sequence_sums, tile_of, unit_bounds
+from kernrl.kernels.over_tokens.tokens import Batch
 
 BLOCK, WARPS = 1024, 8
 COUNT_BLOCK, COUNT_WARPS = 16384, 32

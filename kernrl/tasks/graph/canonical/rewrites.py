@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernrl.tasks.graph.build import Builder
+from kernrl.tasks.graph.canonical.build import Builder
+from kernrl.tasks.graph.canonical.patterns import affine, exactly, gelu, is_about, minus, normalized, one_of, sixth, softmax
+from kernrl.tasks.graph.canonical.views import VIEW_RULES, move_views
 from kernrl.tasks.graph.graph import Operand
 from kernrl.tasks.graph.ops import OPS
-from kernrl.tasks.graph.patterns import affine, exactly, gelu, is_about, minus, normalized, one_of, sixth, softmax
-from kernrl.tasks.graph.views import VIEW_RULES, move_views
 
 Attributes = dict[str, Any]
 Rule = Callable[[Builder, tuple[Operand, ...], Attributes], str | None]

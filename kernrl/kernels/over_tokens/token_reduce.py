@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from kernrl.kernels.launch import Variant, multiprocessors, scratch
-from kernrl.kernels.token_kernel import SUMS, _tokens_kernel
-from kernrl.kernels.token_loss import METRICS, LossConfig
-from kernrl.kernels.tokens import Batch
+from kernrl.kernels.over_tokens.token_kernel import SUMS, _tokens_kernel
+from kernrl.kernels.over_tokens.token_loss import METRICS, LossConfig
+from kernrl.kernels.over_tokens.tokens import Batch
 
 BLOCK, WARPS = 512, 4
 PER_SM, MAX_REGISTERS = 4, 128  # programs; and of a thread, so that all programs run at once where they wait for one another

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernrl.errors import UsageError
-from kernrl.tasks.graph.aten import ATEN, DROPOUTS, IDENTITIES, TAKE_NUMBERS
-from kernrl.tasks.graph.build import Builder
+from kernrl.tasks.graph.canonical.build import Builder
+from kernrl.tasks.graph.canonical.rewrites import rewrite
 from kernrl.tasks.graph.graph import Graph, Node, Operand
-from kernrl.tasks.graph.rewrites import rewrite
-from kernrl.tasks.graph.scalars import Scalar, as_written, computed, real
-from kernrl.tasks.graph.trace import Traced
+from kernrl.tasks.graph.lifting.aten import ATEN, DROPOUTS, IDENTITIES, TAKE_NUMBERS
+from kernrl.tasks.graph.lifting.scalars import Scalar, as_written, computed, real
+from kernrl.tasks.graph.lifting.trace import Traced
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 REMEDY = "a hub model, which reads the source, may still answer it"

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernrl.tasks.graph.build import Builder
+    from kernrl.tasks.graph.canonical.build import Builder
 
 
 def add_einsum(b: Builder, equation: str, operands: Sequence[str]) -> str:

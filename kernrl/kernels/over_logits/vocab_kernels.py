@@ -7,8 +7,8 @@
 import triton
 import triton.language as tl
 
-from kernrl.kernels.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
-from kernrl.kernels.token_math import load_token, log_ratio, token_loss
+from kernrl.kernels.over_logits.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
+from kernrl.kernels.over_tokens.token_math import load_token, log_ratio, token_loss
 
 
 @triton.jit

@@ -7,7 +7,7 @@
 import triton
 import triton.language as tl
 
-from kernrl.kernels.token_math import LOG_RATIO_LIMIT, cut_correction, load_float, log_ratio
+from kernrl.kernels.over_tokens.token_math import LOG_RATIO_LIMIT, cut_correction, load_float, log_ratio
 
 
 @triton.jit

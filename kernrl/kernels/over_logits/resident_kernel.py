@@ -8,9 +8,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from kernrl.kernels.resident_rows import _frame, _group_end, _group_start, _row_inputs
-from kernrl.kernels.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
-from kernrl.kernels.token_math import load_token, log_ratio, token_loss
+from kernrl.kernels.over_logits.resident_rows import _frame, _group_end, _group_start, _row_inputs
+from kernrl.kernels.over_logits.row_math import MOST_ODDS, at_least_lowest, gradient_coefficients, row_outputs
+from kernrl.kernels.over_tokens.token_math import load_token, log_ratio, token_loss
 
 async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared  # as triton 3.9 calls it
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from kernrl.tasks.graph.build import Builder
+    from kernrl.tasks.graph.canonical.build import Builder
 
 
 class Scalar:
