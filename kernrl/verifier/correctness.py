@@ -12,9 +12,9 @@ from kernrl.tasks.task import FULL, RAGGED, Task
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.base.progress import Progress, Stopped
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timing
+from kernrl.verifier.interpret.interpret_server import Judged, SmallJob
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.interpret.plain_mistake import plain_mistake
-from kernrl.verifier.interpret.server import Judged, SmallJob
 from kernrl.verifier.judge.draws import BIG_BYTES, Draw, Seeds, schedule
 from kernrl.verifier.plan.checks import launchable
 from kernrl.verifier.plan.compiled import CompiledKernel

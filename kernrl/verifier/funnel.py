@@ -37,7 +37,7 @@ from kernrl.verifier.route import (
     rejected,
 )
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
-from kernrl.verifier.trace.client import CPU_S as TRACE_CPU_S
+from kernrl.verifier.trace.tracer import CPU_S as TRACE_CPU_S
 
 log = logging.getLogger(__name__)
 

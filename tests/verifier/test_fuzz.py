@@ -31,7 +31,7 @@ from kernrl.verifier.plan.codec import encode
 from kernrl.verifier.plan.kernel_flops import kernel_flops
 from kernrl.verifier.plan.plan import ITEM_BYTES
 from kernrl.verifier.plan.reading import Asked, PlansRead, read_plans
-from kernrl.verifier.trace.client import Traced
+from kernrl.verifier.trace.tracer import Traced
 
 CASES = int(os.environ.get("KERNRL_FUZZ", "2000"))
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from kernrl.errors import InfrastructureError
 from kernrl.verifier import correctness, funnel
 from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
+from kernrl.verifier.interpret.interpret_server import Judged
 from kernrl.verifier.interpret.interpreter import Unable
-from kernrl.verifier.interpret.server import Judged
 from kernrl.verifier.judge.regimes import REGIMES
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.replay.job import Job

@@ -1,6 +1,6 @@
 """Read Triton's IR: a kernel's operations, and which arguments it loads from and stores to.
 
-The text is as Triton prints it (`compile/child.py` refuses any other form), one operation on each line. Anything that the
+The text is as Triton prints it (`compile/compiler_child.py` refuses any other form), one operation on each line. Anything that the
 reader does not know raises TtirError, and callers then assume the worst.
 """
 

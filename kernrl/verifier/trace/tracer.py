@@ -12,7 +12,7 @@ from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.plan.codec import encode_spec
 from kernrl.verifier.plan.plan import TraceSpec
 from kernrl.verifier.plan.reading import MAX_TOTAL_BYTES
-from kernrl.verifier.sandbox.client import End, Sandbox, Session, Walls
+from kernrl.verifier.sandbox.sandbox import End, Sandbox, Session, Walls
 
 _MAX_REASON_CHARS = 2000
 _MAX_HEADER_BYTES = 1 << 16

@@ -24,7 +24,7 @@ from kernrl.errors import InfrastructureError
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource
-from kernrl.verifier.sandbox.client import End, Sandbox, Session, Walls
+from kernrl.verifier.sandbox.sandbox import End, Sandbox, Session, Walls
 
 _MEMORY_ENTRIES = 4096
 _FORMAT = 1
@@ -59,7 +59,9 @@ class Compiler:
         walls = Walls(may_execute=True, memory_bytes=2 << 30, cpu_s=CPU_S, file_bytes=256 << 20, require=require_sandbox)
         # line tables are for profilers only, and make cubins three times as large
         env = {"TRITON_DISABLE_LINE_INFO": "1"}
-        self._sandbox = Sandbox("kernrl.verifier.compile.child", walls=walls, settings={"targets": list(targets)}, env=env)
+        self._sandbox = Sandbox(
+            "kernrl.verifier.compile.compiler_child", walls=walls, settings={"targets": list(targets)}, env=env
+        )
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="compile")
         self._slots = slots or threading.BoundedSemaphore(workers)
         self._lock = threading.Lock()
