@@ -13,6 +13,7 @@ from kernrl.config.sampling import SamplingConfig
 from kernrl.config.tracking import TrackingConfig
 from kernrl.config.training import (
     FACTS,
+    FOUR_BITS,
     Columns,
     LoraTargets,
     PromptForm,
@@ -73,6 +74,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         description="Layers with adapters, such as q_proj,v_proj; every linear one but the head if not set.",
         json_schema_extra=MODEL | RARE,
     )
+    load_in_4bit: bool = Field(default=False, description=FOUR_BITS, json_schema_extra=MODEL | RARE)
     tasks: str = Field(
         default="generated",
         description="'generated' to make tasks, or any source of tasks (`kernrl tasks list --help`).",

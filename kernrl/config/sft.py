@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from kernrl.config.by_model import NANO
 from kernrl.config.groups import MODEL, OPTIMISER, RUN, TASKS, VERIFIER
 from kernrl.config.tracking import TrackingConfig
-from kernrl.config.training import LoraTargets, PromptForm, PromptTemplate, Schedule, TrainingConfig
+from kernrl.config.training import FOUR_BITS, LoraTargets, PromptForm, PromptTemplate, Schedule, TrainingConfig
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import ALSO, RARE
 
@@ -54,6 +54,7 @@ class SftConfig(TrainingConfig, TrackingConfig):
         description="Layers with adapters, such as q_proj,v_proj; every linear one but the head if not set.",
         json_schema_extra=MODEL | RARE,
     )
+    load_in_4bit: bool = Field(default=False, description=FOUR_BITS, json_schema_extra=MODEL | RARE)
     data: str = Field(
         default="generated",
         description="'generated' to make tasks with worked solutions, or pairs from a file, folder or hub id: tasks with "
