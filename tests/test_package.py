@@ -28,7 +28,7 @@ def test_wheel_holds_the_package_and_its_data(tmp_path: Path) -> None:
     assert shipped <= names
     assert not [name for name in names if name.split("/")[0] not in ("kernrl", f"kernrl-{kernrl.__version__}.dist-info")]
     text = zipfile.ZipFile(wheel).read(f"kernrl-{kernrl.__version__}.dist-info/entry_points.txt").decode()
-    assert "kernrl = kernrl.cli:main" in text
+    assert "kernrl = kernrl.__main__:main" in text
 
 
 @pytest.mark.slow
