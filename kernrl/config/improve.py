@@ -95,8 +95,8 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
     samples: int = Field(default=8, ge=1, description="Candidates a task.", json_schema_extra=SAMPLING)
     temperature: float = Field(
         default=1.0,
-        gt=0,
-        description="Temperature of sampling, and of the log-probs in a policy loss.",
+        ge=0,
+        description="Temperature of sampling, and of the log-probs in a policy loss; above 0.",
         json_schema_extra=SAMPLING,
     )
     max_tokens: int = Field(
@@ -184,6 +184,15 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         json_schema_extra=RUN | RARE,
     )
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
+
+    @field_validator("temperature")
+    @classmethod
+    def _candidates_differ(cls, value: float) -> float:
+        if value == 0:
+            raise ValueError(
+                "should be above 0: greedy candidates of a task are all the same, and these stages learn from how they differ"
+            )
+        return value
 
     @field_validator("reward")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,8 @@ from kernrl.settings import ALSO, RARE
 
 class SftConfig(TrainingConfig, TrackingConfig):
     """`kernrl sft`. What is left open here is chosen by the stage, which knows the GPU."""
+
+    RENAMED: ClassVar = {"evaluate_every": "validate_every"}
 
     model: str = Field(
         default=NANO,
@@ -137,7 +139,7 @@ class SftConfig(TrainingConfig, TrackingConfig):
         json_schema_extra=RUN,
     )
     seed: int = Field(default=0, ge=0, description="Of weights, data and shuffles.", json_schema_extra=RUN)
-    evaluate_every: int = Field(default=200, ge=1, description="Steps between validation losses.", json_schema_extra=RUN)
+    validate_every: int = Field(default=200, ge=1, description="Steps between validation losses.", json_schema_extra=RUN)
     save_every: int = Field(default=500, ge=1, description="Steps between checkpoints.", json_schema_extra=RUN)
     keep_checkpoints: int = Field(
         default=1, ge=1, description="Newest checkpoints that are kept.", json_schema_extra=RUN | RARE | {ALSO: "--keep"}

@@ -224,7 +224,7 @@ def train_and_save(
             step = metrics["step"]
             if peak:
                 metrics["mfu"] = metrics["tflops"] / peak
-            if due(step, config.evaluate_every):
+            if due(step, config.validate_every):
                 metrics["validation_loss"] = finetuner.evaluate(validation)
             if ranks.leads:
                 if check and due(step, config.verify_every):
