@@ -48,6 +48,19 @@ def test_one_baseline_whatever_it_is_called(tmp_path: Path, capsys: pytest.Captu
             load_config(config, [file], more | {"baseline": ("compile",)})
 
 
+def test_what_a_dry_run_writes_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings.toml"
+    for line in (
+        "eval --baseline compile",
+        "eval --verifier.baseline compile",
+        "optimize my.py",
+        "optimize my.py --baseline compile",
+    ):
+        assert run([*line.split(), "--dry-run"]) == 0
+        file.write_text(capsys.readouterr().out)
+        assert dry(f"{line.split()[0]} --config {file}", capsys) == dry(line, capsys)
+
+
 def test_an_older_optimisation_goes_on_with_the_baselines_that_it_used(tmp_path: Path) -> None:
     kept = OptimizeConfig(source="my.py").model_dump(mode="json")  # its table says ("eager",), which nobody read
     (tmp_path / "config.json").write_text(json.dumps({"config": kept, "argv": []}))
