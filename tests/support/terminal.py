@@ -23,7 +23,7 @@ def interrupted(arguments: Sequence[str], when: str, *, presses: int = 1) -> tup
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
-        os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TERM="dumb", COLUMNS="200")
+        os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TERM="xterm", COLUMNS="200")
         os.execv(sys.executable, [sys.executable, "-m", "kernrl", *arguments])
     written, after, next_s = "", 0, 0.0
     try:
