@@ -35,9 +35,7 @@ def start(kind: str, num_processes: int | None, arguments: Sequence[str]) -> int
     if torch.cuda.is_available() and count > gpus:
         raise UsageError(f"--num-processes {count}: this machine has {gpus} GPUs.")
     # our processes print one sentence about an error; the launcher would add a page
-    for name in list(logging.root.manager.loggerDict):  # each of them has a level of its own
-        if name.startswith("torch.distributed"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)  # torch's loggers are made later, each with a level of its own
     config = ["--config_file", str(CONFIGS / f"{kind}.yaml"), "--num_processes", str(count)]
     try:
         launch_command(launch_command_parser().parse_args([*config, "-m", "kernrl", *arguments]))
