@@ -22,6 +22,9 @@ from kernrl.verifier.judge.inputs import TaskInputs, bind
 PERTURBATION_ROUNDOFFS = 2.0
 """Eager's error counts as at least the effect of this many roundings of each input."""
 
+FEW_ELEMENTS, MOST_RUNS = 32, 8
+"""An output with fewer elements is modelled several times, until there are that many errors, or so many runs."""
+
 SERIAL_SHARE = 0.35
 """Error of a sequential sum of n numbers, in roundoffs times √n: a random walk of partial sums (1/√6 for numbers of random
 sign, 1/3 for numbers of one sign)."""
@@ -211,17 +214,27 @@ class ReferenceAnswers:
         """
         precision = self.inputs.precision
         truth = self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact())
-        rounded: list[Any] = [None] * len(truth)
-        if self._rounded:
-            u = UNIT_ROUNDOFF["fp32"]
-            with policy_flags("fp32"):
-                rounded = self._rounded.run(
-                    lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), Exact(tf32=precision == "tf32", roundoff=u)
-                )
+        rounded = [self._rounded_run() for _ in range(_runs(truth))] if self._rounded else []
         with torch.no_grad(), policy_flags(precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
-        levels = [error_level(y, e, precision, modelled=m, inputs=kind) for y, m, e in zip(truth, rounded, eager, strict=True)]
+        levels = [
+            error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind)
+            for i, (y, e) in enumerate(zip(truth, eager, strict=True))
+        ]
         return Answer(truth, levels, [y.dtype for y in eager])
+
+    def _rounded_run(self) -> list[Tensor]:
+        """Outputs of a run with more rounding than eager's."""
+        assert self._rounded
+        u, tf32 = UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
+        with policy_flags("fp32"):
+            return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), Exact(tf32=tf32, roundoff=u))
+
+
+def _runs(truth: list[Tensor]) -> int:
+    """How often outputs are modelled: of one error, chance decides how large it is."""
+    fewest = min((y.numel() for y in truth if y.numel() and y.is_floating_point()), default=FEW_ELEMENTS)
+    return min(MOST_RUNS, -(-FEW_ELEMENTS // fewest))
 
 
 class _Copy:
