@@ -305,7 +305,7 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     ),
     "rmsnorm_residual_not_returned": ("rmsnorm_residual_helpers", (("cols, both, mask", "cols, load_row(x, row, stride, cols, n), mask"),)),
     # divergences and preferences
-    "divergence_reversed": ("kl_rows_online", (("(student, teacher, out,", "(teacher, student, out,"),)),
+    "divergence_reversed": ("kl_rows_online", (("(student, teacher, out, student.shape", "(teacher, student, out, student.shape"),)),
     "divergence_averaged": ("kl_rows_whole", (("tl.exp(p) * (p - q), 0.0), 0)", "tl.exp(p) * (p - q), 0.0), 0) / V"),)),
     "temperature_for_the_teacher_alone": (
         "kl_rows_whole",
@@ -314,7 +314,6 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     "zloss_not_squared": ("cross_entropy_zloss_online", (("lse_square_scale * lse * lse", "lse_square_scale * lse"),)),
     "online_loss_not_rescaled": ("cross_entropy_zloss_online", (("d * tl.exp(m - new) +", "d +"),)),
     "preference_without_reference": ("preference_loss_flat", (("(tl.load(r + i, mask=m) - tl.load(rr + i, mask=m))", "tl.load(r + i, mask=m)"),)),
-    "preference_overflows": ("preference_loss_flat", (("-log_sigmoid(d)", "tl.log(1.0 + tl.exp(-d))"),)),
     # attention and scores
     "grouped_heads_interleaved": ("gqa_attention_flash", (("(pair % HQ) // GROUP", "(pair % HQ) % (HQ // GROUP)"),)),
     "accumulator_not_rescaled": ("gqa_attention_flash", (("acc * alpha[:, None]", "acc"),)),

@@ -114,6 +114,11 @@ class Exact(TorchDispatchMode):
         **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),
         **dict.fromkeys(("addmm", "baddbmm", "addmv"), (1, 2)),
     }
+    _WITHOUT_ROUNDING = frozenset((
+        *("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "abs", "neg", "copysign", "relu", "threshold"),
+        *("clamp", "clamp_min", "clamp_max", "hardtanh", "maximum", "minimum", "fmax", "fmin", "where", "masked_fill"),
+    ))  # fmt: skip
+    """Their results are operands, or whole numbers, which a cast to an integer would cut if they were moved."""
     _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
 
     def __init__(self, *, tf32: bool = False, roundoff: float = 0.0):
@@ -142,7 +147,7 @@ class Exact(TorchDispatchMode):
             first = result[0] if isinstance(result, tuple) else result
             share *= SERIAL_SHARE * math.sqrt(args[0].numel() / max(first.numel(), 1))
             result = self._run(func, (_perturbed(args[0], share), *args[1:]), kwargs)
-        elif torch.Tag.pointwise not in func.tags:
+        elif torch.Tag.pointwise not in func.tags or name.rstrip("_") in self._WITHOUT_ROUNDING:
             return result
         for y in result if isinstance(result, tuple) else (result,):
             if y.is_floating_point() and not is_float8(y.dtype):

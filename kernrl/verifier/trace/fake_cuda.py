@@ -152,8 +152,9 @@ def install(arch: str) -> GPUTarget:
     torch.jit.script = _RefusedOnUse("TorchScript is not an authored kernel: write the fusion in Triton")  # pyright: ignore[reportAttributeAccessIssue]
     torch.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     torch.cuda.amp.autocast = torch.amp.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue]
-    torch.Stream, torch.Event = answers["Stream"], answers["Event"]  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
-    torch.accelerator.set_stream = answers["Stream"]
+    for name in ("Stream", "Event"):  # of any accelerator; torch derives classes of its own from these
+        setattr(torch, name, type(name, (), {"__new__": answers[name]}))
+    torch.accelerator.set_stream = answers["set_stream"]
     custom_ops.install()
     threading.Thread.start = _refuse("threads are not traced: call things in order")
     target = GPUTarget("cuda", number, 32)
