@@ -32,8 +32,8 @@ from kernrl.config import VerifierConfig  # noqa: E402
 from kernrl.tasks.task import Task  # noqa: E402
 from kernrl.verifier.base.verdict import Rejection  # noqa: E402
 from kernrl.verifier.funnel import StagedEvaluator  # noqa: E402
+from kernrl.verifier.interpret.interpret_server import DrawnInputs  # noqa: E402
 from kernrl.verifier.interpret.interpreter import Case, interpret_cases  # noqa: E402
-from kernrl.verifier.interpret.server import DrawnInputs  # noqa: E402
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, excess, tolerances_for  # noqa: E402
 from kernrl.verifier.judge.draws import Draw, schedule  # noqa: E402
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs  # noqa: E402

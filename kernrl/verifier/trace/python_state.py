@@ -1,7 +1,8 @@
 """What a module remembers in Python between two calls: counts, flags and lists, wherever they are kept.
 
-Two calls of the same shapes must leave a module as they found it, or a later call may do something else. Nothing of a
-candidate is called to find out.
+Two calls of the same shapes must leave a module as they found it, or a later call may do something else. A number that
+modules keep as an attribute may count, as long as nothing depends on it: it is set far ahead before another call. Nothing of a
+candidate is called to find out what it keeps.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import operator
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,10 @@ from triton.runtime.jit import JITFunction
 _MOST = 20_000
 """Objects looked at."""
 
+AHEAD = 1_000_003
+"""How far counts are set ahead, to see whether anything depends on them."""
+
+_NOTHING = object()
 _PLAIN = (int, float, complex, str, bytes, bool, types.NoneType)
 _BUILTIN_ITERATORS = tuple(type(iter(one)) for one in (range(0), [], (), {}, {}.items(), set(), ""))
 _ITERATORS = (itertools.count, itertools.repeat, itertools.cycle, types.GeneratorType, *_BUILTIN_ITERATORS)
@@ -36,12 +41,22 @@ def remembered(model: torch.nn.Module) -> dict[str, Any]:
     return dict(itertools.islice(_Walk(type(model).__module__).walk(model, vars(home) if home else {}), _MOST))
 
 
-def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """The first path whose value differs; empty if none does."""
-    for path, value in after.items():
-        if path not in before or before[path] != value:
-            return path
-    return next((path for path in before if path not in after), "")
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The paths whose values differ."""
+    return [path for path in {**before, **after} if before.get(path, _NOTHING) != after.get(path, _NOTHING)]
+
+
+def set_ahead(model: torch.nn.Module, paths: Sequence[str]) -> list[str]:
+    """Set the counts among `paths` that modules keep as attributes far ahead; the paths that are none of these."""
+    left = list(paths)
+    for name, part in model.named_modules():
+        here = "".join(f"._modules.{step}" for step in name.split(".") if step)
+        for key, value in list(vars(part).items()):
+            path = f"self{here}.{key}"
+            if path in left and type(value) in (int, float):
+                vars(part)[key] = value + AHEAD
+                left.remove(path)
+    return left
 
 
 class _Walk:

@@ -28,7 +28,7 @@ from kernrl.verifier.trace import outside
 from kernrl.verifier.trace.constants import RANDOM
 from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.parameters import counterparts
-from kernrl.verifier.trace.python_state import changed, remembered
+from kernrl.verifier.trace.python_state import changed, remembered, set_ahead
 from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable
 from kernrl.verifier.trace.repeat_calls import Call, check_calls, check_other_mode, check_state
 
@@ -123,8 +123,10 @@ def _call_again(
         return found
 
     last = check_calls(noted, fresh, first, inputs, recorder, kernels)
-    if place := changed(*states[-2:]):
-        raise Untraceable(f"forward() keeps a count or a history ({place}), by which a later call may do something else")
+    if moved := changed(*states[-2:]):
+        if others := set_ahead(model, moved):
+            raise Untraceable(f"forward() keeps a count or a history ({others[0]}), by which later calls may do something else")
+        check_calls(call, fresh, first, fresh(), recorder, kernels)
     check_state(setup, first.nodes, recorder, kernels)
     mine = Earlier.of(spec, first, last, kernels)
 

@@ -45,7 +45,11 @@ def attribute(self: Any, x: Tensor) -> None:
 
 
 def of_a_part(self: Any, x: Tensor) -> None:
-    self.part.calls = getattr(self.part, "calls", 0.5) * 2
+    self.part.calls = getattr(self.part, "calls", 0.5) + 2
+
+
+def in_a_dict(self: Any, x: Tensor) -> None:
+    self.log = {"calls": getattr(self, "log", {"calls": 0})["calls"] + 1}
 
 
 def of_a_class(self: Any, x: Tensor) -> None:
@@ -65,8 +69,7 @@ def history(self: Any, x: Tensor) -> None:
 
 
 COUNTED = {
-    "an attribute": attribute,
-    "an attribute of a part": of_a_part,
+    "a number in a dict": in_a_dict,
     "an attribute of a class": of_a_class,
     "a mutable default": default,
     "a closure": lambda self, x: tick(),
@@ -113,8 +116,23 @@ def last_input(self: Any, x: Tensor) -> None:
     self.shape = tuple(x.shape)
 
 
-@pytest.mark.parametrize("keep", [once, last_input], ids=["what is made once", "the last input"])
-def test_what_is_the_same_after_every_call_is_allowed(keep):
+@pytest.mark.parametrize("late", [lambda self: self.calls > 100, lambda self: self.part.calls > 100])
+def test_a_count_that_matters_later_is_refused(late):
+    def keep(self: Any, x: Tensor) -> None:
+        attribute(self, x)
+        of_a_part(self, x)
+        if late(self):
+            x.exp()
+
+    with pytest.raises(Untraceable, match="does something else when it is called again"):
+        record(keep)
+
+
+HONEST = {"what is made once": once, "the last input": last_input, "a count for a log": attribute, "a part's count": of_a_part}
+
+
+@pytest.mark.parametrize("keep", HONEST.values(), ids=HONEST.keys())
+def test_what_decides_nothing_is_allowed(keep):
     assert record(keep).nodes
 
 
@@ -132,8 +150,8 @@ def test_nothing_of_a_candidate_is_called():
     trap.__dict__["trap"] = Trap.__new__(Trap)
     found = remembered(trap)
     assert found["self.bad.a"] == 1
-    assert changed(found, {**found, "self.bad.a": 2}) == "self.bad.a"
-    assert changed(found, {k: v for k, v in found.items() if k != "self.bad.a"}) == "self.bad.a"
+    assert changed(found, {**found, "self.bad.a": 2}) == ["self.bad.a"]
+    assert changed(found, {k: v for k, v in found.items() if k != "self.bad.a"}) == ["self.bad.a"]
     assert not changed(found, remembered(trap))
 
 
