@@ -46,6 +46,7 @@ _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "b
 _in_forward = False
 _before: dict[str, tuple[Mapping[str, Any], dict[str, Any]]] = {}
 """Names of each module and class: as they are now, and as they were."""
+_inherited: dict[str, frozenset[str]] = {}
 
 
 @contextlib.contextmanager
@@ -70,18 +71,21 @@ def install() -> None:
     for name in _FOREIGN:
         module = importlib.import_module(name)
         _before[name] = vars(module), dict(vars(module))
-    for place in _CLASSES:
-        module, _, name = place.partition(":")
+    for one in _CLASSES:
+        module, _, name = one.partition(":")
         cls = getattr(importlib.import_module(module), name)
         if isinstance(cls, type):
-            _before[f"{module}.{name}"] = vars(cls), dict(vars(cls))
+            place = f"{module}.{name}"
+            _before[place] = vars(cls), dict(vars(cls))
+            _inherited[place] = frozenset(attribute for base in cls.__mro__[1:] for attribute in vars(base))
 
 
 def check_untouched() -> None:
     """Raise Untraceable if anything that was there before the candidate is replaced, or is hooked."""
     for place, (now, before) in _before.items():
-        for name, value in before.items():
-            if now.get(name, value) is not value and not name.startswith("__"):
+        for name, value in now.items():
+            # a new name of a class may hide one that it inherits
+            if value is not before.get(name, value if name not in _inherited.get(place, ()) else None):
                 raise Untraceable(f"the code replaces {place}.{name}: leave other modules as they are")
     for name in _HOOKS:
         if getattr(torch.nn.modules.module, name, None):
