@@ -32,6 +32,13 @@ def rest(evaluator: StagedEvaluator) -> dict[str, Verdict]:
     return suite.judge_all(evaluator.evaluate, [f for n, f in FIXTURES.items() if n not in QUICK], 2)
 
 
+def test_there_are_a_hundred_and_sixty() -> None:
+    """A mutation that changes nothing would be its honest origin."""
+    assert len(FIXTURES) >= 160
+    honest = {fixture.source for fixture in suite.honest()}
+    assert len({fixture.source for fixture in FIXTURES.values()} - honest) == len(FIXTURES)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_is_refused(name: str, quick: dict[str, Verdict]) -> None:

@@ -22,6 +22,9 @@ from kernrl.verifier.judge.inputs import TaskInputs, bind
 PERTURBATION_ROUNDOFFS = 2.0
 """Eager's error counts as at least the effect of this many roundings of each input."""
 
+FEW_ELEMENTS, MOST_RUNS = 32, 8
+"""An output with fewer elements is modelled several times, until there are that many errors, or so many runs."""
+
 SERIAL_SHARE = 0.35
 """Error of a sequential sum of n numbers, in roundoffs times √n: a random walk of partial sums (1/√6 for numbers of random
 sign, 1/3 for numbers of one sign)."""
@@ -111,6 +114,11 @@ class Exact(TorchDispatchMode):
         **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),
         **dict.fromkeys(("addmm", "baddbmm", "addmv"), (1, 2)),
     }
+    _WITHOUT_ROUNDING = frozenset((
+        *("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "abs", "neg", "copysign", "relu", "threshold"),
+        *("clamp", "clamp_min", "clamp_max", "hardtanh", "maximum", "minimum", "fmax", "fmin", "where", "masked_fill"),
+    ))  # fmt: skip
+    """Their results are operands, or whole numbers, which a cast to an integer would cut if they were moved."""
     _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
 
     def __init__(self, *, tf32: bool = False, roundoff: float = 0.0):
@@ -139,7 +147,7 @@ class Exact(TorchDispatchMode):
             first = result[0] if isinstance(result, tuple) else result
             share *= SERIAL_SHARE * math.sqrt(args[0].numel() / max(first.numel(), 1))
             result = self._run(func, (_perturbed(args[0], share), *args[1:]), kwargs)
-        elif torch.Tag.pointwise not in func.tags:
+        elif torch.Tag.pointwise not in func.tags or name.rstrip("_") in self._WITHOUT_ROUNDING:
             return result
         for y in result if isinstance(result, tuple) else (result,):
             if y.is_floating_point() and not is_float8(y.dtype):
@@ -211,17 +219,27 @@ class ReferenceAnswers:
         """
         precision = self.inputs.precision
         truth = self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact())
-        rounded: list[Any] = [None] * len(truth)
-        if self._rounded:
-            u = UNIT_ROUNDOFF["fp32"]
-            with policy_flags("fp32"):
-                rounded = self._rounded.run(
-                    lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), Exact(tf32=precision == "tf32", roundoff=u)
-                )
+        rounded = [self._rounded_run() for _ in range(_runs(truth))] if self._rounded else []
         with torch.no_grad(), policy_flags(precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
-        levels = [error_level(y, e, precision, modelled=m, inputs=kind) for y, m, e in zip(truth, rounded, eager, strict=True)]
+        levels = [
+            error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind)
+            for i, (y, e) in enumerate(zip(truth, eager, strict=True))
+        ]
         return Answer(truth, levels, [y.dtype for y in eager])
+
+    def _rounded_run(self) -> list[Tensor]:
+        """Outputs of a run with more rounding than eager's."""
+        assert self._rounded
+        u, tf32 = UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
+        with policy_flags("fp32"):
+            return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), Exact(tf32=tf32, roundoff=u))
+
+
+def _runs(truth: list[Tensor]) -> int:
+    """How often outputs are modelled: of one error, chance decides how large it is."""
+    fewest = min((y.numel() for y in truth if y.numel() and y.is_floating_point()), default=FEW_ELEMENTS)
+    return min(MOST_RUNS, -(-FEW_ELEMENTS // fewest))
 
 
 class _Copy:
