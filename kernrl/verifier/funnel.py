@@ -220,6 +220,7 @@ class StagedEvaluator:
             timing=progress.timing,
             errors=progress.errors,
             plan=progress.plan,
+            memory=progress.memory,
             seconds={name: round(s, 6) for name, s in progress.seconds.items()},
             versions=self.versions,
             internal_error=internal,
@@ -343,6 +344,7 @@ class StagedEvaluator:
         progress.stage = outcome.stage
         progress.errors += outcome.errors
         progress.seconds |= outcome.seconds
+        progress.memory = outcome.memory
         if outcome.rejection:
             raise rejected(outcome.rejection, left if outcome.stage is Stage.CORRECTNESS else "")
         if outcome.measured:

@@ -62,6 +62,7 @@ class Progress:
         self.seconds: dict[str, float] = {}
         self.cpu = CpuBudget(cpu_s)
         self.plan: dict[str, Any] = {}
+        self.memory: dict[str, int] = {}
         self.errors: list[dict[str, Any]] = []
         self.timing: Timing | None = None
         self.specialised = ""
