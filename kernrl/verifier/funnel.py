@@ -232,7 +232,7 @@ class StagedEvaluator:
             progress.sha = candidate.sha
         with progress.at(Stage.SCREEN):
             passed(screen(candidate.source))
-        with progress.at(Stage.TRACE):
+        with progress.at(Stage.TRACE, "task"):
             facts = self.facts_of(task)
         try:
             self._judge(task, facts, candidate.source, progress)
@@ -272,6 +272,7 @@ class StagedEvaluator:
             if isinstance(traced, Rejection):
                 raise rejected(traced, "derived" if facts.derived else "")
             progress.cpu.spend(min(traced.seconds, TRACE_CPU_S))
+        progress.split(Stage.TRACE, traced.seconds, "cpu_queue")
         with progress.at(Stage.PLAN):
             asked = Asked(facts.specs, facts.outputs, facts.derived, self._device, precision, self.defences.plan_checks)
             read = self.front.read(traced.frames, asked)

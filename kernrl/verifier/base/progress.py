@@ -80,6 +80,11 @@ class Progress:
         finally:
             self.seconds[name or str(stage)] = time.perf_counter() - begun
 
+    def split(self, stage: Stage, seconds: float, rest: str) -> None:
+        """Count only so much for a stage that has ended, and what it took beyond that, such as waiting, under another name."""
+        whole, self.seconds[str(stage)] = self.seconds[str(stage)], seconds
+        self.seconds[rest] = self.seconds.get(rest, 0.0) + max(0.0, whole - seconds)
+
 
 def passed(result: T | Rejection) -> T:
     """A stage's result. Raises Stopped when it is a Rejection, which ends the funnel."""

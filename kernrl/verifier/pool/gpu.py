@@ -67,7 +67,7 @@ class Gpu:
         self._lanes = [
             Lane(
                 workers, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
-                memory_share=memory_share / (2 * lanes),
+                memory_share=memory_share / (2 * lanes), cache_dir=cache_dir,
             )
             for _ in range(lanes)
         ]  # fmt: skip

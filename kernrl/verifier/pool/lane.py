@@ -9,6 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from kernrl.errors import InfrastructureError
@@ -41,12 +42,16 @@ class Lane:
     """One candidate at a time (`mutex`), on a GPU that other lanes may share (under a `Lock`)."""
 
     def __init__(
-        self, workers: ForkServer, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float
-    ):
+        self, workers: ForkServer, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float,
+        cache_dir: Path | None = None,
+    ):  # fmt: skip
         """`timeout_s`: how long a candidate may keep replay waiting in all; `memory_share`: of the GPU's memory, what each
         process may keep of tasks."""
         settings = {"redraw_parameters": redraw_parameters, "memory_share": memory_share}
-        self.replay = Client(workers, ReplayServer, settings | {"share": share}, name="replay", device=device, first=True)
+        env = inductor_environment(cache_dir)
+        self.replay = Client(
+            workers, ReplayServer, settings | {"share": share}, name="replay", device=device, first=True, env=env
+        )  # fmt: skip
         self.judge = Client(workers, JudgeServer, settings, name="judge", device=device, first=True)
         self._timeout_s = self._left_s = timeout_s
         """The limit, and what is left of it for the candidate at hand."""
@@ -258,6 +263,16 @@ class Lane:
         with self._ending:
             self.replay.kill(wait=wait)
             self.judge.kill(wait=wait)
+
+
+def inductor_environment(cache_dir: Path | None) -> dict[str, str]:
+    """Where `torch.compile` keeps what it has compiled for baselines, so that another lane or run need not compile it again.
+
+    Inductor itself names what it keeps by graph, precision flags, GPU and versions.
+    """
+    if cache_dir is None:
+        return {}
+    return {"TORCHINDUCTOR_CACHE_DIR": str(cache_dir.absolute() / "inductor"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
 
 
 @contextlib.contextmanager

@@ -10,12 +10,14 @@ from support import TESTS
 
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.judge import inputs, structure, truth
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.live_bytes import LiveBytes
 from kernrl.verifier.judge.memory import rehearse
 from kernrl.verifier.judge.regimes import REGIMES
+from kernrl.verifier.task_facts import gather_facts
 
 MODERATE = (
     "upsampler_leaky", "reversible_scale_linear", "code_and_its_price", "click_tower", "residual_adapter",
@@ -128,3 +130,15 @@ def test_convolutions_in_parts_are_torchs(dims: int, unfolded: int, monkeypatch:
         extra = [int(stride > 1)] * dims
         back = torch.convolution(x, w[:4], None, *lists, True, extra, 2)
         torch.testing.assert_close(truth.transposed_convolution(x, w[:4], *lists, extra, 2), back)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["climate_film_big", "segmentation_confidence", "giant_residual_ffn_ln", "conv3d_group_pool_logsumexp"]
+)
+def test_facts_of_gibibytes_allocate_nothing(name: str) -> None:
+    device = device_for("sm_90")
+    assert device
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        gather_facts(foreign(name), "tf32", device, on_gpu=True)
+    assert sum(max(event.self_cpu_memory_usage, 0) for event in profile.key_averages()) < 1 << 20

@@ -38,12 +38,12 @@ class FakeForkServer:
     }
 
     def __init__(self, log: Path) -> None:
-        self.log = log
+        self.log, self.env = log, {}
         log.touch()
         self.started: list[subprocess.Popen[bytes]] = []
 
     def fork(self, request: dict[str, Any], *descriptors: int) -> socket.socket:
-        assert request["env"] == {"CUDA_VISIBLE_DEVICES": "0"}
+        assert request["env"] == {"CUDA_VISIBLE_DEVICES": "0"} | self.env.get(self.ROLES[request["server"]], {})
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-S", str(STAND_IN), str(theirs.fileno()), self.ROLES[request["server"]], str(self.log)]
         self.started.append(subprocess.Popen(command, pass_fds=[theirs.fileno()]))
@@ -228,6 +228,15 @@ def test_large_candidates_take_turns(gpu: Gpu, forks: FakeForkServer) -> None:
     assert [e for e in ran if e != "ends give_way"] == turns * 2, "one after the other"
     if len(forks.started) > 3:  # the second one in a lane of its own: the idle one gave way
         assert "ends give_way" in events
+
+
+def test_baselines_are_compiled_into_the_cache_folder(forks: FakeForkServer, tmp_path: Path) -> None:
+    forks.env["replay"] = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
+    made = Gpu(forks, "0", lanes=1, cache_dir=tmp_path, timeout_s=2.0)  # pyright: ignore[reportArgumentType]
+    try:
+        assert_right(run(made, "right"))
+    finally:
+        made.close()
 
 
 @pytest.mark.slow
