@@ -106,7 +106,7 @@ def test_candidates_of_one_task_go_together_whatever_their_order(fake: type[Fake
     pairs, out = tmp_path / "pairs.jsonl", tmp_path / "out.jsonl"
     rows = [{"task": str(task), "candidate": f"good {i}\n"} for i in range(4) for task in (TASK, other)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert cli.main(["verify", "--pairs", str(pairs), "--out", str(out)]) == 0
+    assert cli.run(["verify", "--pairs", str(pairs), "--out", str(out)]) == 0
     assert [task for task, _ in fake.seen] == ["mish_chain"] * 4 + ["conv_bn_relu"] * 4
     assert [candidate for _, candidate in fake.seen] == [f"good {i}\n" for i in range(4)] * 2
     written = {row["index"]: row["task_id"] for row in map(json.loads, out.read_text().splitlines())}

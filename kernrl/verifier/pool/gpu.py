@@ -82,6 +82,8 @@ class Gpu:
         self._seeds = Seeds()
         self.scheduler, self._calibrating = AffinityScheduler(self._lanes), threading.Lock()
         self._closed = False
+        self.restarts = 0
+        """Lanes that were restarted because one of their processes was lost or found no memory."""
         self._noise = noise
         threading.Thread(target=self._warm_up, daemon=True).start()
 
@@ -141,6 +143,7 @@ class Gpu:
             if self._closed:
                 raise
             log.warning("a lane is restarted: %s", error)
+            self.restarts += 1
             lane.close()  # whatever killed one of its processes may have killed the other
             if isinstance(error, OutOfMemory):
                 outcome = self._alone(lane, job, baselines, need)

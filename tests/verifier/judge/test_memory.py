@@ -20,7 +20,6 @@ from kernrl.verifier.judge.regimes import REGIMES
 from kernrl.verifier.task_facts import gather_facts
 
 MODERATE = (
-    "upsampler_leaky", "reversible_scale_linear", "code_and_its_price", "click_tower", "residual_adapter",
     "factorized_interactions", "deep_narrow_chain", "softmax_of_one_gate", "time_series_decomp", "leaf_lesson",
     "linear_chain_logsigmoid", "transposed_1d_dilated_bias", "gaussian_policy_head", "dense_head_eval_dropout",
     "one_logit_center",
@@ -54,7 +53,9 @@ def test_the_plan_is_what_a_real_run_holds(name: str) -> None:
     [
         ("conv_bn_relu", "fp32"), ("convtranspose_tanh", "tf32"), ("gqa_attention", "bf16"), ("swiglu_mlp", "fp16"),
         ("rope_qk", "bf16"), ("dequant_fp8", "fp32"), ("two_pools", "fp32"), ("qkv_block", "tf32"),
-        ("token_embedding_norm", "fp32"), ("argmax_rows", "fp32"), ("preference_loss", "fp32"),
+        ("token_embedding_norm", "fp32"), ("argmax_rows", "fp32"), 
+        ("causal_attention", "fp32"), ("kl_rows", "bf16"), ("gated_recurrence", "fp32"),
+        ("preference_loss", "fp32"),
         ("linear_groupnorm_leaky", "fp32"),
     ],
 )  # fmt: skip
