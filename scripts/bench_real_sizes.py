@@ -28,10 +28,10 @@ import torch
 from kernrl.config import VerifierConfig
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
-from kernrl.tasks.graph.hands import Hand
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.sample import sample
-from kernrl.tasks.graph.write import write
+from kernrl.tasks.graph.writing.hands import Hand
+from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.solutions.from_graph.styles import write_solutions
 from kernrl.tasks.task import FULL, InputSet, Task
@@ -100,7 +100,8 @@ def judge(verifier: HardenedVerifier, tasks: Sequence[tuple[Task, float]], mark:
             yield task, text
 
     for position, verdict in verifier.verify_many(pairs()):
-        rows.append(row_of(*taken[position], verdict))
+        task, held, style = taken[position]
+        rows.append(row_of(task, held, style, verdict))
     none = {task.id for task, _ in tasks} - {task.id for task, *_ in written}
     return rows, [*dict.fromkeys(task.id for task, *_ in taken), *none], time.monotonic() - begun
 

@@ -67,7 +67,7 @@ def test_a_dry_run_goes_on_where_it_was(tmp_path: Path) -> None:
         str(TESTS / "foreign" / "hw3_problem2.py"),
         *arguments,
     ]
-    run = dict(capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    run = {"capture_output": True, "text": True, "check": False, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
     first = subprocess.run(command, **run)  # pyright: ignore
     assert first.returncode == 0, first.stderr
     record = json.loads(out.read_text())

@@ -25,7 +25,7 @@ from kernrl.verifier.pool.memory import CONTEXT_BYTES, SLACK, MemoryLedger, Plan
 from kernrl.verifier.pool.scheduler import MAX_TASKS, AffinityScheduler
 from kernrl.verifier.replay import stopwatch, timing
 from kernrl.verifier.replay.job import Job
-from kernrl.verifier.replay.server import ReplayServer
+from kernrl.verifier.replay.replay_server import ReplayServer
 from kernrl.verifier.replay.stopwatch import NULL_PAIRS, NULL_ROUNDS, Sizes
 from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, TimedOut
 from kernrl.verifier.rpc.fork_server import ForkServer
