@@ -40,7 +40,6 @@ from kernrl.verifier.judge.memory import rehearse
 from kernrl.verifier.pool.memory import GIB
 
 ROOT = Path(__file__).parents[1]
-HEATS = ("cold", "warm")
 
 
 def sized_tasks(folder: Path, count: int, least: float, most: float, seed: int) -> Iterator[tuple[Task, float]]:
@@ -149,6 +148,7 @@ def main() -> None:
     parser.add_argument("--most", type=float, default=8.0, help="GiB that eager holds, at most")
     parser.add_argument("--seconds", type=float, default=480.0, help="begin no task after this; what was begun is finished")
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
+    parser.add_argument("--heats", nargs="+", choices=("cold", "warm"), default=["cold", "warm"])
     parser.add_argument("--baselines", nargs="+", default=["eager", "eager,compile"])
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--seed", type=int, default=0)
@@ -160,7 +160,7 @@ def main() -> None:
         raise UsageError(f"{cache} is there already, and would not be cold: remove it, or name another --out.")
     left = 0
     tasks = list(sized_tasks(args.source, args.tasks, args.least, args.most, args.seed)) if args.seconds > 0 else []
-    phases = [(baseline, heat) for baseline in args.baselines for heat in HEATS]
+    phases = [(baseline, heat) for baseline in args.baselines for heat in args.heats]
     for baseline, heat in phases if tasks else ():
         phase = record["phases"].setdefault(f"{baseline} {heat}", {"rows": [], "done": [], "seconds": 0.0, "restarts": 0})
         todo = [(task, held) for task, held in tasks if task.id not in phase["done"]]
