@@ -7,6 +7,7 @@ in rounds of fixed size, each with a random stream of its own, and a round that 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -144,15 +145,28 @@ def row_of(task: Task, member: int, text: str, verdict: Verdict, **rest: Any) ->
 def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifier, activity: Activity) -> None:
     """Judge the candidates from disk that have no verdict yet."""
     done = done_rows(directory.path)
+    places: dict[str, int] = {}
+    for task, _, _ in candidates:
+        places.setdefault(task.id, len(places))
     waiting = [(task, member, text) for task, member, text in candidates if f"{task.id}#{member}" not in done]
+    waiting.sort(key=lambda one: places[one[0].id])  # what is prepared for a task serves its next candidates
     started = time.perf_counter()
     judged = 0
+    left = Counter(task.id for task, _, _ in waiting)
+    count = len(left)
     activity.phase(f"judging {len(waiting)} candidates")
-    activity.follow(lambda: f"{judged} of {len(waiting)} verdicts{time_left(started, judged, len(waiting))}")
+    activity.follow(
+        lambda: (
+            f"{count - len(left)} of {count} tasks, {judged} of {len(waiting)} verdicts"
+            f"{time_left(started, judged, len(waiting))}"
+        )
+    )
     pairs = ((task, text) for task, _, text in waiting)
     for index, verdict in verifier.verify_many(pairs):
         directory.add_sample(row_of(*waiting[index], verdict))
         judged += 1
+        left.subtract([waiting[index][0].id])
+        left = +left
     if waiting:
         directory.log(step=len(done) + len(waiting), seconds={"verify": time.perf_counter() - started})
 

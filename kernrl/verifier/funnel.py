@@ -184,6 +184,7 @@ class StagedEvaluator:
             timing=progress.timing,
             errors=progress.errors,
             plan=progress.plan,
+            memory=progress.memory,
             seconds={name: round(s, 6) for name, s in progress.seconds.items()},
             versions=self.versions,
             internal_error=internal,
@@ -195,7 +196,7 @@ class StagedEvaluator:
             progress.sha = candidate.sha
         with progress.at(Stage.SCREEN):
             passed(screen(candidate.source))
-        with progress.at(Stage.TRACE):
+        with progress.at(Stage.TRACE, "task"):
             facts = self.facts_of(task)
         try:
             self._judge(task, facts, candidate.source, progress)
@@ -230,6 +231,7 @@ class StagedEvaluator:
             if isinstance(traced, Rejection):
                 raise rejected(traced, "derived" if facts.derived else "")
             progress.cpu.spend(min(traced.seconds, TRACE_CPU_S))
+        progress.split(Stage.TRACE, traced.seconds, "cpu_queue")
         with progress.at(Stage.PLAN):
             asked = Asked(facts.specs, facts.outputs, facts.derived, self._device, precision, self.defences.plan_checks)
             read = self.front.read(traced.frames, asked)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import TESTS, suite
@@ -40,6 +42,23 @@ def test_a_right_candidate_gets_modelled_time(verifier: HardenedVerifier) -> Non
     assert {"parse", "screen", "trace", "plan", "compile", "correctness"} <= set(verdict.seconds)
     assert {"torch", "triton", "verifier"} <= set(verdict.versions)
     assert verifier.verify(TASK, GOOD).cached
+
+
+def test_waiting_for_a_core_is_not_counted_as_tracing(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    front, took = verifier.evaluator.front, []
+    assert front
+    trace = front.trace
+
+    def late(*arguments: Any) -> Any:
+        time.sleep(0.3)
+        traced = trace(*arguments)
+        took.append(traced.seconds)
+        return traced
+
+    monkeypatch.setattr(front, "trace", late)
+    seconds = verifier.verify(TASK, f"{GOOD}\n# waits").seconds
+    assert seconds["cpu_queue"] >= 0.3
+    assert seconds["trace"] == pytest.approx(took[-1], abs=1e-5)
 
 
 def test_another_layout_than_the_reference_s_is_noted(verifier: HardenedVerifier) -> None:

@@ -30,7 +30,7 @@ SERIAL_SHARE = 0.35
 sign, 1/3 for numbers of one sign)."""
 
 _UNFOLD_BYTES = 2 << 30
-"""Largest unfolded block of a float64 convolution; the batch is cut to fit."""
+"""Largest unfolded block of a float64 convolution; it takes as many samples at a time as fit."""
 
 
 @contextmanager
@@ -45,34 +45,41 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def convolution(x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int) -> Tensor:
-    """N-dimensional cross-correlation as one matrix product over unfolded windows.
+    """N-dimensional cross-correlation as matrix products over unfolded windows: of some samples at a time, or of a part of one.
 
     x [N, C, *spatial], w [O, C/groups, *kernel] → [N, O, *out]. On an H200, cuDNN's float64 convolutions run 10 to 170
     times slower than its float32 ones, while a float64 matrix product keeps pace with float32.
     """
     dims, kernel = x.dim() - 2, w.shape[2:]
     pad = [p for size in reversed(padding) for p in (size, size)]
-    x = torch.nn.functional.pad(x, pad) if any(pad) else x.contiguous()
-    out = [(x.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(dims)]
-    step = x.stride()[2:]
-    windows = x.as_strided(
-        (*x.shape[:2], *kernel, *out),
-        (
-            *x.stride()[:2],
-            *(s * d for s, d in zip(step, dilation, strict=True)),
-            *(s * t for s, t in zip(step, stride, strict=True)),
-        ),
-    )
-    columns, places = w[0].numel(), 1
-    for n in out:
-        places *= n
+    sizes = [x.shape[2 + i] + 2 * padding[i] for i in range(dims)]
+    out = [(sizes[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(dims)]
+    columns, places = w[0].numel(), math.prod(out)
     weight = w.reshape(groups, w.shape[0] // groups, columns)
-    a_sample = x.shape[1] * (columns // w.shape[1]) * places * x.element_size()
-    parts = [
-        torch.matmul(weight, part.reshape(part.shape[0], groups, columns, places))
-        for part in windows.split(max(1, _UNFOLD_BYTES // max(a_sample, 1)))
-    ]
-    return torch.cat(parts).reshape(x.shape[0], w.shape[0], *out)
+    y = x.new_empty(x.shape[0], groups, w.shape[0] // groups, *out)
+    unfolded = x.shape[1] * math.prod(kernel) * places
+    lines = max(1, _UNFOLD_BYTES * out[0] // max(unfolded * x.element_size(), 1))
+    for part, into in _samples(x, y, unfolded):
+        part = torch.nn.functional.pad(part, pad) if any(pad) else part.contiguous()
+        step = part.stride()[2:]
+        windows = part.as_strided(
+            (*part.shape[:2], *kernel, *out),
+            (
+                *part.stride()[:2],
+                *(s * d for s, d in zip(step, dilation, strict=True)),
+                *(s * t for s, t in zip(step, stride, strict=True)),
+            ),
+        )
+        for some, where in zip(windows.split(lines, 2 + dims), into.split(lines, 3), strict=True):
+            product = torch.matmul(weight, some.reshape(part.shape[0], groups, columns, -1))
+            where.copy_(product.reshape(where.shape))
+    return y.reshape(x.shape[0], w.shape[0], *out)
+
+
+def _samples(x: Tensor, y: Tensor, unfolded: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Samples of x and of y as many at a time as unfold to `_UNFOLD_BYTES`, at `unfolded` elements a sample."""
+    at_once = max(1, _UNFOLD_BYTES // max(unfolded * x.element_size(), 1))
+    return zip(x.split(at_once), y.split(at_once), strict=True)
 
 
 def transposed_convolution(
@@ -84,20 +91,24 @@ def transposed_convolution(
     """
     dims, kernel = x.dim() - 2, w.shape[2:]
     full = [dilation[i] * (kernel[i] - 1) for i in range(dims)]
-    padded = x.new_zeros(
-        *x.shape[:2],
-        *((x.shape[2 + i] - 1) * stride[i] + 1 + 2 * max(full[i] - padding[i], 0) + output_padding[i] for i in range(dims)),
-    )
-    inner = padded
-    for i in range(dims):
-        inner = inner.narrow(2 + i, max(full[i] - padding[i], 0), (x.shape[2 + i] - 1) * stride[i] + 1)
-    inner[(slice(None), slice(None), *(slice(None, None, s) for s in stride))] = x
-    for i in range(dims):  # a padding beyond the kernel's reach crops
-        crop = max(padding[i] - full[i], 0)
-        padded = padded.narrow(2 + i, crop, padded.shape[2 + i] - 2 * crop)
     mirrored = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
     mirrored = mirrored.reshape(groups * w.shape[1], w.shape[0] // groups, *kernel).flip(tuple(range(2, 2 + dims)))
-    return convolution(padded.contiguous(), mirrored, [1] * dims, [0] * dims, dilation, groups)
+    spread = [(x.shape[2 + i] - 1) * stride[i] + 1 for i in range(dims)]
+    out = [spread[i] + full[i] - 2 * padding[i] + output_padding[i] for i in range(dims)]
+    y = x.new_empty(x.shape[0], mirrored.shape[0], *out)
+    for part, into in _samples(x, y, x.shape[1] * math.prod(kernel) * math.prod(out)):
+        padded = part.new_zeros(
+            *part.shape[:2], *(spread[i] + 2 * max(full[i] - padding[i], 0) + output_padding[i] for i in range(dims))
+        )
+        inner = padded
+        for i in range(dims):
+            inner = inner.narrow(2 + i, max(full[i] - padding[i], 0), spread[i])
+        inner[(slice(None), slice(None), *(slice(None, None, s) for s in stride))] = part
+        for i in range(dims):  # a padding beyond the kernel's reach crops
+            crop = max(padding[i] - full[i], 0)
+            padded = padded.narrow(2 + i, crop, padded.shape[2 + i] - 2 * crop)
+        into.copy_(convolution(padded, mirrored, [1] * dims, [0] * dims, dilation, groups))
+    return y
 
 
 def cut_to_tf32(x: Tensor) -> Tensor:

@@ -181,6 +181,7 @@ def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.Monke
     replay._stopwatch = SimpleNamespace(compare=lambda baseline, *_: timed.append(baseline) or [])  # pyright: ignore
     replay._gave_way, replay._full, replay._prepared[replay._key(FULL)].inputs = False, None, inputs  # pyright: ignore
     replay.job.draws = replay.job.all_draws = [SimpleNamespace(input_set=FULL, regime="mixed")]  # pyright: ignore
+    replay.job.spot_checks = 5  # pyright: ignore
     replay.outputs.clear = lambda: None
     opened = SimpleNamespace(runner=SimpleNamespace(computed=(), choice=[0]), run=lambda: None)
     monkeypatch.setattr(replay, "_open", lambda *_: opened)
