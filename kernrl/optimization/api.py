@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import tempfile
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from kernrl.config import VerifierConfig
 from kernrl.config.optimize import LEAST_BUDGET_S
 from kernrl.errors import UsageError
 from kernrl.optimization.agreement import disagreement
+from kernrl.optimization.budget import WRITE_SHARE, Budget, TooSmallBudgetError
 from kernrl.optimization.module_task import Inputs, positional, precision_of
 from kernrl.optimization.one_task import Settings, optimize_task
 from kernrl.optimization.submodules import Part, Parts, find_parts
@@ -34,6 +34,12 @@ from kernrl.verifier.verifier import HardenedVerifier
 log = logging.getLogger(__name__)
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+
+LEAST_PART_S = 3.0
+"""A part is not searched with less: one candidate is hardly judged in it."""
+
+READ_SHARE = 0.4
+"""Of the budget, for finding the parts: what was not reached then is left as it is."""
 
 FRESH_INPUTS = 3
 """Inputs on which the whole model is compared with the original."""
@@ -102,27 +108,31 @@ def optimize(
         UsageError: The inputs do not fit, need gradients, have no elements, or lie on another device; the budget is too small.
     """
     if budget_s < LEAST_BUDGET_S:
-        raise UsageError(f"budget_s: {budget_s:g} s is too little to judge one candidate; give {LEAST_BUDGET_S:g} or more.")
-    started = time.monotonic()
+        raise UsageError(
+            f"budget_s: {budget_s:g} s is too small a budget to judge first candidates in; give {LEAST_BUDGET_S:g} or more."
+        )
+    budget = Budget(budget_s)
     made = _copy(module)
     arguments = positional(made, example_inputs)
     policy = precision or precision_of(made, arguments)
     folder = Path(output) if output else Path(tempfile.mkdtemp(prefix="kernrl-optimize-"))
     folder.mkdir(parents=True, exist_ok=True)
-    parts = find_parts(made, arguments)
+    parts = find_parts(made, arguments, budget.part(READ_SHARE))
     settings = (verifier or VerifierConfig()).model_copy(update={"baseline": tuple(baseline), "precision": policy})
     reports = []
     with HardenedVerifier(settings) as judge:
-        judge.evaluator.start()
+        # the whole model is compared at the end, and the verifier's processes are ended
+        search = budget.part(1 - WRITE_SHARE)
+        if parts.found:
+            search.within("starting the verifier", judge.evaluator.start)
         clock = "measured" if judge.evaluator.gpus else "modelled"
         for number, part in enumerate(parts.found):
-            left_s = budget_s - (time.monotonic() - started)
-            share_s = left_s / (len(parts.found) - number)
-            if share_s < LEAST_BUDGET_S:
-                share_s = left_s  # the most costly come first
+            share = search.rest(len(parts.found) - number)
+            if share.seconds < LEAST_PART_S:
+                share = search.rest()  # the most costly come first
             place = folder / f"part-{number}"
             place.mkdir(exist_ok=True)
-            reports.append(_optimize_part(made, part, judge, Settings(candidates, share_s), place, policy))
+            reports.append(_optimize_part(made, part, judge, Settings(candidates), place, policy, share))
     checked = _compared(module, made, arguments, policy, parts, reports)
     report = Report(reports, list(parts.left), clock, checked, folder)
     if clock == "modelled":
@@ -141,16 +151,18 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def _optimize_part(
-    model: nn.Module, part: Part, judge: HardenedVerifier, settings: Settings, place: Path, precision: str
+    model: nn.Module, part: Part, judge: HardenedVerifier, settings: Settings, place: Path, precision: str, budget: Budget
 ) -> PartReport:
     """Search for one part, and swap the winner in wherever it is."""
-    if settings.budget_s < LEAST_BUDGET_S:
+    if budget.seconds < LEAST_PART_S:
         return PartReport(part.paths, f"{part}: the budget ended before it.", swapped=False)
     first = model.get_submodule(part.paths[0])
     tensors = {**dict(first.named_parameters()), **dict(first.named_buffers())}
     try:
         task = task_of_graph(part.graph, f"{part.kind}-{place.name}", tensors, precision)
-        found = optimize_task(task, judge, settings, place)
+        found = optimize_task(task, judge, settings, place, budget)
+    except TooSmallBudgetError:
+        return PartReport(part.paths, f"{part}: the budget ended before a candidate of it was judged.", swapped=False)
     except UsageError as error:
         return PartReport(part.paths, str(error), swapped=False)
     sentence = f"{part}: {found.results['sentence'].partition(': ')[2]}"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernrl.errors import UsageError
+from kernrl.optimization.budget import Budget
 from kernrl.optimization.module_task import bind
 from kernrl.tasks.graph.facts import Rates, kernels, roofline_s
 from kernrl.tasks.graph.graph import Graph
@@ -91,17 +92,18 @@ class Parts:
     """(path, why not) of what was looked at and has no part below it."""
 
 
-def find_parts(model: nn.Module, arguments: Sequence[Any]) -> Parts:
+def find_parts(model: nn.Module, arguments: Sequence[Any], until: Budget | None = None) -> Parts:
     """The largest submodules that lift, the most costly first.
 
     Args:
         model: In eval mode. It runs once, without gradients.
         arguments: Positional arguments of its `forward`.
+        until: What is not reached by its end is left as it is; no end if not given.
     """
     calls = _calls(model, arguments)
     found: dict[Any, list[tuple[str, nn.Module, Call, Graph]]] = {}
     left: list[tuple[str, str]] = []
-    for path, module, result in _lifted(model, "", calls):
+    for path, module, result in _lifted(model, "", calls, until):
         if isinstance(result, str):
             left.append((path, result))
             continue
@@ -149,13 +151,20 @@ def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[C
 Result = tuple[Call, Graph] | str
 
 
-def _lifted(module: nn.Module, path: str, calls: dict[nn.Module, list[Call | str]]) -> Iterator[tuple[str, nn.Module, Result]]:
+def _lifted(
+    module: nn.Module, path: str, calls: dict[nn.Module, list[Call | str]], until: Budget | None
+) -> Iterator[tuple[str, nn.Module, Result]]:
     """The largest parts below a module, each with its Graph, or why it is none."""
+    if until is not None and until.left_s <= 0:
+        yield path, module, "the time for reading ended before it"
+        return
     result = _lift(module, calls.get(module, []))
     if not isinstance(result, str):
         yield path, module, result
         return
-    below = [found for name, child in module.named_children() for found in _lifted(child, f"{path}.{name}".lstrip("."), calls)]
+    below = [
+        found for name, child in module.named_children() for found in _lifted(child, f"{path}.{name}".lstrip("."), calls, until)
+    ]
     if any(not isinstance(r, str) for _, _, r in below):
         yield from below
     elif module in calls:
