@@ -25,8 +25,11 @@ LAST_STEP_SHARE = 0.6
 """Of the time for training: no step begins after it, so that the one in hand can end."""
 
 TASKS_AT_ONCE = 24
-SAMPLES = 16
+LEAST_SAMPLES, MOST_SAMPLES = 4, 16
 """Candidates a task and a step: several of one task have to differ, or nothing is learnt."""
+
+SAMPLING_SHARE = 0.35
+"""Of the time for training, what the first step may take to sample, as fast as the first round did."""
 
 MANY = 1000
 """Steps; the time ends them."""
@@ -62,12 +65,20 @@ class Noted:
 
 
 def improve(
-    tasks: Sequence[Task], config: OptimizeConfig, verifier: Verifier, folder: Path, budget: Budget, train: Train, note: Note
+    tasks: Sequence[Task],
+    config: OptimizeConfig,
+    verifier: Verifier,
+    folder: Path,
+    budget: Budget,
+    train: Train,
+    note: Note,
+    replies_per_s: float | None = None,
 ) -> tuple[Path | None, str]:
     """Train the model on the tasks until the budget ends.
 
     Args:
         folder: Of the search; the training's run is made in it.
+        replies_per_s: How fast the model samples, where that is known: a step that does not fit teaches nothing.
         train: The stage that trains.
         note: Told of every candidate that is judged meanwhile.
 
@@ -79,7 +90,10 @@ def improve(
     try:
         write_tasks(written, tasks)
         with time_limit(budget.left_s):
-            train(training(config, len(tasks), written, run, LAST_STEP_SHARE * budget.left_s), Noted(verifier, note))
+            settings = training(
+                config, written, run, LAST_STEP_SHARE * budget.left_s, *step_size(len(tasks), budget, replies_per_s)
+            )
+            train(settings, Noted(verifier, note))
         why = "no candidate was better than another"
     except TimeUp:
         why = "the time ended in its first step; give more --budget"
@@ -99,14 +113,32 @@ def trained(run: Path) -> Path | None:
     return last if last and (last / "config.json").exists() else None
 
 
-def training(config: OptimizeConfig, tasks: int, written: Path, run: Path, seconds: float) -> BestOfNConfig | ReinforceConfig:
-    """The settings of a training stage: its own defaults, but for what the search has settled."""
+def step_size(tasks: int, budget: Budget, replies_per_s: float | None) -> tuple[int, int]:
+    """(tasks, samples of each) of a step: as many as can be sampled in time, and never fewer than can teach anything."""
+    at_once = min(tasks, TASKS_AT_ONCE)
+    if replies_per_s is None:
+        return at_once, MOST_SAMPLES
+    fit = int(SAMPLING_SHARE * budget.left_s * replies_per_s)
+    at_once = min(at_once, max(1, fit // LEAST_SAMPLES))
+    return at_once, min(MOST_SAMPLES, max(LEAST_SAMPLES, fit // at_once))
+
+
+def training(
+    config: OptimizeConfig, written: Path, run: Path, seconds: float, tasks: int, samples: int
+) -> BestOfNConfig | ReinforceConfig:
+    """The settings of a training stage: its own defaults, but for what the search has settled.
+
+    Args:
+        written: File of the tasks.
+        seconds: No step begins after them.
+        tasks: Asked in a step, each `samples` times.
+    """
     common: dict[str, Any] = {
         "model": config.model,
         "revision": config.revision,
         "prompt": config.prompt,
         "tasks": str(written),
-        "samples": SAMPLES,
+        "samples": samples,
         "temperature": config.temperature,
         "max_tokens": config.max_tokens,
         "time_limit_s": seconds,
@@ -118,10 +150,9 @@ def training(config: OptimizeConfig, tasks: int, written: Path, run: Path, secon
     }
     if not is_nano(config.model) and importlib.util.find_spec("peft") is None:
         common["lora"] = False
-    at_once = min(tasks, TASKS_AT_ONCE)
     if config.improve == "best-of-n":
-        return BestOfNConfig(**common, rounds=MANY, tasks_per_round=at_once)
-    return ReinforceConfig(**common, steps=MANY, tasks_per_step=at_once)
+        return BestOfNConfig(**common, rounds=MANY, tasks_per_round=tasks)
+    return ReinforceConfig(**common, steps=MANY, tasks_per_step=tasks)
 
 
 def keep(model: Path, target: Path | None) -> None:

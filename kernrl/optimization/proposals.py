@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -94,6 +95,8 @@ class Model:
         }
         settings |= {name: getattr(config, name) for name in ("server_url", "server_model", "server_timeout_s")}
         self.name, self.seed, self.origin = config.model, config.seed, origin
+        self.replies, self.sampling_s = 0, 0.0
+        """Sampled so far, and the seconds that took."""
         self.engine, self.collector = open_model(EvalConfig(**settings, verifier=config.judging, samples=1), verifier)
 
     def sample(self, task: Task, count: int) -> Sampled:
@@ -162,8 +165,11 @@ class Sampled(Ahead):
         if self._stopped.is_set():
             return
         with closing(self._model.engine.generate([question.prompt_ids], sampling)) as rollouts:
+            before_s, started = self._model.sampling_s, time.perf_counter()
             for number, rollout in enumerate(rollouts):
                 self._come += 1
+                self._model.replies += 1
+                self._model.sampling_s = before_s + time.perf_counter() - started
                 text, _, malformed = collector.read(self._task, rollout)
                 parsed = parse_reply(text)
                 if not malformed and not isinstance(parsed, Rejection):

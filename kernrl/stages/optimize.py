@@ -191,8 +191,9 @@ class Searches:
                     Proposal(parsed.source, "improved", f"{self.config.improve} of {self.config.model}"), verdict
                 )
 
+        rate = self.model.replies / self.model.sampling_s if self.model and self.model.replies else None
         try:
-            model, said = improve(tasks, self.config, self.verifier, self.folder, training, train, note)
+            model, said = improve(tasks, self.config, self.verifier, self.folder, training, train, note, rate)
             log.print(said, markup=False, highlight=False, soft_wrap=True)
             self._second_rounds(model, said)
             if model is not None:
