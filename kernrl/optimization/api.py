@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
-LEAST_PART_S = 3.0
-"""A part is not searched with less: one candidate is hardly judged in it."""
+PART_S, LEAST_PART_S = 20.0, 5.0
+"""What a part gets where there is not enough for all; and with less than that none is searched."""
 
 READ_SHARE = 0.4
 """Of the budget, for finding the parts: what was not reached then is left as it is."""
@@ -127,12 +127,11 @@ def optimize(
             search.within("starting the verifier", judge.evaluator.start)
         clock = "measured" if judge.evaluator.gpus else "modelled"
         for number, part in enumerate(parts.found):
-            share = search.rest(len(parts.found) - number)
-            if share.seconds < LEAST_PART_S:
-                share = search.rest()  # the most costly come first
+            # the most costly come first: where there is not enough for all, they get it
+            seconds = max(search.left_s / (len(parts.found) - number), min(PART_S, search.left_s))
             place = folder / f"part-{number}"
             place.mkdir(exist_ok=True)
-            reports.append(_optimize_part(made, part, judge, Settings(candidates), place, policy, share))
+            reports.append(_optimize_part(made, part, judge, Settings(candidates), place, policy, Budget(seconds)))
     checked = _compared(module, made, arguments, policy, parts, reports)
     report = Report(reports, list(parts.left), clock, checked, folder)
     if clock == "modelled":
