@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from kernrl.errors import UsageError
 from kernrl.optimization.budget import Budget
-from kernrl.optimization.module_task import bind
+from kernrl.optimization.calls import Call, Parameters, Spec, flatten, of_tensors
 from kernrl.tasks.graph.facts import Rates, kernels, roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift_module
@@ -27,33 +27,6 @@ MOST_MODULES = 40
 
 ALONE_IS_BEST = ("product", "convolution", "pointwise", "pool", "move", "view", "create", "scan")
 """Kinds of op that are one library kernel already, and gain nothing by themselves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """A tensor without its numbers."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Spec:
-        """The description of a tensor."""
-        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
-
-    def make(self) -> Tensor:
-        """A tensor of this description, with zeros in it."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).zero_()
-
-    def fits(self, tensor: Tensor) -> bool:
-        """Whether a tensor has this shape and dtype, wherever it lies."""
-        return tuple(tensor.shape) == self.shape and tensor.dtype == self.dtype
-
-
-Call = tuple[Any, ...]
-"""Positional arguments of a `forward`, each tensor as its Spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +101,18 @@ def _same(graph: Graph) -> Any:
     return inputs, held, tuple(map(str, graph.nodes)), graph.outputs, graph.structure
 
 
-def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[Call | str]]:
-    """What every submodule was called with, or why its arguments have no places."""
-    calls: dict[nn.Module, list[Call | str]] = {}
+def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[Call]]:
+    """What every submodule was called with."""
+    calls: dict[nn.Module, list[Call]] = {}
 
-    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
-        bound = bind(module, args, kwargs)
-        noted = bound if isinstance(bound, str) else pytree.tree_map_only(Tensor, Spec.of, bound)
+    def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        leaves, form = flatten(Parameters.of(type(module)).ordered(args, kwargs))
+        given = tuple(Spec.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        noted = Call(given, form, pytree.tree_structure(output))
         if noted not in calls.setdefault(module, []):
             calls[module].append(noted)
 
-    hooks = [part.register_forward_pre_hook(note, with_kwargs=True) for part in model.modules()]
+    hooks = [part.register_forward_hook(note, with_kwargs=True) for part in model.modules()]
     try:
         with torch.no_grad():
             model(*arguments)
@@ -152,7 +126,7 @@ Result = tuple[Call, Graph] | str
 
 
 def _lifted(
-    module: nn.Module, path: str, calls: dict[nn.Module, list[Call | str]], until: Budget | None
+    module: nn.Module, path: str, calls: dict[nn.Module, list[Call]], until: Budget | None
 ) -> Iterator[tuple[str, nn.Module, Result]]:
     """The largest parts below a module, each with its Graph, or why it is none."""
     if until is not None and until.left_s <= 0:
@@ -171,19 +145,19 @@ def _lifted(
         yield path, module, result
 
 
-def _lift(module: nn.Module, calls: list[Call | str]) -> Result:
+def _lift(module: nn.Module, calls: list[Call]) -> Result:
     if not calls:
         return "it is not called"
     if len(calls) > 1:
-        return "it is called with several shapes"
+        return "it is called with several shapes or other arguments"
     [call] = calls
-    if isinstance(call, str):
-        return call
+    if problem := call.problem or _replaced(module):
+        return problem
     if sum(1 for _ in module.modules()) > MOST_MODULES:
         return f"it has more than {MOST_MODULES} submodules"
-    arguments = pytree.tree_map_only(Spec, Spec.make, call, is_leaf=lambda item: isinstance(item, Spec))
     try:
-        graph = lift_module(module, arguments)
+        with of_tensors(module, call):
+            graph = lift_module(module, call.zeros)
     except UsageError as error:
         return str(error)
     ops = [node for node in graph.nodes if node.kind != "view"]
@@ -193,6 +167,14 @@ def _lift(module: nn.Module, calls: list[Call | str]) -> Result:
         return f"it has {len(ops)} ops, more than {MOST_OPS}"
     if not ops or (len(ops) == 1 and ops[0].kind in ALONE_IS_BEST):
         return "it is one library call already"
-    if any(len(i.place) != 1 for i in graph.inputs):
-        return "its tensors are given in tuples"
     return call, graph
+
+
+def _replaced(module: nn.Module) -> str:
+    """Why what a module does is not what its class says: hooks, which a kernel would not run, or a forward of its own."""
+    for part in module.modules():
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+            return f"a {type(part).__name__} in it has hooks, which would no longer run"
+        if "forward" in part.__dict__:
+            return f"the forward of a {type(part).__name__} in it was replaced on the instance"
+    return ""

@@ -258,7 +258,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def __exit__(self, *_: object) -> None:
             pass
 
-    def found(task: Any, judge: object, settings: object, folder: Path) -> Found:
+    def found(task: Any, judge: object, settings: object, folder: Path, budget: object) -> Found:
         asked.append(task.id)
         trial = Trial("style-0", Proposal(FAST, "style", "fused"), verdict_of(FAST, speedup_x=2.0), 1.0)
         won = "Block" in task.id and "gelu" in task.pytorch_code
@@ -308,7 +308,7 @@ def test_bad_inputs_get_one_sentence(net: Net, inputs: Any, said: str) -> None:
 def test_inputs_with_gradients_and_small_budgets_are_refused() -> None:
     with pytest.raises(UsageError, match="needs gradients"):
         kernrl.optimize(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(2, 8, requires_grad=True))
-    with pytest.raises(UsageError, match="too little"):
+    with pytest.raises(UsageError, match="too small a budget"):
         kernrl.optimize(nn.ReLU(), torch.randn(2, 8), budget_s=1)
 
 
