@@ -22,7 +22,7 @@ from kernrl.optimization.agreement import disagreement
 from kernrl.optimization.budget import WRITE_SHARE, Budget, TooSmallBudgetError
 from kernrl.optimization.module_task import Inputs, positional, precision_of
 from kernrl.optimization.one_task import Settings, optimize_task
-from kernrl.optimization.submodules import Part, Parts, find_parts
+from kernrl.optimization.submodules import Part, Parts, find_parts, parts_below, weight
 from kernrl.optimization.swap import restore, swap
 from kernrl.optimization.words import rates_of
 from kernrl.tasks.graph.facts import Rates
@@ -90,7 +90,8 @@ def optimize(
     """A copy of a module that runs faster where a part of it can, for inference.
 
     The largest submodules that lift are found, equal ones once; each is searched like `kernrl optimize` does, and what is
-    faster beyond noise is swapped in. The whole is then compared with the original on fresh inputs. The copy shares the
+    faster beyond noise is swapped in; of one that is not, the parts inside are searched. Ctrl-C ends the search, and what was
+    found until then is used. The whole is then compared with the original on fresh inputs. The copy shares the
     original's parameters, its `state_dict` has the same keys and values, and `torch.compile` takes it. A swapped part runs its
     own forward for tensors on a CPU and for shapes other than those of the example. `copy.kernrl_report` says what was done.
 
@@ -126,14 +127,24 @@ def optimize(
         if parts.found:
             search.within("starting the verifier", judge.evaluator.start)
         clock = "measured" if judge.evaluator.gpus else "modelled"
-        for number, part in enumerate(parts.found):
+        waiting, left = list(parts.found), list(parts.left)
+        while waiting:
             # the most costly come first: where there is not enough for all, they get it
-            seconds = max(search.left_s / (len(parts.found) - number), min(PART_S, search.left_s))
-            place = folder / f"part-{number}"
+            part = waiting.pop(0)
+            seconds = max(search.left_s / (len(waiting) + 1), min(PART_S, search.left_s))
+            place = folder / f"part-{len(reports)}"
             place.mkdir(exist_ok=True)
-            reports.append(_optimize_part(made, part, judge, Settings(candidates), place, policy, Budget(seconds)))
+            try:
+                tried = _optimize_part(made, part, judge, Settings(candidates), place, policy, Budget(seconds))
+            except KeyboardInterrupt:
+                left += [(p.paths[0], "the search was interrupted") for p in (part, *waiting)]
+                break
+            reports.append(tried)
+            if not tried.swapped and search.left_s > LEAST_PART_S:
+                below = parts_below(made, part, parts, search)
+                waiting = sorted([*waiting, *below.found], key=weight, reverse=True)
     checked = _compared(module, made, arguments, policy, parts, reports)
-    report = Report(reports, list(parts.left), clock, checked, folder)
+    report = Report(reports, left, clock, checked, folder)
     if clock == "modelled":
         warnings.warn(
             "kernrl.optimize: there is no GPU, so times are modelled; on a CPU every part runs as before.", stacklevel=2

@@ -46,7 +46,7 @@ class Spec:
         return wide and order[-1] == 1 and self.stride[1] == 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """One way in which a module was called."""
 

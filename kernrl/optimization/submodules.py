@@ -5,8 +5,8 @@ The model runs once, and what each submodule is called with is noted: shapes, st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,6 +27,10 @@ MOST_MODULES = 40
 
 ALONE_IS_BEST = ("product", "convolution", "pointwise", "pool", "move", "view", "create", "scan")
 """Kinds of op that are one library kernel already, and gain nothing by themselves."""
+
+
+Result = tuple[Call, Graph] | str
+"""What a submodule computes, or why that is no part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class Parts:
     found: tuple[Part, ...]
     left: tuple[tuple[str, str], ...]
     """(path, why not) of what was looked at and has no part below it."""
+    calls: dict[nn.Module, list[Call]] = field(default_factory=dict, repr=False)
+    """What every submodule was called with."""
 
 
 def find_parts(model: nn.Module, arguments: Sequence[Any], until: Budget | None = None) -> Parts:
@@ -74,22 +80,41 @@ def find_parts(model: nn.Module, arguments: Sequence[Any], until: Budget | None 
         until: What is not reached by its end is left as it is; no end if not given.
     """
     calls = _calls(model, arguments)
+    return _grouped(_lifted(model, "", calls, until), [""], calls)
+
+
+def parts_below(model: nn.Module, part: Part, parts: Parts, until: Budget | None = None) -> Parts:
+    """The largest parts inside one that could not be made faster as a whole: `find_parts`, one level down."""
+    children = model.get_submodule(part.paths[0]).named_children()
+    lifted = (found for name, child in children for found in _lifted(child, name, parts.calls, until))
+    return _grouped(lifted, part.paths, parts.calls)
+
+
+def _grouped(
+    lifted: Iterable[tuple[str, nn.Module, Result]], roots: Sequence[str], calls: dict[nn.Module, list[Call]]
+) -> Parts:
+    """Equal ones as one, under every root."""
     found: dict[Any, list[tuple[str, nn.Module, Call, Graph]]] = {}
     left: list[tuple[str, str]] = []
-    for path, module, result in _lifted(model, "", calls, until):
+    for path, module, result in lifted:
         if isinstance(result, str):
-            left.append((path, result))
+            left.append((f"{roots[0]}.{path}".strip("."), result))
             continue
         call, graph = result
-        found.setdefault(_same(graph), []).append((path, module, call, graph))
+        found.setdefault((_same(graph), repr(call)), []).append((path, module, call, graph))
     parts = [
-        Part(tuple(path for path, *_ in equal), type(equal[0][1]).__name__, equal[0][2], equal[0][3])
+        Part(
+            tuple(f"{root}.{path}".strip(".") for root in roots for path, *_ in equal),
+            type(equal[0][1]).__name__,
+            equal[0][2],
+            equal[0][3],
+        )
         for equal in found.values()
     ]
-    return Parts(tuple(sorted(parts, key=_weight, reverse=True)), tuple(left))
+    return Parts(tuple(sorted(parts, key=weight, reverse=True)), tuple(left), calls)
 
 
-def _weight(part: Part) -> int:
+def weight(part: Part) -> int:
     """Bytes that its ops move one by one, over all that are equal: what there is to save."""
     return len(part.paths) * sum(sum(v.nbytes for v in node.results) for node in part.graph.nodes)
 
@@ -109,7 +134,8 @@ def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[C
         leaves, form = flatten(Parameters.of(type(module)).ordered(args, kwargs))
         given = tuple(Spec.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         noted = Call(given, form, pytree.tree_structure(output))
-        if noted not in calls.setdefault(module, []):
+        # by their text: a flag that is True is not the number 1
+        if not any(repr(noted) == repr(before) for before in calls.setdefault(module, [])):
             calls[module].append(noted)
 
     hooks = [part.register_forward_hook(note, with_kwargs=True) for part in model.modules()]
@@ -120,9 +146,6 @@ def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[C
         for hook in hooks:
             hook.remove()
     return calls
-
-
-Result = tuple[Call, Graph] | str
 
 
 def _lifted(

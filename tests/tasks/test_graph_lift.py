@@ -435,3 +435,15 @@ def test_lifts_in_several_threads_do_not_break_each_other() -> None:
 
     with ThreadPoolExecutor(3) as threads:
         assert list(threads.map(lifted, modules)) == [20, 20, 20]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_queries_that_share_keys_are_read_as_repeated_heads(causal: bool) -> None:
+    class Grouped(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+    inputs = [torch.randn(2, heads, 6, 8) for heads in (4, 2, 2)]
+    graph = lift_module(Grouped(), inputs)
+    assert not graph.unknown
+    assert_same(graph, Grouped(), inputs)
