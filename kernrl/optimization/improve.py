@@ -17,8 +17,10 @@ from kernrl.optimization.budget import Budget
 from kernrl.policy.checkpoint import latest_checkpoint
 from kernrl.rollouts.collect import Verifier
 from kernrl.runs.interrupt import TimeUp, time_limit
+from kernrl.runs.run_directory import read_lines
 from kernrl.tasks.rows import write_tasks
 from kernrl.tasks.task import Task
+from kernrl.training.run_history import learnt
 from kernrl.verifier.base.verdict import Verdict
 
 LAST_STEP_SHARE = 0.6
@@ -94,23 +96,36 @@ def improve(
                 config, written, run, LAST_STEP_SHARE * budget.left_s, *step_size(len(tasks), budget, replies_per_s)
             )
             train(settings, Noted(verifier, note))
-        why = "no candidate was better than another"
+        why = reason(run) or "no candidate was better than another"
     except TimeUp:
-        why = "the time ended in its first step; give more --budget"
+        why = reason(run) or "the time ended in its first step; give more --budget"
     except KernrlError as error:
         why = str(error)
     model = trained(run)
     if model is None:
-        return None, f"--improve {config.improve}: nothing was learnt: {why.rstrip('.')}."
+        return (
+            None,
+            f"--improve {config.improve}: nothing was learnt: {why.removeprefix('nothing could be learnt: ').rstrip('.')}.",
+        )
     return model, f"--improve {config.improve}: {config.model} was trained on {len(tasks)} of these tasks."
 
 
+def reason(run: Path) -> str:
+    """What the last step says of why it taught nothing; '' where it says nothing."""
+    alarms = [alarm for line in read_lines(run / "metrics.jsonl")[-1:] for alarm in line.get("alarms", ())]
+    return alarms[0] if alarms else ""
+
+
 def trained(run: Path) -> Path | None:
-    """The model of a training run: what it exported, or else its newest checkpoint, where that is a whole model."""
+    """The model of a training run: what it exported, or else its newest checkpoint, where that is a whole model.
+
+    None where no step learnt anything: then its weights are those that it started from.
+    """
     if (run / "model").is_dir():
         return run / "model"
     last = latest_checkpoint(run)
-    return last if last and (last / "config.json").exists() else None
+    whole = last is not None and (last / "config.json").exists()
+    return last if whole and any(map(learnt, read_lines(run / "metrics.jsonl"))) else None
 
 
 def step_size(tasks: int, budget: Budget, replies_per_s: float | None) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernrl.console import log
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.optimization.best_file import best_file
@@ -140,9 +141,11 @@ class TaskSearch:
         finally:
             for source in sources:
                 source.stop()
-        if self.search.trials:
-            return
         failed = next((source.failed for source in sources if source.failed), None)
+        if self.search.trials:
+            if failed:
+                log.print(f"{self.task.id}: {failed}", markup=False, highlight=False, soft_wrap=True)
+            return
         if failed:
             raise failed
         if self.search.ended == "budget":

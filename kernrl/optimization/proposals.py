@@ -14,6 +14,7 @@ from typing import Any
 
 from kernrl.config import EvalConfig, OptimizeConfig
 from kernrl.console import log
+from kernrl.errors import UsageError
 from kernrl.optimization.trials import Origin, Proposal
 from kernrl.optimization.words import rates_of
 from kernrl.reports.kernelbench import read_candidates
@@ -94,7 +95,8 @@ class Model:
             name: getattr(config, name) for name in ("model", "revision", "prompt", "engine", "temperature", "max_tokens")
         }
         settings |= {name: getattr(config, name) for name in ("server_url", "server_model", "server_timeout_s")}
-        self.name, self.seed, self.origin = config.model, config.seed, origin
+        self.name, self.seed = config.model, config.seed
+        self.origin: Origin = origin
         self.replies, self.sampling_s = 0, 0.0
         """Sampled so far, and the seconds that took."""
         self.engine, self.collector = open_model(EvalConfig(**settings, verifier=config.judging, samples=1), verifier)
@@ -126,7 +128,8 @@ class Ahead:
                 if self._stopped.is_set():
                     return
         except Exception as error:  # a server that is gone ends the samples, and not the search
-            self.failed = error
+            if not self._stopped.is_set():
+                self.failed = error
 
     def poll(self) -> Proposal | None:
         """The next one, None where there is none yet."""
@@ -170,6 +173,8 @@ class Sampled(Ahead):
                 self._come += 1
                 self._model.replies += 1
                 self._model.sampling_s = before_s + time.perf_counter() - started
+                if rollout.finish == "error":
+                    raise UsageError(f"--model {self._model.name}: the prompt leaves no room for a reply in its context.")
                 text, _, malformed = collector.read(self._task, rollout)
                 parsed = parse_reply(text)
                 if not malformed and not isinstance(parsed, Rejection):

@@ -6,16 +6,13 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from support import ROOT
-from support.tiny import ScriptedEngine, save_tiny_policy, verdict_of
+from support.instant_verifier import InstantVerifier
+from support.tiny import ScriptedEngine, save_tiny_policy
 from transformers import AutoModelForCausalLM
 
 from kernrl import cli
@@ -27,36 +24,6 @@ from kernrl.runs.interrupt import TimeUp, time_limit
 from kernrl.stages import best_of_n, optimize
 from kernrl.tasks.task import Task
 from kernrl.training import session
-from kernrl.verifier.base.verdict import Status, Verdict
-
-
-class Verifier:
-    """Stands for HardenedVerifier: what a model writes is as fast as the number in it, all else as eager."""
-
-    asked: ClassVar[list[str]] = []
-
-    def __init__(self, config: object):
-        known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90"}
-        self.evaluator = SimpleNamespace(start=lambda: None, precision_of=lambda task: task.precision, **known)
-
-    def __enter__(self) -> Verifier:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def submit(self, task: Task, candidate: str, *, fresh: bool = False) -> Future[Verdict]:
-        self.asked.append(candidate)
-        future: Future[Verdict] = Future()
-        number = re.search(r"speed = (\d+)", candidate)
-        future.set_result(verdict_of(candidate, Status.CORRECT, speedup_x=float(number[1]) if number else 1.0, task_id=task.id))
-        return future
-
-    def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
-        for index, (task, text) in enumerate(pairs):
-            yield index, self.submit(task, text).result()
-
-    untimed = staticmethod(nullcontext)
 
 
 def engine(policy: Any, *_: Any, best: int, **__: Any) -> ScriptedEngine:
@@ -73,7 +40,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / "guides" / "optimize.md").read_text()
     Path("my_module.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
-    monkeypatch.setattr(optimize, "HardenedVerifier", type("Fresh", (Verifier,), {"asked": []}))
+    monkeypatch.setattr(optimize, "HardenedVerifier", type("Fresh", (InstantVerifier,), {"asked": []}))
     monkeypatch.setattr(improve, "MANY", 2)
     monkeypatch.setattr(session, "open_engine", lambda config, policy, *_: engine(policy, best=4))
     monkeypatch.setattr(session, "sound_tasks", lambda tasks, config: list(tasks))
@@ -152,6 +119,20 @@ def test_what_was_found_is_kept_however_the_training_ends(
     assert Path("out/best.py").exists()
     assert not Path("kept").exists()
     assert said in found["improved"]
+
+
+def test_a_checkpoint_of_a_run_that_learnt_nothing_is_no_improved_model(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "step_2"
+    checkpoint.mkdir()
+    for name in ("config.json", "COMPLETE"):
+        (checkpoint / name).write_text("{}")
+    lines = [{"step": 1, "learnt": 0, "alarms": ["nothing could be learnt: all wrong"]}, {"step": 2, "learnt": 0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert improve.trained(tmp_path) is None
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line | {"learnt": line["step"]}) + "\n" for line in lines))
+    assert improve.trained(tmp_path) == checkpoint
+    (checkpoint / "config.json").unlink()  # adapters alone
+    assert improve.trained(tmp_path) is None
 
 
 def test_a_step_is_as_large_as_can_be_sampled_in_time() -> None:
