@@ -58,6 +58,7 @@ def results(folder: str) -> dict[str, Any]:
     return json.loads((Path(folder) / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_model_is_trained_and_what_it_writes_is_tried_before_and_after(model: Path) -> None:
     assert run(model, "--output", "out", "--keep-model", "kept") == 0
     found = results("out")
@@ -79,6 +80,7 @@ def test_the_model_is_trained_and_what_it_writes_is_tried_before_and_after(model
     assert Path("out/best.py").exists()
 
 
+@pytest.mark.slow
 def test_several_tasks_are_learnt_together_and_resume_leaves_them_alone(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "modules"
     folder.mkdir()
