@@ -66,6 +66,7 @@ def run(config: OptimizeConfig) -> Result:
             model = budget.within(f"loading {config.model}", lambda: Model(config, verifier))
             stack.callback(model.close)
         if len(tasks) > 1:
+            verifier.evaluator.start()  # in no task's time
             budget = Budget(config.budget_s * len(tasks))
         searches = Searches(config, verifier, directory.path, more, model, tasks, budget)
         searches.first_rounds()
