@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
+import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -180,12 +182,20 @@ def _optimize_part(
         raise KeyboardInterrupt
     if found.best is None or found.best.verdict.timing is None:
         return PartReport(part.paths, sentence, swapped=False)
-    loaded: Any = load_module(found.best.proposal.source, place / "candidate.py")
+    loaded: Any = load_named(found.best.proposal.source, place)
     places = [int(i.place[0]) for i in part.graph.inputs]
     for path in part.paths:
         swap(model.get_submodule(path), loaded.ModelNew.forward, part.call, places, ("cuda",))
     speedups = {name: speed.value for name, speed in found.best.verdict.timing.speedups_x.items()}
     return PartReport(part.paths, sentence, swapped=True, speedups_x=speedups)
+
+
+def load_named(source: str, folder: Path) -> Any:
+    """Import a candidate under a name of its own: torch.compile looks up a function's globals by the name of its module."""
+    name = f"kernrl_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        sys.modules[name] = load_module(source, folder / f"{name}.py")
+    return sys.modules[name]
 
 
 def _compared(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tempfile
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,7 @@ from kernrl.optimization.agreement import disagreement
 from kernrl.optimization.module_task import positional
 from kernrl.optimization.submodules import Parts, find_parts
 from kernrl.optimization.swap import FastForward, is_swapped, swap
-from kernrl.tasks.graph.plain import task_of_graph
-from kernrl.tasks.task import load_reference
+from kernrl.tasks.graph.writing.plain import task_of_graph
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,11 @@ def all_swapped(model: nn.Module, inputs: Any) -> tuple[nn.Module, Parts, list[i
     made = api._copy(model)
     arguments = positional(made, inputs)
     parts, called = find_parts(made, arguments), []
+    folder = Path(tempfile.mkdtemp())
     for number, part in enumerate(parts.found):
         first = made.get_submodule(part.paths[0])
         held = {**dict(first.named_parameters()), **dict(first.named_buffers())}
-        written: Any = load_reference(task_of_graph(part.graph, f"part-{number}", held))
+        written = api.load_named(task_of_graph(part.graph, f"part-{number}", held).pytorch_code, folder)
 
         def forward(self: nn.Module, *tensors: Tensor, own: Any = written.Model.forward, number: int = number) -> Any:
             called.append(number)
@@ -171,7 +172,7 @@ def test_other_arguments_by_name_run_the_module_s_own_forward(changed: dict[str,
 
 def test_a_part_with_hooks_or_a_forward_of_its_own_is_left() -> None:
     model = Whole().eval()
-    model.odd.up.register_forward_hook(lambda module, args, output: output * 2)
+    model.odd.up.register_forward_hook(lambda *given: given[-1] * 2)
     model.shared.forward = model.shared.forward  # pyright: ignore[reportAttributeAccessIssue]
     parts = find_parts(model, (X,))
     assert all(path not in part.paths for part in parts.found for path in ("odd", "odd.up", "shared", "again"))
