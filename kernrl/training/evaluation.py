@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernrl.config import EvalConfig, VerifierConfig
 from kernrl.console import log
@@ -21,7 +21,6 @@ from kernrl.reports.kernelbench import Found, read_candidates, write_kernelbench
 from kernrl.reports.results import summarise
 from kernrl.reports.run_files import UNJUDGED, read_rows, read_run
 from kernrl.rollouts.collect import Attempt, Collector, Verifier, candidate_key
-from kernrl.rollouts.engines.engine import RolloutEngine
 from kernrl.runs.activity import Activity, SamplingWatch, time_left
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.service import client
@@ -31,6 +30,10 @@ from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.how_many import confirm_samples
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
+
+if TYPE_CHECKING:
+    from kernrl.rollouts.engines.generate_engine import GenerateEngine
+    from kernrl.rollouts.engines.server_engine import ServerEngine
 
 ROUND_TASKS = 32
 """Tasks asked at once. It decides what a seed samples: each round has its own random stream."""
@@ -225,7 +228,7 @@ def ask_or_refuse(
     return [task for task in tasks if task.id not in refused]
 
 
-def open_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, Collector]:
+def open_model(config: EvalConfig, verifier: Verifier) -> tuple[GenerateEngine | ServerEngine, Collector]:
     """The engine, and the collector that samples from it."""
     import torch
 

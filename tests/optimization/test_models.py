@@ -258,7 +258,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def __exit__(self, *_: object) -> None:
             pass
 
-    def found(task: Any, judge: object, settings: object, folder: Path) -> Found:
+    def found(task: Any, judge: object, settings: object, folder: Path, budget: object) -> Found:
         asked.append(task.id)
         trial = Trial("style-0", Proposal(FAST, "style", "fused"), verdict_of(FAST, speedup_x=2.0), 1.0)
         won = "Block" in task.id and "gelu" in task.pytorch_code
@@ -272,7 +272,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_optimize_searches_distinct_parts_once_and_says_what_it_did(net: Net, no_search: list[str], tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="there is no GPU"):
         model = kernrl.optimize(net, IDS, output=tmp_path / "run")
-    assert len(no_search) == 3
+    assert len(no_search) == 5  # three parts, and what is inside the two that stay as they are
     assert [is_swapped(block) for block in model.blocks] == [True, True, True, False]
     report = str(model.kernrl_report)
     assert "swapped: blocks.0 (Block) and 2 more: said" in report
@@ -281,6 +281,41 @@ def test_optimize_searches_distinct_parts_once_and_says_what_it_did(net: Net, no
     assert isinstance(model.blocks[0].__dict__["forward"], FastForward)
     with torch.no_grad():
         assert torch.equal(model(IDS), net.eval()(IDS))
+
+
+def test_a_part_that_stays_is_searched_inside_and_ctrl_c_keeps_what_was_found(
+    net: Net, no_search: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wide(nn.Module):
+        """Lifts as a whole, which the stand-in never makes faster; the blocks in it it does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.pair = nn.Sequential(Block(16), Block(16))
+            self.tail = nn.Sequential(nn.LayerNorm(16), nn.SiLU())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.tail(self.pair(x)).softmax(-1)
+
+    wide, x = Wide().eval(), torch.randn(4, 10, 16)
+    with pytest.warns(UserWarning, match="there is no GPU"):
+        model = kernrl.optimize(wide, x)
+    kinds = [name.rpartition("-part")[0] for name in no_search]
+    assert kinds[:3] == ["Wide", "Sequential", "Block"]
+    assert [is_swapped(block) for block in model.pair] == [True, True]
+    assert [p.paths for p in model.kernrl_report.parts if p.swapped] == [("pair.0", "pair.1")]
+
+    search = api.optimize_task
+    monkeypatch.setattr(
+        api, "optimize_task", lambda task, *rest: interrupt() if "Sequential" in task.id else search(task, *rest)
+    )
+    with pytest.warns(UserWarning, match="there is no GPU"):
+        stopped = kernrl.optimize(wide, x)
+    assert "the search was interrupted" in str(stopped.kernrl_report)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def test_explain_names_what_could_fuse_and_the_floor(net: Net) -> None:
@@ -308,7 +343,7 @@ def test_bad_inputs_get_one_sentence(net: Net, inputs: Any, said: str) -> None:
 def test_inputs_with_gradients_and_small_budgets_are_refused() -> None:
     with pytest.raises(UsageError, match="needs gradients"):
         kernrl.optimize(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(2, 8, requires_grad=True))
-    with pytest.raises(UsageError, match="too little"):
+    with pytest.raises(UsageError, match="too small a budget"):
         kernrl.optimize(nn.ReLU(), torch.randn(2, 8), budget_s=1)
 
 

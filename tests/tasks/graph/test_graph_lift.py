@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -421,3 +423,27 @@ def test_sizes_and_names_play_no_part_in_the_fingerprint_and_numbers_do() -> Non
 def test_a_task_can_be_lifted_at_an_input_set() -> None:
     task = load_tasks(FIXTURES[0]).tasks[0]
     assert lift(task, InputSet("mine", {"B": 2, "S": 3, "D": 5})).inputs[0].value.shape == (2, 3, 5)
+
+
+def test_lifts_in_several_threads_do_not_break_each_other() -> None:
+    """torch.export keeps what it does in globals."""
+    ready, modules = Barrier(3), [nn.Sequential(*[nn.Linear(8, 8) for _ in range(20)]) for _ in range(3)]
+
+    def lifted(module: nn.Module) -> int:
+        ready.wait()
+        return len(lift_module(module, [torch.randn(4, 8)]).nodes)
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(lifted, modules)) == [20, 20, 20]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_queries_that_share_keys_are_read_as_repeated_heads(causal: bool) -> None:
+    class Grouped(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+    inputs = [torch.randn(2, heads, 6, 8) for heads in (4, 2, 2)]
+    graph = lift_module(Grouped(), inputs)
+    assert not graph.unknown
+    assert_same(graph, Grouped(), inputs)
