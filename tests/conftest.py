@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kernrl.console import log
+
+if TYPE_CHECKING:
+    from kernrl.verifier.funnel import StagedEvaluator
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +46,17 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from support.toy_runs import write_pairs
 
     return write_pairs(tmp_path_factory.mktemp("data") / "pairs.jsonl")
+
+
+@pytest.fixture(scope="session")
+def cpu_evaluator() -> "Iterator[StagedEvaluator]":
+    """The stages as they run without a GPU; its processes take four CPU seconds to start, and are shared."""
+    from kernrl.config import VerifierConfig
+    from kernrl.verifier.funnel import StagedEvaluator
+
+    made = StagedEvaluator(VerifierConfig(device="cpu", cache=False, workers=2))
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -156,6 +156,7 @@ def test_a_right_candidate_is_judged_at_every_set_that_is_small(cpu: HardenedVer
     assert not verdict.notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [LARGE, TINY])
 def test_a_plain_mistake_is_wrong(cpu: HardenedVerifier, task: Task) -> None:
     verdict = cpu.verify(task, unstated.WRONG)
@@ -163,6 +164,7 @@ def test_a_plain_mistake_is_wrong(cpu: HardenedVerifier, task: Task) -> None:
     assert f"on the {'small' if task is LARGE else 'full'} shapes" in verdict.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["written out", "unmasked", "viewed"])
 def test_who_is_made_for_the_tasks_sizes_is_specialised_or_left_to_a_gpu(cpu: HardenedVerifier, name: str) -> None:
     for task, columns in ((TINY, 64), (LARGE, 16384)):
@@ -179,6 +181,7 @@ def test_who_is_made_for_the_tasks_sizes_is_specialised_or_left_to_a_gpu(cpu: Ha
             assert "judge it there" in verdict.reason
 
 
+@pytest.mark.slow
 def test_a_wrong_number_is_no_plain_mistake_where_a_size_is_written_out(cpu: HardenedVerifier) -> None:
     written = unstated.CANDIDATE.replace("tl.sum(total) / columns", "tl.sum(total) / 16384.0")
     assert cpu.verify(LARGE, written).status is Status.NEEDS_GPU
@@ -197,6 +200,7 @@ def test_any_shape_refuses_who_is_specialised(cache: Path, cpu: HardenedVerifier
             assert strict.verify(task, unstated.CANDIDATE).correct
 
 
+@pytest.mark.slow
 def test_without_names_for_sizes_the_full_set_alone_is_judged_if_it_is_small(cpu: HardenedVerifier) -> None:
     verdict = cpu.verify(fixed(16), FLAT)
     assert verdict.correct, verdict.reason
@@ -206,6 +210,7 @@ def test_without_names_for_sizes_the_full_set_alone_is_judged_if_it_is_small(cpu
     assert cpu.verify(fixed(16), FLAT.replace("+ 1.0", "+ 1.5")).status is Status.WRONG
 
 
+@pytest.mark.slow
 def test_what_is_too_large_needs_a_gpu_and_is_told_what_to_do(cpu: HardenedVerifier) -> None:
     verdict = cpu.verify(fixed(1 << 20), FLAT)
     assert verdict.status is Status.NEEDS_GPU
@@ -234,6 +239,7 @@ def test_a_right_candidate_is_judged_at_the_ragged_set_before_the_gpu(gpu: Harde
     assert not jobs[LARGE.id].decoys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["written out", "unmasked", "viewed"])
 def test_who_fails_at_derived_sizes_is_judged_at_full_size(gpu: HardenedVerifier, name: str) -> None:
     verdict, jobs = gpu.verify(LARGE, unstated.specialised(name, 16384)), standing_in(gpu).jobs
@@ -254,6 +260,7 @@ def test_any_shape_refuses_before_the_gpu(cache: Path) -> None:
         assert not standing_in(strict).jobs
 
 
+@pytest.mark.slow
 def test_a_stated_ragged_set_binds(gpu: HardenedVerifier) -> None:
     stated = Task(
         "stated", LARGE.pytorch_code, input_sets=(InputSet(FULL), InputSet("ragged", {"features": 37, "batch_size": 3}))

@@ -32,12 +32,10 @@ def frames() -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def readers() -> Iterator[PlanReaders]:
-    forks = ForkServer("the readers' fork server", "kernrl.verifier.rpc.worker", {"modules": ["kernrl.verifier.plan.reading"]})
-    made = PlanReaders(1, forks, threading.BoundedSemaphore(1))
+def readers(cpu_forks: ForkServer) -> Iterator[PlanReaders]:
+    made = PlanReaders(1, cpu_forks, threading.BoundedSemaphore(1))
     yield made
     made.close()
-    forks.close()
 
 
 def test_an_honest_plan_is_read_by_one_worker(readers: PlanReaders, frames: list[bytes]) -> None:
