@@ -10,6 +10,12 @@ from kernrl.console import log
 
 if TYPE_CHECKING:
     from kernrl.verifier.funnel import StagedEvaluator
+    from kernrl.verifier.verifier import HardenedVerifier
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without a GPU, tests/gpu need not even be imported; None leaves it to pytest."""
+    return True if collection_path == Path(__file__).parent / "gpu" and "not gpu" in config.option.markexpr else None
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +55,19 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cpu_evaluator() -> "Iterator[StagedEvaluator]":
-    """The stages as they run without a GPU; its processes take four CPU seconds to start, and are shared."""
+def cpu_verifier() -> "Iterator[HardenedVerifier]":
+    """A verifier as it is without a GPU, without a cache; shared, since its processes take CPU seconds to start."""
     from kernrl.config import VerifierConfig
-    from kernrl.verifier.funnel import StagedEvaluator
+    from kernrl.verifier.verifier import HardenedVerifier
 
-    made = StagedEvaluator(VerifierConfig(device="cpu", cache=False, workers=2))
-    yield made
-    made.close()
+    with HardenedVerifier(VerifierConfig(device="cpu", cache=False, workers=2)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def cpu_evaluator(cpu_verifier: "HardenedVerifier") -> "StagedEvaluator":
+    """The stages of `cpu_verifier`, which judge every time that they are asked."""
+    return cpu_verifier.evaluator
 
 
 @pytest.fixture

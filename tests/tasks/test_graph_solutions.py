@@ -9,7 +9,6 @@ from functools import cache
 import pytest
 from support import EXHAUSTIVE, TESTS, interpreted
 
-from kernrl.config import VerifierConfig
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions
@@ -172,13 +171,13 @@ def on_a_cpu(task: Task) -> Task | None:
     return Task(task.id, task.source_at(small), input_sets=(InputSet(FULL), ragged))
 
 
-SHARES = 4
-"""All modules take 7 minutes on two cores. One in four is judged here; KERNRL_EXHAUSTIVE=1 judges all."""
+SHARES = 8
+"""All modules take 7 minutes on two cores. One in eight is judged here; KERNRL_EXHAUSTIVE=1 judges all."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_verifier_takes_the_solutions_of_the_foreign_suite() -> None:
+def test_the_verifier_takes_the_solutions_of_the_foreign_suite(cpu_verifier: HardenedVerifier) -> None:
     modules = FOREIGN if EXHAUSTIVE else FOREIGN[::SHARES]
     pairs, styles = [], []
     for path in modules:
@@ -188,8 +187,7 @@ def test_the_verifier_takes_the_solutions_of_the_foreign_suite() -> None:
                 pairs.append((small, solution.triton_code))
                 styles.append((path.stem, solution.style))
     assert len({name for name, _ in styles}) > 0.9 * len(modules)
-    with HardenedVerifier(VerifierConfig(device="cpu", cache=False)) as verifier:
-        verdicts = [(styles[i], verdict) for i, verdict in verifier.verify_many(pairs)]
+    verdicts = [(styles[i], verdict) for i, verdict in cpu_verifier.verify_many(pairs)]
     # a constructor that is given a dictionary is beyond the verifier
     untaken = {style[0] for style, v in verdicts if v.status == "infra_error" and "type dict is not supported" in v.reason}
     assert len(untaken) <= 3
@@ -201,7 +199,7 @@ def test_the_verifier_takes_the_solutions_of_the_foreign_suite() -> None:
 
 
 @pytest.mark.slow
-def test_the_verifier_takes_solutions_of_held_out_tasks() -> None:
+def test_the_verifier_takes_solutions_of_held_out_tasks(cpu_verifier: HardenedVerifier) -> None:
     pairs = []
     for task in load_tasks(TESTS.parent / "data" / "heldout_level2.jsonl").tasks[::10]:
         small, ragged = task.input_set("small"), task.input_set("ragged")
@@ -211,8 +209,7 @@ def test_the_verifier_takes_solutions_of_held_out_tasks() -> None:
         solutions = write_solutions(task)
         assert solutions
         pairs += [(on_cpu, solution.triton_code) for solution in solutions]
-    with HardenedVerifier(VerifierConfig(device="cpu", cache=False)) as verifier:
-        assert not [(pairs[i][0].id, v.status, v.reason) for i, v in verifier.verify_many(pairs) if v.status != "correct"]
+    assert not [(pairs[i][0].id, v.status, v.reason) for i, v in cpu_verifier.verify_many(pairs) if v.status != "correct"]
 
 
 @pytest.mark.slow
