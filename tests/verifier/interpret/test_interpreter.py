@@ -267,6 +267,7 @@ def test_cases_side_by_side_come_to_what_each_comes_to_alone(body):
     assert not torch.equal(together[0][0], together[1][0])
 
 
+@pytest.mark.slow
 def test_a_kernel_without_end_is_a_timeout():
     body = "i = tl.program_id(0)\nwhile i >= 0:\n    tl.store(y + i, tl.load(x + i))\n    i = (i + 1) % n"
     rejection = run(kernel(body, grid="(1,)", out="torch.zeros_like(x)"), X, timeout_s=0.5)
