@@ -34,17 +34,26 @@ def _process() -> subprocess.Popen[str]:
 
 def ask(worker: str, requests: Sequence[Any]) -> Iterator[Any]:
     """`answer(request, folder)` of tests/support/<worker>.py for each request, which are JSON, as the answers are."""
-    process = _process()
-    assert process.stdin
-    assert process.stdout
     for request in requests:
-        process.stdin.write(json.dumps([worker, request]) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        assert line, f"the interpreting process ended with {process.wait()}"
-        answer, failure = json.loads(line)
+        try:
+            answer, failure = _answered(_process(), [worker, request])
+        except BaseException:  # such as a test's time limit: the answer must not be taken for the next one's
+            _process().kill()
+            _process.cache_clear()
+            raise
         assert not failure, failure
         yield answer
+
+
+def _answered(process: subprocess.Popen[str], request: list[Any]) -> tuple[Any, str]:
+    """The answer, or why there is none."""
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(json.dumps(request) + "\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    assert line, f"the interpreting process ended with {process.wait()}"
+    return json.loads(line)
 
 
 def main() -> None:

@@ -40,14 +40,14 @@ def test_heldout_task_computes_what_its_graph_says(task: Task) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["small", "ragged"])
 @pytest.mark.parametrize("task", HELDOUT, ids=lambda task: task.id)
-def test_every_heldout_task_computes_what_its_graph_says(task: Task, name: str) -> None:
-    graph = assert_task_same(task, task.input_set(name))
+def test_every_heldout_task_computes_what_its_graph_says(task: Task) -> None:
     full = lift(task)
-    assert graph.fingerprint == full.fingerprint
-    assert graph.composition == full.composition
-    assert not graph.unknown
+    for name in ("small", "ragged"):
+        graph = assert_task_same(task, task.input_set(name))
+        assert graph.fingerprint == full.fingerprint
+        assert graph.composition == full.composition
+        assert not graph.unknown
 
 
 class Nested(nn.Module):

@@ -10,8 +10,9 @@ import pytest
 from support import EXHAUSTIVE, TESTS, interpreted
 
 from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions
+from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
 from kernrl.tasks.task import FULL, InputSet, Solution, Task
 from kernrl.verifier import HardenedVerifier
 
@@ -219,7 +220,7 @@ def test_foreign_modules_have_solutions_in_several_styles(path) -> None:
     solutions = write_solutions(task)
     assert len(solutions) >= 2
     assert len({s.triton_code for s in solutions}) == len(solutions)
-    for node in graphs_of(task)[0].nodes:  # nothing that kernels can do is left to the library
+    for node in lift(task).nodes:  # nothing that kernels can do is left to the library
         if node.kind in ("pointwise", "reduction", "normalization"):
             for s in solutions:
                 assert f"torch.{node.op}(" not in s.triton_code.partition("def forward")[2]
