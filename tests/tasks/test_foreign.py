@@ -239,6 +239,7 @@ def test_suite_is_large() -> None:
     assert max(max(tensor.shape, default=0) for name in FILES for tensor in measured(name).state) >= 16_384
 
 
+@pytest.mark.slow
 def test_compositions_differ() -> None:
     times = Counter(measured(name).ops for name in FILES)
     assert len(times) >= 110

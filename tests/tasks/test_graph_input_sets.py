@@ -156,6 +156,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_numbers_that_hang_together_change_together() -> None:
     """cols is twice half: neither can move alone."""
     for found in derive_input_sets(Task("t", CHAIN)):
@@ -164,6 +165,7 @@ def test_numbers_that_hang_together_change_together() -> None:
         assert_task_same(Task("t", CHAIN), found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", range(0, 64, 9))
 def test_sets_of_tasks_that_have_lost_theirs(index: int) -> None:
     task = load_tasks("heldout").tasks[index]
@@ -175,6 +177,7 @@ def test_sets_of_tasks_that_have_lost_theirs(index: int) -> None:
         assert max(value.numel for value in graph.values.values()) < 300_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "forward",
     [
