@@ -127,6 +127,7 @@ def test_what_would_compute_something_else_is_refused() -> None:
         task_of_graph(graph, "listed", {})
 
 
+@pytest.mark.slow
 def test_a_written_task_has_small_and_ragged_sets() -> None:
     graph = lift_module(Block(64).eval(), [torch.randn(32, 128, 64)])
     task = with_input_sets(task_of_graph(graph, "block", {}))
@@ -179,6 +180,7 @@ def test_a_swapped_model_gives_the_same_has_the_same_state_and_leaves_the_origin
     assert disagreement(net, model, (IDS,), "fp32", 2) == ""
 
 
+@pytest.mark.slow
 def test_a_copy_of_it_reads_its_own_parameters(net: Net) -> None:
     model, _ = swapped(net)
     other = copy.deepcopy(model)

@@ -110,6 +110,7 @@ def test_a_tie_says_why_and_writes_nothing_unless_asked(
     assert Path("tie/best.py").exists()
 
 
+@pytest.mark.slow
 def test_where_nothing_is_right_it_says_so(verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verifier.mode = "wrong"
     assert run("my_module.py", "--output", "out", "--keep-tie") == 0

@@ -122,6 +122,7 @@ def test_the_same_seed_gives_the_same_samples_and_the_same_loss(model, tasks, tm
     assert metrics(first) == metrics(second)
 
 
+@pytest.mark.slow
 def test_a_line_says_what_a_step_did(model, tasks, tmp_path):
     output = tmp_path / "run"
     assert run(arguments(model, tasks, output)) == 0
@@ -267,6 +268,7 @@ def test_without_a_difference_nothing_is_learnt(model, tasks, tmp_path, verifier
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_broken_infrastructure_is_masked_and_a_run_of_nothing_else_stops(model, tasks, tmp_path, verifier, capfd):
     verifier.judge = lambda text: verdict_of(text, Status.INFRA_ERROR) if len(verifier.asked) % 2 else judge(text)
     assert run(arguments(model, tasks, tmp_path / "half", steps=1)) == 0

@@ -220,6 +220,7 @@ def test_an_evaluation_is_listed_by_speed_and_every_id_can_be_asked_for(tmp_path
         assert speedup is None or f"{speedup['value']:.2f}x" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [

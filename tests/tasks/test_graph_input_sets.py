@@ -200,6 +200,7 @@ def test_nothing_is_derived_where_nothing_can_change() -> None:
     assert derive_input_sets(Task("t", "raise ValueError")) == ()
 
 
+@pytest.mark.slow
 def test_an_axis_of_one_stays_one_and_no_other_becomes_one() -> None:
     task = Task("t", CHAIN.replace("torch.cat([x[:, :half], y], 1) @ x.t()", "x.unsqueeze(1).softmax(1)"))
     for found in derive_input_sets(task):

@@ -38,6 +38,7 @@ def test_every_step_but_the_first_is_one_update_old(model, tasks, tmp_path):
     assert abs(lines[2]["correction_mean"] - 1) > 1e-3
 
 
+@pytest.mark.slow
 def test_without_overlap_nothing_is_stale(model, tasks, tmp_path):
     assert run(arguments(model, tasks, tmp_path / "run")) == 0
     assert {line["staleness"] for line in metrics(tmp_path / "run").values()} == {0}
@@ -113,6 +114,7 @@ class Narrow(FakeVerifier):
             self.ended.release()
 
 
+@pytest.mark.slow
 def test_a_step_is_sampled_whole_before_its_candidates_are_taken_which_is_after_those_of_the_step_before(
     model, tasks, tmp_path, monkeypatch
 ):  # fmt: skip

@@ -324,6 +324,7 @@ def test_an_error_of_the_verifier_ends_the_ranks_that_sample_for_it(model, tasks
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_shards_do_not_sample(model, tasks, tmp_path):
     codes, errors = together(rl(model, tasks, tmp_path / "run"), tmp_path, kind="fsdp2")
     assert codes == [2, 2]
