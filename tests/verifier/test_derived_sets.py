@@ -76,30 +76,25 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def on_cpu(cache: Path, **settings: Any) -> HardenedVerifier:
-    return HardenedVerifier(VerifierConfig(device="cpu", cache_dir=cache, workers=2, **settings))
-
-
 @pytest.fixture(scope="module")
 def cpu(cache: Path) -> Iterator[HardenedVerifier]:
-    with on_cpu(cache) as verifier:
+    with HardenedVerifier(VerifierConfig(device="cpu", cache_dir=cache, workers=2)) as verifier:
         yield verifier
-
-
-@contextlib.contextmanager
-def with_gpu(cache: Path, **settings: Any) -> Iterator[HardenedVerifier]:
-    """A verifier with a GPU that finds everything right."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
-        patch.setattr(funnel, "GpuClient", StandIn)
-        with HardenedVerifier(VerifierConfig(cache_dir=cache / "gpu", workers=2, **settings)) as verifier:
-            yield verifier
 
 
 @pytest.fixture(scope="module")
 def gpu(cache: Path) -> Iterator[HardenedVerifier]:
-    with with_gpu(cache) as verifier:
-        yield verifier
+    """A verifier with a GPU that finds everything right."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
+        patch.setattr(funnel, "GpuClient", StandIn)
+        with HardenedVerifier(VerifierConfig(cache_dir=cache / "gpu", workers=2)) as verifier:
+            yield verifier
+
+
+def set_any_shape(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting, without the seconds that processes of another verifier take to start."""
+    monkeypatch.setattr(verifier.evaluator, "config", verifier.evaluator.config.model_copy(update={"any_shape": True}))
 
 
 def sets_of(verdict: Verdict) -> set[str]:
@@ -190,14 +185,14 @@ def test_a_wrong_number_is_no_plain_mistake_where_a_size_is_written_out(cpu: Har
 
 
 @pytest.mark.slow
-def test_any_shape_refuses_who_is_specialised(cache: Path, cpu: HardenedVerifier) -> None:
+def test_any_shape_refuses_who_is_specialised(cpu: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.verify(TINY, WRITTEN_OUT["tiny"]).correct
-    with on_cpu(cache, any_shape=True) as strict:
-        for task in (TINY, LARGE):
-            verdict = strict.verify(task, WRITTEN_OUT[task.id])
-            assert verdict.status is Status.CRASH, "the cache keeps the two settings apart"
-            assert verdict.reason.startswith("On small shapes: ") or verdict.reason.startswith("On ragged shapes: ")
-            assert strict.verify(task, unstated.CANDIDATE).correct
+    set_any_shape(cpu, monkeypatch)
+    for task in (TINY, LARGE):
+        verdict = cpu.verify(task, WRITTEN_OUT[task.id])
+        assert verdict.status is Status.CRASH, "the cache keeps the two settings apart"
+        assert verdict.reason.startswith("On small shapes: ") or verdict.reason.startswith("On ragged shapes: ")
+        assert cpu.verify(task, unstated.CANDIDATE).correct
 
 
 @pytest.mark.slow
@@ -252,12 +247,13 @@ def test_who_fails_at_derived_sizes_is_judged_at_full_size(gpu: HardenedVerifier
 
 
 @pytest.mark.slow
-def test_any_shape_refuses_before_the_gpu(cache: Path) -> None:
-    with with_gpu(cache, any_shape=True) as strict:
-        verdict = strict.verify(LARGE, WRITTEN_OUT["large"])
-        assert verdict.status is Status.CRASH
-        assert verdict.reason.startswith("On ragged shapes: ")
-        assert not standing_in(strict).jobs
+def test_any_shape_refuses_before_the_gpu(gpu: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_any_shape(gpu, monkeypatch)
+    standing_in(gpu).jobs.clear()
+    verdict = gpu.verify(LARGE, WRITTEN_OUT["large"])
+    assert verdict.status is Status.CRASH
+    assert verdict.reason.startswith("On ragged shapes: ")
+    assert not standing_in(gpu).jobs
 
 
 @pytest.mark.slow
