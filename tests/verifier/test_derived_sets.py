@@ -125,10 +125,11 @@ def test_a_stated_set_keeps_others_from_being_derived(cache: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["raise ValueError('no')", "import os; os._exit(7)", "while True: pass"])
 def test_a_reference_that_breaks_goes_on_with_the_sets_it_has(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernrl.verifier.pool.input_sets.TIMEOUT_S", 3.0)
     broken = Task("broken", f"{line}\n{LARGE.pytorch_code}")
     with contextlib.closing(InputSets(None)) as input_sets:
-        assert input_sets.complete(broken) == broken
+        with monkeypatch.context() as patch:
+            patch.setattr("kernrl.verifier.pool.input_sets.TIMEOUT_S", 3.0)
+            assert input_sets.complete(broken) == broken
         assert len(input_sets.complete(LARGE).input_sets) == 3, "and so do the tasks after it"
 
 
