@@ -18,7 +18,7 @@ from kernrl.verifier.base.verdict import Stage, Status, Verdict
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.explain import account
 from kernrl.verifier.judge.draws import ONLY_BIG_SET_REGIMES, ONLY_SET_REGIMES
-from kernrl.verifier.pool.input_sets import InputSets
+from kernrl.verifier.pool.derive_input_sets import InputSets
 from kernrl.verifier.verifier import HardenedVerifier
 
 LARGE = Task("large", unstated.task_code(16384, 16384))
@@ -128,7 +128,7 @@ def test_a_reference_that_breaks_goes_on_with_the_sets_it_has(line: str, monkeyp
     broken = Task("broken", f"{line}\n{LARGE.pytorch_code}")
     with contextlib.closing(InputSets(None)) as input_sets:
         with monkeypatch.context() as patch:
-            patch.setattr("kernrl.verifier.pool.input_sets.TIMEOUT_S", 3.0)
+            patch.setattr("kernrl.verifier.pool.derive_input_sets.TIMEOUT_S", 3.0)
             assert input_sets.complete(broken) == broken
         assert len(input_sets.complete(LARGE).input_sets) == 3, "and so do the tasks after it"
 
