@@ -136,6 +136,7 @@ def measured(name: str) -> Run:
     return run(name, FILES[name].read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_file_is_a_task(name: str) -> None:
     assert list(problems(name, FILES[name].read_text(encoding="utf-8"))) == []

@@ -137,6 +137,7 @@ def test_names_of_the_authors_file_are_kept_apart() -> None:
     assert "x0 = A\n" in made
 
 
+@pytest.mark.slow
 def test_generated_pairs_are_of_their_split_and_the_same_every_time() -> None:
     pairs = list(generate_pairs(count=40))
     assert pairs == list(generate_pairs(count=40))
@@ -145,6 +146,7 @@ def test_generated_pairs_are_of_their_split_and_the_same_every_time() -> None:
     assert {split_of(p.composition) for p in generate_pairs(count=10, split="validation")} == {"validation"}
 
 
+@pytest.mark.slow
 def test_suites_are_held_out_by_composition() -> None:
     assert set(MADE) == set(SUITES)
     for name, (fewest, most) in SUITES.items():
