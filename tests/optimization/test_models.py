@@ -69,6 +69,7 @@ def net() -> Net:
 IDS = torch.arange(40).reshape(4, 10)
 
 
+@pytest.mark.slow
 def test_parts_are_the_largest_that_lift_and_equal_ones_are_one(net: Net) -> None:
     model = copy.deepcopy(net).eval()
     parts = find_parts(model, (IDS,))
@@ -84,6 +85,7 @@ def test_parts_are_the_largest_that_lift_and_equal_ones_are_one(net: Net) -> Non
 # --- written out -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -125,6 +127,7 @@ def test_what_would_compute_something_else_is_refused() -> None:
         task_of_graph(graph, "listed", {})
 
 
+@pytest.mark.slow
 def test_a_written_task_has_small_and_ragged_sets() -> None:
     graph = lift_module(Block(64).eval(), [torch.randn(32, 128, 64)])
     task = with_input_sets(task_of_graph(graph, "block", {}))
@@ -164,6 +167,7 @@ def swapped(net: Net, devices: tuple[str, ...] = ("cpu",), source: str = FAST) -
     return model, cls
 
 
+@pytest.mark.slow
 def test_a_swapped_model_gives_the_same_has_the_same_state_and_leaves_the_original(net: Net) -> None:
     model, cls = swapped(net)
     net.eval()
@@ -176,6 +180,7 @@ def test_a_swapped_model_gives_the_same_has_the_same_state_and_leaves_the_origin
     assert disagreement(net, model, (IDS,), "fp32", 2) == ""
 
 
+@pytest.mark.slow
 def test_a_copy_of_it_reads_its_own_parameters(net: Net) -> None:
     model, _ = swapped(net)
     other = copy.deepcopy(model)
@@ -186,6 +191,7 @@ def test_a_copy_of_it_reads_its_own_parameters(net: Net) -> None:
     torch.testing.assert_close(model(IDS), net.eval()(IDS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [
@@ -203,6 +209,7 @@ def test_other_calls_run_the_module_s_own_forward(net: Net, call: Any) -> None:
     assert cls.calls == before
 
 
+@pytest.mark.slow
 def test_on_a_cpu_a_part_for_gpus_runs_as_before(net: Net) -> None:
     model, cls = swapped(net, devices=("cuda",))
     with torch.no_grad():
@@ -210,6 +217,7 @@ def test_on_a_cpu_a_part_for_gpus_runs_as_before(net: Net) -> None:
     assert cls.calls == 0
 
 
+@pytest.mark.slow
 def test_gradients_are_refused_with_a_sentence(net: Net) -> None:
     model, _ = swapped(net)
     out = model(IDS).sum()
@@ -220,6 +228,7 @@ def test_gradients_are_refused_with_a_sentence(net: Net) -> None:
         model(IDS)
 
 
+@pytest.mark.slow
 def test_torch_compile_takes_it(net: Net) -> None:
     model, _ = swapped(net)
     block: Any = model.get_submodule("blocks.0")
@@ -229,6 +238,7 @@ def test_torch_compile_takes_it(net: Net) -> None:
         torch.testing.assert_close(compiled(x, 0.5), net.blocks[0].eval()(x, 0.5))
 
 
+@pytest.mark.slow
 def test_a_wrong_part_shows_in_the_whole(net: Net) -> None:
     model, _ = swapped(net, source=FAST.replace("0.5", "0.501"))
     assert "is off by" in disagreement(net, model, (IDS,), "fp32", 1)
@@ -269,6 +279,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
+@pytest.mark.slow
 def test_optimize_searches_distinct_parts_once_and_says_what_it_did(net: Net, no_search: list[str], tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="there is no GPU"):
         model = kernrl.optimize(net, IDS, output=tmp_path / "run")
@@ -318,6 +329,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_explain_names_what_could_fuse_and_the_floor(net: Net) -> None:
     explanation = kernrl.explain(net, {"ids": IDS}, target="H100")
     text = str(explanation)

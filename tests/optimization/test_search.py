@@ -199,6 +199,7 @@ def test_the_clock_of_the_budget_may_have_begun_before() -> None:
     assert judge.asked == []
 
 
+@pytest.mark.slow
 def test_worked_styles_come_in_the_order_of_their_modelled_time() -> None:
     task = load_tasks(str(ROOT / "tests" / "fixture_tasks" / "rmsnorm_residual.py")).tasks[0]
     h200 = device_for("NVIDIA H200")

@@ -85,6 +85,7 @@ def test_the_last_row_of_an_epoch_says_nothing_of_the_speed():
     assert [list(column.cells) for column in table.columns[3:5]] == [["2,000,000"] * 2, ["25%"] * 2]
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_plain_transformers_loads_the_result(model, pairs, tmp_path):
     output = tmp_path / "run"
     assert run(arguments(model, pairs, output)) == 0

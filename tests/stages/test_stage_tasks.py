@@ -105,6 +105,7 @@ def test_check_names_the_tasks_that_cannot_teach(tmp_path: Path, capsys: pytest.
     assert "1 of 1 references can be used" in answer(capsys, "check", f"{path}::good")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forward", "words"),
     [("x * 0", "same value"), ("x * float('nan')", "NaN"), ("1 / 0", "ZeroDivisionError")],
@@ -163,6 +164,7 @@ def test_generate_refuses_a_folder_with_something_in_it(tmp_path: Path, capsys: 
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_interrupted_generate_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

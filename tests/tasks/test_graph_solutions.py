@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import pytest
-from support import TESTS
+from support import EXHAUSTIVE, TESTS, interpreted
 
-from kernrl.config import VerifierConfig
 from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions
-from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
+from kernrl.tasks.task import FULL, InputSet, Solution, Task
 from kernrl.verifier import HardenedVerifier
 
-WORKER = TESTS / "support" / "graph_solution_worker.py"
 FOREIGN = sorted((TESTS / "foreign").glob("*.py"))
 
 
-def ask(requests: Sequence[dict]) -> list[list[list[str]]]:
-    """The worker's answers."""
-    done = subprocess.run(
-        [sys.executable, str(WORKER)], input=json.dumps(requests), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+def ask(requests: Sequence[dict]) -> Iterator[list[list[str]]]:
+    """(style, code, what is wrong) of every solution, for each request."""
+    return interpreted.ask("graph_solution_worker", requests)
 
 
 def module(init: str, forward: str, inputs: str, arguments: str = "self, x") -> str:
@@ -112,30 +103,36 @@ CORNERS = {
 
 
 @cache
-def corners() -> dict[str, list[list[str]]]:
-    return dict(zip(CORNERS, ask([{"source": s, "sets": ["full", "small", "ragged"]} for s in CORNERS.values()]), strict=True))
+def corner(name: str) -> list[list[str]]:
+    return next(ask([{"source": CORNERS[name], "sets": ["full", "small", "ragged"]}]))
+
+
+@cache
+def solutions_of(name: str) -> tuple[Solution, ...]:
+    return write_solutions(with_input_sets(Task(name, CORNERS[name])))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CORNERS)
 def test_corner_cases_are_right_in_every_style(name: str) -> None:
-    answers = corners()[name]
+    answers = corner(name)
     assert answers
     assert not [(style, problem) for style, _, problem in answers if problem]
 
 
 @pytest.mark.slow
 def test_every_style_and_layout_appears() -> None:
-    words = {word for answers in corners().values() for style, _, _ in answers for word in style.split("-")}
+    words = {word for name in CORNERS for solution in solutions_of(name) for word in solution.style.split("-")}
     assert {style.name.partition("-")[0] for style in STYLES} <= words
     assert {"whole", "walk", "welford", "online", "rows", "turned", "persistent", "last"} <= words
     assert any(word.startswith("split") and word != "split" for word in words)
 
 
+@pytest.mark.slow
 def test_answers_are_new_files_with_the_references_own_constructor() -> None:
-    for name, answers in corners().items():
-        for _, code, _ in answers:
-            tree = ast.parse(code)
+    for name in CORNERS:
+        for solution in solutions_of(name):
+            tree = ast.parse(solution.triton_code)
             assert not {"get_inputs", "Model"} & {getattr(node, "name", "") for node in tree.body}, name
             init = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "__init__")
             functions = [n for n in ast.walk(ast.parse(CORNERS[name])) if isinstance(n, ast.FunctionDef)]
@@ -160,7 +157,7 @@ MUTANTS = {
 def test_mutants_are_refused() -> None:
     requests = [{"source": CORNERS[name], "edits": [[old, new]], "sets": ["full"]} for name, old, new in MUTANTS.values()]
     for (what, (name, _, _)), answers in zip(MUTANTS.items(), ask(requests), strict=True):
-        before = {style: code for style, code, _ in corners()[name]}
+        before = {solution.style: solution.triton_code for solution in solutions_of(name)}
         touched = [problem for style, code, problem in answers if code != before[style]]
         assert touched, what
         assert all(touched), (what, touched)
@@ -175,14 +172,14 @@ def on_a_cpu(task: Task) -> Task | None:
     return Task(task.id, task.source_at(small), input_sets=(InputSet(FULL), ragged))
 
 
-SHARES = 4
-"""All modules take 7 minutes on two cores. One in four is judged here; KERNRL_EXHAUSTIVE=1 judges all."""
+SHARES = 8
+"""All modules take 7 minutes on two cores. One in eight is judged here; KERNRL_EXHAUSTIVE=1 judges all."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_verifier_takes_the_solutions_of_the_foreign_suite() -> None:
-    modules = FOREIGN if os.environ.get("KERNRL_EXHAUSTIVE") else FOREIGN[::SHARES]
+def test_the_verifier_takes_the_solutions_of_the_foreign_suite(cpu_verifier: HardenedVerifier) -> None:
+    modules = FOREIGN if EXHAUSTIVE else FOREIGN[::SHARES]
     pairs, styles = [], []
     for path in modules:
         task = Task(path.stem, path.read_text(encoding="utf-8"))
@@ -191,8 +188,7 @@ def test_the_verifier_takes_the_solutions_of_the_foreign_suite() -> None:
                 pairs.append((small, solution.triton_code))
                 styles.append((path.stem, solution.style))
     assert len({name for name, _ in styles}) > 0.9 * len(modules)
-    with HardenedVerifier(VerifierConfig(device="cpu", cache=False)) as verifier:
-        verdicts = [(styles[i], verdict) for i, verdict in verifier.verify_many(pairs)]
+    verdicts = [(styles[i], verdict) for i, verdict in cpu_verifier.verify_many(pairs)]
     # a constructor that is given a dictionary is beyond the verifier
     untaken = {style[0] for style, v in verdicts if v.status == "infra_error" and "type dict is not supported" in v.reason}
     assert len(untaken) <= 3
@@ -204,7 +200,7 @@ def test_the_verifier_takes_the_solutions_of_the_foreign_suite() -> None:
 
 
 @pytest.mark.slow
-def test_the_verifier_takes_solutions_of_held_out_tasks() -> None:
+def test_the_verifier_takes_solutions_of_held_out_tasks(cpu_verifier: HardenedVerifier) -> None:
     pairs = []
     for task in load_tasks(TESTS.parent / "data" / "heldout_level2.jsonl").tasks[::10]:
         small, ragged = task.input_set("small"), task.input_set("ragged")
@@ -214,8 +210,7 @@ def test_the_verifier_takes_solutions_of_held_out_tasks() -> None:
         solutions = write_solutions(task)
         assert solutions
         pairs += [(on_cpu, solution.triton_code) for solution in solutions]
-    with HardenedVerifier(VerifierConfig(device="cpu", cache=False)) as verifier:
-        assert not [(pairs[i][0].id, v.status, v.reason) for i, v in verifier.verify_many(pairs) if v.status != "correct"]
+    assert not [(pairs[i][0].id, v.status, v.reason) for i, v in cpu_verifier.verify_many(pairs) if v.status != "correct"]
 
 
 @pytest.mark.slow
@@ -225,7 +220,7 @@ def test_foreign_modules_have_solutions_in_several_styles(path) -> None:
     solutions = write_solutions(task)
     assert len(solutions) >= 2
     assert len({s.triton_code for s in solutions}) == len(solutions)
-    for node in graphs_of(task)[0].nodes:  # nothing that kernels can do is left to the library
+    for node in lift(task).nodes:  # nothing that kernels can do is left to the library
         if node.kind in ("pointwise", "reduction", "normalization"):
             for s in solutions:
                 assert f"torch.{node.op}(" not in s.triton_code.partition("def forward")[2]

@@ -80,6 +80,7 @@ def test_a_candidate_cannot_look_cheaper_than_its_task(verifier: HardenedVerifie
     assert claimed.value <= 1.01 * honest.value
 
 
+@pytest.mark.slow
 def test_a_product_that_rounds_to_tf32_is_told_what_to_write(verifier: HardenedVerifier) -> None:
     task, source = suite.fixture_task("linear_gelu"), (TESTS / "exploits" / "e24_tf32_inside.py").read_text()
     verdict = verifier.verify(task, source)

@@ -107,6 +107,7 @@ def test_inputs_go_by_least_recent_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replay.released == 0
 
 
+@pytest.mark.slow
 def test_too_much_held_is_dropped_but_not_for_the_same_task_again(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = Replay(monkeypatch)
     replay.takes("a")
