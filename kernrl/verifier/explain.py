@@ -74,7 +74,8 @@ def _detail(stage: Stage, verdict: Verdict) -> str:
     if stage is Stage.TRACE and "compile" in verdict.seconds:
         return f"compiled in {verdict.seconds['compile'] * 1e3:.0f} ms"
     if stage is Stage.PLAN and verdict.plan:
-        return f"{verdict.plan['launches']} authored launches, {verdict.plan['unfused']} unfused ops"
+        launches, unfused = verdict.plan["launches"], verdict.plan["unfused"]
+        return f"{launches} authored launch{'es' * (launches != 1)}, {unfused} unfused op{'s' * (unfused != 1)}"
     if stage is Stage.CORRECTNESS and verdict.errors:
         worst = max(record["excess"] for record in verdict.errors)
         return f"{len(verdict.errors)} inputs, largest error {worst:.2g} × its tolerance"
