@@ -46,7 +46,7 @@ class Code:
 
 
 class Rows:
-    """A table of one line a row: a terminal's cells end in `…` where they do not fit; elsewhere lines are as long as they are."""
+    """A table of one line a row: cells end in `…` where a terminal is too narrow; elsewhere lines are as long as they are."""
 
     def __init__(self, table: Table):
         self.table = table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -60,5 +60,5 @@ def test_a_row_is_one_line_and_is_cut_in_terminals_alone(terminal, row):
 def test_what_is_wider_than_a_terminal_is_left_for_it_to_wrap(capsys, monkeypatch):
     monkeypatch.setattr(console.out, "width", 80)
     monkeypatch.setattr(type(console.out), "is_terminal", property(lambda self: True))
-    Output(Result({}, Text("x" * 100, no_wrap=True, overflow="ignore")), as_json=False).print()
+    Output(Result({}, Group(Text("x" * 100, no_wrap=True, overflow="ignore"))), as_json=False).print()
     assert capsys.readouterr().out.rstrip("\n") == "x" * 100

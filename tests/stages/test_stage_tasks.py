@@ -69,7 +69,7 @@ def test_list_has_one_line_a_row_however_long_a_composition_is(tmp_path, capsys,
     assert answer(capsys, "list", str(path)).splitlines()[1].count("conv_transpose2d") == 9
     monkeypatch.setattr(console.out, "width", 80)
     monkeypatch.setattr(type(console.out), "is_terminal", property(lambda self: True))
-    header, row = answer(capsys, "list", str(path)).splitlines()
+    _, row = answer(capsys, "list", str(path)).splitlines()
     assert len(row) <= 80
     assert row.split("→")[0].split() == ["a-task-of-a-long-name", "linear", "conv_transpose2d"]
     assert "… " in row
