@@ -28,6 +28,9 @@ class _Console(Console):
 out = _Console()
 """stdout. rich honours NO_COLOR and leaves the styles out where stdout is no terminal."""
 
+FIRST_S = 5.0
+"""Seconds after which the first line says what is being done, where stderr is no terminal: what takes less is done without."""
+
 log = _Console(stderr=True)
 """stderr: remarks and progress. `--quiet` sets `log.quiet`."""
 
@@ -82,11 +85,11 @@ def leads() -> bool:
 
 
 @contextlib.contextmanager
-def progress(first_s: float = 5.0, every_s: float = 30.0) -> Iterator[Progress]:
+def progress(first_s: float | None = None, every_s: float = 30.0) -> Iterator[Progress]:
     """A progress bar on stderr; a line now and then where stderr is no terminal; nothing under `--quiet`.
 
     Args:
-        first_s, every_s: seconds to the first line, and between lines: what takes less is done without a word.
+        first_s, every_s: seconds to the first line (FIRST_S if None), and between lines.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -105,7 +108,7 @@ def progress(first_s: float = 5.0, every_s: float = 30.0) -> Iterator[Progress]:
 
 
 @contextlib.contextmanager
-def waiting(text: str, first_s: float = 5.0, every_s: float = 30.0) -> Iterator[None]:
+def waiting(text: str, first_s: float | None = None, every_s: float = 30.0) -> Iterator[None]:
     """Say what is being done, where nothing can be counted: beside a spinner, or as lines where stderr is no terminal."""
     began = time.monotonic()
     shown = log.status(text) if log.is_terminal and not log.quiet else contextlib.nullcontext()
@@ -114,12 +117,12 @@ def waiting(text: str, first_s: float = 5.0, every_s: float = 30.0) -> Iterator[
 
 
 @contextlib.contextmanager
-def _now_and_then(line: Callable[[], str], first_s: float, every_s: float) -> Iterator[None]:
+def _now_and_then(line: Callable[[], str], first_s: float | None, every_s: float) -> Iterator[None]:
     """Print the line after the first seconds and then at intervals, where no terminal shows anything."""
     ended = threading.Event()
 
     def repeat() -> None:
-        wait_s = first_s
+        wait_s = FIRST_S if first_s is None else first_s
         while not ended.wait(wait_s):
             wait_s = every_s
             log.print(line(), markup=False, highlight=False, soft_wrap=True)
