@@ -39,7 +39,19 @@ VERIFIER_FLOORS = [
 MOST_ROOT_FILES = 8
 
 ROOM_OF_MODULE = {"__main__": "cli", "cli": "cli", "command": "cli", "testing": "integrations"} | dict.fromkeys(
-    ("__init__", "__version__", "config", "console", "errors", "files", "http_client", "settings", "syntax", "user_code"),
+    (
+        "__init__",
+        "__version__",
+        "config",
+        "console",
+        "errors",
+        "files",
+        "http_client",
+        "settings",
+        "signals",
+        "syntax",
+        "user_code",
+    ),
     "base",
 )
 """Module at the package's top → its room; every folder is a room of its own name."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS, VERIFIER
 from kernrl.config.resume import ResumableConfig
 from kernrl.config.training import Columns, PromptForm, ServerConfig
-from kernrl.config.verifier import Baselines, VerifierConfig
-from kernrl.settings import ALSO, ARGUMENT, RARE
+from kernrl.config.verifier import Baselines, VerifierConfig, one_baseline
+from kernrl.settings import ALSO, ARGUMENT, OLD, RARE
 
 NO_MODEL = "none"
 """What `--model` says for worked styles and variants alone."""
@@ -97,14 +97,19 @@ class OptimizeConfig(ResumableConfig, ServerConfig):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = Field(
         default=None,
         description="Precision of module, baselines and candidates; the task's own (mostly fp32) if not set.",
-        json_schema_extra=VERIFIER,
+        json_schema_extra=VERIFIER | {OLD: "--verifier.precision"},
     )
     baseline: Baselines = Field(
         default=("eager", "compile"),
         description="What candidates are timed against; the first decides who is faster. On a CPU only eager is modelled.",
-        json_schema_extra=VERIFIER,
+        json_schema_extra=VERIFIER | {OLD: "--verifier.baseline"},
     )
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_baseline(cls, values: Any) -> Any:
+        return one_baseline(values)
 
     @field_validator("budget")
     @classmethod

@@ -22,6 +22,7 @@ from kernrl.console import Result
 REQUIRED = ("torch", "triton", "transformers", "accelerate", "datasets")
 EXTRAS = {
     "peft": ("lora", "LoRA adapters"),
+    "bitsandbytes": ("4bit", "LoRA on weights in 4 bits"),
     "trl": ("trl", "kernrl's reward inside TRL's trainers"),
     "ray": ("ray", "verification on several machines"),
     "trackio": ("trackio", "local experiment tracking"),

@@ -23,6 +23,7 @@ from kernrl.files import new_folder, next_folder
 from kernrl.reports.run_files import read_run
 from kernrl.reports.story import comparisons, summarise_run
 from kernrl.reports.tables import comparison_text
+from kernrl.signals import INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,8 @@ def run_command(words: str) -> None:
         ended = process.wait()
     except KeyboardInterrupt:
         process.terminate()  # a scheduler may have told this process alone; with Ctrl-C it takes both as one
-        process.wait()
+        if process.wait() == INTERRUPTED:  # and has said so
+            raise SystemExit(INTERRUPTED) from None
         raise
     if ended:
         raise RunError(f"`{shlex.join(command)}` ended with {ended}; see its last messages above.")

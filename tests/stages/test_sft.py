@@ -64,7 +64,7 @@ def pairs(tmp_path_factory):
 
 def arguments(model, pairs, output, *more):
     sizes = ["--row-tokens", "256", "--rows-per-step", "2", "--max-length", "64", "--steps", "8", "--learning-rate", "0.01"]
-    cadence = ["--evaluate-every", "4", "--save-every", "2"]
+    cadence = ["--validate-every", "4", "--save-every", "2"]
     return ["sft", "--model", str(model), "--data", str(pairs), "--output", str(output), *sizes, *cadence, "--quiet", *more]
 
 

@@ -123,13 +123,14 @@ class Client(Generic[S]):
             Ended: the process died, by itself or from outside.
             InfrastructureError: the process is gone, or the GPU's memory is full.
         """
-        if self._channel is None:
+        channel = self._channel  # another thread may kill the process meanwhile
+        if channel is None:
             raise InfrastructureError(f"the {self._name} process is gone")
         try:
-            if not self._channel.readable(timeout_s):
+            if not channel.readable(timeout_s):
                 self.kill()
                 raise TimedOut(f"no answer within {timeout_s:g} s")
-            answer: Answer = self._channel.recv()
+            answer: Answer = channel.recv()
         except (EOFError, OSError):
             code = self._exit_code()
             self.kill()
