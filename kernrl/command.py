@@ -55,7 +55,7 @@ class Output:
         elif isinstance(view, str):
             print(view)
         else:
-            console.out.print(view, crop=console.out.is_terminal)  # source in a pipe stays as long as it is
+            console.out.print(view, crop=False)  # what is wider than a terminal, it wraps; in a pipe, it stays whole
         print(end="", flush=True)  # unlike sys.stdout.flush(), does nothing where stdout is closed
 
 

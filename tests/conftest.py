@@ -81,3 +81,9 @@ def verifier(monkeypatch: pytest.MonkeyPatch):
     fake = FakeVerifier(toy_runs.judge)
     monkeypatch.setattr(session, "open_verifier", lambda config: fake)
     return fake
+
+
+@pytest.fixture(autouse=True)
+def no_word_while_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command says after some seconds would come and go with the load of the machine."""
+    monkeypatch.setattr("kernrl.console.FIRST_S", 3600.0)

@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from kernrl import console
 from kernrl.config import DoctorConfig
 from kernrl.console import Result
 
@@ -50,7 +51,8 @@ class Finding:
 
 def run(_: DoctorConfig) -> Result:
     """Look at everything; always exits 0, since a missing GPU is not a failure."""
-    findings = [*_packages(), *_gpus(), *_compiler(), *_sandbox(), *_machine(), *_optional()]
+    with console.waiting("looking"):
+        findings = [*_packages(), *_gpus(), *_compiler(), *_sandbox(), *_machine(), *_optional()]
     return Result([asdict(finding) for finding in findings], _view(findings))
 
 

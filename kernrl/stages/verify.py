@@ -51,7 +51,7 @@ def run(config: VerifyConfig) -> Result:
     if not config.task or not config.candidate:
         raise UsageError("kernrl verify needs TASK and CANDIDATE, or --pairs with --out.")
     task, candidate = _task(config.task), _read_candidate(config.candidate)
-    with open_verifier(config) as verifier:
+    with console.waiting(f"judging {config.candidate}"), open_verifier(config) as verifier:
         verdict = verifier.verify(task, candidate)
     if config.explain is not None:
         replace_file(config.explain, explain.svg(verdict))

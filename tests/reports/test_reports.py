@@ -399,8 +399,9 @@ def test_a_table_never_mixes_tasks_and_has_every_run(tmp_path: Path, run: Run) -
     assert (story.tasks, story.left_out) == (12, 16)
     assert [r.name for r in (*story.training, *story.apart)] == ["rl", "best-of-n", "elsewhere"]
     text = Page(render_report([trained, run, chosen, elsewhere, more])).text
-    for words in ("on the 12 tasks of all; 16 samples of other tasks are left out", "Training, each step on tasks of its own",
-                  "Other runs, on other tasks", "before → more, on the 12 tasks of both"):  # fmt: skip
+    for words in ("on the 12 tasks that they share; 16 samples of other tasks are left out",
+                  "Training, each step on tasks of its own", "Other runs, on other tasks",
+                  "before → more, on the 12 tasks of both"):  # fmt: skip
         assert words in text
     assert all(name in text for name in ("rl", "best-of-n", "elsewhere"))
 

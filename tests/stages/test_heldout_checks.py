@@ -294,6 +294,18 @@ def test_a_run_says_what_it_does_in_a_log_file_and_where_there_is_no_terminal(tm
     assert "34 of 96 replies" in capsys.readouterr().err
 
 
+def test_the_line_says_when_the_weights_are_updated():
+    watch = SamplingWatch()
+    watch.begin_steps(0, 2)
+    watch.expect(1)
+    watch.sampled(10)
+    assert "updating" not in watch.line()
+    watch.judged()
+    assert watch.line() == "step 1 of 2: 1 of 1 replies, 10 tokens, 1 verdicts, updating the weights"
+    watch.expect(1)
+    assert "updating" not in watch.line()
+
+
 def test_tokens_are_counted_while_they_are_decoded():
     policy = tiny_policy()
     engine, seen = GenerateEngine(policy), []

@@ -63,6 +63,19 @@ def test_list(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "conv2d → relu → relu" in answer(capsys, "list", str(table), "--split", "heldout")
 
 
+def test_list_has_one_line_a_row_however_long_a_composition_is(tmp_path, capsys, monkeypatch) -> None:
+    path = tmp_path / "long.jsonl"
+    write_tasks(path, [task("a-task-of-a-long-name", family="linear", composition=("conv_transpose2d",) * 9, split="heldout")])
+    assert answer(capsys, "list", str(path)).splitlines()[1].count("conv_transpose2d") == 9
+    monkeypatch.setattr(console.out, "width", 80)
+    monkeypatch.setattr(type(console.out), "is_terminal", property(lambda self: True))
+    _, row = answer(capsys, "list", str(path)).splitlines()
+    assert len(row) <= 80
+    assert row.split("→")[0].split() == ["a-task-of-a-long-name", "linear", "conv_transpose2d"]
+    assert "… " in row
+    assert row.split()[-2:] == ["heldout", "0"]
+
+
 def test_show_reference_and_solution(table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     text = answer(capsys, "show", str(table))
     assert "torch.relu(x)" in text
