@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kernrl.tasks.solutions.from_graph.accumulate import accumulate, parts_text, settle
+from kernrl.tasks.solutions.from_graph.accumulate import accumulate, missing_parts, parts_text, settle
 from kernrl.tasks.solutions.from_graph.assemble import Assembly, Kernel
 from kernrl.tasks.solutions.from_graph.emit import Access, BarrierError, Body, RestartError
 from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
@@ -47,12 +47,20 @@ WANTED_PROGRAMS = 1056
 """How many programs a reduction is cut into where its sets are few."""
 
 
-class _Writer:
+class GroupWriter:
     """Writes the kernel of one group."""
 
     def __init__(
-        self, schedule: Schedule, group: Group, names: Names, choice: Choice, orders: dict[str, tuple[int, ...]], name: str
+        self,
+        schedule: Schedule,
+        group: Group,
+        names: Names,
+        choice: Choice,
+        orders: dict[str, tuple[int, ...]],
+        name: str,
+        parts: dict[str, int] | None = None,
     ):
+        self.parts = parts or {}
         self.s, self.group, self.names, self.choice, self.orders, self.name = schedule, group, names, choice, orders, name
         self.sets = schedule.plan.program.sets
         self.outputs = [v for v in group.members if v in schedule.stored]
@@ -61,14 +69,15 @@ class _Writer:
 
     def body(self, layout: Layout) -> Body:
         """An empty body on a tile."""
-        return Body(self.s, self.group, layout, self.orders, used={"x", "offs", "row", "cols", "mask", "start", "acc"})
+        used = {"x", "offs", "row", "cols", "mask", "start", "acc", *(["part"] if self.parts else [])}
+        return Body(self.s, self.group, layout, self.orders, used=used, parts=self.parts)
 
     def write(self) -> list[Kernel]:
         """The kernel, or two where a reduction is split; axes are split until none has to be."""
         for _ in range(64):
             self.traits.clear()
             try:
-                if not self._needed_reductions():
+                if not self.needed_reductions():
                     return [self._pointwise()]
                 return self._split() or [self._reducing()]
             except RestartError:
@@ -82,7 +91,7 @@ class _Writer:
             value = op.reads[0]
         return value
 
-    def _needed_reductions(self) -> dict[str, int]:
+    def needed_reductions(self) -> dict[str, int]:
         """Reductions that the outputs need → how many reductions deep each one lies."""
         levels: dict[str, int] = {}
 
@@ -203,7 +212,7 @@ class _Writer:
 
     def _walk(self, body: Body, step: str) -> None:
         """A loop over the set for each depth of reductions, and one for what is written of every element."""
-        levels = self._needed_reductions()
+        levels = self.needed_reductions()
         seen: set[int] = set()
         for level in range(1, max(levels.values()) + 1):
             ops = [self.group.members[v] for v, n in levels.items() if n == level]
@@ -232,7 +241,7 @@ class _Writer:
 
     def _split(self) -> list[Kernel] | None:
         """Parts of each set by a program each, and a second kernel that puts them together; None where one will do."""
-        levels = self._needed_reductions()
+        levels = self.needed_reductions()
         n, rows = (prod(a.size[0] for a in axes) for axes in (self.group.reduced, self.group.kept))
         full = any(a in self.group.reduced for v in self.outputs for dim in self.group.layouts[v] for a in dim)
         if not self.choice.split or full or max(levels.values()) > 1:
@@ -252,7 +261,7 @@ class _Writer:
             return None
         self.traits.append(f"split{parts}")
         ops = list({id(op): op for op in (self.group.members[v] for v in levels)}.values())
-        return [self._parts(ops, kept, over, inner, across, parts), self._settled(ops, kept, over, parts)]
+        return [self._parts(ops, kept, over, inner, across, parts), self.settled(ops, kept, over, str(parts), parts)]
 
     def _parts(self, ops: list[Op], kept: list[Axis], over: list[Axis], inner: bool, across: int, parts: int) -> Kernel:
         """Each program walks every `parts`-th chunk of its set and writes what came of it."""
@@ -278,32 +287,37 @@ class _Writer:
         made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
         return made
 
-    def _settled(self, ops: list[Op], kept: list[Axis], over: list[Axis], parts: int) -> Kernel:
-        """One value of each set's parts, and what follows from it."""
+    def settled(self, ops: list[Op], kept: list[Axis], over: list[Axis], count: str, most: int) -> Kernel:
+        """One value of each set's parts, and what follows from it.
+
+        Args:
+            count: Python of how many parts there are; a number where they fill a power of two.
+            most: How many there are at most.
+        """
         layout = (columns_layout if kept else row_layout)(kept, over, False)
         body = self.body(layout)
         body.used.add("part")
-        body.say(f"part = tl.arange(0, {parts}){'[:, None]' if kept else ''}", 0)
-        place = f"part * @rows@ + cols, mask=(part < {parts}) & (cols < @total@)" if kept else "part"
+        exact = count.isdigit()
+        width, bound = (count, count) if exact else ("PARTS", "COUNT")
+        body.say(f"part = tl.arange(0, {width}){'[:, None]' if kept else ''}", 0)
+        place = f"part * @rows@ + cols, mask=(part < {bound}) & (cols < @total@)" if kept else "part"
+        if not kept and not exact:
+            place += f", mask=part < {bound}"
         for op in ops:
             loaded = []
-            for i in range(len(parts_text(op, ["", "", ""], lambda how, text: ""))):
+            for i, missing in enumerate(missing_parts(op)):
                 pointer, name = body.pointer(f"{op.value}_part{i or ''}"), body.name(f"{op.value}_part{i or ''}")
-                body.say(f"{name} = tl.load({pointer} + {place})", 0)
+                other = "" if exact else f", other={missing}"
+                body.say(f"{name} = tl.load({pointer} + {place}{other})", 0)
                 loaded.append(name)
             settle(body, op, loaded)
         for output in self.outputs:
             body.store(output)
         rows = prod(a.size[0] for a in kept)
-        return self.assembly.finish(
-            body,
-            layout,
-            ["@kept@", *body.lines[0]],
-            {"BLOCK": str(max(1, min(64, power(rows))))},
-            "",
-            4,
-            "columns" if kept else "each",
-        )
+        blocks = {"BLOCK": str(max(1, min(64, power(rows), max(1, 8192 // power(most)))))}
+        if not exact:
+            blocks |= {"PARTS": f"triton.next_power_of_2({count})", "COUNT": count}
+        return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 4, "columns" if kept else "each")
 
 
 def _ordered(axes: list[Axis], accesses: Sequence[Access]) -> list[Axis]:
@@ -316,7 +330,21 @@ def _ordered(axes: list[Axis], accesses: Sequence[Access]) -> list[Axis]:
 
 
 def write_kernel(
-    schedule: Schedule, group: Group, names: Names, choice: Choice, orders: dict[str, tuple[int, ...]], name: str
+    schedule: Schedule,
+    group: Group,
+    names: Names,
+    choice: Choice,
+    orders: dict[str, tuple[int, ...]],
+    name: str,
+    parts: dict[str, int] | None = None,
 ) -> list[Kernel]:
-    """The kernel of a group, or the two that do its work one after the other. Raises BarrierError, CannotWriteError."""
-    return _Writer(schedule, group, names, choice, orders, name).write()
+    """The kernel of a group, or the two that do its work one after the other.
+
+    Args:
+        parts: Values that lie in memory as so many parts, whose sum they are.
+
+    Raises:
+        BarrierError: A value must be in memory.
+        CannotWriteError: There is no rule for it.
+    """
+    return GroupWriter(schedule, group, names, choice, orders, name, parts).write()

@@ -11,6 +11,7 @@ from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.answer import Source, read_source, write_answer
 from kernrl.tasks.solutions.from_graph.forward import Style, write_forward
 from kernrl.tasks.solutions.from_graph.kernels import Choice
+from kernrl.tasks.solutions.from_graph.products import ProductChoice
 from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
 from kernrl.tasks.task import FULL, Solution, Task
 
@@ -27,6 +28,11 @@ STYLES: tuple[Style, ...] = (
     Style("bare", bare="all"),
     Style("channels-last", channels_last=True),
     Style("channels-last-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=512)),
+    Style("dot", bare="all", product=ProductChoice()),
+    Style("dot-second", bare="all", product=ProductChoice(rank=1)),
+    Style("dot-persistent", bare="all", product=ProductChoice("persistent")),
+    Style("dot-parts", bare="all", product=ProductChoice("split")),
+    Style("dot-stats", mode="stats", merged=True, bare="all", product=ProductChoice()),
     Style("algebra", bare="none", choice=Choice(several=True), algebra=True),
     Style("algebra-split", mode="stats", merged=True, bare="none", choice=Choice(split=512), algebra=True),
 )
@@ -65,10 +71,10 @@ def has_channels(graph: Graph) -> bool:
     return any(n.kind == "convolution" and n.op[-2] != "1" for n in graph.nodes)
 
 
-def write_solution(source: Source, graphs: Sequence[Graph], style: Style) -> Solution:
+def write_solution(source: Source, graphs: Sequence[Graph], style: Style, precision: str = "fp32") -> Solution:
     """One solution. Raises CannotWriteError."""
     arguments = [source.argument(i) for i in graphs[0].inputs]
-    answer = write_forward(graphs, style, arguments, source.taken, source.functional)
+    answer = write_forward(graphs, style, arguments, source.taken, source.functional, precision=precision)
     words = dict.fromkeys([*style.name.split("-"), *answer.traits])
     return Solution("-".join(words), write_answer(source, answer))
 
@@ -100,7 +106,7 @@ def write_solutions(task: Task, styles: Sequence[Style] = STYLES, *, algebra: bo
         if not mine or (style.channels_last and not has_channels(mine[0])):
             continue
         try:
-            solution = write_solution(source, mine, style)
+            solution = write_solution(source, mine, style, task.precision)
         except CannotWriteError:
             continue
         found.setdefault(solution.triton_code, solution)
