@@ -288,7 +288,10 @@ class _Forward:
                 + ")"
             )
         if node.op in PLAIN_CALLS:
-            shown = [f"{k}={v!r}" for k, v in a.items()]
+            single = node.op in ONE_DIMENSION
+            if single and len(a["dim"]) > 1:
+                raise CannotWriteError(f"torch.{node.op} takes one dimension")
+            shown = [f"{k}={v[0] if single and k == 'dim' else v!r}" for k, v in a.items()]
             return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
         raise CannotWriteError(f"no rule for {node.op}")
 
@@ -400,6 +403,7 @@ class _Forward:
         return self.program.shapes[like] == shape and like not in self.orders and not like.startswith("p")
 
 
+ONE_DIMENSION = ("argmax", "argmin", "prod")
 PLAIN_CALLS = {
     **{
         op: f"torch.{op}"

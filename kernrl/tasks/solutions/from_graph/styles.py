@@ -82,7 +82,7 @@ def write_solution(source: Source, graphs: Sequence[Graph], style: Style, precis
 def simplified(graphs: Sequence[Graph], precision: str = "fp32") -> tuple[Graph, ...]:
     """The Graphs of a task with less to do, alike at every input set; none where algebra saves nothing worth having."""
     found = tuple(simplify(graph, half=precision in ("bf16", "fp16"))[0] for graph in graphs)
-    alike = all(_parallel(found[0], other) for other in found[1:])
+    alike = found[0] != graphs[0] and all(_parallel(found[0], other) for other in found[1:])
     return found if alike and saves(graphs[0], found[0]) else ()
 
 

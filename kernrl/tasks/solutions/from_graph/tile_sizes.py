@@ -35,8 +35,11 @@ class Tiles:
     persistent: bool = False
 
     def shared_bytes(self, item: int) -> int:
-        """Shared memory of its stages, for operands of so many bytes an element."""
-        return (self.m + self.n) * self.k * item * self.stages
+        """Shared memory of its stages, for operands of so many bytes an element.
+
+        A persistent program loads for its next tile while the last one's is laid out for the store, which takes room too.
+        """
+        return (self.m + self.n) * self.k * item * self.stages + self.m * self.n * item * self.persistent
 
     def waves(self, m: int, n: int, batch: int = 1) -> int:
         """Rounds in which all multiprocessors work on a tile each."""
@@ -97,12 +100,12 @@ def tile_sizes(
         if tiles.m < least[0] or tiles.n < least[1]:
             continue
         tiles = _fitted(tiles, k)
-        if tiles.shared_bytes(item) > SHARED_BYTES:
-            continue
         if kind == "persistent":
             if batch > 1 or tiles.waves(m, n) < 2:
                 continue
             tiles = _with(tiles, persistent=True)
+        if tiles.shared_bytes(item) > SHARED_BYTES:
+            continue
         if kind == "split":
             parts = _parts(tiles, m, n, k, batch)
             if parts < 2:
