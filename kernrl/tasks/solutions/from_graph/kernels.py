@@ -21,6 +21,7 @@ from kernrl.tasks.solutions.from_graph.layouts import (
     rows_layout,
     total,
 )
+from kernrl.tasks.solutions.from_graph.row_chains import LEAST_STEPS, chain_layout, chain_lines, hoisted, rows_of
 from kernrl.tasks.solutions.from_graph.sizes import Names
 from kernrl.tasks.solutions.from_graph.stored import Schedule
 from kernrl.tasks.solutions.from_graph.work import Op
@@ -39,6 +40,8 @@ class Choice:
     persistent: bool = False
     """Pointwise kernels of a fixed number of programs."""
     block: int = 1024
+    stages: int = 0
+    """Loops load so many steps ahead, and rows are taken one after the other by programs that stay; 0: neither."""
     split: int = 0
     """In how many parts long reductions are cut; 0: in none."""
 
@@ -61,6 +64,8 @@ class GroupWriter:
         parts: dict[str, int] | None = None,
     ):
         self.parts = parts or {}
+        self.ahead = 0
+        """How many steps ahead a walk loads."""
         self.s, self.group, self.names, self.choice, self.orders, self.name = schedule, group, names, choice, orders, name
         self.sets = schedule.plan.program.sets
         self.outputs = [v for v in group.members if v in schedule.stored]
@@ -177,6 +182,8 @@ class GroupWriter:
         kept, over = _ordered(kept, [reference]), _ordered(over, [reference])
         n, rows = prod(a.size[0] for a in over), prod(a.size[0] for a in kept)
         width = power(n)
+        if inner and self.choice.stages and n <= self.choice.whole and (chain := self._chain(kept, over, dry)):
+            return chain
         if inner:
             walk = n > self.choice.whole
             several = self.choice.several and width <= 1024 and rows > 1
@@ -202,13 +209,39 @@ class GroupWriter:
         self.traits.append("walk" if walk else "whole")
         body = self.body(layout)
         if walk:
-            self._walk(body, "ROWS" if not inner else "BLOCK")
+            step = "BLOCK" if inner else "ROWS"
+            self.ahead = self.choice.stages if n > LEAST_STEPS * int(blocks[step]) else 0
+            self._walk(body, step)
             lines = ["@kept@", *body.lines[0]]
         else:
             for output in self.outputs:
                 body.store(output)
             lines = ["@kept@", "@over@", *body.lines[0]]
         return self.assembly.finish(body, layout, lines, blocks, "", warps, grid)
+
+    def _chain(self, kept: list[Axis], over: list[Axis], dry: Body) -> Kernel | None:
+        """A program that takes row after row; None where there are too few rows."""
+        n, count = (prod(a.size[0] for a in axes) for axes in (over, kept))
+        wide = sum(set(kept) & set(a.factors) != set() and set(over) & set(a.factors) != set() for a in dry.accesses)
+        wide -= sum(any(a in over for dim in self.group.layouts[v] for a in dim) for v in self.outputs)
+        dealt = rows_of(power(n), count, wide, self.choice.stages)
+        if dealt is None:
+            return None
+        several = dealt.rows > 1
+        layout = chain_layout(kept, over, several)
+        body = self.body(layout)
+        for output in self.outputs:
+            body.store(output)
+        lines = chain_lines(body.lines[0], several, dealt.stages)
+        self.traits.append("loop")
+        blocks = {"ROWS": str(dealt.rows)} if several else {}
+        made = self.assembly.finish(
+            body, layout, lines, {**blocks, "BLOCK": "@width@"}, "", dealt.warps, "rows" if several else "each"
+        )
+        made.source = hoisted(made.source)
+        made.grid = f"(min({dealt.programs}, {made.grid.removeprefix('(').removesuffix(',)')}),)"
+        made.programs = min(dealt.programs, made.programs)
+        return made
 
     def _walk(self, body: Body, step: str) -> None:
         """A loop over the set for each depth of reductions, and one for what is written of every element."""
@@ -235,7 +268,8 @@ class GroupWriter:
             self._close(body, step)
 
     def _close(self, body: Body, step: str) -> None:
-        body.close_into(f"for start in range(0, @over@, {step}):")
+        span = f"tl.range(0, @over@, {step}, num_stages={self.ahead})" if self.ahead else f"range(0, @over@, {step})"
+        body.close_into(f"for start in {span}:")
 
     # split reductions
 
@@ -270,7 +304,9 @@ class GroupWriter:
         body.used.add("part")
         body.open()
         after = [(op, accumulate(body, op, self.traits)) for op in ops]
-        body.close_into(f"for start in range(part * {step}, @over@, {parts} * {step}):")
+        stages = f", num_stages={self.choice.stages}" if self.choice.stages else ""
+        loop = "tl.range" if stages else "range"
+        body.close_into(f"for start in {loop}(part * {step}, @over@, {parts} * {step}{stages}):")
         index, mask = ("row", "") if inner else ("cols", ", mask=cols < @total@")
         partials: dict[str, str] = {}
         rows = self.names.expression(total(kept, self.sets))

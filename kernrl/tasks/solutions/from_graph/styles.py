@@ -22,6 +22,8 @@ STYLES: tuple[Style, ...] = (
     Style("fused-passes", choice=Choice(whole=0)),
     Style("fused-persistent", choice=Choice(persistent=True)),
     Style("fused-wide", choice=Choice(block=4096)),
+    Style("chain", choice=Choice(stages=3)),
+    Style("chain-online", merged=True, choice=Choice(whole=0, stages=3)),
     Style("stats", mode="stats", merged=True),
     Style("split", mode="stats", merged=True, choice=Choice(split=512)),
     Style("unfused", mode="unfused", bare="none"),
