@@ -29,7 +29,8 @@ from kernrl.config import VerifierConfig  # noqa: E402
 from kernrl.tasks.task import FULL, Task  # noqa: E402
 from kernrl.verifier import funnel  # noqa: E402
 from kernrl.verifier.base.verdict import Stage, Status, Verdict  # noqa: E402
-from kernrl.verifier.funnel import Defences, StagedEvaluator  # noqa: E402
+from kernrl.verifier.correctness import Defences  # noqa: E402
+from kernrl.verifier.funnel import StagedEvaluator  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.tasks.graph.facts import Rates, roofline_s
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.graph.hands import Hand
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.sample import sample
-from kernrl.tasks.graph.write import write
+from kernrl.tasks.graph.writing.hands import Hand
+from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.solutions.from_graph.styles import graphs_of, write_solutions
 from kernrl.tasks.task import Task
 from kernrl.verifier import HardenedVerifier

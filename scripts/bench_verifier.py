@@ -34,8 +34,8 @@ from kernrl.config import VerifierConfig
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
-from kernrl.verifier.compile.client import Compiler
-from kernrl.verifier.interpret.server import SmallJob
+from kernrl.verifier.compile.compiler import Compiler
+from kernrl.verifier.interpret.interpret_server import SmallJob
 from kernrl.verifier.judge.draws import Seeds, schedule
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.reading import Asked
@@ -45,7 +45,7 @@ from kernrl.verifier.pool.local import cpu_fork_server
 from kernrl.verifier.pool.plan_readers import PlanReaders
 from kernrl.verifier.route import interpreted
 from kernrl.verifier.task_facts import gather_facts
-from kernrl.verifier.trace.client import Tracer
+from kernrl.verifier.trace.tracer import Tracer
 from kernrl.verifier.verifier import HardenedVerifier
 
 Pair = tuple[Task, str]

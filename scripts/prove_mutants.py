@@ -43,9 +43,9 @@ from kernrl.tasks.task import FULL, Task  # noqa: E402
 from kernrl.verifier.base.verdict import Rejection, Verdict  # noqa: E402
 from kernrl.verifier.funnel import StagedEvaluator  # noqa: E402
 from kernrl.verifier.interpret.checked_memory import CheckedMemory  # noqa: E402
+from kernrl.verifier.interpret.interpret_server import sources  # noqa: E402
 from kernrl.verifier.interpret.interpreter import Case, interpret_cases, parameter  # noqa: E402
 from kernrl.verifier.interpret.launch_interpreter import LaunchInterpreter  # noqa: E402
-from kernrl.verifier.interpret.server import sources  # noqa: E402
 from kernrl.verifier.judge.draws import schedule  # noqa: E402
 from kernrl.verifier.judge.inputs import TaskInputs  # noqa: E402
 from kernrl.verifier.plan.plan import LaunchNode, Plan, Variant  # noqa: E402

@@ -30,7 +30,8 @@ from support import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
 from kernrl.config import VerifierConfig  # noqa: E402
 from kernrl.verifier import funnel  # noqa: E402
 from kernrl.verifier.base.verdict import Verdict  # noqa: E402
-from kernrl.verifier.funnel import Defences, StagedEvaluator  # noqa: E402
+from kernrl.verifier.correctness import Defences  # noqa: E402
+from kernrl.verifier.funnel import StagedEvaluator  # noqa: E402
 
 ABLATIONS: dict[str, Defences] = {
     "input regimes": Defences(regimes=("nominal",)),

@@ -2,12 +2,12 @@
 
 from kernrl.kernels.advantages import group_advantages
 from kernrl.kernels.grpo import grpo_loss
-from kernrl.kernels.id_check import check_ids
 from kernrl.kernels.linear import linear_cross_entropy, linear_grpo_loss
 from kernrl.kernels.logprobs import token_logprobs
+from kernrl.kernels.over_logits.id_check import check_ids
+from kernrl.kernels.over_tokens.token_loss import METRICS
 from kernrl.kernels.ppo import ppo_loss
 from kernrl.kernels.ratio_kl import ratio_kl
-from kernrl.kernels.token_loss import METRICS
 
 __all__ = [
     "METRICS",

@@ -8,15 +8,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
-from kernrl.kernels.id_check import require_valid_ids
 from kernrl.kernels.metrics import Metrics
+from kernrl.kernels.over_logits.id_check import require_valid_ids
+from kernrl.kernels.over_logits.shares import shares
+from kernrl.kernels.over_logits.vocab import masked_rows, vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
+from kernrl.kernels.over_logits.vocab_parallel import parallel_loss
+from kernrl.kernels.over_tokens.token_loss import METRICS, LossConfig, Tokens, policy_loss_reference
+from kernrl.kernels.over_tokens.token_reduce import reduce_tokens
+from kernrl.kernels.over_tokens.tokens import Batch, expand, read_options, with_sequence_correction
 from kernrl.kernels.scale import scale_
-from kernrl.kernels.shares import shares
-from kernrl.kernels.token_loss import METRICS, LossConfig, Tokens, policy_loss_reference
-from kernrl.kernels.token_reduce import reduce_tokens
-from kernrl.kernels.tokens import Batch, expand, read_options, with_sequence_correction
-from kernrl.kernels.vocab import masked_rows, vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
-from kernrl.kernels.vocab_parallel import parallel_loss
 
 
 def grpo_loss_reference(

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
-from kernrl.kernels.chunks import rows_per_chunk
 from kernrl.kernels.grpo import grpo_loss_reference, needs_sequences, sequence_gradients
+from kernrl.kernels.over_logits.chunks import rows_per_chunk
+from kernrl.kernels.over_logits.vocab import masked_rows, row_results, vocab_gradient, vocab_loss, vocab_stats
+from kernrl.kernels.over_logits.vocab_parallel import parallel_loss
+from kernrl.kernels.over_tokens.token_loss import LOSS_TYPES, METRICS, LossConfig, Tokens
+from kernrl.kernels.over_tokens.token_reduce import reduce_tokens
+from kernrl.kernels.over_tokens.tokens import Batch, as_batch, expand, read_options, with_sequence_correction
 from kernrl.kernels.scale import scale_
-from kernrl.kernels.token_loss import LOSS_TYPES, METRICS, LossConfig, Tokens
-from kernrl.kernels.token_reduce import reduce_tokens
-from kernrl.kernels.tokens import Batch, as_batch, expand, read_options, with_sequence_correction
-from kernrl.kernels.vocab import masked_rows, row_results, vocab_gradient, vocab_loss, vocab_stats
-from kernrl.kernels.vocab_parallel import parallel_loss
 
 EXTRA_BYTES = 1190 << 20  # of memory above the inputs and the gradients: 4096 such rows, where nothing else takes of it
 

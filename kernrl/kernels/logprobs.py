@@ -5,9 +5,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
-from kernrl.kernels.id_check import require_valid_ids
 from kernrl.kernels.linear import linear_stats
-from kernrl.kernels.vocab import masked_rows, vocab_gradient, vocab_stats, vocab_stats_reference
+from kernrl.kernels.over_logits.id_check import require_valid_ids
+from kernrl.kernels.over_logits.vocab import masked_rows, vocab_gradient, vocab_stats, vocab_stats_reference
 
 
 class _TokenLogprobs(torch.autograd.Function):

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
-from kernrl.kernels import token_loss
-from kernrl.kernels.id_check import invalid_id_flag
 from kernrl.kernels.logprobs import token_logprobs
-from kernrl.kernels.row_math import gradient_coefficients
-from kernrl.kernels.token_math import LOG_RATIO_LIMIT, load_float, log_ratio
-from kernrl.kernels.vocab import LOG2_E, is_aligned, variant
-from kernrl.kernels.vocab_kernels import frame_of_row, row_stats, valid_id, write_gradient, write_zeros
+from kernrl.kernels.over_logits.id_check import invalid_id_flag
+from kernrl.kernels.over_logits.row_math import gradient_coefficients
+from kernrl.kernels.over_logits.vocab import LOG2_E, is_aligned, variant
+from kernrl.kernels.over_logits.vocab_kernels import frame_of_row, row_stats, valid_id, write_gradient, write_zeros
+from kernrl.kernels.over_tokens import token_loss
+from kernrl.kernels.over_tokens.token_math import LOG_RATIO_LIMIT, load_float, log_ratio
 
 
 @triton.jit(do_not_specialize=["vocab"])

@@ -26,7 +26,7 @@ from kernrl.optimization.submodules import Part, Parts, find_parts
 from kernrl.optimization.swap import restore, swap
 from kernrl.optimization.words import rates_of
 from kernrl.tasks.graph.facts import Rates
-from kernrl.tasks.graph.plain import task_of_graph
+from kernrl.tasks.graph.writing.plain import task_of_graph
 from kernrl.tasks.solutions.run_solutions import load_module
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.verifier import HardenedVerifier

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from kernrl.errors import UsageError
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift_module
-from kernrl.tasks.graph.plain import task_of_graph
+from kernrl.tasks.graph.writing.plain import task_of_graph
 from kernrl.tasks.task import Task
 
 PRECISION_OF = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}

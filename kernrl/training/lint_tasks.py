@@ -17,7 +17,7 @@ from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.version import verifier_version
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.judge.task_lint import lint, objection
-from kernrl.verifier.pool.input_sets import InputSets
+from kernrl.verifier.pool.derive_input_sets import InputSets
 
 
 def sound_tasks(tasks: Iterable[Task], config: VerifierConfig, *, tell: bool = True) -> list[Task]:

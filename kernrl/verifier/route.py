@@ -8,8 +8,8 @@ from dataclasses import replace
 from kernrl.tasks.task import FULL, RAGGED
 from kernrl.verifier.base.progress import FailedAtDerived, Stopped
 from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.interpret.interpret_server import Judged
 from kernrl.verifier.interpret.interpreter import Unable
-from kernrl.verifier.interpret.server import Judged
 from kernrl.verifier.plan.plan import LaunchNode, Plan
 
 INTERPRETED_BYTES = 4 << 20

@@ -17,8 +17,9 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.base.parse import Candidate, parse_reply
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 from kernrl.verifier.cache import VerdictCache, verdict_key
-from kernrl.verifier.funnel import Defences, StagedEvaluator
-from kernrl.verifier.pool.input_sets import InputSets
+from kernrl.verifier.correctness import Defences
+from kernrl.verifier.funnel import StagedEvaluator
+from kernrl.verifier.pool.derive_input_sets import InputSets
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from kernrl.kernels import (
     grpo_loss,
     ppo_loss,
     ratio_kl,
-    resident_kernel,
     token_logprobs,
 )
-from kernrl.kernels.token_loss import LossConfig, policy_loss_reference
-from kernrl.kernels.tokens import prepare, with_sequence_correction
+from kernrl.kernels.over_logits import resident_kernel
+from kernrl.kernels.over_tokens.token_loss import LossConfig, policy_loss_reference
+from kernrl.kernels.over_tokens.tokens import prepare, with_sequence_correction
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 

@@ -6,7 +6,7 @@ from support.loss_cases import ROUNDING, VARIANTS, linear_case, options_of, rela
 
 from kernrl.kernels import grpo_loss, linear_cross_entropy, linear_grpo_loss
 from kernrl.kernels.grpo import grpo_loss_reference
-from kernrl.kernels.tokens import prepare
+from kernrl.kernels.over_tokens.tokens import prepare
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 

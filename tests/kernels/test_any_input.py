@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kernrl.kernels import grpo_loss, linear_cross_entropy, linear_grpo_loss, ppo_loss, ratio_kl, token_logprobs
-from kernrl.kernels.token_loss import LOSS_TYPES
+from kernrl.kernels.over_tokens.token_loss import LOSS_TYPES
 
 torch.set_num_threads(1)
 BOUNDED = settings(max_examples=150, deadline=None)

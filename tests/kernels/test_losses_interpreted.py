@@ -12,7 +12,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernrl.kernels import resident, resident_kernel, scale, shares, token_kernel, token_reduce, vocab_kernels
+from kernrl.kernels import scale
+from kernrl.kernels.over_logits import resident, resident_kernel, shares, vocab_kernels
+from kernrl.kernels.over_tokens import token_kernel, token_reduce
 
 ratio = sys.modules["kernrl.kernels.ratio_kl"]
 # float32's own: a log-prob of -170 has steps of 1.5e-5, and a ratio and its gradient inherit them.

@@ -26,7 +26,7 @@ from kernrl.optimization.swap import FastForward, is_swapped, swap
 from kernrl.optimization.trials import Proposal, Trial
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.lift import lift, lift_module
-from kernrl.tasks.graph.plain import CannotStandAloneError, task_of_graph
+from kernrl.tasks.graph.writing.plain import CannotStandAloneError, task_of_graph
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import load_reference
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from kernrl.verifier.base.verdict import Rejection, Status
-from kernrl.verifier.compile.client import Compiler
+from kernrl.verifier.compile.compiler import Compiler
 from kernrl.verifier.interpret.interpreter import Case, interpret_cases
 from kernrl.verifier.plan.codec import PlanError, decode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
-from kernrl.verifier.trace.client import Traced, Tracer
+from kernrl.verifier.trace.tracer import Traced, Tracer
 
 HEAD = """
 import math

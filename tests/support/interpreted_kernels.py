@@ -8,13 +8,15 @@ import math
 
 import torch
 
-from kernrl.kernels import ratio_kl, token_reduce, vocab, vocab_parallel
+from kernrl.kernels import ratio_kl
+from kernrl.kernels.over_logits import vocab, vocab_parallel
+from kernrl.kernels.over_logits.shares import shares
+from kernrl.kernels.over_logits.vocab import vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
+from kernrl.kernels.over_tokens import token_reduce
+from kernrl.kernels.over_tokens.token_loss import METRICS, policy_loss_reference
+from kernrl.kernels.over_tokens.token_reduce import reduce_tokens
+from kernrl.kernels.over_tokens.tokens import prepare, read_options, with_sequence_correction
 from kernrl.kernels.ratio_kl import _RatioKl
-from kernrl.kernels.shares import shares
-from kernrl.kernels.token_loss import METRICS, policy_loss_reference
-from kernrl.kernels.token_reduce import reduce_tokens
-from kernrl.kernels.tokens import prepare, read_options, with_sequence_correction
-from kernrl.kernels.vocab import vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference
 
 torch.set_num_threads(1)
 TEMPERATURE = 0.7

@@ -4,7 +4,7 @@ import torch
 
 from kernrl.kernels import grpo_loss
 from kernrl.kernels.grpo import grpo_loss_reference
-from kernrl.kernels.tokens import prepare
+from kernrl.kernels.over_tokens.tokens import prepare
 
 # bfloat16 keeps 8 bits: rounding a gradient once leaves a relative L2 error of at most 2^-8.4. float16 keeps 11, but most
 # of a row's gradients are below its normal range.

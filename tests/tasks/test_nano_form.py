@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from kernrl.tasks.graph.hands import Hand
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.graph.sample import sample
-from kernrl.tasks.graph.write import write
+from kernrl.tasks.graph.writing.hands import Hand
+from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.form import ask, candidate, replies

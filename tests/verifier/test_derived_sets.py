@@ -18,7 +18,7 @@ from kernrl.verifier.base.verdict import Stage, Status, Verdict
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.explain import account
 from kernrl.verifier.judge.draws import ONLY_BIG_SET_REGIMES, ONLY_SET_REGIMES
-from kernrl.verifier.pool.input_sets import InputSets
+from kernrl.verifier.pool.derive_input_sets import InputSets
 from kernrl.verifier.verifier import HardenedVerifier
 
 LARGE = Task("large", unstated.task_code(16384, 16384))
@@ -130,7 +130,7 @@ def test_a_stated_set_keeps_others_from_being_derived(cache: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["raise ValueError('no')", "import os; os._exit(7)", "while True: pass"])
 def test_a_reference_that_breaks_goes_on_with_the_sets_it_has(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernrl.verifier.pool.input_sets.TIMEOUT_S", 3.0)
+    monkeypatch.setattr("kernrl.verifier.pool.derive_input_sets.TIMEOUT_S", 3.0)
     broken = Task("broken", f"{line}\n{LARGE.pytorch_code}")
     with contextlib.closing(InputSets(None)) as input_sets:
         assert input_sets.complete(broken) == broken

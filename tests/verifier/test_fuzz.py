@@ -23,15 +23,15 @@ from kernrl.errors import UsageError
 from kernrl.stages import verify
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.base.parse import parse_reply
+from kernrl.verifier.base.screen import screen
 from kernrl.verifier.base.verdict import Rejection
-from kernrl.verifier.funnel import screen
 from kernrl.verifier.interpret.plain_mistake import _numbers
 from kernrl.verifier.plan import ttir
 from kernrl.verifier.plan.codec import encode
 from kernrl.verifier.plan.kernel_flops import kernel_flops
 from kernrl.verifier.plan.plan import ITEM_BYTES
 from kernrl.verifier.plan.reading import Asked, PlansRead, read_plans
-from kernrl.verifier.trace.client import Traced
+from kernrl.verifier.trace.tracer import Traced
 
 CASES = int(os.environ.get("KERNRL_FUZZ", "2000"))
 pytestmark = pytest.mark.slow

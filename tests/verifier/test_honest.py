@@ -9,9 +9,9 @@ from support import suite
 
 from kernrl.config import VerifierConfig
 from kernrl.tasks.grammar.generate import generate_tasks
+from kernrl.verifier.base.screen import screen
 from kernrl.verifier.base.verdict import Verdict
 from kernrl.verifier.funnel import StagedEvaluator
-from kernrl.verifier.screen import screen
 
 HONEST = {fixture.name: fixture for fixture in suite.honest()}
 QUICK = sorted(HONEST)[::6]

@@ -11,11 +11,11 @@ from support.stand_in_gpu import StandIn
 
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError
-from kernrl.verifier import funnel
+from kernrl.verifier import correctness, funnel
 from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
+from kernrl.verifier.interpret.interpret_server import Judged
 from kernrl.verifier.interpret.interpreter import Unable
-from kernrl.verifier.interpret.server import Judged
 from kernrl.verifier.judge.regimes import REGIMES
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.replay.job import Job
@@ -86,7 +86,7 @@ ENDLESS = GOOD.source.replace("    tl.store(", "    while tl.sum(v) < float('inf
 
 
 def test_a_kernel_that_does_not_end_is_left_to_the_gpu(evaluator: StagedEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(funnel, "INTERPRETER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(correctness, "INTERPRETER_TIMEOUT_S", 0.3)
     verdict, job = judge(evaluator, GOOD, ENDLESS)
     assert verdict.correct, verdict.reason
     assert job

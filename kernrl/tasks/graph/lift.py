@@ -1,8 +1,9 @@
 """Lift: any reference as a Graph.
 
-A module is exported under fake tensors (`trace.py`), before any decomposition, and its ATen calls are read (`read.py`) in the
-ops of a Graph (`aten.py`, `rewrites.py`). In-place calls are read as what they leave behind. Calls that no rule knows
-stay as unknown nodes with their line. Nothing is executed that `load_reference` and a call of the module would not.
+A module is exported under fake tensors (`lifting/trace.py`), before any decomposition, and its ATen calls are read
+(`lifting/read.py`) in the ops of a Graph (`lifting/aten.py`, `canonical/rewrites.py`). In-place calls are read as what they
+leave behind. Calls that no rule knows stay as unknown nodes with their line. Nothing is executed that `load_reference` and a
+call of the module would not.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from torch import nn
 
 from kernrl.errors import UsageError
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.graph.read import REMEDY, LiftError, Reading
-from kernrl.tasks.graph.trace import CustomAutogradError, MostlyFake, quiet, trace
+from kernrl.tasks.graph.lifting.read import REMEDY, LiftError, Reading
+from kernrl.tasks.graph.lifting.trace import CustomAutogradError, MostlyFake, quiet, trace
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 
 

@@ -1,7 +1,7 @@
 """Random Graphs over the ops that level 2 is made of: any order, any axes, free numbers, several producers.
 
 A Graph is built op by op with `Builder`, which keeps it canonical: a draw that a rewrite swallows (`x * 1.0`) is drawn
-again. `write.py` writes it as PyTorch.
+again. `writing/write.py` writes it as PyTorch.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from math import prod
 from random import Random
 
-from kernrl.tasks.graph.build import Builder
+from kernrl.tasks.graph.canonical.build import Builder
+from kernrl.tasks.graph.canonical.rewrites import rewrite
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.ops import RESHAPES
-from kernrl.tasks.graph.rewrites import rewrite
 
 UNARY = (
     "relu", "silu", "mish", "sigmoid", "tanh", "hardswish", "hardsigmoid", "selu", "log_sigmoid", "softsign", "tanhshrink",

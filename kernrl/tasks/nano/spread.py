@@ -13,10 +13,10 @@ from itertools import count
 from math import prod
 from typing import Any
 
+from kernrl.tasks.graph.canonical.views import axis_groups
 from kernrl.tasks.graph.graph import Graph, Node, Value
 from kernrl.tasks.graph.ops import RESHAPES
 from kernrl.tasks.graph.run import infer
-from kernrl.tasks.graph.views import axis_groups
 from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, over, times
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)

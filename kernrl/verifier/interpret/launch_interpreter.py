@@ -9,12 +9,10 @@ Made for correctness at small shapes, not for speed.
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,28 +20,14 @@ from torch import Tensor
 
 from kernrl.verifier.interpret import hints, mathops
 from kernrl.verifier.interpret.checked_memory import CheckedMemory
+from kernrl.verifier.interpret.descriptors import Descriptor, make_descriptor
 from kernrl.verifier.interpret.races import atomic_kind
+from kernrl.verifier.interpret.ttir_types import DTYPES, read_type, result_type, widest_tile
 from kernrl.verifier.plan.ttir import Block, Function, Op, TtirError
 
-MAX_TILE = 1 << 20
 BATCH_ELEMENTS = 1 << 18
 MAX_PROGRAMS = 1 << 26
 """One for every element of the largest plan that is interpreted; far more is a grid that nobody launches."""
-
-DTYPES = {
-    "i1": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
-    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64,
-    "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2, "index": torch.int64,
-}  # fmt: skip
-
-_TYPE = re.compile(r"(?:tensor<((?:\d+x)*))?(!tt\.ptr<)?(\w+)")
-
-
-@functools.lru_cache(maxsize=128)
-def _widest(function: Function) -> int:
-    """Elements of a kernel's largest tile."""
-    tiles = [read_type(m[0]).shape for op in function.walk() for m in re.finditer(r"tensor<(?:\d+x)+[!\w.]+", op.text)]
-    return max((math.prod(s) for s in tiles), default=1)
 
 
 class TooSlow(RuntimeError):
@@ -54,60 +38,6 @@ class Waiting(RuntimeError):
     """A program waits for one that has not run yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Type:
-    """A value's type: tile shape (empty for a scalar), element type, and whether it is a pointer to that."""
-
-    shape: tuple[int, ...]
-    element: str
-    pointer: bool
-
-    @property
-    def dtype(self) -> torch.dtype:
-        if self.pointer:
-            return torch.int64
-        if self.element not in DTYPES:
-            raise TtirError(f"the type {self.element}")
-        return DTYPES[self.element]
-
-
-@functools.lru_cache(maxsize=2048)
-def read_type(text: str) -> Type:
-    """Parse `tensor<64x!tt.ptr<f32>>`, `i32`, … Raises TtirError for other text and for tiles over Triton's limit."""
-    found = _TYPE.match(text.strip())
-    if found is None:
-        raise TtirError(f"the type {text[:60]}")
-    shape = tuple(int(d) for d in (found[1] or "").split("x")[:-1])
-    if math.prod(shape) > MAX_TILE:
-        raise TtirError(f"a tile of {math.prod(shape)} elements")
-    return Type(shape, found[3], found[2] is not None)
-
-
-def result_type(op: Op) -> Type:
-    """The type of an operation's result: after `->` or ` to `, else the first one given."""
-    return _result_type(op.types)
-
-
-@functools.lru_cache(maxsize=2048)
-def _result_type(types: str) -> Type:
-    if types.strip() in ("true", "false"):
-        return Type((), "i1", False)
-    for arrow in ("-> ", " to "):
-        if arrow in types:
-            return read_type(types.rpartition(arrow)[2].lstrip("("))
-    return read_type(types)
-
-
-@dataclass(frozen=True, slots=True)
-class Descriptor:
-    """A tensor descriptor: base address, sizes and strides in elements (each [cases, programs]), and the block it moves."""
-
-    base: Tensor
-    shape: list[Tensor]
-    stride: list[Tensor]
-    block: Type
-
-
 class LaunchInterpreter:
     """Runs the programs of one launch, batch by batch."""
 
@@ -116,7 +46,7 @@ class LaunchInterpreter:
         self.function, self.memory, self.grid, self.deadline = function, memory, grid, deadline
         self.values: dict[int, Any] = {}
         self.programs = torch.zeros(1, dtype=torch.int64)
-        self.widest = _widest(function)
+        self.widest = widest_tile(function)
 
     def run(self, arguments: Sequence[Tensor], order: Sequence[int] | None = None) -> None:
         """Run every program, one at a time if an `order` is given. `arguments`: one tensor [1, 1] for each parameter; pointers
@@ -332,26 +262,10 @@ class LaunchInterpreter:
         return [self.memory.update("cas", address, value, mask, compared)]
 
     def _make_descriptor(self, op: Op, active: Tensor) -> Sequence[Any]:
-        rank = (len(op.operands) - 1) // 2
-        base, *rest = (self._of(v) for v in op.operands)
-        # `<tensor<64x32xf32>>`, and `<64x32xf32>` from triton 3.9 on
-        found = re.search(r"<((?:\d+x)+\w+)>>?\s*$", op.types)
-        if found is None or "PAD_NAN" in op.text:
-            raise TtirError("a descriptor of an unknown kind")
-        shape, stride = rest[:rank], rest[rank:]
-        return [Descriptor(base, [s.long() for s in shape], [s.long() for s in stride], read_type(f"tensor<{found[1]}>"))]
+        return [make_descriptor(op, [self._of(v) for v in op.operands])]
 
     def _through(self, descriptor: Descriptor, indices: Sequence[Tensor], active: Tensor) -> tuple[Tensor, Tensor]:
-        rank = len(descriptor.block.shape)
-        address = descriptor.base.reshape(*descriptor.base.shape, *[1] * rank)
-        mask = torch.ones(1, dtype=torch.bool)
-        for axis, (size, index) in enumerate(zip(descriptor.block.shape, indices, strict=True)):
-            along = index.long().unsqueeze(-1) + torch.arange(size)
-            along = along.reshape(*index.shape, *[1] * axis, size, *[1] * (rank - 1 - axis))
-            limit, stride = (v.reshape(*v.shape, *[1] * rank) for v in (descriptor.shape[axis], descriptor.stride[axis]))
-            mask = mask & (along >= 0) & (along < limit)
-            address = address + along * stride * descriptor.block.dtype.itemsize
-        address, mask = torch.broadcast_tensors(address, mask)
+        address, mask = descriptor.addresses(indices)
         return self._masked(mask, address, active)
 
     def _descriptor_load(self, op: Op, active: Tensor) -> Sequence[Any]:

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from kernrl.tasks.task import FULL, SMALL
 from kernrl.verifier.base.verdict import Status
-from kernrl.verifier.interpret.server import Judged
+from kernrl.verifier.interpret.interpret_server import Judged
 from kernrl.verifier.plan.plan import TensorSpec, TraceSpec
 
 LEAST_SIZE = 8

@@ -9,7 +9,7 @@ from typing import Any
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.judge.draws import Draw
-from kernrl.verifier.judge.server import Judge
+from kernrl.verifier.judge.judge_server import Judge
 
 KEPT_BYTES = 128 << 20
 """Bytes of answers that a process keeps for the other candidates of a group."""

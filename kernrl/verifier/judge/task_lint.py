@@ -21,7 +21,7 @@ from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.judge.draws import Draw, schedule
 from kernrl.verifier.judge.inputs import TaskInputs, bind
-from kernrl.verifier.judge.server import Judge
+from kernrl.verifier.judge.judge_server import Judge
 
 SEED = 20_260
 """Of the draws. Fixed: there is no candidate to hide them from, and a task is to be refused always or never."""

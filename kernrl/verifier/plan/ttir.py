@@ -1,7 +1,7 @@
 """Read Triton's IR: a kernel's operations, and which arguments it loads from and stores to.
 
-The text is as Triton prints it (`compile/child.py` refuses any other form), one operation on each line. Anything that the
-reader does not know raises TtirError, and callers then assume the worst.
+The text is as Triton prints it (`compile/compiler_child.py` refuses any other form), one operation on each line. Anything that
+the reader does not know raises TtirError, and callers then assume the worst.
 """
 
 from __future__ import annotations

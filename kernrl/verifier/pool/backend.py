@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage
-from kernrl.verifier.interpret.server import Judged, SmallJob
+from kernrl.verifier.interpret.interpret_server import Judged, SmallJob
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, TraceSpec
 from kernrl.verifier.plan.reading import Asked, PlansRead
 from kernrl.verifier.replay.job import Job, Measured
 from kernrl.verifier.replay.timing import NoiseBand
-from kernrl.verifier.trace.client import Traced
+from kernrl.verifier.trace.tracer import Traced
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from kernrl.verifier.pool.lane import Lane
 from kernrl.verifier.pool.scheduler import AffinityScheduler
 from kernrl.verifier.replay import stopwatch, timing
 from kernrl.verifier.replay.job import Job
-from kernrl.verifier.replay.server import ReplayServer
+from kernrl.verifier.replay.replay_server import ReplayServer
 from kernrl.verifier.replay.stopwatch import NULL_PAIRS, NULL_ROUNDS, Sizes
 from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, TimedOut
 from kernrl.verifier.rpc.fork_server import ForkServer

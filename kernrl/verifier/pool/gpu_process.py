@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SWITCH_S = 0.0002
 """How long one of these threads may keep the interpreter lock while another waits."""
 
-_WORKER_MODULES = ("kernrl.verifier.replay.server", "kernrl.verifier.judge.server")
+_WORKER_MODULES = ("kernrl.verifier.replay.replay_server", "kernrl.verifier.judge.judge_server")
 
 
 def worker_fork_server() -> ForkServer:

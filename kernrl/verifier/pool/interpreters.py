@@ -8,8 +8,8 @@ from typing import Any
 
 from kernrl.errors import InternalError
 from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.interpret.interpret_server import Interpreter, Judged, Ran, SetJob, SmallJob
 from kernrl.verifier.interpret.interpreter import Unable
-from kernrl.verifier.interpret.server import Interpreter, Judged, Ran, SetJob, SmallJob
 from kernrl.verifier.judge.cpu_server import CpuJudge
 from kernrl.verifier.judge.reasons import worst_of, wrong_reason
 from kernrl.verifier.pool.deaths import cause_of

@@ -15,12 +15,12 @@ from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.base.verdict import Rejection, Stage, Status
+from kernrl.verifier.judge.judge_server import JudgeServer
 from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, worst_of, wrong_reason
-from kernrl.verifier.judge.server import JudgeServer
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import Lock
 from kernrl.verifier.replay.job import Job, Measured, Replayed
-from kernrl.verifier.replay.server import ReplayServer
+from kernrl.verifier.replay.replay_server import ReplayServer
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Died, Failed, TimedOut
 from kernrl.verifier.rpc.client import Client

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kernrl.verifier.base.verdict import Rejection
-from kernrl.verifier.compile.client import Compiler
-from kernrl.verifier.interpret.server import Judged, SmallJob, warm_up
+from kernrl.verifier.compile.compiler import Compiler
+from kernrl.verifier.interpret.interpret_server import Judged, SmallJob, warm_up
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, TraceSpec
 from kernrl.verifier.plan.reading import Asked, PlansRead
@@ -18,9 +18,9 @@ from kernrl.verifier.pool.interpreters import Interpreters
 from kernrl.verifier.pool.plan_readers import PlanReaders
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.processes import dotted
-from kernrl.verifier.trace.client import Traced, Tracer
+from kernrl.verifier.trace.tracer import Traced, Tracer
 
-_MODULES = ("kernrl.verifier.plan.reading", "kernrl.verifier.interpret.server", "kernrl.verifier.judge.cpu_server")
+_MODULES = ("kernrl.verifier.plan.reading", "kernrl.verifier.interpret.interpret_server", "kernrl.verifier.judge.cpu_server")
 
 
 def cpu_fork_server() -> ForkServer:

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Rejection
-from kernrl.verifier.interpret.server import Judged, SmallJob
+from kernrl.verifier.interpret.interpret_server import Judged, SmallJob
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, TraceSpec
 from kernrl.verifier.plan.reading import Asked, PlansRead
@@ -31,7 +31,7 @@ from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Answer, Died, Failed, answer_to, value_of
-from kernrl.verifier.trace.client import Traced
+from kernrl.verifier.trace.tracer import Traced
 
 log = logging.getLogger(__name__)
 

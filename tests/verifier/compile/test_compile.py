@@ -11,11 +11,11 @@ from support.front import HEAD, compiler, module, plan_of
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.base import compat
 from kernrl.verifier.base.verdict import Rejection, Status
-from kernrl.verifier.compile.client import Compiler
+from kernrl.verifier.compile.compiler import Compiler
 from kernrl.verifier.plan.checks import check_compiled
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource
-from kernrl.verifier.sandbox.client import Session
+from kernrl.verifier.sandbox.sandbox import Session
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from support.front import HEAD, plan_of
 
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.verdict import Status
-from kernrl.verifier.interpret.server import SmallJob
+from kernrl.verifier.interpret.interpret_server import SmallJob
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.pool.interpreters import Interpreters

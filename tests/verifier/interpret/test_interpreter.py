@@ -11,9 +11,9 @@ from support.suite import read_folder
 
 from kernrl.verifier.base.nested import flatten
 from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.interpret.interpret_server import sources
 from kernrl.verifier.interpret.interpreter import Case, interpret_cases
 from kernrl.verifier.interpret.mathops import _tf32
-from kernrl.verifier.interpret.server import sources
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.plan.plan import Plan

@@ -8,7 +8,8 @@ import torch
 from support.front import HEAD, dense, plan_of, spec
 
 from kernrl.verifier.base.devices import device_for
-from kernrl.verifier.interpret.profile import loaded_values, profile_plan, uncovered
+from kernrl.verifier.interpret.launch_counter import loaded_values
+from kernrl.verifier.interpret.profile import profile_plan, uncovered
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.price import CACHE_FACTOR, Price, price
 from kernrl.verifier.plan.ttir import parse

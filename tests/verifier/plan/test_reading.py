@@ -17,7 +17,7 @@ from kernrl.verifier.plan.price import flops_of
 from kernrl.verifier.plan.reading import Asked, read_plans
 from kernrl.verifier.pool.plan_readers import PlanReaders
 from kernrl.verifier.rpc.fork_server import ForkServer
-from kernrl.verifier.trace.client import Traced
+from kernrl.verifier.trace.tracer import Traced
 
 DEVICE = device_for("sm_90")
 assert DEVICE

@@ -15,9 +15,9 @@ from support.front import HEAD, plan_of
 from kernrl.errors import InfrastructureError, InternalError
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.verdict import Status
-from kernrl.verifier.interpret import server as interpret_server
+from kernrl.verifier.interpret import interpret_server
+from kernrl.verifier.interpret.interpret_server import SmallJob
 from kernrl.verifier.interpret.interpreter import Unable
-from kernrl.verifier.interpret.server import SmallJob
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.pool.interpreters import Interpreters
 from kernrl.verifier.pool.local import cpu_fork_server

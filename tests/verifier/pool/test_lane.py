@@ -30,8 +30,8 @@ class FakeForkServer:
     """Starts a stand-in where the real one forks a replay or judge process."""
 
     ROLES: ClassVar = {
-        "kernrl.verifier.replay.server:ReplayServer": "replay",
-        "kernrl.verifier.judge.server:JudgeServer": "judge",
+        "kernrl.verifier.replay.replay_server:ReplayServer": "replay",
+        "kernrl.verifier.judge.judge_server:JudgeServer": "judge",
     }
 
     def __init__(self, log: Path) -> None:

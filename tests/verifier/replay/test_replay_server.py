@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from kernrl.tasks.task import FULL
-from kernrl.verifier.replay import server
-from kernrl.verifier.replay.server import MOST_PREPARED, ReplayServer
+from kernrl.verifier.replay import replay_server
+from kernrl.verifier.replay.replay_server import MOST_PREPARED, ReplayServer
 from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, SpotChecks
 from kernrl.verifier.replay.timing import NoiseBand
 
@@ -76,7 +76,9 @@ class Replay(ReplayServer):
         self._full = self._suspects = None
         self.outputs, self.released, self.reserved = SimpleNamespace(nbytes=10), 0, 0  # pyright: ignore
         self.memory = SimpleNamespace(release=lambda: setattr(self, "released", self.released + 1))  # pyright: ignore
-        monkeypatch.setattr(server, "TaskInputs", lambda task, *_, **__: SimpleNamespace(nbytes=task.nbytes, task=task.id))
+        monkeypatch.setattr(
+            replay_server, "TaskInputs", lambda task, *_, **__: SimpleNamespace(nbytes=task.nbytes, task=task.id)
+        )
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: self.reserved)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
@@ -157,7 +159,7 @@ def test_a_candidate_is_run_as_often_as_it_is_asked(monkeypatch: pytest.MonkeyPa
     )  # pyright: ignore
     replay.memory, replay._modules = SimpleNamespace(overrun=lambda: flag), None  # pyright: ignore
     replay._candidate_pool = SimpleNamespace(capture=capture)  # pyright: ignore
-    monkeypatch.setattr(server, "Runner", lambda *_: Watched(log))
+    monkeypatch.setattr(replay_server, "Runner", lambda *_: Watched(log))
     monkeypatch.setattr(replay, "_task_inputs", lambda name: inputs)
     monkeypatch.setattr(replay, "_replayed", lambda result, flags: (result, flags))
     result, flags = replay.check([0, 1, 2])  # pyright: ignore

@@ -6,7 +6,7 @@ import sys
 
 _SCRIPT = """
 import pathlib
-from kernrl.verifier.compile import child
+from kernrl.verifier.compile import compiler_child
 from kernrl.verifier.sandbox import large_pages
 
 def mapped():
@@ -14,7 +14,7 @@ def mapped():
     return [line for line in lines if "libtriton" in line and line.split()[1] == "r-xp"]
 
 def cubin():
-    return child.compile_text(child._WARM_UP, "sm_90", {"num_warps": 4, "num_stages": 1})
+    return compiler_child.compile_text(compiler_child._WARM_UP, "sm_90", {"num_warps": 4, "num_stages": 1})
 
 before, was = cubin(), mapped()
 large_pages.use_large_pages()

@@ -13,8 +13,8 @@ import pytest
 from support import TESTS
 
 from kernrl.errors import InfrastructureError
-from kernrl.verifier.sandbox.client import End, Sandbox, Walls
 from kernrl.verifier.sandbox.isolation import LARGE_PAGES, NOBODY, features
+from kernrl.verifier.sandbox.sandbox import End, Sandbox, Walls
 
 HERE = features()
 ROOT = os.geteuid() == 0
@@ -48,9 +48,7 @@ def test_an_honest_child_answers(sandbox):
 
 
 def test_features_load_no_torch():
-    code = (
-        "import sys; from kernrl.verifier.sandbox.client import features; f = features(); print('torch' in sys.modules, len(f))"
-    )
+    code = "import sys; from kernrl.verifier.sandbox.sandbox import features; f = features(); print('torch' in sys.modules, len(f))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded, count = done.stdout.split()
     assert loaded == "False"

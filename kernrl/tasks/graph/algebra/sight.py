@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from kernrl.tasks.graph.build import Builder
+from kernrl.tasks.graph.canonical.build import Builder
+from kernrl.tasks.graph.canonical.views import reshape
 from kernrl.tasks.graph.graph import Graph, Node, Operand, Value
-from kernrl.tasks.graph.views import reshape
 
 Make = Callable[["Into"], str]
 """Writes the other form into a Graph that grows, and names the value that it gives."""

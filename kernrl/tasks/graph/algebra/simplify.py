@@ -15,11 +15,11 @@ from kernrl.tasks.graph.algebra.norms import NORM_RULES
 from kernrl.tasks.graph.algebra.pools import POOL_RULES
 from kernrl.tasks.graph.algebra.products import PRODUCT_RULES
 from kernrl.tasks.graph.algebra.sight import Into, Make, Rule, Sight
-from kernrl.tasks.graph.build import Builder
+from kernrl.tasks.graph.canonical.build import Builder
+from kernrl.tasks.graph.canonical.rewrites import rewrite
 from kernrl.tasks.graph.facts import kernels, node_flops
 from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.graph.ops import OPS
-from kernrl.tasks.graph.rewrites import rewrite
 
 RULES: dict[str, Rule] = {**CONSTANT_RULES, **PRODUCT_RULES, **CONVOLUTION_RULES, **NORM_RULES, **POOL_RULES}
 """Name → rule, in the order in which they are tried."""

@@ -11,47 +11,13 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Protocol
 
-from kernrl.tasks.graph.views import axis_groups
 from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
+from kernrl.tasks.solutions.from_graph.index_text import Access, place_moves
 from kernrl.tasks.solutions.from_graph.points import literal
 from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, times
 from kernrl.tasks.solutions.from_graph.stored import Schedule
+from kernrl.tasks.solutions.from_graph.view_index import BarrierError, Index, Ix, index_through
 from kernrl.tasks.solutions.from_graph.work import Count, Op, Operand, Varies
-
-
-class RestartError(Exception):
-    """An axis was split: what was written so far speaks of an axis that is gone."""
-
-
-class BarrierError(Exception):
-    """A value cannot be computed where it is read, and must be in memory."""
-
-    def __init__(self, value: str) -> None:
-        super().__init__(value)
-        self.value = value
-
-
-@dataclass(frozen=True, slots=True)
-class Ix:
-    """An index into one dimension: `step * (axes, row-major) + offset + variables of loops`."""
-
-    parts: tuple[Axis, ...] = ()
-    step: int = 1
-    offset: Size | None = None
-    extra: tuple[tuple[str, int], ...] = ()
-
-
-Index = tuple[Ix, ...]
-
-
-@dataclass
-class Access:
-    """Where one load or store goes: factors of axes and loop variables, and a constant."""
-
-    factors: dict[Axis, Size]
-    constants: tuple[tuple[Size, Size], ...]
-    """(offset, stride) pairs."""
-    extra: tuple[tuple[str, Size], ...]
 
 
 class Tile(Protocol):
@@ -150,7 +116,7 @@ class Body:
             return self._load(value, root, index)
         assert op is not None
         if op.kind == "view":
-            return self.at(op.reads[0], self._through(op, index))
+            return self.at(op.reads[0], index_through(op, index, self.program, self.group))
         if op.kind == "reduce":
             if not own:
                 raise BarrierError(value)
@@ -266,51 +232,6 @@ class Body:
         target = f"{pointer} + {place}" if place_moves(self.accesses[-1]) else pointer
         self.say(f"tl.store({target}, {variable}{f', mask={mask}' if mask else ''})")
 
-    # views
-
-    def _through(self, op: Op, index: Index) -> Index:
-        """The operand's index under a view's."""
-        x = op.reads[0]
-        before, after = self.program.shapes[x], self.program.shapes[op.value]
-        if op.how == "permute":
-            found = [Ix()] * len(index)
-            for d, i in zip(op.dims, index, strict=True):
-                found[d] = i
-            return tuple(found)
-        if op.how == "expand":
-            return tuple(Ix() if is_one(s) else i for i, s in zip(index, before, strict=True))
-        if op.how == "slice":
-            d = op.dims[0]
-            i = index[d]
-            start = tuple(a + op.step * b for a, b in zip(op.start or (), i.offset or (0,) * len(op.start or ()), strict=True))
-            cut = Ix(i.parts, i.step * op.step, start if any(start) else None, tuple((n, by * op.step) for n, by in i.extra))
-            return (*index[:d], cut, *index[d + 1 :])
-        return self._reshaped(x, before, after, index)
-
-    def _reshaped(self, x: str, before: Shape, after: Shape, index: Index) -> Index:
-        found: list[Ix] = [Ix()] * len(before)
-        full = [tuple(s[0] for s in shape) for shape in (before, after)]
-        for ours, theirs in axis_groups(full[0], full[1]):
-            if times((1,) * self.program.sets, *(before[d] for d in ours)) != times(*(after[d] for d in theirs)):
-                raise BarrierError(x)
-            if len(ours) == len(theirs) == 1:
-                found[ours[0]] = index[theirs[0]]
-                continue
-            plain = all(self._covers(index[d], after[d]) for d in theirs)
-            count = len(self.group.axes)
-            layout = self.group.regroup([index[d].parts for d in theirs], tuple(before[d] for d in ours)) if plain else None
-            if len(self.group.axes) != count:
-                raise RestartError
-            if layout is None:
-                raise BarrierError(x)
-            for d, parts in zip(ours, layout, strict=True):
-                found[d] = Ix(parts)
-        return tuple(found)
-
-    def _covers(self, i: Ix, size: Size) -> bool:
-        """An index that counts through a whole dimension, and nothing else."""
-        return i == Ix(i.parts) and times((1,) * self.program.sets, *(a.size for a in i.parts)) == size
-
     # windows
 
     def coordinate(self, i: Ix) -> str:
@@ -414,8 +335,3 @@ class Body:
 
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 """What changes nothing in a reduction."""
-
-
-def place_moves(access: Access) -> bool:
-    """The address is not the tensor's first element."""
-    return bool(access.factors or access.constants or access.extra)

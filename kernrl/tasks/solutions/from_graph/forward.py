@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 from kernrl.tasks.graph.graph import Graph, Node
-from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.solutions.from_graph.contraction import Contraction
 from kernrl.tasks.solutions.from_graph.fuse import Group, Mode, partition
-from kernrl.tasks.solutions.from_graph.kernels import BarrierError, Choice, Kernel, write_kernel
+from kernrl.tasks.solutions.from_graph.kernels import Choice, Kernel, write_kernel
+from kernrl.tasks.solutions.from_graph.library_calls import keyword_arguments, library_call
 from kernrl.tasks.solutions.from_graph.lower import Bare, lower
 from kernrl.tasks.solutions.from_graph.products import (
     NoTailError,
@@ -24,6 +23,7 @@ from kernrl.tasks.solutions.from_graph.products import (
 )
 from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError, Names, Shape, is_one
 from kernrl.tasks.solutions.from_graph.stored import Schedule, schedule
+from kernrl.tasks.solutions.from_graph.view_index import BarrierError
 from kernrl.tasks.solutions.from_graph.work import Op, Operand, Program, Varies
 
 
@@ -238,8 +238,13 @@ class _Forward:
         self.answer.library.append(node.op)
         self.answer.calls.append(op)
         operands = [self._operand(o) for o in op.operands]
+        while operands and operands[-1] == "None":
+            operands.pop()
         results = [self.names.free(r.removesuffix("_raw")) for r in op.results]
-        text = self._call(node, op, operands)
+        if self.style.channels_last and node.kind == "convolution" and node.op[-2] != "1":
+            text = self._channels_last(node, op, operands, self.functional)
+        else:
+            text = library_call(op, operands, self.program.graphs, self.names, self.functional, self.host)
         self._say(f"{', '.join(results)} = {text}")
         if not self._multiplies(op) and any(self._base(r) in self.wide for r in op.reads):
             self.wide.update(op.results)
@@ -258,61 +263,12 @@ class _Forward:
             else f'float("{operand}")'
         )
 
-    def _call(self, node: Node, op: Op, operands: list[str]) -> str:
-        a: dict[str, Any] = dict(node.attributes)
-        f = self.functional
-        if node.op == "matmul":
-            return f"torch.matmul({', '.join(operands)})"
-        if node.op == "einsum":
-            return f"torch.einsum({a['equation']!r}, {', '.join(operands)})"
-        if node.op == "cat":
-            return f"torch.cat(({', '.join(operands)}), dim={a['dim']})"
-        while operands and operands[-1] == "None":
-            operands.pop()
-        if node.kind in ("product", "convolution"):
-            if self.style.channels_last and node.kind == "convolution" and node.op[-2] != "1":
-                return self._channels_last(node, op, operands, f)
-            shown = self._attributes(op)
-            return f"{f}.{node.op}({', '.join([*operands, *shown])})"
-        if node.op == "arange":
-            rows: list[dict[str, Any]] = [dict(g.nodes[op.node].attributes) for g in self.program.graphs]
-            ends = tuple(r["end"] for r in rows)
-            end = repr(ends[0]) if len(set(ends)) == 1 else self.names.expression(ends)
-            device = next(iter(self.host.values()))
-            return f"torch.arange({a['start']!r}, {end}, {a['step']!r}, dtype=torch.{a['dtype']}, device={device}.device)"
-        if node.op == "pad":
-            value = f", value={a['value']!r}" if a["mode"] == "constant" and a["value"] else ""
-            return (
-                f"{f}.pad({operands[0]}, {a['padding']!r}"
-                + (f", mode={a['mode']!r}" if a["mode"] != "constant" else value)
-                + ")"
-            )
-        if node.op in PLAIN_CALLS:
-            single = node.op in ONE_DIMENSION
-            if single and len(a["dim"]) > 1:
-                raise CannotWriteError(f"torch.{node.op} takes one dimension")
-            shown = [f"{k}={v[0] if single and k == 'dim' else v!r}" for k, v in a.items()]
-            return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
-        raise CannotWriteError(f"no rule for {node.op}")
-
-    def _attributes(self, op: Op) -> list[str]:
-        """Keyword arguments of a call; a number that differs between the sets is a size."""
-        rows: list[dict[str, Any]] = [dict(g.nodes[op.node].attributes) for g in self.program.graphs]
-        shown = []
-        for k, v in rows[0].items():
-            values = [row[k] for row in rows]
-            if any(x != values[0] for x in values) and isinstance(v, int):
-                shown.append(f"{k}={self.names.expression(tuple(values))}")
-            elif v != OPS[self.program.graph.nodes[op.node].op].attributes[k]:
-                shown.append(f"{k}={_short(v)}")
-        return shown
-
     def _channels_last(self, node: Node, op: Op, operands: list[str], f: str) -> str:
         last = "torch.channels_last" if node.op[-2] == "2" else "torch.channels_last_3d"
         name = self.names.free(f"{op.results[0].removesuffix('_raw')}_weight")
         self._say(f"{name} = {operands[1]}.contiguous(memory_format={last})")
         operands[1] = name
-        shown = self._attributes(op)
+        shown = keyword_arguments(op, self.program.graphs, self.names)
         rank = len(self.program.shapes[op.value])
         self.orders[op.value] = (0, *range(2, rank), 1)
         return f"{f}.{node.op}({', '.join([*operands, *shown])}).contiguous(memory_format={last})"
@@ -403,29 +359,9 @@ class _Forward:
         return self.program.shapes[like] == shape and like not in self.orders and not like.startswith("p")
 
 
-ONE_DIMENSION = ("argmax", "argmin", "prod")
-PLAIN_CALLS = {
-    **{
-        op: f"torch.{op}"
-        for op in ("cumsum", "cumprod", "prod", "any", "all", "argmax", "argmin", "flip", "roll", "tril", "triu")
-    },
-    **{
-        op: f"torch.{op}"
-        for op in ("gather", "index_select", "remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum")
-    },
-    **{f"{kind}_pool{n}d": f"{{F}}.{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
-    **{f"adaptive_{kind}_pool{n}d": f"{{F}}.adaptive_{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
-}
-"""Op → the call that takes its attributes by name."""
-
-
 def bound(path: str) -> str:
     """A parameter's path as Python: `stack.1.weight` is `self.stack[1].weight`."""
     text = "self"
     for part in path.split("."):
         text += f"[{part}]" if part.isdigit() else f".{part}"
     return text
-
-
-def _short(value: Any) -> str:
-    return repr(value[0]) if isinstance(value, tuple) and len(set(value)) == 1 and isinstance(value[0], int) else repr(value)

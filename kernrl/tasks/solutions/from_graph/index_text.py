@@ -7,9 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from kernrl.tasks.solutions.from_graph.emit import Access
 from kernrl.tasks.solutions.from_graph.fuse import Axis
 from kernrl.tasks.solutions.from_graph.sizes import Names, Size, is_one, times
+
+
+@dataclass
+class Access:
+    """Where one load or store goes: factors of axes and loop variables, and a constant."""
+
+    factors: dict[Axis, Size]
+    constants: tuple[tuple[Size, Size], ...]
+    """(offset, stride) pairs."""
+    extra: tuple[tuple[str, Size], ...]
+
+
+def place_moves(access: Access) -> bool:
+    """The address is not the tensor's first element."""
+    return bool(access.factors or access.constants or access.extra)
 
 
 @dataclass

@@ -8,9 +8,9 @@ from math import prod
 
 from kernrl.tasks.solutions.from_graph.accumulate import accumulate, missing_parts, parts_text, settle
 from kernrl.tasks.solutions.from_graph.assemble import Assembly, Kernel
-from kernrl.tasks.solutions.from_graph.emit import Access, BarrierError, Body, RestartError
+from kernrl.tasks.solutions.from_graph.emit import Body
 from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
-from kernrl.tasks.solutions.from_graph.index_text import Flat
+from kernrl.tasks.solutions.from_graph.index_text import Access, Flat
 from kernrl.tasks.solutions.from_graph.layouts import (
     Layout,
     columns_layout,
@@ -24,9 +24,10 @@ from kernrl.tasks.solutions.from_graph.layouts import (
 from kernrl.tasks.solutions.from_graph.row_chains import LEAST_STEPS, chain_layout, chain_lines, hoisted, rows_of
 from kernrl.tasks.solutions.from_graph.sizes import Names
 from kernrl.tasks.solutions.from_graph.stored import Schedule
+from kernrl.tasks.solutions.from_graph.view_index import RestartError
 from kernrl.tasks.solutions.from_graph.work import Op
 
-__all__ = ["BarrierError", "Choice", "Kernel", "write_kernel"]
+__all__ = ["Choice", "Kernel", "write_kernel"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from math import prod
 from kernrl.tasks.solutions.from_graph.accumulate import parts_of_tile
 from kernrl.tasks.solutions.from_graph.assemble import Assembly, Kernel, filled
 from kernrl.tasks.solutions.from_graph.contraction import Contraction, contraction
-from kernrl.tasks.solutions.from_graph.emit import Body, Index, Ix, RestartError
+from kernrl.tasks.solutions.from_graph.emit import Body
 from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.index_text import Flat, Sizes, address, wrapped
 from kernrl.tasks.solutions.from_graph.kernels import Choice, GroupWriter
@@ -20,6 +20,7 @@ from kernrl.tasks.solutions.from_graph.layouts import Layout, flat_layout, row_l
 from kernrl.tasks.solutions.from_graph.sizes import Names
 from kernrl.tasks.solutions.from_graph.stored import Schedule
 from kernrl.tasks.solutions.from_graph.tile_sizes import MULTIPROCESSORS, Kind, Tiles, tile_sizes
+from kernrl.tasks.solutions.from_graph.view_index import Index, Ix, RestartError
 from kernrl.tasks.solutions.from_graph.work import Op, Program
 
 LEAST = 8

@@ -1,0 +1,74 @@
+"""The policy loss over tokens whose log-probs exist, in one launch: loss, metrics and, where wanted, the gradient.
+
+Programs share out the tokens, or the sequences where anything is asked of them, and write partial sums; the last to finish
+adds those up. Every sum is taken in a fixed order, so results are the same from run to run: atomics only count programs, and
+the counters are back at 0 when the launch ends. Nothing waits for the GPU.
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from kernrl.kernels.launch import Variant, multiprocessors, scratch
+from kernrl.kernels.over_tokens.token_kernel import SUMS, _tokens_kernel
+from kernrl.kernels.over_tokens.token_loss import METRICS, LossConfig
+from kernrl.kernels.over_tokens.tokens import Batch
+
+BLOCK, WARPS = 512, 4
+PER_SM, MAX_REGISTERS = 4, 128  # programs; and of a thread, so that all programs run at once where they wait for one another
+MOST_PROGRAMS = 512
+
+
+def _workspace(device: torch.device) -> tuple[Tensor, ...]:
+    """(partial sums, how many programs have counted and what, how many are done); the latter are 0 between launches."""
+    partial = torch.empty(SUMS.value, MOST_PROGRAMS, dtype=torch.float32, device=device)
+    return partial, torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(4, dtype=torch.int32, device=device)
+
+
+@lru_cache(maxsize=1024)
+def _variant(
+    config: LossConfig, by_sequence: bool, by_length: bool, own_count: bool, unit_advantage: bool, block: int
+) -> Variant:
+    return Variant(
+        _tokens_kernel,
+        {
+            **config.constants, "TRUNCATE": config.correction.endswith("truncate"), "BY_SEQUENCE": by_sequence,
+            "SEQUENCE_RATIO": config.sequence_ratio, "BY_LENGTH": by_length, "OWN_COUNT": own_count,
+            "UNIT_ADVANTAGE": unit_advantage, "BLOCK": block, "MOST_PROGRAMS": MOST_PROGRAMS,
+        },
+        num_warps=WARPS if block == BLOCK else 2,
+        maxnreg=MAX_REGISTERS,
+        launch_cooperative_grid=own_count,  # programs wait for one another
+    )  # fmt: skip
+
+
+def reduce_tokens(
+    logprobs: Tensor, entropy: Tensor | None, batch: Batch, config: LossConfig, g: Tensor | None = None, h: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(loss [], metrics [len(METRICS) + 1]) float32 on the GPU, the last metric being the share of all clipped tokens.
+
+    `g` and `h`, where given, receive dloss/dlogp and dloss/dentropy, of `logprobs`' shape; `g` in its own dtype.
+    """
+    device, n = logprobs.device, logprobs.numel()
+    loss = torch.empty((), dtype=torch.float32, device=device)
+    metrics = torch.empty(len(METRICS) + 1, dtype=torch.float32, device=device)
+    unit_advantage = batch.tokens_per_advantage == 0
+    by_sequence = batch.by_length or unit_advantage or (config.by_sequence and batch.rho is None)
+    block, units, tokens_per_unit = BLOCK, batch.sequences, batch.tokens_per_sequence
+    if not by_sequence:
+        units, tokens_per_unit = -(-n // BLOCK), BLOCK
+    elif 0 < tokens_per_unit <= 256:
+        block = 256  # a sequence that fits one tile of it
+    programs = max(1, min(units, PER_SM * multiprocessors(device), MOST_PROGRAMS))
+    _variant(config, by_sequence, batch.by_length, batch.own_count, unit_advantage, block)(
+        programs,
+        (
+            loss, metrics, g, h, *scratch(_workspace, device), logprobs, entropy, batch.mask, batch.advantages, batch.weight,
+            batch.rho, batch.count, batch.old_logprobs, batch.ref_logprobs, batch.rollout_logprobs,
+            batch.cu_seqlens if by_sequence else None,
+        ),
+        (n, units, tokens_per_unit, batch.tokens_per_advantage),
+        (batch.weight_scale, *config.scalars),
+    )  # fmt: skip
+    return loss, metrics

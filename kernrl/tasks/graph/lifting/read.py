@@ -1,0 +1,331 @@
+"""Read an exported program call by call, as a Graph."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from kernrl.errors import UsageError
+from kernrl.tasks.graph.canonical.build import Builder
+from kernrl.tasks.graph.canonical.rewrites import rewrite
+from kernrl.tasks.graph.graph import Graph, Node, Operand
+from kernrl.tasks.graph.lifting.aten import ATEN, DROPOUTS, IDENTITIES, TAKE_NUMBERS
+from kernrl.tasks.graph.lifting.scalars import Scalar, as_written, computed, real
+from kernrl.tasks.graph.lifting.trace import Traced
+
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+REMEDY = "a hub model, which reads the source, may still answer it"
+
+
+class LiftError(UsageError):
+    """A reference that cannot be lifted: one sentence with the line and the reason."""
+
+
+class Reading:
+    """One exported program, read call by call."""
+
+    def __init__(self, traced: Traced, module: nn.Module, where: str, title: str) -> None:
+        self.b, self.traced, self.module, self.where, self.title = Builder(rewrite), traced, module, where, title
+        self.env: dict[Any, Any] = {}
+        """fx node → name of its value, number, or list of these."""
+        self.storage: dict[Any, Any] = {}
+        """fx node → the node that owns its memory."""
+        self.whole: set[Any] = set()
+        """fx nodes that are all of their owner's memory in its own order."""
+        self.stale: set[Any] = set()
+        """fx nodes whose memory was overwritten in part, or through another view."""
+        self.paths: dict[str, str] = {}
+        """Path of a tensor of the module → the first path under which it is held; tied ones have several."""
+        firsts: dict[int, str] = {}
+        for held in (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
+            self.paths.update((path, firsts.setdefault(id(tensor), path)) for path, tensor in held)
+        self.held: dict[str, str] = {}
+        """First path → name of its value."""
+
+    def graph(self) -> Graph:
+        """The whole program as a Graph, or LiftError."""
+        program = self.traced.program
+        self._placeholders(program)
+        outputs = self._nodes(program.graph_module, program.graph_module.graph)
+        if any(o in self.stale for o in outputs if isinstance(o, torch.fx.Node)):
+            raise LiftError(f"{self.title}: returns a tensor that was overwritten through a view; {REMEDY}.")
+        leaves = [self.env[o] if isinstance(o, torch.fx.Node) else o for o in outputs]
+        leaves = [leaf.tensor(self.b) if isinstance(leaf, Scalar) else leaf for leaf in leaves]
+        if not any(isinstance(leaf, str) for leaf in leaves):
+            raise LiftError(f"{self.title}: the reference returns no tensor.")
+        structure = _structure(program.call_spec.out_spec, len(leaves))
+        graph = self.b.finish(leaves, structure)
+        self._check(graph)
+        return graph
+
+    def _placeholders(self, program: torch.export.ExportedProgram) -> None:
+        """Inputs, parameters and buffers; a buffer of one number is that number."""
+        specs = program.graph_signature.input_specs
+        nodes = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
+        paths, _ = pytree.tree_flatten_with_path(self.traced.args)
+        given = iter(paths)
+        names = list(inspect.signature(type(self.module).forward).parameters.values())[1:]
+        for node, spec in zip(nodes, specs, strict=True):
+            value = node.meta.get("val")
+            self.storage[node] = node
+            self.whole.add(node)
+            if spec.kind.name == "USER_INPUT":
+                path, leaf = next(given)
+                place = tuple(_key(part) for part in path)
+                self.env[node] = self._input(leaf, place, names) if isinstance(leaf, Tensor) else leaf
+            elif isinstance(value, Tensor):
+                self.env[node] = self._held(spec, value, program)
+            else:
+                self.env[node] = None
+
+    def _input(self, leaf: Tensor, place: tuple[int | str, ...], names: list[inspect.Parameter]) -> str:
+        position = place[0] if isinstance(place[0], int) else len(names)
+        argument = names[position].name if position < len(names) and names[position].kind.name != "VAR_POSITIONAL" else ""
+        stride = () if leaf.is_contiguous() else tuple(leaf.stride())
+        return self.b.input(tuple(leaf.shape), _dtype(leaf), place, argument, stride)
+
+    def _held(self, spec: Any, value: Tensor, program: torch.export.ExportedProgram) -> Any:
+        """A tensor of the module; a number where it is a buffer of one, which the constructor settled."""
+        kind = {"PARAMETER": "parameter", "BUFFER": "buffer"}.get(spec.kind.name, "constant")
+        path = self.paths.get(str(spec.target), str(spec.target))
+        if path in self.held:
+            return self.held[path]
+        if kind != "parameter" and path in self.traced.numbers and not path.endswith(("running_mean", "running_var")):
+            number = self.traced.numbers[path]
+            if not number.is_complex() and "num_batches" not in path:
+                return Scalar(as_written(number), tuple(number.shape), lambda: self._tensor(value, kind, path))
+        data: tuple[Any, ...] = ()
+        if kind == "constant" and _attribute(self.module, path) is None:
+            constant = real(program.constants.get(path))
+            if constant is not None and constant.numel() == 1 and not constant.is_complex():
+                return Scalar(as_written(constant), tuple(constant.shape))
+            data = tuple(constant.flatten().tolist()) if constant is not None else ()
+            path = ""
+        return self._tensor(value, kind, path, data)
+
+    def _tensor(self, value: Tensor, kind: str, path: str, data: tuple[Any, ...] = ()) -> str:
+        """A tensor of the module as a value; one for each path."""
+        if path not in self.held or not path:
+            self.held[path] = self.b.parameter(tuple(value.shape), _dtype(value), kind, path, data)
+        return self.held[path]
+
+    def _nodes(self, owner: nn.Module, graph: torch.fx.Graph) -> Sequence[Any]:
+        """Read every call of a graph; returns what it returns."""
+        for node in graph.nodes:
+            if node.op == "output":
+                return node.args[0]
+            if node.op == "call_function":
+                self.b.line = _line(node, self.where) or self.b.line
+                self._call(owner, node)
+        return ()
+
+    def _call(self, owner: nn.Module, node: torch.fx.Node) -> None:
+        target: Any = node.target
+        if getattr(target, "__name__", "") == "getitem":
+            of, index = node.args
+            self.env[node] = self.env[of][index]  # pyright: ignore[reportArgumentType]
+            self._alias(node, of, whole=False)
+        elif isinstance(target, torch._ops.OpOverload):
+            self._aten(node, target)
+        elif "wrap_with_set_grad_enabled" in str(target):
+            inner: Any = getattr(owner, str(node.args[1].target))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+            for hole, filler in zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args[2:], strict=True):
+                self.env[hole] = self.env[filler]
+                self._alias(hole, filler, whole=True)
+            self.env[node] = [self.env[o] for o in self._nodes(inner, inner.graph)]
+            self.storage[node] = node
+        else:
+            raise LiftError(f"{self.title}: {_said(target)}{self._at()} is no op of a Graph; {REMEDY}.")
+
+    def _aten(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> None:
+        name = target._schema.name.partition("::")[2]
+        if name.startswith(("_assert", "sym_")) or name == "_set_grad_enabled":
+            return
+        if name in ("item", "_local_scalar_dense"):
+            raise LiftError(f"{self.title}: reads a number out of a tensor{self._at()}, which no Graph can say; {REMEDY}.")
+        for read in node.all_input_nodes:
+            if read in self.stale:
+                raise LiftError(f"{self.title}: reads a tensor{self._at()} that was overwritten through a view; {REMEDY}.")
+        in_place = name.endswith("_") and not name.endswith("__")
+        arguments = self._arguments(node, target)
+        result = self._said(name.rstrip("_") if in_place else name, target, arguments, node)
+        self.env[node] = result
+        if in_place:
+            self._overwrite(node, result)
+        else:
+            whole = name in ("contiguous", "detach", "alias", *DROPOUTS)
+            shares = whole or (any(r.alias_info for r in target._schema.returns) and self._same_dtype(node))
+            self._alias(node, node.all_input_nodes[0] if shares and node.all_input_nodes else node, whole=whole)
+
+    def _same_dtype(self, node: torch.fx.Node) -> bool:
+        """A call that may give a view gives one: a cast to another dtype does not."""
+        before = node.all_input_nodes[0].meta.get("val") if node.all_input_nodes else None
+        after = node.meta.get("val")
+        return not isinstance(after, Tensor) or not isinstance(before, Tensor) or before.dtype == after.dtype
+
+    def _arguments(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> dict[str, Any]:
+        """Every argument of the call by the schema's name, defaults too."""
+
+        def read(item: Any) -> Any:
+            if isinstance(item, torch.fx.Node):
+                return self.env[item]
+            return [read(part) for part in item] if isinstance(item, list | tuple) else item
+
+        schema = target._schema.arguments
+        given = {a.name: item for a, item in zip(schema, node.args, strict=False)} | node.kwargs
+        return {a.name: read(given[a.name]) if a.name in given else a.default_value for a in schema}
+
+    def _said(self, name: str, target: torch._ops.OpOverload, arguments: dict[str, Any], node: torch.fx.Node) -> Any:
+        """The call in the Graph's ops."""
+        value = node.meta.get("val")
+        shapes = [v for v in pytree.tree_leaves(value) if isinstance(v, Tensor)]
+        if any(not isinstance(s, int) for v in shapes for s in v.shape):
+            raise LiftError(f"{self.title}: makes a tensor{self._at()} whose shape depends on numbers; {REMEDY}.")
+        if name in IDENTITIES and isinstance(arguments.get("self"), Scalar):
+            return arguments["self"]
+        if (
+            len(shapes) == 1
+            and not target._schema.is_mutable
+            and shapes[0].numel() == 1
+            and (number := computed(target, arguments))
+        ):
+            return number
+        numeric = name in TAKE_NUMBERS
+        known = {k: (v.number if numeric else v.tensor(self.b)) if isinstance(v, Scalar) else v for k, v in arguments.items()}
+        used: set[Any] = {int(str(u.args[1])) for u in node.users if getattr(u.target, "__name__", "") == "getitem" and u.users}
+        known |= {"name": name, "used": used, "result_dtype": _dtype(shapes[0]) if shapes else ""}
+        if isinstance(known.get("dtype"), torch.dtype):
+            known["dtype"] = str(known["dtype"]).removeprefix("torch.")
+        random = (name in DROPOUTS and arguments.get("train") and arguments.get("p")) or (
+            name == "rrelu" and arguments.get("training")
+        )
+        out = None
+        if name in ATEN and shapes and not random and not _complex(shapes):
+            try:
+                out = ATEN[name](self.b, known)
+            except (RuntimeError, KeyError, TypeError, IndexError, ValueError, AttributeError):
+                out = None  # a form that the rule does not know
+        if out is None or (isinstance(out, str) and self.b.value(out).shape != tuple(shapes[0].shape)):
+            return self._unknown(target, arguments, shapes, value)
+        if isinstance(out, str) and not isinstance(value, Tensor):
+            return [out] + [None] * (len(shapes) - 1)  # indices that nothing reads
+        return out
+
+    def _unknown(self, target: torch._ops.OpOverload, arguments: dict[str, Any], shapes: list[Tensor], value: Any) -> Any:
+        """The call as it is."""
+        operands: list[Operand] = []
+
+        def written(item: Any) -> Any:
+            if isinstance(item, Scalar):
+                item = item.tensor(self.b)
+            if isinstance(item, str) and item in self.b._values:
+                operands.append(item)
+                return f"%{len(operands) - 1}"
+            if isinstance(item, list | tuple):
+                return tuple(written(part) for part in item)
+            return str(item) if isinstance(item, torch.dtype) else item
+
+        dropped = ("device", "layout", "pin_memory", "memory_format")
+        attributes = {k: written(v) for k, v in arguments.items() if k not in dropped}
+        op = f"{target._schema.name.replace('::', '.')}.{target._overloadname}"
+        results = self.b.unknown(op, tuple(operands), attributes, [(tuple(v.shape), _dtype(v)) for v in shapes])
+        return results[0] if isinstance(value, Tensor) else results
+
+    def _alias(self, node: Any, of: Any, *, whole: bool) -> None:
+        self.storage[node] = self.storage.get(of, of)
+        if node is of or (whole and of in self.whole):
+            self.whole.add(node)
+
+    def _overwrite(self, node: torch.fx.Node, result: str) -> None:
+        """What an in-place call leaves: every name of the same memory now means the result."""
+        of = node.all_input_nodes[0]
+        owner = self.storage.get(of, of)
+        mates = [n for n, s in self.storage.items() if s is owner]
+        for mate in mates:
+            if of in self.whole and mate in self.whole:
+                self.env[mate] = result
+            elif mate is of:
+                self.env[of] = result
+            else:
+                self.stale.add(mate)
+        self._alias(node, of, whole=True)
+
+    def _at(self) -> str:
+        return f" at line {self.b.line}" if self.b.line else ""
+
+    def _check(self, graph: Graph) -> None:
+        """Refuse what no kernel could be written for: randomness, recurrence, complex numbers."""
+        for node in graph.nodes:
+            at = f" at line {node.line}" if node.line else ""
+            if any(r.dtype.startswith("complex") for r in node.results):
+                raise LiftError(f"{self.title}: {_plainly(node)}{at} gives complex numbers, which no Graph holds; {REMEDY}.")
+            if node.op in ATEN or node.kind != "unknown":
+                continue
+            name = node.op.split(".")[1]
+            if name in RECURRENT:
+                raise LiftError(f"{self.title}: {_plainly(node)}{at} is recurrent, which no Graph holds; {REMEDY}.")
+            if _random(node):
+                raise LiftError(
+                    f"{self.title}: the result depends on randomness ({_plainly(node)}{at}); "
+                    "no answer can be compared with it: leave it out, or call eval() in the constructor."
+                )
+
+
+def _structure(spec: Any, count: int) -> str:
+    def text(item: Any) -> str:
+        if isinstance(item, dict):
+            return "{" + ", ".join(f"{k!r}: {text(v)}" for k, v in item.items()) + "}"
+        if isinstance(item, list):
+            return "[" + ", ".join(map(text, item)) + "]"
+        if isinstance(item, tuple):
+            return "(" + ", ".join(map(text, item)) + ("," if len(item) == 1 else "") + ")"
+        return str(item)
+
+    return text(pytree.tree_unflatten(["*"] * count, spec))
+
+
+def _key(part: Any) -> int | str:
+    for name in ("idx", "key", "name"):
+        if hasattr(part, name):
+            return getattr(part, name)
+    return str(part)
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _complex(tensors: Sequence[Tensor]) -> bool:
+    return any(t.is_complex() for t in tensors)
+
+
+def _attribute(module: nn.Module, path: str) -> Any:
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _line(node: torch.fx.Node, where: str) -> int:
+    found = re.findall(rf'File "{re.escape(where)}", line (\d+)', node.meta.get("stack_trace") or "")
+    return int(found[-1]) if found else 0
+
+
+def _random(node: Node) -> bool:
+    namespace, name, overload = node.op.split(".")
+    tags = getattr(getattr(getattr(torch.ops, namespace), name), overload).tags
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def _plainly(node: Node) -> str:
+    return node.op.split(".")[1] if "." in node.op else node.op
+
+
+def _said(target: Any) -> str:
+    return getattr(target, "__name__", str(target))

@@ -1,0 +1,365 @@
+"""Write a Graph as PyTorch, in one of many hands: lifting what was written gives back the Graph."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from kernrl.tasks.graph.graph import Graph, Node, Operand
+from kernrl.tasks.graph.ops import OPS
+from kernrl.tasks.graph.writing.hands import STAGES, VALUES, Hand
+from kernrl.tasks.graph.writing.spellings import plain, spellings
+
+ROLES = {2: ("batch_size", "features"), 3: ("batch_size", "channels", "length")}
+ROLES |= {4: ("batch_size", "channels", "height", "width"), 5: ("batch_size", "channels", "depth", "height", "width")}
+"""What the axes of an input are called, by its rank."""
+
+
+def write(graph: Graph, hand: Hand, rng: Random) -> str:
+    """The source of a task: `Model`, its constants, `get_inputs` and `get_init_inputs`.
+
+    Args:
+        graph: Of the ops that `sample.py` draws, with tensors alone as inputs.
+        hand: Who writes; `rng` makes the choices that are left.
+    """
+    writer = _Writer(graph, hand, rng)
+    writer.body()
+    return writer.source()
+
+
+class _Writer:
+    def __init__(self, graph: Graph, hand: Hand, rng: Random) -> None:
+        self.graph, self.hand, self.rng = graph, hand, rng
+        self.values = graph.values
+        self.init: list[str] = []
+        self.forward: list[str] = []
+        self.constants: dict[str, object] = {}
+        self.used: list[str] = []
+        """Constants that `__init__` takes."""
+        self.names: set[str] = {"self", "torch", "nn", "F", "Model"}
+        self.text: dict[str, str] = {}
+        """Value → the expression that reads it in `forward`."""
+        self.modules: dict[str, str] = {}
+        """Value → the constructor that makes it of its first operand, while it may still join a Sequential."""
+        self.sources: dict[str, str] = {}
+        """Value → the expression that its Sequential is called with."""
+        self.arguments: list[str] = []
+        reads = [name for node in graph.nodes for name in node.reads] + [o for o in graph.outputs if isinstance(o, str)]
+        self.readers = Counter(reads)
+        """Value → how often it is read; twice by one node that reads it twice."""
+        self.left = dict(self.readers)
+
+    def body(self) -> None:
+        """All of `forward`, and what `__init__` makes for it."""
+        arguments = _arguments(self.rng, len(self.graph.inputs))
+        for given, argument in zip(self.graph.inputs, arguments, strict=True):
+            self.names.add(argument)
+            self.text[given.value.name] = argument
+        for node in self.graph.nodes:
+            self._node(node)
+        returned = [self._read(o) for o in self.graph.outputs]
+        self.forward.append("return " + (returned[0] if self.graph.structure == "*" else ", ".join(returned)))
+        self.arguments = arguments
+
+    def _node(self, node: Node) -> None:
+        made = self._parametrised(node) or self._plain(node)
+        form, text = made
+        first = next(o for o in node.operands if isinstance(o, str))
+        if form == "module":
+            before = self.modules.pop(first, None) if self.hand.sequential and self.readers[first] == 1 else None
+            steps = f"{before}\n{text}" if before else text
+            source = self.sources.pop(first) if before else self._read(first)
+            if self.hand.sequential and self.readers[node.value.name] == 1:
+                self.modules[node.value.name] = steps
+                self.sources[node.value.name] = source
+                return
+            text = f"self.{self._module(steps)}({source})"
+        self._keep(node, text)
+
+    def _module(self, steps: str) -> str:
+        """An attribute that holds the module, or a Sequential of several."""
+        parts = steps.split("\n")
+        name = self._name(self.rng.choice(("act", "norm", "block", "op", "stage")) if len(parts) == 1 else "net")
+        self.init.append(f"self.{name} = " + (parts[0] if len(parts) == 1 else f"nn.Sequential({', '.join(parts)})"))
+        return name
+
+    def _keep(self, node: Node, text: str) -> None:
+        """Give the value a variable, or leave it to be written where it is read."""
+        name = node.value.name
+        if self.readers[name] == 1 and self.rng.random() < self.hand.inline:
+            self.text[name] = f"({text})"
+            return
+        first = next(o for o in node.operands if isinstance(o, str))
+        held = self.text.get(first, "")
+        pending = (text for value, text in self.text.items() if value != first and self.left.get(value))
+        free = re.fullmatch(r"\w+", held) is not None and self.left[first] == 0 and not any(_names(held, t) for t in pending)
+        reuse = free and (self.hand.variables == "rebind" or self.rng.random() < 0.3)
+        variable = held if reuse else self._name(self.rng.choice(VALUES))
+        if self.hand.comments and self.rng.random() < 0.3:
+            self.forward.append(f"# {node.op.replace('_', ' ')}")
+        mine = re.fullmatch(rf"{re.escape(held)} ([-+*/]) (.+)", text) if held else None
+        own = self.graph.producers.get(first)
+        if (
+            self.hand.in_place
+            and reuse
+            and mine
+            and own
+            and own.kind != "view"
+            and node.value.shape == self.values[first].shape
+        ):
+            self.forward.append(f"{variable} {mine[1]}= {mine[2]}")
+        else:
+            self.forward.append(f"{variable} = {text}")
+        self.text[name] = variable
+
+    def _read(self, operand: Operand) -> str:
+        """The expression for an operand."""
+        if operand is None:
+            return "None"
+        if not isinstance(operand, str):
+            return self._number(operand)
+        if operand in self.modules:  # a Sequential ends here
+            steps, source = self.modules.pop(operand), self.sources.pop(operand)
+            self.text[operand] = f"self.{self._module(steps)}({source})"
+        if operand in self.left:
+            self.left[operand] -= 1
+        return self.text[operand] if operand in self.text else self._parameter(operand)
+
+    def _number(self, number: float) -> str:
+        where = self.hand.scalars
+        if where == "literal" or number != number or abs(number) == float("inf"):
+            return repr(number)
+        name = self._name(self.rng.choice(("scale", "alpha", "factor", "value", "eps_shift", "gain")))
+        if where == "global":
+            return self._constant(name, number)
+        given = self._size_argument(self._constant(name, number)) if where == "argument" else repr(number)
+        if where == "buffer":
+            self.init.append(f'self.register_buffer("{name}", torch.tensor({number!r}))')
+        else:
+            self.init.append(f"self.{name} = {given}")
+        return f"self.{name}"
+
+    def _parameter(self, name: str) -> str:
+        held = next(p for p in self.graph.parameters if p.value.name == name)
+        attribute = self._name(self.rng.choice(("weight", "bias", "scale_param", "shift", "gamma", "beta", "theta")))
+        shape = ", ".join(self._size(s, self._role(held.value.shape, i)) for i, s in enumerate(held.value.shape))
+        if held.kind == "buffer":
+            self.init.append(f'self.register_buffer("{attribute}", torch.rand({shape}) + 0.5)')
+        elif not held.value.shape:
+            self.init.append(f"self.{attribute} = nn.Parameter(torch.tensor({self.rng.choice((0.5, 1.2, 2.0))}))")
+        else:
+            self.init.append(f"self.{attribute} = nn.Parameter({self.hand.parameter_draw.format(shape)})")
+        self.text[name] = f"self.{attribute}"
+        return self.text[name]
+
+    def _role(self, shape: Sequence[int], axis: int) -> str:
+        roles = ROLES.get(len(shape) + 1, ROLES[2])
+        return roles[min(axis + 1, len(roles) - 1)]
+
+    def _plain(self, node: Node) -> tuple[str, str]:
+        """An op without parameters of its own, in a form of the hand's choice."""
+        rank = len(self.values[node.reads[0]].shape)
+        choices = spellings(node, rank, self.rng)
+        simple = re.fullmatch(r"\w+", self.text.get(node.reads[0], "")) is not None
+        once = [c for c in choices if c[1].count("{x}") < 2]
+        if not simple and not once:
+            variable = self._name(self.rng.choice(VALUES))
+            self.left[node.reads[0]] += 1
+            self.forward.append(f"{variable} = {self._read(node.reads[0])}")
+            self.text[node.reads[0]] = variable
+        elif not simple:
+            choices = once
+        if not isinstance(node.operands[0], str):  # a number in front has no method
+            choices = [c for c in choices if c[0] == "operator"]
+        form, text = self.rng.choices(choices, weights=[self.hand.forms[f] for f, _ in choices])[0]
+        if form == "module":
+            return form, text
+        swap = node.op in ("add", "mul") and form == "operator" and self.rng.random() < 0.25
+        x, *rest = [self._read(o) for o in node.operands]
+        if swap and rest:
+            text = text.replace("{x}", "{0}").replace("{y}", "{x}").replace("{0}", "{y}")
+        return form, text.replace("{x}", x).replace("{y}", rest[0] if rest else "")
+
+    def _parametrised(self, node: Node) -> tuple[str, str] | None:
+        """Layers that hold parameters: a module, or the functional form with parameters of its own."""
+        as_module = self.rng.random() < 0.75
+        op, a = node.op, _attributes(node)
+        rest = node.operands[1:]
+        x = self.values[node.reads[0]].shape
+        if op == "linear":
+            out, inner = self.values[node.reads[1]].shape
+            if as_module:
+                sizes = f"{self._size(inner, 'in_features')}, {self._size(out, 'out_features')}"
+                return "module", f"nn.Linear({sizes}{'' if rest[1] else ', bias=False'})"
+            return "functional", f"F.linear({', '.join(self._read(o) for o in node.operands)})"
+        if node.kind == "convolution":
+            return self._convolution(node, as_module)
+        if op == "batch_norm":
+            text = f"nn.BatchNorm{max(1, len(x) - 2)}d({self._size(x[1], 'channels')}"
+            text += "" if rest[0] else ", affine=False"
+            return "module", text + ("" if rest[2] else ", track_running_stats=False") + ")"
+        if op == "batch_norm_eval":
+            if as_module and bool(rest[2]) == bool(rest[3]):
+                affine = "" if rest[2] else ", affine=False"
+                return "module", f"nn.BatchNorm{max(1, len(x) - 2)}d({self._size(x[1], 'channels')}{affine}).eval()"
+            return "functional", f"F.batch_norm({', '.join(self._read(o) for o in node.operands)})"
+        if op in ("layer_norm", "rms_norm"):
+            return self._trailing_norm(node, as_module, [x[d] for d in a["dim"]])
+        if op == "group_norm":
+            if as_module:
+                text = f"nn.GroupNorm({a['num_groups']}, {self._size(x[1], 'channels')}"
+                return "module", text + ("" if rest[0] else ", affine=False") + ")"
+            y, weight, bias = (self._read(o) for o in node.operands)
+            return "functional", f"F.group_norm({y}, {a['num_groups']}, {weight}, {bias})"
+        if op == "instance_norm":
+            if as_module and 3 <= len(x) <= 5:
+                return (
+                    "module",
+                    f"nn.InstanceNorm{len(x) - 2}d({self._size(x[1], 'channels')}{', affine=True' if rest[0] else ''})",
+                )
+            y, weight, bias = (self._read(o) for o in node.operands)
+            return "functional", f"F.instance_norm({y}, weight={weight}, bias={bias})"
+        return None
+
+    def _trailing_norm(self, node: Node, as_module: bool, sizes: list[int]) -> tuple[str, str]:
+        shape = ", ".join(self._size(s, "features") for s in sizes)
+        shape = shape if len(sizes) == 1 else f"[{shape}]"
+        kind, eps = ("LayerNorm" if node.op == "layer_norm" else "RMSNorm"), node["eps"]
+        if as_module and len({bool(o) for o in node.operands[1:]}) == 1:  # a module has both or neither
+            affine = "" if node.operands[1] else ", elementwise_affine=False"
+            return "module", f"nn.{kind}({shape}, eps={eps}{affine})"
+        x, *rest = (self._read(o) for o in node.operands)
+        return "functional", f"F.{node.op}({x}, {sizes}, {', '.join(rest)}, eps={eps})"
+
+    def _convolution(self, node: Node, as_module: bool) -> tuple[str, str]:
+        weight, a = self.values[node.reads[1]].shape, _attributes(node)
+        options = [
+            f"{name}={plain(a[name]) if isinstance(a[name], tuple) else a[name]}"
+            for name in ("stride", "padding", "output_padding", "dilation", "groups")
+            if name in a and a[name] != OPS[node.op].attributes[name]
+        ]
+        if not as_module:
+            return "functional", f"F.{node.op}({', '.join([*(self._read(o) for o in node.operands), *options])})"
+        transposed = "transpose" in node.op
+        inner, out = (weight[0], weight[1] * a["groups"]) if transposed else (weight[1] * a["groups"], weight[0])
+        kind = f"Conv{'Transpose' if transposed else ''}{node.op[-2]}d"
+        sizes = [self._size(inner, "in_channels"), self._size(out, "out_channels"), plain(weight[2:])]
+        return "module", f"nn.{kind}({', '.join([*sizes, *options, *([] if node.operands[2] else ['bias=False'])])})"
+
+    def _name(self, wanted: str) -> str:
+        """That name, with a number behind it where it is taken."""
+        if wanted in ("act", "norm", "block", "op", "stage") and self.rng.random() < 0.3:
+            wanted = self.rng.choice(STAGES)
+        name, n = wanted, 1
+        while name in self.names:
+            n += 1
+            name = f"{wanted}{n}"
+        self.names.add(name)
+        return name
+
+    def _constant(self, name: str, value: object) -> str:
+        shown = name.upper() if self.hand.upper else name
+        self.constants[shown] = value
+        return shown
+
+    def _size(self, size: int, role: str) -> str:
+        """A size inside `__init__`: the constant of that role and number, handed to it; small ones as they are."""
+        return str(size) if size < 8 else self._size_argument(self._global(size, role))
+
+    def _global(self, size: int, role: str) -> str:
+        role = (
+            role
+            if not role.startswith(("in_", "out_"))
+            else {"in_features": "features", "in_channels": "channels"}.get(role, role)
+        )
+        same = [n for n, v in self.constants.items() if v == size and n.lower().startswith(role)]
+        return same[0] if same else self._constant(self._name(role), size)
+
+    def _size_argument(self, constant: str) -> str:
+        if constant not in self.used:
+            self.used.append(constant)
+        return constant.lower()
+
+    def source(self) -> str:
+        """The whole file."""
+        hand = self.hand
+        inputs = []
+        for given in self.graph.inputs:
+            roles = ROLES.get(len(given.value.shape), ("size",) * len(given.value.shape))
+            inputs.append(
+                ", ".join(str(s) if s == 1 else self._global(s, r) for s, r in zip(given.value.shape, roles, strict=True))
+            )
+        taken = [constant.lower() for constant in self.used]
+        hint = ": int" if hand.hints else ""
+        tensor = ": torch.Tensor" if hand.hints else ""
+        body = [f"class Model({hand.base}):"]
+        if hand.docs:
+            body.append(
+                f'    """{hand.docs.format(ops=", ".join(n.op for n in self.graph.nodes))}"""'.replace('\n"""', '\n    """')
+            )
+        body += [
+            "",
+            f"    def __init__({', '.join(['self', *(name + hint for name in taken)])}):",
+            f"        {hand.super_call}",
+        ]
+        body += [f"        {line}" for line in self.init]
+        forward, helper = self._split()
+        arguments = ", ".join(["self", *(name + tensor for name in self.arguments)])
+        body += ["", f"    def forward({arguments}){' -> torch.Tensor' if hand.hints and self.graph.structure == '*' else ''}:"]
+        body += [f"        {line}" for line in forward] + helper
+        constants = self._assignments()
+        functions = [
+            "def get_inputs():",
+            f"    return [{', '.join(f'torch.randn({shape or ()})' for shape in inputs)}]",
+            "",
+            "",
+        ]
+        functions += ["def get_init_inputs():", f"    return [{', '.join(self.used)}]", ""]
+        parts = [constants, body] if hand.constants_above else [body, constants]
+        text = "\n".join(line for part in parts if part for line in ["", "", *part]) + "\n\n\n" + "\n".join(functions)
+        imports = ["import torch", self.rng.choice(("import torch.nn as nn", "from torch import nn"))]
+        imports += ["import torch.nn.functional as F"] if "F." in text else []
+        return "\n".join(imports) + text
+
+    def _assignments(self) -> list[str]:
+        whole = [(n, v) for n, v in self.constants.items() if isinstance(v, int)]
+        rest = [f"{n} = {v!r}" for n, v in self.constants.items() if not isinstance(v, int)]
+        if self.hand.grouped and len(whole) > 1:
+            return [f"{', '.join(n for n, _ in whole)} = {', '.join(str(v) for _, v in whole)}", *rest]
+        return [f"{n} = {v}" for n, v in whole] + rest
+
+    def _split(self) -> tuple[list[str], list[str]]:
+        """`forward`, and the method that ends it if the hand writes one and a single value is alive somewhere."""
+        lines = self.forward
+        if not self.hand.helper:
+            return lines, []
+        for cut in range(1, len(lines) - 1):
+            defined = {m[1] for line in lines[:cut] if (m := re.match(r"(\w+) [-+*/]?= ", line))} | set(self.arguments)
+            later = "\n".join(lines[cut:])
+            alive = {name for name in defined if _names(name, later)}
+            if len(alive) == 1:
+                [name] = alive
+                helper = ["", f"    def _finish(self, {name}):", *(f"        {line}" for line in lines[cut:])]
+                return [*lines[:cut], f"return self._finish({name})"], helper
+        return lines, []
+
+
+def _names(variable: str, text: str) -> bool:
+    """`text` reads that variable."""
+    return re.search(rf"(?<![\w.]){variable}\b", text) is not None
+
+
+def _attributes(node: Node) -> dict[str, Any]:
+    return dict(node.attributes)
+
+
+def _arguments(rng: Random, count: int) -> list[str]:
+    """Names of `forward`'s arguments."""
+    first = rng.choice(("x", "x", "x", "inp", "inputs", "input_tensor", "data"))
+    others = rng.choice(
+        (("y", "w_ext", "extra", "other", "more"), ("b", "c", "d", "e", "g"), ("skip", "gate", "mask_in", "aux", "side"))
+    )
+    return [first, *others, *(f"input_{i}" for i in range(count))][:count]

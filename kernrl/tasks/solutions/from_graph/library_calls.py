@@ -1,0 +1,86 @@
+"""Calls of PyTorch for the ops that an answer leaves to the library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.graph.ops import OPS
+from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError, Names
+from kernrl.tasks.solutions.from_graph.work import Op
+
+ONE_DIMENSION = ("argmax", "argmin", "prod")
+PLAIN_CALLS = {
+    **{
+        op: f"torch.{op}"
+        for op in ("cumsum", "cumprod", "prod", "any", "all", "argmax", "argmin", "flip", "roll", "tril", "triu")
+    },
+    **{
+        op: f"torch.{op}"
+        for op in ("gather", "index_select", "remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum")
+    },
+    **{f"{kind}_pool{n}d": f"{{F}}.{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
+    **{f"adaptive_{kind}_pool{n}d": f"{{F}}.adaptive_{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
+}
+"""Op → the call that takes its attributes by name."""
+
+
+def library_call(
+    op: Op, operands: list[str], graphs: Sequence[Graph], names: Names, functional: str, host: Mapping[str, str]
+) -> str:
+    """A call of PyTorch that computes an op. Raises CannotWriteError where there is no rule.
+
+    Args:
+        operands: Python of each operand.
+        graphs: The task's, one for each input set.
+        functional: How the file calls `torch.nn.functional`.
+        host: Value in memory → Python of it.
+    """
+    node = graphs[0].nodes[op.node]
+    a: dict[str, Any] = dict(node.attributes)
+    f = functional
+    if node.op == "matmul":
+        return f"torch.matmul({', '.join(operands)})"
+    if node.op == "einsum":
+        return f"torch.einsum({a['equation']!r}, {', '.join(operands)})"
+    if node.op == "cat":
+        return f"torch.cat(({', '.join(operands)}), dim={a['dim']})"
+    if node.kind in ("product", "convolution"):
+        shown = keyword_arguments(op, graphs, names)
+        return f"{f}.{node.op}({', '.join([*operands, *shown])})"
+    if node.op == "arange":
+        rows: list[dict[str, Any]] = [dict(g.nodes[op.node].attributes) for g in graphs]
+        ends = tuple(r["end"] for r in rows)
+        end = repr(ends[0]) if len(set(ends)) == 1 else names.expression(ends)
+        device = next(iter(host.values()))
+        return f"torch.arange({a['start']!r}, {end}, {a['step']!r}, dtype=torch.{a['dtype']}, device={device}.device)"
+    if node.op == "pad":
+        value = f", value={a['value']!r}" if a["mode"] == "constant" and a["value"] else ""
+        return (
+            f"{f}.pad({operands[0]}, {a['padding']!r}" + (f", mode={a['mode']!r}" if a["mode"] != "constant" else value) + ")"
+        )
+    if node.op in PLAIN_CALLS:
+        single = node.op in ONE_DIMENSION
+        if single and len(a["dim"]) > 1:
+            raise CannotWriteError(f"torch.{node.op} takes one dimension")
+        shown = [f"{k}={v[0] if single and k == 'dim' else v!r}" for k, v in a.items()]
+        return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
+    raise CannotWriteError(f"no rule for {node.op}")
+
+
+def keyword_arguments(op: Op, graphs: Sequence[Graph], names: Names) -> list[str]:
+    """Keyword arguments of a call; a number that differs between the sets is a size."""
+    rows: list[dict[str, Any]] = [dict(g.nodes[op.node].attributes) for g in graphs]
+    shown = []
+    for k, v in rows[0].items():
+        values = [row[k] for row in rows]
+        if any(x != values[0] for x in values) and isinstance(v, int):
+            shown.append(f"{k}={names.expression(tuple(values))}")
+        elif v != OPS[graphs[0].nodes[op.node].op].attributes[k]:
+            shown.append(f"{k}={_short(v)}")
+    return shown
+
+
+def _short(value: Any) -> str:
+    return repr(value[0]) if isinstance(value, tuple) and len(set(value)) == 1 and isinstance(value[0], int) else repr(value)

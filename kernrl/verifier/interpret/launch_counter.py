@@ -1,0 +1,304 @@
+"""Runs a few programs of a launch for their addresses and masks alone: counts sectors, arithmetic and trips of loops."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernrl.verifier.interpret.checked_memory import STORAGE_BITS
+from kernrl.verifier.interpret.launch_interpreter import LaunchInterpreter
+from kernrl.verifier.interpret.ttir_types import read_type, result_type
+from kernrl.verifier.plan.kernel_flops import dot_flops
+from kernrl.verifier.plan.ttir import Block, Function, Op
+
+SECTOR_BYTES = 32
+WHILE_TRIPS = 64
+"""Trips of a `while` that are run; with more it counts as unknown."""
+
+
+class CountedMemory:
+    """In place of `CheckedMemory`: holds nothing, counts everything."""
+
+    def __init__(self, programs: int) -> None:
+        self.cases, self.first_program, self.races, self.in_turn, self.changed = 1, 0, None, False, False
+        self.weight, self.programs = 1.0, programs
+        self.loads = 0
+        self.loaded: dict[int, Tensor] = {}
+        """Sectors that each program loads, by storage."""
+        self.stored: dict[int, Tensor] = {}
+        self.lanes: dict[int, Tensor] = {}
+        """Elements that each program stores, by storage."""
+        self._made = torch.Generator().manual_seed(0)
+
+    def load(
+        self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype, *, volatile: bool = False
+    ) -> Tensor:
+        self.loads += 1
+        self._count(self.loaded, address, mask, dtype)
+        if dtype.is_floating_point or dtype == torch.bool:
+            return torch.ones(1, 1, *[1] * (address.dim() - 2)).to(dtype)
+        # indices that are likely to be all different
+        return torch.randint(0, 1 << min(20, 8 * dtype.itemsize - 1), address.shape, generator=self._made).to(dtype)
+
+    def store(self, address: Tensor, value: Tensor, mask: Tensor) -> None:
+        self._count(self.stored, address, mask, value.dtype, self.lanes)
+
+    def update(self, kind: str, address: Tensor, value: Tensor, mask: Tensor, compared: Tensor | None = None) -> Tensor:
+        # an atomic travels to the second-level cache and back
+        self._count(self.loaded, address, mask, value.dtype)
+        self._count(self.stored, address, mask, value.dtype, self.lanes)
+        return torch.zeros(1, 1, *[1] * (address.dim() - 2), dtype=value.dtype)
+
+    def _count(
+        self,
+        table: dict[int, Tensor],
+        address: Tensor,
+        mask: Tensor,
+        dtype: torch.dtype,
+        lanes: dict[int, Tensor] | None = None,
+    ) -> None:
+        shape = (self.programs, -1)
+        address, mask = (v.expand(1, self.programs, *v.shape[2:]).reshape(shape) for v in (address, mask))
+        storages = address >> STORAGE_BITS
+        for number in storages[:, 0].unique().tolist():  # programs may take their pointers from different branches
+            self._count_storage(table, number, address, mask & (storages == number), dtype, lanes)
+
+    def _count_storage(
+        self,
+        table: dict[int, Tensor],
+        number: int,
+        address: Tensor,
+        mask: Tensor,
+        dtype: torch.dtype,
+        lanes: dict[int, Tensor] | None,
+    ) -> None:
+        active = mask.sum(1).double()
+        sectors = torch.where(mask, address // SECTOR_BYTES, -1).sort(1).values
+        distinct = (sectors[:, 1:] != sectors[:, :-1]).sum(1) + 1 - (sectors[:, 0] == -1).long()
+        least = active * dtype.itemsize / SECTOR_BYTES
+        found = torch.maximum(distinct.double(), least) * self.weight
+        table[number] = table.get(number, torch.zeros(self.programs, dtype=torch.float64)) + found
+        if lanes is not None:
+            lanes[number] = lanes.get(number, torch.zeros(self.programs, dtype=torch.float64)) + active * self.weight
+
+
+class LaunchCounter(LaunchInterpreter):
+    """Runs chosen programs for their addresses alone: a float tile is one element, and products are not made."""
+
+    def __init__(
+        self, function: Function, memory: CountedMemory, grid: tuple[int, int, int], deadline: float, chosen: Sequence[int]
+    ) -> None:
+        super().__init__(function, memory, grid, deadline)  # pyright: ignore[reportArgumentType]
+        self.counted, self.programs = memory, torch.tensor(chosen)
+        self.loaded = loaded_values(function)
+        self.dots: dict[str, float] = {}
+        self.points = self.rounds = self.pipelined = 0.0
+        self.unknown = False
+
+    def count(self, arguments: Sequence[Tensor]) -> None:
+        self.values = dict(zip(self.function.params, arguments, strict=True))
+        self._body(torch.ones(1, len(self.programs), dtype=torch.bool))
+
+    def _operation(self, op: Op, active: Tensor) -> Sequence[Any]:
+        self.points += self.counted.weight * _point_flops(op.name, op.text)
+        if op.name == "scf.for":
+            return self._counted_for(op, active)
+        if op.name == "scf.while":
+            return self._counted_while(op, active)
+        if op.name == "scf.if" and op.operands[0] in self.loaded:
+            return self._both(op, active)
+        if op.name == "tt.dot":
+            flops, unit = dot_flops(op)
+            self.dots[unit] = self.dots.get(unit, 0.0) + flops * self.counted.weight
+            return [_one(op)]
+        if op.name in ("tt.reduce", "tt.scan", "tt.histogram", "tt.gather"):
+            return [torch.ones(1, 1, *[1] * len(t.shape)).to(t.dtype) for t in _result_types(op)]
+        if op.name in ("tt.assert", "llvm.intr.assume"):
+            return []
+        if op.name in ("tt.descriptor_load", "tt.descriptor_store"):
+            return self._through_descriptor(op, active)
+        if op.name in ("tt.load", "tt.store"):
+            op = self._without_mask(op, 1 if op.name == "tt.load" else 2)
+        results = super()._operation(op, active)
+        if op.results and op.results[0] in self.loaded and isinstance(results[0], Tensor) and results[0].is_floating_point():
+            return [r[(slice(0, 1), slice(0, 1), *[slice(0, 1)] * (r.dim() - 2))] for r in results]
+        return results
+
+    def _through_descriptor(self, op: Op, active: Tensor) -> Sequence[Any]:
+        descriptor, *indices = (self._of(v) for v in op.operands)
+        rank = len(descriptor.block.shape)
+        address, mask = self._through(descriptor, indices[:rank], active)
+        if op.name == "tt.descriptor_load":
+            self.counted.load(address, mask, None, descriptor.block.dtype)
+            return [_one(op)]
+        self.counted.store(address, torch.ones(1, dtype=descriptor.block.dtype), mask)
+        return []
+
+    def _without_mask(self, op: Op, position: int) -> Op:
+        """The access without a mask that depends on loaded numbers: it may keep everything."""
+        if len(op.operands) > position and op.operands[position] in self.loaded:
+            return Op(op.name, op.operands[:position], op.results, op.text)
+        return op
+
+    def _targets(self, last: Op, here: Tensor) -> list[tuple[str, Tensor, list[Any]]]:
+        targets = super()._targets(last, here)
+        if last.name == "cf.cond_br" and last.operands[0] in self.loaded:
+            return [(label, here, values) for label, _, values in targets]
+        return targets
+
+    def _both(self, op: Op, active: Tensor) -> Sequence[Any]:
+        results: list[Any] = [None] * len(op.results)
+        for region in op.regions:
+            last = self.block(region["entry"], active)
+            results = [self._of(v) for v in last.operands] or results
+        return results
+
+    def _counted_for(self, op: Op, active: Tensor) -> Sequence[Any]:
+        self.unknown |= any(v in self.loaded for v in op.operands[:3])
+        low, high, step = (self._of(v) for v in op.operands[:3])
+        body, carried = op.regions[0]["entry"], [self._of(v) for v in op.operands[3:]]
+        trips = torch.where(active, torch.div(high - low + step - 1, step, rounding_mode="floor").clamp(min=0), 0)
+        most, before = int(trips.max()), self.counted.weight
+        mean = float(trips.double().mean())
+        for trip in range(min(most, 3)):
+            self.counted.weight = before if trip < 2 else before * max(1.0, mean - 2)
+            self.values[body.args[0]] = low + step * trip
+            for argument, value in zip(body.args[1:], carried, strict=True):
+                self.values[argument] = value
+            carried = self._trip(op, body, active & (trips > trip), carried)
+        self.counted.weight = before
+        return carried
+
+    def _counted_while(self, op: Op, active: Tensor) -> Sequence[Any]:
+        """Three trips of a loop that counts, the third standing for the rest; else up to `WHILE_TRIPS`."""
+        test, body = op.regions[0]["entry"], op.regions[1]["entry"]
+        carried, going, before = [self._of(v) for v in op.operands], active, self.counted.weight
+        gaps: list[Tensor | None] = []
+        passed: list[Any] = []
+        for trip in range(WHILE_TRIPS):
+            for argument, value in zip(test.args, carried, strict=True):
+                self.values[argument] = value
+            condition = self.block(test, going)
+            passed = [self._of(v) for v in condition.operands[1:]]
+            unknown = condition.operands[0] in self.loaded
+            going = going if unknown else going & self._of(condition.operands[0])
+            if not going.any():
+                break
+            gaps.append(self._gap(test, condition.operands[0]))
+            left = _trips_left(gaps) if trip == 2 and not unknown else None
+            self.counted.weight = before * (1.0 if left is None else max(1.0, float((left * going).double().mean())))
+            for argument, value in zip(body.args, passed, strict=True):
+                self.values[argument] = value
+            carried = self._trip(op, body, going, carried)
+            if left is not None or unknown:  # where a loop's length depends on loaded numbers, one trip was counted
+                self.unknown |= unknown
+                break
+        else:
+            self.unknown = True
+        self.counted.weight = before
+        return passed
+
+    def _gap(self, test: Block, condition: int) -> Tensor | None:
+        """How far the two sides of a loop's comparison are apart, [1, programs]; None for another condition."""
+        found = next((inner for inner in test.ops if condition in inner.results), None)
+        if found is None or found.name != "arith.cmpi" or found.text.split(",")[0].strip() not in ("slt", "sgt", "sle", "sge"):
+            return None
+        left, right = (self._of(v) for v in found.operands)
+        return (left.long() - right.long()).expand(1, len(self.programs))
+
+    def _trip(self, op: Op, body: Block, going: Tensor, carried: list[Any]) -> list[Any]:
+        loads = self.counted.loads
+        last = self.block(body, going)
+        if self.counted.loads > loads:
+            if any(inner.name == "tt.dot" for inner in body.ops):
+                self.pipelined += self.counted.weight
+            else:
+                self.rounds += self.counted.weight
+        return [self._merge(going, self._of(v), old) for v, old in zip(last.operands, carried, strict=True)]
+
+
+def _trips_left(gaps: Sequence[Tensor | None]) -> Tensor | None:
+    """Trips until a gap that shrinks by the same step each trip closes; None if it does not."""
+    first, second, third = gaps
+    if first is None or second is None or third is None or not torch.equal(second - first, third - second):
+        return None
+    step = third - second
+    if bool(((step == 0) | (third.sign() == step.sign())).any()):
+        return None
+    return torch.div(third, -step, rounding_mode="trunc") + (third % step != 0).long()
+
+
+def _one(op: Op) -> Tensor:
+    kind = result_type(op)
+    return torch.ones(1, 1, *[1] * len(kind.shape)).to(kind.dtype)
+
+
+def _result_types(op: Op) -> list[Any]:
+    """The types after the last arrow, one or several."""
+    after = op.types.rpartition("->")[2].strip()
+    return [read_type(part) for part in re.split(r", (?=tensor|[a-z])", after.strip("()"))]
+
+
+_SHAPES = re.compile(r"tensor<((?:\d+x)+)")
+
+
+@functools.lru_cache(maxsize=4096)
+def _point_flops(name: str, text: str) -> float:
+    """Element-wise and reduction arithmetic of one operation."""
+    if not (name.startswith("math.") or (name.startswith("arith.") and name.endswith("f")) or name in ("tt.reduce", "tt.scan")):
+        return 0.0
+    return max((math.prod(map(int, m[1].split("x")[:-1])) for m in _SHAPES.finditer(text)), default=1)
+
+
+@functools.lru_cache(maxsize=128)
+def loaded_values(function: Function) -> frozenset[int]:
+    """Values that depend on what was loaded from memory."""
+    found: set[int] = set()
+    while True:
+        before = len(found)
+        _spread(function.body, found)
+        for label, values in _branches(function.body):
+            found.update(a for a, v in zip(function.body[label].args, values, strict=False) if v in found)
+        if len(found) == before:
+            return frozenset(found)
+
+
+def _branches(body: Mapping[str, Block]) -> list[tuple[str, list[int]]]:
+    jumps = [block.ops[-1] for block in body.values() if block.ops and block.ops[-1].name == "cf.br"]
+    return [(label, op.operands) for op in jumps for label in re.findall(r"\^(\w+)", op.text) if label in body]
+
+
+def _spread(blocks: Mapping[str, Block], found: set[int]) -> None:
+    for block in blocks.values():
+        for op in block.ops:
+            source = op.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather") or op.name.startswith("tt.atomic")
+            if source or any(v in found for v in op.operands):
+                found.update(op.results)
+            for region in op.regions:
+                _enter(op, region, found)
+                _spread(region, found)
+
+
+def _enter(op: Op, region: Mapping[str, Block], found: set[int]) -> None:
+    """What a loop carries in and around, and what a region yields."""
+    entry = region["entry"]
+    last = entry.ops[-1] if entry.ops else None
+    yielded = (last.operands[1:] if last.name == "scf.condition" else last.operands) if last else []
+    if op.name == "scf.for":
+        inside, initial = entry.args[1:], op.operands[3:]
+        if any(v in found for v in op.operands[:3]):
+            found.add(entry.args[0])
+    else:
+        inside, initial = entry.args, op.operands
+    for values in (initial, yielded):
+        found.update(a for a, v in zip(inside, values, strict=False) if v in found)
+    if op.name == "scf.while":
+        for other in op.regions:
+            found.update(a for a, v in zip(other["entry"].args, yielded, strict=False) if v in found)
+    found.update(r for r, v in zip(op.results, yielded, strict=False) if v in found)

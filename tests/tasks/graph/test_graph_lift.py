@@ -1,0 +1,423 @@
+"""Lifting keeps the meaning: `run(lift(m))` equals `m` in float64. What cannot be lifted is one sentence with its line."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import TESTS
+from support.graph_cases import assert_same, assert_task_same
+from torch import nn
+
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.graph.lift import LiftError, lift, lift_module
+from kernrl.tasks.graph.lifting.aten import ATEN
+from kernrl.tasks.graph.ops import OPS
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.task import InputSet, Task
+
+FIXTURES = sorted((TESTS / "fixture_tasks").glob("*.py"))
+HELDOUT = load_tasks("heldout").tasks
+
+
+def fixture_sets() -> list[tuple[Task, str]]:
+    return [(task, name) for path in FIXTURES for task in load_tasks(path).tasks for name in ("small", "ragged")]
+
+
+@pytest.mark.parametrize(("task", "name"), fixture_sets(), ids=lambda item: item if isinstance(item, str) else item.id)
+def test_fixture_task_computes_what_its_graph_says(task: Task, name: str) -> None:
+    assert_task_same(task, task.input_set(name))
+
+
+@pytest.mark.parametrize("task", HELDOUT[::8], ids=lambda task: task.id)
+def test_heldout_task_computes_what_its_graph_says(task: Task) -> None:
+    assert not assert_task_same(task, task.input_set("ragged")).unknown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["small", "ragged"])
+@pytest.mark.parametrize("task", HELDOUT, ids=lambda task: task.id)
+def test_every_heldout_task_computes_what_its_graph_says(task: Task, name: str) -> None:
+    graph = assert_task_same(task, task.input_set(name))
+    full = lift(task)
+    assert graph.fingerprint == full.fingerprint
+    assert graph.composition == full.composition
+    assert not graph.unknown
+
+
+class Nested(nn.Module):
+    """Several inputs in structures, several outputs in structures, a value read three times, one given back as it came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.ParameterDict({"a": nn.Parameter(torch.rand(5)), "b": nn.Parameter(torch.tensor(0.7))})
+
+    def forward(self, pair: Any, extra: dict[str, torch.Tensor], factor: float = 2.0) -> Any:
+        x, (y, z) = pair
+        s = torch.sigmoid(x) * self.scale["a"]
+        return {"s": s, "rest": [s + y, (s * factor - z, extra["shift"] + self.scale["b"])], "none": None, "same": z}
+
+
+class InPlace(nn.Module):
+    """Overwrites a value that has two names, and a view of another."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        a = x * 2
+        b = a
+        b += 1
+        c = torch.relu(x).view(2, -1)
+        c.mul_(3)
+        return a * b, c
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(6, 6)
+        self.two = nn.Linear(6, 6)
+        self.two.weight = self.one.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(F.elu(self.one(x), 0.7))
+
+
+class Convolutions(nn.Module):
+    """Every argument that a convolution takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv1d(4, 6, 4, padding="same", dilation=1, groups=2, bias=False)
+        self.b = nn.Conv2d(4, 8, (3, 5), stride=(2, 1), padding=(0, 2), dilation=(1, 2), groups=4)
+        self.c = nn.ConvTranspose2d(8, 6, 3, stride=(2, 3), padding=1, output_padding=(1, 2), groups=2, dilation=2)
+        self.d = nn.Conv3d(4, 4, (1, 3, 3), padding=(0, 1, 1), padding_mode="replicate")
+        self.e = nn.ConvTranspose1d(6, 5, 5, stride=3)
+
+    def forward(self, line: torch.Tensor, image: torch.Tensor, volume: torch.Tensor) -> Any:
+        return self.e(self.a(line)), self.c(self.b(image)), self.d(volume)
+
+
+class Pools(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return (
+            F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False, divisor_override=7),
+            F.max_pool2d(x, (3, 2), (2, 3), (1, 0), dilation=(1, 2), ceil_mode=True),
+            F.adaptive_avg_pool2d(x, (3, 5)),
+            F.adaptive_max_pool2d(x, 2),
+            F.max_pool1d(x[:, 0], 3, stride=1),
+            F.lp_pool2d(x.abs() + 0.1, 2, 2),
+        )
+
+
+class Norms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.train_norm = nn.BatchNorm2d(6, momentum=None)
+        self.eval_norm = nn.BatchNorm2d(6, affine=False).eval()
+        self.group = nn.GroupNorm(3, 6, eps=1e-3)
+        self.group.weight.data.uniform_(0.5, 1.5)
+        self.layer = nn.LayerNorm((6, 8, 10), bias=False)
+        self.tracked = nn.InstanceNorm2d(6, affine=True, track_running_stats=True)
+        self.linear = nn.utils.weight_norm(nn.Linear(10, 4), dim=None)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.eval_norm(self.train_norm(x))
+        return self.linear(self.layer(self.group(y))), self.tracked(x), F.normalize(x, p=1, dim=1), F.local_response_norm(x, 3)
+
+
+class Reductions(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        values, where = x.max(dim=1)
+        return (
+            *torch.var_mean(x, (0, 2), correction=0),
+            x.prod(2).sum(0, keepdim=True),
+            values,
+            where,
+            x.argmin(),
+            x.norm(p=3, dim=(1, 2)),
+            x.any(1),
+            (x > 0).all(),
+            x.cumsum(-1),
+            torch.log_softmax(x.flatten(1), -1),
+            x.median(1).values,
+            x.topk(2, dim=-1)[0],
+        )
+
+
+class Made(nn.Module):
+    """Tensors that forward makes, and constants of several kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.linspace(0, 1, 7)
+        self.register_buffer("steps", torch.arange(7).float(), persistent=False)
+        self.register_buffer("offset", torch.tensor([0.25]))
+        self.eps = torch.tensor(1e-3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        weights = torch.tensor([1.0, -2.0, 0.5, 3.0, 1.0, 0.0, 2.0])
+        mask = torch.arange(7, device=x.device) < 4
+        y = torch.where(mask, x * weights, self.table + self.eps) + self.steps * torch.sqrt(self.offset)
+        return y + torch.ones_like(x) * math.pi, x.new_zeros(7).to(torch.int32), torch.full((2,), 3.0) + x[0, :2]
+
+
+class Selections(nn.Module):
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> Any:
+        a, b, c = x.split([1, 2, 4], dim=1)
+        first, *_ = x.unbind(1)
+        return (
+            torch.cat([b, c], 1),
+            a.expand(-1, 3, -1),
+            x[:, ::2, 1:-1],
+            x[:, -1],
+            x[:, None] * first[:, :, None, None],
+            x.index_select(1, index),
+            x.roll(1, 2).flip(1),
+            F.pad(x, (1, 2, 0, 1), value=0.5),
+            F.pad(x, (2, 1), mode="reflect"),
+            x.repeat(1, 2, 1),
+            x[:, index],
+            torch.stack(x.chunk(3, 1), 0) if x.shape[1] % 3 == 0 else x.tril(-1),
+        )
+
+
+class Casts(nn.Module):
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> Any:
+        return (
+            (x > 0.5) & (x < 1),
+            x.to(torch.int32) // 2,
+            n * 3 - 1,
+            (n / 2).floor(),
+            ~(x > 0),
+            torch.maximum(n, n + 1).float(),
+        )
+
+
+class Products(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(3, 4, 5))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return (
+            torch.einsum("bhd,hde->bhe", x, self.w),
+            torch.einsum("bhd,bkd->hk", x, y),
+            torch.einsum("...d,...d->...", x, y),
+            torch.einsum("bhd->dbh", x),
+            torch.einsum("bhd,bhd,bhd->b", x, y, x),
+            torch.einsum("bhd,chd->bch", x, y),
+            x @ y[0].mT,
+            torch.baddbmm(x @ y.mT, x, y.mT, beta=0.5, alpha=2.0),
+            x[0] @ y[0, 0],
+            torch.mv(x[0], y[0, 1]),
+            F.bilinear(x, y, self.w[:, :4, :4]),
+        )
+
+
+ODD: list[tuple[type[nn.Module], tuple[Any, ...]]] = [
+    (Nested, ((torch.randn(3, 5), [torch.randn(5), torch.randn(3, 1)]), {"shift": torch.randn(3)}, 1.5)),
+    (InPlace, (torch.randn(2, 3, 4),)),
+    (Tied, (torch.randn(4, 6),)),
+    (Convolutions, (torch.randn(2, 4, 11), torch.randn(2, 4, 9, 12), torch.randn(2, 4, 3, 5, 6))),
+    (Pools, (torch.randn(2, 3, 9, 14),)),
+    (Norms, (torch.randn(4, 6, 8, 10),)),
+    (Reductions, (torch.randn(3, 4, 5),)),
+    (Made, (torch.randn(3, 7),)),
+    (Selections, (torch.randn(2, 7, 6), torch.tensor([0, 3, 3]))),
+    (Casts, (torch.randn(4, 5) * 2, torch.randint(-5, 5, (4, 5)))),
+    (Products, (torch.randn(2, 3, 4), torch.randn(2, 3, 4))),
+]
+
+
+@pytest.mark.parametrize(("kind", "args"), ODD, ids=[kind.__name__ for kind, _ in ODD])
+def test_odd_module_computes_what_its_graph_says(kind: type[nn.Module], args: tuple[Any, ...]) -> None:
+    torch.manual_seed(0)
+    module = kind()
+    graph = lift_module(module, args)
+    assert_same(graph, module, args)
+    assert Graph.from_json(json.loads(json.dumps(graph.to_json()))) == graph
+
+
+def test_inputs_say_where_they_are_and_outputs_how_they_nest() -> None:
+    graph = lift_module(Nested(), ODD[0][1])
+    assert [i.place for i in graph.inputs] == [(0, 0), (0, 1, 0), (0, 1, 1), (1, "shift")]
+    assert [i.argument for i in graph.inputs] == ["pair", "pair", "pair", "extra"]
+    assert graph.structure == "{'s': *, 'rest': [*, (*, *)], 'none': *, 'same': *}"
+    assert graph.outputs[4:] == (None, "x2")
+    assert [p.path for p in graph.parameters] == ["scale.a", "scale.b"]
+
+
+def test_tied_weights_are_one_parameter() -> None:
+    graph = lift_module(Tied(), (torch.randn(4, 6),))
+    assert [p.path for p in graph.parameters] == ["one.weight", "one.bias", "two.bias"]
+    assert graph.nodes[0].operands[1] == graph.nodes[2].operands[1] == "p0"
+
+
+def test_only_what_no_rule_says_is_unknown() -> None:
+    unknown = [node.op for kind, args in ODD for node in lift_module(kind(), args).unknown]
+    assert sorted(unknown) == ["aten.bilinear.default", "aten.index.Tensor", "aten.median.dim", "aten.topk.default"]
+
+
+def test_every_rule_makes_known_ops() -> None:
+    assert {"linear", "conv2d", "conv_transpose3d", "softmax", "einsum"} <= ATEN.keys() & OPS.keys()
+
+
+def test_a_module_is_left_as_it_was() -> None:
+    module = Norms()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    lift_module(module, ODD[5][1])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    module(*ODD[5][1])  # and is as real as before
+
+
+SOURCE = """\
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        INIT
+
+    def forward(self, x):
+        y = x * 2
+        return RESULT
+
+
+def get_inputs():
+    return [torch.randn(SIZE)]
+
+
+def get_init_inputs():
+    return []
+"""
+LINE = next(i for i, text in enumerate(SOURCE.splitlines(), start=1) if "RESULT" in text)
+
+
+def task_of(result: str, init: str = "pass", size: str = "4, 8") -> Task:
+    return Task("mine", SOURCE.replace("RESULT", result).replace("INIT", init).replace("SIZE", size))
+
+
+@pytest.mark.parametrize(
+    ("result", "init", "words"),
+    [
+        ("self.cell(y[None])[0]", "self.cell = nn.LSTM(8, 8)", f"lstm at line {LINE} is recurrent"),
+        ("self.cell(y)", "self.cell = nn.GRUCell(8, 8)", f"gru_cell at line {LINE} is recurrent"),
+        ("y if y.sum() > 0 else -y", "pass", f"decides by the numbers in a tensor at line {LINE}"),
+        ("y * float(y.max())", "pass", f"at line {LINE}"),
+        ("y[y > 0]", "pass", f"at line {LINE}, whose shape depends on numbers|decides by the numbers|whose shape depends"),
+        ("Twice.apply(y)", "pass", f"autograd function of its own at line {LINE}"),
+        ("torch.fft.fft(y).real", "pass", f"at line {LINE} gives complex numbers"),
+        ("F.dropout(y, 0.5)", "pass", f"depends on randomness \\(dropout at line {LINE}\\)"),
+        ("y + torch.randn(4, 8)", "pass", f"depends on randomness \\(randn at line {LINE}\\)"),
+        ("torch.rand_like(y)", "pass", f"depends on randomness \\(rand_like at line {LINE}\\)"),
+        ("self.missing(y)", "pass", f"raises AttributeError at line {LINE}: 'Model' object has no attribute 'missing'"),
+        ("F.linear(y, torch.ones(3, 9))", "pass", f"raises RuntimeError at line {LINE}"),
+        ("y", "self.w = torch.load('/nowhere/weights.pt')", f"raises FileNotFoundError at line {LINE - 4}"),
+        ("3.0", "pass", "returns no tensor"),
+        ("torch.from_numpy(np.tanh(y.numpy()))", "pass", f"at line {LINE}"),
+    ],
+)
+def test_what_cannot_be_lifted_is_one_sentence_with_its_line(result: str, init: str, words: str) -> None:
+    with pytest.raises(LiftError, match=words) as raised:
+        lift(task_of(result, init))
+    assert str(raised.value).startswith("mine: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_randomness_that_no_output_reads_does_no_harm() -> None:
+    assert lift(task_of("(y, F.dropout(y, 0.5), torch.rand(3))[0]")).composition == ("mul_number",)
+
+
+def test_lines_are_those_of_the_forward_that_asks() -> None:
+    helper = SOURCE.replace("RESULT", "self.act(self.help(y))").replace("INIT", "self.act = nn.GELU()").replace("SIZE", "4, 8")
+    source = helper.replace("\n\ndef get_inputs", "\n    def help(self, z):\n        return torch.tanh(z)\n\n\ndef get_inputs")
+    graph = lift(Task("mine", source))
+    assert [node.op for node in graph.nodes] == ["mul", "tanh", "gelu"]
+    assert [source.splitlines()[node.line - 1].strip() for node in graph.nodes] == [
+        "y = x * 2",
+        "return self.act(self.help(y))",
+        "return self.act(self.help(y))",
+    ]
+
+
+def test_a_task_of_terabytes_takes_no_memory() -> None:
+    graph = lift(task_of("self.fc(y).softmax(-1)", "self.fc = nn.Linear(2**20, 2**18, bias=False)", "2**20, 2**20"))
+    assert graph.inputs[0].value.nbytes == 2**42
+    assert graph.nodes[-1].value.shape == (2**20, 2**18)
+
+
+def test_numbers_may_be_read_out_of_small_tensors_in_the_constructor() -> None:
+    init = "self.keep = [1.0 - r.item() for r in torch.linspace(0, 0.5, 3)]"
+    graph = lift(task_of("y * self.keep[2]", init))
+    assert [node.operands[1] for node in graph.nodes] == [2.0, 0.5]
+
+
+def test_little_tensors_may_make_large_ones() -> None:
+    graph = lift(task_of("y + self.b[:8]", "self.register_buffer('b', torch.tensor([0.5]).repeat(2**40))"))
+    assert graph.parameters[0].value.shape == (2**40,)
+
+
+def test_a_buffer_of_one_number_is_that_number_unless_it_was_drawn() -> None:
+    for made in ("torch.tensor(0.1)", "torch.tensor([0.1])", "torch.full((1,), 0.1)", "torch.tensor(0.05) * 2"):
+        graph = lift(task_of("y * self.s", f"self.register_buffer('s', {made})"))
+        assert graph.nodes[1].operands == ("v0", 0.1)
+    for made in ("torch.rand(1)", "torch.randn(()) + 1", "torch.empty(1).uniform_()"):
+        graph = lift(task_of("y * self.s", f"self.register_buffer('s', {made})"))
+        assert graph.nodes[1].operands == ("v0", "p0")
+        assert graph.parameters[0].path == "s"
+
+
+def test_a_buffer_of_one_number_stays_a_tensor_where_one_is_wanted() -> None:
+    init = "self.register_buffer('m', torch.zeros(1)); self.register_buffer('v', torch.ones(1))"
+    graph = lift(task_of("F.batch_norm(y[:, None].mean(2), self.m, self.v)", init))
+    assert [node.op for node in graph.nodes][-1] == "batch_norm_eval"
+    assert [p.path for p in graph.parameters] == ["m", "v"]
+
+
+def test_lifting_leaves_the_random_state_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    lift(task_of("torch.tanh(y)", "self.w = nn.Parameter(torch.randn(8))"))
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_strides_of_inputs_are_kept() -> None:
+    task = load_tasks(TESTS / "fixture_tasks" / "strided_inputs.py").tasks[0]
+    assert [i.stride for i in lift(task, task.input_set("small")).inputs] == [(1, 8), (32, 2)]
+
+
+def test_sizes_and_names_play_no_part_in_the_fingerprint_and_numbers_do() -> None:
+    def graph(code: str, size: str = "4, 8") -> Graph:
+        return lift(task_of(code, "self.a = nn.Linear(8, 8)", size))
+
+    one = graph("F.leaky_relu(self.a(y), 0.2)")
+    assert one.fingerprint == graph("F.leaky_relu(self.a(y), 0.2)", "16, 8").fingerprint
+    assert one.fingerprint != graph("F.leaky_relu(self.a(y), 0.3)").fingerprint
+    assert one.digest(numbers=False) == graph("F.leaky_relu(self.a(y), 0.3)").digest(numbers=False)
+    assert one.composition == ("mul_number", "linear", "leaky_relu")
+    assert one != graph("F.leaky_relu(self.a(y), 0.2)", "16, 8")
+    renamed = lift(
+        Task("mine", ast.unparse(ast.parse(task_of("F.leaky_relu(self.zz(y), 0.2)", "self.zz = nn.Linear(8, 8)").pytorch_code)))
+    )
+    assert renamed == one
+    assert hash(renamed) == hash(one)
+
+
+def test_a_task_can_be_lifted_at_an_input_set() -> None:
+    task = load_tasks(FIXTURES[0]).tasks[0]
+    assert lift(task, InputSet("mine", {"B": 2, "S": 3, "D": 5})).inputs[0].value.shape == (2, 3, 5)

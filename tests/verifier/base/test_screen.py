@@ -1,0 +1,132 @@
+"""Advice before anything runs: what is refused, in which words, and that honest habits are not."""
+
+import pytest
+from support.suite import read_folder
+
+from kernrl.verifier.base.screen import screen
+from kernrl.verifier.base.verdict import Status
+
+HONEST = """
+from __future__ import annotations
+import math
+from typing import Optional
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+@triton.jit
+def k(x, y, n, B: tl.constexpr):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + i, tl.load(x + i, mask=i < n), mask=i < n)
+
+class ModelNew(nn.Module):
+    def forward(self, x: Optional[torch.Tensor]):
+        y = torch.empty_like(x)
+        k[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), B=64)
+        return y
+"""
+
+
+def test_an_honest_module_passes():
+    assert screen(HONEST) is None
+
+
+@pytest.mark.parametrize("fixture", read_folder("honest"), ids=lambda f: f.name)
+def test_no_honest_fixture_is_refused(fixture):
+    assert screen(fixture.source) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("import os\nos.system('ls')", "os is out of reach"),
+        ("from os import system as run\nrun('ls')", "os is out of reach"),
+        ("import subprocess as sp\nsp.run(['ls'])", "processes"),
+        ("from ctypes import CDLL\nlibrary = CDLL('x')", "native code"),
+        ("import threading\nt = threading.Thread(target=print)", "threads"),
+        ("from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor()", "threads"),
+        ("import requests\nrequests.get('x')", "network"),
+        ("from torch.utils.cpp_extension import load_inline\nload_inline('x')", "@triton.jit"),
+        ("from torch.utils import cpp_extension\ncpp_extension.load('x')", "@triton.jit"),
+        ("f = torch.compile(lambda x: x)", "torch.compile"),
+        ("@torch.compile\ndef f(x): return x\ny = f", "torch.compile"),
+        (
+            "@torch.compile\ndef f(x): return x\ndef g(x): return f(x)\nclass A:\n    def h(self): return g(1)\nA()",
+            "torch.compile",
+        ),
+        ("import torch as t\nf = t.compile(abs)", "torch.compile"),
+        ("s = torch.cuda.Stream()", "streams"),
+        ("g = torch.cuda.CUDAGraph()", "CUDA graphs"),
+        ("f = torch.jit.script(abs)", "TorchScript"),
+        ("torch.distributed.all_reduce(1)", "one GPU"),
+        ("import importlib\nm = importlib.import_module('os')", "top of the module"),
+        ("exec('x = 1')", "exec"),
+        ("x = eval('1')", "eval"),
+        ("x = __import__('os')", "__import__"),
+        ("x = open('/etc/passwd').read()", "files"),
+        ("from . import secrets", "relative"),
+    ],
+)
+def test_what_is_refused_says_what_to_write_instead(line, says):
+    rejection = screen(HONEST + "\n" + line + "\n")
+    assert rejection is not None
+    assert rejection.status is Status.POLICY
+    assert says in rejection.reason
+    assert rejection.reason.startswith("Line ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import os\nDEBUG = os.environ.get('DEBUG', '0') == '1'",
+        "import os, sys, importlib, einops, requests, subprocess",
+        "import importlib.util\nHAS_APEX = importlib.util.find_spec('apex') is not None",
+        "try:\n    import apex\nexcept ImportError:\n    apex = None",
+        "try:\n    from torch.utils.cpp_extension import load\n    fused = load('x')\nexcept Exception:\n    fused = None",
+        "import torch.distributed as dist\ndef local(x): return isinstance(x, dist.tensor.DTensor)\nlocal(1)",
+        "import threading\nLOCK = threading.Lock()",
+        "@torch.compile\ndef reference(x): return x + 1",
+        "def benchmark(f):\n    s = torch.cuda.Event(enable_timing=True)\n    return open('/tmp/x')",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import ctypes\n    P = ctypes.c_void_p",
+    ],
+)
+def test_what_is_mentioned_and_not_used_passes(line):
+    assert screen(HONEST + "\n" + line + "\n") is None
+
+
+def test_inline_assembly_is_refused():
+    rejection = screen(
+        HONEST.replace("tl.load(x + i, mask=i < n)", "tl.inline_asm_elementwise('', '', [x], tl.int32, True, 1)")
+    )
+    assert rejection is not None
+    assert "inline assembly" in rejection.reason
+
+
+def test_syntax_errors_name_their_line():
+    rejection = screen("import torch\nclass ModelNew(\n    x = = 1\n")
+    assert rejection is not None
+    assert rejection.status is Status.SYNTAX_ERROR
+    assert "line" in rejection.reason
+
+
+@pytest.mark.parametrize("source", ["\x00", "(" * 5000, "x = " + "-" * 100_000 + "1", "if 1:\n" * 200, "\ud800"])
+def test_hostile_text_is_a_syntax_error(source):
+    rejection = screen(source)
+    assert rejection is not None
+    assert rejection.status in (Status.SYNTAX_ERROR, Status.NO_CODE)
+
+
+def test_a_module_without_the_model_is_no_code():
+    rejection = screen(HONEST.replace("ModelNew", "Model"))
+    assert rejection is not None
+    assert rejection.status is Status.NO_CODE
+    assert screen(HONEST.replace("class ModelNew", "class Fused") + "\nModelNew = Fused\n") is None
+
+
+def test_a_module_without_a_kernel_is_refused():
+    rejection = screen("import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x): return x\n")
+    assert rejection is not None
+    assert "@triton.jit" in rejection.reason
