@@ -190,7 +190,8 @@ class Body:
             if i.offset:
                 constants.append((i.offset, strides[d]))
             extra += [(name, tuple(n * by for n in strides[d])) for name, by in i.extra]
-        self.accesses.append(Access(factors, tuple(constants), tuple(extra)))
+        apart = {i.parts[0] for i in index if i.step != 1 and i.parts}
+        self.accesses.append(Access(factors, tuple(constants), tuple(extra), apart))
         return f"@at{len(self.accesses) - 1}@"
 
     def pointer(self, value: str) -> str:
