@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Sequence
 from functools import cache
 
 import pytest
 from support import TESTS
+from support.graph_tasks import IMAGE, ROWS, ask, module, on_a_cpu
 
 from kernrl.config import VerifierConfig
 from kernrl.tasks.graph.input_sets import with_input_sets
@@ -20,48 +17,9 @@ from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_so
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier import HardenedVerifier
 
-WORKER = TESTS / "support" / "graph_solution_worker.py"
 FOREIGN = sorted((TESTS / "foreign").glob("*.py"))
 
 
-def ask(requests: Sequence[dict]) -> list[list[list[str]]]:
-    """The worker's answers."""
-    done = subprocess.run(
-        [sys.executable, str(WORKER)], input=json.dumps(requests), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
-
-
-def module(init: str, forward: str, inputs: str, arguments: str = "self, x") -> str:
-    """A task's source."""
-    return f"""
-import torch
-from torch import nn
-import torch.nn.functional as F
-
-B, C, H, W = 6, 12, 18, 20
-
-
-class Model(nn.Module):
-    def __init__(self, C):
-        super().__init__()
-        {init}
-
-    def forward({arguments}):
-        {forward}
-
-
-def get_inputs():
-    return [{inputs}]
-
-
-def get_init_inputs():
-    return [C]
-"""
-
-
-IMAGE, ROWS = "torch.randn(B, C, H, W)", "torch.randn(H, C)"
 CORNERS = {
     "transposed_self": module("pass", "return torch.tanh(x) + torch.tanh(x).T", "torch.randn(H, H)"),
     "two_axes": module("pass", "return torch.softmax(x.flatten(2), 2).amax(1), x.logsumexp((1, 3))", IMAGE),
@@ -164,15 +122,6 @@ def test_mutants_are_refused() -> None:
         touched = [problem for style, code, problem in answers if code != before[style]]
         assert touched, what
         assert all(touched), (what, touched)
-
-
-def on_a_cpu(task: Task) -> Task | None:
-    """The task with its small set for its full one; None where it has none."""
-    task = with_input_sets(task)
-    small, ragged = task.input_set("small"), task.input_set("ragged")
-    if small is None or ragged is None:
-        return None
-    return Task(task.id, task.source_at(small), input_sets=(InputSet(FULL), ragged))
 
 
 SHARES = 4
