@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
+from kernrl.tasks.solutions.from_graph.fuse import Group
 from kernrl.tasks.solutions.from_graph.sizes import Size, is_one
+from kernrl.tasks.solutions.from_graph.stored import Schedule
 from kernrl.tasks.solutions.from_graph.work import Op, Program
 
 Label = int | str
@@ -97,3 +100,45 @@ def _einsum(equation: str, rank: int) -> tuple[tuple[Label | None, ...], ...] | 
     if len(terms) != 2 or len(right) != rank or any(len(set(t)) != len(t) or "." in t for t in (*terms, right)):
         return None
     return tuple(tuple(right.index(c) if c in right else c for c in term) for term in terms)
+
+
+def readers(schedule: Schedule, value: str) -> list[Group | Op]:
+    """The kernels and library calls that read a value from memory, in order."""
+    giver = schedule.plan.giver
+
+    def reads(unit: Group | Op) -> bool:
+        stack = (
+            [r for v, op in unit.members.items() if v in schedule.stored for r in op.reads] if isinstance(unit, Group) else []
+        )
+        stack += unit.reads if isinstance(unit, Op) else []
+        seen: set[str] = set()
+        while stack:
+            name = stack.pop()
+            if name == value:
+                return True
+            op = giver.get(name)
+            own = isinstance(unit, Group) and name in unit.members
+            if name in seen or op is None or op.kind == "library" or (name in schedule.stored and not own):
+                continue
+            seen.add(name)
+            stack += op.reads
+        return False
+
+    return [unit for unit in schedule.units if unit is not giver.get(value) and reads(unit)]
+
+
+def products_with_tails(schedule: Schedule) -> dict[Group, Contraction]:
+    """Groups that read a product before anything else does → that product, the largest where it is one of several."""
+    program, found = schedule.plan.program, {}
+    for op in [u for u in schedule.units if isinstance(u, Op)]:
+        product = contraction(program, op)
+        if product is None or not (first := readers(schedule, op.value)[:1]) or not isinstance(first[0], Group):
+            continue
+        before = found.get(first[0])
+        if before is None or _flops(program, before) < _flops(program, product):
+            found[first[0]] = product
+    return found
+
+
+def _flops(program: Program, product: Contraction) -> int:
+    return prod(s[0] for s in (*program.shapes[product.op.value], *product.depth.values()))

@@ -6,38 +6,29 @@ A product whose tail cannot be computed on a tile is left to the library.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 
 from kernrl.tasks.solutions.from_graph.accumulate import parts_of_tile
 from kernrl.tasks.solutions.from_graph.assemble import Assembly, Kernel, filled
-from kernrl.tasks.solutions.from_graph.contraction import Contraction, contraction
+from kernrl.tasks.solutions.from_graph.contraction import Contraction
 from kernrl.tasks.solutions.from_graph.emit import Body
 from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.index_text import Flat, Sizes, address, wrapped
 from kernrl.tasks.solutions.from_graph.kernels import Choice, GroupWriter
 from kernrl.tasks.solutions.from_graph.layouts import Layout, flat_layout, row_layout, total
+from kernrl.tasks.solutions.from_graph.product_tile import OWN_NAMES, NoTailError, TileBody, TileLayout
 from kernrl.tasks.solutions.from_graph.sizes import Names
 from kernrl.tasks.solutions.from_graph.stored import Schedule
 from kernrl.tasks.solutions.from_graph.tile_sizes import MULTIPROCESSORS, Kind, Tiles, tile_sizes
 from kernrl.tasks.solutions.from_graph.view_index import Index, Ix, RestartError
-from kernrl.tasks.solutions.from_graph.work import Op, Program
 
 LEAST = 8
 """Rows, columns and depth below which a product is left alone: a tile would be empty for the most part."""
-OWN_NAMES = (
-    *("x", "m", "n", "ka", "kb", "acc", "mask", "start", "plane", "pid", "part", "row", "cols", "tiles_m", "tiles_n"),
-    *("band", "height", "inside", "pid_m", "pid_n"),
-)
-"""Variables of a product's loop."""
 MOST_PARTS = 8192
 """Of a reduction, which one program puts together."""
 MOST_BATCH = 65535
 """Of the second and third axis of a grid."""
-
-
-class NoTailError(Exception):
-    """The tail cannot be computed on a tile of the product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,57 +40,6 @@ class ProductChoice:
     """Which tiles: 0 are those that the arithmetic puts first."""
     inputs: str = ""
     """`input_precision` of float32 products, where it is not the precision policy's own."""
-
-
-@dataclass
-class TileLayout(Layout):
-    """A tile of rows and columns, and while the loop runs the depth: `[m, ka]` of one operand, `[kb, n]` of the other."""
-
-    sides: dict[str, Flat] = field(default_factory=dict)
-
-    @property
-    def flats(self) -> list[Flat]:
-        return list(self.sides.values())
-
-    def mask(self, axes: set[Axis]) -> str:
-        """Bounds of the sides that are crossed."""
-        crossed = [name for name, flat in self.sides.items() if name != "plane" and axes & set(flat.axes)]
-        if crossed == ["m", "n"]:
-            return "mask"
-        bounds = [f"{name} < @{name}@" for name in crossed]
-        return bounds[0] if len(bounds) == 1 else " & ".join(f"({b})" for b in bounds)
-
-
-@dataclass
-class TileBody(Body):
-    """A body in which the product is a variable."""
-
-    product: str = ""
-    found: Index | None = None
-    """Where the product is read."""
-
-    def _memory(self, value: str) -> str | None:
-        if value == self.product:
-            return value
-        root = super()._memory(value)
-        return None if root == self.product else root
-
-    def _load(self, value: str, root: str, index: Index) -> str:
-        if value == self.product:
-            if self.found not in (None, index):
-                raise NoTailError("it reads the product at two places")
-            self.found = index
-            return "acc"
-        return super()._load(value, root, index)
-
-    def factor(self, value: str, index: Index) -> str:
-        """A tile of an operand in its own type, zero outside."""
-        variable = self.at(value, index)
-        name, _, text = (self.lines[-1].pop() if self.lines[-1] else "").partition(" = ")
-        if name != variable or not text.startswith("tl.load("):
-            raise NoTailError("an operand is no tensor in memory")
-        self.say(f"{name} = {text.removesuffix('.to(tl.float32)').removesuffix(')')}, other=0.0)")
-        return variable
 
 
 @dataclass(frozen=True)
@@ -377,45 +317,3 @@ class _Product:
             return f"(min({MULTIPROCESSORS}, {count}),)"
         axes = [count, *([str(self.tiles.split)] if self.tiles.split > 1 else []), *([batch] if self.batch else [])]
         return f"({', '.join(axes)}{',' if len(axes) == 1 else ''})"
-
-
-def readers(schedule: Schedule, value: str) -> list[Group | Op]:
-    """The kernels and library calls that read a value from memory, in order."""
-    giver = schedule.plan.giver
-
-    def reads(unit: Group | Op) -> bool:
-        stack = (
-            [r for v, op in unit.members.items() if v in schedule.stored for r in op.reads] if isinstance(unit, Group) else []
-        )
-        stack += unit.reads if isinstance(unit, Op) else []
-        seen: set[str] = set()
-        while stack:
-            name = stack.pop()
-            if name == value:
-                return True
-            op = giver.get(name)
-            own = isinstance(unit, Group) and name in unit.members
-            if name in seen or op is None or op.kind == "library" or (name in schedule.stored and not own):
-                continue
-            seen.add(name)
-            stack += op.reads
-        return False
-
-    return [unit for unit in schedule.units if unit is not giver.get(value) and reads(unit)]
-
-
-def products_with_tails(schedule: Schedule) -> dict[Group, Contraction]:
-    """Groups that read a product before anything else does → that product, the largest where it is one of several."""
-    program, found = schedule.plan.program, {}
-    for op in [u for u in schedule.units if isinstance(u, Op)]:
-        product = contraction(program, op)
-        if product is None or not (first := readers(schedule, op.value)[:1]) or not isinstance(first[0], Group):
-            continue
-        before = found.get(first[0])
-        if before is None or _flops(program, before) < _flops(program, product):
-            found[first[0]] = product
-    return found
-
-
-def _flops(program: Program, product: Contraction) -> int:
-    return prod(s[0] for s in (*program.shapes[product.op.value], *product.depth.values()))

@@ -40,6 +40,9 @@ STYLES: tuple[Style, ...] = (
 )
 """What is tried; styles that come to the same text are one."""
 
+TAUGHT = tuple(style for style in STYLES if style.product is None and not style.choice.stages)
+"""What nano's replies are written in. Products are written for a precision, which a reply does not know."""
+
 
 def graphs_of(task: Task) -> tuple[Graph, ...]:
     """The Graph of a task at each of its input sets, the full one first; sets at which it is another are left out.
