@@ -22,7 +22,9 @@ from kernrl.tasks.graph import run as graph_run
 from kernrl.tasks.graph.sample import Draft, product, sample
 from kernrl.tasks.nano import draw
 from kernrl.tasks.nano.assemble import assemble
+from kernrl.tasks.nano.listing import words_of
 from kernrl.tasks.nano.pairs import graph_pairs
+from kernrl.tasks.nano.spread import spread
 from kernrl.tasks.solutions.from_graph.answer import read_source
 from kernrl.tasks.solutions.run_solutions import load_module
 
@@ -67,11 +69,11 @@ def problems(seed: int, folder: Path) -> list[str]:
     double = {k: v.double() for k, v in held.items()}
     truths = graph_run.run(graph, [x.double() for x in inputs], double, double=True)
     singles = graph_run.run(graph, inputs, held)
-    source, found = read_source(module_of(graph)), []
+    source, words, found = read_source(module_of(graph)), words_of(spread(graph)), []
     for i, pair in enumerate(graph_pairs(rng, graph)):
         where = f"{seed}.{i}"
         try:
-            module = load_module(assemble(source, graph, pair.reply), folder / f"m{seed}_{i}.py")
+            module = load_module(assemble(source, graph, words, pair.reply), folder / f"m{seed}_{i}.py")
             model = module.ModelNew()
             model.load_state_dict(held)
             given = model(*(x.clone() for x in inputs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.form import ask, candidate, replies
-from kernrl.tasks.nano.listing import write_listing
+from kernrl.tasks.nano.headers import with_headers, without_headers
+from kernrl.tasks.nano.listing import words_of, write_listing
 from kernrl.tasks.nano.pairs import digest, excluded, generate_pairs, split_of_graph
 from kernrl.tasks.nano.spread import spread
 from kernrl.tasks.nano.suites import SUITES, suite
@@ -98,15 +100,17 @@ def test_nested_outputs_are_returned_as_the_reference_nests_them() -> None:
     assert "return {'a': [v0, v1], 'b': (v2,)}" in code
 
 
-GOOD = "@triton.jit\ndef k0(x0_ptr):\n    pass\n\ndef forward(self, x0):\n    v0 = x0\n    return v0\n"
+GOOD = "def k0():\n    pass\n\ndef forward():\n    v0 = x0\n    return v0\n"
 MALFORMED = {
     "": "the reply is empty",
-    "def forward(self, x0):\n    return x0 +\n": "line 2 of the reply is no Python",
+    "def forward():\n    return x0 +\n": "line 2 of the reply is no Python",
     GOOD.partition("def forward")[0]: "does not end with `def forward`",
     "import os\n" + GOOD: "line 1 of the reply is neither a kernel nor `forward`: import os",
-    GOOD.replace("@triton.jit\n", ""): "line 1 of the reply is neither a kernel",
+    GOOD.replace("k0", "helper"): "line 1 of the reply is neither a kernel",
+    GOOD.partition("\ndef forward")[0] + GOOD: "two kernels of the reply have one name",
     GOOD.replace("    return v0\n", ""): "does not end with what it returns",
     GOOD.replace("return v0", "return v0, x0"): "returns 2 values in place of 1",
+    GOOD.replace("v0 = x0", "v0 = x0.reshape(A, Z)"): r"nothing has the axis Z yet at `v0 = x0.reshape\(A, Z\)`",
     GOOD + "print(1)\n": "does not end with `def forward`",
 }
 
@@ -120,11 +124,35 @@ def test_a_malformed_reply_is_refused_with_its_reason(reply: str) -> None:
 
 def test_what_is_read_is_what_was_written() -> None:
     reply = read_reply(GOOD)
-    assert (reply.kernels, reply.lines, reply.returned) == (
-        ("@triton.jit\ndef k0(x0_ptr):\n    pass\n",),
-        ("v0 = x0",),
-        ("v0",),
-    )
+    assert (reply.kernels, reply.lines, reply.returned) == ({"k0": "    pass\n"}, ("v0 = x0",), ("v0",))
+
+
+def test_signatures_launches_and_axes_are_made_of_the_names_that_are_used() -> None:
+    kernels = {
+        "k0": "    i = tl.arange(0, BLOCK)\n    tl.store(v1_ptr + i, tl.load(v0_raw_ptr + i * B, mask=i < n_elements))\n"
+    }
+    lines = [
+        "v0_raw = F.linear(x0, p0)",
+        "v1 = torch.empty_like(v0_raw)",
+        "k0[(1,)](n_elements=v1.numel(), BLOCK=64, num_warps=4)",
+    ]
+    shapes = {"x0": ["A", "C"], "p0": ["B", "C"], "v0": ["A", "B"], "v1": ["A", "B"]}
+    whole, body = with_headers(kernels, lines, shapes, ["x0", "p0"])
+    header = "@triton.jit\ndef k0(v1_ptr, v0_raw_ptr, B: tl.constexpr, n_elements, BLOCK: tl.constexpr):\n"
+    assert whole == [header + kernels["k0"]]
+    assert body == [
+        *lines[:2],
+        "A, B = v0_raw.shape",
+        "k0[(1,)](v1, v0_raw, B, n_elements=v1.numel(), BLOCK=64, num_warps=4)",
+    ]
+    assert without_headers({"k0": whole[0]}, body, shapes) == (["def k0():\n" + kernels["k0"]], lines)
+
+
+@pytest.mark.slow
+def test_every_reply_is_python_with_no_size_that_is_missing() -> None:
+    for pair in generate_pairs(count=150, seed=5):
+        for node in ast.walk(ast.parse(pair.reply)):
+            assert not (isinstance(node, ast.BinOp) and "None" in (ast.unparse(node.left), ast.unparse(node.right))), pair.reply
 
 
 def test_names_of_the_authors_file_are_kept_apart() -> None:
@@ -136,7 +164,7 @@ def test_names_of_the_authors_file_are_kept_apart() -> None:
     code += "def get_inputs():\n    return [torch.randn(5, 12)]\n\n\ndef get_init_inputs():\n    return []\n"
     theirs = Task("names", code)
     graph = lift(theirs)
-    made = assemble(read_source(code), graph, replies(theirs)[0])
+    made = assemble(read_source(code), graph, words_of(spread(graph)), replies(theirs)[0])
     assert "torch.nn.functional.linear" in made
     assert "def kernel_k0(" in made
     assert "kernel_k0[" in made

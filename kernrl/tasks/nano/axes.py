@@ -47,7 +47,9 @@ class AxisNames(Names):
             self._take(tensor, shape)
 
     def dim(self, size: Size) -> str | None:
-        """The letter of an axis, where some tensor has it."""
+        """The letter of an axis, where some tensor has it; a constant's own number."""
+        if is_constant(size):
+            return str(size[0])
         if size not in self.named and size in self.letters:
             tensor, shape = next(((t, shape) for t, shape in self.live if size in shape), ("", ()))
             self._take(tensor, shape)

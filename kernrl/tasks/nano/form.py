@@ -8,7 +8,8 @@ from kernrl.errors import UsageError
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble
-from kernrl.tasks.nano.listing import write_listing
+from kernrl.tasks.nano.headers import Shapes
+from kernrl.tasks.nano.listing import words_of, write_listing
 from kernrl.tasks.nano.reply import write_reply
 from kernrl.tasks.nano.spread import spread
 from kernrl.tasks.solutions.from_graph.answer import Source, read_source
@@ -18,10 +19,11 @@ from kernrl.tasks.task import Task
 
 
 @lru_cache(maxsize=4096)
-def _lifted(code: str, name: str) -> tuple[Graph, str]:
-    """(Graph, listing without its precision) of a task's source."""
+def _lifted(code: str, name: str) -> tuple[Graph, str, Shapes]:
+    """(Graph, listing without its precision, shapes in its words) of a task's source."""
     graph = lift(Task(id=name, pytorch_code=code))
-    return graph, write_listing(spread(graph), "")
+    graphs = spread(graph)
+    return graph, write_listing(graphs, ""), words_of(graphs)
 
 
 @lru_cache(maxsize=4096)
@@ -44,9 +46,9 @@ def candidate(task: Task, reply: str) -> str:
     Raises:
         MalformedReplyError: The message says why there is none.
     """
-    graph = _lifted(task.pytorch_code, task.id)[0]
+    graph, _, shapes = _lifted(task.pytorch_code, task.id)
     try:
-        return assemble(_source(task.pytorch_code), graph, reply)
+        return assemble(_source(task.pytorch_code), graph, shapes, reply)
     except CannotWriteError as error:
         raise MalformedReplyError(str(error)) from None
 

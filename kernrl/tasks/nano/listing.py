@@ -28,15 +28,20 @@ IN_THE_SHAPE = {"reshape": ("shape",), "unflatten": ("sizes",), "expand": ("shap
 """Op → attributes that its result's shape and dtype say already."""
 
 
+def words_of(graphs: Sequence[Graph]) -> dict[str, list[str]]:
+    """Name of a value → its shape in the listing's words: letters, and numbers where a size is fixed."""
+    letters = axis_letters(graphs)
+    return {name: [letters.get(size, str(size[0])) for size in shape] for name, shape in shapes_of(graphs).items()}
+
+
 def write_listing(graphs: Sequence[Graph], precision: str = "fp32") -> str:
     """The prompt for a Graph, as `spread` gives it; no newline at the end."""
-    graph, shapes, letters = graphs[0], shapes_of(graphs), axis_letters(graphs)
+    graph, shapes, letters = graphs[0], words_of(graphs), axis_letters(graphs)
     lines = [" ".join([precision, *(f"{letter}={size[0]}" for size, letter in letters.items())])]
 
     def shown(name: str) -> str:
         dtype = graph.values[name].dtype
-        words = [letters.get(size, str(size[0])) for size in shapes[name]]
-        return " ".join([*([dtype] if dtype != "float32" else []), *words])
+        return " ".join([*([dtype] if dtype != "float32" else []), *shapes[name]])
 
     held = [x.value.name for x in graph.inputs] + [p.value.name for p in graph.parameters]
     lines += [f"{name} {shown(name)}".rstrip() for name in held]
