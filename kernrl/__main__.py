@@ -1,5 +1,20 @@
-"""`python -m kernrl` is `kernrl`."""
+"""The console script, and `python -m kernrl`. It listens to signals before it loads anything."""
 
-from kernrl.cli import main
+from kernrl.signals import INTERRUPTED, handle_signals, leave
 
-main()
+
+def main() -> None:
+    """Run the command line of this process."""
+    handle_signals()
+    from kernrl.cli import main as run
+
+    try:
+        run()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            leave()
+        raise
+
+
+if __name__ == "__main__":
+    main()

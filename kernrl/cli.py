@@ -17,10 +17,8 @@ from __future__ import annotations
 import errno
 import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -49,8 +47,7 @@ from kernrl.config import (
 )
 from kernrl.console import Result, launched, leads
 from kernrl.errors import KernrlError
-
-INTERRUPTED = 130
+from kernrl.signals import INTERRUPTED, handle_signals
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DISK_ERRORS = (*FULL_DISK, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -61,24 +58,15 @@ app.add_typer(tasks_app, name="tasks")
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line of this process."""
     # OpenMP's threads spin while they wait, and starve the verifier's processes where there is no GPU: sampling beside them
     # took more than 60 s on two cores, and 24 s with threads that sleep. It must be set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show an arrow is no reason to end
             stream.reconfigure(errors="replace")
-    if not launched():  # a launcher ends its processes itself, and a handler would wait for one that hangs
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under nohup
-                signal.signal(number, _interrupt)
+    handle_signals()
     sys.exit(run(sys.argv[1:]))
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """End on Ctrl-C or a scheduler's SIGTERM. A scheduler may send two, to the process and to its group: one is enough."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -92,7 +80,8 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(ended, Launch):
             from kernrl.runs.accelerate_launch import start
 
-            return start(ended.kind, ended.num_processes, arguments)
+            ended = start(ended.kind, ended.num_processes, arguments)
+            return _fail("Interrupted.", ended) if ended == INTERRUPTED else ended
         if isinstance(ended, Output):
             if leads():
                 ended.print()
@@ -114,7 +103,8 @@ def run(arguments: Sequence[str]) -> int:
         remedy = "make room, or name another place" if error.errno in FULL_DISK else "name another file or folder"
         return _fail(f"{error.filename or 'the output'}: {error.strerror}; {remedy}.", 1)
     # a code comes from typer itself: 130 for Ctrl-C in a command, 0 for --help and --version
-    return _fail("Interrupted.", INTERRUPTED) if ended == INTERRUPTED else ended or 0
+    # a launcher says it for its ranks
+    return _fail("" if launched() else "Interrupted.", INTERRUPTED) if ended == INTERRUPTED else ended or 0
 
 
 def _fail(sentence: str, exit_code: int) -> int:

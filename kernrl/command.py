@@ -7,7 +7,7 @@ import inspect
 import json
 import sys
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -21,6 +21,7 @@ from kernrl import console
 from kernrl.config import TrainingConfig
 from kernrl.config.by_model import ByModel
 from kernrl.console import Result
+from kernrl.errors import UsageError
 from kernrl.settings import ALSO, GROUP, OLD, Config, by_group, flag_name, load_config, marks, to_toml
 
 OFF, EARLIER = "no__", "old__"
@@ -54,7 +55,7 @@ class Output:
         elif isinstance(view, str):
             print(view)
         else:
-            console.out.print(view, crop=console.out.is_terminal)  # source in a pipe stays as long as it is
+            console.out.print(view, crop=False)  # what is wider than a terminal, it wraps; in a pipe, it stays whole
         print(end="", flush=True)  # unlike sys.stdout.flush(), does nothing where stdout is closed
 
 
@@ -82,6 +83,10 @@ def command(
         def invoke(config: list[Path] | None, dry_run: bool, json: bool, quiet: bool, **given: Any) -> Output | Launch:
             console.log.quiet = quiet or not console.leads()
             said = {name: given[name] for name in options if given[name] not in (None, [])}
+            for name in said:
+                if said.get(EARLIER + name, said[name]) != said[name]:
+                    flag = flag_name(options[name].key)
+                    raise UsageError(f"{flag} is given twice, once in an earlier spelling: give {flag} alone.")
             flags = {options[name].key: False if name.startswith(OFF) else value for name, value in said.items()}
             resolved = load_config(config_class, config or (), flags)
             if dry_run:
@@ -103,20 +108,26 @@ def command(
     return decorate
 
 
-def _options(config_class: type[Config], table: str = "", *, rare: bool = False) -> Iterator[tuple[str, Flag]]:
+def _options(
+    config_class: type[Config], table: str = "", *, rare: bool = False, taken: Collection[str] = ()
+) -> Iterator[tuple[str, Flag]]:
     """Python name → flag, for one or two parameters a field. A nested config gives `--table.field`.
 
     Every parameter defaults to None, which means "not given": config files come before the model's own default.
 
     Args:
         rare: whether the table as a whole is left to `--help-all`.
+        taken: flags of the table that are earlier spellings of a setting outside it.
     """
+    earlier = {str(marks(field)[OLD]) for _, field in by_group(config_class) if OLD in marks(field)}
     for name, field in by_group(config_class):
         kind: Any = field.annotation
         key, marked = table + name, marks(field)
         hidden = rare or "rare" in marked
         if isinstance(kind, type) and issubclass(kind, Config):
-            yield from _options(kind, f"{key}.", rare=hidden)
+            yield from _options(kind, f"{key}.", rare=hidden, taken=earlier)
+        elif flag_name(key) in taken:
+            continue
         elif "argument" in marked:
             info: Any = typer.Argument(metavar=name.upper(), help=_help(field), show_default=False)
             yield key, Flag(key, _parameter(key, None, _typer_type(kind) | None, info))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.syntax import Syntax
+from rich.table import Table
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -21,6 +27,9 @@ class _Console(Console):
 
 out = _Console()
 """stdout. rich honours NO_COLOR and leaves the styles out where stdout is no terminal."""
+
+FIRST_S = 5.0
+"""Seconds after which the first line says what is being done, where stderr is no terminal: what takes less is done without."""
 
 log = _Console(stderr=True)
 """stderr: remarks and progress. `--quiet` sets `log.quiet`."""
@@ -37,6 +46,20 @@ class Code:
             yield Syntax(self.source, "python", word_wrap=True, background_color="default")
         else:
             yield Segment(self.source if self.source.endswith("\n") else f"{self.source}\n")
+
+
+class Rows:
+    """A table of one line a row: cells end in `…` where a terminal is too narrow; elsewhere lines are as long as they are."""
+
+    def __init__(self, table: Table):
+        self.table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if console.is_terminal:
+            yield self.table
+        else:
+            wide = options.update(width=Measurement.get(console, options.update(max_width=10_000), self.table).maximum)
+            yield from console.render(self.table, wide)
 
 
 @dataclass(frozen=True)
@@ -61,9 +84,52 @@ def leads() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def progress() -> Progress:
-    """A progress bar on stderr; it is silent under `--quiet` and where stderr is no terminal."""
+@contextlib.contextmanager
+def progress(first_s: float | None = None, every_s: float = 30.0) -> Iterator[Progress]:
+    """A progress bar on stderr; a line now and then where stderr is no terminal; nothing under `--quiet`.
+
+    Args:
+        first_s, every_s: seconds to the first line (FIRST_S if None), and between lines.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=log, transient=True, disable=log.quiet or not log.is_terminal)
+    bar = Progress(*columns, console=log, transient=True, disable=log.quiet or not log.is_terminal)
+
+    def line() -> str:
+        said = []
+        for task in bar.tasks:
+            left = f", about {task.time_remaining:.0f} s left" if task.time_remaining else ""
+            said.append(f"{task.description}: {task.completed:,.0f} of {task.total or 0:,.0f}{left}")
+        return "; ".join(said)
+
+    with bar, _now_and_then(line, first_s, every_s):
+        yield bar
+
+
+@contextlib.contextmanager
+def waiting(text: str, first_s: float | None = None, every_s: float = 30.0) -> Iterator[None]:
+    """Say what is being done, where nothing can be counted: beside a spinner, or as lines where stderr is no terminal."""
+    began = time.monotonic()
+    shown = log.status(text) if log.is_terminal and not log.quiet else contextlib.nullcontext()
+    with shown, _now_and_then(lambda: f"{text}: {time.monotonic() - began:.0f} s", first_s, every_s):
+        yield
+
+
+@contextlib.contextmanager
+def _now_and_then(line: Callable[[], str], first_s: float | None, every_s: float) -> Iterator[None]:
+    """Print the line after the first seconds and then at intervals, where no terminal shows anything."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        wait_s = FIRST_S if first_s is None else first_s
+        while not ended.wait(wait_s):
+            wait_s = every_s
+            log.print(line(), markup=False, highlight=False, soft_wrap=True)
+
+    if not log.is_terminal and not log.quiet:
+        threading.Thread(target=repeat, name="now and then", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()

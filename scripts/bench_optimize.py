@@ -1,9 +1,14 @@
 """Optimise every module of a suite, and say how much faster, where it came from, and after how many candidates.
 
     python scripts/bench_optimize.py tests/foreign --precision tf32 --budget 120 --n 64 --out bench.json
+    python scripts/bench_optimize.py tests/foreign --stop-after 520 --run DIR --out bench.json    # in several commands
     python scripts/bench_optimize.py tests/foreign --limit 2 --budget 20 --n 4 --out /tmp/bench.json    # a look, on a CPU
 
 A module with a `best.py` counts as answered; `--keep-tie` is on, so that a tie is an answer. Speeds without a GPU are modelled.
+
+Modules are taken in an order that is shuffled by a fixed seed, so that those of a run that was stopped stand for the rest.
+`--stop-after` ends the run as Ctrl-C would, after so many seconds: what was found is recorded, `--run DIR` goes on from there.
+The winners and what is needed to go on are in `--out`, so that a machine that forgets its files can be given them again.
 """
 
 from __future__ import annotations
@@ -11,6 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,9 +26,12 @@ from statistics import fmean
 from typing import Any
 
 from kernrl.config import OptimizeConfig
+from kernrl.files import replace_file
 from kernrl.optimization.trials import beats
 from kernrl.runs.run_directory import environment
 from kernrl.stages.optimize import run
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.rows import write_tasks
 from kernrl.verifier.base.verdict import Verdict
 
 
@@ -56,7 +66,7 @@ def geomean(values: Sequence[float]) -> float | None:
     return math.exp(fmean(math.log(v) for v in values)) if values else None
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Run, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", nargs="?", default="tests/foreign")
@@ -66,27 +76,56 @@ def main() -> None:
     parser.add_argument("--model", default="none")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--run", type=Path, help="folder of the run; resumed where it exists")
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
+    parser.add_argument("--stop-after", type=float, help="seconds after which no more is begun; what was found is recorded")
+    parser.add_argument("--out", type=Path, required=True, help="the record; results in it already are kept")
+    given = parser.parse_args(words)
     folder = given.run or Path(tempfile.mkdtemp(prefix="bench-optimize-")) / "run"
+    record = json.loads(given.out.read_text()) if given.out.exists() else {}
+    earlier = {result["task"]: result for result in record.get("results", ())}
+    tasks = folder.with_name(f"{folder.name}-tasks.jsonl")
+    if not tasks.exists():
+        every = sorted(load_tasks(given.source).tasks, key=lambda task: task.id)
+        random.Random(0).shuffle(every)
+        waiting = [task for task in every[: given.limit] if task.id not in earlier]
+        if not waiting:
+            print(f"{given.out} has every module.")
+            return
+        tasks.parent.mkdir(parents=True, exist_ok=True)
+        write_tasks(tasks, waiting)
     config = OptimizeConfig(
-        source=given.source,
+        source=str(tasks),
         precision=given.precision,
         budget=f"{given.budget:g}s",
         candidates=given.n,
         model=given.model,
-        limit=given.limit,
         keep_tie=True,
         output=folder,
         resume=(folder / "config.json").exists(),
     )
     started = time.monotonic()
-    data = run(config).data
-    results = data.get("tasks", [data])
-    record = {**environment(), "date": time.strftime("%Y-%m-%d"), "wall_s": time.monotonic() - started, **summary(results)}
-    record |= {"settings": config.model_dump(mode="json"), "sentences": [r["sentence"] for r in results]}
-    given.out.write_text(json.dumps(record, indent=2) + "\n")
-    print(json.dumps({k: v for k, v in record.items() if k not in ("settings", "sentences", "versions")}, indent=2))
+    if given.stop_after:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, given.stop_after)
+    ended = run(config)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    found = ended.data.get("tasks", [ended.data])
+    if ended.exit_code:  # the last one was cut short
+        found = found[:-1]
+    results = list((earlier | {result["task"]: result for result in found}).values())
+    wall_s = record.get("wall_s", 0.0) + time.monotonic() - started
+    record = {**environment(), "date": time.strftime("%Y-%m-%d"), "wall_s": wall_s, **summary(results)}
+    record |= {"settings": config.model_dump(mode="json"), "results": [slim(result) for result in results]}
+    replace_file(given.out, json.dumps(record, indent=2) + "\n")
+    print(json.dumps({k: v for k, v in record.items() if k not in ("settings", "results", "versions")}, indent=2))
+
+
+def slim(result: dict[str, Any]) -> dict[str, Any]:
+    """A module's results without its Plans, of which a record needs none."""
+    kept = {k: v for k, v in result.items() if k not in ("graph", "finals", "versions")}
+    if kept.get("best"):
+        verdict = {k: v for k, v in kept["best"]["verdict"].items() if k not in ("plan", "errors")}
+        kept["best"] = kept["best"] | {"verdict": verdict | {"plan": {}, "errors": []}}
+    return kept
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 resnet50: He et al. 2016, batch 64 of 224 x 224. vit: ViT-B/16, Dosovitskiy et al. 2021, batch 64. llama: the shapes of
 TinyLlama 1.1B (22 layers, width 2048, RMS norm, SwiGLU), 4 sequences of 512 tokens. Architectures come from transformers.
 Times are CUDA events around `forward`, in turns, launches from Python included. Without a GPU nothing is timed.
+A model that `--out` has already is left out, so that several commands measure one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import kernrl
+from kernrl.files import replace_file
 from kernrl.optimization.agreement import disagreement
 from kernrl.runs.run_directory import environment
 
@@ -121,22 +123,24 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     return row
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Run, print and record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=[*MODELS], default=[*MODELS])
     parser.add_argument("--small", action="store_true", help="tiny sizes, for a look")
-    parser.add_argument("--budget", type=float, default=300.0, help="seconds for each model")
+    parser.add_argument("--budget", type=float, default=150.0, help="seconds for each model; three of them fit nine minutes")
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--n", type=int, default=64)
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    rows = []
+    given = parser.parse_args(words)
+    rows = json.loads(given.out.read_text())["models"] if given.out.exists() else []
     for name in given.models:
+        if any(row["model"] == name for row in rows):
+            continue
         rows.append(measure(name, given))
-        print(json.dumps({k: v for k, v in rows[-1].items() if k != "report"}), rows[-1]["report"], sep="\n")
-    record = {**environment(), "date": time.strftime("%Y-%m-%d"), "small": given.small, "models": rows}
-    given.out.write_text(json.dumps(record, indent=2) + "\n")
+        print(json.dumps({k: v for k, v in rows[-1].items() if k != "report"}), rows[-1]["report"], sep="\n", flush=True)
+        record = {**environment(), "date": time.strftime("%Y-%m-%d"), "small": given.small, "models": rows}
+        replace_file(given.out, json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Put the verifier to its proof on this machine: every exploit, every quietly wrong and every honest candidate of tests/.
 
-    python scripts/prove_verifier.py --out proof.json [--device cpu] [--ablate]
+    python scripts/prove_verifier.py --out proof.json [--device cpu] [--rounds 5] [--ablate]
 
 Prints what escaped and what was refused by mistake, and what each exploit that ended as `correct` was credited with. With
-`--ablate` defences are switched off in turn, and the fixtures that then get through are listed. Exit code 1 when an
-exploit or a wrong candidate got through, or an honest one did not.
+`--rounds` all of it is repeated on fresh secrets, and the fixtures whose verdict varied are listed: `scripts/prove_lots.py`
+finds rarer chances. With `--ablate` defences are switched off in turn, and the fixtures that then get through are listed.
+Exit code 1 when an exploit or a wrong candidate got through, or an honest one did not, in any round.
 """
 
 from __future__ import annotations
@@ -56,29 +57,22 @@ def main() -> int:
     )
     where = "gpu" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
     begun = time.monotonic()
-    report: dict[str, Any] = {"where": where, "versions": _versions()}
-    with_screen = funnel.screen
-    evaluator = StagedEvaluator(config)
-    try:
-        evaluator.start()
-        honest = _judge(evaluator, _chosen(suite.honest(), options.only))
-        wrong = _judge(evaluator, _chosen(suite.quietly_wrong(), options.only))
-        # the screen is advice: what follows must be stopped without it
-        funnel.screen = lambda source: None
-        exploits = _judge(evaluator, _chosen(suite.exploits(), options.only))
-        after = _judge(evaluator, [f for f in suite.honest() if f.name in honest][::12])
-    finally:
-        funnel.screen = with_screen
-        evaluator.close()
+    report: dict[str, Any] = {"where": where, "versions": _versions(), "rounds": options.rounds}
+    rounds = [_round(config, options.only) for _ in range(options.rounds)]
+    honest, wrong, exploits, _ = rounds[-1]
     fastest = fastest_honest(suite.honest(), honest)
-    report["escapes"] = _escapes(exploits, where, fastest)
-    report["wrong_accepted"] = {n: v.reason for n, v in wrong.items() if v.correct}
     made = {fixture.name: fixture for fixture in suite.quietly_wrong()}
-    report["wrong_refused_elsewhere"] = {
-        n: how for n, v in wrong.items() if not v.correct and (how := suite.quietly_accepted(made[n], v))
-    }
-    report["honest_refused"] = {n: _line(v) for n, v in honest.items() if not v.correct}
-    report["changed_afterwards"] = {n: _line(v) for n, v in after.items() if v.status != honest[n].status}
+    for key in ("escapes", "wrong_accepted", "wrong_refused_elsewhere", "honest_refused", "changed_afterwards"):
+        report[key] = {}
+    for right, mistaken, hostile, later in rounds:
+        report["escapes"] |= _escapes(hostile, where, fastest)
+        report["wrong_accepted"] |= {n: v.reason for n, v in mistaken.items() if v.correct}
+        report["wrong_refused_elsewhere"] |= {
+            n: how for n, v in mistaken.items() if not v.correct and (how := suite.quietly_accepted(made[n], v))
+        }
+        report["honest_refused"] |= {n: _line(v) for n, v in right.items() if not v.correct}
+        report["changed_afterwards"] |= {n: _line(v) for n, v in later.items() if v.status != right[n].status}
+    report["varied"] = _varied([{**h, **w, **e} for h, w, e, _ in rounds])
     report["credited"] = {n: round(x, 3) for n, v in exploits.items() if (x := suite.measured_x(v))}
     report["fastest_honest_x"] = {n: round(x, 3) for n, x in fastest.items()}
     report["verdicts"] = {n: v.to_json() for n, v in {**honest, **wrong, **exploits}.items()}
@@ -89,6 +83,30 @@ def main() -> int:
     options.out.write_text(json.dumps(report, indent=1))
     _print(report)
     return int(bool(report["escapes"] or report["honest_refused"] or report["wrong_accepted"]))
+
+
+def _round(config: VerifierConfig, only: str) -> tuple[dict[str, Verdict], ...]:
+    """Verdicts on honest, wrong and hostile fixtures, and on some honest ones again; on secrets of its own."""
+    with_screen = funnel.screen
+    evaluator = StagedEvaluator(config)
+    try:
+        evaluator.start()
+        honest = _judge(evaluator, _chosen(suite.honest(), only))
+        wrong = _judge(evaluator, _chosen(suite.quietly_wrong(), only))
+        # the screen is advice: what follows must be stopped without it
+        funnel.screen = lambda source: None
+        exploits = _judge(evaluator, _chosen(suite.exploits(), only))
+        after = _judge(evaluator, [f for f in suite.honest() if f.name in honest][::12])
+    finally:
+        funnel.screen = with_screen
+        evaluator.close()
+    return honest, wrong, exploits, after
+
+
+def _varied(rounds: Sequence[dict[str, Verdict]]) -> dict[str, list[str]]:
+    """Fixture → its outcomes, where they are not the same in every round."""
+    seen = {name: [f"{found[name].status} at {found[name].stage}" for found in rounds] for name in rounds[0]}
+    return {name: outcomes for name, outcomes in seen.items() if len(set(outcomes)) > 1}
 
 
 def fastest_honest(fixtures: Sequence[suite.Fixture], verdicts: dict[str, Verdict]) -> dict[str, float]:
@@ -155,6 +173,10 @@ def _print(report: dict[str, Any]) -> None:
         print(f"  {name}: {line[:300]}")
     for name, line in report["changed_afterwards"].items():
         print(f"  changed after the exploits: {name}: {line[:200]}")
+    if report["rounds"] > 1:
+        print(f"{len(report['varied'])} verdicts varied over {report['rounds']} rounds:")
+    for name, outcomes in report["varied"].items():
+        print(f"  {name}: {', '.join(outcomes)}")
     for name, through in report.get("ablations", {}).items():
         print(f"without {name}: {', '.join(through) or 'nothing gets through'}")
     print(f"{report['seconds']} s on {report['versions']}")
@@ -166,6 +188,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument("--workers", type=int, help="candidates at once; by default one a core")
     parser.add_argument("--only", default="", help="comma-separated parts of fixture names")
+    parser.add_argument("--rounds", type=int, default=1, help="how often all is judged, on fresh secrets each time")
     parser.add_argument(
         "--ablate", nargs="*", choices=list(ABLATIONS), help="defences to switch off in turn as well; all if none is named"
     )

@@ -2,10 +2,20 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kernrl.console import log
+
+if TYPE_CHECKING:
+    from kernrl.verifier.funnel import StagedEvaluator
+    from kernrl.verifier.verifier import HardenedVerifier
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without a GPU, tests/gpu need not even be imported; None leaves it to pytest."""
+    return True if collection_path == Path(__file__).parent / "gpu" and "not gpu" in config.option.markexpr else None
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +54,22 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pairs(tmp_path_factory.mktemp("data") / "pairs.jsonl")
 
 
+@pytest.fixture(scope="session")
+def cpu_verifier() -> "Iterator[HardenedVerifier]":
+    """A verifier as it is without a GPU, without a cache; shared, since its processes take CPU seconds to start."""
+    from kernrl.config import VerifierConfig
+    from kernrl.verifier.verifier import HardenedVerifier
+
+    with HardenedVerifier(VerifierConfig(device="cpu", cache=False, workers=2)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def cpu_evaluator(cpu_verifier: "HardenedVerifier") -> "StagedEvaluator":
+    """The stages of `cpu_verifier`, which judge every time that they are asked."""
+    return cpu_verifier.evaluator
+
+
 @pytest.fixture
 def verifier(monkeypatch: pytest.MonkeyPatch):
     """The verifier of every training stage, which judges by `toy_runs.judge` and remembers what it was asked."""
@@ -55,3 +81,9 @@ def verifier(monkeypatch: pytest.MonkeyPatch):
     fake = FakeVerifier(toy_runs.judge)
     monkeypatch.setattr(session, "open_verifier", lambda config: fake)
     return fake
+
+
+@pytest.fixture(autouse=True)
+def no_word_while_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command says after some seconds would come and go with the load of the machine."""
+    monkeypatch.setattr("kernrl.console.FIRST_S", 3600.0)

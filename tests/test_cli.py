@@ -186,6 +186,7 @@ def test_help_all_shows_every_setting_in_its_group(name: str, capsys: pytest.Cap
         assert not ungrouped or name == "verify"
 
 
+@pytest.mark.slow
 def test_a_setting_that_help_leaves_out_works_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["reinforce", "--help"]) == 0
     assert "--adam-epsilon" not in flags_in(capsys.readouterr().out)
@@ -312,6 +313,7 @@ def kernrl(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
     return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120, **options)  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_typo_in_a_command_is_answered() -> None:
     done = kernrl("tasks", "lsit")
     assert done.returncode == 2
@@ -330,6 +332,7 @@ def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
         assert len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_help_whose_reader_has_gone_is_no_error() -> None:
     """`true` reads nothing, so that the first write already fails."""
     line = f"{sys.executable} -m kernrl --help | true; exit ${{PIPESTATUS[0]}}"
@@ -337,6 +340,7 @@ def test_help_whose_reader_has_gone_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["text", "json"])
 def test_a_terminal_without_unicode_is_no_error(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "kernrl", "tasks", "list", "heldout", "--limit", "2", *arguments]
@@ -346,6 +350,7 @@ def test_a_terminal_without_unicode_is_no_error(arguments: list[str]) -> None:
     assert not arguments or len(json.loads(ended.stdout)) == 2
 
 
+@pytest.mark.slow
 def test_no_colour_where_none_is_wanted(tmp_path: Path) -> None:
     file = tmp_path / "t.py"
     file.write_text(TASK)
@@ -365,6 +370,7 @@ def test_doctor_reports_and_exits_0() -> None:
     assert all(f["ok"] or f["remedy"] for f in findings.values())
 
 
+@pytest.mark.slow
 def test_shell_completion_knows_the_commands() -> None:
     env = os.environ | {"_KERNRL_COMPLETE": "complete_bash", "COMP_WORDS": "kernrl tasks sh", "COMP_CWORD": "2"}
     done = subprocess.run(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from support import ROOT
 
+from kernrl import cli
+from kernrl.config import EvalConfig, ReinforceConfig, SftConfig
 from kernrl.rollouts.own_reward import own_reward
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
 
@@ -77,3 +81,78 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "correct m" in said
     assert "Wrong on the" in said
     assert "class ModelNew" in said
+
+
+# --- eight GPUs ----------------------------------------------------------------------------------------------------------
+
+
+def shell_lines(page: str) -> list[tuple[dict[str, str], list[str]]]:
+    """(environment, words) of every command of a page's blocks of bash."""
+    found = []
+    for block in re.findall(r"```bash\n(.*?)```", (GUIDES / page).read_text(), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line)
+            count = next(n for n, word in enumerate(words) if not re.match(r"[A-Z_]+=", word))
+            found.append((dict(word.split("=", 1) for word in words[:count]), words[count:]))
+    return found
+
+
+def flag(words: list[str], name: str) -> str:
+    return words[words.index(name) + 1]
+
+
+def resolved(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert cli.run([*words[1:], "--dry-run", "--json"]) == 0, (words, capsys.readouterr().err)
+    return json.loads(capsys.readouterr().out)
+
+
+def gpus(environment: dict[str, str]) -> set[str]:
+    return set(environment["CUDA_VISIBLE_DEVICES"].split(","))
+
+
+def test_the_commands_for_eight_gpus_fit_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shell_lines("eight_gpus.md")
+    ours = [(env, words, resolved(words, capsys)) for env, words in lines if words[0] == "kernrl"]
+    by_name = {words[1]: (env, config) for env, words, config in ours if "--resume" not in words}
+    evaluations = [config for _, words, config in ours if words[1] == "eval"]
+    sft, rl = SftConfig(**by_name["sft"][1]), ReinforceConfig(**by_name["reinforce"][1])
+    before, after = (EvalConfig(**config) for config in evaluations)
+    servers = [(env, words) for env, words in lines if words[0].endswith("vllm")]
+    [(ray_env, ray)] = [(env, words) for env, words in lines if words[:2] == ["ray", "start"]]
+
+    # each GPU has one use, and each engine is told how many it has
+    uses = [gpus(by_name["reinforce"][0]), gpus(servers[0][0]), gpus(ray_env)]
+    assert sorted(gpu for use in uses for gpu in use) == list("01234567")
+    assert rl.num_processes == len(uses[0])
+    assert int(flag(servers[0][1], "--tensor-parallel-size")) == len(uses[1])
+    assert int(flag(ray, "--num-gpus")) == len(uses[2])
+
+    # what one step makes the next one takes
+    assert (str(before.model), str(rl.model)) == (f"{sft.output}/model",) * 2
+    assert str(after.model) == f"{rl.output}/model"
+    assert [words[2] for _, words in servers] == [before.model, after.model]
+    [report] = [words for _, words in lines if words[:2] == ["kernrl", "report"]]
+    assert report[2:5] == [str(before.output), str(after.output), str(rl.output)]
+    [again] = [words for _, words in lines if "--resume" in words]
+    assert (flag(again, "--model"), flag(again, "--output")) == (rl.model, str(rl.output))
+
+    # the server is asked where it listens, by its name, and started as the way of sending weights needs it
+    for config in (rl, before, after):
+        assert (config.server_url, config.server_model) == ("http://localhost:8000", "kernels")
+        assert config.verifier.executor == "ray"
+    for environment, words in servers:
+        assert (flag(words, "--port"), flag(words, "--served-model-name")) == ("8000", "kernels")
+        assert (environment["VLLM_SERVER_DEV_MODE"], flag(words, "--logprobs-mode")) == ("1", "processed_logprobs")
+    assert rl.weight_sync == "checkpoint"
+    assert not rl.lora
+    assert sft.launch == rl.launch == "fsdp2"
+    assert before.max_tokens == after.max_tokens == rl.max_tokens
+
+
+@pytest.mark.slow
+def test_ray_takes_the_flags_for_eight_gpus() -> None:
+    scripts = pytest.importorskip("ray.scripts.scripts")
+    for _, words in shell_lines("eight_gpus.md"):
+        if words[0] == "ray":
+            command = scripts.cli.commands[words[1]]
+            command.make_context(words[1], words[2:])  # parses, and runs nothing

@@ -28,7 +28,7 @@ def test_wheel_holds_the_package_and_its_data(tmp_path: Path) -> None:
     assert shipped <= names
     assert not [name for name in names if name.split("/")[0] not in ("kernrl", f"kernrl-{kernrl.__version__}.dist-info")]
     text = zipfile.ZipFile(wheel).read(f"kernrl-{kernrl.__version__}.dist-info/entry_points.txt").decode()
-    assert "kernrl = kernrl.cli:main" in text
+    assert "kernrl = kernrl.__main__:main" in text
 
 
 @pytest.mark.slow
@@ -44,12 +44,16 @@ def test_an_installed_sdist_works_away_from_the_checkout(tmp_path: Path) -> None
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path / "site")]
     subprocess.run([*install, str(wheel)], check=True, capture_output=True)
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
-    ask = "import sys, kernrl.cli as cli; print(cli.__file__); sys.exit(cli.run(['tasks', 'list', 'heldout', '--limit', '1']))"
-    done = subprocess.run(
-        [sys.executable, "-c", ask], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith(str(tmp_path / "site"))
-    assert load_tasks("heldout", limit=1).tasks[0].id in done.stdout
+
+    def says(*line: str) -> str:
+        command = [sys.executable, *line]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert says("-c", "import kernrl; print(kernrl.__file__)").startswith(str(tmp_path / "site"))
+    script = str(tmp_path / "site" / "bin" / "kernrl")  # what uvx runs
+    assert says(script, "--version") == f"kernrl {kernrl.__version__}\n"
+    assert "optimize" in says(script, "--help")
+    assert load_tasks("heldout", limit=1).tasks[0].id in says(script, "tasks", "list", "heldout", "--limit", "1")
 
 
 TRAINING_ALONE = ("accelerate", "datasets", "pandas", "peft", "pyarrow", "safetensors", "tokenizers", "transformers")

@@ -18,6 +18,12 @@ class CheckedConfig(ImproveConfig):
         description="End with exit code 1 after this many steps in a row that learnt nothing; 0 never does.",
         json_schema_extra=RUN | RARE,
     )
+    time_limit_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Stop after the step (or round) in which the run has taken this many seconds, over every resume.",
+        json_schema_extra=RUN | RARE,
+    )
     evaluate_every: int | None = Field(
         default=None,
         ge=1,

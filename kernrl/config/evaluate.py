@@ -12,8 +12,8 @@ from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS, VERIFIER
 from kernrl.config.resume import ResumableConfig
 from kernrl.config.sampling import SamplingConfig
 from kernrl.config.training import FACTS, Columns, PromptForm, PromptTemplate, ServerConfig
-from kernrl.config.verifier import Baselines, VerifierConfig
-from kernrl.settings import RARE
+from kernrl.config.verifier import Baselines, VerifierConfig, one_baseline
+from kernrl.settings import OLD, RARE
 
 
 def _model(validated: dict[str, Any]) -> str | None:
@@ -90,11 +90,16 @@ class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig):
     )
     baseline: Baselines = Field(
         default=(),
-        description="What candidates are timed against: eager, compile, max-autotune, or several, with commas; "
-        "--verifier.baseline if not set.",
-        json_schema_extra=VERIFIER,
+        description="What candidates are timed against: eager, compile, max-autotune (slow to make), or several, with commas; "
+        "eager if not set.",
+        json_schema_extra=VERIFIER | {OLD: "--verifier.baseline"},
     )
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_baseline(cls, values: Any) -> Any:
+        return one_baseline(values)
 
     @model_validator(mode="after")
     def _one_origin(self) -> EvalConfig:

@@ -13,6 +13,7 @@ from kernrl.config.sampling import SamplingConfig
 from kernrl.config.tracking import TrackingConfig
 from kernrl.config.training import (
     FACTS,
+    FOUR_BITS,
     Columns,
     LoraTargets,
     PromptForm,
@@ -73,6 +74,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         description="Layers with adapters, such as q_proj,v_proj; every linear one but the head if not set.",
         json_schema_extra=MODEL | RARE,
     )
+    load_in_4bit: bool = Field(default=False, description=FOUR_BITS, json_schema_extra=MODEL | RARE)
     tasks: str = Field(
         default="generated",
         description="'generated' to make tasks, or any source of tasks (`kernrl tasks list --help`).",
@@ -93,8 +95,8 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
     samples: int = Field(default=8, ge=1, description="Candidates a task.", json_schema_extra=SAMPLING)
     temperature: float = Field(
         default=1.0,
-        gt=0,
-        description="Temperature of sampling, and of the log-probs in a policy loss.",
+        ge=0,
+        description="Temperature of sampling, and of the log-probs in a policy loss; above 0.",
         json_schema_extra=SAMPLING,
     )
     max_tokens: int = Field(
@@ -182,6 +184,15 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         json_schema_extra=RUN | RARE,
     )
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
+
+    @field_validator("temperature")
+    @classmethod
+    def _candidates_differ(cls, value: float) -> float:
+        if value == 0:
+            raise ValueError(
+                "should be above 0: greedy candidates of a task are all the same, and these stages learn from how they differ"
+            )
+        return value
 
     @field_validator("reward")
     @classmethod

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS, VERIFIER
 from kernrl.config.resume import ResumableConfig
 from kernrl.config.training import Columns, PromptForm, ServerConfig
-from kernrl.config.verifier import Baselines, VerifierConfig
-from kernrl.settings import ALSO, ARGUMENT, RARE
+from kernrl.config.verifier import Baselines, VerifierConfig, one_baseline
+from kernrl.settings import ALSO, ARGUMENT, OLD, RARE
 
 NO_MODEL = "none"
 """What `--model` says for worked styles and variants alone."""
 
-LEAST_BUDGET_S = 5.0
-"""Lifting a module and starting the verifier take a few seconds."""
+LEAST_BUDGET_S = 20.0
+"""Reading a module, starting the verifier and judging the first candidates take up to so long; from here on a budget holds."""
 
 
 def seconds_of(text: str) -> float:
@@ -70,11 +70,21 @@ class OptimizeConfig(ResumableConfig, ServerConfig):
     )
     budget: str = Field(
         default="120s",
-        description="Longest that one task may take, from its lift to its file: 120s, 2m, 1h. Counts anew on --resume.",
+        description="Longest that one task may take, from its lift to its file: 120s, 2m, 1h; at least 20s. Counts anew on "
+        "--resume.",
         json_schema_extra=SAMPLING,
     )
     temperature: float = Field(default=1.0, gt=0, description="Temperature of sampling.", json_schema_extra=SAMPLING)
     max_tokens: int = Field(default=2048, ge=1, description="Longest reply in tokens.", json_schema_extra=SAMPLING | RARE)
+    improve: Literal["best-of-n", "reinforce"] | None = Field(
+        default=None,
+        description="After a first round, train --model on these very tasks with what is left of the budget, and try samples "
+        "of it then.",
+        json_schema_extra=SAMPLING,
+    )
+    keep_model: Path | None = Field(
+        default=None, description="New folder for the model that --improve has trained.", json_schema_extra=RUN
+    )
     from_run: Path | None = Field(
         default=None,
         description="Try these candidates too: a folder of .py files, a run of kernrl, or a run of KernelBench.",
@@ -97,21 +107,26 @@ class OptimizeConfig(ResumableConfig, ServerConfig):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = Field(
         default=None,
         description="Precision of module, baselines and candidates; the task's own (mostly fp32) if not set.",
-        json_schema_extra=VERIFIER,
+        json_schema_extra=VERIFIER | {OLD: "--verifier.precision"},
     )
     baseline: Baselines = Field(
         default=("eager", "compile"),
         description="What candidates are timed against; the first decides who is faster. On a CPU only eager is modelled.",
-        json_schema_extra=VERIFIER,
+        json_schema_extra=VERIFIER | {OLD: "--verifier.baseline"},
     )
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_baseline(cls, values: Any) -> Any:
+        return one_baseline(values)
 
     @field_validator("budget")
     @classmethod
     def _a_time(cls, value: str) -> str:
         if seconds_of(value) < LEAST_BUDGET_S:
             raise ValueError(
-                f"is too small: lifting and judging one candidate take seconds, so give {LEAST_BUDGET_S:g}s or more"
+                f"is too small: reading a module and judging first candidates take seconds, so give {LEAST_BUDGET_S:g}s or more"
             )
         return value
 
@@ -121,6 +136,12 @@ class OptimizeConfig(ResumableConfig, ServerConfig):
             raise ValueError("--resume needs --output, the folder of the run to go on with")
         if self.engine == "server" and self.model == NO_MODEL:
             raise ValueError("--engine server needs --model, whose tokenizer and prompt form are used")
+        if self.improve and self.model == NO_MODEL:
+            raise ValueError("--improve needs --model, such as nano, which it trains")
+        if self.improve and self.engine == "server":
+            raise ValueError("--improve trains the model in this process, not the one on a server: leave out --engine server")
+        if self.keep_model and not self.improve:
+            raise ValueError("--keep-model keeps what --improve has trained: add that, or leave it out")
         if not self.baseline:
             raise ValueError("--baseline names eager, compile, or both")
         return self

@@ -152,12 +152,6 @@ class ReinforceConfig(CheckedConfig):
     save_every: int = Field(
         default=5, ge=1, description="Steps between checkpoints: how much a kill can lose.", json_schema_extra=RUN | RARE
     )
-    time_limit_s: float | None = Field(
-        default=None,
-        gt=0,
-        description="Stop after the step in which the run has taken this many seconds, over every resume.",
-        json_schema_extra=RUN | RARE,
-    )
 
     @model_validator(mode="after")
     def _one_batch_ahead(self) -> ReinforceConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
@@ -22,28 +22,32 @@ class ResumableConfig(Config):
     are given and differ are refused by `kernrl.runs.run_directory`.
     """
 
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+    """Setting in the config.json of an older run of this command → its name today."""
+
     @model_validator(mode="before")
     @classmethod
     def _as_the_run_began(cls, values: Any) -> Any:
         if not isinstance(values, dict) or not values.get("resume") or not values.get("output"):
             return values
-        return _completed(cls, values, _settings_of_run(Path(values["output"])))
+        return _completed(cls, values, _settings_of_run(cls, Path(values["output"])))
 
 
-def _settings_of_run(folder: Path) -> Mapping[str, Any]:
+def _settings_of_run(cls: type[ResumableConfig], folder: Path) -> Mapping[str, Any]:
     """The settings in a run's `config.json`; none where there is no run."""
     try:
         described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     kept = described.get("config") if isinstance(described, dict) else None
-    return with_names_of_today(kept) if isinstance(kept, dict) else {}
+    return with_names_of_today(cls, kept) if isinstance(kept, dict) else {}
 
 
-def with_names_of_today(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an older run, their values named as they are now."""
+def with_names_of_today(cls: type[Config], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an older run, they and their values named as they are now."""
+    names = cls.RENAMED if issubclass(cls, ResumableConfig) else {}
     renamed = {name: new for (name, old), new in RENAMED_VALUES.items() if kept.get(name) == old}
-    return {**kept, **renamed}
+    return {names.get(name, name): value for name, value in {**kept, **renamed}.items()}
 
 
 def _completed(cls: type[Config], given: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:

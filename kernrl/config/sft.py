@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from kernrl.config.by_model import NANO
 from kernrl.config.groups import MODEL, OPTIMISER, RUN, TASKS, VERIFIER
 from kernrl.config.tracking import TrackingConfig
-from kernrl.config.training import LoraTargets, PromptForm, PromptTemplate, Schedule, TrainingConfig
+from kernrl.config.training import FOUR_BITS, LoraTargets, PromptForm, PromptTemplate, Schedule, TrainingConfig
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import ALSO, RARE
 
 
 class SftConfig(TrainingConfig, TrackingConfig):
     """`kernrl sft`. What is left open here is chosen by the stage, which knows the GPU."""
+
+    RENAMED: ClassVar = {"evaluate_every": "validate_every"}
 
     model: str = Field(
         default=NANO,
@@ -54,6 +56,7 @@ class SftConfig(TrainingConfig, TrackingConfig):
         description="Layers with adapters, such as q_proj,v_proj; every linear one but the head if not set.",
         json_schema_extra=MODEL | RARE,
     )
+    load_in_4bit: bool = Field(default=False, description=FOUR_BITS, json_schema_extra=MODEL | RARE)
     data: str = Field(
         default="generated",
         description="'generated' to make tasks with worked solutions, or pairs from a file, folder or hub id: tasks with "
@@ -136,7 +139,7 @@ class SftConfig(TrainingConfig, TrackingConfig):
         json_schema_extra=RUN,
     )
     seed: int = Field(default=0, ge=0, description="Of weights, data and shuffles.", json_schema_extra=RUN)
-    evaluate_every: int = Field(default=200, ge=1, description="Steps between validation losses.", json_schema_extra=RUN)
+    validate_every: int = Field(default=200, ge=1, description="Steps between validation losses.", json_schema_extra=RUN)
     save_every: int = Field(default=500, ge=1, description="Steps between checkpoints.", json_schema_extra=RUN)
     keep_checkpoints: int = Field(
         default=1, ge=1, description="Newest checkpoints that are kept.", json_schema_extra=RUN | RARE | {ALSO: "--keep"}

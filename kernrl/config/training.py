@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from kernrl.config.by_model import is_nano
 from kernrl.config.groups import RUN, SAMPLING
 from kernrl.config.resume import ResumableConfig
 from kernrl.config.verifier import split_commas
@@ -16,6 +17,10 @@ PromptForm = Literal["nano", "chat"]
 Schedule = Literal["cosine", "linear", "constant"]
 LoraTargets = Annotated[tuple[str, ...], BeforeValidator(split_commas)]
 FACTS = "End a chat prompt with shapes and costs of every op and what could be one kernel; nano's prompts are without."
+FOUR_BITS = (
+    "Under LoRA, hold the frozen weights in 4 bits: a quarter of the memory, on a GPU (NF4 of bitsandbytes, extra '4bit'). The "
+    "final model is merged into whole weights in bf16."
+)
 PromptTemplate = Annotated[
     Path | None, Field(description="Jinja2 file that asks for a task in chat, in place of kernrl's own text.")
 ]
@@ -44,6 +49,19 @@ class TrainingConfig(ResumableConfig):
     def _processes_are_launched(self) -> TrainingConfig:
         if self.num_processes and self.launch == "none":
             raise ValueError("--num-processes needs --launch ddp or --launch fsdp2: add one, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _four_bits_are_frozen(self) -> TrainingConfig:
+        if getattr(self, "load_in_4bit", False):
+            if self.launch == "fsdp2":
+                raise ValueError("--load-in-4bit does not go with --launch fsdp2: use --launch ddp, with a replica on each GPU")
+            if is_nano(getattr(self, "model", "")):
+                raise ValueError("--load-in-4bit is for large models, and nano is a small one: leave it out")
+            if not getattr(self, "lora", False):
+                raise ValueError(
+                    "--load-in-4bit holds frozen weights, which only adapters can train: add --lora, or leave it out"
+                )
         return self
 
 

@@ -20,6 +20,22 @@ def split_commas(value: Any) -> Any:
 Baselines = Annotated[tuple[Literal["eager", "compile", "max-autotune"], ...], BeforeValidator(split_commas)]
 
 
+def one_baseline(values: Any) -> Any:
+    """The settings of a command whose `baseline` is the verifier's, with one that was given in the table `verifier`.
+
+    Raises ValueError where both are given, and differ. A table with the default is what `--dry-run` wrote.
+    """
+    table = values.get("verifier") if isinstance(values, dict) else None
+    inner, outer = (table.get("baseline"), values.get("baseline")) if isinstance(table, dict) else (None, None)
+    if not inner:
+        return values
+    if outer and tuple(split_commas(inner)) == ("eager",):
+        return values
+    if outer and tuple(split_commas(outer)) != tuple(split_commas(inner)):
+        raise ValueError("--baseline and the table verifier's baseline are one setting: leave the one in the table out")
+    return {**values, "baseline": inner}
+
+
 class VerifierConfig(Config):
     """How candidates are judged."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import logging
+import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,9 +21,10 @@ from kernrl.config import VerifierConfig
 from kernrl.config.optimize import LEAST_BUDGET_S
 from kernrl.errors import UsageError
 from kernrl.optimization.agreement import disagreement
+from kernrl.optimization.budget import WRITE_SHARE, Budget, TooSmallBudgetError
 from kernrl.optimization.module_task import Inputs, positional, precision_of
 from kernrl.optimization.one_task import Settings, optimize_task
-from kernrl.optimization.submodules import Part, Parts, find_parts
+from kernrl.optimization.submodules import Part, Parts, find_parts, parts_below, weight
 from kernrl.optimization.swap import restore, swap
 from kernrl.optimization.words import rates_of
 from kernrl.tasks.graph.facts import Rates
@@ -34,6 +36,12 @@ from kernrl.verifier.verifier import HardenedVerifier
 log = logging.getLogger(__name__)
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+
+PART_S, LEAST_PART_S = 20.0, 5.0
+"""What a part gets where there is not enough for all; and with less than that none is searched."""
+
+READ_SHARE = 0.4
+"""Of the budget, for finding the parts: what was not reached then is left as it is."""
 
 FRESH_INPUTS = 3
 """Inputs on which the whole model is compared with the original."""
@@ -84,7 +92,8 @@ def optimize(
     """A copy of a module that runs faster where a part of it can, for inference.
 
     The largest submodules that lift are found, equal ones once; each is searched like `kernrl optimize` does, and what is
-    faster beyond noise is swapped in. The whole is then compared with the original on fresh inputs. The copy shares the
+    faster beyond noise is swapped in; of one that is not, the parts inside are searched. Ctrl-C ends the search, and what was
+    found until then is used. The whole is then compared with the original on fresh inputs. The copy shares the
     original's parameters, its `state_dict` has the same keys and values, and `torch.compile` takes it. A swapped part runs its
     own forward for tensors on a CPU and for shapes other than those of the example. `copy.kernrl_report` says what was done.
 
@@ -102,29 +111,42 @@ def optimize(
         UsageError: The inputs do not fit, need gradients, have no elements, or lie on another device; the budget is too small.
     """
     if budget_s < LEAST_BUDGET_S:
-        raise UsageError(f"budget_s: {budget_s:g} s is too little to judge one candidate; give {LEAST_BUDGET_S:g} or more.")
-    started = time.monotonic()
+        raise UsageError(
+            f"budget_s: {budget_s:g} s is too small a budget to judge first candidates in; give {LEAST_BUDGET_S:g} or more."
+        )
+    budget = Budget(budget_s)
     made = _copy(module)
     arguments = positional(made, example_inputs)
     policy = precision or precision_of(made, arguments)
     folder = Path(output) if output else Path(tempfile.mkdtemp(prefix="kernrl-optimize-"))
     folder.mkdir(parents=True, exist_ok=True)
-    parts = find_parts(made, arguments)
+    parts = find_parts(made, arguments, budget.part(READ_SHARE))
     settings = (verifier or VerifierConfig()).model_copy(update={"baseline": tuple(baseline), "precision": policy})
     reports = []
     with HardenedVerifier(settings) as judge:
-        judge.evaluator.start()
+        # the whole model is compared at the end, and the verifier's processes are ended
+        search = budget.part(1 - WRITE_SHARE)
+        if parts.found:
+            search.within("starting the verifier", judge.evaluator.start)
         clock = "measured" if judge.evaluator.gpus else "modelled"
-        for number, part in enumerate(parts.found):
-            left_s = budget_s - (time.monotonic() - started)
-            share_s = left_s / (len(parts.found) - number)
-            if share_s < LEAST_BUDGET_S:
-                share_s = left_s  # the most costly come first
-            place = folder / f"part-{number}"
+        waiting, left = list(parts.found), list(parts.left)
+        while waiting:
+            # the most costly come first: where there is not enough for all, they get it
+            part = waiting.pop(0)
+            seconds = max(search.left_s / (len(waiting) + 1), min(PART_S, search.left_s))
+            place = folder / f"part-{len(reports)}"
             place.mkdir(exist_ok=True)
-            reports.append(_optimize_part(made, part, judge, Settings(candidates, share_s), place, policy))
+            try:
+                tried = _optimize_part(made, part, judge, Settings(candidates), place, policy, Budget(seconds))
+            except KeyboardInterrupt:
+                left += [(p.paths[0], "the search was interrupted") for p in (part, *waiting)]
+                break
+            reports.append(tried)
+            if not tried.swapped and search.left_s > LEAST_PART_S:
+                below = parts_below(made, part, parts, search)
+                waiting = sorted([*waiting, *below.found], key=weight, reverse=True)
     checked = _compared(module, made, arguments, policy, parts, reports)
-    report = Report(reports, list(parts.left), clock, checked, folder)
+    report = Report(reports, left, clock, checked, folder)
     if clock == "modelled":
         warnings.warn(
             "kernrl.optimize: there is no GPU, so times are modelled; on a CPU every part runs as before.", stacklevel=2
@@ -141,16 +163,18 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def _optimize_part(
-    model: nn.Module, part: Part, judge: HardenedVerifier, settings: Settings, place: Path, precision: str
+    model: nn.Module, part: Part, judge: HardenedVerifier, settings: Settings, place: Path, precision: str, budget: Budget
 ) -> PartReport:
     """Search for one part, and swap the winner in wherever it is."""
-    if settings.budget_s < LEAST_BUDGET_S:
+    if budget.seconds < LEAST_PART_S:
         return PartReport(part.paths, f"{part}: the budget ended before it.", swapped=False)
     first = model.get_submodule(part.paths[0])
     tensors = {**dict(first.named_parameters()), **dict(first.named_buffers())}
     try:
         task = task_of_graph(part.graph, f"{part.kind}-{place.name}", tensors, precision)
-        found = optimize_task(task, judge, settings, place)
+        found = optimize_task(task, judge, settings, place, budget)
+    except TooSmallBudgetError:
+        return PartReport(part.paths, f"{part}: the budget ended before a candidate of it was judged.", swapped=False)
     except UsageError as error:
         return PartReport(part.paths, str(error), swapped=False)
     sentence = f"{part}: {found.results['sentence'].partition(': ')[2]}"
@@ -158,12 +182,20 @@ def _optimize_part(
         raise KeyboardInterrupt
     if found.best is None or found.best.verdict.timing is None:
         return PartReport(part.paths, sentence, swapped=False)
-    loaded: Any = load_module(found.best.proposal.source, place / "candidate.py")
+    loaded: Any = load_named(found.best.proposal.source, place)
     places = [int(i.place[0]) for i in part.graph.inputs]
     for path in part.paths:
         swap(model.get_submodule(path), loaded.ModelNew.forward, part.call, places, ("cuda",))
     speedups = {name: speed.value for name, speed in found.best.verdict.timing.speedups_x.items()}
     return PartReport(part.paths, sentence, swapped=True, speedups_x=speedups)
+
+
+def load_named(source: str, folder: Path) -> Any:
+    """Import a candidate under a name of its own: torch.compile looks up a function's globals by the name of its module."""
+    name = f"kernrl_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    if name not in sys.modules:
+        sys.modules[name] = load_module(source, folder / f"{name}.py")
+    return sys.modules[name]
 
 
 def _compared(

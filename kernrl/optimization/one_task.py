@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernrl.console import log
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.optimization.best_file import best_file
-from kernrl.optimization.proposals import Model, given, styles
+from kernrl.optimization.budget import Budget, TooSmallBudgetError
+from kernrl.optimization.proposals import Ahead, Model, given, styles
 from kernrl.optimization.search import Limits, Search
 from kernrl.optimization.trials import Progress, Proposal, Trial, beats
 from kernrl.optimization.words import not_won, require_usable, won
@@ -21,6 +23,7 @@ from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.lift import lift
+from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.base.verdict import Status
@@ -35,7 +38,7 @@ class Settings:
     """What a search may do."""
 
     candidates: int = 64
-    budget_s: float = 120.0
+    """Most that are tried, those of an earlier search included."""
     keep_tie: bool = False
     model: Model | None = None
     more: Sequence[Proposal] = ()
@@ -54,57 +57,122 @@ class Found:
     interrupted: bool
 
 
-def optimize_task(task: Task, verifier: HardenedVerifier, settings: Settings, folder: Path) -> Found:
+@dataclass(frozen=True)
+class Understood:
+    """A task that was read."""
+
+    task: Task
+    """With its input sets."""
+    graph: Graph | None
+    """None where it cannot be lifted: then a model reads its source."""
+    graphs: tuple[Graph, ...]
+    """At each input set; none where it cannot be lifted."""
+
+
+def optimize_task(task: Task, verifier: HardenedVerifier, settings: Settings, folder: Path, budget: Budget) -> Found:
     """Search for a faster form of a task, and write what is found into `folder`; earlier trials there count.
 
     Raises:
         UsageError: The task cannot be lifted and there is nothing else to try, or its inputs have no elements.
+        TooSmallBudgetError: The budget ended before one candidate was judged.
     """
-    started = time.monotonic()
-    task, graph = _understood(task, verifier, settings)
-    known = [Trial.from_row(row) for row in read_lines(folder / CANDIDATES)]
-    known = [trial for trial in known if trial.verdict.status is not Status.INFRA_ERROR]
-    verifier.evaluator.start()
-    device = device_for(verifier.evaluator.target)
-    assert device
-    worked = styles(task, device, verifier.evaluator.precision_of(task)) if graph else []
-    directory, measured = RunDirectory(folder), bool(verifier.evaluator.gpus)
-    limits = Limits(settings.candidates, settings.budget_s, measured, max(2, verifier.evaluator.workers))
-    search = Search(
-        task,
-        verifier,
-        limits,
-        started=started,
-        known=known,
-        on_trial=lambda trial: directory.append(CANDIDATES, trial.to_row(task, len(search.trials) - 1)),
-        on_progress=settings.on_progress,
-    )
-    first = [*settings.more, *given(task), *worked]
-    wanted = max(0, (settings.candidates - len(first) - len(known)) // 2) if worked else settings.candidates
-    samples = settings.model.sample(task, wanted) if settings.model and wanted else None
-    try:
-        search.run(first, samples)
-    finally:
-        if samples:
-            samples.stop()
-    if samples and samples.failed and not search.trials:
-        raise samples.failed
-    return _written(task, graph, search, settings, folder)
+    search = TaskSearch(task, verifier, settings, folder, budget)
+    search.first_round()
+    return search.write()
 
 
-def _understood(task: Task, verifier: HardenedVerifier, settings: Settings) -> tuple[Task, Graph | None]:
-    """The task with its input sets, and its Graph."""
+class TaskSearch:
+    """The search for a faster form of one task, and its files."""
+
+    def __init__(self, task: Task, verifier: HardenedVerifier, settings: Settings, folder: Path, budget: Budget):
+        """Reads the task. Raises as `optimize_task`."""
+        self.verifier, self.settings, self.folder = verifier, settings, folder
+        self.improved = ""
+        """What came of training a model on the task; '' where none was."""
+        known = [Trial.from_row(row) for row in read_lines(folder / CANDIDATES)]
+        known = [trial for trial in known if trial.verdict.status is not Status.INFRA_ERROR]
+
+        def prepared() -> Understood:
+            found = _understood(task, verifier, settings)
+            verifier.evaluator.start()
+            return found
+
+        self.read = budget.within(f"reading {task.id} and starting the verifier", prepared)
+        self.task = self.read.task
+        directory, measured = RunDirectory(folder), bool(verifier.evaluator.gpus)
+        self.search = Search(
+            self.task,
+            verifier,
+            Limits(settings.candidates, measured, max(2, verifier.evaluator.workers)),
+            budget,
+            known=known,
+            on_trial=lambda trial: directory.append(CANDIDATES, trial.to_row(self.task, len(self.search.trials) - 1)),
+            on_progress=settings.on_progress,
+        )
+
+    def first_round(self, *, last: bool = True) -> None:
+        """Try worked styles, candidates from disk, samples of the model, and variants of the best.
+
+        Args:
+            last: Whether no other round follows.
+        """
+        task, settings, lifted = self.task, self.settings, bool(self.read.graphs)
+        device = device_for(self.verifier.evaluator.target)
+        assert device
+        first = [*settings.more, *given(task)]
+        precision = self.verifier.evaluator.precision_of(task)
+        worked = Ahead(styles(self.read.graphs, task, device, precision) if lifted else iter(()))
+        free = settings.candidates - len(first) - len(self.search.trials)
+        # the rest is for variants
+        wanted = max(0, (free - len(STYLES)) // 2) if lifted else max(0, free)
+        samples = settings.model.sample(task, wanted) if settings.model and wanted else None
+        self._round(first, worked, samples, last)
+
+    def second_round(self, model: Model | None, budget: Budget, show: Callable[[Progress], None]) -> None:
+        """Try samples of an improved model, where there is one, and variants of what is the best then."""
+        self.search.go_on(budget, len(self.search.trials) + self.settings.candidates, show)
+        samples = model.sample(self.task, max(1, self.settings.candidates // 2)) if model else None
+        self._round([], None, samples, last=True)
+
+    def _round(self, first: Sequence[Proposal], worked: Ahead | None, samples: Ahead | None, last: bool) -> None:
+        sources = [source for source in (worked, samples) if source]
+        try:
+            self.search.run(first, worked, samples, final=last)
+        finally:
+            for source in sources:
+                source.stop()
+        failed = next((source.failed for source in sources if source.failed), None)
+        if self.search.trials:
+            if failed:
+                log.print(f"{self.task.id}: {failed}", markup=False, highlight=False, soft_wrap=True)
+            return
+        if failed:
+            raise failed
+        if self.search.ended == "budget":
+            seconds = self.search.budget.seconds
+            raise TooSmallBudgetError(
+                f"{self.task.id}: a budget of {seconds:.3g} s is too small: no candidate was judged in it. Give more."
+            )
+
+    def write(self) -> Found:
+        """Write the files of what was found so far."""
+        return _written(self.read, self.search, self.settings, self.folder, self.improved)
+
+
+def _understood(task: Task, verifier: HardenedVerifier, settings: Settings) -> Understood:
     try:
         graph = lift(task)
         require_usable(task, graph)
-        return with_input_sets(task, verifier.evaluator.cache_dir), graph
+        task = with_input_sets(task, verifier.evaluator.cache_dir)
+        return Understood(task, graph, graphs_of(task))
     except UsageError as error:
         if type(error) is UsageError or not (settings.model or settings.more or task.solutions):
             raise
-        return task, None  # a model reads the source, whatever it computes
+        return Understood(task, None, ())  # a model reads the source, whatever it computes
 
 
-def _written(task: Task, graph: Graph | None, search: Search, settings: Settings, folder: Path) -> Found:
+def _written(read: Understood, search: Search, settings: Settings, folder: Path, improved: str) -> Found:
+    task, graph = read.task, read.graph
     ranking = search.best()
     best = ranking[0] if ranking else None
     timing = best.verdict.timing if best else None
@@ -125,7 +193,8 @@ def _written(task: Task, graph: Graph | None, search: Search, settings: Settings
         "judged": len(search.trials),
         "correct": sum(trial.verdict.correct for trial in search.trials),
         "ended": search.ended,
-        "budget_s": settings.budget_s,
+        "improved": improved,
+        "budget_s": search.budget_s,
         "spent_s": round(search.spent_s, 2),
         "by_origin": by_origin(search.trials),
         "regret": regret(search.trials),

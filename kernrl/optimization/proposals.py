@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from math import inf
@@ -13,11 +14,15 @@ from typing import Any
 
 from kernrl.config import EvalConfig, OptimizeConfig
 from kernrl.console import log
-from kernrl.optimization.trials import Proposal
+from kernrl.errors import UsageError
+from kernrl.optimization.trials import Origin, Proposal
 from kernrl.optimization.words import rates_of
 from kernrl.reports.kernelbench import read_candidates
+from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.solutions.from_graph.answer import read_source
 from kernrl.tasks.solutions.from_graph.plausible import plausible
-from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions
+from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.styles import STYLES, has_channels, simplified, write_solution
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.base.parse import parse_reply
@@ -27,19 +32,35 @@ ORDERED_NODES = 100
 """Graphs of more nodes have their styles tried as they come: the order costs as much as writing them, which takes seconds."""
 
 
-def styles(task: Task, device: Device, precision: str) -> list[Proposal]:
+def styles(graphs: Sequence[Graph], task: Task, device: Device, precision: str) -> Iterator[Proposal]:
     """The worked solutions of a task, those that should be fast on the device first; none where no rule writes one.
 
-    Raises:
-        LiftError: The task cannot be lifted.
+    They are written as they are asked for: a chain of hundreds of ops takes seconds a style.
+
+    Args:
+        graphs: `graphs_of(task)`.
     """
-    graphs = graphs_of(task)
+    try:
+        source = read_source(task.pytorch_code)
+    except CannotWriteError:
+        return
     promising = []
     if len(graphs[0].nodes) <= ORDERED_NODES:
         found = plausible(graphs, rates_of(device, precision), precision=precision, within=inf)
         promising = [style for style, _ in found]
-    rest = [style for style in STYLES if style not in promising]
-    return [Proposal(s.triton_code, "style", s.style) for s in write_solutions(task, [*promising, *rest])]
+    simple = simplified(graphs, task.precision)
+    seen: set[str] = set()
+    for style in [*promising, *(style for style in STYLES if style not in promising)]:
+        mine = simple if style.algebra else graphs
+        if not mine or (style.channels_last and not has_channels(mine[0])):
+            continue
+        try:
+            solution = write_solution(source, mine, style)
+        except CannotWriteError:
+            continue
+        if solution.triton_code not in seen:
+            seen.add(solution.triton_code)
+            yield Proposal(solution.triton_code, "style", solution.style)
 
 
 def given(task: Task) -> list[Proposal]:
@@ -61,9 +82,13 @@ def from_disk(folder: Path, tasks: Sequence[Task]) -> dict[str, list[Proposal]]:
 
 
 class Model:
-    """A model that is asked for candidates. It is loaded once, for all tasks."""
+    """A model that is asked for candidates. It is loaded once, for all tasks.
 
-    def __init__(self, config: OptimizeConfig, verifier: Any):
+    Args:
+        origin: Of its candidates.
+    """
+
+    def __init__(self, config: OptimizeConfig, verifier: Any, origin: Origin = "model"):
         from kernrl.training.evaluation import open_model
 
         settings = {
@@ -71,6 +96,9 @@ class Model:
         }
         settings |= {name: getattr(config, name) for name in ("server_url", "server_model", "server_timeout_s")}
         self.name, self.seed = config.model, config.seed
+        self.origin: Origin = origin
+        self.replies, self.sampling_s = 0, 0.0
+        """Sampled so far, and the seconds that took."""
         self.engine, self.collector = open_model(EvalConfig(**settings, verifier=config.judging, samples=1), verifier)
 
     def sample(self, task: Task, count: int) -> Sampled:
@@ -82,54 +110,81 @@ class Model:
         self.engine.close()
 
 
-class Sampled:
-    """Candidates that a model samples in a thread, while others are judged."""
+class Ahead:
+    """Proposals that are written in a thread, while others are judged."""
 
-    def __init__(self, model: Model, task: Task, count: int):
-        self._model, self._task, self._count = model, task, count
-        self._replies: queue.SimpleQueue[Proposal] = queue.SimpleQueue()
-        self._come = 0
+    def __init__(self, proposals: Iterator[Proposal]):
+        self._ready: queue.SimpleQueue[Proposal] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self.failed: Exception | None = None
-        """Why sampling ended early."""
-        self._thread = threading.Thread(target=self._sample, name="sampling", daemon=True)
+        """Why writing ended early."""
+        self._thread = threading.Thread(target=self._write, args=(proposals,), name="proposals", daemon=True)
         self._thread.start()
 
-    def _sample(self) -> None:
-        collector = self._model.collector
+    def _write(self, proposals: Iterator[Proposal]) -> None:
         try:
-            questions = collector.questions([self._task])
-            sampling = replace(collector.sampling, n=self._count, seed=self._model.seed)
-            rollouts = self._model.engine.generate([q.prompt_ids for q in questions], sampling)
-            with closing(rollouts):
-                for number, rollout in enumerate(rollouts):
-                    if self._stopped.is_set():
-                        return
-                    ids = rollout.token_ids[:-1] if rollout.finish == "stop" else rollout.token_ids
-                    parsed = parse_reply(str(collector.tokenizer.decode(ids, clean_up_tokenization_spaces=False)))
-                    if not isinstance(parsed, Rejection):
-                        self._replies.put(Proposal(parsed.source, "model", f"sample {number} of {self._model.name}"))
-                    self._come += 1
+            for proposal in proposals:
+                self._ready.put(proposal)
+                if self._stopped.is_set():
+                    return
         except Exception as error:  # a server that is gone ends the samples, and not the search
-            self.failed = error
+            if not self._stopped.is_set():
+                self.failed = error
 
     def poll(self) -> Proposal | None:
-        """The next candidate, None where there is none yet."""
+        """The next one, None where there is none yet."""
         try:
-            return self._replies.get_nowait()
+            return self._ready.get_nowait()
         except queue.Empty:
             return None
 
     @property
     def done(self) -> bool:
         """Whether no more will come."""
-        return not self._thread.is_alive() and self._replies.empty()
+        return not self._thread.is_alive() and self._ready.empty()
 
     @property
     def left(self) -> int:
-        """How many may still come."""
+        """How many may still come, where that is known."""
+        return 0
+
+    def stop(self) -> None:
+        """Write no more than the one in hand."""
+        self._stopped.set()
+
+
+class Sampled(Ahead):
+    """Candidates that a model samples."""
+
+    def __init__(self, model: Model, task: Task, count: int):
+        self._model, self._task, self._count = model, task, count
+        self._come = 0
+        super().__init__(self._proposals())
+
+    def _proposals(self) -> Iterator[Proposal]:
+        collector = self._model.collector
+        [question] = collector.questions([self._task])
+        sampling = replace(collector.sampling, n=self._count, seed=self._model.seed)
+        if self._stopped.is_set():
+            return
+        with closing(self._model.engine.generate([question.prompt_ids], sampling)) as rollouts:
+            before_s, started = self._model.sampling_s, time.perf_counter()
+            for number, rollout in enumerate(rollouts):
+                self._come += 1
+                self._model.replies += 1
+                self._model.sampling_s = before_s + time.perf_counter() - started
+                if rollout.finish == "error":
+                    raise UsageError(f"--model {self._model.name}: the prompt leaves no room for a reply in its context.")
+                text, _, malformed = collector.read(self._task, rollout)
+                parsed = parse_reply(text)
+                if not malformed and not isinstance(parsed, Rejection):
+                    yield Proposal(parsed.source, self._model.origin, f"sample {number} of {self._model.name}")
+
+    @property
+    def left(self) -> int:
         return self._count - self._come
 
     def stop(self) -> None:
-        """Sample no more, as soon as the current batch allows."""
-        self._stopped.set()
+        """Sample no more: a reply that is being decoded ends at its next token, and a request is dropped."""
+        super().stop()
+        self._model.engine.cancel()

@@ -1,7 +1,7 @@
 """The search: candidates are proposed, judged as verdicts come, and the best varied, until the budget or the ideas end.
 
-Worked styles come first, then what a model samples beside them, then variants of the best. A variant is chosen by what was
-seen: a knob that made other candidates faster when turned up is turned up first.
+Worked styles come first, as they are written, and what a model samples beside them, then variants of the best. A variant is
+chosen by what was seen: a knob that made other candidates faster when turned up is turned up first.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal, Protocol
 
+from kernrl.optimization.budget import TICK_S, WRITE_SHARE, Budget
 from kernrl.optimization.trials import Progress, Proposal, Trial, combined, ranked
 from kernrl.optimization.variants import Step, variants
 from kernrl.tasks.task import Task
@@ -22,11 +24,11 @@ from kernrl.verifier.base.verdict import Verdict
 Ended = Literal["no more ideas", "candidates", "budget", "interrupted"]
 """Why a search ended: nothing left to try, as many candidates as were allowed, no time left, or Ctrl-C."""
 
-TICK_S = 0.2
-"""How often a live line is renewed while nothing happens."""
-
 VARIED = 3
 """Of this many of the best candidates, variants are made."""
+
+MOST_VARIANTS = 256
+"""Of one candidate: a chain of a hundred launches has thousands, each as long as the chain."""
 
 PATIENCE = {"measured": 16, "modelled": 6}
 """After this many variants in a row without a better one, no more are made. The model sees few of the knobs."""
@@ -47,8 +49,8 @@ class Judge(Protocol):
     def submit(self, task: Task, candidate: str, *, fresh: bool = False) -> Future[Verdict]: ...
 
 
-class Samples(Protocol):
-    """Candidates that a model writes meanwhile."""
+class Source(Protocol):
+    """Candidates that are written meanwhile, by rules or by a model."""
 
     def poll(self) -> Proposal | None:
         """The next one, None where there is none yet."""
@@ -67,10 +69,9 @@ class Samples(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a search may take."""
+    """How much a search may try."""
 
     candidates: int
-    budget_s: float
     measured: bool
     """Whether a GPU takes the times: then the best are timed again, and part of the budget is kept for that."""
     in_flight: int = 3
@@ -78,27 +79,26 @@ class Limits:
 
 
 class Search:
-    """One task's search. `run` may be called once; what it found is in `trials`, the finalists' long timings included."""
+    """One task's search, in one round or more; what it found is in `trials` and, of the finalists' long timing, in `finals`."""
 
     def __init__(
         self,
         task: Task,
         judge: Judge,
         limits: Limits,
+        budget: Budget,
         *,
-        started: float | None = None,
         known: Sequence[Trial] = (),
         on_trial: Callable[[Trial], None] = lambda trial: None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ):
         """
         Args:
-            started: `time.monotonic()` when the budget began; now if not given.
+            budget: Nothing is waited for after its end.
             known: Trials of an earlier, interrupted search: they are not judged again.
             on_trial: Called with every new trial as it is judged.
         """
-        self.task, self.judge, self.limits = task, judge, limits
-        self.started = time.monotonic() if started is None else started
+        self.task, self.judge, self.limits, self.budget = task, judge, limits, budget
         self.trials: list[Trial] = list(known)
         self.finals: dict[str, Verdict] = {}
         """Id → verdict of the long timing, of the finalists."""
@@ -106,7 +106,11 @@ class Search:
         self._on_trial, self._on_progress = on_trial, on_progress
         self._seen = {trial.proposal.key for trial in known}
         self._pending: dict[Future[Verdict], Proposal] = {}
-        self._progress = Progress(limits.budget_s)
+        self._variants: dict[str, list[Proposal]] = {}
+        """Trial id → what is one step away from it."""
+        self._progress = Progress(budget.seconds)
+        self._earlier_s = 0.0
+        """Seconds of earlier rounds."""
         self._unimproved = 0
         self._best_before = -math.inf
         for trial in known:
@@ -114,32 +118,63 @@ class Search:
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
-    def run(self, first: Iterable[Proposal], samples: Samples | None = None) -> None:
-        """Search. Ctrl-C ends it, and leaves what was found."""
-        queue = deque(first)
+    def run(
+        self,
+        first: Iterable[Proposal] = (),
+        styles: Source | None = None,
+        samples: Source | None = None,
+        *,
+        final: bool = True,
+    ) -> None:
+        """Search. Ctrl-C ends it, and leaves what was found.
+
+        Args:
+            first: Tried before all others.
+            styles: Worked solutions: no variant is made before all of them are judged.
+            samples: Of a model.
+            final: Whether the best are timed again, where times are measured.
+        """
+        queue, final = deque(first), final and self.limits.measured
+        self._unimproved = 0
         try:
-            self._explore(queue, samples)
-            if self.limits.measured:
+            self._explore(queue, styles, samples, self.budget.part(1 - WRITE_SHARE - (FINAL_SHARE if final else 0)))
+            if final:
                 self._time_finalists()
         except KeyboardInterrupt:
             self.ended = "interrupted"
 
-    def _explore(self, queue: deque[Proposal], samples: Samples | None) -> None:
-        until_s = self.limits.budget_s * (1 - FINAL_SHARE if self.limits.measured else 1)
-        while (left_s := until_s - self.spent_s) > 0:
-            while len(self._pending) < self.limits.in_flight:
-                proposal = self._next(queue, samples)
+    def go_on(self, budget: Budget, candidates: int, on_progress: Callable[[Progress], None]) -> None:
+        """Take another budget and another count for a further round."""
+        self._earlier_s = self.spent_s
+        self.budget, self.limits, self._on_progress = budget, replace(self.limits, candidates=candidates), on_progress
+        self._progress.budget_s = self.budget_s
+
+    def add(self, proposal: Proposal, verdict: Verdict) -> None:
+        """Count a candidate that was judged elsewhere."""
+        if proposal.key in self._seen:
+            return
+        self._seen.add(proposal.key)
+        trial = Trial(f"{proposal.origin}-{len(self.trials)}", proposal, verdict, self.spent_s)
+        self.trials.append(trial)
+        self._count(trial)
+        self._on_trial(trial)
+
+    def _explore(self, queue: deque[Proposal], styles: Source | None, samples: Source | None, until: Budget) -> None:
+        sources = [source for source in (styles, samples) if source is not None]
+        while until.left_s > 0:
+            while len(self._pending) < self.limits.in_flight and until.left_s > 0:
+                proposal = self._next(queue, styles, samples)
                 if proposal is None:
                     break
                 self._submit(proposal)
-            waiting = samples is not None and not samples.done
-            if not self._pending and not waiting:
-                self.ended = "candidates" if self._tried >= self.limits.candidates else "no more ideas"
+            full = self._tried >= self.limits.candidates
+            if not self._pending and (full or all(source.done for source in sources)):
+                self.ended = "candidates" if full else "no more ideas"
                 return
-            self._collect(min(TICK_S, left_s))
+            self._collect(min(TICK_S, max(until.left_s, 0.0)))
         self.ended = "budget"
 
-    def _next(self, queue: deque[Proposal], samples: Samples | None) -> Proposal | None:
+    def _next(self, queue: deque[Proposal], styles: Source | None, samples: Source | None) -> Proposal | None:
         """What to try next; None while nothing can be proposed."""
         if self._tried >= self.limits.candidates:
             return None
@@ -147,13 +182,14 @@ class Search:
             proposal = queue.popleft()
             if proposal.key not in self._seen:
                 return proposal
-        while samples is not None and (proposal := samples.poll()):
-            if proposal.key not in self._seen:
-                return proposal
+        for source in (styles, samples):
+            while source is not None and (proposal := source.poll()):
+                if proposal.key not in self._seen:
+                    return proposal
         kept_free = samples.left if samples is not None and not samples.done else 0
         if self._tried + kept_free >= self.limits.candidates:
             return None
-        if any(p.origin in ("style", "disk") for p in self._pending.values()):
+        if (styles and not styles.done) or any(p.origin in ("style", "disk") for p in self._pending.values()):
             return None  # their speeds decide what is varied
         return self._variant()
 
@@ -170,10 +206,8 @@ class Search:
             done = set()
         for future in done:
             proposal = self._pending.pop(future)
-            trial = Trial(f"{proposal.origin}-{len(self.trials)}", proposal, future.result(), self.spent_s)
-            self.trials.append(trial)
-            self._count(trial)
-            self._on_trial(trial)
+            self._seen.discard(proposal.key)
+            self.add(proposal, future.result())
         self._report()
 
     # --- variants ----------------------------------------------------------------------------------------------------
@@ -186,12 +220,17 @@ class Search:
             return None
         gains, promising = self._gains(), []
         for trial in best:
-            for variant in variants(trial.proposal.source):
-                proposal = Proposal(variant.source, "variant", variant.name, trial.id, variant.step)
+            for proposal in self._variants_of(trial):
                 if proposal.key not in self._seen:
-                    promise = math.log(trial.ratio or 1.0) + gains(variant.step)
+                    promise = math.log(trial.ratio or 1.0) + gains(proposal.step)
                     promising.append((promise, -len(promising), proposal))
         return max(promising)[2] if promising else None
+
+    def _variants_of(self, trial: Trial) -> list[Proposal]:
+        if trial.id not in self._variants:
+            found = islice(variants(trial.proposal.source), MOST_VARIANTS)
+            self._variants[trial.id] = [Proposal(v.source, "variant", v.name, trial.id, v.step) for v in found]
+        return self._variants[trial.id]
 
     def _gains(self) -> Callable[[Step], float]:
         """What a step has gained so far on average, in log speedup, drawn towards a small hope."""
@@ -209,19 +248,18 @@ class Search:
 
     def _time_finalists(self) -> None:
         """Judge and time the best again, in turns, each time on new inputs; who fails now is out."""
+        until = self.budget.part(1 - WRITE_SHARE)
         finalists = ranked(self.trials)[:FINALISTS]
         found: dict[str, list[Verdict]] = {trial.id: [] for trial in finalists}
-        for _ in range(FINAL_ROUNDS):
-            for trial in finalists:
-                left_s = self.limits.budget_s - self.spent_s
-                if left_s <= 0 and all(found.values()):
-                    break
-                future = self.judge.submit(self.task, trial.proposal.source, fresh=True)
-                # one look at each is worth a little more than the budget
-                done, _ = wait([future], timeout=max(left_s, 0.05 * self.limits.budget_s))
-                if done:
-                    found[trial.id].append(future.result())
+        for trial in finalists * FINAL_ROUNDS:
+            if until.left_s <= 0:
+                break
+            future = self.judge.submit(self.task, trial.proposal.source, fresh=True)
+            while not future.done() and until.left_s > 0:
+                wait([future], timeout=min(TICK_S, max(until.left_s, 0.0)))
                 self._report()
+            if future.done():
+                found[trial.id].append(future.result())
         for trial in finalists:
             verdicts = found[trial.id]
             wrong = next((v for v in verdicts if not v.correct), None)
@@ -232,8 +270,13 @@ class Search:
 
     @property
     def spent_s(self) -> float:
-        """Seconds of the budget that are gone."""
-        return time.monotonic() - self.started
+        """Seconds of all rounds."""
+        return self._earlier_s + self.budget.spent_s
+
+    @property
+    def budget_s(self) -> float:
+        """Seconds at which the round ends, counted as `spent_s` is."""
+        return self._earlier_s + self.budget.seconds
 
     @property
     def _tried(self) -> int:

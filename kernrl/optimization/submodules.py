@@ -5,8 +5,8 @@ The model runs once, and what each submodule is called with is noted: shapes, st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernrl.errors import UsageError
-from kernrl.optimization.module_task import bind
+from kernrl.optimization.budget import Budget
+from kernrl.optimization.calls import Call, Parameters, Spec, flatten, of_tensors
 from kernrl.tasks.graph.facts import Rates, kernels, roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift_module
@@ -28,31 +29,8 @@ ALONE_IS_BEST = ("product", "convolution", "pointwise", "pool", "move", "view", 
 """Kinds of op that are one library kernel already, and gain nothing by themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """A tensor without its numbers."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Spec:
-        """The description of a tensor."""
-        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
-
-    def make(self) -> Tensor:
-        """A tensor of this description, with zeros in it."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device).zero_()
-
-    def fits(self, tensor: Tensor) -> bool:
-        """Whether a tensor has this shape and dtype, wherever it lies."""
-        return tuple(tensor.shape) == self.shape and tensor.dtype == self.dtype
-
-
-Call = tuple[Any, ...]
-"""Positional arguments of a `forward`, each tensor as its Spec."""
+Result = tuple[Call, Graph] | str
+"""What a submodule computes, or why that is no part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +67,54 @@ class Parts:
     found: tuple[Part, ...]
     left: tuple[tuple[str, str], ...]
     """(path, why not) of what was looked at and has no part below it."""
+    calls: dict[nn.Module, list[Call]] = field(default_factory=dict, repr=False)
+    """What every submodule was called with."""
 
 
-def find_parts(model: nn.Module, arguments: Sequence[Any]) -> Parts:
+def find_parts(model: nn.Module, arguments: Sequence[Any], until: Budget | None = None) -> Parts:
     """The largest submodules that lift, the most costly first.
 
     Args:
         model: In eval mode. It runs once, without gradients.
         arguments: Positional arguments of its `forward`.
+        until: What is not reached by its end is left as it is; no end if not given.
     """
     calls = _calls(model, arguments)
+    return _grouped(_lifted(model, "", calls, until), [""], calls)
+
+
+def parts_below(model: nn.Module, part: Part, parts: Parts, until: Budget | None = None) -> Parts:
+    """The largest parts inside one that could not be made faster as a whole: `find_parts`, one level down."""
+    children = model.get_submodule(part.paths[0]).named_children()
+    lifted = (found for name, child in children for found in _lifted(child, name, parts.calls, until))
+    return _grouped(lifted, part.paths, parts.calls)
+
+
+def _grouped(
+    lifted: Iterable[tuple[str, nn.Module, Result]], roots: Sequence[str], calls: dict[nn.Module, list[Call]]
+) -> Parts:
+    """Equal ones as one, under every root."""
     found: dict[Any, list[tuple[str, nn.Module, Call, Graph]]] = {}
     left: list[tuple[str, str]] = []
-    for path, module, result in _lifted(model, "", calls):
+    for path, module, result in lifted:
         if isinstance(result, str):
-            left.append((path, result))
+            left.append((f"{roots[0]}.{path}".strip("."), result))
             continue
         call, graph = result
-        found.setdefault(_same(graph), []).append((path, module, call, graph))
+        found.setdefault((_same(graph), repr(call)), []).append((path, module, call, graph))
     parts = [
-        Part(tuple(path for path, *_ in equal), type(equal[0][1]).__name__, equal[0][2], equal[0][3])
+        Part(
+            tuple(f"{root}.{path}".strip(".") for root in roots for path, *_ in equal),
+            type(equal[0][1]).__name__,
+            equal[0][2],
+            equal[0][3],
+        )
         for equal in found.values()
     ]
-    return Parts(tuple(sorted(parts, key=_weight, reverse=True)), tuple(left))
+    return Parts(tuple(sorted(parts, key=weight, reverse=True)), tuple(left), calls)
 
 
-def _weight(part: Part) -> int:
+def weight(part: Part) -> int:
     """Bytes that its ops move one by one, over all that are equal: what there is to save."""
     return len(part.paths) * sum(sum(v.nbytes for v in node.results) for node in part.graph.nodes)
 
@@ -126,17 +126,19 @@ def _same(graph: Graph) -> Any:
     return inputs, held, tuple(map(str, graph.nodes)), graph.outputs, graph.structure
 
 
-def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[Call | str]]:
-    """What every submodule was called with, or why its arguments have no places."""
-    calls: dict[nn.Module, list[Call | str]] = {}
+def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[Call]]:
+    """What every submodule was called with."""
+    calls: dict[nn.Module, list[Call]] = {}
 
-    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
-        bound = bind(module, args, kwargs)
-        noted = bound if isinstance(bound, str) else pytree.tree_map_only(Tensor, Spec.of, bound)
-        if noted not in calls.setdefault(module, []):
+    def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        leaves, form = flatten(Parameters.of(type(module)).ordered(args, kwargs))
+        given = tuple(Spec.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        noted = Call(given, form, pytree.tree_structure(output))
+        # by their text: a flag that is True is not the number 1
+        if not any(repr(noted) == repr(before) for before in calls.setdefault(module, [])):
             calls[module].append(noted)
 
-    hooks = [part.register_forward_pre_hook(note, with_kwargs=True) for part in model.modules()]
+    hooks = [part.register_forward_hook(note, with_kwargs=True) for part in model.modules()]
     try:
         with torch.no_grad():
             model(*arguments)
@@ -146,35 +148,39 @@ def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[C
     return calls
 
 
-Result = tuple[Call, Graph] | str
-
-
-def _lifted(module: nn.Module, path: str, calls: dict[nn.Module, list[Call | str]]) -> Iterator[tuple[str, nn.Module, Result]]:
+def _lifted(
+    module: nn.Module, path: str, calls: dict[nn.Module, list[Call]], until: Budget | None
+) -> Iterator[tuple[str, nn.Module, Result]]:
     """The largest parts below a module, each with its Graph, or why it is none."""
+    if until is not None and until.left_s <= 0:
+        yield path, module, "the time for reading ended before it"
+        return
     result = _lift(module, calls.get(module, []))
     if not isinstance(result, str):
         yield path, module, result
         return
-    below = [found for name, child in module.named_children() for found in _lifted(child, f"{path}.{name}".lstrip("."), calls)]
+    below = [
+        found for name, child in module.named_children() for found in _lifted(child, f"{path}.{name}".lstrip("."), calls, until)
+    ]
     if any(not isinstance(r, str) for _, _, r in below):
         yield from below
     elif module in calls:
         yield path, module, result
 
 
-def _lift(module: nn.Module, calls: list[Call | str]) -> Result:
+def _lift(module: nn.Module, calls: list[Call]) -> Result:
     if not calls:
         return "it is not called"
     if len(calls) > 1:
-        return "it is called with several shapes"
+        return "it is called with several shapes or other arguments"
     [call] = calls
-    if isinstance(call, str):
-        return call
+    if problem := call.problem or _replaced(module):
+        return problem
     if sum(1 for _ in module.modules()) > MOST_MODULES:
         return f"it has more than {MOST_MODULES} submodules"
-    arguments = pytree.tree_map_only(Spec, Spec.make, call, is_leaf=lambda item: isinstance(item, Spec))
     try:
-        graph = lift_module(module, arguments)
+        with of_tensors(module, call):
+            graph = lift_module(module, call.zeros)
     except UsageError as error:
         return str(error)
     ops = [node for node in graph.nodes if node.kind != "view"]
@@ -184,6 +190,14 @@ def _lift(module: nn.Module, calls: list[Call | str]) -> Result:
         return f"it has {len(ops)} ops, more than {MOST_OPS}"
     if not ops or (len(ops) == 1 and ops[0].kind in ALONE_IS_BEST):
         return "it is one library call already"
-    if any(len(i.place) != 1 for i in graph.inputs):
-        return "its tensors are given in tuples"
     return call, graph
+
+
+def _replaced(module: nn.Module) -> str:
+    """Why what a module does is not what its class says: hooks, which a kernel would not run, or a forward of its own."""
+    for part in module.modules():
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+            return f"a {type(part).__name__} in it has hooks, which would no longer run"
+        if "forward" in part.__dict__:
+            return f"the forward of a {type(part).__name__} in it was replaced on the instance"
+    return ""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kernrl.optimization.module_task import bind, tensors_in
-from kernrl.optimization.submodules import Call, Spec
+from kernrl.optimization.calls import Call, Parameters, Spec, flatten
+from kernrl.optimization.module_task import tensors_in
 
 NO_GRADIENTS = (
     "this model was made by kernrl.optimize, which is for inference alone: use the original module to train, or run this one "
@@ -45,37 +45,50 @@ class FastForward:
         Args:
             function: `ModelNew.forward`, unbound: its `self` is the module, whose parameters have the same paths.
             call: The arguments that it was checked with, tensors as Spec.
-            places: Of the function's inputs, in order, among those arguments.
+            places: Of the function's inputs, in order, among the tensors of the call.
             devices: Types of device on which the function runs.
         """
         self.module, self.function, self.call = module, function, call
-        self.places, self.devices = places, devices
+        self.parameters = Parameters.of(type(module))
+        self.places, self.devices = [call.tensors[place] for place in places], devices
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.module.training:
             raise RuntimeError(NO_GRADIENTS.replace("under torch.no_grad()", "in eval mode"))
-        given = args if len(args) == len(self.call) and not kwargs else bind_own(self.module, args, kwargs)
-        if not self.fits(given):
+        given = self.given(args, kwargs)
+        if given is None:
             return own_forward(self.module)(*args, **kwargs)
         inputs = [given[place].contiguous() for place in self.places]
         if not torch.is_grad_enabled():
-            return self.function(self.module, *inputs)
+            return self.packed(self.function(self.module, *inputs))
         anchor = next((t for t in (*tensors_in(given), *self.module.parameters()) if t.requires_grad), None)
         with torch.no_grad():
-            out = self.function(self.module, *inputs)
+            out = self.packed(self.function(self.module, *inputs))
         if anchor is None:
             return out
         return pytree.tree_map_only(Tensor, lambda t: _InferenceOnly.apply(anchor, t) if t.is_floating_point() else t, out)
 
-    def fits(self, given: Any) -> bool:
-        """Whether these arguments are like those that were checked."""
-        if isinstance(given, str) or len(given) != len(self.call):
-            return False
-        for mine, checked in zip(given, self.call, strict=True):
+    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+        """The leaves of a call's arguments; None where they are not like those that were checked."""
+        if not kwargs and len(args) == len(self.call.given) and self.fits(args):
+            return args  # most calls, and pytrees take longer than some kernels
+        try:
+            leaves, form = flatten(self.parameters.ordered(args, kwargs))
+        except TypeError:
+            return None  # the module's own forward says what is wrong
+        return leaves if form == self.call.form and self.fits(leaves) else None
+
+    def packed(self, out: Any) -> Any:
+        """An output in the module's own form, such as a named tuple."""
+        return out if isinstance(out, Tensor) else pytree.tree_unflatten(pytree.tree_leaves(out), self.call.result)
+
+    def fits(self, leaves: tuple[Any, ...]) -> bool:
+        """Whether these leaves are like those that were checked."""
+        for mine, checked in zip(leaves, self.call.given, strict=True):
             if isinstance(checked, Spec):
                 if not isinstance(mine, Tensor) or mine.device.type not in self.devices or not checked.fits(mine):
                     return False
-            elif isinstance(mine, Tensor) or mine != checked:
+            elif type(mine) is not type(checked) or mine != checked:
                 return False
         return True
 
@@ -83,15 +96,6 @@ class FastForward:
 def own_forward(module: nn.Module) -> Callable[..., Any]:
     """The forward of the module's class."""
     return type(module).forward.__get__(module)
-
-
-def bind_own(module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """The arguments of a call of the module's own forward, as positional ones; a sentence where that cannot be."""
-    fast = module.__dict__.pop("forward")
-    try:
-        return bind(module, args, kwargs)
-    finally:
-        module.__dict__["forward"] = fast
 
 
 def swap(module: nn.Module, function: Callable[..., Any], call: Call, places: list[int], devices: tuple[str, ...]) -> None:

@@ -12,7 +12,8 @@ from kernrl.tasks.task import Task
 from kernrl.training.evaluation import row_of
 from kernrl.verifier.base.verdict import Speedup, Timing, Verdict
 
-Origin = Literal["style", "disk", "model", "variant"]
+Origin = Literal["style", "disk", "model", "improved", "variant"]
+"""`improved`: of a model while and after it was trained on these very tasks."""
 
 MODEL_MARGIN = 1.05
 """From which ratio a modelled time counts as faster: the roofline model knows neither caches nor occupancy."""

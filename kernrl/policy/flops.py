@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kernrl.policy.four_bit import weights_in
 from kernrl.policy.load import Policy
 
 
@@ -32,7 +33,7 @@ class TrainingFlops:
         heads = config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
         return cls(
-            per_token=float(sum(p.numel() * (6 if p.requires_grad else 4) for p in matrices)),
+            per_token=float(sum(weights_in(p) * (6 if p.requires_grad else 4) for p in matrices)),
             per_target=float(head.numel() * (6 if head.requires_grad else 4)),
             per_pair=12.0 * config.num_hidden_layers * heads * head_dim,
         )

@@ -24,6 +24,7 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 
 from kernrl.errors import UsageError
 from kernrl.policy.attention import VARLEN
+from kernrl.policy.four_bit import four_bit_settings
 from kernrl.policy.hub import from_cache_alone
 from kernrl.policy.nano import NANO, trained_nano
 
@@ -42,6 +43,8 @@ class Policy:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    quantised_from: tuple[str, str | None] | None = None
+    """Where the whole weights are, source and revision, if those in memory are in 4 bits."""
 
     @property
     def base(self) -> torch.nn.Module:
@@ -58,7 +61,7 @@ class Policy:
         return head.weight
 
 
-def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None) -> Policy:
+def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None, four_bit: bool = False) -> Policy:
     """Load a model and its tokenizer from a folder or the hub, with packed attention available.
 
     Args:
@@ -66,6 +69,7 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
             trained one of this repository.
         dtype: of the weights in memory: fp32, bf16 or fp16.
         revision: branch, tag or commit on the hub.
+        four_bit: hold every linear layer but the head in 4 bits; `require_four_bit` has found that this can be done.
 
     Raises:
         UsageError: not found, not a causal language model, no end token, no chat template, or weights that do not fit.
@@ -74,11 +78,12 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
     tokenizer, config = load_tokenizer(source, revision=revision), load_config(source, revision=revision)
     if (Path(source) / SHARDS).exists():
         return Policy(_from_shards(Path(source), config, DTYPES[dtype]), tokenizer)
+    quantised = four_bit_settings() if four_bit else {}
     try:
         with _hushed():
             found: Any = AutoModelForCausalLM.from_pretrained(
                 source, revision=revision, dtype=DTYPES[dtype], attn_implementation=VARLEN, output_loading_info=True,
-                ignore_mismatched_sizes=True, local_files_only=_local(source, revision),
+                ignore_mismatched_sizes=True, local_files_only=_local(source, revision), **quantised,
             )  # fmt: skip
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise UsageError(f"--model {source}: its weights do not load ({_first_line(error)}).") from error
@@ -101,7 +106,7 @@ def load_policy(source: str, *, dtype: str = "fp32", revision: str | None = None
             f"--model {source}: its tokenizer has {len(tokenizer)} tokens but its embedding only {rows} rows; "
             "use the tokenizer the model was trained with."
         )
-    return Policy(model, tokenizer)
+    return Policy(model, tokenizer, (source, revision) if four_bit else None)
 
 
 def _is_causal(config: Any) -> bool:
@@ -180,8 +185,8 @@ def load_tokenizer(source: str, *, revision: str | None = None) -> PreTrainedTok
 def add_lora(
     model: PreTrainedModel,
     *,
-    rank: int,
-    alpha: int,
+    rank: int = 16,
+    alpha: int = 32,
     dropout: float = 0.0,
     targets: Sequence[str] = ("all-linear",),
     checkpoint: Path | None = None,
@@ -189,6 +194,7 @@ def add_lora(
     """Freeze the model and add LoRA adapters, new or from a checkpoint.
 
     Args:
+        rank, alpha, dropout: of new adapters; a checkpoint has its own.
         targets: ends of the names of layers; `all-linear` alone is every linear layer but the head.
 
     Raises:

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from kernrl.errors import UsageError
+from kernrl.policy.four_bit import BYTES as FOUR_BIT_BYTES
 
 GIB = 2**30
 
@@ -32,7 +33,7 @@ class MemoryEstimate:
     layer_bytes: int = 0
     """Activations of one layer, which are still in memory while the last gradients are computed."""
     gathered_bytes: int = 0
-    """Sharded weights and their gradients that are whole at one time."""
+    """Sharded weights and their gradients that are whole at one time, or weights in 4 bits that are in bf16."""
 
     @property
     def total_bytes(self) -> int:
@@ -50,6 +51,7 @@ def check_training_memory(
     gradient_checkpointing: bool,
     shards: int,
     compiled: bool,
+    four_bit: bool = False,
 ) -> None:
     """Refuse, before anything is loaded, a run that needs more memory than this GPU, or this CPU's machine, has free.
 
@@ -69,6 +71,7 @@ def check_training_memory(
         shards=shards,
         compiled=compiled and on_gpu,
         on_gpu=on_gpu,
+        four_bit=four_bit,
     )
     free = torch.cuda.mem_get_info()[0] if on_gpu else free_ram_bytes()
     require_memory(estimate, free, lora=lora_rank > 0, gradient_checkpointing=gradient_checkpointing)
@@ -107,6 +110,7 @@ def estimate_training(
     shards: int = 1,
     compiled: bool = False,
     on_gpu: bool = True,
+    four_bit: bool = False,
 ) -> MemoryEstimate:
     """Estimate one training step with AdamW, packed attention and the fused head.
 
@@ -119,6 +123,8 @@ def estimate_training(
             layer, are whole at one time: in bf16, with their gradients in bf16 and in float32.
         compiled: whether layers are compiled, which keeps fewer intermediate results.
         on_gpu: in bf16, with the fused head; on a CPU everything is float32, and all logits of a row are in memory.
+        four_bit: whether the frozen weights are in 4 bits, but for the embedding and the head. A product dequantises its own
+            to bf16.
     """
     hidden, layers = config.hidden_size, config.num_hidden_layers
     trainable = count_adapters(config, lora_rank) if lora_rank else parameters
@@ -132,14 +138,18 @@ def estimate_training(
         head = min(row_tokens, 4096) * config.vocab_size * 2 + row_tokens * hidden * 4
     else:
         head = row_tokens * config.vocab_size * CPU_LOGIT_BYTES
+    frozen = parameters * (weight_bytes + copies)
+    if four_bit:
+        tables = table if config.tie_word_embeddings else 2 * table
+        frozen = tables * weight_bytes + int((parameters - tables) * FOUR_BIT_BYTES)
     whole = 20 * table + 10 * max(0, parameters - 2 * table) // layers
     return MemoryEstimate(
-        weights_bytes=(parameters * (weight_bytes + copies) + (trainable * 4 if lora_rank else 0)) // shards,
+        weights_bytes=(frozen + (trainable * 4 if lora_rank else 0)) // shards,
         gradients_bytes=trainable * (4 if lora_rank else weight_bytes) // shards,
         optimizer_bytes=trainable * 8 // shards,
         activations_bytes=kept + head,
         layer_bytes=layer,
-        gathered_bytes=whole if shards > 1 else 0,
+        gathered_bytes=whole if shards > 1 else 2 * hidden * _widths(config)[1] if four_bit else 0,
     )
 
 

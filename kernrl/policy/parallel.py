@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from kernrl.errors import UsageError
 from kernrl.policy.checkpoint import write_json
-from kernrl.policy.load import SHARDS, Policy
+from kernrl.policy.load import SHARDS, Policy, add_lora, load_policy
 from kernrl.policy.ranks import Ranks
 
 SMALL_PARAMETERS = 100_000_000
@@ -129,7 +129,8 @@ def load_optimizer(ranks: Ranks, policy: Policy, optimizer: torch.optim.Optimize
 def save_final(ranks: Ranks, policy: Policy, folder: Path, history: list[dict[str, Any]]) -> None:
     """Write the model in bf16, a small one in files that fit a git repository, and its training history.
 
-    LoRA adapters are merged into the weights, and also kept by themselves in `adapters/`.
+    LoRA adapters are merged into the weights, and also kept by themselves in `adapters/`. Weights in 4 bits are not merged
+    into, which would round the sum once more: the whole ones are loaded again.
 
     Every rank calls this.
     """
@@ -142,6 +143,10 @@ def save_final(ranks: Ranks, policy: Policy, folder: Path, history: list[dict[st
         return
     if hasattr(model, "merge_and_unload"):
         model.save_pretrained(folder / ADAPTERS)
+        if policy.quantised_from:
+            source, revision = policy.quantised_from
+            whole = load_policy(source, dtype="bf16", revision=revision).model
+            model = add_lora(whole, checkpoint=folder / ADAPTERS)
         model = model.merge_and_unload()
     if not ranks.sharded:
         model = model.to("cpu", torch.bfloat16)

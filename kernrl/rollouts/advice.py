@@ -12,6 +12,7 @@ HINTS = {
     Status.DECOY: "Every kernel that is launched must be needed for the result.",
     Status.CRASH: "Look at every pointer and mask: an access is out of bounds for some program.",
     Status.TIMEOUT: "Do less work in each program, and bound every loop.",
+    Status.TOO_LARGE: "Allocate less: fuse steps whose results are only read once, and write into fewer workspaces.",
     Status.COMPILE_ERROR: "Block sizes must be powers of two known at compile time, and fit shared memory and registers.",
 }
 """Status → what usually helps, where the reason does not say it."""

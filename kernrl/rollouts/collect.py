@@ -278,17 +278,23 @@ class Collector:
         ids: Any = self.tokenizer(prompt_text(messages, self.tokenizer), add_special_tokens=False)["input_ids"]
         return Question(task, group, member, messages, ids)
 
-    def _reply(self, question: Question, rollout: Rollout, seen: set[tuple[str, str]]) -> _Reply:
+    def read(self, task: Task, rollout: Rollout) -> tuple[str, str, str]:
+        """(Candidate's text, what the model wrote where that is another text, why no candidate could be made of it)."""
         ids = rollout.token_ids[:-1] if rollout.finish == "stop" else rollout.token_ids
         text: Any = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-        reply, malformed = ("", "") if self.style != "graph" else (text, "")
-        if self.style == "graph" and rollout.finish != "error":
-            from kernrl.tasks.nano.form import MalformedReplyError, candidate
+        if self.style != "graph":
+            return text, "", ""
+        if rollout.finish == "error":
+            return text, text, ""
+        from kernrl.tasks.nano.form import MalformedReplyError, candidate
 
-            try:
-                text = candidate(question.task, text)
-            except MalformedReplyError as error:
-                malformed = str(error)
+        try:
+            return candidate(task, text), text, ""
+        except MalformedReplyError as error:
+            return text, text, str(error)
+
+    def _reply(self, question: Question, rollout: Rollout, seen: set[tuple[str, str]]) -> _Reply:
+        text, reply, malformed = self.read(question.task, rollout)
         key = (question.task.id, candidate_key(text))
         return _Reply(question, rollout, text, key, key in seen, reply, malformed)
 

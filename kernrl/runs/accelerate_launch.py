@@ -35,7 +35,7 @@ def start(kind: str, num_processes: int | None, arguments: Sequence[str]) -> int
     if torch.cuda.is_available() and count > gpus:
         raise UsageError(f"--num-processes {count}: this machine has {gpus} GPUs.")
     # our processes print one sentence about an error; the launcher would add a page
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)  # torch's loggers are made later, each with a level of its own
     config = ["--config_file", str(CONFIGS / f"{kind}.yaml"), "--num_processes", str(count)]
     try:
         launch_command(launch_command_parser().parse_args([*config, "-m", "kernrl", *arguments]))

@@ -137,6 +137,8 @@ class SamplingWatch:
         if self._sampled < self._expected:
             said.append(f"{self._tokens / max(spent, 1e-9):,.0f} tokens/s")
         said.append(f"{self._judged} verdicts")
+        if self.steps and 0 < self._expected <= min(self._sampled, self._judged):
+            said.append("updating the weights")
         if left := self._left(spent):
             said.append(f"about {left} to go")
         return f"{head}: {', '.join(said)}" if head else ", ".join(said)

@@ -9,6 +9,7 @@ import torch
 
 from kernrl.console import log
 from kernrl.errors import UsageError
+from kernrl.policy.four_bit import weights_in
 
 ADAM_BYTES = 8
 """Two float32 moments for each weight that is trained."""
@@ -32,7 +33,7 @@ def require_room(folder: Path, model: torch.nn.Module, *, kept: int, optimizer: 
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     written = [p for p in model.parameters() if p.requires_grad or not adapters]
     one = sum(p.numel() * p.element_size() for p in written) + ADAM_BYTES * trained * optimizer
-    total = one * kept + EXPORT_BYTES * sum(p.numel() for p in model.parameters())
+    total = one * kept + EXPORT_BYTES * sum(weights_in(p) for p in model.parameters())
     free = shutil.disk_usage(folder).free
     said = f"checkpoints take {size_text(one)} each, and the run up to {size_text(total)}"
     if total > free:

@@ -26,6 +26,8 @@ def check_upload(repo_id: str | None) -> None:
         raise UsageError(f"--push-to-hub {repo_id}: {error}") from None
     except (HfHubHTTPError, OSError) as error:
         raise UsageError(f"--push-to-hub {repo_id}: the hub does not let it be written ({_first_line(error)}).") from None
+    except Exception as error:  # of the network, of whatever library carries it
+        raise UsageError(f"--push-to-hub {repo_id}: the hub cannot be reached ({_first_line(error)}).") from None
 
 
 def upload(folder: Path, repo_id: str) -> str:
@@ -36,7 +38,7 @@ def upload(folder: Path, repo_id: str) -> str:
     """
     try:
         HfApi().upload_folder(repo_id=repo_id, folder_path=folder, ignore_patterns=["COMPLETE", "trainer_state.json"])
-    except (HfHubHTTPError, OSError) as error:
+    except Exception as error:  # of the hub, or of whatever library carries it: the model is there all the same
         raise RunError(f"{folder} is written, but not uploaded to {repo_id} ({_first_line(error)}).") from error
     return f"https://huggingface.co/{repo_id}"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 
 from kernrl.console import log
@@ -45,3 +47,26 @@ class StopAfterStep:
             log.print("Stopping after this step; a second signal stops at once.")
         elif now_s - self._noted_s > SAME_SIGNAL_S:
             raise KeyboardInterrupt
+
+
+class TimeUp(BaseException):
+    """Raised by `time_limit`: like Ctrl-C, it ends whatever is being done."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raises TimeUp in the main thread after so many seconds, wherever it is then; in another thread there is no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise TimeUp
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

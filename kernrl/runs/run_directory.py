@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MAY_CHANGE_ON_RESUME = (
     "resume", "output", "report_to", "save_every", "keep_checkpoints", "workers", "launch", "num_processes", "fail_under",
-    "yes", "give_up_after", "evaluate_every", "keep_best",
+    "yes", "give_up_after", "evaluate_every", "validate_every", "keep_best",
     "server_url", "server_model", "server_timeout_s", "weight_sync", "verifier.executor", "verifier.workers", "verifier.cache",
     "verifier.cache_dir", "verifier.require_sandbox", "verifier.gpu_memory_share",
 )  # fmt: skip
@@ -199,7 +199,7 @@ def _commit() -> str | None:
 
 
 def _require_same(kept: Mapping[str, Any], config: Config, path: Path, may_change: tuple[str, ...]) -> None:
-    before, now = dict(flatten(with_names_of_today(kept))), dict(flatten(config.model_dump(mode="json")))
+    before, now = dict(flatten(with_names_of_today(type(config), kept))), dict(flatten(config.model_dump(mode="json")))
     before = {name: _default(config, name) for name in now} | before  # settings newer than the run
     changed = [name for name in now if name not in (*MAY_CHANGE_ON_RESUME, *may_change) and before[name] != now[name]]
     if changed:

@@ -87,21 +87,21 @@ class LiveTable:
         return Group(steps_table(self._lines[-SHOWN:], f"step {self._lines[-1]['step']} of {self._steps}"), line)
 
 
-def steps_table(lines: Sequence[dict[str, Any]], title: str) -> Table:
-    """Metrics of steps, one line each."""
+def steps_table(lines: Sequence[dict[str, Any]], title: str) -> Group:
+    """Metrics of steps, one line each, below a title: one of the table itself would be as narrow as the table."""
     names = COLUMNS if log.width >= WIDE else ESSENTIAL
     shown = [name for name in names if any(_cell(line, name) for line in lines)]
     if any(line.get("modelled") for line in lines):
         title = f"{title} (speeds are modelled)"
-    table = Table(title=Text(title), title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     for name in shown:
         table.add_column(_title(name), justify="right")
     for line in lines:
         table.add_row(*(_cell(line, name) for name in shown))
-    return table
+    return Group(Text(title, style="italic"), table)
 
 
-def final_table(history: Sequence[dict[str, Any]], title: str) -> Table:
+def final_table(history: Sequence[dict[str, Any]], title: str) -> Group:
     """The first and the last steps of a run, for the end."""
     first = history[:1] if len(history) > SHOWN else []
     return steps_table([*first, *history[-SHOWN:]], title)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -37,15 +38,24 @@ def run(config: BestOfNConfig, verifier: Verifier | None = None) -> Result:
         session.watch.begin_steps(done, config.rounds)
         for number in range(done + 1, config.rounds + 1):
             metrics = one_round(session, finetuner, config, number)
-            metrics |= checks.after_step(number, last=number == config.rounds)
+            spent = metrics["seconds"]["step"] + seconds_before(session, number)
+            last = number == config.rounds or session.ranks.any(spent >= (config.time_limit_s or math.inf))
+            metrics |= checks.after_step(number, last=last)
             session.record(metrics, number)
             table.add(metrics)
             best = session.best_step() if config.keep_best else None
             session.directory.checkpoint(
                 number, lambda folder: save_policy(session, folder), session.ranks, keep=config.keep_checkpoints, best=best
             )
+            if last:
+                break
             session.give_up(config.give_up_after)
-        return session.finish(config, {"rounds": config.rounds})
+        return session.finish(config, {"rounds": session.ranks.lead(lambda: session.directory.history)[-1]["step"]})
+
+
+def seconds_before(session: Session, number: int) -> float:
+    """Wall time of the rounds before one, over every resume."""
+    return sum(line["seconds"]["step"] for line in session.directory.history if line["step"] < number)
 
 
 def one_round(session: Session, finetuner: SampleFinetuner, config: BestOfNConfig, number: int) -> dict[str, Any]:
@@ -76,7 +86,7 @@ def one_round(session: Session, finetuner: SampleFinetuner, config: BestOfNConfi
         if number < config.rounds or config.evaluate_every:
             session.sync_sampler(number)
     seconds |= {"update": tuned.pop("update_s"), "step": time.perf_counter() - started}
-    spent = sum(line["seconds"]["step"] for line in session.directory.history if line["step"] < number) + seconds["step"]
+    spent = seconds_before(session, number) + seconds["step"]
     return {"step": number, **metrics, **tuned, "seconds": seconds, **session.gpu_time(spent)}
 
 

@@ -15,12 +15,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from kernrl import console
 from kernrl.config import DoctorConfig
 from kernrl.console import Result
 
 REQUIRED = ("torch", "triton", "transformers", "accelerate", "datasets")
 EXTRAS = {
     "peft": ("lora", "LoRA adapters"),
+    "bitsandbytes": ("4bit", "LoRA on weights in 4 bits"),
     "trl": ("trl", "kernrl's reward inside TRL's trainers"),
     "ray": ("ray", "verification on several machines"),
     "trackio": ("trackio", "local experiment tracking"),
@@ -49,7 +51,8 @@ class Finding:
 
 def run(_: DoctorConfig) -> Result:
     """Look at everything; always exits 0, since a missing GPU is not a failure."""
-    findings = [*_packages(), *_gpus(), *_compiler(), *_sandbox(), *_machine(), *_optional()]
+    with console.waiting("looking"):
+        findings = [*_packages(), *_gpus(), *_compiler(), *_sandbox(), *_machine(), *_optional()]
     return Result([asdict(finding) for finding in findings], _view(findings))
 
 

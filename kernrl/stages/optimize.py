@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,29 +19,40 @@ from kernrl.config.optimize import NO_MODEL
 from kernrl.console import Result, log
 from kernrl.errors import UsageError
 from kernrl.files import next_folder, replace_file
-from kernrl.optimization.one_task import CANDIDATES, Settings, optimize_task
+from kernrl.optimization.budget import Budget
+from kernrl.optimization.improve import improve, keep
+from kernrl.optimization.one_task import CANDIDATES, Settings, TaskSearch
 from kernrl.optimization.proposals import Model, from_disk
-from kernrl.optimization.trials import Progress
+from kernrl.optimization.trials import Progress, Proposal
 from kernrl.reports.kernelbench import write_kernelbench
 from kernrl.reports.optimization_page import render, table_row
 from kernrl.runs.run_directory import RunDirectory, read_lines
+from kernrl.stages import best_of_n, reinforce
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
+from kernrl.verifier.base.parse import parse_reply
+from kernrl.verifier.base.verdict import Rejection, Verdict
 from kernrl.verifier.verifier import HardenedVerifier
 
 INTERRUPTED = 130
-MAY_CHANGE = ("budget", "candidates", "keep_tie")
+MAY_CHANGE = ("budget", "candidates", "keep_tie", "improve", "keep_model")
 """Settings that may differ on --resume."""
+
+FIRST_SHARE, TRAINING_SHARE = 0.4, 0.6
+"""Under --improve: of the budget, the most that the first round takes; of the rest, what the training takes."""
 
 
 def run(config: OptimizeConfig) -> Result:
     """Optimise one task, or several.
 
     Raises:
-        UsageError: Nothing of that name, a module that cannot be lifted, an output folder in use.
+        UsageError: Nothing of that name, a module that cannot be lifted, an output folder in use, a budget too small.
     """
+    budget = Budget(config.budget_s)
     tasks = read_tasks(config)
+    if config.keep_model and config.keep_model.exists():
+        raise UsageError(f"--keep-model: {config.keep_model} is there already; name a new folder.")
     directory = RunDirectory.open(
         config.output or next_folder(Path("checkpoints"), "optimize"), config, resume=config.resume, may_change=MAY_CHANGE
     )
@@ -50,19 +61,21 @@ def run(config: OptimizeConfig) -> Result:
     logging.getLogger("kernrl.verifier").setLevel(logging.ERROR)
     with ExitStack() as stack:
         verifier = stack.enter_context(HardenedVerifier(config.judging))
-        model = Model(config, verifier) if config.model != NO_MODEL else None
-        if model:
+        model = None
+        if config.model != NO_MODEL:
+            model = budget.within(f"loading {config.model}", lambda: Model(config, verifier))
             stack.callback(model.close)
-
-        def settings_for(task: Task, show: Callable[[Progress], None]) -> Settings:
-            found = more.get(task.id, ())
-            return Settings(config.candidates, config.budget_s, config.keep_tie, model, found, show)
-
-        if len(tasks) == 1:
-            with live_line(tasks[0].id) as show:
-                found = optimize_task(tasks[0], verifier, settings_for(tasks[0], show), directory.path)
-            return _one(found.results, directory.path, found.interrupted)
-        return _many(tasks, verifier, settings_for, directory.path)
+        if len(tasks) > 1:
+            verifier.evaluator.start()  # in no task's time
+            budget = Budget(config.budget_s * len(tasks))
+        searches = Searches(config, verifier, directory.path, more, model, tasks, budget)
+        searches.first_rounds()
+        if config.improve and not searches.interrupted:
+            searches.improve()
+        searches.write()
+    if len(tasks) == 1:
+        return _one(searches.results[tasks[0].id], directory.path, searches.interrupted)
+    return _many(tasks, [r for t in tasks if (r := searches.results.get(t.id))], directory.path, searches.interrupted)
 
 
 def read_tasks(config: OptimizeConfig) -> list[Task]:
@@ -93,33 +106,138 @@ def _one(results: dict[str, Any], folder: Path, interrupted: bool) -> Result:
     return Result(data, f"{results['sentence']}\n{written}", INTERRUPTED if interrupted else 0)
 
 
+# --- the searches ------------------------------------------------------------------------------------------------------
+
+
+class Searches:
+    """The searches of a run, one a task, and its results by task id."""
+
+    def __init__(
+        self,
+        config: OptimizeConfig,
+        verifier: HardenedVerifier,
+        folder: Path,
+        more: Mapping[str, Sequence[Proposal]],
+        model: Model | None,
+        tasks: Sequence[Task],
+        budget: Budget,
+    ):
+        """
+        Args:
+            budget: For all tasks together.
+        """
+        self.config, self.verifier, self.folder, self.more, self.model = config, verifier, folder, more, model
+        self.tasks, self.budget = tasks, budget
+        self.results: dict[str, dict[str, Any]] = {}
+        self.open: list[TaskSearch] = []
+        """Those of which the results are not written yet."""
+        self.interrupted = False
+
+    def place(self, task: Task) -> Path:
+        """Folder of a task's files."""
+        return place_of(self.folder, task) if len(self.tasks) > 1 else self.folder
+
+    def first_rounds(self) -> None:
+        """Search each task once. One that has results is left alone; with `--improve`, none is written yet."""
+        last = self.config.improve is None
+        for number, task in enumerate(self.tasks, start=1):
+            place = self.place(task)
+            place.mkdir(parents=True, exist_ok=True)
+            kept = _finished(place, self.config) if len(self.tasks) > 1 else None
+            if kept is not None:
+                self.results[task.id] = kept
+                continue
+            name = f"{number}/{len(self.tasks)} {task.id}" if len(self.tasks) > 1 else task.id
+            try:
+                with live_line(name) as show:
+                    found = TaskSearch(task, self.verifier, self._settings(task, show), place, self._first_budget(last))
+                    self.open.append(found)
+                    found.first_round(last=last)
+                self.interrupted = found.search.ended == "interrupted"
+                if last:
+                    self.write()
+            except UsageError as error:  # of this task alone
+                if len(self.tasks) == 1:
+                    raise
+                self.open = [search for search in self.open if search.task.id != task.id]
+                self.results[task.id] = unusable(task, str(error))
+                log.print(str(error), markup=False, highlight=False, soft_wrap=True)
+            except KeyboardInterrupt:
+                if len(self.tasks) == 1:
+                    raise
+                self.interrupted = True
+            if self.interrupted:
+                return
+
+    def _first_budget(self, last: bool) -> Budget:
+        share = 1.0 if last else FIRST_SHARE
+        return self.budget.part(share) if len(self.tasks) == 1 else Budget(share * self.config.budget_s)
+
+    def _settings(self, task: Task, show: Callable[[Progress], None]) -> Settings:
+        return Settings(self.config.candidates, self.config.keep_tie, self.model, self.more.get(task.id, ()), show)
+
+    def improve(self) -> None:
+        """Train the model on the tasks in hand, and search each of them once more. Ctrl-C ends it, and keeps what was found."""
+        by_id = {search.task.id: search for search in self.open}
+        if not by_id:
+            return
+        train = {"best-of-n": best_of_n.run, "reinforce": reinforce.run}[str(self.config.improve)]
+        tasks = [search.task for search in self.open]
+        training = self.budget.rest().part(TRAINING_SHARE)
+
+        def note(task: Task, text: str, verdict: Verdict) -> None:
+            parsed = parse_reply(text)
+            if not isinstance(parsed, Rejection):
+                by_id[task.id].search.add(
+                    Proposal(parsed.source, "improved", f"{self.config.improve} of {self.config.model}"), verdict
+                )
+
+        rate = self.model.replies / self.model.sampling_s if self.model and self.model.replies else None
+        try:
+            model, said = improve(tasks, self.config, self.verifier, self.folder, training, train, note, rate)
+            log.print(said, markup=False, highlight=False, soft_wrap=True)
+            self._second_rounds(model, said)
+            if model is not None:
+                keep(model, self.config.keep_model)
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _second_rounds(self, folder: Path | None, said: str) -> None:
+        with ExitStack() as stack:
+            improved = None
+            if folder is not None:
+                changed = self.config.model_copy(update={"model": str(folder), "revision": None})
+                improved = Model(changed, self.verifier, "improved")
+                stack.callback(improved.close)
+            for number, search in enumerate(self.open):
+                search.improved = said
+                with live_line(search.task.id) as show:
+                    search.second_round(improved, self.budget.rest(len(self.open) - number), show)
+                if search.search.ended == "interrupted":
+                    raise KeyboardInterrupt
+
+    def write(self) -> None:
+        """Write the files of the searches in hand."""
+        for search in self.open:
+            found = search.write()
+            self.results[search.task.id] = found.results
+            if len(self.tasks) > 1:
+                log.print(found.results["sentence"], markup=False, highlight=False, soft_wrap=True)
+                if self.interrupted:
+                    (search.folder / "results.json").unlink(missing_ok=True)  # --resume goes on with this one
+        self.open = []
+
+
 # --- many ------------------------------------------------------------------------------------------------------------
 
 
-def _many(tasks: Sequence[Task], verifier: HardenedVerifier, settings_for: Callable[..., Settings], folder: Path) -> Result:
-    """One folder a task, a table, a page, and KernelBench's layout. A task with results is not searched again."""
-    results: list[dict[str, Any]] = []
-    interrupted = False
-    for number, task in enumerate(tasks, start=1):
-        place = folder / "tasks" / re.sub(r"[^\w.-]", "_", task.id)
-        place.mkdir(parents=True, exist_ok=True)
-        kept = _finished(place)
-        if kept is None:
-            with live_line(f"{number}/{len(tasks)} {task.id}") as show:
-                try:
-                    found = optimize_task(task, verifier, settings_for(task, show), place)
-                    kept, interrupted = found.results, found.interrupted
-                except UsageError as error:  # of this task alone
-                    kept = unusable(task, str(error))
-                except KeyboardInterrupt:
-                    interrupted = True
-                    break
-            if not interrupted:
-                log.print(kept["sentence"], markup=False, highlight=False, soft_wrap=True)
-        results.append(kept)
-        if interrupted:
-            (place / "results.json").unlink(missing_ok=True)  # --resume goes on with this one
-            break
+def place_of(folder: Path, task: Task) -> Path:
+    """Folder of one of several tasks."""
+    return folder / "tasks" / re.sub(r"[^\w.-]", "_", task.id)
+
+
+def _many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path, interrupted: bool) -> Result:
+    """A table, a page, and KernelBench's layout."""
     _write_many(tasks, results, folder)
     table = Table(box=None, pad_edge=False)
     for name in ("task", "result", "eager", "compile", "origin", "correct", "time"):
@@ -141,18 +259,19 @@ def unusable(task: Task, sentence: str) -> dict[str, Any]:
     return said | counts | rest
 
 
-def _finished(place: Path) -> dict[str, Any] | None:
+def _finished(place: Path, config: OptimizeConfig) -> dict[str, Any] | None:
+    """The results of a task that is done, as far as the settings ask."""
     try:
-        return json.loads((place / "results.json").read_text(encoding="utf-8"))
+        results = json.loads((place / "results.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    return results if not config.improve or results.get("improved") else None
 
 
 def _write_many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path) -> None:
     """The page of all, the figures of all, and the winners as KernelBench would have left them."""
     by_id = {task.id: task for task in tasks}
-    places = {r["task"]: folder / "tasks" / re.sub(r"[^\w.-]", "_", r["task"]) for r in results}
-    rows = {task_id: read_lines(place / CANDIDATES) for task_id, place in places.items()}
+    rows = {r["task"]: read_lines(place_of(folder, by_id[r["task"]]) / CANDIDATES) for r in results}
     replace_file(folder / "report.html", render(results, rows, f"{len(results)} modules"))
     replace_file(folder / "results.json", json.dumps(list(results), indent=2))
     winners = [

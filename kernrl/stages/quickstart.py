@@ -23,6 +23,7 @@ from kernrl.files import new_folder, next_folder
 from kernrl.reports.run_files import read_run
 from kernrl.reports.story import comparisons, summarise_run
 from kernrl.reports.tables import comparison_text
+from kernrl.signals import INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ ON_CPU = Size(
     step_samples=4,
     updates=2,
     train_tasks=80,
-    search="--budget 20s --n 24",
+    search="--budget 60s --n 24",
     reinforcement=" --overlap 0",  # sampling and judging would share the same few cores
 )
 ON_GPU = Size(
@@ -211,7 +212,8 @@ def run_command(words: str) -> None:
         ended = process.wait()
     except KeyboardInterrupt:
         process.terminate()  # a scheduler may have told this process alone; with Ctrl-C it takes both as one
-        process.wait()
+        if process.wait() == INTERRUPTED:  # and has said so
+            raise SystemExit(INTERRUPTED) from None
         raise
     if ended:
         raise RunError(f"`{shlex.join(command)}` ended with {ended}; see its last messages above.")

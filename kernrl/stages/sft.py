@@ -25,6 +25,7 @@ from kernrl.policy.attention import VARLEN
 from kernrl.policy.checkpoint import commit_checkpoint, read_json
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
+from kernrl.policy.four_bit import require_four_bit
 from kernrl.policy.load import Policy
 from kernrl.policy.nano import NANO, VOCAB_SIZE, create_nano, nano_config, train_tokenizer
 from kernrl.policy.packing import PackedDataset
@@ -58,6 +59,8 @@ def run(config: SftConfig) -> Result:
         set_seed(config.seed)
         on_gpu = ranks.accelerator.device.type == "cuda"
         config = with_defaults(config, on_gpu=on_gpu, processes=ranks.size)
+        if config.load_in_4bit:
+            ranks.lead(require_four_bit)
         directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume))
         activity.folder = directory.path if ranks.leads else None
         latest = ranks.lead(directory.latest) if config.resume else None
@@ -73,7 +76,8 @@ def run(config: SftConfig) -> Result:
         data_s = time.perf_counter() - started
 
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # autocast runs no product in float32
-        finetuner = Finetuner(ranks, policy, train, settings, compile_model=config.compile and on_gpu)
+        compiled = config.compile and on_gpu and not config.load_in_4bit  # bitsandbytes' layers were never compiled here
+        finetuner = Finetuner(ranks, policy, train, settings, compile_model=compiled)
         ranks.lead(
             lambda: require_room(
                 directory.path, policy.model, kept=config.keep_checkpoints + 1, optimizer=True, adapters=config.lora
@@ -220,7 +224,7 @@ def train_and_save(
             step = metrics["step"]
             if peak:
                 metrics["mfu"] = metrics["tflops"] / peak
-            if due(step, config.evaluate_every):
+            if due(step, config.validate_every):
                 metrics["validation_loss"] = finetuner.evaluate(validation)
             if ranks.leads:
                 if check and due(step, config.verify_every):

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from kernrl import __version__, console
 from kernrl.config import CheckConfig, GenerateConfig, ListConfig, ShowConfig, SourceConfig, StatsConfig, VerifierConfig
-from kernrl.console import Result
+from kernrl.console import Result, Rows
 from kernrl.errors import UsageError
 from kernrl.files import atomic_write, new_folder
 from kernrl.tasks.loaders import LoadedTasks, load_tasks
@@ -77,15 +77,17 @@ def generate(config: GenerateConfig) -> Result:
 def list_(config: ListConfig) -> Result:
     """One line a task."""
     tasks = load(config).tasks
-    table = table_of("id", "family", "composition", "split", "solutions")
+    table = table_of("id", "family", "composition", "split", "solutions", no_wrap=True)
+    table.columns[2].no_wrap = False  # so that a narrow terminal takes its room from this column, whose cells end in `…` then
     for task in tasks:
-        table.add_row(task.id, task.family, " → ".join(task.composition), task.split, str(len(task.solutions)))
+        composition = Text(" → ".join(task.composition), no_wrap=True, overflow="ellipsis")
+        table.add_row(task.id, task.family, composition, task.split, str(len(task.solutions)))
     data = [
         {"id": t.id, "level": t.level, "name": t.name, "family": t.family, "composition": list(t.composition), "split": t.split}
         | {"solutions": [s.style for s in t.solutions]}
         for t in tasks
     ]
-    return Result(data, table)
+    return Result(data, Rows(table))
 
 
 def show(config: ShowConfig) -> Result:
@@ -185,10 +187,10 @@ def _side_by_side(sources: Sequence[tuple[str, str]]) -> RenderableType:
     return grid
 
 
-def table_of(*columns: str) -> Table:
+def table_of(*columns: str, no_wrap: bool = False) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=no_wrap)
     return table
 
 

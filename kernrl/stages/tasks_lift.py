@@ -48,7 +48,8 @@ def run(config: LiftConfig) -> Result:
 
 
 def _one(task: Task, config: LiftConfig) -> Result:
-    graph: Graph = in_child(_lift, task, config.timeout_s)
+    with console.waiting(f"lifting {task.id}"):
+        graph: Graph = in_child(_lift, task, config.timeout_s)
     rates = _rates(config.target, task.precision)
     fused = kernels(graph)
     apart_s, together_s = roofline_s(graph, rates)
@@ -64,9 +65,9 @@ def _one(task: Task, config: LiftConfig) -> Result:
         table.add_row(node.value.name, known, moved, done, str(cost["kernel"]), str(node.line or ""))
     fusion = [f"kernel {i}: {k}, {size(k.nbytes)}" for i, k in enumerate(fused, start=1)]
     moved = f"{size(sum(c['bytes'] for c in costs))} op by op, {size(sum(k.nbytes for k in fused))} fused"
-    limits = f"at the limits of the {rates.name}: {apart_s * 1e6:.4g} µs op by op, {together_s * 1e6:.4g} µs fused"
-    parts: list[RenderableType] = [Text(graph.listing(), no_wrap=True), Text(), table, Text()]
-    parts += [Text(line) for line in [*fusion, f"moved: {moved}; {limits}", *_unknown_lines(graph)]]
+    limits = f"least time on the {rates.name}: {apart_s * 1e6:.4g} µs op by op, {together_s * 1e6:.4g} µs fused"
+    parts: list[RenderableType] = [Text(graph.listing(), no_wrap=True, overflow="ignore"), Text(), table, Text()]
+    parts += [Text(line) for line in [*fusion, f"moved: {moved}", limits, *_unknown_lines(graph)]]
     if written:
         parts.append(Text(f"{len(written)} worked solutions in {config.solutions}: {', '.join(written)}"))
     data = {

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -51,7 +51,7 @@ def run(config: VerifyConfig) -> Result:
     if not config.task or not config.candidate:
         raise UsageError("kernrl verify needs TASK and CANDIDATE, or --pairs with --out.")
     task, candidate = _task(config.task), _read_candidate(config.candidate)
-    with open_verifier(config) as verifier:
+    with console.waiting(f"judging {config.candidate}"), open_verifier(config) as verifier:
         verdict = verifier.verify(task, candidate)
     if config.explain is not None:
         replace_file(config.explain, explain.svg(verdict))
@@ -86,7 +86,7 @@ def _run_pairs(config: VerifyConfig, path: Path) -> Result:
     lines = _read_lines(path)
     done = _finished(config.out, len(lines))
     statuses, faults = Counter(str(one["status"]) for one in done.values()), _faults(done.values())
-    rows = _Rows(config, path, lines, [i for i in range(len(lines)) if i not in done])
+    rows = _Rows(config, path, lines, _by_task(lines, done))
     with _open_to_append(config.out) as file, open_verifier(config) as verifier, console.progress() as bar:
         progress = bar.add_task("verdicts", total=len(lines), completed=len(done))
         for position, verdict in verifier.verify_many(rows.pairs()):
@@ -99,6 +99,18 @@ def _run_pairs(config: VerifyConfig, path: Path) -> Result:
     return _summary(config.out, len(lines), statuses, faults, rows)
 
 
+def _by_task(lines: Sequence[str], done: Container[int]) -> list[int]:
+    """The rows left to judge, those of one task together, whatever their order in the file: what is prepared for a task serves
+    its next candidates."""
+    tasks: dict[str, list[int]] = {}
+    for i in (i for i in range(len(lines)) if i not in done):
+        row: Any = None
+        with contextlib.suppress(ValueError, RecursionError):
+            row = json.loads(lines[i])
+        tasks.setdefault(str(row.get("task")) if isinstance(row, dict) else "", []).append(i)
+    return [i for rows in tasks.values() for i in rows]
+
+
 def _summary(out: Path, count: int, statuses: Counter[str], faults: int, rows: _Rows) -> Result:
     judged = count - len(rows.bad)
     said = [f"{judged} verdicts in {out}", *(f"{n:6d}  {status}" for status, n in statuses.most_common())]
@@ -108,8 +120,8 @@ def _summary(out: Path, count: int, statuses: Counter[str], faults: int, rows: _
         said.append(f"{faults} of them met a fault of the verifier itself; the log has its traceback")
     if rows.names:
         said.append(f"{rows.names} candidates look like a file's name, and were judged as text: use 'candidate_file' for names")
-    said += rows.bad.values()
-    bad = [{"row": i + 1, "reason": reason} for i, reason in rows.bad.items()]
+    said += [reason for _, reason in sorted(rows.bad.items())]
+    bad = [{"row": i + 1, "reason": reason} for i, reason in sorted(rows.bad.items())]
     summary = {
         "verdicts": judged, "statuses": dict(statuses), "internal_errors": faults, "bad_rows": bad, "out": str(out),
     }  # fmt: skip

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrl.errors import UsageError
+from kernrl.signals import blocked_interrupts
 from kernrl.tasks.task import RAGGED, SMALL, InputSet, Task, load_reference
 
 
@@ -48,7 +49,8 @@ def in_child(work: Callable[[Task], Any], task: Task, timeout_s: float) -> Any:
     context.set_forkserver_preload(["torch", "kernrl.tasks.graph.input_sets"])
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_run, args=(work, task, sender), daemon=True)
-    child.start()
+    with blocked_interrupts():
+        child.start()
     sender.close()
     try:
         slow = f"{task.id}: the reference does not finish in {timeout_s:g} s on the CPU."

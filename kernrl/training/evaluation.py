@@ -7,10 +7,11 @@ in rounds of fixed size, each with a random stream of its own, and a round that 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernrl.config import EvalConfig, VerifierConfig
 from kernrl.console import log
@@ -20,7 +21,6 @@ from kernrl.reports.kernelbench import Found, read_candidates, write_kernelbench
 from kernrl.reports.results import summarise
 from kernrl.reports.run_files import UNJUDGED, read_rows, read_run
 from kernrl.rollouts.collect import Attempt, Collector, Verifier, candidate_key
-from kernrl.rollouts.engines.engine import RolloutEngine
 from kernrl.runs.activity import Activity, SamplingWatch, time_left
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.service import client
@@ -30,6 +30,10 @@ from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.how_many import confirm_samples
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
+
+if TYPE_CHECKING:
+    from kernrl.rollouts.engines.generate_engine import GenerateEngine
+    from kernrl.rollouts.engines.server_engine import ServerEngine
 
 ROUND_TASKS = 32
 """Tasks asked at once. It decides what a seed samples: each round has its own random stream."""
@@ -144,15 +148,28 @@ def row_of(task: Task, member: int, text: str, verdict: Verdict, **rest: Any) ->
 def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifier, activity: Activity) -> None:
     """Judge the candidates from disk that have no verdict yet."""
     done = done_rows(directory.path)
+    places: dict[str, int] = {}
+    for task, _, _ in candidates:
+        places.setdefault(task.id, len(places))
     waiting = [(task, member, text) for task, member, text in candidates if f"{task.id}#{member}" not in done]
+    waiting.sort(key=lambda one: places[one[0].id])  # what is prepared for a task serves its next candidates
     started = time.perf_counter()
     judged = 0
+    left = Counter(task.id for task, _, _ in waiting)
+    count = len(left)
     activity.phase(f"judging {len(waiting)} candidates")
-    activity.follow(lambda: f"{judged} of {len(waiting)} verdicts{time_left(started, judged, len(waiting))}")
+    activity.follow(
+        lambda: (
+            f"{count - len(left)} of {count} tasks, {judged} of {len(waiting)} verdicts"
+            f"{time_left(started, judged, len(waiting))}"
+        )
+    )
     pairs = ((task, text) for task, _, text in waiting)
     for index, verdict in verifier.verify_many(pairs):
         directory.add_sample(row_of(*waiting[index], verdict))
         judged += 1
+        left.subtract([waiting[index][0].id])
+        left = +left
     if waiting:
         directory.log(step=len(done) + len(waiting), seconds={"verify": time.perf_counter() - started})
 
@@ -211,7 +228,7 @@ def ask_or_refuse(
     return [task for task in tasks if task.id not in refused]
 
 
-def open_model(config: EvalConfig, verifier: Verifier) -> tuple[RolloutEngine, Collector]:
+def open_model(config: EvalConfig, verifier: Verifier) -> tuple[GenerateEngine | ServerEngine, Collector]:
     """The engine, and the collector that samples from it."""
     import torch
 

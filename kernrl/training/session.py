@@ -17,6 +17,7 @@ from kernrl.config.training import PromptForm
 from kernrl.console import Result, log
 from kernrl.errors import RunError, UsageError
 from kernrl.policy.checkpoint import commit_checkpoint
+from kernrl.policy.four_bit import require_four_bit
 from kernrl.policy.load import Policy, find_source
 from kernrl.policy.nano import END, USER, VOCAB_SIZE, form_of
 from kernrl.policy.pairs import PromptStyle
@@ -173,6 +174,8 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         reward_function = reward_of(config)
         template = read_template(config.prompt_template) if config.prompt_template else ""
         ranks.lead(lambda: check_upload(config.push_to_hub))
+        if config.load_in_4bit:
+            ranks.lead(require_four_bit)
         ranks.lead(lambda: find_source(config.model, config.revision))  # a name of nothing is refused at once
         tasks = ranks.lead(lambda: read_tasks(config))
         ranks.lead(lambda: confirm_samples(config.samples, tasks_at_once(config, tasks), yes=config.yes, what=" at a time"))

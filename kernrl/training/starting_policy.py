@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,7 +30,8 @@ def load_starting_policy(
     """
     source, revision = _source(config, checkpoint)
     check_memory(config, load_config(source, revision=revision), row_tokens, ranks, compiled=compiled)
-    policy = load_policy(source, dtype="bf16" if _in_bf16(config) else "fp32", revision=revision)
+    dtype = "bf16" if _in_bf16(config) else "fp32"
+    policy = load_policy(source, dtype=dtype, revision=revision, four_bit=config.load_in_4bit)
     if config.lora:
         adapted = add_lora(
             policy.model,
@@ -39,7 +41,7 @@ def load_starting_policy(
             targets=config.lora_targets,
             checkpoint=checkpoint,
         )
-        policy = Policy(adapted, policy.tokenizer)
+        policy = replace(policy, model=adapted)
     if config.gradient_checkpointing:
         policy.model.gradient_checkpointing_enable({"use_reentrant": False})
     return policy
@@ -67,6 +69,7 @@ def check_memory(config: TrainingStage, model: PretrainedConfig, row_tokens: int
         gradient_checkpointing=config.gradient_checkpointing,
         shards=ranks.size if ranks.sharded else 1,
         compiled=compiled,
+        four_bit=config.load_in_4bit,
     )
 
 

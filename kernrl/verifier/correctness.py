@@ -123,8 +123,10 @@ class PlanJudge:
         progress.stage = outcome.stage
         progress.errors += outcome.errors
         progress.seconds |= outcome.seconds
+        progress.memory = outcome.memory
         if outcome.rejection:
-            raise rejected(outcome.rejection, left if outcome.stage is Stage.CORRECTNESS else "")
+            derived = outcome.stage is Stage.CORRECTNESS and outcome.rejection.status is not Status.TOO_LARGE
+            raise rejected(outcome.rejection, left if derived else "")
         if outcome.measured:
             progress.timing = outcome.measured.timing(gpu.facts["gpu"], gpu.noise)
             us = progress.timing.candidate_us

@@ -74,7 +74,8 @@ def _detail(stage: Stage, verdict: Verdict) -> str:
     if stage is Stage.TRACE and "compile" in verdict.seconds:
         return f"compiled in {verdict.seconds['compile'] * 1e3:.0f} ms"
     if stage is Stage.PLAN and verdict.plan:
-        return f"{verdict.plan['launches']} authored launches, {verdict.plan['unfused']} unfused ops"
+        launches, unfused = verdict.plan["launches"], verdict.plan["unfused"]
+        return f"{launches} authored launch{'es' * (launches != 1)}, {unfused} unfused op{'s' * (unfused != 1)}"
     if stage is Stage.CORRECTNESS and verdict.errors:
         worst = max(record["excess"] for record in verdict.errors)
         return f"{len(verdict.errors)} inputs, largest error {worst:.2g} × its tolerance"
@@ -166,7 +167,7 @@ def svg(verdict: Verdict) -> str:
         title += f", {_speedup(next(iter(verdict.timing.speedups_x.values())), verdict.timing)}"
     box = f'width="{width}" height="{math.ceil(height)}"'
     font = 'font-family="sans-serif" font-size="13"'
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {box} {font}>'
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" {box} viewBox="0 0 {width} {math.ceil(height)}" {font}>'
     heading = f'<text x="20" y="24" font-weight="bold">{escape(title)}</text>'
     return "\n".join([opening, f'<rect {box} fill="white"/>', heading, *left, *right, "</svg>\n"])
 

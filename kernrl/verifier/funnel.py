@@ -66,7 +66,7 @@ class StagedEvaluator:
         self._facts: dict[tuple[str, str], TaskFacts] = {}
         self.cache_dir = config.cache_folder
         self._starting, self._gathering = threading.Lock(), threading.Lock()
-        self._started = False
+        self._started = self._closed = False
 
     def start(self) -> None:
         """Start now rather than at the first candidate; a GPU's further lanes start when they are needed.
@@ -165,12 +165,12 @@ class StagedEvaluator:
             raise
         except InternalError as error:
             status, reason, internal = Status.INFRA_ERROR, str(error), True
-            _report(task, progress, error.traceback or traceback.format_exc())
+            self._report(task, progress, error.traceback or traceback.format_exc())
         except InfrastructureError as error:
             status, reason = Status.INFRA_ERROR, str(error)
         except Exception as error:
             status, reason, internal = Status.INFRA_ERROR, f"{type(error).__name__}: {error}", True
-            _report(task, progress, traceback.format_exc())
+            self._report(task, progress, traceback.format_exc())
         correct = status is Status.CORRECT
         return Verdict(
             status=status,
@@ -184,6 +184,7 @@ class StagedEvaluator:
             timing=progress.timing,
             errors=progress.errors,
             plan=progress.plan,
+            memory=progress.memory,
             seconds={name: round(s, 6) for name, s in progress.seconds.items()},
             versions=self.versions,
             internal_error=internal,
@@ -195,7 +196,7 @@ class StagedEvaluator:
             progress.sha = candidate.sha
         with progress.at(Stage.SCREEN):
             passed(screen(candidate.source))
-        with progress.at(Stage.TRACE):
+        with progress.at(Stage.TRACE, "task"):
             facts = self.facts_of(task)
         try:
             self._judge(task, facts, candidate.source, progress)
@@ -230,6 +231,7 @@ class StagedEvaluator:
             if isinstance(traced, Rejection):
                 raise rejected(traced, "derived" if facts.derived else "")
             progress.cpu.spend(min(traced.seconds, TRACE_CPU_S))
+        progress.split(Stage.TRACE, traced.seconds, "cpu_queue")
         with progress.at(Stage.PLAN):
             asked = Asked(facts.specs, facts.outputs, facts.derived, self._device, precision, self.defences.plan_checks)
             read = self.front.read(traced.frames, asked)
@@ -267,15 +269,18 @@ class StagedEvaluator:
 
     def close(self) -> None:
         """End every process this evaluator started."""
+        self._closed = True
         gc.unfreeze()
         for part in (self.front, *self.gpus, self._cluster):
             if part is not None:
                 part.close()
 
-
-def _report(task: Task, progress: Progress, where: str) -> None:
-    """Log a fault of ours, with all that is needed to find it."""
-    log.error("a fault of the verifier, task %s, candidate %s, at %s:\n%s", task.id, progress.sha, progress.stage, where)
+    def _report(self, task: Task, progress: Progress, where: str) -> None:
+        """Log a fault of ours, with all that is needed to find it. What closing breaks is none."""
+        if not self._closed:
+            log.error(
+                "a fault of the verifier, task %s, candidate %s, at %s:\n%s", task.id, progress.sha, progress.stage, where
+            )
 
 
 def _visible_gpus() -> list[str]:

@@ -113,7 +113,7 @@ def test_a_resumed_run_goes_on_as_the_uninterrupted_one(tmp_path: Path):
     rows = [{"prompt": f"add {a} and {b}", "completion": f"the answer is {a + b}"} for a in range(20) for b in range(10)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
     sizes = ["--row-tokens", "512", "--rows-per-step", "2", "--max-length", "256", "--learning-rate", "0.01"]
-    cadence = ["--evaluate-every", "4", "--save-every", "4", "--steps", "8", "--quiet"]
+    cadence = ["--validate-every", "4", "--save-every", "4", "--steps", "8", "--quiet"]
     common = ["sft", "--model", str(model), "--data", str(pairs), *sizes, *cadence]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     assert run([*common, "--output", str(whole)]) == 0

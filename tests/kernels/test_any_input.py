@@ -8,12 +8,13 @@ import math
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support import EXHAUSTIVE
 
 from kernrl.kernels import grpo_loss, linear_cross_entropy, linear_grpo_loss, ppo_loss, ratio_kl, token_logprobs
 from kernrl.kernels.over_tokens.token_loss import LOSS_TYPES
 
 torch.set_num_threads(1)
-BOUNDED = settings(max_examples=150, deadline=None)
+BOUNDED = settings(max_examples=150 if EXHAUSTIVE else 50, deadline=None)
 # Of a result beside float64 given the same rounded inputs: log-probs are float32 whatever the logits are, and a gradient is
 # rounded once to the logits' dtype. Logits of +-80 leave a log-prob of some hundred, in steps of 3e-5.
 LIMIT = {torch.float64: 1e-9, torch.float32: 2e-4, torch.bfloat16: 2**-7, torch.float16: 2**-9}

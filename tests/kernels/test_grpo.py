@@ -156,6 +156,7 @@ def test_corrections_weigh_the_policy_term_but_not_the_kl(case):
         torch.testing.assert_close(metrics["correction_mean"], (weights * m).sum() / m.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

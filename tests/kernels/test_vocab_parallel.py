@@ -129,6 +129,7 @@ def test_two_ranks_make_what_one_process_does(outcomes, name):
             assert (gradient[~case["options"]["mask"]] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["too large", "negative"])
 def test_an_id_that_no_rank_has_is_an_error_on_every_rank(outcomes, name):
     for outcome in outcomes:

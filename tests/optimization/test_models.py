@@ -69,6 +69,7 @@ def net() -> Net:
 IDS = torch.arange(40).reshape(4, 10)
 
 
+@pytest.mark.slow
 def test_parts_are_the_largest_that_lift_and_equal_ones_are_one(net: Net) -> None:
     model = copy.deepcopy(net).eval()
     parts = find_parts(model, (IDS,))
@@ -84,6 +85,7 @@ def test_parts_are_the_largest_that_lift_and_equal_ones_are_one(net: Net) -> Non
 # --- written out -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -125,6 +127,7 @@ def test_what_would_compute_something_else_is_refused() -> None:
         task_of_graph(graph, "listed", {})
 
 
+@pytest.mark.slow
 def test_a_written_task_has_small_and_ragged_sets() -> None:
     graph = lift_module(Block(64).eval(), [torch.randn(32, 128, 64)])
     task = with_input_sets(task_of_graph(graph, "block", {}))
@@ -164,6 +167,7 @@ def swapped(net: Net, devices: tuple[str, ...] = ("cpu",), source: str = FAST) -
     return model, cls
 
 
+@pytest.mark.slow
 def test_a_swapped_model_gives_the_same_has_the_same_state_and_leaves_the_original(net: Net) -> None:
     model, cls = swapped(net)
     net.eval()
@@ -176,6 +180,7 @@ def test_a_swapped_model_gives_the_same_has_the_same_state_and_leaves_the_origin
     assert disagreement(net, model, (IDS,), "fp32", 2) == ""
 
 
+@pytest.mark.slow
 def test_a_copy_of_it_reads_its_own_parameters(net: Net) -> None:
     model, _ = swapped(net)
     other = copy.deepcopy(model)
@@ -186,6 +191,7 @@ def test_a_copy_of_it_reads_its_own_parameters(net: Net) -> None:
     torch.testing.assert_close(model(IDS), net.eval()(IDS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [
@@ -203,6 +209,7 @@ def test_other_calls_run_the_module_s_own_forward(net: Net, call: Any) -> None:
     assert cls.calls == before
 
 
+@pytest.mark.slow
 def test_on_a_cpu_a_part_for_gpus_runs_as_before(net: Net) -> None:
     model, cls = swapped(net, devices=("cuda",))
     with torch.no_grad():
@@ -210,6 +217,7 @@ def test_on_a_cpu_a_part_for_gpus_runs_as_before(net: Net) -> None:
     assert cls.calls == 0
 
 
+@pytest.mark.slow
 def test_gradients_are_refused_with_a_sentence(net: Net) -> None:
     model, _ = swapped(net)
     out = model(IDS).sum()
@@ -220,6 +228,7 @@ def test_gradients_are_refused_with_a_sentence(net: Net) -> None:
         model(IDS)
 
 
+@pytest.mark.slow
 def test_torch_compile_takes_it(net: Net) -> None:
     model, _ = swapped(net)
     block: Any = model.get_submodule("blocks.0")
@@ -229,6 +238,7 @@ def test_torch_compile_takes_it(net: Net) -> None:
         torch.testing.assert_close(compiled(x, 0.5), net.blocks[0].eval()(x, 0.5))
 
 
+@pytest.mark.slow
 def test_a_wrong_part_shows_in_the_whole(net: Net) -> None:
     model, _ = swapped(net, source=FAST.replace("0.5", "0.501"))
     assert "is off by" in disagreement(net, model, (IDS,), "fp32", 1)
@@ -258,7 +268,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def __exit__(self, *_: object) -> None:
             pass
 
-    def found(task: Any, judge: object, settings: object, folder: Path) -> Found:
+    def found(task: Any, judge: object, settings: object, folder: Path, budget: object) -> Found:
         asked.append(task.id)
         trial = Trial("style-0", Proposal(FAST, "style", "fused"), verdict_of(FAST, speedup_x=2.0), 1.0)
         won = "Block" in task.id and "gelu" in task.pytorch_code
@@ -269,10 +279,11 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
+@pytest.mark.slow
 def test_optimize_searches_distinct_parts_once_and_says_what_it_did(net: Net, no_search: list[str], tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="there is no GPU"):
         model = kernrl.optimize(net, IDS, output=tmp_path / "run")
-    assert len(no_search) == 3
+    assert len(no_search) == 5  # three parts, and what is inside the two that stay as they are
     assert [is_swapped(block) for block in model.blocks] == [True, True, True, False]
     report = str(model.kernrl_report)
     assert "swapped: blocks.0 (Block) and 2 more: said" in report
@@ -283,6 +294,42 @@ def test_optimize_searches_distinct_parts_once_and_says_what_it_did(net: Net, no
         assert torch.equal(model(IDS), net.eval()(IDS))
 
 
+def test_a_part_that_stays_is_searched_inside_and_ctrl_c_keeps_what_was_found(
+    net: Net, no_search: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wide(nn.Module):
+        """Lifts as a whole, which the stand-in never makes faster; the blocks in it it does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.pair = nn.Sequential(Block(16), Block(16))
+            self.tail = nn.Sequential(nn.LayerNorm(16), nn.SiLU())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.tail(self.pair(x)).softmax(-1)
+
+    wide, x = Wide().eval(), torch.randn(4, 10, 16)
+    with pytest.warns(UserWarning, match="there is no GPU"):
+        model = kernrl.optimize(wide, x)
+    kinds = [name.rpartition("-part")[0] for name in no_search]
+    assert kinds[:3] == ["Wide", "Sequential", "Block"]
+    assert [is_swapped(block) for block in model.pair] == [True, True]
+    assert [p.paths for p in model.kernrl_report.parts if p.swapped] == [("pair.0", "pair.1")]
+
+    search = api.optimize_task
+    monkeypatch.setattr(
+        api, "optimize_task", lambda task, *rest: interrupt() if "Sequential" in task.id else search(task, *rest)
+    )
+    with pytest.warns(UserWarning, match="there is no GPU"):
+        stopped = kernrl.optimize(wide, x)
+    assert "the search was interrupted" in str(stopped.kernrl_report)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
 def test_explain_names_what_could_fuse_and_the_floor(net: Net) -> None:
     explanation = kernrl.explain(net, {"ids": IDS}, target="H100")
     text = str(explanation)
@@ -308,7 +355,7 @@ def test_bad_inputs_get_one_sentence(net: Net, inputs: Any, said: str) -> None:
 def test_inputs_with_gradients_and_small_budgets_are_refused() -> None:
     with pytest.raises(UsageError, match="needs gradients"):
         kernrl.optimize(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(2, 8, requires_grad=True))
-    with pytest.raises(UsageError, match="too little"):
+    with pytest.raises(UsageError, match="too small a budget"):
         kernrl.optimize(nn.ReLU(), torch.randn(2, 8), budget_s=1)
 
 

@@ -12,6 +12,7 @@ import pytest
 from support import ROOT
 from support.tiny import tiny_tasks, verdict_of
 
+from kernrl.optimization.budget import Budget
 from kernrl.optimization.proposals import styles
 from kernrl.optimization.search import FINAL_ROUNDS, Limits, Search
 from kernrl.optimization.trials import MODEL_MARGIN, Proposal, Trial, beats, combined, ranked
@@ -63,7 +64,7 @@ def by_warps(text: str) -> float:
 
 def test_variants_follow_what_was_seen() -> None:
     judge = Judge(by_warps)
-    search = Search(TASK, judge, Limits(40, 60.0, measured=False, in_flight=1))
+    search = Search(TASK, judge, Limits(40, measured=False, in_flight=1), Budget(60.0))
     search.run([style(launching(4))])
     assert warps_of(search.best()[0].proposal.source) == 32
     ups = [warps_of(text) for text in judge.asked[1:]]
@@ -73,7 +74,7 @@ def test_variants_follow_what_was_seen() -> None:
 
 def test_equal_sources_are_judged_once_and_the_count_is_kept() -> None:
     judge = Judge(by_warps)
-    search = Search(TASK, judge, Limits(5, 60.0, measured=False, in_flight=3))
+    search = Search(TASK, judge, Limits(5, measured=False, in_flight=3), Budget(60.0))
     search.run([style(launching(4)), style(launching(4), "again"), style(launching(8))])
     assert len(judge.asked) == len(set(judge.asked)) == 5
     assert search.ended == "candidates"
@@ -81,7 +82,7 @@ def test_equal_sources_are_judged_once_and_the_count_is_kept() -> None:
 
 def test_the_budget_ends_a_search_whose_candidates_never_return() -> None:
     judge = Judge(by_warps, stuck=lambda text: "slow" in text)
-    search = Search(TASK, judge, Limits(10, 1.0, measured=False, in_flight=2))
+    search = Search(TASK, judge, Limits(10, measured=False, in_flight=2), Budget(1.0))
     search.run([style(launching(4)), style(launching(4, extra="  # slow")), style(launching(8, extra="  # slow"))])
     assert search.ended == "budget"
     assert [t.proposal.source for t in search.trials][:1] == [launching(4)]
@@ -93,7 +94,7 @@ def test_an_interrupt_keeps_what_was_found() -> None:
             raise KeyboardInterrupt
         return by_warps(text)
 
-    search = Search(TASK, Judge(interrupt), Limits(40, 60.0, measured=True, in_flight=1))
+    search = Search(TASK, Judge(interrupt), Limits(40, measured=True, in_flight=1), Budget(60.0))
     search.run([style(launching(4))])
     assert search.ended == "interrupted"
     assert warps_of(search.best()[0].proposal.source) == 8
@@ -101,11 +102,11 @@ def test_an_interrupt_keeps_what_was_found() -> None:
 
 
 def test_known_trials_are_not_judged_again_and_count() -> None:
-    first = Search(TASK, Judge(by_warps), Limits(4, 60.0, measured=False, in_flight=1))
+    first = Search(TASK, Judge(by_warps), Limits(4, measured=False, in_flight=1), Budget(60.0))
     first.run([style(launching(4))])
     rows = [trial.to_row(TASK, n) for n, trial in enumerate(first.trials)]
     judge = Judge(by_warps)
-    again = Search(TASK, judge, Limits(6, 60.0, measured=False, in_flight=1), known=[Trial.from_row(r) for r in rows])
+    again = Search(TASK, judge, Limits(6, measured=False, in_flight=1), Budget(60.0), known=[Trial.from_row(r) for r in rows])
     again.run([style(launching(4))])
     assert len(again.trials) == 6
     assert len(judge.asked) == 2
@@ -122,7 +123,7 @@ def test_finalists_are_timed_again_and_one_that_turns_out_wrong_loses() -> None:
             return future
 
     judge = Lucky(lambda text: 3.0 if "lucky" in text else 1.5)
-    search = Search(TASK, judge, Limits(2, 60.0, measured=True, in_flight=1))
+    search = Search(TASK, judge, Limits(2, measured=True, in_flight=1), Budget(60.0))
     search.run([style("class ModelNew: lucky = 1"), style("class ModelNew: honest = 1")])
     assert [t.proposal.source for t in search.best()] == ["class ModelNew: honest = 1"]
     assert len(judge.again) == 2 * FINAL_ROUNDS
@@ -148,8 +149,8 @@ class Samples:
 
 def test_samples_are_tried_before_variants_fill_the_rest() -> None:
     judge = Judge(by_warps)
-    search = Search(TASK, judge, Limits(4, 60.0, measured=False, in_flight=1))
-    search.run([style(launching(4))], Samples([launching(2, extra="  # a"), launching(2, extra="  # b")]))
+    search = Search(TASK, judge, Limits(4, measured=False, in_flight=1), Budget(60.0))
+    search.run([style(launching(4))], samples=Samples([launching(2, extra="  # a"), launching(2, extra="  # b")]))
     assert [t.proposal.origin for t in search.trials] == ["style", "model", "model", "variant"]
 
 
@@ -192,17 +193,18 @@ def test_ranking_leaves_out_what_is_wrong_and_prefers_the_shorter_of_equals() ->
 
 def test_the_clock_of_the_budget_may_have_begun_before() -> None:
     judge = Judge(by_warps)
-    search = Search(TASK, judge, Limits(9, 5.0, measured=False), started=time.monotonic() - 6)
+    search = Search(TASK, judge, Limits(9, measured=False), Budget(5.0, started=time.monotonic() - 6))
     search.run([style(launching(4))])
     assert search.ended == "budget"
     assert judge.asked == []
 
 
+@pytest.mark.slow
 def test_worked_styles_come_in_the_order_of_their_modelled_time() -> None:
     task = load_tasks(str(ROOT / "tests" / "fixture_tasks" / "rmsnorm_residual.py")).tasks[0]
     h200 = device_for("NVIDIA H200")
     assert h200
-    found, plain = styles(task, h200, "fp32"), write_solutions(task)
+    found, plain = list(styles(graphs_of(task), task, h200, "fp32")), write_solutions(task)
     assert {p.source for p in found} == {s.triton_code for s in plain}
     cost = {style.name: seconds for style, seconds in plausible(graphs_of(task), rates_of(h200, "fp32"), within=100.0)}
     order = [cost[name] for p in found if (name := p.name.removesuffix("-whole")) in cost]

@@ -4,11 +4,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kernrl.config import VerifierConfig
 from kernrl.policy.nano import CONTEXT, trained_nano
 from kernrl.policy.pairs import task_messages
 from kernrl.tasks.loaders import load_tasks
-from kernrl.verifier.verifier import HardenedVerifier
 
 TASKS = 3
 
@@ -29,7 +27,7 @@ def test_it_is_small_and_in_shards_that_a_repository_can_hold(folder):
 
 
 @pytest.mark.slow
-def test_plain_transformers_samples_right_candidates_from_it(folder):
+def test_plain_transformers_samples_right_candidates_from_it(folder, cpu_verifier):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.num_parameters() <= 18_000_000
     assert model.config.max_position_embeddings == CONTEXT
@@ -41,7 +39,6 @@ def test_plain_transformers_samples_right_candidates_from_it(folder):
         )
         output = model.generate(**ids, do_sample=False, temperature=None, top_p=None, top_k=None, max_new_tokens=512)
         replies.append(tokenizer.decode(output[0, ids["input_ids"].shape[1] :], skip_special_tokens=True))
-    with HardenedVerifier(VerifierConfig(device="cpu", cache=False, workers=1)) as verifier:
-        verdicts = [verdict for _, verdict in verifier.verify_many(zip(tasks, replies, strict=True))]
+    verdicts = [verdict for _, verdict in cpu_verifier.verify_many(zip(tasks, replies, strict=True))]
     assert len(verdicts) == TASKS
     assert sum(verdict.correct for verdict in verdicts) >= TASKS - 1, [v.reason for v in verdicts]

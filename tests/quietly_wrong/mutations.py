@@ -252,6 +252,91 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
          ("        acc += v *", "        seen += (v != 0).to(tl.float32)\n        acc += v *"),
          ("tl.sum(acc, axis=0) / HW", "tl.sum(acc, axis=0) / tl.maximum(tl.sum(seen, axis=0), 1.0)")),
     ),
+    # causal convolutions, scans, recurrences
+    "causal_kernel_mirrored": ("causal_conv1d_silu_blocks", (("tl.load(w + channel * W + j)", "tl.load(w + channel * W + W - 1 - j)"),)),
+    "causal_kernel_centred": ("causal_conv1d_silu_blocks", (("s = t - (W - 1) + j", "s = t - W // 2 + j"),)),
+    "causal_bias_forgotten": ("causal_conv1d_silu_blocks", (("HAS_BIAS=self.bias is not None", "HAS_BIAS=False"),)),
+    "causal_taps_cross_the_rows": ("causal_conv1d_silu_dispatch", (("mask=inside & (t > 0)", "mask=inside & (row + t > 0)"),)),
+    "scan_exclusive": ("cumsum_rows_carry", (("tl.cumsum(v, axis=0) + carry", "tl.cumsum(v, axis=0) - v + carry"),)),
+    "scan_of_parts_inclusive": (
+        "cumsum_rows_three_phases",
+        (
+            ("tl.store(start + row * blocks + i + 1, s, mask=i + 1 < blocks)", "tl.store(start + row * blocks + i, s, mask=i < blocks)"),
+            ("    tl.store(start + row * blocks + i, 0.0, mask=i == 0)\n", ""),
+        ),
+    ),
+    "recurrence_gate_after_input": (
+        "gated_recurrence_sequential",
+        (("* h + tl.load(b + at, mask=keep, other=0.0)", "* (h + tl.load(b + at, mask=keep, other=0.0))"),),
+    ),
+    "recurrence_without_memory": ("gated_recurrence_sequential", (("mask=keep, other=0.0)) * h +", "mask=keep, other=0.0)) * 0.0 +"),)),
+    "shift_leaks_between_sequences": ("token_shift_both_at_once", (("m & (i // D % S > 0)", "m & (i >= D)"),)),
+    "shift_mixes_the_other_way": ("token_shift_both_at_once", (("share * now + (1.0 - share) * before", "share * before + (1.0 - share) * now"),)),
+    # experts
+    "expert_weights_uniform": ("combine_experts_gather", (("tl.load(weight + t * K + k) *", "(1.0 / K) *"),)),
+    "last_expert_dropped": ("combine_experts_gather", (("static_range(K)", "static_range(K - 1)"),)),
+    "first_expert_for_all": ("expert_linear_launch_each", (("x[row : row + M], weight,", "x[row : row + M], self.weight[0],"),)),
+    # quantisation
+    "nibbles_swapped": ("dequant_int4_bits", (("tl.interleave(low, high)", "tl.interleave(high, low)"),)),
+    "zero_point_of_one_nibble": ("dequant_int4_bits", (("low = (byte & 0xF).to(tl.float32) - 8.0", "low = (byte & 0xF).to(tl.float32) - 7.0"),)),
+    "scale_of_the_first_group": ("dequant_int4_shifts", (("+ i % columns // SIZE", "+ 0 * i"),)),
+    "scale_of_the_first_column": (
+        "dequant_int8_linear_tiles",
+        (("tl.load(s_ptr + offs_n, mask=offs_n < N, other=0.0)[None, :]", "tl.load(s_ptr)"),),
+    ),
+    "codes_cut_not_rounded": ("quantize_rows_int8_libdevice", (("libdevice.rint(tl.div_rn(x, scale))", "tl.div_rn(x, scale)"),)),
+    "scale_over_128": ("quantize_rows_int8_libdevice", (("1e-6) / 127.0", "1e-6) / 128.0"),)),
+    "largest_without_sign": ("quantize_fp8_rows", (("tl.max(tl.abs(x), 0)", "tl.max(x, 0)"),)),
+    # norms of other kinds
+    "groupnorm_channels_interleaved": ("groupnorm_silu_whole_group", (("* per + i // HW", "* per + i % per"),)),
+    "groupnorm_unbiased": ("groupnorm_silu_whole_group", (("tl.sum(d * d, 0) / n + eps", "tl.sum(d * d, 0) / (n - 1) + eps"),)),
+    "groupnorm_shift_before_scale": (
+        "groupnorm_silu_stats_then_apply",
+        (("z * tl.load(gamma + c, mask=k) + tl.load(beta + c, mask=k)", "(z + tl.load(beta + c, mask=k)) * tl.load(gamma + c, mask=k)"),),
+    ),
+    "modulation_without_one": ("modulated_layernorm_row", (("tl.fma(v, 1.0 + g, s)", "tl.fma(v, g, s)"),)),
+    "modulation_swapped": ("modulated_layernorm_row", (("shift.contiguous(), scale.contiguous()", "scale.contiguous(), shift.contiguous()"),)),
+    "modulation_of_the_first_sample": ("modulated_layernorm_row", (("b = row // S", "b = 0 * row"),)),
+    "l2_norm_is_l1": ("l2_normalize_rows_tiles", (("tl.sqrt(tl.sum(v * v, 1))", "tl.sum(tl.abs(v), 1)"),)),
+    "l2_norm_of_the_last_block": ("l2_normalize_rows_two_passes", (("acc += v * v", "acc = v * v"),)),
+    "rmsnorm_before_the_residual": (
+        "rmsnorm_residual_helpers",
+        (("both * inverse_rms(both, n, eps)", "both * inverse_rms(load_row(x, row, stride, cols, n), n, eps)"),),
+    ),
+    "rmsnorm_residual_not_returned": ("rmsnorm_residual_helpers", (("cols, both, mask", "cols, load_row(x, row, stride, cols, n), mask"),)),
+    # divergences and preferences
+    "divergence_reversed": ("kl_rows_online", (("(student, teacher, out, student.shape", "(teacher, student, out, student.shape"),)),
+    "divergence_averaged": ("kl_rows_whole", (("tl.exp(p) * (p - q), 0.0), 0)", "tl.exp(p) * (p - q), 0.0), 0) / V"),)),
+    "temperature_for_the_teacher_alone": (
+        "kl_rows_whole",
+        (('tl.load(s + r * V + i, mask=k, other=-float("inf")) / T', 'tl.load(s + r * V + i, mask=k, other=-float("inf"))'),),
+    ),
+    "zloss_not_squared": ("cross_entropy_zloss_online", (("lse_square_scale * lse * lse", "lse_square_scale * lse"),)),
+    "online_loss_not_rescaled": ("cross_entropy_zloss_online", (("d * tl.exp(m - new) +", "d +"),)),
+    "preference_without_reference": ("preference_loss_flat", (("(tl.load(r + i, mask=m) - tl.load(rr + i, mask=m))", "tl.load(r + i, mask=m)"),)),
+    # attention and scores
+    "grouped_heads_interleaved": ("gqa_attention_flash", (("(pair % HQ) // GROUP", "(pair % HQ) % (HQ // GROUP)"),)),
+    "accumulator_not_rescaled": ("gqa_attention_flash", (("acc * alpha[:, None]", "acc"),)),
+    "keys_beyond_the_end_count": ("gqa_attention_flash", (('tl.where(rn[None, :] < S, qk, float("-inf"))', "qk"),)),
+    "mask_of_the_first_row": ("masked_softmax_online_exp2", (("mask += row % S * S", "mask += 0 * row"),)),
+    "base_of_the_exponential": ("masked_softmax_online_exp2", (("tl.exp2((v - top) * LOG2E) / total", "tl.exp2(v - top) / total"),)),
+    "cap_not_multiplied_back": ("softcap_scores_causal_rows", (("libdevice.tanh(v / cap) * cap", "libdevice.tanh(v / cap)"),)),
+    "diagonal_masked_too": ("softcap_scores_causal_rows", (("tl.where(i <= last,", "tl.where((i < last) | (last == 0) & (i == 0),"),)),
+    "rotation_the_other_way": (
+        "rope_qk_one_program_a_token",
+        (("lo * c - hi * s", "lo * c + hi * s"), ("hi * c + lo * s", "hi * c - lo * s")),
+    ),
+    "rotation_of_queries_alone": ("rope_qk_one_program_a_token", (("t, HK, c, s, PK", "t, HK, c * 0.0 + 1.0, s * 0.0, PK"),)),
+    # gates and activations
+    "gate_and_value_swapped": ("geglu_packed_tanh_via_sigmoid", (("f = 0.5 * b * (", "a, b = b, a\n    f = 0.5 * b * ("),)),
+    "gelu_by_error_function": ("geglu_packed_tanh_via_sigmoid", (("0.5 * b * (tanh(s * b * (b * b * 0.044715 + 1.0)) + 1.0)", "0.5 * b * (tl.erf(b * 0.7071067811865476) + 1.0)"),)),
+    "gate_without_its_product": ("swiglu_pair_library_op", (("a * tl.sigmoid(a) * b", "tl.sigmoid(a) * b"),)),
+    "square_before_the_maximum": ("squared_relu_linear_library_product", (("tl.maximum(tl.load(y + i, mask=i < n), 0.0)", "tl.load(y + i, mask=i < n)"),)),
+    "upsampling_shifted": ("upsample_softplus_gather", (("oy + 1 - ky, ox + 1 - kx", "oy + 1 - ky, ox + 2 - kx"),)),
+    "softplus_threshold_low": ("upsample_softplus_gather", (("tl.where(acc > 20.0, acc,", "tl.where(acc > 2.0, acc,"),)),
+    "scale_before_the_softplus": ("upsample_softplus_gather", (("sp = tl.where", "acc = acc * tl.load(scale)\n    sp = tl.where"), ("sp * tl.load(scale)", "sp"))),
+    "depth_factor_of_the_first_block": ("stochastic_depth_items", (("for r in rates]", "for r in [rates[0]] * depth]"),)),
+    "padded_columns_in_the_mean_square": ("qk_norm_heads_as_tile", (("tl.sum(v * v, axis=1) / D + eps", "tl.sum(v * v, axis=1) / BLOCK + eps"),)),
     # programs that race: right in any one order, or nearly always
     "start_and_sum_in_one_launch": (
         "gated_avgpool_atomics",

@@ -367,6 +367,7 @@ def test_training_run_is_described_by_its_end(tmp_path: Path) -> None:
     assert f"{hours:.2f} GPU-hours: {3 * hours:.2f} at 3 an hour" in text
 
 
+@pytest.mark.slow
 def test_runs_are_compared_with_the_first(tmp_path: Path, run: Run) -> None:
     after = read_run(make_eval_run(tmp_path / "after", skill=0.9, seed=1))
     change = comparisons([run, after])[0]
@@ -385,6 +386,7 @@ def test_a_run_that_did_not_sample_is_shown_and_not_compared(tmp_path: Path, run
     assert "Cross-entropy of SFT" in Page(render_report([run, taught])).text
 
 
+@pytest.mark.slow
 def test_a_table_never_mixes_tasks_and_has_every_run(tmp_path: Path, run: Run) -> None:
     more = read_run(make_eval_run(tmp_path / "more", tasks=16, seed=3))
     write_config(tmp_path / "elsewhere", "eval")
@@ -397,8 +399,9 @@ def test_a_table_never_mixes_tasks_and_has_every_run(tmp_path: Path, run: Run) -
     assert (story.tasks, story.left_out) == (12, 16)
     assert [r.name for r in (*story.training, *story.apart)] == ["rl", "best-of-n", "elsewhere"]
     text = Page(render_report([trained, run, chosen, elsewhere, more])).text
-    for words in ("on the 12 tasks of all; 16 samples of other tasks are left out", "Training, each step on tasks of its own",
-                  "Other runs, on other tasks", "before → more, on the 12 tasks of both"):  # fmt: skip
+    for words in ("on the 12 tasks that they share; 16 samples of other tasks are left out",
+                  "Training, each step on tasks of its own", "Other runs, on other tasks",
+                  "before → more, on the 12 tasks of both"):  # fmt: skip
         assert words in text
     assert all(name in text for name in ("rl", "best-of-n", "elsewhere"))
 
@@ -446,6 +449,7 @@ def test_the_page_opens_with_what_how_when_and_how_exact(run: Run) -> None:
     )
 
 
+@pytest.mark.slow
 def test_few_steps_are_said_to_follow_their_tasks(tmp_path: Path, run: Run) -> None:
     for steps, said in ((3, True), (60, False)):
         trained = read_run(make_reinforce_run(tmp_path / str(steps), steps=steps))

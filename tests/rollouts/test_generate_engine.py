@@ -110,9 +110,13 @@ def test_a_prompt_that_fills_the_context_is_an_error_value_and_spoils_no_other(p
     assert rollouts[2].token_ids
 
 
-def test_a_copy_in_another_dtype_follows_the_policy_when_synced():
-    policy = tiny_policy()
+def test_a_copy_in_another_dtype_follows_the_policy_when_synced(monkeypatch):
+    policy, sampled = tiny_policy(), []
     engine = GenerateEngine(policy, dtype=torch.bfloat16)
+    generate = type(policy.model).generate
+    monkeypatch.setattr(
+        type(policy.model), "generate", lambda model, *a, **k: sampled.append(model) or generate(model, *a, **k)
+    )
 
     def greedy():
         rollouts = list(engine.generate(PROMPTS, sampling(policy, n=1, temperature=1e-3, stop_ids=())))
@@ -127,7 +131,8 @@ def test_a_copy_in_another_dtype_follows_the_policy_when_synced():
     after = greedy()
     assert after[1] == 5
     assert after[0] != before[0]
-    copied = engine._model
+    copied = sampled[-1]
+    assert copied is not policy.model
     assert copied.dtype == torch.bfloat16
     assert policy.model.dtype == torch.float32
     assert copied.model.rotary_emb.inv_freq.dtype == torch.float32

@@ -188,6 +188,7 @@ def test_a_server_that_speaks_otherwise(tmp_path):
 WAYS = {"nccl": {"backend": "nccl"}, "ipc": {"backend": "ipc"}, "checkpoint": {}, "lora": {"lora": True}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_no_sample_sees_old_weights_or_their_cached_prefixes(tmp_path, monkeypatch, way):
     install_vllm(monkeypatch)

@@ -1,9 +1,11 @@
 """The server engine against a real server: `transformers serve`, as a process of its own."""
 
+import functools
 import os
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 from support.server_samples import changed, opened
@@ -19,12 +21,15 @@ from kernrl.runs.run_directory import read_lines
 from kernrl.training import evaluation
 from kernrl.training.open_engine import server_engine
 
-PROMPTS = [tiny_policy().tokenizer(text)["input_ids"] for text in ("a task", "another one", "b")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not all(map(find_spec, ("fastapi", "uvicorn", "openai"))), reason="needs transformers[serving]"),
+]
 
-pytestmark = pytest.mark.slow
-pytest.importorskip("fastapi")
-pytest.importorskip("uvicorn")
-pytest.importorskip("openai")
+
+@functools.cache
+def prompts() -> list[list[int]]:
+    return [tiny_policy().tokenizer(text)["input_ids"] for text in ("a task", "another one", "b")]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +56,7 @@ def url(tmp_path_factory):
 
 def greedy(engine, policy):
     sampling = Sampling(n=1, max_tokens=6, temperature=1e-3, stop_ids=(policy.tokenizer.eos_token_id,))
-    return [policy.tokenizer.decode(r.token_ids) for r in sorted(engine.generate(PROMPTS, sampling), key=lambda r: r.prompt)]
+    return [policy.tokenizer.decode(r.token_ids) for r in sorted(engine.generate(prompts(), sampling), key=lambda r: r.prompt)]
 
 
 def test_it_samples_from_the_weights_that_it_was_given(url, tmp_path):
@@ -64,7 +69,7 @@ def test_it_samples_from_the_weights_that_it_was_given(url, tmp_path):
     changed(policy)
     engine.sync(policy.model.named_parameters, 1)
     assert greedy(engine, policy) == greedy(embedded, policy) != before
-    rollouts = list(engine.generate(PROMPTS, Sampling(n=2, max_tokens=6, temperature=1.0, stop_ids=(3,))))
+    rollouts = list(engine.generate(prompts(), Sampling(n=2, max_tokens=6, temperature=1.0, stop_ids=(3,))))
     assert {(r.version, r.logprobs) for r in rollouts} == {(1, None)}
     assert sorted((r.prompt, r.sample) for r in rollouts) == [(p, s) for p in range(3) for s in range(2)]
 

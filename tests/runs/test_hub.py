@@ -73,3 +73,15 @@ def test_a_failed_upload_says_where_the_model_is(fake: Hub, tmp_path: Path) -> N
     fake.error = OSError("gone")
     with pytest.raises(RunError, match=r"is written, but not uploaded to me/model \(gone\)"):
         hub.upload(tmp_path, "me/model")
+
+
+class NoAnswer(Exception):
+    """Of a network library: no OSError, as httpx's errors are none."""
+
+
+def test_a_hub_that_cannot_be_reached_is_one_sentence(fake: Hub, tmp_path: Path) -> None:
+    fake.error = NoAnswer("Name or service not known\nmore")
+    with pytest.raises(UsageError, match=r"^--push-to-hub me/m: the hub cannot be reached \(Name or service not known\)\.$"):
+        hub.check_upload("me/m")
+    with pytest.raises(RunError, match="is written, but not uploaded to me/m"):
+        hub.upload(tmp_path, "me/m")

@@ -52,3 +52,9 @@ def test_the_end_shows_the_first_step_and_the_last_ones(screen):
     console.print(steps_table.final_table([{**STEP, "step": n} for n in range(1, 51)], "model: x"))
     steps = [line.split()[0] for line in console.file.getvalue().splitlines()[2:]]
     assert steps == ["1", *map(str, range(31, 51))]
+
+
+def test_a_title_is_not_as_narrow_as_its_table(screen):
+    console = screen(width=80)
+    console.print(steps_table.final_table([{"step": 1, "reward": 0.5, "modelled": True}], "nothing was learnt"))
+    assert console.file.getvalue().splitlines()[0].rstrip() == "nothing was learnt (speeds are modelled)"

@@ -8,7 +8,6 @@ from argparse import Namespace
 import pytest
 from support import ROOT
 
-from kernrl.config import VerifierConfig
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.verifier.funnel import StagedEvaluator
 
@@ -65,17 +64,13 @@ def test_an_operator_makes_the_mistake_that_it_names(operator: str, text: str) -
 
 
 @pytest.mark.slow
-def test_the_mutants_of_a_worked_solution_are_killed() -> None:
+def test_the_mutants_of_a_worked_solution_are_killed(cpu_evaluator: StagedEvaluator) -> None:
     import prove_mutants  # pyright: ignore[reportMissingImports]
 
-    evaluator = StagedEvaluator(VerifierConfig(device="cpu", cache=False, workers=1))
     report = {"rows": [], "survivors": []}
-    try:
-        (task,) = generate_tasks(level=2, count=1, seed=0)
-        solution = task.solutions[0]
-        prove_mutants.prove(evaluator, task, solution.style, solution.triton_code, Namespace(each=1), report)
-    finally:
-        evaluator.close()
+    (task,) = generate_tasks(level=2, count=1, seed=0)
+    solution = task.solutions[0]
+    prove_mutants.prove(cpu_evaluator, task, solution.style, solution.triton_code, Namespace(each=1), report)
     outcomes = [row["outcome"] for row in report["rows"]]
     assert outcomes.count("killed") >= 5
     assert "missed" not in outcomes, report["survivors"]

@@ -11,7 +11,6 @@ from support import ROOT
 from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
 
 from kernrl.tasks.rows import write_tasks
-from kernrl.verifier import HardenedVerifier
 
 PAGE = ROOT / "docs" / "guides" / "own_loop.md"
 NOTES = ROOT / "docs" / "notes"
@@ -54,10 +53,9 @@ def test_it_learns(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_worked_solution_passes_through_the_real_verifier(tmp_path):
+def test_a_worked_solution_passes_through_the_real_verifier(cpu_verifier):
     from support.tiny import ScriptedEngine, tiny_policy
 
-    from kernrl.config import VerifierConfig
     from kernrl.rollouts.collect import Collector
     from kernrl.rollouts.engines.engine import Sampling
     from kernrl.rollouts.reward import reward
@@ -68,9 +66,8 @@ def test_a_worked_solution_passes_through_the_real_verifier(tmp_path):
     replies = (right, right.replace("tl.store(", "tl.store(7 + ", 1), "Sorry.", right)
     tokenizer = tiny_policy().tokenizer
     engine = ScriptedEngine(tokenizer, lambda prompt, sample, call: replies[sample])
-    with HardenedVerifier(VerifierConfig(cache=False, device="cpu", workers=1)) as verifier:
-        collector = Collector(engine, tokenizer, verifier, reward, Sampling(4, 1, 1.0), style="nano")
-        found = collector.collect([task], (0, 1))
+    collector = Collector(engine, tokenizer, cpu_verifier, reward, Sampling(4, 1, 1.0), style="nano")
+    found = collector.collect([task], (0, 1))
     assert [str(a.verdict.status) for a in found.attempts] == ["correct", "crash", "no_code", "correct"]
     assert [a.reward.value for a in found.attempts if a.reward] == pytest.approx([0.7, 0.0, 0.0, 0.7])
     # modelled time is no measured speedup

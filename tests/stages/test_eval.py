@@ -93,6 +93,7 @@ def test_a_model_is_asked(tmp_path: Path, tasks: Path, model: Path, verifier: Fa
     assert read_run(output).metrics[0]["seconds"]["generate"] > 0
 
 
+@pytest.mark.slow
 def test_resume_judges_only_what_is_missing(
     tmp_path: Path, tasks: Path, model: Path, verifier: FakeVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +135,7 @@ def test_resume_from_disk_looks_again_at_what_could_not_be_judged(
     evaluated(*arguments, "--output", output, code=2)  # without --resume a run is never written into
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("source", ["disk", "model"])
 def test_an_evaluation_interrupted_in_the_middle_goes_on_where_it_was(

@@ -43,6 +43,7 @@ def checked(others: Path, every: int = 1) -> list[str]:
 # --- evaluations and the best checkpoint ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_evaluations_are_of_the_same_tasks_and_change_nothing_of_the_training(model, tasks, tmp_path, verifier, others):
     plain, watched = tmp_path / "plain", tmp_path / "watched"
     assert run(arguments(model, tasks, plain)) == 0
@@ -56,6 +57,7 @@ def test_evaluations_are_of_the_same_tasks_and_change_nothing_of_the_training(mo
     assert found[2]["heldout"]["tasks"] == 2
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_is_kept_and_exported(model, tasks, tmp_path, verifier, others):
     """The held-out reward falls after step 1: the model of step 1 is what comes out, however the others are pruned."""
     done = []
@@ -86,6 +88,7 @@ def test_a_best_of_nothing_and_an_exam_of_what_was_learnt_are_refused(model, tas
     assert "--evaluate-tasks: task-0 is trained on too" in said
 
 
+@pytest.mark.slow
 def test_best_of_n_is_evaluated_too(model, tasks, tmp_path, verifier, others, monkeypatch):
     monkeypatch.setattr(session, "stop_ids", lambda policy: (ord(" "), *range(4, 30)))  # a tiny model seldom stops
     words = ["best-of-n", "--model", str(model), "--tasks", str(tasks), "--output", str(tmp_path / "run"), "--no-lora"]
@@ -99,6 +102,7 @@ def test_best_of_n_is_evaluated_too(model, tasks, tmp_path, verifier, others, mo
 # --- nothing learnt ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_three_steps_without_a_lesson_end_the_run(model, tasks, tmp_path, verifier, capsys):
     verifier.judge = lambda text: verdict_of(text, Status.SYNTAX_ERROR)
     assert run(arguments(model, tasks, tmp_path / "run", "--max-tokens", "40", steps=9)) == 1
@@ -146,6 +150,7 @@ def test_a_run_that_the_disk_cannot_hold_is_refused_with_its_size(model, tasks, 
     assert "where 0 MB are free; make room, or name another disk" in said
 
 
+@pytest.mark.slow
 def test_one_checkpoint_is_kept_unless_more_are_asked_for(model, tasks, tmp_path, verifier):
     assert run(arguments(model, tasks, tmp_path / "one")) == 0
     assert [p.name for p in (tmp_path / "one").glob("step_*")] == ["step_3"]
@@ -153,6 +158,7 @@ def test_one_checkpoint_is_kept_unless_more_are_asked_for(model, tasks, tmp_path
     assert sorted(p.name for p in (tmp_path / "two").glob("step_*")) == ["step_2", "step_3"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_has_each_step_once(model, tasks, tmp_path, verifier):
     output = tmp_path / "run"
     assert run(arguments(model, tasks, output, steps=3)) == 0
@@ -286,6 +292,18 @@ def test_a_run_says_what_it_does_in_a_log_file_and_where_there_is_no_terminal(tm
     assert "step 2 of 5: 34 of 96 replies, 340 tokens, " in lines[1]
     assert "20 verdicts, about " in lines[1]
     assert "34 of 96 replies" in capsys.readouterr().err
+
+
+def test_the_line_says_when_the_weights_are_updated():
+    watch = SamplingWatch()
+    watch.begin_steps(0, 2)
+    watch.expect(1)
+    watch.sampled(10)
+    assert "updating" not in watch.line()
+    watch.judged()
+    assert watch.line() == "step 1 of 2: 1 of 1 replies, 10 tokens, 1 verdicts, updating the weights"
+    watch.expect(1)
+    assert "updating" not in watch.line()
 
 
 def test_tokens_are_counted_while_they_are_decoded():

@@ -77,6 +77,7 @@ def run(*words: str) -> int:
     return cli.run(["optimize", *words, "--quiet", "--n", "8"])
 
 
+@pytest.mark.slow
 def test_it_writes_the_winner_with_everything_beside_it(verifier: type[Verifier], module: Path) -> None:
     assert run("my_module.py", "--output", "out") == 0
     out = Path("out")
@@ -95,6 +96,7 @@ def test_it_writes_the_winner_with_everything_beside_it(verifier: type[Verifier]
     assert len((out / "candidates.jsonl").read_text().splitlines()) == results["judged"] == 8
 
 
+@pytest.mark.slow
 def test_a_tie_says_why_and_writes_nothing_unless_asked(
     verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +110,7 @@ def test_a_tie_says_why_and_writes_nothing_unless_asked(
     assert Path("tie/best.py").exists()
 
 
+@pytest.mark.slow
 def test_where_nothing_is_right_it_says_so(verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verifier.mode = "wrong"
     assert run("my_module.py", "--output", "out", "--keep-tie") == 0
@@ -115,6 +118,7 @@ def test_where_nothing_is_right_it_says_so(verifier: type[Verifier], module: Pat
     assert not Path("out/best.py").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_the_best_and_resume_goes_on(verifier: type[Verifier], module: Path) -> None:
     verifier.mode = "interrupt"
     assert run("my_module.py", "--output", "out") == 130
@@ -128,6 +132,7 @@ def test_an_interrupt_keeps_the_best_and_resume_goes_on(verifier: type[Verifier]
     assert not set(before[:1]) & set(verifier.asked[len(before) :])
 
 
+@pytest.mark.slow
 def test_many_tasks_give_a_table_and_kernelbench_s_layout(
     verifier: type[Verifier], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [ON_CPU, ON_GPU], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("full", [False, True])
 def test_every_command_is_one(size: quickstart.Size, full: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,6 +88,7 @@ def test_each_step_starts_from_what_was_made_before(tmp_path: Path) -> None:
         made.add(options.get("--output", options.get("--out", "")))
 
 
+@pytest.mark.slow
 def test_it_says_what_changed(stub: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["quickstart", "--json"]) == 0
     shown = capfd.readouterr()
@@ -107,6 +109,7 @@ def test_the_optimised_module_is_the_last_that_it_says(stub: Path, capfd: pytest
     assert last.endswith("heldout: 2.00x the speed of eager. out/optimize/best.py")
 
 
+@pytest.mark.slow
 def test_again_straight_after(stub: Path, tmp_path: Path) -> None:
     for _ in range(2):
         assert cli.run(["quickstart", "--quiet"]) == 0

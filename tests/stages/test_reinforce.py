@@ -30,6 +30,7 @@ from kernrl.verifier.base.verdict import Status
 pytestmark = pytest.mark.usefixtures("verifier")
 
 
+@pytest.mark.slow
 def test_an_update_is_the_policy_gradient(model, tasks, tmp_path):
     """Against a gradient made by hand: no packing, no fused loss, double precision."""
     sizes = {"tasks_per_step": 4, "max_tokens": 8, "row_tokens": 256, "lora": False}
@@ -71,6 +72,7 @@ def test_what_fits_one_row_is_padded_little():
         assert int((part.rollout_logprobs == -1).sum()) == noted
 
 
+@pytest.mark.slow
 def test_the_rate_rises_and_goes_on_where_it_was(model, tasks, tmp_path):
     output = tmp_path / "run"
     options = ("--warmup-steps", "3")
@@ -120,6 +122,7 @@ def test_the_same_seed_gives_the_same_samples_and_the_same_loss(model, tasks, tm
     assert metrics(first) == metrics(second)
 
 
+@pytest.mark.slow
 def test_a_line_says_what_a_step_did(model, tasks, tmp_path):
     output = tmp_path / "run"
     assert run(arguments(model, tasks, output)) == 0
@@ -224,6 +227,7 @@ def test_sigkill_at_any_moment(model, tasks, tmp_path):
     assert texts(killed) == texts(whole)
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_made_longer(model, tasks, tmp_path):
     whole, longer = tmp_path / "whole", tmp_path / "longer"
     assert run(arguments(model, tasks, whole, steps=3)) == run(arguments(model, tasks, longer, steps=2)) == 0
@@ -234,6 +238,7 @@ def test_a_finished_run_can_be_made_longer(model, tasks, tmp_path):
     assert run(arguments(model, tasks, longer, "--resume", "--gamma", "0.9", steps=3)) == 2
 
 
+@pytest.mark.slow
 def test_a_run_stops_when_its_time_is_spent(model, tasks, tmp_path):
     output = tmp_path / "run"
     assert run(arguments(model, tasks, output, "--time-limit-s", "1e-9", "--save-every", "10", steps=5)) == 0
@@ -250,6 +255,7 @@ def test_a_tracker_that_is_not_installed_is_named_before_anything_runs(model, ta
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_without_a_difference_nothing_is_learnt(model, tasks, tmp_path, verifier):
     verifier.judge = lambda text: verdict_of(text, Status.WRONG)
     output = tmp_path / "run"
@@ -262,6 +268,7 @@ def test_without_a_difference_nothing_is_learnt(model, tasks, tmp_path, verifier
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.slow
 def test_broken_infrastructure_is_masked_and_a_run_of_nothing_else_stops(model, tasks, tmp_path, verifier, capfd):
     verifier.judge = lambda text: verdict_of(text, Status.INFRA_ERROR) if len(verifier.asked) % 2 else judge(text)
     assert run(arguments(model, tasks, tmp_path / "half", steps=1)) == 0
@@ -289,6 +296,7 @@ def test_groups_that_teach_nothing_are_made_up_for(model, tasks, tmp_path, verif
     assert len({row["id"] for row in rows}) == len(rows)
 
 
+@pytest.mark.slow
 def test_turns_learn_from_what_came_after(model, tasks, tmp_path):
     output = tmp_path / "run"
     assert (
@@ -316,6 +324,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_options(model, tasks, tmp_path, options):
     output = tmp_path / "run"
@@ -328,6 +337,7 @@ def test_options(model, tasks, tmp_path, options):
         assert lines[1]["ratio_max"] > 1.0 + 1e-4
 
 
+@pytest.mark.slow
 def test_lora(model, tasks, tmp_path):
     pytest.importorskip("peft")
     output = tmp_path / "run"

@@ -80,3 +80,12 @@ def test_source_in_a_pipe_is_not_wrapped(samples, capsys):
     assert run(["tasks", "show", "heldout#2"]) == 0
     shown = capsys.readouterr().out
     assert "    return [torch.randn(batch_size, rows, inner), torch.randn(batch_size, inner, columns)]\n" in shown
+
+
+def test_a_reason_is_whole_in_a_pipe(tmp_path, capsys):
+    reason = "the error is far over its tolerance " * 9
+    write_lines(
+        tmp_path / "run" / "samples.jsonl", [row(verdict("c", Status.WRONG, Stage.CORRECTNESS, reason), text="c = 1\n")]
+    )
+    assert run(["samples", str(tmp_path / "run")]) == 0
+    assert reason.strip() in capsys.readouterr().out

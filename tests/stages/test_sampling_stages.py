@@ -60,6 +60,7 @@ def lines(output):
     return [{k: v for k, v in line.items() if k not in timed} for line in read_lines(output / "metrics.jsonl")]
 
 
+@pytest.mark.slow
 def test_best_of_n_learns_round_after_round_and_writes_what_it_kept(model, tasks, tmp_path):
     output = tmp_path / "run"
     options = ("--rounds", "3", "--tasks-per-round", "4", "--keep", "2", "--threshold", "1.2")
@@ -81,6 +82,7 @@ def test_best_of_n_learns_round_after_round_and_writes_what_it_kept(model, tasks
     assert AutoModelForCausalLM.from_pretrained(output / "model").dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_a_killed_round_is_made_up_without_verifying_again(model, tasks, tmp_path, verifier, monkeypatch):
     options = ("--rounds", "2", "--tasks-per-round", "3")
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -100,6 +102,7 @@ def test_a_killed_round_is_made_up_without_verifying_again(model, tasks, tmp_pat
     assert lines(killed) == lines(whole)
 
 
+@pytest.mark.slow
 def test_where_nothing_was_kept_no_model_is_exported(model, tasks, tmp_path, capsys):
     output = tmp_path / "run"
     assert run(arguments("best-of-n", model, tasks, output, "--threshold", "9", "--tasks-per-round", "2")) == 1
@@ -110,6 +113,7 @@ def test_where_nothing_was_kept_no_model_is_exported(model, tasks, tmp_path, cap
     assert (output / "kept_1.jsonl").read_text() == ""
 
 
+@pytest.mark.slow
 def test_the_best_are_set_against_the_worst(model, tasks, tmp_path, monkeypatch):
     learnt = []
     real = SampleFinetuner.finetune
@@ -179,6 +183,7 @@ def test_samples_of_something_else_are_no_traceback(tmp_path, capsys):
     assert "has no samples" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_samples_lists_the_best_first_and_shows_one(model, tasks, tmp_path, capsys):
     output = tmp_path / "run"
     assert run(arguments("reward-weighted", model, tasks, output)) == 0
@@ -215,6 +220,7 @@ def test_an_evaluation_is_listed_by_speed_and_every_id_can_be_asked_for(tmp_path
         assert speedup is None or f"{speedup['value']:.2f}x" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [

@@ -64,7 +64,7 @@ def pairs(tmp_path_factory):
 
 def arguments(model, pairs, output, *more):
     sizes = ["--row-tokens", "256", "--rows-per-step", "2", "--max-length", "64", "--steps", "8", "--learning-rate", "0.01"]
-    cadence = ["--evaluate-every", "4", "--save-every", "2"]
+    cadence = ["--validate-every", "4", "--save-every", "2"]
     return ["sft", "--model", str(model), "--data", str(pairs), "--output", str(output), *sizes, *cadence, "--quiet", *more]
 
 
@@ -85,6 +85,7 @@ def test_the_last_row_of_an_epoch_says_nothing_of_the_speed():
     assert [list(column.cells) for column in table.columns[3:5]] == [["2,000,000"] * 2, ["25%"] * 2]
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_plain_transformers_loads_the_result(model, pairs, tmp_path):
     output = tmp_path / "run"
     assert run(arguments(model, pairs, output)) == 0

@@ -63,6 +63,19 @@ def test_list(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "conv2d → relu → relu" in answer(capsys, "list", str(table), "--split", "heldout")
 
 
+def test_list_has_one_line_a_row_however_long_a_composition_is(tmp_path, capsys, monkeypatch) -> None:
+    path = tmp_path / "long.jsonl"
+    write_tasks(path, [task("a-task-of-a-long-name", family="linear", composition=("conv_transpose2d",) * 9, split="heldout")])
+    assert answer(capsys, "list", str(path)).splitlines()[1].count("conv_transpose2d") == 9
+    monkeypatch.setattr(console.out, "width", 80)
+    monkeypatch.setattr(type(console.out), "is_terminal", property(lambda self: True))
+    _, row = answer(capsys, "list", str(path)).splitlines()
+    assert len(row) <= 80
+    assert row.split("→")[0].split() == ["a-task-of-a-long-name", "linear", "conv_transpose2d"]
+    assert "… " in row
+    assert row.split()[-2:] == ["heldout", "0"]
+
+
 def test_show_reference_and_solution(table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     text = answer(capsys, "show", str(table))
     assert "torch.relu(x)" in text
@@ -105,6 +118,7 @@ def test_check_names_the_tasks_that_cannot_teach(tmp_path: Path, capsys: pytest.
     assert "1 of 1 references can be used" in answer(capsys, "check", f"{path}::good")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forward", "words"),
     [("x * 0", "same value"), ("x * float('nan')", "NaN"), ("1 / 0", "ZeroDivisionError")],
@@ -163,6 +177,7 @@ def test_generate_refuses_a_folder_with_something_in_it(tmp_path: Path, capsys: 
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_interrupted_generate_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,18 @@ def test_pairs_are_written_with_their_index_and_resumed(fake: type[Fake], tmp_pa
     assert sorted(json.loads(line)["index"] for line in out.read_text().splitlines()) == [0, 1, 2, 3]
 
 
+def test_candidates_of_one_task_go_together_whatever_their_order(fake: type[Fake], tmp_path: Path) -> None:
+    other = TESTS / "fixture_tasks" / "conv_bn_relu.py"
+    pairs, out = tmp_path / "pairs.jsonl", tmp_path / "out.jsonl"
+    rows = [{"task": str(task), "candidate": f"good {i}\n"} for i in range(4) for task in (TASK, other)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert cli.run(["verify", "--pairs", str(pairs), "--out", str(out)]) == 0
+    assert [task for task, _ in fake.seen] == ["mish_chain"] * 4 + ["conv_bn_relu"] * 4
+    assert [candidate for _, candidate in fake.seen] == [f"good {i}\n" for i in range(4)] * 2
+    written = {row["index"]: row["task_id"] for row in map(json.loads, out.read_text().splitlines())}
+    assert written == {i: ("mish_chain", "conv_bn_relu")[i % 2] for i in range(8)}
+
+
 def test_a_bad_row_is_named(fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text('{"task": "t"}\n')

@@ -1,24 +1,14 @@
-"""Runs solutions written from Graphs in Triton's interpreter; a process of its own: it is chosen before triton loads.
+"""Runs solutions written from Graphs in the process of `interpreted.py`.
 
-Reads one JSON list of requests on stdin, `{"source", "sets", "edits": [[old, new], …], "styles", "precision", "constants"}`,
-and prints one JSON list of answers, each a list of `[style, code as edited, what is wrong or ""]`. `sets` are names of input
-sets, derived where the source states none; `full` is the source as it stands. `styles` are words of which a style has one;
-`constants` make one more set.
+A request is `{"source", "sets", "edits": [[old, new], …], "styles", "precision", "constants"}`, its answer a list of
+`[style, code as edited, what is wrong or ""]`. `sets` are names of input sets, derived where the source states none; `full` is
+the source as it stands. `styles` are words of which a style has one; `constants` make one more set.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import tempfile
-import warnings
 from dataclasses import replace
 from pathlib import Path
-
-os.environ["TRITON_INTERPRET"] = "1"
-
-import torch
 
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.solutions.from_graph.check import problems
@@ -40,17 +30,3 @@ def answer(request: dict, folder: Path) -> list[list[str]]:
             new = problems(task, input_set, solutions, folder)
             found = [a or (b and f"{input_set.name}: {b}") for a, b in zip(found, new, strict=True)]
     return [[s.style, s.triton_code, problem] for s, problem in zip(solutions, found, strict=True)]
-
-
-def main() -> None:
-    """Answer every request."""
-    torch.set_num_threads(1)
-    # torch.empty then hands out NaN: an element that no program writes cannot be right by luck
-    torch.use_deterministic_algorithms(True)
-    warnings.filterwarnings("ignore")
-    with tempfile.TemporaryDirectory() as folder:
-        json.dump([answer(request, Path(folder)) for request in json.load(sys.stdin)], sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

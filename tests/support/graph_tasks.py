@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.task import FULL, InputSet, Task
-from support import TESTS
-
-WORKER = TESTS / "support" / "graph_solution_worker.py"
+from support import interpreted
 
 
 def ask(requests: Sequence[dict]) -> list[list[list[str]]]:
-    """The worker's answers."""
-    done = subprocess.run(
-        [sys.executable, str(WORKER)], input=json.dumps(requests), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    """[style, code, what is wrong] of every solution, for each request."""
+    return list(interpreted.ask("graph_solution_worker", requests))
 
 
 def module(init: str, forward: str, inputs: str, arguments: str = "self, x") -> str:

@@ -19,6 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from kernrl.verifier.rpc.frames import Channel
 
+FREE_BYTES = 100 << 30
+"""Free memory of the GPU; a file `LOG.busy` stands for another program that takes most of it."""
+
 WORK_S = 0.2
 """How long looking at one phase takes."""
 
@@ -41,7 +44,8 @@ class Server:
         self.manner, self.gave_way = "", False
 
     def facts(self) -> dict[str, str]:
-        return {"uuid": f"stand-in-{os.getppid()}", "driver": "0", "gpu": "none"}
+        free = 10 << 30 if Path(sys.argv[3] + ".busy").exists() else FREE_BYTES
+        return {"uuid": f"stand-in-{os.getppid()}", "driver": "0", "gpu": "none", "free_bytes": str(free)}
 
     def null(self, pairs: int, rounds: tuple[int, ...], noise: Any, slowdown: float) -> Any:
         return [(50.0, [[(1.0, 1.0)] * 5] * pairs)]
@@ -51,9 +55,17 @@ class Server:
         self.gave_way = False
         if self.manner == "too big":
             raise ValueError("it asks for too much memory")
+        if self.manner == "never finds memory":
+            raise MemoryError("tried to allocate too much")
         if self.manner == "needs the others' memory" and "ends give_way" not in read(sys.argv[3]):
             raise MemoryError("tried to allocate too much")
         return SimpleNamespace(version=1)
+
+    def memory(self, task: Any, precision: str, names: list[str]) -> dict[str, None]:
+        return dict.fromkeys(names)
+
+    def peak_bytes(self) -> int:
+        return 1 << 30
 
     def give_way(self) -> None:
         self.gave_way = True
@@ -65,6 +77,8 @@ class Server:
         time.sleep(WORK_S)
         if self.manner.startswith("hangs"):
             time.sleep(60)
+        if self.manner == "an engine is missing" and read(sys.argv[3]).count("begins begin") == 1:
+            raise RuntimeError("FIND was unable to find an engine to execute this computation")
         if self.manner == "slow in every step":
             time.sleep(1.0)
         if self.manner == "faults":

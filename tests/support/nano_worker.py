@@ -1,17 +1,9 @@
-"""Runs worked replies of nano under Triton's interpreter, in a process of its own: `nano_worker.py SEED COUNT` prints JSON.
+"""Runs worked replies of nano in the process of `interpreted.py`: a seed is answered with what is wrong with each reply.
 
 Each Graph is drawn at small sizes that are all unlike; its module holds its parameters under their own names. Truth is
 `graph/run.py` in float64.
 """
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
-
-import json
-import sys
-import tempfile
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -58,7 +50,7 @@ def off(out, truth) -> float:
 
 
 @torch.no_grad()
-def problems(seed: int, folder: Path) -> list[str]:
+def answer(seed: int, folder: Path) -> list[str]:
     rng = Random(f"small/{seed}")
     draw.base.MOST_ELEMENTS = 1 << 16
     graph = sample(rng, rng.randint(1, 8), start=start, first=product if rng.random() < 0.3 else None, steps=draw.STEPS)
@@ -88,15 +80,3 @@ def problems(seed: int, folder: Path) -> list[str]:
         except Exception as error:
             found.append(f"{where} {type(error).__name__}: {error}\n{pair.prompt}\n{pair.reply}")
     return found
-
-
-def main() -> None:
-    warnings.simplefilter("ignore")
-    first, count = map(int, sys.argv[1:])
-    with tempfile.TemporaryDirectory() as folder:
-        found = [p for seed in range(first, first + count) for p in problems(seed, Path(folder))]
-    print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()

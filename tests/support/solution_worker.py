@@ -1,21 +1,13 @@
-"""Runs worked solutions in Triton's interpreter; a process of its own, since the interpreter is chosen before triton loads.
+"""Runs worked solutions of generated tasks in the process of `interpreted.py`.
 
-Reads one JSON list of requests on stdin, `{"level", "seed", "index", "edits": [[old, new], …], "input_sets", "regimes"}`,
-and prints one JSON list of answers, each `{solution number: "" or what is wrong}`.
+A request is `{"level", "seed", "index", "edits": [[old, new], …], "input_sets", "regimes"}`, its answer `{solution number:
+"" or what is wrong}`.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-import tempfile
-import warnings
 from pathlib import Path
-
-os.environ["TRITON_INTERPRET"] = "1"
-
-import torch
 
 from kernrl.tasks.grammar.generate import make_task
 from kernrl.tasks.solutions.run_solutions import Bench, draw_like, load_module
@@ -48,17 +40,3 @@ def answer(request: dict, folder: Path) -> dict[int, str]:
                     problem and f"{task.solutions[number].style} {name}/{regime}: {problem}"
                 )
     return problems
-
-
-def main() -> None:
-    """Answer every request."""
-    torch.set_num_threads(1)
-    # torch.empty then hands out NaN: an element that no program writes cannot be right by luck
-    torch.use_deterministic_algorithms(True)
-    warnings.filterwarnings("ignore")
-    with tempfile.TemporaryDirectory() as folder:
-        json.dump([answer(request, Path(folder)) for request in json.load(sys.stdin)], sys.stdout)
-
-
-if __name__ == "__main__":
-    main()

@@ -48,7 +48,7 @@ def reinforce_arguments(model: Path, tasks: Path, output: Path, *more: str, step
 def sft_arguments(model: Path, pairs: Path, output: Path, *more: str) -> list[str]:
     sizes = ["--row-tokens", "128", "--rows-per-step", "4", "--max-length", "64", "--steps", "4", "--learning-rate", "0.01"]
     where = ["--model", str(model), "--data", str(pairs), "--output", str(output)]
-    return ["sft", *where, *sizes, "--evaluate-every", "4", "--save-every", "2", "--quiet", *more]
+    return ["sft", *where, *sizes, "--validate-every", "4", "--save-every", "2", "--quiet", *more]
 
 
 def write_pairs(file: Path) -> Path:

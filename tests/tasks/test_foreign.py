@@ -136,6 +136,7 @@ def measured(name: str) -> Run:
     return run(name, FILES[name].read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_file_is_a_task(name: str) -> None:
     assert list(problems(name, FILES[name].read_text(encoding="utf-8"))) == []
@@ -239,6 +240,7 @@ def test_suite_is_large() -> None:
     assert max(max(tensor.shape, default=0) for name in FILES for tensor in measured(name).state) >= 16_384
 
 
+@pytest.mark.slow
 def test_compositions_differ() -> None:
     times = Counter(measured(name).ops for name in FILES)
     assert len(times) >= 110

@@ -55,6 +55,7 @@ def test_every_spelling_of_a_pointwise_op_is_what_the_simulation_says(op: Pointw
     np.testing.assert_allclose(op.simulate(x.numpy(), *values), got.numpy(), atol=1e-3 if op.name == "gelu" else 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [1, 2])
 def test_references_run_at_every_size_and_have_the_shapes_they_claim(level: int) -> None:
     for index in range(40):

@@ -3,23 +3,56 @@
 from __future__ import annotations
 
 import ast
-import os
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import pytest
-from support import TESTS
-from support.graph_tasks import IMAGE, ROWS, ask, module, on_a_cpu
+from support import EXHAUSTIVE, TESTS, interpreted
 
-from kernrl.config import VerifierConfig
 from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions
-from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
+from kernrl.tasks.task import FULL, InputSet, Solution, Task
 from kernrl.verifier import HardenedVerifier
 
 FOREIGN = sorted((TESTS / "foreign").glob("*.py"))
 
 
+def ask(requests: Sequence[dict]) -> Iterator[list[list[str]]]:
+    """(style, code, what is wrong) of every solution, for each request."""
+    return interpreted.ask("graph_solution_worker", requests)
+
+
+def module(init: str, forward: str, inputs: str, arguments: str = "self, x") -> str:
+    """A task's source."""
+    return f"""
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+B, C, H, W = 6, 12, 18, 20
+
+
+class Model(nn.Module):
+    def __init__(self, C):
+        super().__init__()
+        {init}
+
+    def forward({arguments}):
+        {forward}
+
+
+def get_inputs():
+    return [{inputs}]
+
+
+def get_init_inputs():
+    return [C]
+"""
+
+
+IMAGE, ROWS = "torch.randn(B, C, H, W)", "torch.randn(H, C)"
 CORNERS = {
     "transposed_self": module("pass", "return torch.tanh(x) + torch.tanh(x).T", "torch.randn(H, H)"),
     "two_axes": module("pass", "return torch.softmax(x.flatten(2), 2).amax(1), x.logsumexp((1, 3))", IMAGE),
@@ -70,30 +103,36 @@ CORNERS = {
 
 
 @cache
-def corners() -> dict[str, list[list[str]]]:
-    return dict(zip(CORNERS, ask([{"source": s, "sets": ["full", "small", "ragged"]} for s in CORNERS.values()]), strict=True))
+def corner(name: str) -> list[list[str]]:
+    return next(ask([{"source": CORNERS[name], "sets": ["full", "small", "ragged"]}]))
+
+
+@cache
+def solutions_of(name: str) -> tuple[Solution, ...]:
+    return write_solutions(with_input_sets(Task(name, CORNERS[name])))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CORNERS)
 def test_corner_cases_are_right_in_every_style(name: str) -> None:
-    answers = corners()[name]
+    answers = corner(name)
     assert answers
     assert not [(style, problem) for style, _, problem in answers if problem]
 
 
 @pytest.mark.slow
 def test_every_style_and_layout_appears() -> None:
-    words = {word for answers in corners().values() for style, _, _ in answers for word in style.split("-")}
+    words = {word for name in CORNERS for solution in solutions_of(name) for word in solution.style.split("-")}
     assert {style.name.partition("-")[0] for style in STYLES} <= words
     assert {"whole", "walk", "welford", "online", "rows", "turned", "persistent", "last"} <= words
     assert any(word.startswith("split") and word != "split" for word in words)
 
 
+@pytest.mark.slow
 def test_answers_are_new_files_with_the_references_own_constructor() -> None:
-    for name, answers in corners().items():
-        for _, code, _ in answers:
-            tree = ast.parse(code)
+    for name in CORNERS:
+        for solution in solutions_of(name):
+            tree = ast.parse(solution.triton_code)
             assert not {"get_inputs", "Model"} & {getattr(node, "name", "") for node in tree.body}, name
             init = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "__init__")
             functions = [n for n in ast.walk(ast.parse(CORNERS[name])) if isinstance(n, ast.FunctionDef)]
@@ -118,20 +157,29 @@ MUTANTS = {
 def test_mutants_are_refused() -> None:
     requests = [{"source": CORNERS[name], "edits": [[old, new]], "sets": ["full"]} for name, old, new in MUTANTS.values()]
     for (what, (name, _, _)), answers in zip(MUTANTS.items(), ask(requests), strict=True):
-        before = {style: code for style, code, _ in corners()[name]}
+        before = {solution.style: solution.triton_code for solution in solutions_of(name)}
         touched = [problem for style, code, problem in answers if code != before[style]]
         assert touched, what
         assert all(touched), (what, touched)
 
 
-SHARES = 5
-"""All modules take more than 7 minutes on two cores. One in five is judged here; KERNRL_EXHAUSTIVE=1 judges all."""
+def on_a_cpu(task: Task) -> Task | None:
+    """The task with its small set for its full one; None where it has none."""
+    task = with_input_sets(task)
+    small, ragged = task.input_set("small"), task.input_set("ragged")
+    if small is None or ragged is None:
+        return None
+    return Task(task.id, task.source_at(small), input_sets=(InputSet(FULL), ragged))
+
+
+SHARES = 8
+"""All modules take 7 minutes on two cores. One in eight is judged here; KERNRL_EXHAUSTIVE=1 judges all."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_verifier_takes_the_solutions_of_the_foreign_suite() -> None:
-    modules = FOREIGN if os.environ.get("KERNRL_EXHAUSTIVE") else FOREIGN[::SHARES]
+def test_the_verifier_takes_the_solutions_of_the_foreign_suite(cpu_verifier: HardenedVerifier) -> None:
+    modules = FOREIGN if EXHAUSTIVE else FOREIGN[::SHARES]
     pairs, styles = [], []
     for path in modules:
         task = Task(path.stem, path.read_text(encoding="utf-8"))
@@ -140,8 +188,7 @@ def test_the_verifier_takes_the_solutions_of_the_foreign_suite() -> None:
                 pairs.append((small, solution.triton_code))
                 styles.append((path.stem, solution.style))
     assert len({name for name, _ in styles}) > 0.9 * len(modules)
-    with HardenedVerifier(VerifierConfig(device="cpu", cache=False)) as verifier:
-        verdicts = [(styles[i], verdict) for i, verdict in verifier.verify_many(pairs)]
+    verdicts = [(styles[i], verdict) for i, verdict in cpu_verifier.verify_many(pairs)]
     # a constructor that is given a dictionary is beyond the verifier
     untaken = {style[0] for style, v in verdicts if v.status == "infra_error" and "type dict is not supported" in v.reason}
     assert len(untaken) <= 3
@@ -153,7 +200,7 @@ def test_the_verifier_takes_the_solutions_of_the_foreign_suite() -> None:
 
 
 @pytest.mark.slow
-def test_the_verifier_takes_solutions_of_held_out_tasks() -> None:
+def test_the_verifier_takes_solutions_of_held_out_tasks(cpu_verifier: HardenedVerifier) -> None:
     pairs = []
     for task in load_tasks(TESTS.parent / "data" / "heldout_level2.jsonl").tasks[::10]:
         small, ragged = task.input_set("small"), task.input_set("ragged")
@@ -163,8 +210,7 @@ def test_the_verifier_takes_solutions_of_held_out_tasks() -> None:
         solutions = write_solutions(task)
         assert solutions
         pairs += [(on_cpu, solution.triton_code) for solution in solutions]
-    with HardenedVerifier(VerifierConfig(device="cpu", cache=False)) as verifier:
-        assert not [(pairs[i][0].id, v.status, v.reason) for i, v in verifier.verify_many(pairs) if v.status != "correct"]
+    assert not [(pairs[i][0].id, v.status, v.reason) for i, v in cpu_verifier.verify_many(pairs) if v.status != "correct"]
 
 
 @pytest.mark.slow
@@ -174,7 +220,7 @@ def test_foreign_modules_have_solutions_in_several_styles(path) -> None:
     solutions = write_solutions(task)
     assert len(solutions) >= 2
     assert len({s.triton_code for s in solutions}) == len(solutions)
-    for node in graphs_of(task)[0].nodes:  # nothing that kernels can do is left to the library
+    for node in lift(task).nodes:  # nothing that kernels can do is left to the library
         if node.kind in ("pointwise", "reduction", "normalization"):
             for s in solutions:
                 assert f"torch.{node.op}(" not in s.triton_code.partition("def forward")[2]

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import ast
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
+from support import TESTS, interpreted
 
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.graph.sample import sample
@@ -27,8 +23,6 @@ from kernrl.tasks.nano.suites import SUITES, suite
 from kernrl.tasks.solutions.from_graph.answer import read_source
 from kernrl.tasks.split import HELDOUT, split_of
 from kernrl.tasks.task import Task
-
-TESTS = Path(__file__).parents[1]
 
 
 def task(init: str, forward: str, inputs: str, arguments: str = "self, x") -> Task:
@@ -171,6 +165,7 @@ def test_names_of_the_authors_file_are_kept_apart() -> None:
     assert "x0 = A\n" in made
 
 
+@pytest.mark.slow
 def test_generated_pairs_are_of_their_split_and_the_same_every_time() -> None:
     pairs = list(generate_pairs(count=40))
     assert pairs == list(generate_pairs(count=40))
@@ -179,6 +174,7 @@ def test_generated_pairs_are_of_their_split_and_the_same_every_time() -> None:
     assert {split_of(p.composition) for p in generate_pairs(count=10, split="validation")} == {"validation"}
 
 
+@pytest.mark.slow
 def test_suites_are_held_out_by_composition() -> None:
     assert set(MADE) == set(SUITES)
     for name, (fewest, most) in SUITES.items():
@@ -199,17 +195,9 @@ def test_no_composition_of_the_foreign_suite_is_trained_on() -> None:
     assert digests == set(excluded())
 
 
-def problems_of(*arguments: int) -> Iterator[str]:
-    worker = TESTS / "support" / "nano_worker.py"
-    done = subprocess.run(
-        [sys.executable, worker, *map(str, arguments)], capture_output=True, text=True, check=True, timeout=300
-    )
-    yield from json.loads(done.stdout)
-
-
 @pytest.mark.slow
 def test_worked_replies_are_right() -> None:
-    found = list(problems_of(1000, 30))
+    found = [problem for problems in interpreted.ask("nano_worker", range(1000, 1030)) for problem in problems]
     assert len(found) > 40
     assert not [problem for problem in found if problem]
 

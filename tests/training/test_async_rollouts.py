@@ -26,6 +26,7 @@ def versions(output):
     return {row["step"]: row["version"] for row in read_lines(output / "samples.jsonl")}
 
 
+@pytest.mark.slow
 def test_every_step_but_the_first_is_one_update_old(model, tasks, tmp_path):
     output = tmp_path / "run"
     assert run(arguments(model, tasks, output, *AHEAD, steps=4)) == 0
@@ -37,6 +38,7 @@ def test_every_step_but_the_first_is_one_update_old(model, tasks, tmp_path):
     assert abs(lines[2]["correction_mean"] - 1) > 1e-3
 
 
+@pytest.mark.slow
 def test_without_overlap_nothing_is_stale(model, tasks, tmp_path):
     assert run(arguments(model, tasks, tmp_path / "run")) == 0
     assert {line["staleness"] for line in metrics(tmp_path / "run").values()} == {0}
@@ -50,6 +52,7 @@ def test_it_learns_all_the_same(model, tasks, tmp_path, loss):
     assert sum(found[-2:]) / 2 > found[0] + 0.25
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_samples_and_the_same_loss(model, tasks, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     for output in (first, second):
@@ -71,6 +74,7 @@ class Patient(FakeVerifier):
         return super().verify_many(iter(pairs))
 
 
+@pytest.mark.slow
 def test_the_next_step_is_sampled_while_this_one_is_verified(model, tasks, tmp_path, monkeypatch):
     patient = Patient(judge)
     monkeypatch.setattr(session, "open_verifier", lambda config: patient)
@@ -110,6 +114,7 @@ class Narrow(FakeVerifier):
             self.ended.release()
 
 
+@pytest.mark.slow
 def test_a_step_is_sampled_whole_before_its_candidates_are_taken_which_is_after_those_of_the_step_before(
     model, tasks, tmp_path, monkeypatch
 ):  # fmt: skip
@@ -141,6 +146,7 @@ def test_when_the_time_is_up_no_more_of_the_step_ahead_is_verified(model, tasks,
     assert narrow.taken.count(1) > 2 > narrow.taken.count(2)
 
 
+@pytest.mark.slow
 def test_no_clock_runs_beside_an_update_and_nothing_is_sampled_then(model, tasks, tmp_path, monkeypatch):
     events = []
 

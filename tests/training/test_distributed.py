@@ -111,6 +111,7 @@ def alone(model, pairs, tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_sft_learns_the_same_in_two_processes(model, pairs, tmp_path, kind, alone):
     codes, errors = together(sft(model, pairs, tmp_path / "two"), tmp_path, kind=kind)
@@ -269,6 +270,7 @@ def fail_on_rank_one():
         reinforce.Learner.update = update
 
 
+@pytest.mark.slow
 def test_an_error_on_one_rank_ends_all_and_is_told_once(model, tasks, tmp_path):
     codes, errors = together(rl(model, tasks, tmp_path / "run"), tmp_path, before=fail_on_rank_one)
     assert codes == [1, 1]
@@ -284,6 +286,7 @@ def test_bad_input_is_told_once(model, pairs, tmp_path):
     assert errors.count("is not empty") == 1
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_deal_out_evenly_change_nothing(model, pairs, tmp_path):
     for size, name in ((1, "one"), (2, "two")):
         codes, errors = together(sft(model, pairs, tmp_path / name, "--rows-per-step", "3"), tmp_path, size=size)
@@ -313,6 +316,7 @@ def verification_breaks():
         GenerateEngine.generate = endless
 
 
+@pytest.mark.slow
 def test_an_error_of_the_verifier_ends_the_ranks_that_sample_for_it(model, tasks, tmp_path):
     codes, errors = together(rl(model, tasks, tmp_path / "run"), tmp_path, before=verification_breaks)
     assert codes == [3, 3], errors
@@ -320,12 +324,14 @@ def test_an_error_of_the_verifier_ends_the_ranks_that_sample_for_it(model, tasks
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_shards_do_not_sample(model, tasks, tmp_path):
     codes, errors = together(rl(model, tasks, tmp_path / "run"), tmp_path, kind="fsdp2")
     assert codes == [2, 2]
     assert errors.count("give --engine server") == 1
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_run(model, tasks, tmp_path):
     errors = tmp_path / "errors.txt"
     forever = ("--save-every", "1", "--give-up-after", "0")

@@ -4,9 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import datasets
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from kernrl.config import SftConfig
@@ -79,6 +76,9 @@ ROWS = [{"prompt": f"ask {n}", "completion": f"answer {n}"} for n in range(100)]
 
 
 def test_tables_and_datasets(tmp_path: Path) -> None:
+    import datasets
+    import pyarrow.parquet
+
     expected = [Pair([user(row["prompt"])], row["completion"]) for n, row in enumerate(ROWS) if n % 50]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "pairs.parquet")
     (tmp_path / "pairs.json").write_text(json.dumps(ROWS))
@@ -91,6 +91,8 @@ def test_tables_and_datasets(tmp_path: Path) -> None:
 
 
 def test_splits_that_have_a_name(tmp_path: Path) -> None:
+    import datasets
+
     datasets.disable_progress_bars()
     parts = datasets.DatasetDict()
     parts["train"], parts["test"] = datasets.Dataset.from_list(ROWS[:3]), datasets.Dataset.from_list(ROWS[3:5])

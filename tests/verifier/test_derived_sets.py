@@ -76,30 +76,25 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def on_cpu(cache: Path, **settings: Any) -> HardenedVerifier:
-    return HardenedVerifier(VerifierConfig(device="cpu", cache_dir=cache, workers=2, **settings))
-
-
 @pytest.fixture(scope="module")
 def cpu(cache: Path) -> Iterator[HardenedVerifier]:
-    with on_cpu(cache) as verifier:
+    with HardenedVerifier(VerifierConfig(device="cpu", cache_dir=cache, workers=2)) as verifier:
         yield verifier
-
-
-@contextlib.contextmanager
-def with_gpu(cache: Path, **settings: Any) -> Iterator[HardenedVerifier]:
-    """A verifier with a GPU that finds everything right."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
-        patch.setattr(funnel, "GpuClient", StandIn)
-        with HardenedVerifier(VerifierConfig(cache_dir=cache / "gpu", workers=2, **settings)) as verifier:
-            yield verifier
 
 
 @pytest.fixture(scope="module")
 def gpu(cache: Path) -> Iterator[HardenedVerifier]:
-    with with_gpu(cache) as verifier:
-        yield verifier
+    """A verifier with a GPU that finds everything right."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
+        patch.setattr(funnel, "GpuClient", StandIn)
+        with HardenedVerifier(VerifierConfig(cache_dir=cache / "gpu", workers=2)) as verifier:
+            yield verifier
+
+
+def set_any_shape(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The setting, without the seconds that processes of another verifier take to start."""
+    monkeypatch.setattr(verifier.evaluator, "config", verifier.evaluator.config.model_copy(update={"any_shape": True}))
 
 
 def sets_of(verdict: Verdict) -> set[str]:
@@ -130,10 +125,11 @@ def test_a_stated_set_keeps_others_from_being_derived(cache: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["raise ValueError('no')", "import os; os._exit(7)", "while True: pass"])
 def test_a_reference_that_breaks_goes_on_with_the_sets_it_has(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernrl.verifier.pool.derive_input_sets.TIMEOUT_S", 3.0)
     broken = Task("broken", f"{line}\n{LARGE.pytorch_code}")
     with contextlib.closing(InputSets(None)) as input_sets:
-        assert input_sets.complete(broken) == broken
+        with monkeypatch.context() as patch:
+            patch.setattr("kernrl.verifier.pool.derive_input_sets.TIMEOUT_S", 3.0)
+            assert input_sets.complete(broken) == broken
         assert len(input_sets.complete(LARGE).input_sets) == 3, "and so do the tasks after it"
 
 
@@ -156,6 +152,7 @@ def test_a_right_candidate_is_judged_at_every_set_that_is_small(cpu: HardenedVer
     assert not verdict.notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [LARGE, TINY])
 def test_a_plain_mistake_is_wrong(cpu: HardenedVerifier, task: Task) -> None:
     verdict = cpu.verify(task, unstated.WRONG)
@@ -163,6 +160,7 @@ def test_a_plain_mistake_is_wrong(cpu: HardenedVerifier, task: Task) -> None:
     assert f"on the {'small' if task is LARGE else 'full'} shapes" in verdict.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["written out", "unmasked", "viewed"])
 def test_who_is_made_for_the_tasks_sizes_is_specialised_or_left_to_a_gpu(cpu: HardenedVerifier, name: str) -> None:
     for task, columns in ((TINY, 64), (LARGE, 16384)):
@@ -179,6 +177,7 @@ def test_who_is_made_for_the_tasks_sizes_is_specialised_or_left_to_a_gpu(cpu: Ha
             assert "judge it there" in verdict.reason
 
 
+@pytest.mark.slow
 def test_a_wrong_number_is_no_plain_mistake_where_a_size_is_written_out(cpu: HardenedVerifier) -> None:
     written = unstated.CANDIDATE.replace("tl.sum(total) / columns", "tl.sum(total) / 16384.0")
     assert cpu.verify(LARGE, written).status is Status.NEEDS_GPU
@@ -187,16 +186,17 @@ def test_a_wrong_number_is_no_plain_mistake_where_a_size_is_written_out(cpu: Har
 
 
 @pytest.mark.slow
-def test_any_shape_refuses_who_is_specialised(cache: Path, cpu: HardenedVerifier) -> None:
+def test_any_shape_refuses_who_is_specialised(cpu: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.verify(TINY, WRITTEN_OUT["tiny"]).correct
-    with on_cpu(cache, any_shape=True) as strict:
-        for task in (TINY, LARGE):
-            verdict = strict.verify(task, WRITTEN_OUT[task.id])
-            assert verdict.status is Status.CRASH, "the cache keeps the two settings apart"
-            assert verdict.reason.startswith("On small shapes: ") or verdict.reason.startswith("On ragged shapes: ")
-            assert strict.verify(task, unstated.CANDIDATE).correct
+    set_any_shape(cpu, monkeypatch)
+    for task in (TINY, LARGE):
+        verdict = cpu.verify(task, WRITTEN_OUT[task.id])
+        assert verdict.status is Status.CRASH, "the cache keeps the two settings apart"
+        assert verdict.reason.startswith("On small shapes: ") or verdict.reason.startswith("On ragged shapes: ")
+        assert cpu.verify(task, unstated.CANDIDATE).correct
 
 
+@pytest.mark.slow
 def test_without_names_for_sizes_the_full_set_alone_is_judged_if_it_is_small(cpu: HardenedVerifier) -> None:
     verdict = cpu.verify(fixed(16), FLAT)
     assert verdict.correct, verdict.reason
@@ -206,6 +206,7 @@ def test_without_names_for_sizes_the_full_set_alone_is_judged_if_it_is_small(cpu
     assert cpu.verify(fixed(16), FLAT.replace("+ 1.0", "+ 1.5")).status is Status.WRONG
 
 
+@pytest.mark.slow
 def test_what_is_too_large_needs_a_gpu_and_is_told_what_to_do(cpu: HardenedVerifier) -> None:
     verdict = cpu.verify(fixed(1 << 20), FLAT)
     assert verdict.status is Status.NEEDS_GPU
@@ -234,6 +235,7 @@ def test_a_right_candidate_is_judged_at_the_ragged_set_before_the_gpu(gpu: Harde
     assert not jobs[LARGE.id].decoys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["written out", "unmasked", "viewed"])
 def test_who_fails_at_derived_sizes_is_judged_at_full_size(gpu: HardenedVerifier, name: str) -> None:
     verdict, jobs = gpu.verify(LARGE, unstated.specialised(name, 16384)), standing_in(gpu).jobs
@@ -246,14 +248,16 @@ def test_who_fails_at_derived_sizes_is_judged_at_full_size(gpu: HardenedVerifier
 
 
 @pytest.mark.slow
-def test_any_shape_refuses_before_the_gpu(cache: Path) -> None:
-    with with_gpu(cache, any_shape=True) as strict:
-        verdict = strict.verify(LARGE, WRITTEN_OUT["large"])
-        assert verdict.status is Status.CRASH
-        assert verdict.reason.startswith("On ragged shapes: ")
-        assert not standing_in(strict).jobs
+def test_any_shape_refuses_before_the_gpu(gpu: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_any_shape(gpu, monkeypatch)
+    standing_in(gpu).jobs.clear()
+    verdict = gpu.verify(LARGE, WRITTEN_OUT["large"])
+    assert verdict.status is Status.CRASH
+    assert verdict.reason.startswith("On ragged shapes: ")
+    assert not standing_in(gpu).jobs
 
 
+@pytest.mark.slow
 def test_a_stated_ragged_set_binds(gpu: HardenedVerifier) -> None:
     stated = Task(
         "stated", LARGE.pytorch_code, input_sets=(InputSet(FULL), InputSet("ragged", {"features": 37, "batch_size": 3}))

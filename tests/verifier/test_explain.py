@@ -68,6 +68,7 @@ def test_what_was_checked_and_what_was_not_is_shown() -> None:
 
 def test_the_svg_is_well_formed_and_holds_both_columns() -> None:
     root = ElementTree.fromstring(svg(GOOD))
+    assert root.get("viewBox") == f"0 0 {root.get('width')} {root.get('height')}"  # else a narrow page cuts it
     words = " ".join(element.text or "" for element in root.iter())
     for part in ("fused<&>", "addmm", "gelu", "candidate: 25.0 MB, 30.0 µs modelled"):
         assert part in words, part

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import TESTS, suite
@@ -42,6 +44,23 @@ def test_a_right_candidate_gets_modelled_time(verifier: HardenedVerifier) -> Non
     assert verifier.verify(TASK, GOOD).cached
 
 
+def test_waiting_for_a_core_is_not_counted_as_tracing(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    front, took = verifier.evaluator.front, []
+    assert front
+    trace = front.trace
+
+    def late(*arguments: Any) -> Any:
+        time.sleep(0.3)
+        traced = trace(*arguments)
+        took.append(traced.seconds)
+        return traced
+
+    monkeypatch.setattr(front, "trace", late)
+    seconds = verifier.verify(TASK, f"{GOOD}\n# waits").seconds
+    assert seconds["cpu_queue"] >= 0.3
+    assert seconds["trace"] == pytest.approx(took[-1], abs=1e-5)
+
+
 def test_another_layout_than_the_reference_s_is_noted(verifier: HardenedVerifier) -> None:
     turned = GOOD + (
         "\n\nclass Given(ModelNew):\n    pass\n\n\nclass ModelNew(Given):\n    def forward(self, x):\n"
@@ -61,6 +80,7 @@ def test_a_candidate_cannot_look_cheaper_than_its_task(verifier: HardenedVerifie
     assert claimed.value <= 1.01 * honest.value
 
 
+@pytest.mark.slow
 def test_a_product_that_rounds_to_tf32_is_told_what_to_write(verifier: HardenedVerifier) -> None:
     task, source = suite.fixture_task("linear_gelu"), (TESTS / "exploits" / "e24_tf32_inside.py").read_text()
     verdict = verifier.verify(task, source)

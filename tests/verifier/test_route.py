@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import suite
+from support import EXHAUSTIVE, suite
 from support.stand_in_gpu import StandIn
 
 from kernrl.config import VerifierConfig
@@ -19,6 +19,8 @@ from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.judge.regimes import REGIMES
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.replay.job import Job
+
+pytestmark = pytest.mark.slow  # the processes of an evaluator take seconds to start
 
 EXPLOITS = {fixture.name: fixture for fixture in suite.exploits()}
 HONEST = {fixture.name: fixture for fixture in suite.honest()}
@@ -46,7 +48,6 @@ def judge(evaluator: StagedEvaluator, fixture: suite.Fixture, source: str | None
     return verdict, gpu.jobs.get(fixture.task.id)
 
 
-@pytest.mark.slow
 def test_the_ragged_set_is_interpreted_and_neither_compiled_nor_replayed(evaluator: StagedEvaluator) -> None:
     verdict, job = judge(evaluator, GOOD)
     assert verdict.correct, verdict.reason
@@ -137,10 +138,20 @@ def test_a_killed_interpreter_costs_nobody_a_verdict(evaluator: StagedEvaluator)
 
 
 HANG = "timeout"
-QUICK = [n for n, f in sorted(EXPLOITS.items()) if HANG not in f.expectation("gpu").statuses]
+BEFORE_THE_ROUTE = {"parse", "screen", "trace", "plan"}
+"""Stages that run the same code with a GPU and without."""
 
 
-@pytest.mark.slow
+def routed(fixture: suite.Fixture) -> bool:
+    """Whether an exploit may come to where a GPU makes a difference; test_exploits.py has what the others come to."""
+    return fixture.header["cpu"] != fixture.header["gpu"] or not fixture.expectation("gpu").stages <= BEFORE_THE_ROUTE
+
+
+QUICK = [n for n, f in sorted(EXPLOITS.items()) if HANG not in f.expectation("gpu").statuses and (EXHAUSTIVE or routed(f))]
+ROUTED_HONEST = sorted(HONEST) if EXHAUSTIVE else sorted({f.task.id: n for n, f in reversed(HONEST.items())}.values())
+"""One for each task by day: what is routed is mostly a task's input sets, and test_honest.py judges every candidate."""
+
+
 @pytest.mark.parametrize("name", QUICK)
 def test_what_is_stopped_before_the_gpu_is_stopped_as_on_it(name: str, evaluator: StagedEvaluator) -> None:
     fixture = EXPLOITS[name]
@@ -148,8 +159,7 @@ def test_what_is_stopped_before_the_gpu_is_stopped_as_on_it(name: str, evaluator
     assert job or not suite.escape(fixture, verdict, "gpu")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(HONEST))
+@pytest.mark.parametrize("name", ROUTED_HONEST)
 def test_honest_code_comes_to_the_gpu(name: str, evaluator: StagedEvaluator) -> None:
     verdict, job = judge(evaluator, HONEST[name])
     assert job, f"{verdict.status} at {verdict.stage}: {verdict.reason}"

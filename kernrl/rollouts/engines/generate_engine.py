@@ -73,6 +73,8 @@ class GenerateEngine:
         self._pad_id: Any = policy.tokenizer.pad_token_id
         self._context: int = getattr(policy.model.config, "max_position_embeddings", UNBOUNDED)
         self._version = 0
+        self._generating: set[Event] = set()
+        """What cancels each `generate` in progress."""
         self.on_tokens: Callable[[int], None] = lambda tokens: None
         """Told how many tokens were decoded since it was called last, from the thread that decodes."""
 
@@ -90,6 +92,7 @@ class GenerateEngine:
                 while not ended.empty():
                     yield ended.get()  # pyright: ignore[reportReturnType]
             return
+        self._generating.add(cancelled)
         with ThreadPoolExecutor(1, "generate") as thread:
             decoding = thread.submit(list, batches)
             decoding.add_done_callback(lambda _: ended.put(None))
@@ -98,6 +101,7 @@ class GenerateEngine:
                     yield rollout
             finally:
                 cancelled.set()
+                self._generating.discard(cancelled)
             decoding.result()
 
     def sync(self, named: NamedTensors, version: int) -> None:
@@ -109,6 +113,11 @@ class GenerateEngine:
                     if name in mine:  # a tied head is listed once
                         mine[name].copy_(tensor)
         self._version = version
+
+    def cancel(self) -> None:
+        """End every `generate` in progress, from another thread: the next token is its last."""
+        for cancelled in list(self._generating):
+            cancelled.set()
 
     def close(self) -> None:
         """See `RolloutEngine.close`: there is nothing to release."""

@@ -37,6 +37,8 @@ class ServerEngine:
     def __init__(self, server: Server, dialect: Dialect, model: str, context: int, weights: WeightSync | None = None):
         self._server, self._dialect, self._model, self._context, self._weights = server, dialect, model, context, weights
         self._version = 0
+        self._calling: set[Server] = set()
+        """Connections of each `generate` in progress."""
 
     @property
     def exact(self) -> bool:
@@ -51,6 +53,7 @@ class ServerEngine:
             InfrastructureError: it does not answer, or its answer cannot be read.
         """
         calls = Server(self._server.url, timeout_s=self._server.timeout_s)
+        self._calling.add(calls)
         started = time.perf_counter()
         with ThreadPoolExecutor(min(CONCURRENCY, len(prompts) * sampling.n) or 1, "generate") as threads:
             try:
@@ -63,6 +66,7 @@ class ServerEngine:
                     yield done.result()
             finally:
                 calls.cancel()
+                self._calling.discard(calls)
                 threads.shutdown(wait=False, cancel_futures=True)
 
     def sync(self, named: NamedTensors, version: int) -> None:
@@ -71,6 +75,11 @@ class ServerEngine:
             raise UsageError("--weight-sync none: this stage has new weights for the server; choose a way to send them.")
         self._model = self._weights.push(named, version)
         self._version = version
+
+    def cancel(self) -> None:
+        """Drop the requests of every `generate` in progress, from another thread; it raises there."""
+        for calls in list(self._calling):
+            calls.cancel()
 
     def close(self) -> None:
         """See `RolloutEngine.close`."""

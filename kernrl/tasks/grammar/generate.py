@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import chain, islice
 from itertools import count as count_from
@@ -20,6 +18,7 @@ from kernrl.tasks.grammar.write_reference import describe, write_reference
 from kernrl.tasks.solutions.styles import write_solutions
 from kernrl.tasks.split import SPLITS, split_of
 from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.tasks.worker_pool import worker_pool
 
 MAX_BYTES = 2 << 30
 """Default bound on what eager PyTorch holds at once at full size, in bytes of float32."""
@@ -100,10 +99,10 @@ def generate_tasks(
         yield from islice(chain.from_iterable(map(make, starts)), count)
         return
     made = 0
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with worker_pool(workers) as mapped:
         while made < count:
             # one wave of chunks at a time keeps the order and never runs far past `count`
-            for tasks in pool.map(make, list(islice(starts, 4 * workers))):
+            for tasks in mapped(make, list(islice(starts, 4 * workers))):
                 fresh = tasks[: count - made]
                 made += len(fresh)
                 yield from fresh

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import count as count_from
@@ -20,6 +18,7 @@ from kernrl.tasks.nano.reply import CannotWriteError, write_reply
 from kernrl.tasks.nano.spread import spread
 from kernrl.tasks.solutions.from_graph.styles import TAUGHT
 from kernrl.tasks.split import split_of
+from kernrl.tasks.worker_pool import worker_pool
 
 CHUNK = 64
 """Graphs that a worker draws at a time."""
@@ -97,9 +96,9 @@ def generate_pairs(*, count: int, seed: int = 0, split: str = "train", workers: 
         return
     made = 0
     numbers = count_from()
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with worker_pool(workers) as mapped:
         while made < count:
-            for chunk in pool.map(make, list(islice(numbers, 4 * workers))):
+            for chunk in mapped(make, list(islice(numbers, 4 * workers))):
                 fresh = chunk[: count - made]
                 made += len(fresh)
                 for pairs in fresh:

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 __all__ = [
     "GPUTarget",
     "Specialised",
+    "check_globals",
     "entry",
     "excerpt",
     "link_excerpts",
     "lower",
     "make_ttir",
+    "mode_depth",
     "no_dispatch",
     "no_torch_functions",
     "normalisations",
@@ -57,6 +59,13 @@ def no_torch_functions() -> Any:
     import torch
 
     return torch._C.DisableTorchFunction()
+
+
+def mode_depth() -> tuple[int, int]:
+    """How many modes of torch are on in this thread: function modes and dispatch modes."""
+    import torch
+
+    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
 
 
 def no_dispatch() -> Any:
@@ -108,6 +117,14 @@ def specialise(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Speci
     bound, specialization, extra = binder(*args, **kwargs)
     options, signature, constexprs, attrs = fn._pack_args(backend, kwargs, bound, specialization, extra)
     return Specialised(f"{specialization}{extra}", bound, signature, constexprs, attrs, options, backend)
+
+
+def check_globals(fn: Any) -> None:
+    """Raise RuntimeError if a global constant has changed that a kernel has compiled in, as a launch of Triton does."""
+    _ = fn.cache_key  # finds them
+    for (name, _), (value, names) in fn.used_global_vals.items():
+        if names.get(name, value) != value:
+            raise RuntimeError(f"the global variable {name} has changed since {fn.__name__} was compiled with it")
 
 
 def make_ttir(fn: Any, special: Specialised, target: GPUTarget) -> str:

@@ -62,6 +62,7 @@ class Progress:
         self.seconds: dict[str, float] = {}
         self.cpu = CpuBudget(cpu_s)
         self.plan: dict[str, Any] = {}
+        self.memory: dict[str, int] = {}
         self.errors: list[dict[str, Any]] = []
         self.timing: Timing | None = None
         self.specialised = ""
@@ -78,6 +79,11 @@ class Progress:
             yield
         finally:
             self.seconds[name or str(stage)] = time.perf_counter() - begun
+
+    def split(self, stage: Stage, seconds: float, rest: str) -> None:
+        """Count only so much for a stage that has ended, and what it took beyond that, such as waiting, under another name."""
+        whole, self.seconds[str(stage)] = self.seconds[str(stage)], seconds
+        self.seconds[rest] = self.seconds.get(rest, 0.0) + max(0.0, whole - seconds)
 
 
 def passed(result: T | Rejection) -> T:

@@ -22,6 +22,7 @@ class Status(StrEnum):
     WRONG = "wrong"
     CRASH = "crash"
     TIMEOUT = "timeout"
+    TOO_LARGE = "too_large"
     NEEDS_GPU = "needs_gpu"
     INFRA_ERROR = "infra_error"
 
@@ -102,6 +103,9 @@ class Verdict:
     """Summary of the plan: nodes, launches, bytes moved, FLOPs, modelled time."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by stage."""
+    memory: dict[str, int] = field(default_factory=dict)
+    """On a GPU, bytes at the peak of judging it: `planned` before anything was allocated, in all and by process; `replay_peak`
+    and `judge_peak` as measured, where that is much."""
     versions: dict[str, str] = field(default_factory=dict)
     cached: bool = False
     specialised: str = ""

@@ -9,7 +9,8 @@ The rule, for every output of every draw, with e = output − truth in float64 a
 - *typical*: eager's median relative error over the draws of the input set. On a single draw eager may be exact by luck (an
   output of one element, a sparse input).
 - *e_eager* counts as at least the effect of two roundings of every input and parameter in float64: where a task magnifies
-  rounding, a single eager run says little about the error of an equally good program.
+  rounding, a single eager run says little about the error of an equally good program. For outputs of few elements, such as a
+  mean loss, that run is repeated: two errors may both be small by luck, and an honest third one larger.
 - *scale* is the larger of this draw's output RMS and the nominal draw's. Honest code may trade a small absolute error for
   speed, such as tanh(x) as 2·sigmoid(2x) − 1, which is off by u near 0 however small x is. Mistakes that matter (an
   epsilon outside its root) are as large as the output itself on the small draw, so they still show.
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,26 +108,26 @@ def _differing(error: Tensor) -> Tensor:
 
 
 def error_level(
-    truth: Tensor, eager: Tensor, precision: str, *, modelled: Tensor | None = None, inputs: Inputs = Inputs.OWN
+    truth: Tensor, eager: Tensor, precision: str, *, modelled: Sequence[Tensor] = (), inputs: Inputs = Inputs.OWN
 ) -> ErrorLevel:
-    """Eager's error against the truth (float64). `modelled` is a second admissible answer: the larger error counts."""
+    """Eager's error against the truth (float64). `modelled` are other admissible answers: the largest error counts."""
     if not truth.is_floating_point():
         truth = truth.double()
-        errors = [_differing(y.double() - truth) for y in (eager, *([] if modelled is None else [modelled]))]
+        errors = [_differing(y.double() - truth) for y in (eager, *modelled)]
         scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
         rms, largest, share = torch.stack(errors).amax(0).tolist()
         undefined = torch.ones_like(truth, dtype=torch.bool) if inputs is Inputs.NONFINITE else None
         return ErrorLevel(rms, largest, share, float(scale), precision, undefined=undefined)
-    truth, eager, modelled = widened(truth), widened(eager), None if modelled is None else widened(modelled)
+    truth, eager, modelled = widened(truth), widened(eager), [widened(y) for y in modelled]
     limit = torch.finfo(COMPUTE_DTYPE[precision]).max
-    figures, weights = _figures(truth, eager - truth, precision, None if modelled is None else modelled - truth)
+    figures, weights = _figures(truth, eager - truth, precision, [y - truth for y in modelled])
     scale, furthest, rms, largest, relative = figures.tolist()  # the only sync if all is finite
     if math.isfinite(scale + rms + largest + relative) and furthest <= limit:
         return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
     nonfinite = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
-    other = None if modelled is None else torch.where(nonfinite | ~torch.isfinite(modelled), 0.0, modelled - truth)
+    others = [torch.where(nonfinite | ~torch.isfinite(y), 0.0, y - truth) for y in modelled]
     figures, weights = _figures(
-        torch.where(nonfinite, 0.0, truth), torch.where(nonfinite, 0.0, eager - truth), precision, other
+        torch.where(nonfinite, 0.0, truth), torch.where(nonfinite, 0.0, eager - truth), precision, others
     )
     scale, _, rms, largest, relative = figures.tolist()
     if not bool(nonfinite.any()):  # but the modelled answer is
@@ -135,23 +137,25 @@ def error_level(
     return ErrorLevel(rms, largest, relative, scale, precision, nonfinite, beyond, eager, undefined, weights)
 
 
-def _without_answer(truth: Tensor, eager: Tensor, modelled: Tensor | None, inputs: Inputs) -> Tensor:
+def _without_answer(truth: Tensor, eager: Tensor, modelled: Sequence[Tensor], inputs: Inputs) -> Tensor:
     """Where the reference has no definite answer: NaN, or an infinity that a rounding more or less makes a number."""
     if inputs is Inputs.NONFINITE:
         return torch.ones_like(truth, dtype=torch.bool)
     unsure = torch.isnan(truth) | torch.isnan(eager)
-    return unsure if modelled is None else unsure | (torch.isinf(truth) & torch.isfinite(modelled))
+    for y in modelled:
+        unsure = unsure | (torch.isinf(truth) & torch.isfinite(y))
+    return unsure
 
 
-def _figures(truth: Tensor, error: Tensor, precision: str, other: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Without a sync: [RMS and maximum of the truth; RMS, maximum and relative RMS of the larger of two errors], and the
-    weights of the relative error."""
+def _figures(truth: Tensor, error: Tensor, precision: str, others: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Without a sync: [RMS and maximum of the truth; RMS, maximum and relative RMS of the largest error], and the weights of
+    the relative error."""
     scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
     largest = torch.linalg.vector_norm(truth, ord=math.inf) if truth.numel() else scale
     half = precision in ("bf16", "fp16")
     weights = 1.0 / torch.maximum(truth.abs(), scale * RELATIVE_FLOOR).clamp_min(1e-300) if half else None
     norms = _norms(error, weights)
-    if other is not None:
+    for other in others:
         norms = torch.maximum(norms, _norms(other, weights))
     return torch.cat([torch.stack([scale, largest]), norms]), weights
 

@@ -23,6 +23,14 @@ ONLY_SET_REGIMES, ONLY_BIG_SET_REGIMES = 7, 2
 SPOT_CHECKS = 5
 """Most timed calls that are judged, besides one after the last."""
 
+SPOT_CHECK_BYTES = 1 << 30
+"""Most that the outputs of judged timed calls may take together, if there is more than one."""
+
+
+def spot_checks(output_bytes: int) -> int:
+    """How many timed calls are judged, at that many bytes of outputs each: each also costs the judge an answer of its own."""
+    return max(1, min(SPOT_CHECKS, SPOT_CHECK_BYTES // max(output_bytes, 1)))
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:

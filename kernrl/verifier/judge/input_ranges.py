@@ -24,6 +24,10 @@ class ValueRange:
     """Whether some of the initial values are zero, and others are not."""
 
 
+ORDINARY = (-1.0, 1.0, 0.0, 0.5, 0.0, 0.0)
+"""`_figures` of a weight of both signs."""
+
+
 def _figures(tensor: Tensor) -> Tensor:
     """Of a floating tensor, without a sync: [lowest, highest, mean, standard deviation, whether there are only two values,
     share of zeros]."""

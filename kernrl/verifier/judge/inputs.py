@@ -27,6 +27,9 @@ from kernrl.verifier.judge.structure import Freedom, Structure, structures
 ALIGN_BYTES = 512
 GUARD_BYTES = 512
 
+AT_ONCE = 1 << 24
+"""Elements of an input that are changed together."""
+
 POISONS = (0xFF, 0x3C)
 """Fill bytes. 0xFF is NaN in every float type and -1 in every integer type. 0x3C is a small finite number in all of them; it
 shows a kernel whose result is multiplied by zero, where NaN would look like a difference."""
@@ -79,6 +82,8 @@ class TaskInputs:
         given, again = self._nominal(0), self._nominal(1)
         leaves = flatten(given)
         first, second = ([leaf for leaf in flatten(own) if isinstance(leaf, Tensor)] for own in (given, again))
+        found = structures(first, second)
+        del again, second
         state = {k: v for k, v in self.module.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
         slots = self._lay_out([*state.values(), *first])
         self._state_slots, self._input_slots = slots[: len(state)], slots[len(state) :]
@@ -89,8 +94,8 @@ class TaskInputs:
         views = iter(self.inputs)
         self.arguments = rebuild(given, [next(views) if isinstance(leaf, Tensor) else leaf for leaf in leaves])
         """Forward's arguments, whose tensors are `inputs`."""
-        for slot, found in zip(self._input_slots, structures(first, second), strict=True):
-            slot.structure = found
+        for slot, structure in zip(self._input_slots, found, strict=True):
+            slot.structure = structure
         self._plan_ranges(redraw_parameters, self._constants(reference))
         bind(self.module, self.state)
 
@@ -190,9 +195,13 @@ class TaskInputs:
             if structure.freedom is Freedom.OWN:
                 slot.view.copy_(leaf)
                 continue
-            uniform = None if REGIMES[draw.regime].pointwise else torch.rand(leaf.shape, device=self.device)
-            made = changed(leaf, draw.regime, structure, self._most_shift, uniform)
-            slot.view.copy_(torch.where(made == 0, 0.0, made + LOW_INPUT) if draw.regime == LOW and not biases else made)
+            uniform = leaf if REGIMES[draw.regime].pointwise else torch.rand(leaf.shape, device=self.device)
+            # every regime looks at one row at a time (an index of the first axis), so a large tensor is changed in parts
+            rows = max(1, AT_ONCE * leaf.shape[0] // leaf.numel()) if leaf.dim() > 1 and leaf.numel() else 0
+            cut = [x.split(rows) if rows else (x,) for x in (slot.view, leaf, uniform)]
+            for view, own_part, u in zip(*cut, strict=True):
+                made = changed(own_part, draw.regime, structure, self._most_shift, u)
+                view.copy_(torch.where(made == 0, 0.0, made + LOW_INPUT) if draw.regime == LOW and not biases else made)
 
     def _draw_state(self, regime: str) -> bool:
         """Fill the state in place; returns whether the regime has moved biases.

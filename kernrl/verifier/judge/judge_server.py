@@ -7,6 +7,7 @@ kept for the candidates of a group, which all get the same draws.
 from __future__ import annotations
 
 import importlib
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,14 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernrl.errors import UsageError
 from kernrl.tasks.task import Task
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.judge.memory import SetMemory, rehearse
 from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
 from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -126,6 +131,10 @@ class Judge:
         return _SetAnswers(draws, answers, _tolerances(draws, answers))
 
     def _add(self, kept: _SetAnswers, task: Task, precision: str, draw: Draw) -> None:
+        if kept.nbytes > self._kept_bytes:  # large answers to judged calls while timing are made for each candidate
+            stay = [i for i, d in enumerate(kept.draws) if d.regime != TIMED]
+            kept.draws, kept.answers = [kept.draws[i] for i in stay], [kept.answers[i] for i in stay]
+            kept.tolerances = [kept.tolerances[i] for i in stay]
         kept.draws.append(draw)
         kept.answers.append(_answer(self._reference(task, precision, draw.input_set), draw))
         kept.tolerances.append(_tolerances(kept.draws, kept.answers)[-1])
@@ -174,9 +183,30 @@ class JudgeServer:
         self._opened = shared, shared.open()
         return True
 
+    def memory(self, task: Task, precision: str, names: Sequence[str]) -> dict[str, SetMemory | None]:
+        """What each of those input sets takes; None where its reference cannot be rehearsed. Allocates nothing."""
+        return {name: self._rehearsed(task, precision, name) for name in names}
+
+    @staticmethod
+    def _rehearsed(task: Task, precision: str, name: str) -> SetMemory | None:
+        input_set = task.input_set(name)
+        assert input_set is not None
+        try:
+            return rehearse(task, input_set, precision)
+        except UsageError:
+            raise
+        except Exception as error:  # whatever a reference does on tensors without contents
+            log.info("%s: its memory is guessed at the %s set: %s", task.id, name, error)
+            return None
+
+    def peak_bytes(self) -> int:
+        """Most that was allocated since the last `prepare`."""
+        return torch.cuda.max_memory_allocated()
+
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
         """`Judge.prepare`, while replay runs the candidate."""
         before = self._judge.made
+        torch.cuda.reset_peak_memory_stats()
         try:
             self._judge.prepare(task, precision, draws)
         except torch.OutOfMemoryError:

@@ -8,17 +8,27 @@ equal. Only tensors in which nothing is found are also changed in ways that look
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 
+from kernrl.verifier.base.precision import is_float8
+
 _LOOKED_AT = 4096
 """Elements among which equal ones are looked for: those of the smallest hash, so that equal elements are taken together."""
 
+_AT_ONCE = 1 << 23
+"""Elements that are looked at together."""
+
 _MOST_EQUAL = 0.25
 """Share of elements that may equal another one, in both draws, by chance."""
+
+
+ORDINARY = (0.0, -3.0, 3.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""`_figures` of an input in which nothing is found."""
 
 
 class Freedom(enum.IntEnum):
@@ -71,39 +81,70 @@ def _structure(row: Sequence[float], *, fixed: bool) -> Structure:
 
 def _figures(a: Tensor, b: Tensor) -> Tensor:
     """Without a sync: [both draws are the same; lowest, highest; mean and deviation without zeros (NaN if not finite); two
-    values only; whole numbers only; sums or squares along an axis are one; share of equal elements; rows in order]."""
-    x, y = a.double(), b.double()
-    low, high = torch.aminmax(x)
-    there = (x != 0).double()
-    count = there.sum().clamp_min(1.0)
-    mean = x.sum() / count
-    std = (((x - mean) * there).square().sum() / count).sqrt()
-    few = ((x == low) | (x == high)).all() & (x.numel() > 2)
-    whole = (x == x.round()).all()
-    ordered = (x.diff(dim=-1) >= 0).all() if x.dim() and x.shape[-1] > 2 else torch.zeros_like(few)
-    parts = [(x == y).all(), low, high, mean, std, few, whole, _bound(x), _equal_share(a, b), ordered]
-    return torch.stack([part.double() for part in parts])
+    values only; whole numbers only; sums or squares along an axis are one; share of equal elements; rows in order].
+
+    In float64, a part at a time: whole, it would take twenty times the input.
+    """
+    a, b = (x.float() if is_float8(x.dtype) else x for x in (a, b))
+    parts = list(zip(*(x.reshape(-1).split(_AT_ONCE) for x in (a, b)), strict=True))
+    low, high = torch.aminmax(torch.stack([end for x, _ in parts for end in torch.aminmax(x)]).double())
+    count = _total([(x != 0).sum() for x, _ in parts]).double().clamp_min(1.0)
+    mean = _total(x.double().sum() for x, _ in parts) / count
+    std = (_total(((x.double() - mean) * (x != 0)).square().sum() for x, _ in parts) / count).sqrt()
+    few = _every(((x == low) | (x == high)).all() for x, _ in parts) & (a.numel() > 2)
+    whole, same = _every((x == x.round()).all() for x, _ in parts), _every((x == y).all() for x, y in parts)
+    ordered = (a[..., 1:] >= a[..., :-1]).all() if a.dim() and a.shape[-1] > 2 else torch.zeros_like(few)
+    found = [same, low, high, mean, std, few, whole, _bound(a), _equal_share(parts), ordered]
+    return torch.stack([part.double() for part in found])
+
+
+def _total(parts: Iterable[Tensor]) -> Tensor:
+    return reduce(torch.add, parts)
+
+
+def _every(parts: Iterable[Tensor]) -> Tensor:
+    return reduce(torch.logical_and, parts)
 
 
 def _bound(x: Tensor) -> Tensor:
     """Whether x holds probabilities, or vectors of length one: all its sums, or sums of squares, along some axis are one."""
-    found = torch.zeros((), dtype=torch.bool, device=x.device)
-    for dim in range(x.dim()):
-        if x.shape[dim] > 1:
-            positive = (x >= 0).all() & ((x.sum(dim) - 1).abs() < 0.01).all()
-            found = found | positive | ((x.square().sum(dim) - 1).abs() < 0.01).all()
+    positive = (x >= 0).all()
+    found = torch.zeros_like(positive)
+    axis = next((i for i, n in enumerate(x.shape) if n > 1), 0)
+    parts = x.split(max(1, _AT_ONCE * x.shape[axis] // x.numel()), axis) if x.dim() else ()
+    for dim in (i for i, n in enumerate(x.shape) if n > 1):
+        if dim == axis:
+            sums = _total(part.double().sum(dim) for part in parts), _total(part.double().square().sum(dim) for part in parts)
+            ones, units = (_near_one(total) for total in sums)
+        else:
+            ones = _every(_near_one(part.double().sum(dim)) for part in parts)
+            units = _every(_near_one(part.double().square().sum(dim)) for part in parts)
+        found = found | (positive & ones) | units
     return found
 
 
-def _equal_share(a: Tensor, b: Tensor) -> Tensor:
+def _near_one(sums: Tensor) -> Tensor:
+    return ((sums - 1).abs() < 0.01).all()
+
+
+def _equal_share(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     """Share of elements for which another has the same value in both draws. By chance that is rare; it is one in a table with
     equal halves or in a symmetric matrix."""
-    bits = [x.float().reshape(-1).view(torch.int32).long() for x in (a, b)]
-    mixed = (bits[0] * 0x9E3779B97F4A7C1 + bits[1] * 0x2545F4914F6CDD1) * 0x5851F42D4C957F2D
-    hashes = mixed ^ (mixed >> 29)
-    taken = torch.topk(hashes, min(_LOOKED_AT, hashes.numel()), largest=False, sorted=True).values
+    smallest = [_smallest(_hashes(a, b)) for a, b in parts]
+    taken = _smallest(torch.cat(smallest)) if len(parts) > 1 else smallest[0]
     if taken.numel() < 2:
-        return torch.zeros((), device=a.device)
+        return torch.zeros((), device=taken.device)
     same = taken[1:] == taken[:-1]
     alone = torch.nn.functional.pad(same, (1, 0)) | torch.nn.functional.pad(same, (0, 1))
     return alone.double().mean()
+
+
+def _hashes(a: Tensor, b: Tensor) -> Tensor:
+    """Of each pair of elements."""
+    bits = [x.float().reshape(-1).view(torch.int32).long() for x in (a, b)]
+    mixed = (bits[0] * 0x9E3779B97F4A7C1 + bits[1] * 0x2545F4914F6CDD1) * 0x5851F42D4C957F2D
+    return mixed ^ (mixed >> 29)
+
+
+def _smallest(hashes: Tensor) -> Tensor:
+    return torch.topk(hashes, min(_LOOKED_AT, hashes.numel()), largest=False, sorted=True).values

@@ -22,12 +22,15 @@ from kernrl.verifier.judge.inputs import TaskInputs, bind
 PERTURBATION_ROUNDOFFS = 2.0
 """Eager's error counts as at least the effect of this many roundings of each input."""
 
+FEW_ELEMENTS, MOST_RUNS = 32, 8
+"""An output with fewer elements is modelled several times, until there are that many errors, or so many runs."""
+
 SERIAL_SHARE = 0.35
 """Error of a sequential sum of n numbers, in roundoffs times √n: a random walk of partial sums (1/√6 for numbers of random
 sign, 1/3 for numbers of one sign)."""
 
 _UNFOLD_BYTES = 2 << 30
-"""Largest unfolded block of a float64 convolution; the batch is cut to fit."""
+"""Largest unfolded block of a float64 convolution; it takes as many samples at a time as fit."""
 
 
 @contextmanager
@@ -42,34 +45,41 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def convolution(x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int) -> Tensor:
-    """N-dimensional cross-correlation as one matrix product over unfolded windows.
+    """N-dimensional cross-correlation as matrix products over unfolded windows: of some samples at a time, or of a part of one.
 
     x [N, C, *spatial], w [O, C/groups, *kernel] → [N, O, *out]. On an H200, cuDNN's float64 convolutions run 10 to 170
     times slower than its float32 ones, while a float64 matrix product keeps pace with float32.
     """
     dims, kernel = x.dim() - 2, w.shape[2:]
     pad = [p for size in reversed(padding) for p in (size, size)]
-    x = torch.nn.functional.pad(x, pad) if any(pad) else x.contiguous()
-    out = [(x.shape[2 + i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(dims)]
-    step = x.stride()[2:]
-    windows = x.as_strided(
-        (*x.shape[:2], *kernel, *out),
-        (
-            *x.stride()[:2],
-            *(s * d for s, d in zip(step, dilation, strict=True)),
-            *(s * t for s, t in zip(step, stride, strict=True)),
-        ),
-    )
-    columns, places = w[0].numel(), 1
-    for n in out:
-        places *= n
+    sizes = [x.shape[2 + i] + 2 * padding[i] for i in range(dims)]
+    out = [(sizes[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in range(dims)]
+    columns, places = w[0].numel(), math.prod(out)
     weight = w.reshape(groups, w.shape[0] // groups, columns)
-    a_sample = x.shape[1] * (columns // w.shape[1]) * places * x.element_size()
-    parts = [
-        torch.matmul(weight, part.reshape(part.shape[0], groups, columns, places))
-        for part in windows.split(max(1, _UNFOLD_BYTES // max(a_sample, 1)))
-    ]
-    return torch.cat(parts).reshape(x.shape[0], w.shape[0], *out)
+    y = x.new_empty(x.shape[0], groups, w.shape[0] // groups, *out)
+    unfolded = x.shape[1] * math.prod(kernel) * places
+    lines = max(1, _UNFOLD_BYTES * out[0] // max(unfolded * x.element_size(), 1))
+    for part, into in _samples(x, y, unfolded):
+        part = torch.nn.functional.pad(part, pad) if any(pad) else part.contiguous()
+        step = part.stride()[2:]
+        windows = part.as_strided(
+            (*part.shape[:2], *kernel, *out),
+            (
+                *part.stride()[:2],
+                *(s * d for s, d in zip(step, dilation, strict=True)),
+                *(s * t for s, t in zip(step, stride, strict=True)),
+            ),
+        )
+        for some, where in zip(windows.split(lines, 2 + dims), into.split(lines, 3), strict=True):
+            product = torch.matmul(weight, some.reshape(part.shape[0], groups, columns, -1))
+            where.copy_(product.reshape(where.shape))
+    return y.reshape(x.shape[0], w.shape[0], *out)
+
+
+def _samples(x: Tensor, y: Tensor, unfolded: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Samples of x and of y as many at a time as unfold to `_UNFOLD_BYTES`, at `unfolded` elements a sample."""
+    at_once = max(1, _UNFOLD_BYTES // max(unfolded * x.element_size(), 1))
+    return zip(x.split(at_once), y.split(at_once), strict=True)
 
 
 def transposed_convolution(
@@ -81,20 +91,24 @@ def transposed_convolution(
     """
     dims, kernel = x.dim() - 2, w.shape[2:]
     full = [dilation[i] * (kernel[i] - 1) for i in range(dims)]
-    padded = x.new_zeros(
-        *x.shape[:2],
-        *((x.shape[2 + i] - 1) * stride[i] + 1 + 2 * max(full[i] - padding[i], 0) + output_padding[i] for i in range(dims)),
-    )
-    inner = padded
-    for i in range(dims):
-        inner = inner.narrow(2 + i, max(full[i] - padding[i], 0), (x.shape[2 + i] - 1) * stride[i] + 1)
-    inner[(slice(None), slice(None), *(slice(None, None, s) for s in stride))] = x
-    for i in range(dims):  # a padding beyond the kernel's reach crops
-        crop = max(padding[i] - full[i], 0)
-        padded = padded.narrow(2 + i, crop, padded.shape[2 + i] - 2 * crop)
     mirrored = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
     mirrored = mirrored.reshape(groups * w.shape[1], w.shape[0] // groups, *kernel).flip(tuple(range(2, 2 + dims)))
-    return convolution(padded.contiguous(), mirrored, [1] * dims, [0] * dims, dilation, groups)
+    spread = [(x.shape[2 + i] - 1) * stride[i] + 1 for i in range(dims)]
+    out = [spread[i] + full[i] - 2 * padding[i] + output_padding[i] for i in range(dims)]
+    y = x.new_empty(x.shape[0], mirrored.shape[0], *out)
+    for part, into in _samples(x, y, x.shape[1] * math.prod(kernel) * math.prod(out)):
+        padded = part.new_zeros(
+            *part.shape[:2], *(spread[i] + 2 * max(full[i] - padding[i], 0) + output_padding[i] for i in range(dims))
+        )
+        inner = padded
+        for i in range(dims):
+            inner = inner.narrow(2 + i, max(full[i] - padding[i], 0), spread[i])
+        inner[(slice(None), slice(None), *(slice(None, None, s) for s in stride))] = part
+        for i in range(dims):  # a padding beyond the kernel's reach crops
+            crop = max(padding[i] - full[i], 0)
+            padded = padded.narrow(2 + i, crop, padded.shape[2 + i] - 2 * crop)
+        into.copy_(convolution(padded, mirrored, [1] * dims, [0] * dims, dilation, groups))
+    return y
 
 
 def cut_to_tf32(x: Tensor) -> Tensor:
@@ -111,6 +125,11 @@ class Exact(TorchDispatchMode):
         **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),
         **dict.fromkeys(("addmm", "baddbmm", "addmv"), (1, 2)),
     }
+    _WITHOUT_ROUNDING = frozenset((
+        *("round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "abs", "neg", "copysign", "relu", "threshold"),
+        *("clamp", "clamp_min", "clamp_max", "hardtanh", "maximum", "minimum", "fmax", "fmin", "where", "masked_fill"),
+    ))  # fmt: skip
+    """Their results are operands, or whole numbers, which a cast to an integer would cut if they were moved."""
     _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
 
     def __init__(self, *, tf32: bool = False, roundoff: float = 0.0):
@@ -139,7 +158,7 @@ class Exact(TorchDispatchMode):
             first = result[0] if isinstance(result, tuple) else result
             share *= SERIAL_SHARE * math.sqrt(args[0].numel() / max(first.numel(), 1))
             result = self._run(func, (_perturbed(args[0], share), *args[1:]), kwargs)
-        elif torch.Tag.pointwise not in func.tags:
+        elif torch.Tag.pointwise not in func.tags or name.rstrip("_") in self._WITHOUT_ROUNDING:
             return result
         for y in result if isinstance(result, tuple) else (result,):
             if y.is_floating_point() and not is_float8(y.dtype):
@@ -211,17 +230,27 @@ class ReferenceAnswers:
         """
         precision = self.inputs.precision
         truth = self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact())
-        rounded: list[Any] = [None] * len(truth)
-        if self._rounded:
-            u = UNIT_ROUNDOFF["fp32"]
-            with policy_flags("fp32"):
-                rounded = self._rounded.run(
-                    lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), Exact(tf32=precision == "tf32", roundoff=u)
-                )
+        rounded = [self._rounded_run() for _ in range(_runs(truth))] if self._rounded else []
         with torch.no_grad(), policy_flags(precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
-        levels = [error_level(y, e, precision, modelled=m, inputs=kind) for y, m, e in zip(truth, rounded, eager, strict=True)]
+        levels = [
+            error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind)
+            for i, (y, e) in enumerate(zip(truth, eager, strict=True))
+        ]
         return Answer(truth, levels, [y.dtype for y in eager])
+
+    def _rounded_run(self) -> list[Tensor]:
+        """Outputs of a run with more rounding than eager's."""
+        assert self._rounded
+        u, tf32 = UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
+        with policy_flags("fp32"):
+            return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), Exact(tf32=tf32, roundoff=u))
+
+
+def _runs(truth: list[Tensor]) -> int:
+    """How often outputs are modelled: of one error, chance decides how large it is."""
+    fewest = min((y.numel() for y in truth if y.numel() and y.is_floating_point()), default=FEW_ELEMENTS)
+    return min(MOST_RUNS, -(-FEW_ELEMENTS // fewest))
 
 
 class _Copy:

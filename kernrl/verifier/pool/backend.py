@@ -30,6 +30,8 @@ class Outcome:
     errors: list[dict[str, Any]] = field(default_factory=list)
     """Records of `Judge.compare`."""
     measured: Measured | None = None
+    memory: dict[str, int] = field(default_factory=dict)
+    """See `Verdict.memory`."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By what they were spent on."""
 

@@ -7,19 +7,22 @@ import json
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from kernrl.errors import InfrastructureError
-from kernrl.verifier.base.verdict import Speedup
+from kernrl.errors import InfrastructureError, UsageError
+from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status
 from kernrl.verifier.base.version import version_of
 from kernrl.verifier.judge.draws import Seeds
+from kernrl.verifier.judge.memory import SetMemory
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import AlreadyLocked, GpuLock
 from kernrl.verifier.pool.lane import Lane
-from kernrl.verifier.pool.scheduler import AffinityScheduler
+from kernrl.verifier.pool.memory import CONTEXT_BYTES, SLACK, MemoryLedger, Planned, gib, is_small, planned
+from kernrl.verifier.pool.scheduler import MAX_TASKS, AffinityScheduler
 from kernrl.verifier.replay import stopwatch, timing
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.replay_server import ReplayServer
@@ -32,6 +35,21 @@ log = logging.getLogger(__name__)
 LANES = 4
 """Lanes a GPU, on a machine with enough cores; each holds two CUDA contexts. While one times, the others wait: the more have
 passed correctness by then, the more are timed in a row."""
+
+
+SOLE_SHARE = 0.9
+"""Share of the memory that must be free for what finds none to be too large, and no victim of other programs."""
+
+
+def _record(need: Planned) -> dict[str, int]:
+    return {"planned": need.total, "planned_replay": need.replay, "planned_judge": need.judge}
+
+
+def _too_large(need: Planned, own_bytes: int, total_bytes: float, said: str = "") -> Rejection:
+    """A candidate that does not fit, even with the GPU to itself; `own_bytes` is what its buffers take."""
+    reason = f"Judging it takes {gib(need.total)} of the GPU's memory, {gib(own_bytes)} of it for its own buffers"
+    reason += f", and {gib(total_bytes)} are there{said and f' ({said})'}: allocate less in forward()."
+    return Rejection(Status.TOO_LARGE, reason)
 
 
 class Gpu:
@@ -49,16 +67,23 @@ class Gpu:
         self._lanes = [
             Lane(
                 workers, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
-                memory_share=memory_share / (2 * lanes),
+                memory_share=memory_share / (2 * lanes), cache_dir=cache_dir,
             )
             for _ in range(lanes)
         ]  # fmt: skip
         self.facts: dict[str, str] = self._lanes[0].replay.ask(ReplayServer.facts, 60)
+        free = float(self.facts["free_bytes"]) - 2 * lanes * CONTEXT_BYTES
+        self._least_bytes = int(memory_share * free / lanes)
+        """What a lane may hold in any case."""
+        self.memory: MemoryLedger[Lane] = MemoryLedger(free * (1 - SLACK), Lane.give_way)
+        self._rehearsed: OrderedDict[tuple[str, str, tuple[str, ...]], dict[str, SetMemory | None]] = OrderedDict()
         self._lock = GpuLock(self.facts["uuid"])
         self._cache_dir = cache_dir
         self._seeds = Seeds()
         self.scheduler, self._calibrating = AffinityScheduler(self._lanes), threading.Lock()
         self._closed = False
+        self.restarts = 0
+        """Lanes that were restarted because one of their processes was lost or found no memory."""
         self._noise = noise
         threading.Thread(target=self._warm_up, daemon=True).start()
 
@@ -75,34 +100,76 @@ class Gpu:
 
         Raises InfrastructureError when the processes cannot work, UsageError for a broken task.
         """
-        noise = self.noise  # before a lane is assigned: calibration uses the first one
+        _ = self.noise  # before a lane is assigned: calibration uses the first one
         begun = time.monotonic()
         with self.scheduler.worker(task_key) as lane:
             try:
                 with lane.mutex:
-                    waited = time.monotonic() - begun
-                    try:
-                        outcome = lane.run(job, baselines, self._lock, noise)
-                    except InfrastructureError as error:
-                        if self._closed:
-                            raise
-                        log.warning("a lane is restarted: %s", error)
-                        lane.close()  # whatever killed one of its processes may have killed the other
-                        outcome = self._again(lane, job, baselines, error)
+                    need = self._planned(lane, job, baselines, task_key)
+                    if need.task > self.memory.total_bytes:
+                        sentence = (
+                            f"judging any candidate takes {gib(need.task)}, and the GPU has {gib(self.memory.total_bytes)}"
+                        )
+                        raise UsageError(f"{job.task.id}: {sentence} for it: give the task smaller sizes.")
+                    if need.sure > self.memory.total_bytes:
+                        found = _too_large(need, max(job.temporary_bytes.values()), self.memory.total_bytes)
+                        return Outcome(Stage.CORRECTNESS, found, memory=_record(need))
+                    with self.memory.admitted(lane, max(need.total, self._least_bytes)):
+                        waited = time.monotonic() - begun
+                        outcome = self._admitted(lane, job, baselines, need)
                     outcome.seconds["gpu_queue"] = outcome.seconds.get("gpu_queue", 0.0) + waited
                     return outcome
             except InfrastructureError:
                 lane.close()
                 raise
 
-    def _again(self, lane: Lane, job: Job, baselines: Sequence[str], error: InfrastructureError) -> Outcome:
-        """Run a job once more; if it lacked memory, with the GPU to itself."""
-        if not isinstance(error, OutOfMemory):
-            return lane.run(job, baselines, self._lock, self.noise)
+    def _planned(self, lane: Lane, job: Job, baselines: Sequence[str], task_key: str) -> Planned:
+        """What a candidate takes; rehearsed once for each task, unless it is small."""
+        if is_small(job):
+            return planned(job, {}, bool(baselines))
+        key = task_key, job.precision, tuple(job.plans)
+        if key not in self._rehearsed:
+            self._rehearsed[key] = lane.memory(job)
+            while len(self._rehearsed) > MAX_TASKS:
+                self._rehearsed.popitem(last=False)
+        return planned(job, self._rehearsed[key], bool(baselines))
+
+    def _admitted(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned) -> Outcome:
+        """Run a job for which there is room; once more if a process was lost, and with the GPU to itself if it lacked memory
+        all the same: other programs may use the GPU, and libraries take memory that no plan sees."""
+        try:
+            outcome = lane.run(job, baselines, self._lock, self.noise)
+        except InfrastructureError as error:
+            if self._closed:
+                raise
+            log.warning("a lane is restarted: %s", error)
+            self.restarts += 1
+            lane.close()  # whatever killed one of its processes may have killed the other
+            if isinstance(error, OutOfMemory):
+                outcome = self._alone(lane, job, baselines, need)
+            else:
+                outcome = lane.run(job, baselines, self._lock, self.noise)
+        outcome.memory = _record(need)
+        if outcome.measured and not is_small(job):
+            outcome.memory |= lane.peaks()
+        return outcome
+
+    def _alone(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned) -> Outcome:
         with self._lock.exclusive():
             for other in self._lanes:
                 other.give_way()
-            return lane.run(job, baselines, AlreadyLocked(), self.noise)
+                if other is not lane:
+                    self.memory.released(other)
+            try:
+                return lane.run(job, baselines, AlreadyLocked(), self.noise)
+            except OutOfMemory as error:
+                lane.close()
+                free = float(lane.replay.ask(ReplayServer.facts, 60)["free_bytes"])
+                if free < SOLE_SHARE * self.memory.total_bytes:
+                    raise OutOfMemory(f"other programs use the GPU's memory, {gib(free)} of which are free: {error}") from None
+                return Outcome(
+                    Stage.CORRECTNESS, _too_large(need, max(job.temporary_bytes.values()), self.memory.total_bytes, str(error))
+                )
 
     def untimed(self) -> contextlib.AbstractContextManager[None]:
         """Keep the GPU busy with something else: nothing is timed meanwhile."""

@@ -76,6 +76,10 @@ class GpuClient:
             with contextlib.suppress(InfrastructureError):  # the process is lost, and with it what it held
                 self._process.ask(GpuService.release, number)
 
+    def restarts(self) -> int:
+        """`Gpu.restarts` of the present process."""
+        return self._process.ask(GpuService.restarts)
+
     def twins(self, pairs: int, slowdown: float = 0.0) -> list[Speedup]:
         """`Gpu.twins`."""
         return self._process.ask(GpuService.twins, pairs, slowdown)

@@ -86,6 +86,10 @@ class GpuService:
         """`Gpu.run`."""
         return self._made().run(job, baselines, task_key)
 
+    def restarts(self) -> int:
+        """`Gpu.restarts`."""
+        return getattr(self._made(), "restarts", 0)
+
     def twins(self, pairs: int, slowdown: float) -> list[Speedup]:
         """`Gpu.twins`."""
         return self._made().twins(pairs, slowdown)

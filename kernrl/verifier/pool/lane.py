@@ -9,6 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from kernrl.errors import InfrastructureError
@@ -16,13 +17,14 @@ from kernrl.tasks.task import FULL
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.base.verdict import Rejection, Stage, Status
 from kernrl.verifier.judge.judge_server import JudgeServer
+from kernrl.verifier.judge.memory import SetMemory
 from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, worst_of, wrong_reason
 from kernrl.verifier.pool.backend import Outcome
-from kernrl.verifier.pool.gpu_lock import Lock
+from kernrl.verifier.pool.gpu_lock import AlreadyLocked, Lock
 from kernrl.verifier.replay.job import Job, Measured, Replayed
 from kernrl.verifier.replay.replay_server import ReplayServer
 from kernrl.verifier.replay.timing import NoiseBand
-from kernrl.verifier.rpc.answers import Died, Failed, TimedOut
+from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, TimedOut, may_lack_memory
 from kernrl.verifier.rpc.client import Client
 from kernrl.verifier.rpc.fork_server import ForkServer
 
@@ -40,12 +42,16 @@ class Lane:
     """One candidate at a time (`mutex`), on a GPU that other lanes may share (under a `Lock`)."""
 
     def __init__(
-        self, workers: ForkServer, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float
-    ):
+        self, workers: ForkServer, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float,
+        cache_dir: Path | None = None,
+    ):  # fmt: skip
         """`timeout_s`: how long a candidate may keep replay waiting in all; `memory_share`: of the GPU's memory, what each
         process may keep of tasks."""
         settings = {"redraw_parameters": redraw_parameters, "memory_share": memory_share}
-        self.replay = Client(workers, ReplayServer, settings | {"share": share}, name="replay", device=device, first=True)
+        env = inductor_environment(cache_dir)
+        self.replay = Client(
+            workers, ReplayServer, settings | {"share": share}, name="replay", device=device, first=True, env=env
+        )  # fmt: skip
         self.judge = Client(workers, JudgeServer, settings, name="judge", device=device, first=True)
         self._timeout_s = self._left_s = timeout_s
         """The limit, and what is left of it for the candidate at hand."""
@@ -53,12 +59,32 @@ class Lane:
         self._ready: tuple[Any, ...] = ()
         """Which baselines were captured last, and in which process."""
         self._preparing = False
-        self.mutex, self._ending = threading.Lock(), threading.Lock()
+        self._alone = False
+        """Whether the candidate at hand has the GPU to itself."""
+        self.mutex, self._ending, self._asking = threading.Lock(), threading.Lock(), threading.Lock()
 
     def start(self) -> None:
         """Make sure that both processes run. Raises InfrastructureError."""
         self.replay.start()
         self.judge.start()
+
+    def memory(self, job: Job) -> dict[str, SetMemory | None]:
+        """What each input set of the task takes, by the judge's rehearsal. Raises InfrastructureError, and UsageError for a
+        task that does not run."""
+        with self._asking:  # another lane may want this one's memory meanwhile
+            self.judge.start()
+            try:
+                return self.judge.ask(JudgeServer.memory, TRUSTED_TIMEOUT_S, job.task, job.precision, list(job.plans))
+            except (Failed, Died, TimedOut) as error:
+                self.judge.kill()
+                raise InfrastructureError(f"the judge process failed: {error}") from None
+
+    def peaks(self) -> dict[str, int]:
+        """Bytes at the last candidate's peak, by process."""
+        return {
+            "replay_peak": self.replay.ask(ReplayServer.peak_bytes, TRUSTED_TIMEOUT_S),
+            "judge_peak": self.judge.ask(JudgeServer.peak_bytes, TRUSTED_TIMEOUT_S),
+        }
 
     def run(self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand) -> Outcome:
         """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
@@ -66,7 +92,7 @@ class Lane:
         if self._ready[1:] != self._what(job, baselines)[1:]:
             self._ready = ()  # replay may drop the last task to make room for this one
         self.start()  # while other lanes use the GPU
-        self._left_s = self._timeout_s
+        self._left_s, self._alone = self._timeout_s, isinstance(lock, AlreadyLocked)
         try:
             with _entered(lock.shared(), outcome):
                 timed = baselines if FULL in job.plans else ()
@@ -185,8 +211,12 @@ class Lane:
         except TimedOut:
             raise _Rejected(Status.TIMEOUT, hang_reason(f"no answer within {limit_s:g} s")) from None
         except Failed as error:
+            if not self._alone and may_lack_memory(str(error)):
+                raise OutOfMemory(f"the GPU may have no memory left: {error}") from None
             raise _Rejected(Status.CRASH, f"The plan cannot be launched: {error}.") from None
         except Died as error:
+            if not self._alone and may_lack_memory(str(error)):
+                raise OutOfMemory(f"the GPU may have no memory left: {error}") from None
             raise _Rejected(Status.CRASH, f"A kernel faulted on the GPU: {error}.") from None
         finally:
             if not trusted:
@@ -217,9 +247,9 @@ class Lane:
     def give_way(self) -> None:
         """Drop what the processes keep, including a candidate that waits to be timed: its `run` then raises OutOfMemory.
 
-        The caller must hold the GPU exclusively, so that no call is under way here.
+        The caller must hold the GPU exclusively, or know that the lane is idle, so that no call is under way here.
         """
-        with self._ending:
+        with self._ending, self._asking:
             with contextlib.suppress(Failed, Died, TimedOut, InfrastructureError):
                 if self.replay.running:
                     self.replay.ask(ReplayServer.give_way, TRUSTED_TIMEOUT_S)
@@ -233,6 +263,16 @@ class Lane:
         with self._ending:
             self.replay.kill(wait=wait)
             self.judge.kill(wait=wait)
+
+
+def inductor_environment(cache_dir: Path | None) -> dict[str, str]:
+    """Where `torch.compile` keeps what it has compiled for baselines, so that another lane or run need not compile it again.
+
+    Inductor itself names what it keeps by graph, precision flags, GPU and versions.
+    """
+    if cache_dir is None:
+        return {}
+    return {"TORCHINDUCTOR_CACHE_DIR": str(cache_dir.absolute() / "inductor"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
 
 
 @contextlib.contextmanager

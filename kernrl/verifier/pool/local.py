@@ -50,7 +50,11 @@ class LocalFront:
         """Start the sandboxes, and return when they are warm. Raises InfrastructureError."""
         self.fork_server.start(wait=False)
         with ThreadPoolExecutor(2) as pool:  # each imports torch and triton in a process of its own
-            list(pool.map(lambda part: part.start(), (self._tracer, self._compiler)))
+            try:
+                list(pool.map(lambda part: part.start(), (self._tracer, self._compiler)))
+            except KeyboardInterrupt:  # which is not to wait for them
+                self.close()
+                raise
 
     def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> Traced | Rejection:
         """See `Tracer.trace`."""

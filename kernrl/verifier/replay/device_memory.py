@@ -15,6 +15,11 @@ FIELD_BYTES, LEAST_BYTES, FIELD_POISON = 64 << 20, 256 << 20, 0x5B
 """Size of the field on either side of the buffers, least size of the whole block, and the byte that fills the field."""
 
 
+def block_bytes(temporaries: int) -> int:
+    """Size of the block for buffers of that many bytes together."""
+    return max(temporaries + 2 * FIELD_BYTES, LEAST_BYTES)
+
+
 class DeviceMemory:
     """Device memory for one plan at a time: buffers with guards between them, inside a wide poisoned field.
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.shared_memory import StoredTensor
 from kernrl.verifier.base.verdict import Timing
-from kernrl.verifier.judge.draws import Draw, spot_draws
+from kernrl.verifier.judge.draws import Draw, spot_checks, spot_draws
+from kernrl.verifier.plan.buffers import memory_bytes, output_bytes, temporary_bytes
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.replay.timing import Block, NoiseBand, shorter_us, speedup
@@ -28,6 +29,26 @@ class Job:
     decoys: bool = True
     overwrites: bool = True
     """Whether memory is poisoned, decoys are looked for, and stray writes are looked for. Tests switch these off."""
+
+    @property
+    def held_bytes(self) -> dict[str, int]:
+        """Bytes of everything that the plan of each input set works on."""
+        return {name: memory_bytes(plan, self.kernels[name]) for name, plan in self.plans.items()}
+
+    @property
+    def temporary_bytes(self) -> dict[str, int]:
+        """Of that, the candidate's own."""
+        return {name: temporary_bytes(plan, self.kernels[name]) for name, plan in self.plans.items()}
+
+    @property
+    def output_bytes(self) -> dict[str, int]:
+        """Bytes of the outputs at each input set."""
+        return {name: output_bytes(plan) for name, plan in self.plans.items()}
+
+    @property
+    def spot_checks(self) -> int:
+        """How many timed calls are judged, besides one after the last."""
+        return spot_checks(max(self.output_bytes.values(), default=0))
 
     @property
     def all_draws(self) -> tuple[Draw, ...]:

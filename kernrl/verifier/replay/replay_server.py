@@ -22,16 +22,15 @@ from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.judge.compare import differ
 from kernrl.verifier.judge.decoys import function_names, idle_launches
-from kernrl.verifier.judge.draws import SPOT_CHECKS
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs
-from kernrl.verifier.plan.plan import ITEM_BYTES
 from kernrl.verifier.replay import timing
 from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 from kernrl.verifier.replay.job import Job, Measured, Replayed
-from kernrl.verifier.replay.runner import Opened, Runner, memory_bytes
-from kernrl.verifier.replay.shared_outputs import SharedOutputs
+from kernrl.verifier.replay.runner import Opened, Runner
+from kernrl.verifier.replay.shared_outputs import SharedOutputs, shared_bytes
 from kernrl.verifier.replay.spot_checks import SpotChecks
 from kernrl.verifier.replay.stopwatch import GraphPool, Sizes, Stopwatch, Timed
+from kernrl.verifier.rpc.answers import may_lack_memory
 
 COMPILE_MODES: dict[str, str | None] = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
 """Baseline → mode of `torch.compile`; every baseline is captured as a CUDA graph here."""
@@ -85,16 +84,13 @@ class ReplayServer:
     def begin(self, job: Job) -> SharedMemory:
         """Start a candidate. Returns the memory of its outputs, which the judge opens again if its version has changed."""
         self.job, self._full, self._suspects, self._gave_way = job, None, None, False
+        torch.cuda.reset_peak_memory_stats()
         self._modules.trim()
         crowded = self._make_room()
         self.memory.seal()
-        if (need := max(memory_bytes(plan, job.kernels[name]) for name, plan in job.plans.items())) > self._gpu_bytes:
-            raise ValueError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._gpu_bytes >> 20}")
-        everything = one = 0
-        for draw in job.draws:
-            nbytes = sum(ref.numel * ITEM_BYTES[ref.dtype] + 256 for ref in job.plans[draw.input_set].outputs)
-            everything, one = everything + nbytes, max(one, nbytes)
-        self.outputs.reserve(max(everything, (SPOT_CHECKS + 1) * one), spare=not crowded)
+        if (need := max(job.held_bytes.values())) > self._gpu_bytes:
+            raise torch.OutOfMemoryError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._gpu_bytes >> 20}")
+        self.outputs.reserve(shared_bytes(job), spare=not crowded)
         self.outputs.clear()
         return self.outputs.shared
 
@@ -211,7 +207,9 @@ class ReplayServer:
         inputs = self._task_inputs(FULL)
         opened = self._open(FULL, inputs)
         draws = self.job.all_draws
-        spot = SpotChecks(opened, inputs, draws, range(len(self.job.draws), len(draws)), self.outputs, self.memory)
+        spot = SpotChecks(
+            opened, inputs, draws, range(len(self.job.draws), len(draws)), self.outputs, self.memory, self.job.spot_checks
+        )
         candidate = Timed(spot.before, opened.run, spot.after)
         blocks: dict[str, list[timing.Block]] = {}
         for name in baselines:
@@ -266,6 +264,8 @@ class ReplayServer:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
+                if may_lack_memory(str(error)):
+                    raise torch.OutOfMemoryError(str(error)) from error
                 raise UsageError(f"{self.job.task.id}: the reference cannot be timed ({name}): {error}") from error
 
     def _baseline(self, name: str, inputs: TaskInputs) -> Callable[[], None]:
@@ -279,6 +279,8 @@ class ReplayServer:
             inputs.refresh()  # on judged inputs, its results would be right answers, which the next candidate could find
             with policy_flags(self.job.precision, autotune=True), torch.no_grad():
                 module(*inputs.arguments)  # compiles, tunes, and initialises libraries
+                if torch.cuda.memory_reserved() > self._held_bytes:
+                    torch.cuda.empty_cache()  # a graph allocates from memory of its own
                 # its results are not read, so the next baseline may use the same memory
                 graph = self._baseline_pool.capture(lambda: module(*inputs.arguments))
             graph.replay()  # the first replay also uploads the graph, which must not be timed
@@ -293,8 +295,13 @@ class ReplayServer:
             "uuid": str(p.uuid),
             "arch": f"sm_{p.major}{p.minor}",
             "memory_bytes": str(p.total_memory),
+            "free_bytes": str(torch.cuda.mem_get_info()[0]),
             "driver": cuda_driver.version(),
         }
+
+    def peak_bytes(self) -> int:
+        """Most that was allocated since `begin`, with the memory that the judge sees."""
+        return torch.cuda.max_memory_allocated() + self.outputs.nbytes
 
     def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
         """`Stopwatch.null`."""

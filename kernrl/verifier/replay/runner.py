@@ -18,9 +18,10 @@ from torch import Tensor
 
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.plan.buffers import scratch_bytes
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.evaluate import call_aten, plain_value, store_aten
-from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant
+from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Plan, TensorRef, Variant
 from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 
 _SCALARS = {
@@ -82,7 +83,7 @@ class Runner:
             else:
                 tensor = inputs.inputs[storage.source] if storage.kind == "input" else inputs.state[storage.source]  # pyright: ignore
                 self._static[i] = (tensor.untyped_storage(), int(tensor.storage_offset()) * tensor.element_size())
-        scratch = _scratch_bytes(self.plan, self._kernels)
+        scratch = scratch_bytes(self.plan, self._kernels)
         places = self._memory.lay_out([*sizes, *scratch])
         base = self._memory.block.untyped_storage()
         self._static.update({i: (base, offset) for i, offset in zip(temps, places, strict=False)})
@@ -215,26 +216,6 @@ def _refs(value: Any) -> list[TensorRef]:
     if isinstance(value, TensorRef):
         return [value]
     return [ref for item in value for ref in _refs(item)] if isinstance(value, (tuple, list)) else []
-
-
-def memory_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> int:
-    """GPU memory that a plan needs at most: every storage, and the scratch memory of its compiled kernels."""
-    return sum(storage.nbytes for storage in plan.storages) + sum(_scratch_bytes(plan, kernels))
-
-
-def _scratch_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> list[int]:
-    """Bytes of global scratch for each kernel's largest launch."""
-    nodes = (*plan.setup, *plan.nodes)
-    return [
-        kernel.global_scratch_bytes * max((_programs(node, k) for node in nodes), default=0) for k, kernel in enumerate(kernels)
-    ]
-
-
-def _programs(node: Node, kernel: int) -> int:
-    """Largest number of programs of one kernel that a node launches."""
-    if not isinstance(node, LaunchNode):
-        return 0
-    return max((v.grid[0] * v.grid[1] * v.grid[2] for v in node.variants if v.kernel == kernel), default=0)
 
 
 def _scalar(kind: str, value: Any) -> Any:

@@ -10,9 +10,21 @@ from torch import Tensor
 
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
+from kernrl.verifier.replay.job import Job
 
 LEAST_BYTES, STEP_BYTES = 256 << 20, 64 << 20
 """The smallest size of the memory, and what its size is a multiple of."""
+
+
+def shared_bytes(job: Job) -> int:
+    """Size of the memory for one candidate: all its judged calls, or those while it is timed."""
+    everything = sum(job.output_bytes[draw.input_set] for draw in job.draws)
+    most = max(everything, (job.spot_checks + 1) * max(job.output_bytes.values(), default=0))
+    return _rounded(most)
+
+
+def _rounded(nbytes: int) -> int:
+    return max(LEAST_BYTES, -(-nbytes // STEP_BYTES) * STEP_BYTES)
 
 
 class SharedOutputs:
@@ -48,7 +60,7 @@ class SharedOutputs:
         """
         while self._retired:
             self._free(*self._retired.pop())
-        needed = max(LEAST_BYTES, -(-nbytes // STEP_BYTES) * STEP_BYTES)
+        needed = _rounded(nbytes)
         if needed > self.nbytes or (needed < self.nbytes and not spare):
             self.clear()
             old = self.memory, self.shared

@@ -25,12 +25,12 @@ class SpotChecks:
 
     def __init__(
         self, opened: Opened, inputs: TaskInputs, draws: Sequence[Draw], positions: Sequence[int], outputs: SharedOutputs,
-        memory: DeviceMemory,
+        memory: DeviceMemory, checks: int = SPOT_CHECKS,
     ):  # fmt: skip
-        """`positions`: which of `draws` serve judged calls, `SPOT_CHECKS` + 1: each is used once, so that no two are alike."""
+        """`positions`: which of `draws` serve judged calls, `checks` + 1 or more, each used once: no two are alike."""
         self._opened, self._inputs, self._draws, self._positions = opened, inputs, draws, list(positions)
         self._outputs, self._memory = outputs, memory
-        self._left, self._calls, self._next = SPOT_CHECKS, 0, secrets.randbelow(2)
+        self._left, self._calls, self._next = checks, 0, secrets.randbelow(2)
         self._now: int | None = None
         self.result = Replayed()
         self.flags: list[Tensor] = []

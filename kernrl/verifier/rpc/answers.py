@@ -35,6 +35,21 @@ class OutOfMemory(InfrastructureError):
     """The GPU has no memory left, perhaps because of other work on it."""
 
 
+_NO_MEMORY = ("CUDA out of memory", "CUDA_ERROR_OUT_OF_MEMORY", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+_PERHAPS_NO_MEMORY = ("unable to find an engine to execute", "Offset increment outside graph capture")
+"""How libraries say that the GPU is full, and what they say when that is the likely cause."""
+
+
+def lacks_memory(said: str) -> bool:
+    """Whether an error's text says that the GPU's memory is full."""
+    return any(text in said for text in _NO_MEMORY)
+
+
+def may_lack_memory(said: str) -> bool:
+    """Whether it says that, or what mostly follows from it."""
+    return lacks_memory(said) or any(text in said for text in _PERHAPS_NO_MEMORY)
+
+
 class TimedOut(RuntimeError):
     """The process did not answer in time and was killed."""
 

@@ -7,7 +7,7 @@ import json
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from kernrl.errors import InfrastructureError, UsageError
@@ -28,7 +28,7 @@ class Client(Generic[S]):
 
     def __init__(
         self, fork_server: ForkServer, server: type[S], settings: dict[str, Any], *, name: str, device: str = "",
-        first: bool = False,
+        first: bool = False, env: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """
         Args:
@@ -36,12 +36,13 @@ class Client(Generic[S]):
             name: what messages call the process.
             device: its CUDA_VISIBLE_DEVICES.
             first: raise its priority, as far as that is allowed.
+            env: further variables of its environment.
         """
         self._fork_server, self._name = fork_server, name
         self._request = {
             "server": dotted(server),
             "settings": settings,
-            "env": {"CUDA_VISIBLE_DEVICES": device},
+            "env": {"CUDA_VISIBLE_DEVICES": device, **(env or {})},
             "first": first,
             "report": True,
         }
@@ -123,13 +124,14 @@ class Client(Generic[S]):
             Ended: the process died, by itself or from outside.
             InfrastructureError: the process is gone, or the GPU's memory is full.
         """
-        if self._channel is None:
+        channel = self._channel  # another thread may kill the process meanwhile
+        if channel is None:
             raise InfrastructureError(f"the {self._name} process is gone")
         try:
-            if not self._channel.readable(timeout_s):
+            if not channel.readable(timeout_s):
                 self.kill()
                 raise TimedOut(f"no answer within {timeout_s:g} s")
-            answer: Answer = self._channel.recv()
+            answer: Answer = channel.recv()
         except (EOFError, OSError):
             code = self._exit_code()
             self.kill()

@@ -88,7 +88,10 @@ class _ForkLoop:
 
     def _accept(self) -> bool:
         """Serve one request; returns False when the control socket has closed."""
-        message, descriptors, _, _ = socket.recv_fds(self._control, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._control, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
+        except ConnectionResetError:  # closed before our last message was read
+            return False
         if not message:
             return False
         request = json.loads(message)

@@ -108,6 +108,8 @@ class ForkServer:
     def close(self) -> None:
         """End it and every child, for good."""
         self._closed = True
+        if (process := self._process) is not None:
+            process.kill()  # whoever waits for it to start has the lock
         with self._lock:
             self._drop()
 

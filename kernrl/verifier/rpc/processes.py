@@ -13,6 +13,8 @@ import subprocess
 import sys
 from typing import Any
 
+from kernrl.signals import INTERRUPTS, blocked_interrupts
+
 _PR_SET_PDEATHSIG = 1
 _PRIORITY = -10
 
@@ -40,7 +42,7 @@ def spawn(
     path = [os.path.abspath(p) for p in sys.path]
     config = {"module": module, "settings": settings, "socket": theirs.fileno(), "path": path}
     command = [sys.executable, "-c", _BOOT, json.dumps(config)]
-    with theirs:
+    with theirs, blocked_interrupts():  # until it ignores them itself
         process = subprocess.Popen(
             command, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
@@ -60,8 +62,9 @@ def resolve(name: str) -> Any:
 
 def ignore_interrupts() -> None:
     """Ignore SIGINT and SIGTERM: the parent handles them; we exit when it closes the socket."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
 
 
 def raise_priority() -> None:

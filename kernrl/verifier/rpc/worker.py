@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
-from kernrl.verifier.rpc.answers import OutOfMemory, answer_to
+from kernrl.verifier.rpc.answers import OutOfMemory, answer_to, lacks_memory
 from kernrl.verifier.rpc.fork_loop import freeze_memory, serve_forks
 from kernrl.verifier.rpc.frames import ObjectChannel
 from kernrl.verifier.rpc.processes import die_with_parent, ignore_interrupts, raise_priority, resolve
@@ -91,6 +91,8 @@ def serve(name: str, settings: dict[str, Any], channel: ObjectChannel) -> None:
 def _call(server: Server, method: str, arguments: tuple[Any, ...]) -> Any:
     try:
         return getattr(server, method)(*arguments)
-    except torch.OutOfMemoryError as error:
-        reason = str(error).split(". GPU")[0]
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and not lacks_memory(str(error)):
+            raise
+        reason = str(error).split(". GPU")[0].split("\nCUDA kernel errors")[0]
     raise OutOfMemory(f"the GPU has no memory left: {reason}")

@@ -22,8 +22,10 @@ import triton
 from kernrl.verifier.plan.codec import decode_spec, encode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
 from kernrl.verifier.rpc.frames import Channel
-from kernrl.verifier.trace import fake_cuda
+from kernrl.verifier.trace import fake_cuda, outside
 from kernrl.verifier.trace.launches import Launches
+from kernrl.verifier.trace.other_shapes import Earlier
+from kernrl.verifier.trace.python_state import sources
 from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import Recorder, Untraceable
 
@@ -78,6 +80,7 @@ def prepare(settings: dict[str, Any]) -> None:
     linecache.clearcache()
     _launches = Launches(_launches.target)
     _launches.install()
+    outside.install()
 
 
 def handle(channel: Channel) -> None:
@@ -130,21 +133,23 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
     _launches.begin(at_import)
     with at_import.recording():
         module = _load(source)
-    plans, earlier = [], [at_import]
+    outside.check_untouched()
+    plans, earlier, shapes = [], [at_import], list[Earlier]()
     for spec in specs:
-        plan = None if at_import.storages else _try(module, spec, earlier)
+        plan = None if at_import.storages else _try(module, spec, earlier, shapes)
         if plan is None:
             # tensors made at module level, or once for all calls, belong to every plan: make them again in this one
             recorder = Recorder()
             _launches.begin(recorder)
             with recorder.recording():
-                plan = _record(_load(source), spec, recorder)
+                plan = _record(_load(source), spec, recorder, shapes)
             earlier.append(recorder)
         plans.append(plan)
+    outside.check_untouched()
     return plans
 
 
-def _try(module: types.ModuleType, spec: TraceSpec, earlier: list[Recorder]) -> Plan | None:
+def _try(module: types.ModuleType, spec: TraceSpec, earlier: list[Recorder], shapes: list[Earlier]) -> Plan | None:
     """The plan at one input set; None if the module kept a tensor of an earlier one, such as a table in an `lru_cache`."""
     assert _launches is not None
     recorder = Recorder()
@@ -152,7 +157,7 @@ def _try(module: types.ModuleType, spec: TraceSpec, earlier: list[Recorder]) -> 
     _launches.begin(recorder)
     try:
         with recorder.recording():
-            plan = _record(module, spec, recorder)
+            plan = _record(module, spec, recorder, shapes)
     except Exception:
         if not recorder.uses_foreign:
             raise
@@ -173,14 +178,17 @@ def _load(source: str) -> types.ModuleType:
     return module
 
 
-def _record(module: types.ModuleType, spec: TraceSpec, recorder: Recorder) -> Plan:
+def _record(module: types.ModuleType, spec: TraceSpec, recorder: Recorder, shapes: list[Earlier]) -> Plan:
     assert _launches is not None
     if not isinstance(getattr(module, "ModelNew", None), type):
         raise TypeError("the code defines no class ModelNew")
     cls = module.ModelNew
     if type(cls) is not type:
         raise Untraceable("ModelNew has a metaclass, which decides what is made of it: use a plain class")
-    plan = record_forward(cls, spec, recorder, _launches.kernels, again=True)
+    before = sources(module)
+    plan = record_forward(cls, spec, recorder, _launches.kernels, again=True, earlier=shapes)
+    if sources(module) != before:
+        raise Untraceable("a kernel's source is replaced while forward() runs: define each kernel once")
     if module.ModelNew is not cls:
         raise Untraceable("the name ModelNew stands for another class after forward(): define it once")
     return plan

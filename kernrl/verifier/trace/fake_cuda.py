@@ -20,6 +20,8 @@ from kernrl.verifier.trace.recorder import CUDA, Untraceable
 _REFUSED = {
     "Stream": "CUDA streams are not traced: launch on the current stream",
     "stream": "CUDA streams are not traced: launch on the current stream",
+    "ExternalStream": "CUDA streams are not traced: launch on the current stream",
+    "set_stream": "CUDA streams are not traced: launch on the current stream",
     "Event": "CUDA events are not traced: leave timing to the verifier",
     "CUDAGraph": "CUDA graphs are not traced: write plain launches, the verifier captures them itself",
     "graph": "CUDA graphs are not traced: write plain launches, the verifier captures them itself",
@@ -150,6 +152,9 @@ def install(arch: str) -> GPUTarget:
     torch.jit.script = _RefusedOnUse("TorchScript is not an authored kernel: write the fusion in Triton")  # pyright: ignore[reportAttributeAccessIssue]
     torch.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     torch.cuda.amp.autocast = torch.amp.autocast = _NoAutocast  # pyright: ignore[reportAttributeAccessIssue]
+    for name in ("Stream", "Event"):  # of any accelerator; torch derives classes of its own from these
+        setattr(torch, name, type(name, (), {"__new__": answers[name]}))
+    torch.accelerator.set_stream = answers["set_stream"]
     custom_ops.install()
     threading.Thread.start = _refuse("threads are not traced: call things in order")
     target = GPUTarget("cuda", number, 32)

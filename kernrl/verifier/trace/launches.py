@@ -57,6 +57,9 @@ class Launches:
 
     def launch(self, fn: Any, args: Any, grid: Any, kwargs: Mapping[str, Any]) -> Launched:
         """Record one launch, or one variant of an autotuned one; only compile it if there is no grid."""
+        if fn.pre_run_hooks:
+            raise Untraceable(f"{fn.__name__} has a pre_run_hook: do the work in forward()")
+        compat.check_globals(fn)
         special = compat.specialise(fn, args, kwargs)
         if grid is None:
             self._kernel(fn, special)

@@ -6,7 +6,7 @@ Used for candidates inside the sandbox and for references outside it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,23 +24,36 @@ from kernrl.verifier.plan.plan import (
     tensor_specs,
     walk_refs,
 )
+from kernrl.verifier.trace import outside
 from kernrl.verifier.trace.constants import RANDOM
+from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.parameters import counterparts
+from kernrl.verifier.trace.python_state import changed, remembered, set_ahead
 from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable
 from kernrl.verifier.trace.repeat_calls import Call, check_calls, check_other_mode, check_state
 
 
-def record_forward(cls: type, spec: TraceSpec, recorder: Recorder, kernels: list[KernelSource], *, again: bool = False) -> Plan:
+def record_forward(
+    cls: type,
+    spec: TraceSpec,
+    recorder: Recorder,
+    kernels: list[KernelSource],
+    *,
+    again: bool = False,
+    earlier: list[Earlier] | None = None,
+) -> Plan:
     """The plan of `cls(*init_inputs).forward(*inputs)`. Call it within `recorder.recording()`.
 
-    `kernels` is filled by launches while forward runs. `again`: check that further calls do the same. Raises Untraceable, and
-    whatever `cls` raises.
+    `kernels` is filled by launches while forward runs. `again`: check that further calls do the same, also after one at the
+    shapes of `earlier`, to which these are added. Raises Untraceable, and whatever `cls` raises.
     """
     model = cls(*spec.init_inputs)
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{cls.__name__} is no torch.nn.Module")
     if again and type(model) is not cls:
         raise Untraceable(f"{cls.__name__}(...) makes a {type(model).__name__}, another class: define one class, ModelNew")
+    if again and cls.__call__ is not torch.nn.Module.__call__:
+        raise Untraceable(f"{cls.__name__} has a __call__ of its own: write the work in forward()")
     unmatched = _bind_state(model, spec, recorder)
     model.train(spec.training)
     setup, recorder.nodes = recorder.nodes, []
@@ -48,11 +61,11 @@ def record_forward(cls: type, spec: TraceSpec, recorder: Recorder, kernels: list
     recorder.statistics = {recorder.ref(t).storage for name, t in model.named_buffers() if name.endswith(running)}
     derived = _derived(setup, recorder)
     inputs = _inputs(spec, recorder)
-    first = _call(model, inputs, recorder)
+    first = _call(model, inputs, recorder, strict=again)
     recorder.nesting = first.nesting
     count, outputs = len(kernels), tuple(first.outputs)
     if again:
-        _call_again(model, spec, recorder, kernels, setup, first, inputs)
+        _call_again(model, spec, recorder, kernels, setup, first, inputs, earlier if earlier is not None else [])
     recorder.nodes = list(first.nodes)
     setup = _each_call(setup, derived, recorder, outputs)
     return _finish(spec, recorder, _needed_setup(setup, recorder, outputs, unmatched), outputs, kernels[:count])
@@ -64,13 +77,22 @@ def _inputs(spec: TraceSpec, recorder: Recorder) -> list[Any]:
     return [_materialise(a, recorder, sources) for a in spec.inputs]
 
 
-def _call(model: torch.nn.Module, inputs: list[Any], recorder: Recorder) -> Call:
+def _call(model: torch.nn.Module, inputs: list[Any], recorder: Recorder, *, strict: bool) -> Call:
+    """Call a module. `strict`: refuse what a candidate may not do to its inputs and outputs."""
     recorder.nodes, start = [], len(recorder.storages)
-    with torch.no_grad():
+    before = _places(inputs, recorder)
+    with torch.no_grad(), outside.forward():
         returned = model(*inputs)
-    outputs = tuple(recorder.ref(t) for t in _outputs(returned, recorder))
-    given = [recorder.ref(t).storage for t in _leaves(inputs)]
+    outputs = tuple(recorder.ref(t) for t in _outputs(returned, recorder, strict=strict))
+    if strict and _places(inputs, recorder) != before:
+        raise Untraceable("forward() changes what an input stands for (its memory, shape or attributes): leave inputs alone")
+    given = [ref.storage for ref, *_ in before]
     return Call(given, recorder.nodes, outputs, start, len(recorder.storages), nesting(returned))
+
+
+def _places(inputs: list[Any], recorder: Recorder) -> list[tuple[TensorRef, int, int]]:
+    """Of each input tensor: its view, its memory's bytes, and how many attributes of its own it has."""
+    return [(recorder.ref(t), t.untyped_storage().nbytes(), len(vars(t))) for t in _leaves(inputs)]
 
 
 def _call_again(
@@ -81,19 +103,41 @@ def _call_again(
     setup: list[Node],
     first: Call,
     inputs: list[Any],
+    earlier: list[Earlier],
 ) -> None:
-    """Hold further calls against the first (`repeat_calls`)."""  # fmt: skip
+    """Hold further calls against the first (`repeat_calls`), and what the module remembers after them."""
     if spec.nesting and first.nesting != spec.nesting:
         raise Untraceable(f"forward() returns {first.nesting}, and the reference {spec.nesting}: return the same structure")
 
     def call(given: list[Any]) -> Call:
-        return _call(model, given, recorder)
+        return _call(model, given, recorder, strict=True)
 
     def fresh() -> list[Any]:
         return _inputs(spec, recorder)
 
-    check_calls(call, fresh, first, inputs, recorder, kernels)
+    states = [remembered(model)]
+
+    def noted(given: list[Any]) -> Call:
+        found = call(given)
+        states.append(remembered(model))
+        return found
+
+    last = check_calls(noted, fresh, first, inputs, recorder, kernels)
+    if moved := changed(*states[-2:]):
+        if others := set_ahead(model, moved):
+            raise Untraceable(f"forward() keeps a count or a history ({others[0]}), by which later calls may do something else")
+        check_calls(call, fresh, first, fresh(), recorder, kernels)
     check_state(setup, first.nodes, recorder, kernels)
+    mine = Earlier.of(spec, first, last, kernels)
+
+    def construct() -> Callable[[TraceSpec], Call]:
+        other = type(model)(*spec.init_inputs)
+        _bind_state(other, spec, recorder)
+        other.train(spec.training)
+        return lambda at: _call(other, _inputs(at, recorder), recorder, strict=True)
+
+    check_other_shapes(mine, earlier, construct, kernels)
+    earlier.append(mine)
     if spec.modes_differ is not None:
         model.train(not spec.training)
         mode = "eval" if spec.training else "train"
@@ -116,12 +160,14 @@ def _materialise(value: Any, recorder: Recorder, sources: Iterator[int]) -> Any:
     return value
 
 
-def _outputs(value: Any, recorder: Recorder) -> Iterator[torch.Tensor]:
+def _outputs(value: Any, recorder: Recorder, *, strict: bool) -> Iterator[torch.Tensor]:
     for leaf in flatten(value):
         if not isinstance(leaf, torch.Tensor):
             raise TypeError(f"forward returns a {type(leaf).__name__}, not tensors")
         if recorder.is_cpu(leaf):
             raise ValueError("forward returns a CPU tensor: make it with device=x.device")
+        if strict and (type(leaf) is not torch.Tensor or vars(leaf)):
+            raise Untraceable("forward() returns a tensor with a class or attributes of its own: return plain tensors")
         yield leaf
 
 

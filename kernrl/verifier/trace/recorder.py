@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernrl.verifier.base.compat import no_dispatch, no_torch_functions, storage_key
+from kernrl.verifier.base.compat import mode_depth, no_dispatch, no_torch_functions, storage_key
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 from kernrl.verifier.trace.constants import constant_value
 
@@ -109,7 +109,10 @@ class Recorder:
     def recording(self) -> Iterator[Recorder]:
         """Within, ATen calls of this thread are recorded and nothing is computed."""
         with _LookLikeCuda(self), _RecordAten(self):
+            depth = mode_depth()
             yield self
+            if mode_depth() != depth:
+                raise Untraceable("the code leaves a mode of torch on: leave its block again, or do without")
 
     def is_cpu(self, tensor: torch.Tensor) -> bool:
         with no_torch_functions():

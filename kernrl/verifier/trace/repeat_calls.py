@@ -40,12 +40,14 @@ def check_calls(
     inputs: Any,
     recorder: Recorder,
     kernels: Sequence[KernelSource],
-) -> None:
-    """Call forward on other inputs and on the first ones again. Raises Untraceable where it differs."""
+) -> Call:
+    """Call forward on other inputs and on the first ones again; the last call. Raises Untraceable where it differs."""
+    later = first
     for again in (make_inputs(), inputs):
         later = call(again)
         _check_new_memory(later, recorder)
         _Comparison(first, later, recorder, kernels).check(AGAIN)
+    return later
 
 
 def check_other_mode(

@@ -167,6 +167,7 @@ def write(path: Path, result: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_one_task_is_listed_with_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, svg = write(tmp_path / "mine.py", "torch.topk(torch.relu(self.fc(x)), 2).values"), tmp_path / "mine.svg"
     assert cli.run(["tasks", "lift", str(file), "--svg", str(svg)]) == 0
@@ -201,6 +202,7 @@ def test_worked_solutions_are_written(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "64 tasks" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_folder_is_a_table_of_what_lifts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "1_good.py", "torch.relu(self.fc(x))")
     write(tmp_path / "2_bad.py", "x if x.sum() > 0 else -x")
@@ -238,6 +240,7 @@ def test_bad_input_is_one_sentence(
     assert words in captured.err
 
 
+@pytest.mark.slow
 def test_check_prints_the_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path / "mine.py", "torch.relu(self.fc(x))")
     assert cli.run(["tasks", "check", str(file)]) == 0

@@ -156,6 +156,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_numbers_that_hang_together_change_together() -> None:
     """cols is twice half: neither can move alone."""
     for found in derive_input_sets(Task("t", CHAIN)):
@@ -164,6 +165,7 @@ def test_numbers_that_hang_together_change_together() -> None:
         assert_task_same(Task("t", CHAIN), found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", range(0, 64, 9))
 def test_sets_of_tasks_that_have_lost_theirs(index: int) -> None:
     task = load_tasks("heldout").tasks[index]
@@ -175,6 +177,7 @@ def test_sets_of_tasks_that_have_lost_theirs(index: int) -> None:
         assert max(value.numel for value in graph.values.values()) < 300_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "forward",
     [
@@ -197,6 +200,7 @@ def test_nothing_is_derived_where_nothing_can_change() -> None:
     assert derive_input_sets(Task("t", "raise ValueError")) == ()
 
 
+@pytest.mark.slow
 def test_an_axis_of_one_stays_one_and_no_other_becomes_one() -> None:
     task = Task("t", CHAIN.replace("torch.cat([x[:, :half], y], 1) @ x.t()", "x.unsqueeze(1).softmax(1)"))
     for found in derive_input_sets(task):

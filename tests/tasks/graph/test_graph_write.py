@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import os
 from collections import Counter
 from random import Random
 
 import pytest
 import torch
+from support import EXHAUSTIVE
 from support.graph_cases import assert_same
 
 from kernrl.tasks.graph.graph import Graph
@@ -44,7 +44,7 @@ def test_a_value_that_one_op_reads_twice_is_not_overwritten_early() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(1000, 4000 if os.environ.get("KERNRL_EXHAUSTIVE") else 2000, 100))
+@pytest.mark.parametrize("start", range(1000, 4000 if EXHAUSTIVE else 1400, 100))
 def test_lifting_what_was_written_gives_back_the_graph_thousands_of_times(start: int) -> None:
     for seed in range(start, start + 100):
         assert_comes_back(seed)

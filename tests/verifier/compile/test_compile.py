@@ -185,6 +185,7 @@ def test_one_kernel_s_failure_leaves_the_others(kernel):
     assert isinstance(refused, Rejection)
 
 
+@pytest.mark.slow
 def test_a_compiler_that_takes_too_long_is_a_timeout_and_not_remembered(kernel):
     slow = replace(plan_of(HEAD + _SLOW).kernels[0], num_warps=1)
     rejection = compiled(slow, timeout_s=0.3)

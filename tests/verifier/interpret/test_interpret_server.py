@@ -14,7 +14,7 @@ from kernrl.verifier.interpret.interpret_server import SmallJob
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.pool.interpreters import Interpreters
-from kernrl.verifier.pool.local import cpu_fork_server
+from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.trace.reference_spec import spec_of
 
 torch.set_num_threads(1)
@@ -44,12 +44,10 @@ def get_init_inputs():
 
 
 @pytest.fixture(scope="module")
-def interpreters() -> Iterator[Interpreters]:
-    forks = cpu_fork_server()
-    made = Interpreters(1, {}, forks)
+def interpreters(cpu_forks: ForkServer) -> Iterator[Interpreters]:
+    made = Interpreters(1, {}, cpu_forks)
     yield made
     made.close()
-    forks.close()
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support import EXHAUSTIVE
 from support.front import HEAD, dense, interpret, module, plan_of, spec
 from support.suite import read_folder
 
@@ -266,6 +267,7 @@ def test_cases_side_by_side_come_to_what_each_comes_to_alone(body):
     assert not torch.equal(together[0][0], together[1][0])
 
 
+@pytest.mark.slow
 def test_a_kernel_without_end_is_a_timeout():
     body = "i = tl.program_id(0)\nwhile i >= 0:\n    tl.store(y + i, tl.load(x + i))\n    i = (i + 1) % n"
     rejection = run(kernel(body, grid="(1,)", out="torch.zeros_like(x)"), X, timeout_s=0.5)
@@ -375,12 +377,13 @@ def test_a_false_hint_is_refused(body, said):
     assert rejection.reason.startswith(f"k: {said} does not hold at this shape")
 
 
-HONEST = read_folder("honest")
+HONEST = read_folder("honest")[:: 1 if EXHAUSTIVE else 4]
+"""By day one in four; tests/verifier/test_honest.py has the interpreter judge each of them, within wider tolerances."""
 
 
 @pytest.mark.parametrize("fixture", HONEST, ids=lambda f: f.name)
 def test_honest_candidates_are_right(fixture):
-    """Every honest fixture at its small and ragged shapes, on drawn parameters, against eager PyTorch."""
+    """At its small and ragged shapes, on drawn parameters, against eager PyTorch."""
     task, precision = fixture.task, fixture.precision
     for input_set in task.input_sets[1:]:
         plan = plan_of(fixture.source, spec_of(task, input_set, precision, "sm_90"))

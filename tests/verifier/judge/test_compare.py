@@ -94,11 +94,11 @@ def test_eagers_error_is_waited_for_once_where_nothing_is_odd(monkeypatch: pytes
     monkeypatch.setattr(torch.Tensor, "tolist", lambda x: waits.append("tolist") or tolist(x))
     monkeypatch.setattr(torch.Tensor, "__bool__", lambda x: waits.append("bool") or truthy(x))
     truth = torch.randn(50, dtype=torch.float64)
-    level = error_level(truth, truth.float(), precision, modelled=truth.float() + 1e-6)
+    level = error_level(truth, truth.float(), precision, modelled=[truth.float() + 1e-6])
     assert waits == ["tolist"]
     assert level.nonfinite is None
     overflows = truth.float() / 0
-    assert error_level(truth, overflows, precision, modelled=truth.float()).nonfinite is not None
-    modelled = error_level(truth, truth.float(), precision, modelled=overflows)
+    assert error_level(truth, overflows, precision, modelled=[truth.float()]).nonfinite is not None
+    modelled = error_level(truth, truth.float(), precision, modelled=[overflows])
     assert modelled.nonfinite is None
     assert modelled.rms < 1e-5

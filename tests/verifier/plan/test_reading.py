@@ -32,12 +32,10 @@ def frames() -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def readers() -> Iterator[PlanReaders]:
-    forks = ForkServer("the readers' fork server", "kernrl.verifier.rpc.worker", {"modules": ["kernrl.verifier.plan.reading"]})
-    made = PlanReaders(1, forks, threading.BoundedSemaphore(1))
+def readers(cpu_forks: ForkServer) -> Iterator[PlanReaders]:
+    made = PlanReaders(1, cpu_forks, threading.BoundedSemaphore(1))
     yield made
     made.close()
-    forks.close()
 
 
 def test_an_honest_plan_is_read_by_one_worker(readers: PlanReaders, frames: list[bytes]) -> None:
@@ -64,6 +62,7 @@ def test_more_bytes_than_a_candidate_has_are_not_decoded(monkeypatch: pytest.Mon
     assert found.rejection.status is Status.POLICY
 
 
+@pytest.mark.slow
 def test_what_takes_all_memory_is_refused_and_the_worker_replaced(readers: PlanReaders, frames: list[bytes]) -> None:
     starts = readers.processes[0].starts
     found = readers.read([b"[" + b"[]," * (5 << 20) + b"[]]"], ASKED)  # 15 MB, a list of 56 bytes for each three

@@ -49,15 +49,8 @@ class ModelNew(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    made = cpu_fork_server()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def interpreters(forks: ForkServer) -> Iterator[Interpreters]:
-    made = Interpreters(2, {"redraw_parameters": True}, forks)
+def interpreters(cpu_forks: ForkServer) -> Iterator[Interpreters]:
+    made = Interpreters(2, {"redraw_parameters": True}, cpu_forks)
     yield made
     made.close()
 
@@ -81,7 +74,7 @@ def test_a_task_stays_with_one_process_while_that_is_enough(interpreters: Interp
     assert [process.starts for process in interpreters.processes] == [1, 0]
 
 
-def test_processes_share_a_fork_server_and_see_no_gpu(interpreters: Interpreters, job: SmallJob, forks: ForkServer) -> None:
+def test_processes_share_a_fork_server_and_see_no_gpu(interpreters: Interpreters, job: SmallJob, cpu_forks: ForkServer) -> None:
     tasks = [replace(job, task=replace(TASK, id=f"t{i}")) for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
         assert all(judged.rejection is None for judged in pool.map(interpreters.judge, tasks))
@@ -89,8 +82,8 @@ def test_processes_share_a_fork_server_and_see_no_gpu(interpreters: Interpreters
     first.start()
     second.start()
     assert first.pid != second.pid
-    assert parent(first.pid) == parent(second.pid) == forks.pid
-    environment = Path(f"/proc/{forks.pid}/environ").read_bytes().split(b"\0")
+    assert parent(first.pid) == parent(second.pid) == cpu_forks.pid
+    environment = Path(f"/proc/{cpu_forks.pid}/environ").read_bytes().split(b"\0")
     assert b"CUDA_VISIBLE_DEVICES=" in environment
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,10 +18,12 @@ from typing import Any, ClassVar
 import pytest
 from support import TESTS
 
-from kernrl.errors import InfrastructureError
+from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Stage, Status
+from kernrl.verifier.judge.memory import SetMemory
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu import Gpu
+from kernrl.verifier.pool.lane import Lane
 from kernrl.verifier.rpc.client import Client
 
 STAND_IN = TESTS / "support" / "lane_stand_in.py"
@@ -35,12 +38,12 @@ class FakeForkServer:
     }
 
     def __init__(self, log: Path) -> None:
-        self.log = log
+        self.log, self.env = log, {}
         log.touch()
         self.started: list[subprocess.Popen[bytes]] = []
 
     def fork(self, request: dict[str, Any], *descriptors: int) -> socket.socket:
-        assert request["env"] == {"CUDA_VISIBLE_DEVICES": "0"}
+        assert request["env"] == {"CUDA_VISIBLE_DEVICES": "0"} | self.env.get(self.ROLES[request["server"]], {})
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-S", str(STAND_IN), str(theirs.fileno()), self.ROLES[request["server"]], str(self.log)]
         self.started.append(subprocess.Popen(command, pass_fds=[theirs.fileno()]))
@@ -68,11 +71,15 @@ def gpu(forks: FakeForkServer) -> Iterator[Gpu]:
     made.close()
 
 
-def job(manner: str, sets: Sequence[str] = ("small", "full")) -> Any:
+def job(manner: str, sets: Sequence[str] = ("small", "full"), held_bytes: int = 1 << 20) -> Any:
     """A candidate of a draw at each input set, whose stand-ins behave in that manner."""
     draws = [SimpleNamespace(input_set=name, regime="normal") for name in sets]
     task = SimpleNamespace(id=manner, pytorch_code="")
-    return SimpleNamespace(task=task, precision="fp32", draws=draws, all_draws=draws, plans={"small": 0, "full": 1}, kernels={})
+    held = {"small": 1 << 20, "full": held_bytes}
+    return SimpleNamespace(
+        task=task, precision="fp32", draws=draws, all_draws=draws, plans={"small": 0, "full": 1}, kernels={},
+        held_bytes=held, temporary_bytes=held, output_bytes=dict.fromkeys(held, 1024), spot_checks=5,
+    )  # fmt: skip
 
 
 def run(gpu: Gpu, manner: str, key: str = "task") -> Outcome:
@@ -156,10 +163,80 @@ def test_who_lacks_memory_is_asked_again_alone(gpu: Gpu, forks: FakeForkServer) 
 
 
 @pytest.mark.slow
-def test_who_finds_no_memory_even_alone_is_not_judged(gpu: Gpu) -> None:
-    with pytest.raises(InfrastructureError, match="tried to allocate too much"):
-        run(gpu, "needs the others' memory")  # there are no others
+def test_who_finds_no_memory_even_alone_is_too_large(gpu: Gpu) -> None:
+    rejection = run(gpu, "never finds memory").rejection
+    assert rejection is not None
+    assert rejection.status is Status.TOO_LARGE
+    assert "tried to allocate too much" in rejection.reason
     assert_right(run(gpu, "right"))
+
+
+@pytest.mark.slow
+def test_who_finds_no_memory_beside_another_program_is_not_judged(gpu: Gpu, forks: FakeForkServer) -> None:
+    busy = forks.log.with_name("log.busy")
+    busy.touch()
+    with pytest.raises(InfrastructureError, match=r"other programs use .* 10\.0 GiB of which are free"):
+        run(gpu, "never finds memory")
+    busy.unlink()
+    assert_right(run(gpu, "right"))
+
+
+def test_what_a_library_says_where_memory_is_short_is_no_crash(gpu: Gpu, forks: FakeForkServer) -> None:
+    assert_right(run(gpu, "an engine is missing"))
+    assert_right(run(gpu, "right"))
+
+
+def test_a_candidate_larger_than_the_gpu_is_refused_before_it_runs(gpu: Gpu, forks: FakeForkServer) -> None:
+    one = job("right", held_bytes=5 << 30)
+    one.temporary_bytes = {"small": 0, "full": 200 << 30}
+    rejection = gpu.run(one, ["eager"], "task").rejection
+    assert rejection is not None
+    assert rejection.status is Status.TOO_LARGE
+    assert re.search(r"200\.0 GiB of it for its own buffers, and 92\.1 GiB are there", rejection.reason)
+    assert "begins begin" not in forks.events("replay")
+    assert_right(run(gpu, "right"))
+
+
+def test_a_task_larger_than_the_gpu_is_refused_by_name(
+    gpu: Gpu, forks: FakeForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = dict.fromkeys(SetMemory.__dataclass_fields__, 60 << 30)
+    monkeypatch.setattr(Lane, "memory", lambda lane, job: dict.fromkeys(job.plans, SetMemory(**sizes)))
+    with pytest.raises(UsageError, match=r"^huge: judging any candidate takes \d+\.\d GiB, and the GPU has 92\.1 GiB for it"):
+        gpu.run(job("huge", held_bytes=10 << 30), ["eager"], "task")
+    assert "begins begin" not in forks.events("replay")
+    monkeypatch.undo()
+    assert_right(run(gpu, "right"))
+
+
+@pytest.mark.slow
+def test_large_candidates_take_turns(gpu: Gpu, forks: FakeForkServer) -> None:
+    """Two of 72 GiB do not fit into 92 GiB at once, in two lanes."""
+    large = [job("right", held_bytes=6 << 30) for _ in range(2)]
+    for one in large:
+        one.temporary_bytes = dict.fromkeys(one.held_bytes, 0)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(gpu.run, one, ["eager"], f"task {i}") for i, one in enumerate(large)]
+        outcomes = [one.result() for one in asked]
+    for outcome in outcomes:
+        assert_right(outcome)
+        assert outcome.memory["planned"] == outcome.memory["planned_replay"] + outcome.memory["planned_judge"]
+        assert outcome.memory["replay_peak"] == outcome.memory["judge_peak"] == 1 << 30
+    events = forks.events("replay")
+    ran = [event for event in events if event in ("begins begin", "ends spot_checked", "ends give_way")]
+    turns = ["begins begin", "ends spot_checked"]
+    assert [e for e in ran if e != "ends give_way"] == turns * 2, "one after the other"
+    if len(forks.started) > 3:  # the second one in a lane of its own: the idle one gave way
+        assert "ends give_way" in events
+
+
+def test_baselines_are_compiled_into_the_cache_folder(forks: FakeForkServer, tmp_path: Path) -> None:
+    forks.env["replay"] = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
+    made = Gpu(forks, "0", lanes=1, cache_dir=tmp_path, timeout_s=2.0)  # pyright: ignore[reportArgumentType]
+    try:
+        assert_right(run(made, "right"))
+    finally:
+        made.close()
 
 
 @pytest.mark.slow

@@ -107,6 +107,7 @@ def test_inputs_go_by_least_recent_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replay.released == 0
 
 
+@pytest.mark.slow
 def test_too_much_held_is_dropped_but_not_for_the_same_task_again(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = Replay(monkeypatch)
     replay.takes("a")
@@ -181,6 +182,7 @@ def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.Monke
     replay._stopwatch = SimpleNamespace(compare=lambda baseline, *_: timed.append(baseline) or [])  # pyright: ignore
     replay._gave_way, replay._full, replay._prepared[replay._key(FULL)].inputs = False, None, inputs  # pyright: ignore
     replay.job.draws = replay.job.all_draws = [SimpleNamespace(input_set=FULL, regime="mixed")]  # pyright: ignore
+    replay.job.spot_checks = 5  # pyright: ignore
     replay.outputs.clear = lambda: None
     opened = SimpleNamespace(runner=SimpleNamespace(computed=(), choice=[0]), run=lambda: None)
     monkeypatch.setattr(replay, "_open", lambda *_: opened)

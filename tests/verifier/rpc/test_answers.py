@@ -5,11 +5,15 @@ from __future__ import annotations
 import pickle
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, answer_to, value_of
+from kernrl.verifier.rpc import worker
+from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, answer_to, may_lack_memory, value_of
 
 
 def raising(error: Exception) -> Callable[[], None]:
@@ -75,3 +79,26 @@ def test_a_failed_call_keeps_nothing_alive() -> None:
         raise ValueError("out of luck")
 
     assert answer_to(call, healthy=lambda: alive[0]() is None)[0] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7.97 GiB. GPU 0 has"), OutOfMemory),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), OutOfMemory),
+        (RuntimeError("load k: CUDA_ERROR_OUT_OF_MEMORY"), OutOfMemory),
+        (RuntimeError("load k: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"), RuntimeError),
+        (ValueError("out of range"), ValueError),
+    ],
+)
+def test_a_full_gpu_is_told_from_other_errors(error: Exception, raised: type[Exception]) -> None:
+    server: Any = SimpleNamespace(call=raising(error))
+    with pytest.raises(raised) as found:
+        worker._call(server, "call", ())
+    assert isinstance(found.value, OutOfMemory) == (raised is OutOfMemory)
+
+
+def test_what_follows_from_a_full_gpu_is_suspected_of_it() -> None:
+    assert may_lack_memory("RuntimeError: FIND was unable to find an engine to execute this computation")
+    assert may_lack_memory("Offset increment outside graph capture encountered unexpectedly.")
+    assert not may_lack_memory("an illegal memory access was encountered")

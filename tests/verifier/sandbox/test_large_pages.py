@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 _SCRIPT = """
 import pathlib
 from kernrl.verifier.compile import compiler_child
@@ -23,6 +25,7 @@ print(len(was), len(now), before == after and len(before[1]) > 1000)
 """
 
 
+@pytest.mark.slow
 def test_code_moved_to_large_pages_makes_the_same_machine_code():
     env = os.environ | {"TRITON_DISABLE_LINE_INFO": "1"}  # which name a temporary file
     done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=120, env=env, check=False)

@@ -17,6 +17,12 @@ from kernrl.verifier.trace.recorder import Recorder, Untraceable
 from kernrl.verifier.trace.repeat_calls import Call, check_calls, check_state
 
 
+@pytest.fixture(autouse=True)
+def _unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts of the modules here stand for any that `python_state` does not find."""
+    monkeypatch.setattr("kernrl.verifier.trace.record_forward.remembered", lambda model: {})
+
+
 class Base(nn.Module):
     """Counts its calls, and keeps what it likes."""
 

@@ -618,3 +618,23 @@ def test_the_reference_is_a_plan_too():
         "bn.weight",
         "bn.bias",
     }
+
+
+def test_a_trace_of_many_gibibytes_needs_none() -> None:
+    """The sandbox has 2 GiB; inputs, parameters and outputs would take 24."""
+    source = (
+        HEAD
+        + """
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(1 << 16, 1 << 15))
+        self.table = torch.randn(1 << 16, 1 << 15, device="cuda") * 0 + 1
+
+    def forward(self, x):
+        return launch(x + self.w)
+"""
+    )
+    shape = 1 << 16, 1 << 15
+    plan = plan_of(source, spec(dense(*shape), state={"w": dense(*shape)}))
+    assert sum(s.nbytes for s in plan.storages) >= 24 << 30

@@ -189,11 +189,14 @@ def _weight_norm(b: Builder, a: Arguments) -> str:
 
 def _attention(b: Builder, a: Arguments) -> str | None:
     """softmax(q k^T * scale, masked) v, as people write it out."""
-    if a["dropout_p"] or a["enable_gqa"]:
+    if a["dropout_p"]:
         return None
     q, k = b.value(a["query"]).shape, b.value(a["key"]).shape
     rank = len(k)
-    turned = b.add("permute", a["key"], dims=(*range(rank - 2), rank - 1, rank - 2))
+    key, value = a["key"], a["value"]
+    if a["enable_gqa"] and q[-3] != k[-3]:
+        key, value = (_each_repeated(b, x, q[-3] // k[-3]) for x in (key, value))
+    turned = b.add("permute", key, dims=(*range(rank - 2), rank - 1, rank - 2))
     scale = q[-1] ** -0.5 if a["scale"] is None else a["scale"]
     scores = b.add("mul", b.add("matmul", a["query"], turned), scale)
     mask = a["attn_mask"]
@@ -203,7 +206,15 @@ def _attention(b: Builder, a: Arguments) -> str | None:
         scores = b.add("where", mask, scores, float("-inf"))
     elif mask is not None:
         scores = b.add("add", scores, mask)
-    return b.add("matmul", b.add("softmax", scores, dim=-1), a["value"])
+    return b.add("matmul", b.add("softmax", scores, dim=-1), value)
+
+
+def _each_repeated(b: Builder, heads: str, times: int) -> str:
+    """Heads of keys or values, each as often as there are queries for it."""
+    *batch, count, length, width = b.value(heads).shape
+    apart = b.add("reshape", heads, shape=(*batch, count, 1, length, width))
+    repeated = b.add("expand", apart, shape=(*batch, count, times, length, width))
+    return b.add("reshape", repeated, shape=(*batch, count * times, length, width))
 
 
 def _loss(op: str) -> Rule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 SMALL = 4096
 """Most elements of a tensor that is made for real."""
 
+
+EXPORTING = threading.Lock()
+"""Held while a module is exported: torch.export keeps what it does in globals, and a second one beside it breaks both."""
 
 BY_COUNT = -1.0
 """Stands for a batch norm's momentum of None while it is traced: 1 / the number of calls."""
@@ -88,7 +92,7 @@ def trace(module: nn.Module, args: Sequence[Any], mode: MostlyFake) -> Traced:
     """
     numbers = _all_fake(module, mode)
     given = tuple(mode.faked(list(args)))
-    with _without_custom_autograd(), quiet(), torch.no_grad():
+    with EXPORTING, _without_custom_autograd(), quiet(), torch.no_grad():
         program = torch.export.export(module, given, strict=False)
     return Traced(program, given, numbers)
 

@@ -160,7 +160,8 @@ class _Product:
         if self.tiles.split > 1:
             partials = {f"{self.value}_parts": self._parts(body)}
             return [self._kernel(body, layout, loop, partials)]
-        if self.place.keep:
+        if self.place.keep:  # the tail works on what the others read, rounded as it is
+            body.say(f"acc = acc.to({body.pointer(self.value)}.dtype.element_ty).to(tl.float32)")
             self._store(body, self.value, "acc")
         if self.side and not self.whole:
             if self._most_parts() > MOST_PARTS:

@@ -1,0 +1,96 @@
+"""Ctrl-C, and a scheduler's SIGTERM: an interrupt where one is expected, and an end at once while modules are loaded.
+
+A KeyboardInterrupt in the middle of an import is lost: packages catch it and go on with half a module, or raise another error,
+as transformers did ten seconds later ("Could not import module 'set_seed'"). It is the standard library alone that is imported
+here, so that `kernrl/__main__.py` can listen before anything else is loaded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+INTERRUPTED = 130
+"""Exit code of an interrupted command."""
+
+IMPORTS = "<frozen importlib._bootstrap>"
+"""The file name of an import's frames."""
+
+LOADERS = ("__main__.py", "cli.py")
+"""Files of this folder whose imports are those of a command that has not begun: it has nothing to save or to close."""
+
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+AGAIN_S = 0.05
+"""Time after which an interrupt is tried again that met a later import."""
+
+
+def handle_signals() -> None:
+    """Take SIGINT and SIGTERM from here on. Under a launcher SIGTERM stays as it is: it would wait for a rank that hangs."""
+    launched = "LOCAL_RANK" in os.environ
+    for number in (signal.SIGINT,) if launched else INTERRUPTS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under nohup
+            signal.signal(number, interrupt)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, end the process where its command is still being loaded, or wait for an import to end.
+
+    A scheduler may send two signals, to the process and to its group: one is enough.
+    """
+    if "LOCAL_RANK" not in os.environ:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    importer = _importer(frame)
+    if importer is None:
+        raise KeyboardInterrupt
+    if os.path.dirname(importer) == os.path.dirname(__file__) and os.path.basename(importer) in LOADERS:
+        if "LOCAL_RANK" not in os.environ and sys.__stderr__:  # a launcher says it for its ranks
+            os.write(sys.__stderr__.fileno(), b"kernrl: Interrupted.\n")
+        os._exit(INTERRUPTED)
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+
+
+def leave() -> NoReturn:
+    """End an interrupted process: run what libraries registered for its end, but wait for no thread.
+
+    A thread that is still inside torch when the interpreter is torn down would abort the process with "terminate called
+    without an active exception". Another signal ends it at once.
+    """
+    for number in INTERRUPTS:
+        signal.signal(number, lambda *_: os._exit(INTERRUPTED))
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # closed, or never there
+            stream.flush()
+    os._exit(INTERRUPTED)
+
+
+@contextmanager
+def blocked_interrupts() -> Iterator[None]:
+    """A process that is started in this context, by this thread, begins with SIGINT and SIGTERM blocked.
+
+    Ctrl-C in a terminal reaches every process of a command, and one that is still starting would print a traceback. Our own
+    signals wait for the end of the context.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _importer(frame: FrameType | None) -> str | None:
+    """The file of the outermost import statement that is being run; None where there is none."""
+    found = None
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORTS and frame.f_back is not None and frame.f_back.f_code.co_filename != IMPORTS:
+            found = frame.f_back.f_code.co_filename
+        frame = frame.f_back
+    return found

@@ -1,0 +1,127 @@
+"""How much memory judging a task takes, known before any is allocated: the judge's own code, rehearsed without memory.
+
+`rehearse` runs what the judge and the replay process do with one input set (drawing, the reference in its own precision and in
+float64, comparing) on tensors of the meta device, which have shapes and no contents, and counts what is alive. Numbers that
+the code reads on the way are made up. What libraries take for themselves (cuBLAS's and cuDNN's workspaces) is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier.base.nested import flatten
+from kernrl.verifier.base.precision import policy_flags
+from kernrl.verifier.judge import input_ranges, structure
+from kernrl.verifier.judge.compare import Inputs, error_figures, first_wrong
+from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.judge.live_bytes import LiveBytes
+from kernrl.verifier.judge.regimes import NOMINAL
+from kernrl.verifier.judge.truth import ReferenceAnswers
+
+REHEARSED = (NOMINAL, "mixed")
+"""Regimes whose draws are rehearsed: the task's own, and the one that takes most memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetMemory:
+    """Bytes alive while one input set of a task is judged. Peaks include what is held at that time."""
+
+    inputs: int
+    """Held by a `TaskInputs`: the block, and what it takes to redraw it."""
+    block: int
+    """Of that, the block itself: a snapshot takes as much again."""
+    making_peak: int
+    """While a `TaskInputs` is made."""
+    drawing_peak: int
+    """While it is filled with a draw."""
+    eager_peak: int
+    """While the reference runs in its own precision."""
+    output: int
+    """Its outputs."""
+    reference: int
+    """Held by a `ReferenceAnswers`, its inputs included."""
+    answering_peak: int
+    """While it makes one answer, with none kept before."""
+    answer: int
+    """Held by an `Answer`."""
+    comparing_peak: int
+    """While an output is compared with an answer, over both."""
+
+    def judge_peak(self, draws: int) -> int:
+        """Of the judge process, which makes and keeps the answers to that many draws and then compares outputs with them."""
+        kept = draws * self.answer
+        return max(self.making_peak, kept - self.answer + self.answering_peak, kept + self.output + self.comparing_peak)
+
+
+class _NoNumbers(TorchFunctionMode):
+    """Answers made-up numbers where code reads a tensor's, so that it takes its usual way."""
+
+    _ANSWERS: ClassVar = {
+        "__bool__": lambda x: False, "__int__": lambda x: 0, "__index__": lambda x: 0, "__float__": lambda x: 1.0,
+        "item": lambda x: 1.0, "equal": lambda x, y: True,
+    }  # fmt: skip
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if args and isinstance(args[0], Tensor) and args[0].is_meta:
+            if name == "tolist":
+                return _numbers(tuple(args[0].shape))
+            if name in self._ANSWERS:
+                return self._ANSWERS[name](*args)
+        return func(*args, **(kwargs or {}))
+
+
+def _numbers(shape: Sequence[int]) -> Any:
+    """Nested lists of a shape: rows of figures as ordinary inputs and parameters have them, else ones."""
+    if len(shape) == 1 and (row := {len(r): r for r in (structure.ORDINARY, input_ranges.ORDINARY)}.get(shape[0])):
+        return list(row)
+    return [_numbers(shape[1:]) for _ in range(shape[0])] if shape else 1.0
+
+
+def rehearse(task: Task, input_set: InputSet, precision: str, device: str = "meta") -> SetMemory:
+    """What one input set takes under a precision policy.
+
+    `device`: another one than `meta` allocates and computes for real; tests compare the two. Raises whatever the reference
+    raises on tensors without contents, if its Python needs their numbers.
+    """
+    if device != "meta":
+        return _rehearsed(task, input_set, precision, device)
+    with _NoNumbers():
+        return _rehearsed(task, input_set, precision, device)
+
+
+def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str) -> SetMemory:
+    live = LiveBytes()
+    with live:
+        inputs = TaskInputs(task, input_set, precision, device)
+        held, making = live.now, live.peak
+        live.restart()
+        for regime in REHEARSED:
+            inputs.draw(Draw(FULL, regime, 1))
+        drawing = live.peak
+        live.restart()
+        with torch.no_grad(), policy_flags(precision):
+            shown = [y for y in flatten(inputs.module(*inputs.arguments)) if isinstance(y, Tensor)]
+        eager, output = live.peak, live.now - held
+        reference = ReferenceAnswers(inputs)
+        wide = live.now - output
+        live.restart()
+        answer = reference.answer(Inputs.OWN)
+        answering, kept = live.peak - output, live.now - output - wide
+        live.restart()
+        before = live.now
+        for y, truth, level in zip(shown, answer.truth, answer.levels, strict=True):
+            error_figures(y, truth, level)
+            first_wrong(y, truth)
+        comparing = live.peak - before
+    return SetMemory(
+        held, inputs.nbytes, making, drawing, eager, output, wide, max(answering, drawing + wide - held), kept, comparing
+    )

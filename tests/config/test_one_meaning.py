@@ -1,0 +1,82 @@
+"""A flag means one thing, and a setting has one flag: what changed its name, and what older runs and files say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernrl.cli import run
+from kernrl.config import EvalConfig, OptimizeConfig, SftConfig
+from kernrl.errors import UsageError
+from kernrl.runs.run_directory import RunDirectory
+from kernrl.settings import load_config
+
+
+def dry(line: str, capsys: pytest.CaptureFixture[str]) -> dict:
+    assert run([*line.split(), "--dry-run", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", ["reinforce", "best-of-n", "reward-weighted"])
+def test_greedy_candidates_teach_nothing(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = [command, "--model", "nano", "--output", "run", "--dry-run", "--temperature"]
+    assert run([*line, "0"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("kernrl: --temperature should be above 0: greedy candidates of a task are all the same")
+    assert said.count("\n") == 1
+    assert run([*line, "0.01"]) == 0
+
+
+def test_one_baseline_whatever_it_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dry("eval --verifier.baseline compile,eager", capsys)["baseline"] == ["compile", "eager"]
+    found = dry("optimize my.py --verifier.baseline compile --verifier.precision bf16", capsys)
+    assert (found["baseline"], found["precision"]) == (["compile"], "bf16")
+    for command in ("eval", "optimize my.py"):
+        dry(f"{command} --baseline compile --verifier.baseline compile", capsys)
+        assert run([*command.split(), "--baseline", "compile", "--verifier.baseline", "eager", "--dry-run"]) == 2
+        assert "--baseline is given twice" in capsys.readouterr().err
+        assert run([*command.split()[:1], "--help-all"]) == 0
+        assert "--verifier.baseline" not in capsys.readouterr().out
+    file = tmp_path / "settings.toml"
+    file.write_text('[verifier]\nbaseline = ["eager", "max-autotune"]\n')
+    for config in (EvalConfig, OptimizeConfig):
+        more = {"source": "my.py"} if config is OptimizeConfig else {}
+        assert load_config(config, [file], more).baseline == ("eager", "max-autotune")
+        with pytest.raises(UsageError, match="one setting: leave the one in the table out"):
+            load_config(config, [file], more | {"baseline": ("compile",)})
+
+
+def test_what_a_dry_run_writes_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings.toml"
+    for line in (
+        "eval --baseline compile",
+        "eval --verifier.baseline compile",
+        "optimize my.py",
+        "optimize my.py --baseline compile",
+    ):
+        assert run([*line.split(), "--dry-run"]) == 0
+        file.write_text(capsys.readouterr().out)
+        assert dry(f"{line.split()[0]} --config {file}", capsys) == dry(line, capsys)
+
+
+def test_an_older_optimisation_goes_on_with_the_baselines_that_it_used(tmp_path: Path) -> None:
+    kept = OptimizeConfig(source="my.py").model_dump(mode="json")  # its table says ("eager",), which nobody read
+    (tmp_path / "config.json").write_text(json.dumps({"config": kept, "argv": []}))
+    resumed = load_config(OptimizeConfig, (), {"source": "my.py", "output": tmp_path, "resume": True})
+    assert resumed.judging.baseline == ("eager", "compile")
+
+
+def test_an_older_sft_goes_on(tmp_path: Path) -> None:
+    kept = SftConfig(output=tmp_path, validate_every=7).model_dump(mode="json")
+    kept["evaluate_every"] = kept.pop("validate_every")
+    (tmp_path / "config.json").write_text(json.dumps({"config": kept, "argv": []}))
+    resumed = load_config(SftConfig, (), {"output": tmp_path, "resume": True})
+    assert resumed.validate_every == 7
+    RunDirectory.open(tmp_path, resumed, resume=True)
+
+
+def test_the_old_name_of_a_flag_leads_to_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sft", "--output", "run", "--evaluate-every", "3"]) == 2
+    assert "--validate-every" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""Memory on a GPU: what was planned is what is taken, and out of memory harms nobody.
+
+python -m pytest tests/gpu/test_memory_gpu.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from support import TESTS, suite
+
+from kernrl.config import VerifierConfig
+from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.solutions.from_graph.styles import write_solutions
+from kernrl.tasks.task import Task
+from kernrl.verifier.base.verdict import Status
+from kernrl.verifier.verifier import HardenedVerifier
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+
+TASK = suite.fixture_task("mish_chain")
+GOOD = (TESTS / "honest" / "mish_chain_flat.py").read_text()
+
+
+@pytest.fixture(scope="module")
+def verifier() -> Iterator[HardenedVerifier]:
+    with HardenedVerifier(VerifierConfig(cache=False, precision="tf32")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def next_verdict_is_unchanged(verifier: HardenedVerifier) -> Iterator[None]:
+    yield
+    assert verifier.verify(TASK, GOOD).status is Status.CORRECT
+
+
+def foreign(name: str) -> Task:
+    return with_input_sets(load_tasks(TESTS / "foreign" / f"{name}.py").tasks[0])
+
+
+@pytest.mark.parametrize("name", ["climate_film_big", "giant_residual_ffn_ln", "segmentation_confidence", "autoencoder_error"])
+def test_planned_is_measured(verifier: HardenedVerifier, name: str) -> None:
+    task = foreign(name)
+    verdict = verifier.verify(task, write_solutions(task)[0].triton_code)
+    assert verdict.correct, verdict.reason
+    memory = verdict.memory
+    assert memory["replay_peak"] == pytest.approx(memory["planned_replay"], rel=0.1)
+    assert memory["judge_peak"] == pytest.approx(memory["planned_judge"], rel=0.1)
+
+
+def test_many_large_ones_at_once_are_all_right(verifier: HardenedVerifier) -> None:
+    tasks = [foreign(name) for name in ("climate_film_big", "lung_decoder_depth_sum", "face_cosine_head", "hires_decoder")]
+    pairs = [(task, solution.triton_code) for task in tasks for solution in write_solutions(task)]
+    statuses = {verdict.status for _, verdict in verifier.verify_many(pairs)}
+    assert statuses == {Status.CORRECT}
+    assert sum(gpu.restarts() for gpu in verifier.evaluator.gpus) == 0  # pyright: ignore
+
+
+def test_a_candidate_larger_than_the_gpu_is_too_large(verifier: HardenedVerifier) -> None:
+    task = foreign("one_logit_center")
+    source = write_solutions(task)[0].triton_code
+    head, signature, body = source.partition("    def forward(self")
+    line, _, rest = body.partition("\n")
+    waste = "        self.waste = [torch.empty(1 << 35, device='cuda').zero_() for _ in range(4)]\n"
+    verdict = verifier.verify(task, f"{head}{signature}{line}\n{waste}{rest}")
+    assert verdict.status in (Status.TOO_LARGE, Status.UNTRACEABLE), verdict.reason

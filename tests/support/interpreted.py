@@ -1,0 +1,80 @@
+"""Calls into a process of its own in which Triton interprets kernels: that has to be chosen before triton is imported.
+
+The process takes four CPU seconds to start, so it is kept and answers one request after another, a line of JSON each.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from support import ROOT, TESTS
+
+
+@functools.cache
+def _process() -> subprocess.Popen[str]:
+    paths = os.pathsep.join(map(str, (ROOT, TESTS)))
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "support.interpreted"]
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(process.communicate)  # the end of its input is its end
+    return process
+
+
+def ask(worker: str, requests: Sequence[Any]) -> Iterator[Any]:
+    """`answer(request, folder)` of tests/support/<worker>.py for each request, which are JSON, as the answers are."""
+    for request in requests:
+        try:
+            answer, failure = _answered(_process(), [worker, request])
+        except BaseException:  # such as a test's time limit: the answer must not be taken for the next one's
+            _process().kill()
+            _process.cache_clear()
+            raise
+        assert not failure, failure
+        yield answer
+
+
+def _answered(process: subprocess.Popen[str], request: list[Any]) -> tuple[Any, str]:
+    """The answer, or why there is none."""
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(json.dumps(request) + "\n")
+    process.stdin.flush()
+    line = process.stdout.readline()
+    assert line, f"the interpreting process ended with {process.wait()}"
+    return json.loads(line)
+
+
+def main() -> None:
+    """Answer every request, until there are no more."""
+    import torch
+
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a solution prints is no answer
+    torch.set_num_threads(1)
+    # torch.empty then hands out NaN: an element that no program writes cannot be right by luck
+    torch.use_deterministic_algorithms(True)
+    warnings.filterwarnings("ignore")
+    for line in sys.stdin:
+        worker, request = json.loads(line)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                reply = importlib.import_module(f"support.{worker}").answer(request, Path(folder)), ""
+            except Exception:
+                reply = None, traceback.format_exc()[-2000:]
+        print(json.dumps(reply), file=replies)
+
+
+if __name__ == "__main__":
+    main()

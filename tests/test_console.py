@@ -1,0 +1,64 @@
+"""What commands say while they work, and how tables leave them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from kernrl import console
+from kernrl.command import Output
+from kernrl.console import Result, Rows, progress, waiting
+
+
+def test_progress_says_where_it_is_where_there_is_no_terminal(capsys):
+    with progress(first_s=0.01, every_s=0.01) as bar:
+        position = bar.add_task("tasks", total=2000, completed=1000)
+        said = ""
+        while "tasks: 1,000 of 2,000\n" not in said:
+            time.sleep(0.005)
+            said += capsys.readouterr().err
+        bar.advance(position, 500)
+        while "tasks: 1,500 of 2,000" not in said:
+            time.sleep(0.005)
+            said += capsys.readouterr().err
+
+
+def test_waiting_says_for_how_long(capsys):
+    with waiting("judging a.py", first_s=0.01, every_s=0.01):
+        said = ""
+        while "judging a.py: 0 s\n" not in said:
+            time.sleep(0.005)
+            said += capsys.readouterr().err
+
+
+def test_progress_of_a_moment_and_quiet_progress_say_nothing(capsys, monkeypatch):
+    with progress() as bar:
+        list(bar.track(range(3), description="tasks"))
+    monkeypatch.setattr(console.log, "quiet", True)
+    with progress(first_s=0.01, every_s=0.01) as bar:
+        bar.add_task("tasks", total=2)
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("terminal", "row"), [(True, "a   one → two → o…"), (False, f"a   {' → '.join(['one', 'two'] * 9)}")])
+def test_a_row_is_one_line_and_is_cut_in_terminals_alone(terminal, row):
+    table = Table(box=None, pad_edge=False)
+    table.add_column("id", no_wrap=True)
+    table.add_column("ops")
+    table.add_row("a", Text(" → ".join(["one", "two"] * 9), no_wrap=True, overflow="ellipsis"))
+    shown = Console(width=18, force_terminal=terminal, color_system=None)
+    with shown.capture() as capture:
+        shown.print(Rows(table), crop=terminal)
+    assert [line.rstrip() for line in capture.get().splitlines()[1:]] == [row]
+
+
+def test_what_is_wider_than_a_terminal_is_left_for_it_to_wrap(capsys, monkeypatch):
+    monkeypatch.setattr(console.out, "width", 80)
+    monkeypatch.setattr(type(console.out), "is_terminal", property(lambda self: True))
+    Output(Result({}, Group(Text("x" * 100, no_wrap=True, overflow="ignore"))), as_json=False).print()
+    assert capsys.readouterr().out.rstrip("\n") == "x" * 100

@@ -1,0 +1,167 @@
+"""Ctrl-C, at any moment: exit code 130, one sentence, and nothing of Python or C++."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.terminal import interrupted
+from support.toy_runs import losses, sft_arguments
+
+from kernrl.errors import InfrastructureError
+from kernrl.tasks.worker_pool import worker_pool
+from kernrl.verifier.rpc.answers import Ended
+from kernrl.verifier.rpc.client import Client
+from kernrl.verifier.rpc.fork_loop import _ForkLoop
+from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.rpc.processes import spawn
+
+NOISE = ("Traceback", "Exception", "terminate called", "leaked", "destroy_process_group", "death signal", "Error")
+
+SLOW_TORCH = """
+import sys, time
+print("loading", file=sys.stderr, flush=True)
+try:
+    time.sleep(60)
+except BaseException:
+    raise ImportError("half a module") from None
+"""
+"""A package that loses an interrupt, as transformers does when one meets an import of its own."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_not_lost_in_an_import(tmp_path: Path, number: int) -> None:
+    (tmp_path / "torch.py").write_text(SLOW_TORCH)
+    take = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    line = [sys.executable, "-c", take, sys.executable, "-m", "kernrl", "sft", "--output", str(tmp_path / "run")]
+    process = subprocess.Popen(line, env=os.environ | {"PYTHONPATH": str(tmp_path)}, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    assert process.stderr.readline() == "loading\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=50)[1] == "kernrl: Interrupted.\n"
+    assert process.returncode == 130
+
+
+def test_an_interrupted_command_waits_for_no_thread() -> None:
+    script = """
+import atexit, sys, threading
+import kernrl.__main__ as entry, kernrl.cli as cli
+atexit.register(print, "flushed")
+def run(arguments):
+    threading.Thread(target=threading.Event().wait).start()
+    return 130
+cli.run = run
+entry.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "flushed\n", "")
+
+
+def test_processes_that_are_starting_are_out_of_reach() -> None:
+    with worker_pool(1) as mapped:
+        [mask] = mapped(partial(signal.pthread_sigmask, signal.SIG_BLOCK), [()])
+    assert signal.SIGINT in mask
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    process, ours = spawn("kernrl.signals", {})
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        [mask] = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk")]
+        assert mask >> (signal.SIGINT - 1) & 1
+    finally:
+        process.kill()
+        process.wait()
+        ours.close()
+
+
+def test_a_fork_server_that_is_left_ends_in_silence() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    loop: Any = object.__new__(_ForkLoop)
+    loop._control = theirs
+    theirs.send(b"ready")
+    ours.close()  # with a message unread, which resets the connection
+    with theirs:
+        assert loop._accept() is False
+
+
+def test_closing_does_not_wait_for_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "never_ready.py").write_text("import time\ndef main(control, settings): time.sleep(600)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    server = ForkServer("the server", "never_ready", {})
+    errors: list[Exception] = []
+
+    def start() -> None:
+        try:
+            server.start()
+        except InfrastructureError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=start, daemon=True)
+    thread.start()
+    while server.pid is None:
+        pass
+    closing = threading.Thread(target=server.close, daemon=True)
+    closing.start()
+    for waiting in (thread, closing):
+        waiting.join(30)
+        assert not waiting.is_alive()
+    assert len(errors) == 1
+
+
+def test_a_process_killed_from_another_thread_has_ended() -> None:
+    client: Any = object.__new__(Client)
+
+    class Closing:
+        def readable(self, timeout_s: float) -> bool:
+            client._channel = None  # what `kill` does in the other thread
+            return True
+
+        def recv(self) -> None:
+            raise EOFError
+
+    client._channel, client._name = Closing(), "interpreter"
+    with pytest.raises(Ended):
+        client.receive(1.0)
+
+
+# --- in a terminal -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "presses"), [((), 1), ((), 2), (("--launch", "ddp", "--num-processes", "2"), 1)], ids=["once", "twice", "ddp"]
+)
+def test_training_saves_its_step_and_says_one_sentence(
+    model: Path, pairs: Path, tmp_path: Path, more: tuple[str, ...], presses: int
+) -> None:
+    output = tmp_path / "run"
+    line = [word for word in sft_arguments(model, pairs, output, *more, "--steps", "100000") if word != "--quiet"]
+    code, said = interrupted(line, r"sft: step \d", presses=presses)
+    assert code == 130
+    assert said.count("kernrl: Interrupted.") == 1
+    assert not [word for word in NOISE if word in said], said
+    if presses == 1:
+        assert (output / f"step_{max(losses(output))}" / "COMPLETE").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "when"),
+    [
+        (["sft", "--count", "200", "--workers", "2", "--output"], "preparing pairs"),
+        (["serve", "--port", "0", "--cache-dir"], "http://127"),
+    ],
+    ids=["data", "serve"],
+)
+def test_other_processes_say_nothing(line: list[str], when: str, tmp_path: Path) -> None:
+    code, said = interrupted([*line, str(tmp_path / "made")], when)
+    assert code == 130
+    assert said.count("kernrl: Interrupted.") == 1
+    assert not [word for word in NOISE if word in said], said

@@ -1,0 +1,145 @@
+"""The rehearsal of a task's memory against real runs, and what keeps the peaks low."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+import torch
+from support import TESTS
+
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier.base.devices import device_for
+from kernrl.verifier.judge import inputs, structure, truth
+from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.judge.live_bytes import LiveBytes
+from kernrl.verifier.judge.memory import rehearse
+from kernrl.verifier.judge.regimes import REGIMES
+from kernrl.verifier.task_facts import gather_facts
+
+MODERATE = (
+    "factorized_interactions", "deep_narrow_chain", "softmax_of_one_gate", "time_series_decomp", "leaf_lesson",
+    "linear_chain_logsigmoid", "transposed_1d_dilated_bias", "gaussian_policy_head", "dense_head_eval_dropout",
+    "one_logit_center",
+)  # fmt: skip
+
+
+def foreign(name: str) -> Task:
+    return load_tasks(TESTS / "foreign" / f"{name}.py").tasks[0]
+
+
+def fixture(name: str) -> Task:
+    return load_tasks(TESTS / "fixture_tasks" / f"{name}.py").tasks[0]
+
+
+def differences(task: Task, name: str, precision: str) -> dict[str, tuple[int, int]]:
+    """Figures of the plan that are more than 10 % off, with what a real run held."""
+    input_set = task.input_set(name)
+    assert input_set is not None
+    planned, real = (asdict(rehearse(task, input_set, precision, device)) for device in ("meta", "cpu"))
+    return {k: (planned[k], real[k]) for k in real if abs(planned[k] - real[k]) > 0.1 * real[k] + 4096}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODERATE)
+def test_the_plan_is_what_a_real_run_holds(name: str) -> None:
+    assert differences(foreign(name), FULL, "tf32") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("conv_bn_relu", "fp32"), ("convtranspose_tanh", "tf32"), ("gqa_attention", "bf16"), ("swiglu_mlp", "fp16"),
+        ("rope_qk", "bf16"), ("dequant_fp8", "fp32"), ("two_pools", "fp32"), ("qkv_block", "tf32"),
+        ("token_embedding_norm", "fp32"), ("argmax_rows", "fp32"), 
+        ("causal_attention", "fp32"), ("kl_rows", "bf16"), ("gated_recurrence", "fp32"),
+        ("preference_loss", "fp32"),
+        ("linear_groupnorm_leaky", "fp32"),
+    ],
+)  # fmt: skip
+def test_the_plan_of_small_sets(name: str, precision: str) -> None:
+    task = fixture(name)
+    assert differences(task, task.input_sets[-1].name, precision) == {}
+
+
+def test_a_plan_of_gibibytes_allocates_nothing() -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        found = rehearse(foreign("climate_film_big"), InputSet(FULL), "tf32")
+    assert found.answering_peak > 10 << 30
+    assert sum(max(event.self_cpu_memory_usage, 0) for event in profile.key_averages()) < 1 << 20
+
+
+def test_live_bytes_are_what_the_allocator_handed_out() -> None:
+    """The tensor that a chain begins with, and two of the chain at a time; views and in-place results are no new memory."""
+    x = torch.ones(1 << 16)
+    with LiveBytes() as live:
+        y = (x + 1).reshape(256, 256).T.mul_(2.0)
+        y = y.exp().sqrt() + 1
+        assert live.now == y.nbytes
+        z = y[:3]
+        del y
+        assert live.now == 4 << 16
+        del z
+    assert (live.now, live.peak) == (0, 3 * (4 << 16))
+
+
+def test_figures_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(6, 5, 7)
+    cases = [
+        x, torch.softmax(x, 1), torch.softmax(x, 0), torch.nn.functional.normalize(x, dim=2), x.sort(-1).values, x.round(),
+        torch.randn(2, 50).expand(20, 2, 50).contiguous(), torch.tensor(3.0), torch.arange(99.0), (x > 0).float(),
+        torch.where(x > 1, torch.inf, x), torch.where(x > 1, torch.nan, x), x.to(torch.float8_e4m3fn), x[:1, :1], x.tril(),
+    ]  # fmt: skip
+    whole = [structure._figures(one, one) for one in cases]
+    monkeypatch.setattr(structure, "_AT_ONCE", 13)
+    monkeypatch.setattr(structure, "_LOOKED_AT", 1 << 20)
+    for one, expected in zip(cases, whole, strict=True):
+        torch.testing.assert_close(structure._figures(one, one), expected, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["add_layernorm", "conv_bn_relu", "kl_rows"])
+def test_draws_in_parts_are_those_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = fixture(name)
+    drawn = TaskInputs(task, task.input_sets[-1], "fp32", "cpu")
+
+    def numbers() -> list[torch.Tensor]:
+        found = []
+        for regime in REGIMES:
+            drawn.draw(Draw(FULL, regime, 5))
+            found += [x.clone() for x in drawn.inputs]
+        return found
+
+    whole = numbers()
+    monkeypatch.setattr(inputs, "AT_ONCE", 50)
+    for a, b in zip(numbers(), whole, strict=True):
+        assert torch.equal(a.nan_to_num(7.5), b.nan_to_num(7.5))
+
+
+@pytest.mark.parametrize("unfolded", [1, 5_000, 40_000])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_convolutions_in_parts_are_torchs(dims: int, unfolded: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(truth, "_UNFOLD_BYTES", unfolded)
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 4, *[7] * dims).double(), torch.randn(6, 2, *[3] * dims).double()
+    for stride, padding, dilation in [(1, 0, 1), (2, 1, 1), (1, 2, 2)]:
+        lists = [[n] * dims for n in (stride, padding, dilation)]
+        plain = torch.convolution(x, w, None, *lists, False, [0] * dims, 2)
+        torch.testing.assert_close(truth.convolution(x, w, *lists, 2), plain)
+        extra = [int(stride > 1)] * dims
+        back = torch.convolution(x, w[:4], None, *lists, True, extra, 2)
+        torch.testing.assert_close(truth.transposed_convolution(x, w[:4], *lists, extra, 2), back)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["climate_film_big", "segmentation_confidence", "giant_residual_ffn_ln", "conv3d_group_pool_logsumexp"]
+)
+def test_facts_of_gibibytes_allocate_nothing(name: str) -> None:
+    device = device_for("sm_90")
+    assert device
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        gather_facts(foreign(name), "tf32", device, on_gpu=True)
+    assert sum(max(event.self_cpu_memory_usage, 0) for event in profile.key_averages()) < 1 << 20

@@ -1,0 +1,78 @@
+"""The model of rounding that sets tolerances: it moves no whole number, and is no matter of luck for small outputs."""
+
+from __future__ import annotations
+
+import torch
+
+from kernrl.tasks.task import InputSet, Task
+from kernrl.verifier.judge.compare import Inputs, error_figures, excess, tolerances_for
+from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.judge.truth import ReferenceAnswers
+
+QUANTISE = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        scale = x.abs().amax(-1, keepdim=True) / 127.0
+        return torch.clamp(torch.round(x / scale), -127, 127).to(torch.int8)
+
+def get_inputs():
+    return [torch.randn(16, 64)]
+
+def get_init_inputs():
+    return []
+"""
+LOSS = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def forward(self, x, target):
+        return F.cross_entropy(x, target, label_smoothing=0.1)
+
+def get_inputs():
+    return [torch.randn(7, 43), torch.randint(43, (7,))]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def reference(code: str) -> ReferenceAnswers:
+    task = Task(id="t", pytorch_code=code, input_sets=(InputSet("full"),))
+    return ReferenceAnswers(TaskInputs(task, task.input_sets[0], "fp32", "cpu"))
+
+
+def test_codes_that_are_cut_are_not_taken_for_rounding() -> None:
+    """Moved by a rounding, the whole number 84 would be cut to 83, and every code could be off by one."""
+    quantised = reference(QUANTISE)
+    quantised.inputs.draw(Draw("full", "nominal", 3))
+    answer = quantised.answer()
+    x = quantised.inputs.inputs[0]
+    cut = (x / (x.abs().amax(-1, keepdim=True) / 127.0)).to(torch.int8)
+    (bound,) = tolerances_for([answer.levels], 0)[0]
+    assert excess(error_figures(cut, answer.truth[0], answer.levels[0]).tolist(), bound) > 1
+    whole = answer.truth[0].to(torch.int8)
+    assert excess(error_figures(whole, answer.truth[0], answer.levels[0]).tolist(), bound) == 0
+
+
+def test_a_loss_of_one_number_is_right_whatever_the_draw() -> None:
+    """Inputs far from zero magnify rounding: by luck, the errors of eager and of one model are both far below another's."""
+    loss = reference(LOSS)
+    for seed in range(60):
+        draws = [Draw("full", regime, 1000 * seed + i) for i, regime in enumerate(("nominal", "offset", "small", "far"))]
+        answers = []
+        for draw in draws:
+            loss.inputs.draw(draw)
+            answers.append(loss.answer(Inputs.OWN if draw.regime == "nominal" else Inputs.FINITE))
+        x, target = (one.clone() for one in loss.inputs.inputs)  # of the last draw
+        top = x.max(1, keepdim=True).values
+        normaliser = top + (x - top).exp().sum(1, keepdim=True).log()
+        rows = 0.9 * (normaliser - x.gather(1, target[:, None])) + 0.1 * (normaliser - x).mean(1, keepdim=True)
+        bound = tolerances_for([a.levels for a in answers], 0)[-1][0]
+        figures = error_figures(rows.mean(), answers[-1].truth[0], answers[-1].levels[0]).tolist()
+        assert excess(figures, bound) <= 1, seed

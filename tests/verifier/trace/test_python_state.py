@@ -1,0 +1,163 @@
+"""A count or a history is seen wherever a module keeps it, and what is made once is allowed; recorded without a sandbox."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.front import dense, spec
+from torch import Tensor, nn
+
+from kernrl.verifier.trace.python_state import changed, remembered
+from kernrl.verifier.trace.record_forward import record_forward
+from kernrl.verifier.trace.recorder import Recorder, Untraceable
+
+COUNT, RANGE, HISTORY = itertools.count(), iter(range(100)), []
+
+
+def counter() -> Callable[[], int]:
+    calls = 0
+
+    def tick() -> int:
+        nonlocal calls
+        calls += 1
+        return calls
+
+    return tick
+
+
+def numbers() -> Any:
+    yield from range(100)
+
+
+tick, generator = counter(), numbers()
+
+
+class Kept:
+    calls = 0
+
+
+def attribute(self: Any, x: Tensor) -> None:
+    self.calls = getattr(self, "calls", 0) + 1
+
+
+def of_a_part(self: Any, x: Tensor) -> None:
+    self.part.calls = getattr(self.part, "calls", 0.5) + 2
+
+
+def in_a_dict(self: Any, x: Tensor) -> None:
+    self.log = {"calls": getattr(self, "log", {"calls": 0})["calls"] + 1}
+
+
+def of_a_class(self: Any, x: Tensor) -> None:
+    Kept.calls += 1
+
+
+def default(self: Any, x: Tensor, seen: list[int] = []) -> None:  # noqa: B006
+    seen.append(1)
+
+
+def by_address(self: Any, x: Tensor) -> None:
+    self.seen = {**getattr(self, "seen", {}), id(x) + len(getattr(self, "seen", {})): 1}
+
+
+def history(self: Any, x: Tensor) -> None:
+    HISTORY.append(x.shape)
+
+
+COUNTED = {
+    "a number in a dict": in_a_dict,
+    "an attribute of a class": of_a_class,
+    "a mutable default": default,
+    "a closure": lambda self, x: tick(),
+    "an iterator": lambda self, x: next(COUNT),
+    "a range": lambda self, x: next(RANGE),
+    "a generator": lambda self, x: next(generator),
+    "a list of the module": history,
+    "a dict that grows": by_address,
+}
+
+
+def record(keep: Callable[[Any, Tensor], Any]) -> Any:
+    class ModelNew(nn.Module):
+        kept = staticmethod(keep)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Module()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.kept(self, x)
+            return x * 2
+
+    recorder = Recorder()
+    with recorder.recording():
+        return record_forward(ModelNew, spec(dense(8, 32)), recorder, [], again=True)
+
+
+@pytest.mark.parametrize("keep", COUNTED.values(), ids=COUNTED.keys())
+def test_a_count_is_refused_wherever_it_is_kept(keep):
+    with pytest.raises(Untraceable, match="keeps a count or a history"):
+        record(keep)
+
+
+def once(self: Any, x: Tensor) -> None:
+    if not hasattr(self, "grid"):
+        self.grid = {tuple(x.shape): x.numel()}
+        self.nothing = float("nan")
+        self.large = 10**10_000
+
+
+def last_input(self: Any, x: Tensor) -> None:
+    self.x = x
+    self.shape = tuple(x.shape)
+
+
+@pytest.mark.parametrize("late", [lambda self: self.calls > 100, lambda self: self.part.calls > 100])
+def test_a_count_that_matters_later_is_refused(late):
+    def keep(self: Any, x: Tensor) -> None:
+        attribute(self, x)
+        of_a_part(self, x)
+        if late(self):
+            x.exp()
+
+    with pytest.raises(Untraceable, match="does something else when it is called again"):
+        record(keep)
+
+
+HONEST = {"what is made once": once, "the last input": last_input, "a count for a log": attribute, "a part's count": of_a_part}
+
+
+@pytest.mark.parametrize("keep", HONEST.values(), ids=HONEST.keys())
+def test_what_decides_nothing_is_allowed(keep):
+    assert record(keep).nodes
+
+
+def test_nothing_of_a_candidate_is_called():
+    class Trap(nn.Module):
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    class Bad(dict[str, int]):
+        def items(self) -> Any:
+            raise AssertionError
+
+    trap = nn.Module()
+    trap.__dict__["bad"] = Bad(a=1)
+    trap.__dict__["trap"] = Trap.__new__(Trap)
+    found = remembered(trap)
+    assert found["self.bad.a"] == 1
+    assert changed(found, {**found, "self.bad.a": 2}) == ["self.bad.a"]
+    assert changed(found, {k: v for k, v in found.items() if k != "self.bad.a"}) == ["self.bad.a"]
+    assert not changed(found, remembered(trap))
+
+
+def test_a_walk_ends_where_objects_hold_each_other():
+    model = nn.Module()
+    ring: list[Any] = [model, torch.zeros(2)]
+    ring.append(ring)
+    model.__dict__["ring"] = ring
+    assert remembered(model)["self.ring.len"] == 3
