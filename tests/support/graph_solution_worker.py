@@ -1,7 +1,8 @@
 """Runs solutions written from Graphs in the process of `interpreted.py`.
 
-A request is `{"source", "sets", "edits": [[old, new], …]}`, its answer a list of `[style, code as edited, what is wrong or
-""]`. `sets` are names of input sets, derived where the source states none; `full` is the source as it stands.
+A request is `{"source", "sets", "edits": [[old, new], …], "styles", "precision", "constants"}`, its answer a list of
+`[style, code as edited, what is wrong or ""]`. `sets` are names of input sets, derived where the source states none; `full` is
+the source as it stands. `styles` are words of which a style has one; `constants` make one more set.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ from pathlib import Path
 
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.solutions.from_graph.check import problems
-from kernrl.tasks.solutions.from_graph.styles import write_solutions
-from kernrl.tasks.task import Task
+from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
+from kernrl.tasks.task import InputSet, Task
 
 
 def answer(request: dict, folder: Path) -> list[list[str]]:
     """What is wrong with each solution of a task, after textual edits that make mutants."""
-    task = with_input_sets(Task(id="task", pytorch_code=request["source"]))
-    solutions = list(write_solutions(task))
+    task = with_input_sets(Task("task", request["source"], precision=request.get("precision", "fp32")))
+    words = request.get("styles")
+    solutions = list(write_solutions(task, [s for s in STYLES if not words or set(words) & set(s.name.split("-"))]))
     for old, new in request.get("edits", []):
         solutions = [replace(s, triton_code=s.triton_code.replace(old, new)) for s in solutions]
     found = [""] * len(solutions)
-    for name in request.get("sets", ["small", "ragged"]):
-        input_set = task.input_set(name)
+    further = [InputSet("further", constants)] if (constants := request.get("constants")) else []
+    for input_set in [*(task.input_set(name) for name in request.get("sets", ["small", "ragged"])), *further]:
         if input_set is not None:
             new = problems(task, input_set, solutions, folder)
-            found = [a or (b and f"{name}: {b}") for a, b in zip(found, new, strict=True)]
+            found = [a or (b and f"{input_set.name}: {b}") for a, b in zip(found, new, strict=True)]
     return [[s.style, s.triton_code, problem] for s, problem in zip(solutions, found, strict=True)]

@@ -14,7 +14,7 @@ from kernrl.tasks.nano.reply import write_reply
 from kernrl.tasks.nano.spread import spread
 from kernrl.tasks.solutions.from_graph.answer import Source, read_source
 from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
-from kernrl.tasks.solutions.from_graph.styles import STYLES
+from kernrl.tasks.solutions.from_graph.styles import TAUGHT
 from kernrl.tasks.task import Task
 
 
@@ -61,7 +61,7 @@ def replies(task: Task) -> list[str]:
     """
     graphs = spread(_lifted(task.pytorch_code, task.id)[0])
     found: dict[str, str] = {}
-    for style in STYLES:
+    for style in TAUGHT:
         try:
             reply = write_reply(graphs, style)
         except CannotWriteError:

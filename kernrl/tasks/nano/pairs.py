@@ -16,7 +16,7 @@ from kernrl.tasks.nano.draw import draw_graph
 from kernrl.tasks.nano.listing import write_listing
 from kernrl.tasks.nano.reply import CannotWriteError, write_reply
 from kernrl.tasks.nano.spread import spread
-from kernrl.tasks.solutions.from_graph.styles import STYLES
+from kernrl.tasks.solutions.from_graph.styles import TAUGHT
 from kernrl.tasks.split import split_of
 from kernrl.tasks.worker_pool import worker_pool
 
@@ -61,7 +61,7 @@ def graph_pairs(rng: Random, graph: Graph, styles: int = 3) -> list[GraphPair]:
     if len(graphs) == 1:
         return []
     images = any(n.kind == "convolution" and n.op[-2] != "1" for n in graph.nodes)
-    fitting = [s for s in STYLES if images or not s.channels_last]
+    fitting = [s for s in TAUGHT if images or not s.channels_last]
     found: dict[str, GraphPair] = {}
     for style in [fitting[0], *rng.sample(fitting[1:], styles - 1)]:
         try:

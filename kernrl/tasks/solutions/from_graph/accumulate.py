@@ -78,3 +78,33 @@ def parts_text(op: Op, names: list[str], fold: Callable[[str, str], str]) -> lis
     mean = f"({fold('sum', f'{names[0]} * {names[2]}')} / tl.maximum({count}, 1.0))"
     off = f"({names[0]} - {mean})"
     return [mean, fold("sum", f"{names[1]} + {names[2]} * {off} * {off}"), count]
+
+
+def parts_of_tile(body: Body, op: Op) -> list[str]:
+    """What a tile that holds a part of each set has of a reduction, one text for each accumulator."""
+    x = body.at(op.reads[0], body.layout(op.reads[0]))
+    mask = body.tile.mask(set(body.group.axes))
+    fold = body.tile.fold
+
+    def masked(text: str, other: str) -> str:
+        return f"tl.where({mask}, {text}, {other})"
+
+    if op.how in NEUTRAL:
+        return [fold(op.how, masked(x, NEUTRAL[op.how]))]
+    names = [body.name(f"{r}_tile") for r in op.results]
+    if op.how == "expsum":
+        body.say(f"{names[0]} = {fold('max', masked(x, NEUTRAL['max']))}")
+        body.say(f"{names[1]} = {fold('sum', masked(f'tl.exp({x} - {names[0]})', '0.0'))}")
+        return names
+    count = body.name(f"{op.value}_count")
+    body.say(f"{count} = {fold('sum', masked('1.0', '0.0'))}")
+    body.say(f"{names[0]} = {fold('sum', masked(x, '0.0'))} / tl.maximum({count}, 1.0)")
+    off = body.name(f"{op.value}_off")
+    body.say(f"{off} = {masked(f'{x} - {names[0]}', '0.0')}")
+    body.say(f"{names[1]} = {fold('sum', f'{off} * {off}')}")
+    return [*names, count]
+
+
+def missing_parts(op: Op) -> tuple[str, ...]:
+    """What stands for a part that there is none of, for each accumulator."""
+    return {"expsum": (NEUTRAL["max"], "0.0"), "moments": ("0.0",) * 3}.get(op.how, (NEUTRAL.get(op.how, "0.0"),))

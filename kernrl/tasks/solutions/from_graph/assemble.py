@@ -31,6 +31,10 @@ class Kernel:
     """How many programs the full set gets."""
     elements: int = 0
     """How many elements they go over, at the full set."""
+    split: int = 1
+    """In how many parts a product's sums are cut, which the next kernel adds up."""
+    product_flops: int = 0
+    """For how many operations of `tl.dot` the device is busy, at the full set."""
 
 
 @dataclass
@@ -93,9 +97,7 @@ class Assembly:
                 out += [indent + part for part in head[stripped]]
             else:
                 out.append(line)
-        made = self._kernel(
-            body, sizes, _filled(out, marks), blocks, warps, self._grid(grid, layout, sizes, blocks), over_total
-        )
+        made = self.kernel(body, sizes, filled(out, marks), blocks, warps, self._grid(grid, layout, sizes, blocks), over_total)
         made.programs, made.elements = self._programs(grid, layout, blocks), total(self.group.axes, self.sets)[0]
         return made
 
@@ -123,9 +125,10 @@ class Assembly:
             return f"(triton.cdiv({count}, {blocks['BLOCK']}),)"
         return f"(triton.cdiv({count}, {blocks['ROWS' if grid == 'rows' else 'BLOCK']}),)"
 
-    def _kernel(
+    def kernel(
         self, body: Body, sizes: Sizes, lines: list[str], blocks: dict[str, str], warps: int, grid: str, over: Size
     ) -> Kernel:
+        """The kernel with its parameters, and what a launch passes for them."""
         text = "\n".join(lines)
         parameters, arguments = list(body.pointers.values()), [f"@{v}@" for v in body.pointers]
         for values, name in body.numbers.items():
@@ -146,7 +149,7 @@ class Assembly:
         return Kernel(self.name, source, list(body.pointers), self.outputs, arguments, grid, constants, tuple(self.traits))
 
 
-def _filled(lines: list[str], marks: dict[str, str]) -> list[str]:
+def filled(lines: list[str], marks: dict[str, str]) -> list[str]:
     """Marks replaced; what a mark stands for is put in parentheses where it has to be."""
 
     def put(match: re.Match[str]) -> str:

@@ -60,6 +60,8 @@ class Body:
     outside: list[set[str]] = field(default_factory=list)
     fixed: set[str] = field(default_factory=set)
     """Names that stay taken behind a loop: accumulators."""
+    parts: dict[str, int] = field(default_factory=dict)
+    """Values that lie in memory as so many parts, whose sum they are."""
     inside: list[str] = field(default_factory=list)
     """Further masks of loads: inside of a padded image."""
 
@@ -171,7 +173,8 @@ class Body:
             name = op.reads[0]
         return None if name != value and name in self.orders else name
 
-    def _access(self, shape: Shape, order: Sequence[int], index: Index) -> str:
+    def place(self, shape: Shape, order: Sequence[int], index: Index) -> str:
+        """A mark for the place of an element in a tensor of this shape, its dimensions in this order in memory."""
         strides: dict[int, Size] = {}
         stride: Size = (1,) * self.program.sets
         for d in reversed(order):
@@ -187,7 +190,8 @@ class Body:
             if i.offset:
                 constants.append((i.offset, strides[d]))
             extra += [(name, tuple(n * by for n in strides[d])) for name, by in i.extra]
-        self.accesses.append(Access(factors, tuple(constants), tuple(extra)))
+        apart = {i.parts[0] for i in index if i.step != 1 and i.parts}
+        self.accesses.append(Access(factors, tuple(constants), tuple(extra), apart))
         return f"@at{len(self.accesses) - 1}@"
 
     def pointer(self, value: str) -> str:
@@ -197,22 +201,33 @@ class Body:
     def _load(self, value: str, root: str, index: Index) -> str:
         shape = self.program.shapes[value]
         order = self.orders.get(value, range(len(shape))) if value == root else range(len(shape))
-        place = self._access(shape, list(order), index)
+        place = self.place(shape, list(order), index)
         inside = self.inside if self._scope(index) else []  # what is read in front of a loop knows nothing of its variables
         masks = list(dict.fromkeys(m for m in (self.tile.mask({a for i in index for a in i.parts}), *inside) if m))
         mask = f", mask={' & '.join(masks)}" if masks else ""
+        if root in self.parts:
+            return self._sum(value, root, index, place, mask)
         pointer = self.pointer(root)
         dtype = self.program.dtypes[value]
         cast = ".to(tl.float32)" if dtype != "bool" else ""
         target = f"{pointer} + {place}" if place_moves(self.accesses[-1]) else pointer
         return self._keep(value, index, f"tl.load({target}{mask}){cast}")
 
+    def _sum(self, value: str, root: str, index: Index, place: str, mask: str) -> str:
+        """A value of which memory has parts."""
+        scope, pointer = self._scope(index), self.pointer(f"{root}_parts")
+        size = self.size(times((1,) * self.program.sets, *self.program.shapes[root]))
+        variable = self._keep(value, index, f"tl.load({pointer} + {place}{mask})")
+        self.say(f"for part in tl.static_range(1, {self.parts[root]}):", scope)
+        self.say(f"    {variable} += tl.load({pointer} + part * {size} + {place}{mask})", scope)
+        return variable
+
     def store(self, value: str) -> None:
         """Write a member of the group."""
         index = self.layout(value)
         variable = self.at(value, index)
         shape = self.program.shapes[value]
-        place = self._access(shape, list(self.orders.get(value, range(len(shape)))), index)
+        place = self.place(shape, list(self.orders.get(value, range(len(shape)))), index)
         mask = self.tile.mask({a for i in index for a in i.parts})
         pointer = self.pointer(value)
         target = f"{pointer} + {place}" if place_moves(self.accesses[-1]) else pointer

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kernrl.tasks.graph.graph import Graph, Node
+from kernrl.tasks.solutions.from_graph.contraction import Contraction, products_with_tails, readers
 from kernrl.tasks.solutions.from_graph.fuse import Group, Mode, partition
 from kernrl.tasks.solutions.from_graph.kernels import Choice, Kernel, write_kernel
 from kernrl.tasks.solutions.from_graph.library_calls import keyword_arguments, library_call
 from kernrl.tasks.solutions.from_graph.lower import Bare, lower
+from kernrl.tasks.solutions.from_graph.product_tile import NoTailError
+from kernrl.tasks.solutions.from_graph.products import Place, ProductChoice, write_product
 from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError, Names, Shape, is_one
 from kernrl.tasks.solutions.from_graph.stored import Schedule, schedule
 from kernrl.tasks.solutions.from_graph.view_index import BarrierError
@@ -28,6 +31,8 @@ class Style:
     bare: Bare = "convolution"
     choice: Choice = field(default_factory=Choice)
     channels_last: bool = False
+    product: ProductChoice | None = None
+    """Products are kernels too, each with its tail; None leaves them to the library."""
     algebra: bool = False
     """Written from the Graph that algebra leaves, which has fewer operations than the task asks for."""
 
@@ -57,6 +62,7 @@ def write_forward(
     taken: set[str],
     functional: str,
     names: Callable[[set[str]], Names] = Names,
+    precision: str = "fp32",
 ) -> Answer:
     """Kernels and `forward` of a Graph in one style.
 
@@ -65,6 +71,7 @@ def write_forward(
         taken: Names that mean something in the answer's file.
         functional: How the file calls `torch.nn.functional`.
         names: Makes what names sizes, of the names that are taken.
+        precision: The task's policy, which products are written for.
 
     Raises:
         CannotWriteError: There is no rule for some part of it, or its chain of ops is too long.
@@ -72,7 +79,7 @@ def write_forward(
     forced: set[str] = set()
     for _ in range(16):
         try:
-            return _Forward(graphs, style, arguments, names(set(taken)), functional, forced).run()
+            return _Forward(graphs, style, arguments, names(set(taken)), functional, forced, precision).run()
         except BarrierError as barrier:
             if barrier.value in forced:
                 raise CannotWriteError(f"{barrier.value} can be computed nowhere") from None
@@ -91,8 +98,9 @@ class _Forward:
         names: Names,
         functional: str,
         forced: set[str],
+        precision: str,
     ) -> None:
-        self.style, self.functional = style, functional
+        self.style, self.functional, self.precision = style, functional, precision
         self.program = lower(graphs, merged=style.merged, bare=style.bare, channels_last=style.channels_last)
         self.s: Schedule = schedule(partition(self.program, style.mode), forced)
         self.names = names
@@ -150,11 +158,16 @@ class _Forward:
         if not any(isinstance(u, Group) for u in self.s.units):
             raise CannotWriteError("nothing is left for a kernel")
         groups = sum(isinstance(u, Group) for u in self.s.units)
+        tails = products_with_tails(self.s) if self.style.product else {}
+        waiting = {product.op.value for product in tails.values()}
         for unit in self.s.units:
-            if isinstance(unit, Op):
+            if isinstance(unit, Group):
+                if not (unit in tails and self._product(unit, tails[unit], groups == 1)):
+                    self._launch(unit, groups == 1)
+            elif unit.value not in waiting:
                 self._library(unit)
-            else:
-                self._launch(unit, groups == 1)
+        if self.style.product and not any(k.product_flops for k in self.answer.kernels):
+            raise CannotWriteError("no product has a tail that fits its tile")
         structure = self.program.graph.structure
         returned = iter(self.value(o) if isinstance(o, str) else repr(o) for o in self.program.outputs)
         self._say("return " + "".join(next(returned) if c == "*" else c for c in structure))
@@ -256,11 +269,28 @@ class _Forward:
 
     # launches
 
-    def _launch(self, group: Group, alone: bool) -> None:
+    def _launch(self, group: Group, alone: bool, parts: dict[str, int] | None = None) -> None:
         base = "fused_kernel" if alone else "reduce_kernel" if group.reduced else "pointwise_kernel"
         name = self.names.free(base)
-        for kernel in write_kernel(self.s, group, self.names, self.style.choice, self.orders, name):
+        for kernel in write_kernel(self.s, group, self.names, self.style.choice, self.orders, name, parts):
             self._launched(kernel)
+
+    def _product(self, group: Group, product: Contraction, alone: bool) -> bool:
+        """A product with its tail in one kernel; False where it has to stay with the library, which has been called then."""
+        assert self.style.product is not None
+        value, wide = product.op.value, frozenset(v for v in (product.a, product.b) if self._base(v) in self.wide)
+        keep = len(readers(self.s, value)) > 1
+        place = Place(self.s, group, product, self.names, self.orders, self.precision, keep, wide)
+        try:
+            made = write_product(place, self.style.product)
+        except NoTailError:
+            self._library(product.op)
+            return False
+        for kernel in made:
+            self._launched(kernel)
+        if made[0].split > 1:
+            self._launch(group, alone, {value: made[0].split})
+        return True
 
     def _launched(self, kernel: Kernel) -> None:
         allocations = []

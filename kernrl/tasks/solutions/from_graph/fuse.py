@@ -196,6 +196,8 @@ class _Cutter:
 
     def _after_reduction(self, op: Op, group: Group) -> bool:
         """A full-size value would be made from what the group reduces."""
+        if not group.reduced:
+            return False
         stack = [self.root(r) for r in op.reads]
         while stack:
             member = group.members.get(stack.pop())

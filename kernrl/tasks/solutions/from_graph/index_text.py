@@ -19,6 +19,8 @@ class Access:
     constants: tuple[tuple[Size, Size], ...]
     """(offset, stride) pairs."""
     extra: tuple[tuple[str, Size], ...]
+    apart: set[Axis] = field(default_factory=set)
+    """Axes along which it goes in steps: a plane need not be so many steps long, even if it is at every set."""
 
 
 def place_moves(access: Access) -> bool:
@@ -121,7 +123,7 @@ class Flat:
 def _together(access: Access, outer: Axis, inner: Axis) -> bool:
     zero = (0,) * len(outer.size)
     a, b = access.factors.get(outer, zero), access.factors.get(inner, zero)
-    return a == times(b, inner.size) and (a != zero) == (b != zero)
+    return inner not in access.apart and a == times(b, inner.size) and (a != zero) == (b != zero)
 
 
 def wrapped(text: str) -> str:

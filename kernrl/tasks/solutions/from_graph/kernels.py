@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kernrl.tasks.solutions.from_graph.accumulate import accumulate, parts_text, settle
+from kernrl.tasks.solutions.from_graph.accumulate import accumulate, missing_parts, parts_text, settle
 from kernrl.tasks.solutions.from_graph.assemble import Assembly, Kernel
 from kernrl.tasks.solutions.from_graph.emit import Body
 from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
@@ -21,6 +21,7 @@ from kernrl.tasks.solutions.from_graph.layouts import (
     rows_layout,
     total,
 )
+from kernrl.tasks.solutions.from_graph.row_chains import LEAST_STEPS, chain_layout, chain_lines, hoisted, rows_of
 from kernrl.tasks.solutions.from_graph.sizes import Names
 from kernrl.tasks.solutions.from_graph.stored import Schedule
 from kernrl.tasks.solutions.from_graph.view_index import RestartError
@@ -40,6 +41,8 @@ class Choice:
     persistent: bool = False
     """Pointwise kernels of a fixed number of programs."""
     block: int = 1024
+    stages: int = 0
+    """Loops load so many steps ahead, and rows are taken one after the other by programs that stay; 0: neither."""
     split: int = 0
     """In how many parts long reductions are cut; 0: in none."""
 
@@ -48,12 +51,22 @@ WANTED_PROGRAMS = 1056
 """How many programs a reduction is cut into where its sets are few."""
 
 
-class _Writer:
+class GroupWriter:
     """Writes the kernel of one group."""
 
     def __init__(
-        self, schedule: Schedule, group: Group, names: Names, choice: Choice, orders: dict[str, tuple[int, ...]], name: str
+        self,
+        schedule: Schedule,
+        group: Group,
+        names: Names,
+        choice: Choice,
+        orders: dict[str, tuple[int, ...]],
+        name: str,
+        parts: dict[str, int] | None = None,
     ):
+        self.parts = parts or {}
+        self.ahead = 0
+        """How many steps ahead a walk loads."""
         self.s, self.group, self.names, self.choice, self.orders, self.name = schedule, group, names, choice, orders, name
         self.sets = schedule.plan.program.sets
         self.outputs = [v for v in group.members if v in schedule.stored]
@@ -62,14 +75,15 @@ class _Writer:
 
     def body(self, layout: Layout) -> Body:
         """An empty body on a tile."""
-        return Body(self.s, self.group, layout, self.orders, used={"x", "offs", "row", "cols", "mask", "start", "acc"})
+        used = {"x", "offs", "row", "cols", "mask", "start", "acc", *(["part"] if self.parts else [])}
+        return Body(self.s, self.group, layout, self.orders, used=used, parts=self.parts)
 
     def write(self) -> list[Kernel]:
         """The kernel, or two where a reduction is split; axes are split until none has to be."""
         for _ in range(64):
             self.traits.clear()
             try:
-                if not self._needed_reductions():
+                if not self.needed_reductions():
                     return [self._pointwise()]
                 return self._split() or [self._reducing()]
             except RestartError:
@@ -83,7 +97,7 @@ class _Writer:
             value = op.reads[0]
         return value
 
-    def _needed_reductions(self) -> dict[str, int]:
+    def needed_reductions(self) -> dict[str, int]:
         """Reductions that the outputs need → how many reductions deep each one lies."""
         levels: dict[str, int] = {}
 
@@ -169,6 +183,8 @@ class _Writer:
         kept, over = _ordered(kept, [reference]), _ordered(over, [reference])
         n, rows = prod(a.size[0] for a in over), prod(a.size[0] for a in kept)
         width = power(n)
+        if inner and self.choice.stages and n <= self.choice.whole and (chain := self._chain(kept, over, dry)):
+            return chain
         if inner:
             walk = n > self.choice.whole
             several = self.choice.several and width <= 1024 and rows > 1
@@ -194,7 +210,9 @@ class _Writer:
         self.traits.append("walk" if walk else "whole")
         body = self.body(layout)
         if walk:
-            self._walk(body, "ROWS" if not inner else "BLOCK")
+            step = "BLOCK" if inner else "ROWS"
+            self.ahead = self.choice.stages if n > LEAST_STEPS * int(blocks[step]) else 0
+            self._walk(body, step)
             lines = ["@kept@", *body.lines[0]]
         else:
             for output in self.outputs:
@@ -202,9 +220,33 @@ class _Writer:
             lines = ["@kept@", "@over@", *body.lines[0]]
         return self.assembly.finish(body, layout, lines, blocks, "", warps, grid)
 
+    def _chain(self, kept: list[Axis], over: list[Axis], dry: Body) -> Kernel | None:
+        """A program that takes row after row; None where there are too few rows."""
+        n, count = (prod(a.size[0] for a in axes) for axes in (over, kept))
+        wide = sum(set(kept) & set(a.factors) != set() and set(over) & set(a.factors) != set() for a in dry.accesses)
+        wide -= sum(any(a in over for dim in self.group.layouts[v] for a in dim) for v in self.outputs)
+        dealt = rows_of(power(n), count, wide, self.choice.stages)
+        if dealt is None:
+            return None
+        several = dealt.rows > 1
+        layout = chain_layout(kept, over, several)
+        body = self.body(layout)
+        for output in self.outputs:
+            body.store(output)
+        lines = chain_lines(body.lines[0], several, dealt.stages)
+        self.traits.append("loop")
+        blocks = {"ROWS": str(dealt.rows)} if several else {}
+        made = self.assembly.finish(
+            body, layout, lines, {**blocks, "BLOCK": "@width@"}, "", dealt.warps, "rows" if several else "each"
+        )
+        made.source = hoisted(made.source)
+        made.grid = f"(min({dealt.programs}, {made.grid.removeprefix('(').removesuffix(',)')}),)"
+        made.programs = min(dealt.programs, made.programs)
+        return made
+
     def _walk(self, body: Body, step: str) -> None:
         """A loop over the set for each depth of reductions, and one for what is written of every element."""
-        levels = self._needed_reductions()
+        levels = self.needed_reductions()
         seen: set[int] = set()
         for level in range(1, max(levels.values()) + 1):
             ops = [self.group.members[v] for v, n in levels.items() if n == level]
@@ -227,13 +269,14 @@ class _Writer:
             self._close(body, step)
 
     def _close(self, body: Body, step: str) -> None:
-        body.close_into(f"for start in range(0, @over@, {step}):")
+        span = f"tl.range(0, @over@, {step}, num_stages={self.ahead})" if self.ahead else f"range(0, @over@, {step})"
+        body.close_into(f"for start in {span}:")
 
     # split reductions
 
     def _split(self) -> list[Kernel] | None:
         """Parts of each set by a program each, and a second kernel that puts them together; None where one will do."""
-        levels = self._needed_reductions()
+        levels = self.needed_reductions()
         n, rows = (prod(a.size[0] for a in axes) for axes in (self.group.reduced, self.group.kept))
         full = any(a in self.group.reduced for v in self.outputs for dim in self.group.layouts[v] for a in dim)
         if not self.choice.split or full or max(levels.values()) > 1:
@@ -253,7 +296,7 @@ class _Writer:
             return None
         self.traits.append(f"split{parts}")
         ops = list({id(op): op for op in (self.group.members[v] for v in levels)}.values())
-        return [self._parts(ops, kept, over, inner, across, parts), self._settled(ops, kept, over, parts)]
+        return [self._parts(ops, kept, over, inner, across, parts), self.settled(ops, kept, over, str(parts), parts)]
 
     def _parts(self, ops: list[Op], kept: list[Axis], over: list[Axis], inner: bool, across: int, parts: int) -> Kernel:
         """Each program walks every `parts`-th chunk of its set and writes what came of it."""
@@ -262,7 +305,9 @@ class _Writer:
         body.used.add("part")
         body.open()
         after = [(op, accumulate(body, op, self.traits)) for op in ops]
-        body.close_into(f"for start in range(part * {step}, @over@, {parts} * {step}):")
+        stages = f", num_stages={self.choice.stages}" if self.choice.stages else ""
+        loop = "tl.range" if stages else "range"
+        body.close_into(f"for start in {loop}(part * {step}, @over@, {parts} * {step}{stages}):")
         index, mask = ("row", "") if inner else ("cols", ", mask=cols < @total@")
         partials: dict[str, str] = {}
         rows = self.names.expression(total(kept, self.sets))
@@ -279,32 +324,37 @@ class _Writer:
         made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
         return made
 
-    def _settled(self, ops: list[Op], kept: list[Axis], over: list[Axis], parts: int) -> Kernel:
-        """One value of each set's parts, and what follows from it."""
+    def settled(self, ops: list[Op], kept: list[Axis], over: list[Axis], count: str, most: int) -> Kernel:
+        """One value of each set's parts, and what follows from it.
+
+        Args:
+            count: Python of how many parts there are; a number where they fill a power of two.
+            most: How many there are at most.
+        """
         layout = (columns_layout if kept else row_layout)(kept, over, False)
         body = self.body(layout)
         body.used.add("part")
-        body.say(f"part = tl.arange(0, {parts}){'[:, None]' if kept else ''}", 0)
-        place = f"part * @rows@ + cols, mask=(part < {parts}) & (cols < @total@)" if kept else "part"
+        exact = count.isdigit()
+        width, bound = (count, count) if exact else ("PARTS", "COUNT")
+        body.say(f"part = tl.arange(0, {width}){'[:, None]' if kept else ''}", 0)
+        place = f"part * @rows@ + cols, mask=(part < {bound}) & (cols < @total@)" if kept else "part"
+        if not kept and not exact:
+            place += f", mask=part < {bound}"
         for op in ops:
             loaded = []
-            for i in range(len(parts_text(op, ["", "", ""], lambda how, text: ""))):
+            for i, missing in enumerate(missing_parts(op)):
                 pointer, name = body.pointer(f"{op.value}_part{i or ''}"), body.name(f"{op.value}_part{i or ''}")
-                body.say(f"{name} = tl.load({pointer} + {place})", 0)
+                other = "" if exact else f", other={missing}"
+                body.say(f"{name} = tl.load({pointer} + {place}{other})", 0)
                 loaded.append(name)
             settle(body, op, loaded)
         for output in self.outputs:
             body.store(output)
         rows = prod(a.size[0] for a in kept)
-        return self.assembly.finish(
-            body,
-            layout,
-            ["@kept@", *body.lines[0]],
-            {"BLOCK": str(max(1, min(64, power(rows))))},
-            "",
-            4,
-            "columns" if kept else "each",
-        )
+        blocks = {"BLOCK": str(max(1, min(64, power(rows), max(1, 8192 // power(most)))))}
+        if not exact:
+            blocks |= {"PARTS": f"triton.next_power_of_2({count})", "COUNT": count}
+        return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 4, "columns" if kept else "each")
 
 
 def _ordered(axes: list[Axis], accesses: Sequence[Access]) -> list[Axis]:
@@ -317,7 +367,21 @@ def _ordered(axes: list[Axis], accesses: Sequence[Access]) -> list[Axis]:
 
 
 def write_kernel(
-    schedule: Schedule, group: Group, names: Names, choice: Choice, orders: dict[str, tuple[int, ...]], name: str
+    schedule: Schedule,
+    group: Group,
+    names: Names,
+    choice: Choice,
+    orders: dict[str, tuple[int, ...]],
+    name: str,
+    parts: dict[str, int] | None = None,
 ) -> list[Kernel]:
-    """The kernel of a group, or the two that do its work one after the other. Raises BarrierError, CannotWriteError."""
-    return _Writer(schedule, group, names, choice, orders, name).write()
+    """The kernel of a group, or the two that do its work one after the other.
+
+    Args:
+        parts: Values that lie in memory as so many parts, whose sum they are.
+
+    Raises:
+        BarrierError: A value must be in memory.
+        CannotWriteError: There is no rule for it.
+    """
+    return GroupWriter(schedule, group, names, choice, orders, name, parts).write()

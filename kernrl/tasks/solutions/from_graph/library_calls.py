@@ -10,6 +10,7 @@ from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError, Names
 from kernrl.tasks.solutions.from_graph.work import Op
 
+ONE_DIMENSION = ("argmax", "argmin", "prod")
 PLAIN_CALLS = {
     **{
         op: f"torch.{op}"
@@ -60,7 +61,10 @@ def library_call(
             f"{f}.pad({operands[0]}, {a['padding']!r}" + (f", mode={a['mode']!r}" if a["mode"] != "constant" else value) + ")"
         )
     if node.op in PLAIN_CALLS:
-        shown = [f"{k}={v!r}" for k, v in a.items()]
+        single = node.op in ONE_DIMENSION
+        if single and len(a["dim"]) > 1:
+            raise CannotWriteError(f"torch.{node.op} takes one dimension")
+        shown = [f"{k}={v[0] if single and k == 'dim' else v!r}" for k, v in a.items()]
         return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
     raise CannotWriteError(f"no rule for {node.op}")
 

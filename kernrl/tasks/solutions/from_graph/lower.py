@@ -37,12 +37,11 @@ class _Lowering:
         self.at = 0
         self.same: dict[Any, str] = {}
         """What an op reads and does → what it gives, so that a mean and a deviation share their sums."""
-        self.values = set(graphs[0].values)
+        self.values = [g.values for g in graphs]
 
     def run(self) -> Program:
-        values = [g.values for g in self.p.graphs]
-        for name, value in values[0].items():
-            self.p.shapes[name] = tuple(zip(*(v[name].shape for v in values), strict=True))
+        for name, value in self.values[0].items():
+            self.p.shapes[name] = tuple(zip(*(v[name].shape for v in self.values), strict=True))
             self.p.dtypes[name] = value.dtype
         for at, node in enumerate(self.p.graph.nodes):
             self.at = at
@@ -70,7 +69,7 @@ class _Lowering:
         names = (name,) if isinstance(name, str) else name
         key = (kind, operands, str(sorted(rest.items())))
         alone = kind == "point" and names[0].endswith(("_mean", "_m2", "_max", "_total"))
-        if kind in ("point", "reduce") and key in self.same and not alone and not any(n in self.values for n in names):
+        if kind in ("point", "reduce") and key in self.same and not alone and not any(n in self.values[0] for n in names):
             return self.same[key]
         self.same.setdefault(key, names[0])
         for each in names:
@@ -115,7 +114,7 @@ class _Lowering:
             return
         self.add("library", tuple(r.name for r in node.results), shape, dtype, *operands)
         for r in node.results:  # `add` gave all of them one shape
-            self.p.shapes[r.name] = tuple(zip(*(g.values[r.name].shape for g in self.p.graphs), strict=True))
+            self.p.shapes[r.name] = tuple(zip(*(v[r.name].shape for v in self.values), strict=True))
             self.p.dtypes[r.name] = r.dtype
 
     # views

@@ -1,7 +1,8 @@
 """What a style would cost, from its text alone: which styles of a task are worth judging, and in which order.
 
 The model: every kernel moves what it loads and stores once for each load in its text; a kernel with few programs gets its share
-of the bandwidth; library calls run at the vendor's rate; each launch costs 2 µs. It orders styles. It predicts no times.
+of the bandwidth; library calls run at the vendor's rate, and `tl.dot` at a share of it, for whole waves of tiles; each launch
+costs 2 µs. It orders styles. It predicts no times.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ FILLING_PROGRAMS = 264
 L2_BYTES = 30 << 20
 """What is loaded a second time comes from the cache where it is smaller than this, at a fraction of the cost."""
 CACHED_SHARE = 0.25
+DOT_SHARE = {"fp32": 0.3}
+OTHER_DOT_SHARE = 0.75
+"""What `tl.dot` reaches of the vendor's rate: 0.72 to 0.79 was measured on an H200 under tf32, with `ieee` far less."""
 TURNED_S = 1.4
 """By how much cuDNN on tensor cores is slower with the channels outermost: 1.1 to 1.6 times were measured on an H200."""
 
@@ -40,7 +44,8 @@ def modelled_s(graphs: Sequence[Graph], style: Style, rates: Rates, *, precision
     if not mine or (style.channels_last and not has_channels(mine[0])):
         raise CannotWriteError("the style has nothing to say about this task")
     arguments = [i.value.name for i in mine[0].inputs]
-    answer = write_forward(mine, style, arguments, {"torch", "triton", "tl", "F", "self"}, "F")
+    taken = {"torch", "triton", "tl", "F", "self"}
+    answer = write_forward(mine, style, arguments, taken, "F", precision=precision)
     return answer_s(answer, rates, precision, channels_last=style.channels_last)
 
 
@@ -50,7 +55,8 @@ def answer_s(answer: Answer, rates: Rates, precision: str, *, channels_last: boo
     assert program is not None
     half = 0.5 if precision in ("bf16", "fp16") else 1.0
     total = sum(_call_s(op, program, rates, half, channels_last or precision == "fp32") for op in answer.calls)
-    return total + sum(_kernel_s(kernel, program, rates, half) for kernel in answer.kernels)
+    dot = rates.product_flops_per_s * DOT_SHARE.get(precision, OTHER_DOT_SHARE)
+    return total + sum(_kernel_s(kernel, program, rates, half, dot) for kernel in answer.kernels)
 
 
 def plausible(
@@ -75,8 +81,10 @@ def _bytes(value: str, program: Program, half: float) -> float:
     return prod(s[0] for s in shape) * size * (half if program.dtypes[value] == "float32" else 1.0)
 
 
-def _kernel_s(kernel: Kernel, program: Program, rates: Rates, half: float) -> float:
+def _kernel_s(kernel: Kernel, program: Program, rates: Rates, half: float, dot: float) -> float:
     moved = sum(_bytes(value, program, half) for value in kernel.writes)
+    if kernel.split > 1:  # written here in float32, and read by the next kernel
+        moved += 8 * kernel.split * kernel.elements
     for value in dict.fromkeys(kernel.reads):
         if value in kernel.writes:
             continue
@@ -86,7 +94,7 @@ def _kernel_s(kernel: Kernel, program: Program, rates: Rates, half: float) -> fl
         again = CACHED_SHARE if once < L2_BYTES else 1.0
         moved += once * (1 + again * max(0, times - 1))
     share = min(1.0, kernel.programs / FILLING_PROGRAMS) if kernel.programs else 1.0
-    return moved / (rates.bytes_per_s * max(share, 1 / FILLING_PROGRAMS)) + LAUNCH_S
+    return max(moved / (rates.bytes_per_s * max(share, 1 / FILLING_PROGRAMS)), kernel.product_flops / dot) + LAUNCH_S
 
 
 def _call_s(op: Op, program: Program, rates: Rates, half: float, plain: bool) -> float:

@@ -139,6 +139,10 @@ class Names:
                 for j in range(i + 2, len(shape) + 1):
                     if times(*shape[i:j]) == size:
                         return " * ".join(str(self.dim(s)) for s in shape[i:j] if not is_one(s))
+        for a in self.windows:  # before multiples of what a window looks at, which are right only where it fits exactly
+            rest = over(size, a)
+            if rest and (parts := self._factors(rest, dims, 5)):
+                return " * ".join(self.expression(p) for p in [*parts, a])
         for a in dims:
             whole = [(x / y) for x, y in zip(a, size, strict=True)]
             if len(set(whole)) == 1 and len(size) > 1:

@@ -106,7 +106,7 @@ class _Scheduler:
             if giver.kind == "view":
                 read(giver.reads[0])
             elif self.plan.unit_of[name] is home:
-                for r in giver.reads:
+                for r in giver.reads if name not in self.s.stored else ():  # what is written is looked at by itself
                     read(r)
             elif name not in self.s.stored:
                 if self._again(name, value):

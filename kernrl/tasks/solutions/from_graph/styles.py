@@ -11,6 +11,7 @@ from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.answer import Source, read_source, write_answer
 from kernrl.tasks.solutions.from_graph.forward import Style, write_forward
 from kernrl.tasks.solutions.from_graph.kernels import Choice
+from kernrl.tasks.solutions.from_graph.products import ProductChoice
 from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
 from kernrl.tasks.task import FULL, Solution, Task
 
@@ -21,16 +22,26 @@ STYLES: tuple[Style, ...] = (
     Style("fused-passes", choice=Choice(whole=0)),
     Style("fused-persistent", choice=Choice(persistent=True)),
     Style("fused-wide", choice=Choice(block=4096)),
+    Style("chain", choice=Choice(stages=3)),
+    Style("chain-online", merged=True, choice=Choice(whole=0, stages=3)),
     Style("stats", mode="stats", merged=True),
     Style("split", mode="stats", merged=True, choice=Choice(split=512)),
     Style("unfused", mode="unfused", bare="none"),
     Style("bare", bare="all"),
     Style("channels-last", channels_last=True),
     Style("channels-last-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=512)),
+    Style("dot", bare="all", product=ProductChoice()),
+    Style("dot-second", bare="all", product=ProductChoice(rank=1)),
+    Style("dot-persistent", bare="all", product=ProductChoice("persistent")),
+    Style("dot-parts", bare="all", product=ProductChoice("split")),
+    Style("dot-stats", mode="stats", merged=True, bare="all", product=ProductChoice()),
     Style("algebra", bare="none", choice=Choice(several=True), algebra=True),
     Style("algebra-split", mode="stats", merged=True, bare="none", choice=Choice(split=512), algebra=True),
 )
 """What is tried; styles that come to the same text are one."""
+
+TAUGHT = tuple(style for style in STYLES if style.product is None and not style.choice.stages)
+"""What nano's replies are written in. Products are written for a precision, which a reply does not know."""
 
 
 def graphs_of(task: Task) -> tuple[Graph, ...]:
@@ -65,10 +76,10 @@ def has_channels(graph: Graph) -> bool:
     return any(n.kind == "convolution" and n.op[-2] != "1" for n in graph.nodes)
 
 
-def write_solution(source: Source, graphs: Sequence[Graph], style: Style) -> Solution:
+def write_solution(source: Source, graphs: Sequence[Graph], style: Style, precision: str = "fp32") -> Solution:
     """One solution. Raises CannotWriteError."""
     arguments = [source.argument(i) for i in graphs[0].inputs]
-    answer = write_forward(graphs, style, arguments, source.taken, source.functional)
+    answer = write_forward(graphs, style, arguments, source.taken, source.functional, precision=precision)
     words = dict.fromkeys([*style.name.split("-"), *answer.traits])
     return Solution("-".join(words), write_answer(source, answer))
 
@@ -76,7 +87,7 @@ def write_solution(source: Source, graphs: Sequence[Graph], style: Style) -> Sol
 def simplified(graphs: Sequence[Graph], precision: str = "fp32") -> tuple[Graph, ...]:
     """The Graphs of a task with less to do, alike at every input set; none where algebra saves nothing worth having."""
     found = tuple(simplify(graph, half=precision in ("bf16", "fp16"))[0] for graph in graphs)
-    alike = all(_parallel(found[0], other) for other in found[1:])
+    alike = found[0] != graphs[0] and all(_parallel(found[0], other) for other in found[1:])
     return found if alike and saves(graphs[0], found[0]) else ()
 
 
@@ -100,7 +111,7 @@ def write_solutions(task: Task, styles: Sequence[Style] = STYLES, *, algebra: bo
         if not mine or (style.channels_last and not has_channels(mine[0])):
             continue
         try:
-            solution = write_solution(source, mine, style)
+            solution = write_solution(source, mine, style, task.precision)
         except CannotWriteError:
             continue
         found.setdefault(solution.triton_code, solution)

@@ -1,0 +1,72 @@
+"""A tile of a matrix product: its index, its masks, and a body in which the product is a variable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernrl.tasks.solutions.from_graph.emit import Body
+from kernrl.tasks.solutions.from_graph.fuse import Axis
+from kernrl.tasks.solutions.from_graph.index_text import Flat
+from kernrl.tasks.solutions.from_graph.layouts import Layout
+from kernrl.tasks.solutions.from_graph.view_index import Index
+
+OWN_NAMES = (
+    *("x", "m", "n", "ka", "kb", "acc", "mask", "start", "plane", "pid", "part", "row", "cols", "tiles_m", "tiles_n"),
+    *("band", "height", "inside", "pid_m", "pid_n"),
+)
+"""Variables of a product's loop."""
+
+
+class NoTailError(Exception):
+    """The tail cannot be computed on a tile of the product."""
+
+
+@dataclass
+class TileLayout(Layout):
+    """A tile of rows and columns, and while the loop runs the depth: `[m, ka]` of one operand, `[kb, n]` of the other."""
+
+    sides: dict[str, Flat] = field(default_factory=dict)
+
+    @property
+    def flats(self) -> list[Flat]:
+        return list(self.sides.values())
+
+    def mask(self, axes: set[Axis]) -> str:
+        """Bounds of the sides that are crossed."""
+        crossed = [name for name, flat in self.sides.items() if name != "plane" and axes & set(flat.axes)]
+        if crossed == ["m", "n"]:
+            return "mask"
+        bounds = [f"{name} < @{name}@" for name in crossed]
+        return bounds[0] if len(bounds) == 1 else " & ".join(f"({b})" for b in bounds)
+
+
+@dataclass
+class TileBody(Body):
+    """A body in which the product is a variable."""
+
+    product: str = ""
+    found: Index | None = None
+    """Where the product is read."""
+
+    def _memory(self, value: str) -> str | None:
+        if value == self.product:
+            return value
+        root = super()._memory(value)
+        return None if root == self.product else root
+
+    def _load(self, value: str, root: str, index: Index) -> str:
+        if value == self.product:
+            if self.found not in (None, index):
+                raise NoTailError("it reads the product at two places")
+            self.found = index
+            return "acc"
+        return super()._load(value, root, index)
+
+    def factor(self, value: str, index: Index) -> str:
+        """A tile of an operand in its own type, zero outside."""
+        variable = self.at(value, index)
+        name, _, text = (self.lines[-1].pop() if self.lines[-1] else "").partition(" = ")
+        if name != variable or not text.startswith("tl.load("):
+            raise NoTailError("an operand is no tensor in memory")
+        self.say(f"{name} = {text.removesuffix('.to(tl.float32)').removesuffix(')')}, other=0.0)")
+        return variable
