@@ -73,7 +73,7 @@ ON_CPU = Size(
     step_samples=4,
     updates=2,
     train_tasks=80,
-    search="--budget 60s --n 24",
+    search="--budget 120s --n 16",
     reinforcement=" --overlap 0",  # sampling and judging would share the same few cores
 )
 ON_GPU = Size(
