@@ -92,6 +92,8 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         ended = INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
+        if isinstance(error, SystemExit) and error.code == INTERRUPTED:
+            return INTERRUPTED  # a step of the quickstart has said so
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise  # rich, which prints the help, ends the process with 1 where its reader has gone
         # the reader (`head`, say) has what it wants; without this the interpreter's last flush would complain

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from kernrl.config.by_model import ByModel, is_nano
 from kernrl.config.groups import MODEL, OPTIMISER, REWARD, RUN, SAMPLING, TASKS, VERIFIER
-from kernrl.config.sampling import SamplingConfig
+from kernrl.config.reward import preset_or_path
+from kernrl.config.sampling import SamplingConfig, differing
 from kernrl.config.tracking import TrackingConfig
 from kernrl.config.training import (
     FACTS,
@@ -23,10 +24,6 @@ from kernrl.config.training import (
 )
 from kernrl.config.verifier import VerifierConfig
 from kernrl.settings import RARE
-from kernrl.user_code import is_import_path
-
-REWARDS = ("hierarchical", "best-of-n", "milestones", "log-speed")
-"""Rewards that come with kernrl."""
 
 
 def _adapts(validated: dict[str, Any]) -> bool:
@@ -93,7 +90,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         json_schema_extra=TASKS | RARE,
     )
     samples: int = Field(default=8, ge=1, description="Candidates a task.", json_schema_extra=SAMPLING)
-    temperature: float = Field(
+    temperature: Annotated[float, AfterValidator(differing)] = Field(
         default=1.0,
         ge=0,
         description="Temperature of sampling, and of the log-probs in a policy loss; above 0.",
@@ -122,7 +119,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         "not at all; the best that the server offers if not set.",
         json_schema_extra=SAMPLING | RARE,
     )
-    reward: str = Field(
+    reward: Annotated[str, AfterValidator(preset_or_path)] = Field(
         default_factory=ByModel(nano="log-speed", others="hierarchical"),
         description="How a verdict becomes a reward: hierarchical, best-of-n, milestones, log-speed, or a function of yours by "
         "import path, such as my_package.rewards:fn, which takes a Verdict and returns a number.",
@@ -184,22 +181,6 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         json_schema_extra=RUN | RARE,
     )
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
-
-    @field_validator("temperature")
-    @classmethod
-    def _candidates_differ(cls, value: float) -> float:
-        if value == 0:
-            raise ValueError(
-                "should be above 0: greedy candidates of a task are all the same, and these stages learn from how they differ"
-            )
-        return value
-
-    @field_validator("reward")
-    @classmethod
-    def _a_preset_or_a_path(cls, value: str) -> str:
-        if value not in REWARDS and not is_import_path(value):
-            raise ValueError(f"should be {', '.join(REWARDS)} or an import path such as my_package.rewards:fn")
-        return value
 
     @model_validator(mode="after")
     def _the_rewarded_baseline_is_timed(self) -> ImproveConfig:

@@ -8,6 +8,15 @@ from kernrl.config.groups import SAMPLING
 from kernrl.settings import RARE, Config
 
 
+def differing(temperature: float) -> float:
+    """The temperature, if candidates differ at it. Raises ValueError."""
+    if temperature == 0:
+        raise ValueError(
+            "should be above 0: greedy candidates of a task are all the same, and these stages learn from how they differ"
+        )
+    return temperature
+
+
 class SamplingConfig(Config):
     """Cuts of the distribution that is sampled from, and the size of what is asked."""
 

@@ -107,7 +107,8 @@ def listing(rows: list[dict[str, Any]], limit: int) -> RenderableType:
     cells = {name: column for name, column in cells.items() if any(column)}
     table = Table(box=None, pad_edge=False)
     for name, column in cells.items():
-        table.add_column(name, min_width=None if name in ("task", "reason") else max(map(len, (name, *column))))
+        fixed = name not in ("task", "reason")
+        table.add_column(name, no_wrap=fixed, min_width=max(map(len, (name, *column))) if fixed else None)
     for line in zip(*cells.values(), strict=True):
         table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
     notes = [MODELLED] if any(MARK in cell for cell in cells.get("speedup", ())) else []

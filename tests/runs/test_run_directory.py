@@ -49,7 +49,7 @@ def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path: Path) ->
     del described["config"]["verifier"]["baseline"]
     (tmp_path / "config.json").write_text(json.dumps(described))
     resumed(tmp_path)
-    with pytest.raises(UsageError, match=r"--temperature was 1.0 and is now 0.5, --verifier.baseline was \['eager'\]"):
+    with pytest.raises(UsageError, match=r"--temperature was 1.0 and is now 0.5, --baseline was \[\] and is now \['compile'\]"):
         resumed(tmp_path, temperature=0.5, verifier={"baseline": ("compile",)})
 
 

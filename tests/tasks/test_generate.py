@@ -11,7 +11,6 @@ from itertools import islice
 import pytest
 
 from kernrl.errors import UsageError
-from kernrl.tasks.grammar import generate
 from kernrl.tasks.grammar.generate import draw_task_program, generate_tasks, make_task
 from kernrl.tasks.grammar.producers import FAMILIES
 from kernrl.tasks.loaders import load_tasks
@@ -44,7 +43,7 @@ def test_no_more_processes_are_started_than_there_is_work_for(monkeypatch: pytes
             asked.append(workers)
             super().__init__(1)
 
-    monkeypatch.setattr(generate, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("kernrl.tasks.worker_pool.ProcessPoolExecutor", Pool)
     assert list(generate_tasks(count=33, workers=5000)) == list(generate_tasks(count=33))
     assert asked == [3]  # of 16 tasks each
 

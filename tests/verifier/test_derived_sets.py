@@ -89,12 +89,13 @@ def gpu(cache: Path) -> Iterator[HardenedVerifier]:
         patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
         patch.setattr(funnel, "GpuClient", StandIn)
         with HardenedVerifier(VerifierConfig(cache_dir=cache / "gpu", workers=2)) as verifier:
+            verifier.evaluator.start()
             yield verifier
 
 
 def set_any_shape(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """The setting, without the seconds that processes of another verifier take to start."""
-    monkeypatch.setattr(verifier.evaluator, "config", verifier.evaluator.config.model_copy(update={"any_shape": True}))
+    monkeypatch.setitem(vars(verifier.evaluator.config), "any_shape", True)
 
 
 def sets_of(verdict: Verdict) -> set[str]:
