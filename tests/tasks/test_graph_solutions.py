@@ -173,7 +173,7 @@ def on_a_cpu(task: Task) -> Task | None:
 
 
 SHARES = 14
-"""All modules take some 20 minutes on two cores. One in fourteen is judged here; KERNRL_EXHAUSTIVE=1 judges all."""
+"""One module in so many is judged here; KERNRL_EXHAUSTIVE=1 judges all, which takes long."""
 
 
 @pytest.mark.slow
