@@ -68,7 +68,7 @@ CHAINS = {
     ),
     "long_rows": module("pass", "return x.softmax(1) + x / x.norm(dim=1, keepdim=True)", "torch.randn(2, 20000)"),
 }
-SAMPLED = ("attention", "one_by_one", "row_logsumexp", "group_norm")
+SAMPLED = ("attention", "one_by_one", "row_logsumexp", "group_norm", "deep", "many")
 """Judged every time; KERNRL_EXHAUSTIVE=1 judges all."""
 
 
