@@ -54,3 +54,5 @@ def test_the_final_model_is_merged_and_keeps_its_adapters(model: Path, tmp_path:
     wanted = beside(ids).logits
     off = (merged(ids).logits - wanted).abs().mean() / (plain - wanted).abs().mean()
     assert off < 0.1  # weights are saved in bf16
+    assert not torch.allclose(plain, merged(ids).logits, atol=0.05)
+    torch.testing.assert_close(wanted, merged(ids).logits, atol=0.1, rtol=0.03)
