@@ -115,13 +115,16 @@ class HardenedVerifier:
         with self._lock:
             if key in self._running:
                 return self._running[key]
-            future = self._running[key] = self._executor.submit(self._judge, task, parsed, candidate)
-        future.add_done_callback(lambda _: self._forget(key))
+            future = self._running[key] = self._executor.submit(self._judged_once, key, task, parsed, candidate)
         return future
 
-    def _forget(self, key: str) -> None:
-        with self._lock:
-            self._running.pop(key, None)
+    def _judged_once(self, key: str, task: Task, parsed: Candidate, candidate: str) -> Verdict:
+        """Forgets that the candidate is being judged before its verdict is known: who has seen that one may ask again."""
+        try:
+            return self._judge(task, parsed, candidate)
+        finally:
+            with self._lock:
+                self._running.pop(key, None)
 
     def _key(self, task: Task, parsed: Candidate) -> str:
         return verdict_key(task, parsed.sha, [self.evaluator.precision_of(task), *self.evaluator.conditions])

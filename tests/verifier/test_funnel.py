@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,15 @@ def test_broken_machinery_is_a_verdict_after_one_retry(verifier: HardenedVerifie
         calls.append(args)
         raise InfrastructureError("a worker died.")
 
+    verifier.evaluator.start()
+    submit = verifier._executor.submit
+
+    def submit_with_a_slow_callback(*args: Any) -> Future[Verdict]:
+        future = submit(*args)
+        future.add_done_callback(lambda _: time.sleep(0.3))  # who waits for the result goes on before callbacks have run
+        return future
+
+    monkeypatch.setattr(verifier._executor, "submit", submit_with_a_slow_callback)
     monkeypatch.setattr(verifier.evaluator.front, "trace", fail)
     source = GOOD + "\n# another\n"
     assert verifier.verify(TASK, source).status is Status.INFRA_ERROR
