@@ -85,7 +85,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE, *, form:
         model_max_length=CONTEXT,
     )
     if form == "graph":
-        tokenizer.add_tokens(_name_tokens())
+        tokenizer.add_tokens(_name_tokens())  # pyright: ignore[reportArgumentType]
     phrases = _phrases(tokenizer, texts, vocab_size - len(tokenizer), form == "graph")
     tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])  # pyright: ignore[reportArgumentType]
     if form != "program":
