@@ -23,7 +23,7 @@ SETS = {
 }
 """Name → source of tasks."""
 
-RECIPE = ["--optimizer", "muon", "--learning-rate", 3e-3, "--schedule", "linear", "--styles", 2, "--max-length", 2048]
+RECIPE = ["--optimizer", "muon", "--learning-rate", 4e-3, "--schedule", "linear", "--styles", 2, "--max-length", 2048]
 RECIPE += ["--validate-every", 1000, "--save-every", 100_000]
 """Settings of `kernrl sft`."""
 

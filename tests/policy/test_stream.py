@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -31,7 +33,7 @@ def test_a_row_is_laid_out_as_a_packed_dataset_does() -> None:
     assert sorted(order) == [0, 1, 2]
     # drawn again once all were new: the same examples in that order, without shuffling
     bounds = row.cu_seqlens.tolist()
-    drawn = [int(row.input_ids[0, a]) - 100 for a, b in zip(bounds, bounds[1:], strict=False) if b > a and row.input_ids[0, a]]
+    drawn = [int(row.input_ids[0, a]) - 100 for a, b in pairwise(bounds) if b > a and row.input_ids[0, a]]
     same = PackedDataset([held[i] for i in drawn], 64, 0, None)
     expected = same.pack(range(len(drawn)))
     assert torch.equal(row.input_ids, expected.input_ids)
@@ -49,7 +51,7 @@ def test_new_examples_come_before_old_ones_and_each_comes_once_before_any_again(
     seen: list[int] = []
     while len(set(seen)) < 50:
         row = next(rows)
-        seen += [int(row.input_ids[0, a]) for a, b in zip(row.cu_seqlens, row.cu_seqlens[1:], strict=False) if b > a]
+        seen += [int(row.input_ids[0, a]) for a, b in pairwise(row.cu_seqlens) if b > a]
         seen = [t for t in seen if t]
     assert len(seen) - 50 < 20  # at most the last row drew any again
     stream.add(FlatExamples.of(examples(3, first=500)))
@@ -59,7 +61,8 @@ def test_new_examples_come_before_old_ones_and_each_comes_once_before_any_again(
 def test_rows_keep_their_bounds_whatever_comes() -> None:
     random = np.random.default_rng(0)
     stream = ExampleStream(128, pad_id=0, seed=1, max_length=40)
-    stream.add(FlatExamples.of([Example([7] * int(random.integers(1, 20)), [8] * int(random.integers(1, 30))) for _ in range(300)]))
+    lengths = random.integers(1, 20, (300, 2)).tolist()
+    stream.add(FlatExamples.of([Example([7] * a, [8] * b) for a, b in lengths]))
     rows = stream.rows()
     sizes = set()
     for _ in range(50):
