@@ -1,10 +1,11 @@
-"""How often a nano of the form `graph` writes a reply that is right, without judging one: it is right if it is a worked one.
+"""How often a nano of the form `graph` is right: how many replies are worked ones, and how many pass at small sizes.
 
     python scripts/examine_nano.py --model RUN/model --output exam.json              # a GPU, one to two minutes for four sets
     python scripts/examine_nano.py --model RUN/model --output exam.json --tasks 2 --samples 1 --max-tokens 64   # a CPU
 
 Every worked reply is verified elsewhere, so the share that is equal to one of them, letter by letter, is a lower bound of the
-share that is correct; `kernrl eval` gives the share itself. Modules of `foreign` that have no worked reply count as wrong.
+share that is correct. `--verify 120` judges the replies too, as far as 120 seconds go, without a GPU: at the derived sets that
+the interpreter takes. `kernrl eval` judges at full size. Modules of `foreign` that have no worked reply count as not equal.
 """
 
 from __future__ import annotations
@@ -13,18 +14,23 @@ import argparse
 import json
 import multiprocessing
 import os
+import random
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kernrl.config import VerifierConfig
 from kernrl.errors import UsageError
 from kernrl.tasks.loaders import load_tasks
-from kernrl.tasks.nano.form import ask, replies
+from kernrl.tasks.nano.assemble import MalformedReplyError
+from kernrl.tasks.nano.form import ask, candidate, replies
 from kernrl.tasks.nano.suites import SUITES, suite
 from kernrl.tasks.task import Task
+from kernrl.verifier.verifier import HardenedVerifier
 
 FOREIGN = Path(__file__).parents[1] / "tests" / "foreign"
 SETS = ("graph-heldout", "foreign", "graph-deep", "graph-single")
@@ -71,6 +77,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=1536)
     parser.add_argument("--batch", type=int, default=1024, help="replies decoded at once")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--verify", type=float, default=0.0, metavar="SECONDS", help="judge replies for so long")
     args = parser.parse_args()
 
     started = time.perf_counter()
@@ -105,7 +112,58 @@ def main() -> None:
         print(f"{name}: exact {right / total:.1%}, any of {args.samples} {solved / count:.1%}", flush=True)
     for line, times in lines.most_common(25):
         print(f"{times:4} {line:.180}")
-    args.output.write_text(json.dumps({"sets": results, "differed": differed}, indent=1))
+    replied = [[of_set, task.id, *answers] for (of_set, task), answers in zip(tasks, texts, strict=True)]
+    record = {"sets": results, "differed": differed, "replies": replied}
+    args.output.write_text(json.dumps(record, indent=1))
+    if args.verify:
+        judged = judge(tasks, texts, args.verify, args.seed)
+        for name in args.sets:
+            results[name] |= judged[name]
+            print(f"{name}: {judged[name]}", flush=True)
+        args.output.write_text(json.dumps(record, indent=1))
+
+
+def judge(tasks: list[tuple[str, Task]], texts: list[list[str]], seconds: float, seed: int) -> dict[str, dict[str, Any]]:
+    """For each set, the share of replies that is correct among those judged in time, and reasons of the others."""
+    until = time.perf_counter() + seconds
+    # a task's replies at once, so that what is counted are whole tasks
+    order = random.Random(seed).sample(range(len(tasks)), len(tasks))
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    solved: dict[str, dict[int, bool]] = defaultdict(dict)
+    reasons: dict[str, Counter[str]] = defaultdict(Counter)
+    asked_for: list[tuple[int, int]] = []
+
+    def pairs() -> Iterator[tuple[Task, str]]:
+        for index in order:
+            name, task = tasks[index]
+            for reply, times in Counter(texts[index]).items():
+                if time.perf_counter() > until:
+                    return
+                try:
+                    source = candidate(task, reply)
+                except (UsageError, MalformedReplyError) as error:
+                    counts[name]["malformed"] += times
+                    solved[name].setdefault(index, False)
+                    reasons[name][str(error)[:160]] += times
+                    continue
+                asked_for.append((index, times))
+                yield task, source
+
+    with HardenedVerifier(VerifierConfig(device="cpu", cache=False)) as verifier:
+        for position, verdict in verifier.verify_many(pairs()):
+            index, times = asked_for[position]
+            name = tasks[index][0]
+            counts[name][str(verdict.status)] += times
+            solved[name][index] = solved[name].get(index, False) or verdict.correct
+            if not verdict.correct:
+                reasons[name][f"{tasks[index][1].id}: {verdict.status}: {verdict.reason[:160]}"] += times
+    found: dict[str, dict[str, Any]] = {}
+    for name, of_set in counts.items():
+        judged = of_set.total() - of_set["needs_gpu"]
+        found[name] = {"judged": judged, "correct": of_set["correct"] / max(1, judged), "statuses": dict(of_set)}
+        found[name] |= {"solved": sum(solved[name].values()) / max(1, len(solved[name]))}
+        found[name] |= {"reasons": reasons[name].most_common(12)}
+    return {name: found.get(name, {}) for name, _ in tasks}
 
 
 def sample(args: argparse.Namespace, prompts: list[str]) -> list[list[str]]:
