@@ -161,9 +161,10 @@ class GroupWriter:
         for output in self.outputs:
             body.store(output)
         self.traits.append("turned")
-        return self.assembly.finish(
-            body, layout, ["@kept@", *body.lines[0]], {"BLOCK_I": "32", "BLOCK_J": "64"}, "", 4, "plane"
-        )
+        wide = [max(8, min(64, power(prod(a.size[0] for a in run)))) for run in (loads, stores)]
+        wide = [min(256, 4096 // wide[1]) if wide[1] < 64 else wide[0], min(256, 4096 // wide[0]) if wide[0] < 64 else wide[1]]
+        blocks = {"BLOCK_I": str(wide[0]), "BLOCK_J": str(wide[1])}
+        return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 8, "plane")
 
     # reductions
 
