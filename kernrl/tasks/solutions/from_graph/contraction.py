@@ -16,7 +16,7 @@ Label = int | str
 
 
 FEW_CHANNELS = 8
-"""With fewer channels in a group, the taps of a convolution are part of its depth: a tile along channels alone would be empty."""
+"""With fewer channels in a group, the taps of a convolution are part of its depth: a tile of channels alone would be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,8 @@ def convolution(program: Program, op: Op) -> Contraction | None:
     if few == (x in program.last) or (few and "transpose" in node.op):
         return None
     kernel = program.shapes[w][2:]
-    taps = Taps(kernel, *(tuple(rows[0][name]) for name in fixed), groups, "transpose" in node.op, few)
+    stride, padding, dilation = (tuple(rows[0][name]) for name in fixed)
+    taps = Taps(kernel, stride, padding, dilation, groups, "transpose" in node.op, few)
     depth = {"k": channels, **{f"tap{d}": size for d, size in enumerate(kernel)}}
     return Contraction(op, x, w, (), (), (0,), tuple(range(2, rank + 2)), (1,), tuple(depth), depth, taps)
 

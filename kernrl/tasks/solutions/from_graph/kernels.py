@@ -205,9 +205,11 @@ class GroupWriter:
             walk = width > min(self.choice.whole, 256)
             layout = columns_layout(kept, over, walk)
             held = 32 if walk else width
-            across = max(8, min(128, power(rows), 4096 // held))
+            narrow = self.choice.several and held <= 64 and not walk  # each warp has sets of its own, and waits for no other
+            across = max(8, min(32 if narrow else 128, power(rows), 4096 // held))
             blocks = {"ROWS": str(held) if walk else "@width@", "BLOCK": str(across)}
-            warps, grid = 4 if held * across <= 2048 else 8, "columns"
+            warps, grid = max(1, held * across // 1024) if narrow else 4 if held * across <= 2048 else 8, "columns"
+            self.traits += ["narrow"] if narrow else []
         self.traits.append("walk" if walk else "whole")
         body = self.body(layout)
         if walk:

@@ -148,7 +148,10 @@ class Names:
                 for j in range(i + 2, len(shape) + 1):
                     if times(*shape[i:j]) == size:
                         return " * ".join(str(self.dim(s)) for s in shape[i:j] if not is_one(s))
-        for a in [*self.windows, *self.spread]:  # before multiples of what a window looks at, which are right only where it fits exactly
+        for a in [
+            *self.windows,
+            *self.spread,
+        ]:  # before multiples of what a window looks at, which are right only where it fits exactly
             rest = over(size, a)
             if rest and (parts := self._factors(rest, dims, 5)):
                 return " * ".join(self.expression(p) for p in [*parts, a])
