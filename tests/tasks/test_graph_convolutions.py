@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from support import EXHAUSTIVE
-from support.graph_tasks import IMAGE, ask, module
+from support.graph_tasks import IMAGE, ask, compiled_product, module
 
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, window_tiles
 from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
-from kernrl.tasks.solutions.from_graph.tile_sizes import SHARED_BYTES, window_tiles
 from kernrl.tasks.task import Task
 
 SEQUENCE, VOLUME = "torch.randn(B, C, 70)", "torch.randn(B, C, 5, 6, 7)"
@@ -104,8 +104,6 @@ def test_tiles_fit_into_shared_memory() -> None:
 
 @pytest.mark.slow
 def test_a_tap_is_loaded_by_the_vector_and_multiplied_by_tensor_cores(tmp_path: Path) -> None:
-    from test_graph_products import compiled_product
-
     source = module("self.l = nn.Conv2d(64, 128, 3)", "return self.l(x).relu()", "torch.randn(16, 64, 64, 64)")
     (solution,) = write_solutions(Task("t", source, precision="tf32"), [s for s in STYLES if s.name == "conv"])
     code = re.sub(r"\b((?!BLOCK|GROUP)\w+): tl.constexpr", r"\1", solution.triton_code)

@@ -7,16 +7,16 @@ written to neighbours in memory.
 
 from __future__ import annotations
 
-from kernrl.tasks.solutions.from_graph.assemble import Kernel
-from kernrl.tasks.solutions.from_graph.contraction import Taps
-from kernrl.tasks.solutions.from_graph.fuse import Axis
-from kernrl.tasks.solutions.from_graph.index_text import Sizes
-from kernrl.tasks.solutions.from_graph.layouts import total
-from kernrl.tasks.solutions.from_graph.product_tile import NoTailError, TileBody, TileLayout
-from kernrl.tasks.solutions.from_graph.products import LEAST, MOST_BATCH, Place, ProductChoice, ProductWriter
-from kernrl.tasks.solutions.from_graph.sizes import Size, is_one, over, times
-from kernrl.tasks.solutions.from_graph.tile_sizes import Tiles, window_tiles
-from kernrl.tasks.solutions.from_graph.view_index import BarrierError, Ix, RestartError
+from kernrl.tasks.solutions.from_graph.codegen.assembly import Kernel
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Sizes
+from kernrl.tasks.solutions.from_graph.codegen.layouts import total
+from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError, TileBody, TileLayout
+from kernrl.tasks.solutions.from_graph.codegen.products import LEAST, MOST_BATCH, Place, ProductChoice, ProductWriter
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import Tiles, window_tiles
+from kernrl.tasks.solutions.from_graph.codegen.view_index import BarrierError, Ix, RestartError
+from kernrl.tasks.solutions.from_graph.fusion.contraction import Taps
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, is_one, over, times
 
 LEAST_PIXELS = 32
 """Pixels of an image below which a tile would be empty for the most part."""

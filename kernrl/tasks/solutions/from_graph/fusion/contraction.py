@@ -6,17 +6,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from kernrl.tasks.solutions.from_graph.fuse import Group
-from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, over
-from kernrl.tasks.solutions.from_graph.stored import Schedule
-from kernrl.tasks.solutions.from_graph.work import Op, Program
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Group
+from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import FEW_CHANNELS, Op, Program
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Shape, Size, is_one, over
 
 Label = int | str
 """A dimension of the result by its position, or one that is summed over, by a name."""
-
-
-FEW_CHANNELS = 8
-"""With fewer channels in a group, the taps of a convolution are part of its depth: a tile of channels alone would be empty."""
 
 
 @dataclass(frozen=True, slots=True)
