@@ -117,8 +117,8 @@ def prepare(task: Task, target: str) -> Prepared | str:
         task = with_input_sets(task)
         graph = graphs_of(task)[0]
         solutions = write_solutions(task)
-    except UsageError as error:
-        return str(error)
+    except Exception as error:  # one task is left out with its reason, and the others are judged
+        return f"{type(error).__name__}: {error}"
     row: dict[str, Any] = {"task": task.id, "precision": task.precision, "family": family(graph), "styles": []}
     row["ops"] = [n.op for n in graph.nodes]
     row["floor_us"] = 1e6 * roofline_s(graph, rates_of(target, task.precision))[1]
@@ -250,9 +250,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", default="", help="tasks to begin with, by name")
     parser.add_argument("--shard", default="1/1", help="k/n: the k-th of n parts of the tasks")
-    parser.add_argument(
-        "--workers", type=int, default=max(1, (os.cpu_count() or 2) // 3), help="processes that write solutions"
-    )
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 2, help="of this part; a third of them write solutions")
     parser.add_argument("--merge", type=Path, nargs="*", default=[], help="further records for the table")
     parser.add_argument("--beside", type=Path, help="a record of before, to compare with")
     args = parser.parse_args()
@@ -263,9 +261,9 @@ def main() -> None:
     first = [name for name in args.first.split(",") if name]
     every = [t for p in args.precision.split(",") for t in in_order(tasks(args.limit, p, args.seed), first, args.seed)]
     todo = [t for t in every[part - 1 :: parts] if (t.id, t.precision) not in done]
-    config = VerifierConfig(device=args.device, target=args.target, baseline=tuple(baselines), cache=False)  # pyright: ignore[reportArgumentType]
+    config = VerifierConfig(device=args.device, target=args.target, baseline=tuple(baselines), workers=args.cores, cache=False)  # pyright: ignore[reportArgumentType]
     if todo and args.seconds > 0:
-        writers = ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn"))
+        writers = ProcessPoolExecutor(max(1, args.cores // 3), multiprocessing.get_context("spawn"))
         prepared = writers.map(prepare, todo, [args.target] * len(todo))
         with HardenedVerifier(config) as verifier:
             for row in judge(verifier, until(begun + args.seconds, prepared, todo, record["left_out"])):
