@@ -18,24 +18,26 @@ from kernrl.kernels.over_tokens.tokens import Batch
 BLOCK, WARPS = 512, 4
 PER_SM, MAX_REGISTERS = 4, 128  # programs; and of a thread, so that all programs run at once where they wait for one another
 MOST_PROGRAMS = 512
+MOST_HELD = 4  # tiles whose gradients a program can keep until it knows how many tokens count
 
 
 def _workspace(device: torch.device) -> tuple[Tensor, ...]:
     """(partial sums, how many programs have counted and what, how many are done); the latter are 0 between launches."""
     partial = torch.empty(SUMS.value, MOST_PROGRAMS, dtype=torch.float32, device=device)
-    return partial, torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(4, dtype=torch.int32, device=device)
+    return partial, torch.zeros(4, dtype=torch.int64, device=device), torch.zeros(4, dtype=torch.int32, device=device)
 
 
 @lru_cache(maxsize=1024)
 def _variant(
-    config: LossConfig, by_sequence: bool, by_length: bool, own_count: bool, unit_advantage: bool, block: int
+    config: LossConfig, by_sequence: bool, by_length: bool, own_count: bool, unit_advantage: bool, block: int, held: int,
+    most_programs: int,
 ) -> Variant:
     return Variant(
         _tokens_kernel,
         {
             **config.constants, "TRUNCATE": config.correction.endswith("truncate"), "BY_SEQUENCE": by_sequence,
             "SEQUENCE_RATIO": config.sequence_ratio, "BY_LENGTH": by_length, "OWN_COUNT": own_count,
-            "UNIT_ADVANTAGE": unit_advantage, "BLOCK": block, "MOST_PROGRAMS": MOST_PROGRAMS,
+            "UNIT_ADVANTAGE": unit_advantage, "HELD": held, "BLOCK": block, "MOST_PROGRAMS": most_programs,
         },
         num_warps=WARPS if block == BLOCK else 2,
         maxnreg=MAX_REGISTERS,
@@ -61,7 +63,11 @@ def reduce_tokens(
     elif 0 < tokens_per_unit <= 256:
         block = 256  # a sequence that fits one tile of it
     programs = max(1, min(units, PER_SM * multiprocessors(device), MOST_PROGRAMS))
-    _variant(config, by_sequence, batch.by_length, batch.own_count, unit_advantage, block)(
+    tiles = -(-units // programs)
+    held = 1 << (tiles - 1).bit_length() if batch.own_count and not by_sequence and 0 < tiles <= MOST_HELD else 0
+    _variant(
+        config, by_sequence, batch.by_length, batch.own_count, unit_advantage, block, held, 128 if programs <= 128 else MOST_PROGRAMS
+    )(
         programs,
         (
             loss, metrics, g, h, *scratch(_workspace, device), logprobs, entropy, batch.mask, batch.advantages, batch.weight,
