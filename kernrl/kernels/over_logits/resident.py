@@ -80,7 +80,9 @@ def layout_of_row(vocab: int, item_bytes: int = 2) -> Layout | None:
             ahead = min(layout.ahead, slots + layout.held - chunks)
             while ahead and 2 * (chunks - slots + ahead) > chunks - max(0, layout.lag - ahead):
                 ahead -= 1
-            return layout._replace(slots=slots, held=chunks - slots + ahead, chunks=chunks, ahead=ahead)
+            # Triton 3.6 fails on parts of slots in a loop of one turn, which is what sums one chunk behind would make.
+            lag = ahead if layout.lag - ahead == 1 else layout.lag
+            return layout._replace(slots=slots, held=chunks - slots + ahead, lag=lag, chunks=chunks, ahead=ahead)
     return None
 
 

@@ -124,8 +124,8 @@ def _tokens_kernel(
     SEQUENCE_RATIO: tl.constexpr, BY_LENGTH: tl.constexpr, OWN_COUNT: tl.constexpr, UNIT_ADVANTAGE: tl.constexpr,
     HELD: tl.constexpr, BLOCK: tl.constexpr, MOST_PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Programs stride over tiles of tokens, or over sequences. Where HELD tiles a program are all there are, their gradients wait in
-    registers for the number of tokens that count, and the programs for one another once."""
+    """Programs stride over tiles of tokens, or over sequences. Where HELD tiles a program are all there are,
+    their gradients wait in registers for the number of tokens that count, and the programs for one another once."""
     SEQUENCE_CORRECTION: tl.constexpr = CORRECTION == 3 and rho_ptr is None
     THROUGH_RATIO: tl.constexpr = SEQUENCE_RATIO and (LOSS == 0 or LOSS == 2 or LOSS == 5)
     correction_ptr = rho_ptr if CORRECTION == 3 else rollout_ptr

@@ -5,15 +5,17 @@ adds those up. Every sum is taken in a fixed order, so results are the same from
 the counters are back at 0 when the launch ends. Nothing waits for the GPU.
 """
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kernrl.kernels.launch import Variant, multiprocessors, scratch
+from kernrl.kernels.launch import Launch, Variant, multiprocessors, scratch
 from kernrl.kernels.over_tokens.token_kernel import SUMS, _tokens_kernel
 from kernrl.kernels.over_tokens.token_loss import METRICS, LossConfig
-from kernrl.kernels.over_tokens.tokens import Batch
+from kernrl.kernels.over_tokens.tokens import Batch, read_options
 
 BLOCK, WARPS = 512, 4
 PER_SM, MAX_REGISTERS = 4, 128  # programs; and of a thread, so that all programs run at once where they wait for one another
@@ -29,7 +31,13 @@ def _workspace(device: torch.device) -> tuple[Tensor, ...]:
 
 @lru_cache(maxsize=1024)
 def _variant(
-    config: LossConfig, by_sequence: bool, by_length: bool, own_count: bool, unit_advantage: bool, block: int, held: int,
+    config: LossConfig,
+    by_sequence: bool,
+    by_length: bool,
+    own_count: bool,
+    unit_advantage: bool,
+    block: int,
+    held: int,
     most_programs: int,
 ) -> Variant:
     return Variant(
@@ -45,16 +53,8 @@ def _variant(
     )  # fmt: skip
 
 
-def reduce_tokens(
-    logprobs: Tensor, entropy: Tensor | None, batch: Batch, config: LossConfig, g: Tensor | None = None, h: Tensor | None = None
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(loss [], metrics [len(METRICS) + 1]) float32 on the GPU, the last metric being the share of all clipped tokens.
-
-    `g` and `h`, where given, receive dloss/dlogp and dloss/dentropy, of `logprobs`' shape; `g` in its own dtype.
-    """
-    device, n = logprobs.device, logprobs.numel()
-    loss = torch.empty((), dtype=torch.float32, device=device)
-    metrics = torch.empty(len(METRICS) + 1, dtype=torch.float32, device=device)
+def _launch(n: int, device: torch.device, batch: Batch, config: LossConfig) -> tuple[Launch, bool]:
+    """(the launch over `batch`'s N tokens, whether it goes by sequences)."""
     unit_advantage = batch.tokens_per_advantage == 0
     by_sequence = batch.by_length or unit_advantage or (config.by_sequence and batch.rho is None)
     block, units, tokens_per_unit = BLOCK, batch.sequences, batch.tokens_per_sequence
@@ -65,16 +65,65 @@ def reduce_tokens(
     programs = max(1, min(units, PER_SM * multiprocessors(device), MOST_PROGRAMS))
     tiles = -(-units // programs)
     held = 1 << (tiles - 1).bit_length() if batch.own_count and not by_sequence and 0 < tiles <= MOST_HELD else 0
-    _variant(
-        config, by_sequence, batch.by_length, batch.own_count, unit_advantage, block, held, 128 if programs <= 128 else MOST_PROGRAMS
-    )(
-        programs,
-        (
-            loss, metrics, g, h, *scratch(_workspace, device), logprobs, entropy, batch.mask, batch.advantages, batch.weight,
-            batch.rho, batch.count, batch.old_logprobs, batch.ref_logprobs, batch.rollout_logprobs,
-            batch.cu_seqlens if by_sequence else None,
-        ),
-        (n, units, tokens_per_unit, batch.tokens_per_advantage),
-        (batch.weight_scale, *config.scalars),
+    most_programs = 128 if programs <= 128 else MOST_PROGRAMS
+    variant = _variant(config, by_sequence, batch.by_length, batch.own_count, unit_advantage, block, held, most_programs)
+    integers = n, units, tokens_per_unit, batch.tokens_per_advantage
+    return Launch(variant, programs, integers, (batch.weight_scale, *config.scalars)), by_sequence
+
+
+def reduce_tokens(
+    logprobs: Tensor, entropy: Tensor | None, batch: Batch, config: LossConfig, g: Tensor | None = None, h: Tensor | None = None
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(loss [], metrics [len(METRICS) + 1]) float32 on the GPU, the last metric being the share of all clipped tokens.
+
+    `g` and `h`, where given, receive dloss/dlogp and dloss/dentropy, of `logprobs`' shape; `g` in its own dtype.
+    """
+    launch, by_sequence = _launch(logprobs.numel(), logprobs.device, batch, config)
+    rest = (
+        batch.mask, batch.advantages, batch.weight, batch.rho, batch.count, batch.old_logprobs, batch.ref_logprobs,
+        batch.rollout_logprobs, batch.cu_seqlens if by_sequence else None,
     )  # fmt: skip
+    return _run(launch.once, logprobs, entropy, g, h, rest)
+
+
+def _run(
+    launch: Callable[..., None], logprobs: Tensor, entropy: Tensor | None, g: Tensor | None, h: Tensor | None,
+    rest: Sequence[Tensor | None],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    device = logprobs.device
+    loss = torch.empty((), dtype=torch.float32, device=device)
+    metrics = torch.empty(len(METRICS) + 1, dtype=torch.float32, device=device)
+    launch(loss, metrics, g, h, *scratch(_workspace, device), logprobs, entropy, *rest)
     return loss, metrics
+
+
+# The options of `ppo_loss` that are tensors of a launch, in its order; None for what it never has.
+_GIVEN = (
+    "mask", "advantages", None, None, "num_tokens", "old_logprobs", "ref_logprobs", "rollout_logprobs", "cu_seqlens"
+)  # fmt: skip
+_launches: dict[tuple, tuple[Launch, list[str | None]]] = {}
+
+
+def reduce_given(logprobs: Tensor, given: dict[str, Any], g: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`reduce_tokens` of contiguous `logprobs` and the options of `ppo_loss`. What is made of options like these is kept: to
+    read them anew would cost the host more than the launch."""
+    key = (
+        logprobs.shape, logprobs.dtype, logprobs.get_device(), g is None,
+        *[(name, x.shape, x.dtype, x.is_contiguous()) if isinstance(x, Tensor) else (name, x) for name, x in given.items()],
+    )  # fmt: skip
+    known = _launches.get(key)
+    if known is None:
+        batch, config = read_options(logprobs.shape, 1.0, given)
+        launch, by_sequence = _launch(logprobs.numel(), logprobs.device, batch, config)
+        rest = (
+            batch.mask, batch.advantages, None, None, batch.count, batch.old_logprobs, batch.ref_logprobs,
+            batch.rollout_logprobs, batch.cu_seqlens if by_sequence else None,
+        )  # fmt: skip
+        if all(x.is_contiguous() for x in given.values() if isinstance(x, Tensor)):
+            if len(_launches) >= 256:  # a number of tokens, say, that is another one each time
+                _launches.clear()
+            names = [None if x is None else name for name, x in zip(_GIVEN, rest, strict=True)]
+            _launches[key] = launch, names
+        return _run(launch.once, logprobs, None, g, None, rest)
+    launch, names = known
+    return _run(launch, logprobs, None, g, None, [None if name is None else given[name] for name in names])
