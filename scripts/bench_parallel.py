@@ -27,7 +27,8 @@ def make_tokens() -> dict:
     shape = (SEQUENCES, N // SEQUENCES)
     old = torch.randn(shape, device="cuda") - 12.5
     return {
-        "advantages": torch.randn(SEQUENCES, device="cuda"), "old_logprobs": old, "mask": torch.rand(shape, device="cuda") < 0.9,
+        "advantages": torch.randn(SEQUENCES, device="cuda"), "old_logprobs": old,
+        "mask": torch.rand(shape, device="cuda") < 0.9,
         "ref_logprobs": old + 0.1 * torch.randn(shape, device="cuda"), "beta": 0.04, "num_tokens": 0.9 * N,
         "temperature": TEMPERATURE,
     }  # fmt: skip
@@ -50,8 +51,16 @@ def time_of(run: Callable[[], object]) -> tuple[float, float]:
     return sorted(times)[ROUNDS // 2], slowest(peak_bytes(run)) / GIB
 
 
-def difference(got: torch.Tensor, want: torch.Tensor) -> float:
+def difference(got: torch.Tensor | None, want: torch.Tensor | None, columns: slice = slice(None)) -> float:
+    """Of a gradient from `columns` of the whole's last dimension, relative to their norm."""
+    assert got is not None
+    assert want is not None
+    want = want[..., columns]
     return ((got.float() - want.float()).norm() / want.float().norm()).item()
+
+
+def transposed(x: torch.Tensor | None) -> torch.Tensor | None:
+    return None if x is None else x.t()
 
 
 def bench(linear: bool, rank: int, ranks: int) -> list[dict]:
@@ -87,17 +96,24 @@ def bench(linear: bool, rank: int, ranks: int) -> list[dict]:
     one, two = run(whole), run(part, **group)
     error = abs((two - one) / one).item()
     if linear:
-        errors = difference(part[0].grad, whole[0].grad), difference(part[1].grad, whole[1].grad[columns])
+        errors = (
+            difference(part[0].grad, whole[0].grad),
+            difference(transposed(part[1].grad), transposed(whole[1].grad), columns),
+        )
     else:
-        errors = (difference(part[0].grad, whole[0].grad[..., columns]),)
+        errors = (difference(part[0].grad, whole[0].grad, columns),)
     worst = slowest(max(errors))
     assert slowest(error) < 1e-4, f"the loss of two ranks is off by {error}"
     assert worst < LIMIT, f"the gradient of two ranks is off by {errors}"
     rows = []
     for name, of, options in (("one GPU", whole, {}), ("two GPUs, each half of the vocabulary", part, group)):
         ms, peak = time_of(lambda of=of, options=options: run(of, **options))
-        rows.append({"name": name, "ms": ms, "peak_gib": peak, "loss_error": error, "gradient_error": worst})
-    return [{"shape": [N, H if linear else V], "kind": "linear_grpo_loss" if linear else "grpo_loss", **row} for row in rows]
+        op = "linear_grpo_loss" if linear else "grpo_loss"
+        rows.append({
+            "shape": [N, H if linear else V], "name": f"{op}, {name}", "ms": ms, "peak_gib": peak, "loss_error": error,
+            "gradient_error": worst, "x_floor": ms / (rows[0]["ms"] if rows else ms), "floor": "the time of one GPU",
+        })  # fmt: skip
+    return rows
 
 
 def main() -> None:

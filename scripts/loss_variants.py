@@ -23,6 +23,7 @@ BF16, FP32 = torch.bfloat16, torch.float32
 LONG, MIDDLE, SHORT = resident._LONG, resident._MIDDLE, resident._SHORT
 WIDE = LONG._replace(chunk_bytes=16384, slots=14, held=5, lag=4, parts=2)
 MIDDLE_WIDE = MIDDLE._replace(chunk_bytes=16384, slots=7, held=1, lag=2, parts=2)
+SHORT_WIDE = SHORT._replace(chunk_bytes=4096, slots=13, held=4, lag=2, parts=2)
 THREE = SHORT._replace(chunk_bytes=4096, slots=17, held=8, lag=4, programs_per_sm=3, max_registers=168)
 TWO, WIDE_TWO = LONG._replace(sharers=2), WIDE._replace(sharers=2)
 FOUR, WIDE_FOUR = LONG._replace(sharers=4), WIDE._replace(sharers=4)
@@ -37,13 +38,14 @@ LONG_SHARED = {"two": TWO, "two, 4 ahead": a(TWO, 4), "two, 10 ahead": a(TWO, 10
 CASES: list[tuple] = [
     (8192, 262144, BF16, 1.0, LONG_SHARED),
     (8192, 201088, BF16, 1.0, LONG_SHARED),
-    (8192, 151936, BF16, 1.0, {"long": LONG, "wide": WIDE, "wide, lag 3": WIDE._replace(lag=3), "wide two, 4 ahead": a(WIDE_TWO, 4)}),
+    (8192, 151936, BF16, 1.0, {"long": LONG, "wide": WIDE, "wide, lag 3": WIDE._replace(lag=3),
+                               "wide two, 4 ahead": a(WIDE_TWO, 4)}),
     (8192, 151937, BF16, 1.0, {"long": LONG, "wide": WIDE, "two, 8 ahead": a(TWO, 8), "wide two, 4 ahead": a(WIDE_TWO, 4)}),
     (8192, 50257, BF16, 1.0, {"middle": MIDDLE, "middle wide": MIDDLE_WIDE, "three": THREE, "long, 5 ahead": a(LONG, 5)}),
     (8192, 128256, BF16, 1.0, {"long": LONG, "long, 4 ahead": a(LONG, 4), "wide": WIDE, "wide, 3 ahead": a(WIDE, 3)}),
     (8192, 100000, BF16, 1.0, {"long": LONG, "wide, 4 ahead": a(WIDE, 4)}),
     (8192, 65536, BF16, 1.0, {"middle": MIDDLE, "middle wide": MIDDLE_WIDE}),
-    (8192, 32000, BF16, 1.0, {"short": SHORT, "short wide": SHORT._replace(chunk_bytes=4096, slots=13, held=4, lag=2, parts=2)}),
+    (8192, 32000, BF16, 1.0, {"short": SHORT, "short wide": SHORT_WIDE}),
     (8192, 256000, BF16, 1.0, {"two": TWO, "two, 4 ahead": a(TWO, 4), "wide two, 2 ahead": a(WIDE_TWO, 2)}),
     (4096, 128256, FP32, 1.0, {"two": TWO, "two, 10 ahead": a(TWO, 10), "wide two, 3 ahead": a(WIDE_TWO, 3)}),
     (4096, 262144, FP32, 1.0, {"four": FOUR, "four, 10 ahead": a(FOUR, 10), "wide four, 3 ahead": a(WIDE_FOUR, 3)}),
@@ -88,6 +90,20 @@ def compile_part(part: int, parts: int) -> None:
             forward_backward(lambda x, tokens=tokens: grpo_loss(x, tokens["ids"], **our_options(tokens))[0], logits)
         except Exception as error:
             print("not compiled:", vocab, dtype, layout, str(error).splitlines()[0][:200], flush=True)
+
+    for i, chosen in enumerate(TOKENS.values()):
+        for b, t in ((128, 512), (512, 2048), (1024, 8192)) if i % parts == part else ():
+            x, mask = torch.randn(b, t, device="cuda"), torch.ones(b, t, device="cuda")
+            for given in ({}, {"num_tokens": 1000.0}):
+                set_tokens(*chosen)
+                options = {"delta": 3.0, "correction": "token_truncate", "rollout_logprobs": x, **given}
+                forward_backward(lambda y, x=x, mask=mask, options=options: ppo_loss(y, x, x, mask, **options)[0], x)
+    for i, tiles in enumerate(TILES.values()):
+        for vocab in (32768, 50257) if (i + len(TOKENS)) % parts == part else ():
+            set_tiles(tiles)
+            x, ids = torch.randn(4096, vocab, device="cuda", dtype=BF16), torch.zeros(4096, dtype=torch.int64, device="cuda")
+            old, mask = torch.zeros(4096, device="cuda"), torch.ones(4096, dtype=torch.bool, device="cuda")
+            torch.autograd.backward(ratio_kl(x.requires_grad_(), x.detach(), ids, mask, old, 0.9), (old, old))
 
 
 def error_of(logits, master, tokens) -> float:
@@ -146,7 +162,7 @@ def logits_part(out: Path) -> None:
             wrong, ratio = error_of(buffer, master, tokens), times[name] / times["copy"]
             rows.append({"n": n, "vocab": vocab, "dtype": str(dtype), "density": density, "variant": name, "ms": times[name],
                          "x_copy": ratio, "error": wrong, "layout": cut._asdict() if cut else None})  # fmt: skip
-            print(f"{n:5} {vocab:6} {str(dtype)[6:]:8} {density:4} {name:20} {times[name]:7.3f} ms {ratio:5.2f} x  error {wrong:.1e}"
+            print(f"{n:5} {vocab:6} {str(dtype)[6:]:8} {density:4} {name:20} {times[name]:7.3f} ms {ratio:5.2f} x  off {wrong:.0e}"
                   f"  slots {cut.slots} held {cut.held} chunks {cut.chunks}", flush=True)  # fmt: skip
             out.write_text(json.dumps(rows, indent=1))
         del master, buffer, flat, source, runs, floor, run
@@ -223,9 +239,23 @@ def rest_part(out: Path) -> None:
     print(f"rest took {time.perf_counter() - start:.0f} s", flush=True)
 
 
+# (most elements a tile, elements a thread) of the forward kernel, and of the backward one
+TILES = {
+    "1024x8, 4096x8": ((1024, 8), (4096, 8)), "2048x8, 2048x8": ((2048, 8), (2048, 8)),
+    "1024x16, 4096x16": ((1024, 16), (4096, 16)), "512x8, 8192x8": ((512, 8), (8192, 8)),
+}  # fmt: skip
+RATIO = sys.modules["kernrl.kernels.ratio_kl"]
+as_is = RATIO.variant
+
+
+def set_tiles(tiles) -> None:
+    forward, backward = tiles
+    RATIO.variant = lambda kernel, most, per, *more: as_is(
+        kernel, *(forward if kernel is RATIO._forward_kernel else backward), *more
+    )
+
+
 def ratio_part(rows: list) -> None:
-    module = sys.modules["kernrl.kernels.ratio_kl"]
-    known = module.variant
     for vocab in (32768, 50257, 151936, 262144):
         n = 4096
         policy, ref = (torch.randn(n, vocab, device="cuda", dtype=BF16) for _ in range(2))
@@ -237,23 +267,16 @@ def ratio_part(rows: list) -> None:
             torch.autograd.backward(ratio_kl(x, ref, ids, mask, old, 0.9), weights)
 
         def with_tiles(tiles, run=run):
-            forward, backward = tiles
-            module.variant = lambda kernel, most, per, *more: known(
-                kernel, *(forward if kernel is module._forward_kernel else backward), *more
-            )
+            set_tiles(tiles)
             run()
 
-        tiles = {"1024x8, 4096x8": ((1024, 8), (4096, 8)), "2048x8, 2048x8": ((2048, 8), (2048, 8)),
-                 "1024x16, 4096x16": ((1024, 16), (4096, 16)), "2048x16, 8192x16": ((2048, 16), (8192, 16)),
-                 "512x8, 8192x8": ((512, 8), (8192, 8))}  # fmt: skip
         runs = {"copy": lambda out=out, ref=ref: out.copy_(ref)}
-        runs |= {name: lambda each=each, with_tiles=with_tiles: with_tiles(each) for name, each in tiles.items()}
+        runs |= {name: lambda each=each, with_tiles=with_tiles: with_tiles(each) for name, each in TILES.items()}
         times = medians_ms(runs, rounds=5)
-        for name in tiles:
+        for name in TILES:
             x = times[name] / times["copy"] / 1.5
             rows.append({"vocab": vocab, "variant": f"ratio_kl {name}", "ms": times[name], "x_floor": x})
             print(f"ratio_kl {vocab} {name:18} {times[name]:.3f} ms {x:.2f} x  {kernel_times(runs[name])}", flush=True)
-    module.variant = known
 
 
 def main() -> None:

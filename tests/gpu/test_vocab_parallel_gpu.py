@@ -20,12 +20,12 @@ def test_two_gpus_make_what_one_process_does(tmp_path):
     torch.save(chosen, tmp_path / "cases.pt")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT}/tests:{os.environ.get('PYTHONPATH', '')}"}
     script = ROOT / "tests" / "support" / "parallel_losses.py"
+    files = [[tmp_path / name for name in ("meeting", "cases.pt", f"{rank}.pt")] for rank in range(2)]
     running = [
         subprocess.Popen(
-            [sys.executable, script, str(rank), "2", tmp_path / "meeting", tmp_path / "cases.pt", tmp_path / f"{rank}.pt", "cuda"],
-            env=env, stderr=subprocess.PIPE, text=True,
+            [sys.executable, script, str(rank), "2", *own, "cuda"], env=env, stderr=subprocess.PIPE, text=True
         )
-        for rank in range(2)
+        for rank, own in enumerate(files)
     ]  # fmt: skip
     try:
         for process in running:

@@ -43,7 +43,7 @@ POINTERS = {
     "tags_ptr": "*i32", "arrived_ptr": "*i64", "done_ptr": "*i32", "starts_ptr": "*i64",
 }  # fmt: skip
 INTEGERS = ("n_rows", "vocab", "piece", "chunks", "tokens_per_advantage", "tokens_per_unit", "n_tokens", "n_units", "n")
-LOGITS = ("out_ptr", "logits_ptr", "policy_ptr")
+LOGITS = ("out_ptr", "logits_ptr", "policy_ptr", "ref_ptr")
 
 
 def compile_for(target, kernel, warps, missing=(), logits="*bf16", options=None, **constants):

@@ -137,7 +137,7 @@ class _ParallelLogprobs(torch.autograd.Function):
             else:
                 d = gradient_reference(logits, ids[rows], each, g[rows], h[rows], ctx.temperature)
                 d_logits.copy_(d if part is None else d.where(part[:, None], 0.0))
-            if d_weight is not None:
+            if weight is not None and d_weight is not None:
                 d_inputs[rows] = d_logits @ weight
                 _add_product(d_weight, d_logits.t(), inputs[rows])
         if weight is not None:
