@@ -6,8 +6,8 @@ import sys
 
 import pytest
 import torch
-from kernels.test_vocab_parallel import OPTIONS, TOLERANCE, cases, reference
 from support import ROOT
+from support.parallel_cases import OPTIONS, TOLERANCE, cases, reference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")]
 # The kernels know no float64.
