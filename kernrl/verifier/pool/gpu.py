@@ -24,6 +24,7 @@ from kernrl.verifier.pool.lane import Lane
 from kernrl.verifier.pool.memory import CONTEXT_BYTES, SLACK, MemoryLedger, Planned, gib, is_small, planned
 from kernrl.verifier.pool.scheduler import MAX_TASKS, AffinityScheduler
 from kernrl.verifier.replay import stopwatch, timing
+from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.replay_server import ReplayServer
 from kernrl.verifier.replay.stopwatch import NULL_PAIRS, NULL_ROUNDS, Sizes
@@ -102,7 +103,8 @@ class Gpu:
         """
         _ = self.noise  # before a lane is assigned: calibration uses the first one
         begun = time.monotonic()
-        with self.scheduler.worker(task_key) as lane:
+        costly = not is_small(job) or any(name in MODES for name in baselines)
+        with self.scheduler.worker(task_key, costly=costly) as lane:
             try:
                 with lane.mutex:
                     need = self._planned(lane, job, baselines, task_key)
@@ -129,6 +131,8 @@ class Gpu:
             return planned(job, {}, bool(baselines))
         key = task_key, job.precision, tuple(job.plans)
         if key not in self._rehearsed:
+            with self._lock.shared():  # a process that is set up disturbs what another lane times
+                lane.start()
             self._rehearsed[key] = lane.memory(job)
             while len(self._rehearsed) > MAX_TASKS:
                 self._rehearsed.popitem(last=False)
