@@ -14,7 +14,7 @@ from kernrl.tasks.task import FULL, InputSet
 from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
 
 BIG_BYTES = 256 << 20
-"""Plans that hold more than this get fewer draws at their full set: each draw costs a float64 reference."""
+"""Plans that hold more than this get fewer draws if the task has no small sets: each draw costs a float64 reference."""
 
 ONLY_SET_REGIMES, ONLY_BIG_SET_REGIMES = 7, 2
 """Regimes of a task with one input set, besides its own inputs."""
@@ -48,10 +48,9 @@ def schedule(
     """The draws a candidate is judged on, cheap ones first.
 
     Every set gets the task's own inputs. The small and ragged sets share all regimes between them, dealt by lot, so that no
-    candidate knows what reaches which set. The full set gets `mixed`, which combines regimes, and another one by lot; where
-    it is `big`, so that a draw is expensive, one of these two. Inputs that are not finite are for small shapes: at large ones,
-    library calls may choose algorithms that carry them into their neighbours. `regimes` narrows the choice, to test what each
-    regime is worth.
+    candidate knows what reaches which set. The full set, where a draw is expensive, gets `mixed`, which combines regimes, or
+    another one, by lot. Inputs that are not finite are for small shapes: at large ones, library calls may choose algorithms
+    that carry them into their neighbours. `regimes` narrows the choice, to test what each regime is worth.
     """
     lot, names = random.Random(seed), list(REGIMES)
     lot.shuffle(names)
@@ -60,8 +59,7 @@ def schedule(
     if others:
         plan = {name: [NOMINAL, *names[i :: len(others)]] for i, name in enumerate(others)}
         if any(s.name == FULL for s in sets):
-            hard = ["mixed", next(name for name in finite if name != "mixed")]
-            plan[FULL] = [NOMINAL, *([lot.choice(hard)] if big else hard)]
+            plan[FULL] = [NOMINAL, lot.choice(["mixed", finite[0]])]
     else:
         plan = {FULL: [NOMINAL, *finite[: ONLY_BIG_SET_REGIMES if big else ONLY_SET_REGIMES]]}
     pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]

@@ -31,9 +31,6 @@ MOVE = _names(
 )
 """Copies and rearrangements."""
 
-LOOK_UPS = _names("embedding index index_select gather")
-"""Of these, those that read some elements of their first operand, as other operands say."""
-
 POINT = _names(
     "abs acos acosh add addcdiv addcmul addr asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or"
     " bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min copysign cos cosh digamma div elu eq erf erfc"

@@ -109,13 +109,11 @@ def _known(position: int, node: Node, profiles: Profiles) -> bool:
 def physical_floor_us(plan: Plan, device: Device) -> float:
     """Time that any program needs for this reference plan: bytes of inputs, state and outputs over peak bandwidth.
 
-    Memory that is read in part counts in part, and a table that is looked up in not at all, since all indices may be equal.
-    Peak bandwidth is never reached, so this errs on the low side.
+    Memory that is read in part counts in part. Peak bandwidth is never reached, so this errs on the low side.
     """
     seen: dict[int, set[TensorRef]] = {}
     for node in plan.nodes:
-        table = set(walk_refs(node.args[0])) if isinstance(node, AtenNode) and aten.base_name(node.op) in aten.LOOK_UPS else ()
-        for ref in (one for one in _operands(node) if one not in table):
+        for ref in _operands(node):
             if plan.storages[ref.storage].kind != "temp":
                 seen.setdefault(ref.storage, set()).add(ref)
     moved = sum(min(plan.storages[s].nbytes, sum(r.nbytes for r in refs)) for s, refs in seen.items())

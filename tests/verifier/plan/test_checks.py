@@ -293,16 +293,6 @@ def test_the_floor_counts_inputs_state_and_outputs_once():
     assert cost.modelled_us > physical_floor_us(plan, H200)
 
 
-def test_a_table_that_is_looked_up_in_may_be_read_in_one_place():
-    """A floor that counts all of it refuses an honest embedding of few tokens."""
-    source = module(
-        "return launch(torch.nn.functional.embedding(x.long(), self.table.weight))", "self.table = nn.Embedding(1000, 16)"
-    )
-    plan = plan_of(source, spec(dense(8), state={"table.weight": dense(1000, 16)}))
-    assert H200
-    assert physical_floor_us(plan, H200) <= 4 * (8 + 8 * 16) * 2 / 4.8e6
-
-
 def test_specials_are_values_not_tensors(honest):
     good = honest.nodes[0].variants[0].args
     assert verdict(changed(honest, args={**good, "n": Special("float", "inf")})) is Status.TRACE_ERROR
