@@ -90,10 +90,13 @@ class ReplayServer:
         torch.cuda.reset_peak_memory_stats()
         self._modules.trim()
         crowded = self._make_room()
-        self.memory.seal()
         if (need := max(job.held_bytes.values())) > self._gpu_bytes:
             raise torch.OutOfMemoryError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._gpu_bytes >> 20}")
-        self.outputs.reserve(shared_bytes(job), spare=not crowded)
+        large = need > PREPARED_SHARE * self._held_bytes
+        if large:  # its memory is planned, and the last candidate's is no part of that
+            self.memory.shrink(max(job.temporary_bytes.values()))
+        self.memory.seal()
+        self.outputs.reserve(shared_bytes(job), spare=not crowded and not large)
         self.outputs.clear()
         return self.outputs.shared
 
@@ -323,8 +326,8 @@ class ReplayServer:
         }
 
     def peak_bytes(self) -> int:
-        """Most that was allocated since `begin`, with the memory that the judge sees."""
-        return torch.cuda.max_memory_allocated() + self.outputs.nbytes
+        """Most that was allocated for a candidate since `begin`, with the memory that the judge sees."""
+        return torch.cuda.max_memory_allocated() - self._stopwatch.nbytes + self.outputs.nbytes
 
     def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
         """`Stopwatch.null`."""
