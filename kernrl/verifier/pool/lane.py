@@ -63,6 +63,8 @@ class Lane:
         """Baselines that replay is capturing."""
         self._alone = False
         """Whether the candidate at hand has the GPU to itself."""
+        self.doing = ""
+        """What the lane is at, for people: `timing a_task`; '' while it is idle."""
         self.mutex, self._ending, self._asking = threading.Lock(), threading.Lock(), threading.Lock()
 
     def start(self) -> None:
@@ -90,7 +92,8 @@ class Lane:
 
     def run(self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand) -> Outcome:
         """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
-        outcome = Outcome(Stage.CORRECTNESS)
+        outcome, name = Outcome(Stage.CORRECTNESS), job.task.id
+        self.doing = f"judging {name}"
         if not self.replay.running or self._ready[1:] != self._what(job, baselines)[1:]:
             self._ready = ()  # replay may drop the last task to make room for this one
         self._left_s, self._alone = self._timeout_s, isinstance(lock, AlreadyLocked)
@@ -108,14 +111,18 @@ class Lane:
                     outcome.stage = Stage.TIMING
                     self._captured(outcome)
             if at_once != timed:
+                self.doing = f"compiling a baseline of {name}"
                 self._compile(timed, outcome)
                 with _entered(lock.shared(), outcome), self._drained():
                     self._capture(timed)
                     self._captured(outcome)
             self._ready = self._what(job, timed) if timed else ()
+            self.doing = f"waiting to time {name}"
             with _entered(lock.exclusive(), outcome), outcome.clock("timing"):
+                self.doing = f"timing {name}"
                 self.replay.send(ReplayServer.measure, list(baselines), noise)
                 measured: Measured = self._from_replay()
+            self.doing = f"judging {name}"
             with _entered(lock.shared(), outcome), outcome.clock("correctness"):
                 self.replay.send(ReplayServer.spot_checked)
                 self._compare(job, self._from_replay(), outcome)
@@ -123,6 +130,8 @@ class Lane:
             outcome.seconds["gpu_busy"] = measured.gpu_seconds
         except _Rejected as rejected:
             outcome.rejection = rejected.rejection
+        finally:
+            self.doing = ""
         return outcome
 
     @contextlib.contextmanager

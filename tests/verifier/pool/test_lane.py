@@ -289,6 +289,24 @@ def test_a_baseline_is_compiled_while_others_are_timed(gpu: Gpu, forks: FakeFork
 
 
 @pytest.mark.slow
+def test_what_a_gpu_is_at_is_said(gpu: Gpu) -> None:
+    """One candidate compiles, and another of the same size waits for its memory."""
+    assert gpu.doing() == ""
+    large = [job(manner, held_bytes=6 << 30) for manner in ("has a slow compiler", "right")]
+    for one in large:
+        one.temporary_bytes = dict.fromkeys(one.held_bytes, 0)
+    heard: set[str] = set()
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(gpu.run, one, ["eager", "compile"], f"task {i}") for i, one in enumerate(large)]
+        while not all(one.done() for one in asked):
+            heard |= set(gpu.doing().split(", "))
+            time.sleep(0.01)
+    assert {"compiling a baseline of has a slow compiler", "compiling a baseline of right"} <= heard
+    assert heard & {"waiting for memory for right", "waiting for memory for has a slow compiler"}
+    assert gpu.doing() == ""
+
+
+@pytest.mark.slow
 def test_only_a_right_candidates_task_is_compiled(gpu: Gpu, forks: FakeForkServer) -> None:
     rejection = gpu.run(job("wrong"), ["eager", "compile"], "task").rejection
     assert rejection is not None
