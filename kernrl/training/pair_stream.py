@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 from collections import deque
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache, partial
 from pathlib import Path
 from threading import Event, Thread
@@ -21,11 +23,16 @@ from kernrl.policy.stream import ExampleStream, FlatExamples
 from kernrl.signals import blocked_interrupts
 from kernrl.tasks.nano.pairs import CHUNK, GraphPair, chunk_of_pairs
 
+log = logging.getLogger(__name__)
+
 AHEAD = 3
 """Chunks that wait for a worker, for each worker."""
 
 VALIDATION_CHUNKS = 40
 """Chunks that are looked through for pairs of the validation split, about one Graph in twenty."""
+
+FAILED_SHARE = 0.02
+"""Of the chunks, that may fail before the run does."""
 
 FEW = 2_000
 """Pairs of a rank before its first row, or all that there will be."""
@@ -47,6 +54,7 @@ class PairStream:
         self._number = ranks.index
         self._chunks_left = -(-config.count // (CHUNK * ranks.size))
         self._texts: list[GraphPair] = []
+        self._failed = 0
         self._stop = Event()
         self._thread: Thread | None = None
         with blocked_interrupts():  # the first chunks start the processes
@@ -99,9 +107,18 @@ class PairStream:
             self._chunks_left -= 1
 
     def _next(self) -> Any:
-        found = self._coming.popleft().result()
-        self._fill()
-        return found
+        try:
+            return self._coming.popleft().result()
+        except BrokenProcessPool:
+            raise
+        except Exception as error:  # one Graph that cannot be written must not end hours of training
+            self._failed += 1
+            if self._failed > FAILED_SHARE * self._number / self.ranks.size + 1:
+                raise
+            log.warning("a chunk of pairs was left out: %s: %s", type(error).__name__, error)
+            return []
+        finally:
+            self._fill()
 
     def _collect(self, stream: ExampleStream, tokenizer: PreTrainedTokenizerBase) -> None:
         try:
