@@ -6,9 +6,10 @@ Written against triton 3.6 to 3.9 and torch 2.11 to 2.13.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
 __all__ = [
     "GPUTarget",
     "Specialised",
+    "before_gpu_benchmarks",
     "check_globals",
     "entry",
     "excerpt",
+    "inductor_backend",
     "link_excerpts",
     "lower",
     "make_ttir",
@@ -52,6 +55,37 @@ __all__ = [
 def storage_key(tensor: torch.Tensor) -> int:
     """Identity of a tensor's storage, for as long as the storage is kept alive. Meta tensors have no address to use."""
     return tensor.untyped_storage()._cdata
+
+
+def inductor_backend(mode: str | None) -> Any:
+    """What `torch.compile(mode=mode)` compiles a graph with: a graph and example inputs → a callable."""
+    import torch
+
+    return torch._TorchCompileInductorWrapper(mode, None, False)
+
+
+@contextlib.contextmanager
+def before_gpu_benchmarks(check: Callable[[], None]) -> Iterator[None]:
+    """Within, Inductor calls `check`, which may raise, before it measures something on a GPU to choose how to compile."""
+    from torch._inductor.fx_passes import pad_mm
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    kind: Any = type(benchmarker)
+    measure = kind.benchmark_gpu
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check()
+        return measure(*args, **kwargs)
+
+    # before torch 2.13, a pass keeps the method that it finds first
+    forget: Callable[[], None] = getattr(pad_mm.get_do_bench, "cache_clear", lambda: None)
+    forget()
+    kind.benchmark_gpu = checked
+    try:
+        yield
+    finally:
+        kind.benchmark_gpu = measure
+        forget()
 
 
 def no_torch_functions() -> Any:
