@@ -238,6 +238,11 @@ def link_excerpts(excerpts: Mapping[str, str]) -> None:
     llvm.link_extern_libs = linked  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def rounds_to_tf32(descriptor: Any) -> bool:
+    """Whether loads through a host-made tensor descriptor round float32 to TF32: Triton 3.7 can ask for that, 3.6 cannot."""
+    return bool(getattr(descriptor, "round_f32_to_tf32", False))
+
+
 @cache
 def _context_of(target: GPUTarget) -> Any:
     backend = make_backend(target)
