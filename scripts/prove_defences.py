@@ -3,10 +3,11 @@ the other cores.
 
     python scripts/prove_defences.py --out folder [--proof proof.json] [--seconds 390]
 
-Runs, each in processes of its own: the proof of the fixtures, if there is none (`prove_verifier.py`), every ablation and the cost of a verdict without that defence (`ablate_verifier.py`), 20
-tasks confirmed by the plain evaluation (`validate_tasks.py`), modelled against measured times of 500 worked solutions
-(`bench_prices.py`), mutants of the worked solutions of 200 tasks (`prove_mutants.py`; their survivors again on a GPU), and
-100,000 fuzzed cases. What is not done when the time is over is ended; the same command again goes on with what is missing.
+Runs, each in processes of its own: the proof of the fixtures, if there is none (`prove_verifier.py`), every ablation and the
+cost of a verdict without that defence (`ablate_verifier.py`), 20 tasks confirmed by the plain evaluation
+(`validate_tasks.py`), modelled against measured times of 500 worked solutions (`bench_prices.py`), mutants of the worked
+solutions of 200 tasks (`prove_mutants.py`; their survivors again on a GPU), and 100,000 fuzzed cases. What is not done when the
+time is over is ended; the same command again goes on with what is missing.
 """
 
 from __future__ import annotations
