@@ -49,8 +49,9 @@ def schedule(
 
     Every set gets the task's own inputs. The small and ragged sets share all regimes between them, dealt by lot, so that no
     candidate knows what reaches which set. The full set gets `mixed`, which combines regimes, and another one by lot; where a
-    draw is expensive, only every second candidate gets the other one. Inputs that are not finite are for small shapes: at large ones, library calls may choose algorithms
-    that carry them into their neighbours. `regimes` narrows the choice, to test what each regime is worth.
+    draw is expensive, only every second candidate gets the other one. Inputs that are not finite are for small shapes: at
+    large ones, library calls may choose algorithms that carry them into their neighbours. `regimes` narrows the choice, to
+    test what each regime is worth.
     """
     lot, names = random.Random(seed), list(REGIMES)
     lot.shuffle(names)

@@ -45,6 +45,8 @@ class LaunchProfile:
     """The same in loops around a `tl.dot`, whose loads the compiler prefetches."""
     unknown_trips: bool
     """Whether a loop's length depends on loaded numbers."""
+    overflows: bool = False
+    """Whether indices of 32 bits overflow, so that other elements are accessed than are meant."""
 
 
 Profiles = Mapping[tuple[int, int], LaunchProfile]
