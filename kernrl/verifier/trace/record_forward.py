@@ -124,7 +124,12 @@ def _call_again(
     modes = itertools.cycle((torch.enable_grad, torch.inference_mode, torch.no_grad))
 
     def call(given: list[Any]) -> Call:
-        return _call(model, given, recorder, strict=True, gradients=next(modes))
+        try:
+            return _call(model, given, recorder, strict=True, gradients=next(modes))
+        except Untraceable:
+            raise
+        except Exception:  # perhaps it is for inference alone, and says so: nothing wrong is returned
+            return _call(model, given, recorder, strict=True)
 
     def fresh() -> list[Any]:
         return _inputs(spec, recorder)
