@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.ops import OPS
+from kernrl.tasks.graph.quick_shapes import FLOAT, quick_shape
 
 Result = Tensor | int | float | bool | None
 
@@ -53,6 +54,8 @@ def infer(op: str, operands: tuple[Any, ...], attributes: tuple[tuple[str, Any],
 
     Raises whatever torch raises for operands that do not fit.
     """
+    if (shape := quick_shape(op, operands, dict(attributes))) is not None:
+        return shape, FLOAT
     made = [torch.empty(o[0], dtype=getattr(torch, o[1]), device="meta") if isinstance(o, tuple) else o for o in operands]
     where = {"device": "meta"} if OPS[op].kind == "create" else {}
     out = _function(op)(*made, **dict(attributes), **where)
