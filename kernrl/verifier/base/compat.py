@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import triton
+from triton import knobs as triton_knobs
 from triton._C.libtriton import ir, llvm
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler.compiler import ASTSource, make_backend
@@ -270,6 +271,24 @@ def link_excerpts(excerpts: Mapping[str, str]) -> None:
                 link(module, [file.name])
 
     llvm.link_extern_libs = linked  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def knobs() -> dict[str, Any]:
+    """Triton's settings of compiling and launching, set by the environment or the program, and the hooks of every launch."""
+    found: dict[str, Any] = {}
+    for group in ("compilation", "runtime", "language"):
+        settings = getattr(triton_knobs, group)
+        for name, value in (vars(type(settings)) | vars(settings) | settings.knobs).items():
+            if isinstance(value, triton_knobs.HookChain):
+                found[f"{group}.{name}"] = tuple(value.calls)
+            elif not name.startswith("__") and not isinstance(value, property | triton_knobs.env_base):
+                found[f"{group}.{name}"] = value
+    return found
+
+
+def rounds_to_tf32(descriptor: Any) -> bool:
+    """Whether loads through a host-made tensor descriptor round float32 to TF32: Triton 3.7 can ask for that, 3.6 cannot."""
+    return bool(getattr(descriptor, "round_f32_to_tf32", False))
 
 
 @cache
