@@ -18,7 +18,7 @@ from torch import nn
 
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import LiftError, lift, lift_module
-from kernrl.tasks.graph.lifting.aten import ATEN
+from kernrl.tasks.graph.lifting.aten_ops import ATEN
 from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import InputSet, Task

@@ -15,7 +15,7 @@ from kernrl.verifier.judge import inputs, structure, truth
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.live_bytes import LiveBytes
-from kernrl.verifier.judge.memory import rehearse
+from kernrl.verifier.judge.memory_estimate import rehearse
 from kernrl.verifier.judge.regimes import REGIMES
 from kernrl.verifier.task_facts import gather_facts
 
