@@ -64,6 +64,7 @@ def test_the_plan_of_small_sets(name: str, precision: str) -> None:
     assert differences(task, task.input_sets[-1].name, precision) == {}
 
 
+@pytest.mark.slow
 def test_a_plan_of_gibibytes_allocates_nothing() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         found = rehearse(foreign("climate_film_big"), InputSet(FULL), "tf32")

@@ -16,6 +16,8 @@ from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, TimedOut
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.worker_client import Client
 
+pytestmark = pytest.mark.slow  # its processes take seconds to start
+
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[ForkServer]:
