@@ -37,8 +37,8 @@ from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.solutions.from_graph.styles import write_solutions
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier import HardenedVerifier
-from kernrl.verifier.judge.memory import rehearse
-from kernrl.verifier.pool.memory import GIB
+from kernrl.verifier.judge.memory_estimate import rehearse
+from kernrl.verifier.pool.memory_ledger import GIB
 
 ROOT = Path(__file__).parents[1]
 

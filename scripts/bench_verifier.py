@@ -36,6 +36,7 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.compile.compiler import Compiler
 from kernrl.verifier.interpret.interpret_server import SmallJob
+from kernrl.verifier.interpreted_sets import interpreted
 from kernrl.verifier.judge.draws import Seeds, schedule
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.reading import Asked
@@ -43,7 +44,6 @@ from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.interpreters import Interpreters
 from kernrl.verifier.pool.local import cpu_fork_server
 from kernrl.verifier.pool.plan_readers import PlanReaders
-from kernrl.verifier.route import interpreted
 from kernrl.verifier.task_facts import gather_facts
 from kernrl.verifier.trace.tracer import Tracer
 from kernrl.verifier.verifier import HardenedVerifier

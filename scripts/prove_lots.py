@@ -34,13 +34,13 @@ from kernrl.verifier.base.verdict import Rejection  # noqa: E402
 from kernrl.verifier.funnel import StagedEvaluator  # noqa: E402
 from kernrl.verifier.interpret.interpret_server import DrawnInputs  # noqa: E402
 from kernrl.verifier.interpret.interpreter import Case, interpret_cases  # noqa: E402
+from kernrl.verifier.interpreted_sets import interpreted  # noqa: E402
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, excess, tolerances_for  # noqa: E402
 from kernrl.verifier.judge.draws import Draw, schedule  # noqa: E402
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs  # noqa: E402
 from kernrl.verifier.judge.regimes import NOMINAL, REGIMES  # noqa: E402
 from kernrl.verifier.judge.truth import ReferenceAnswers  # noqa: E402
 from kernrl.verifier.plan.plan import Plan  # noqa: E402
-from kernrl.verifier.route import interpreted  # noqa: E402
 
 Key = tuple[str, str, int]
 """Input set, regime, number of the draw."""

@@ -1,16 +1,24 @@
 """A quiet console is undone after each test; and fixtures of the tests that train: a tiny model, tasks, a toy verifier."""
 
-from collections.abc import Iterator
+import random
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
+from support import EXHAUSTIVE
 
 from kernrl.console import log
 
 if TYPE_CHECKING:
     from kernrl.verifier.funnel import StagedEvaluator
     from kernrl.verifier.verifier import HardenedVerifier
+
+settings.register_profile("repeatable", derandomize=True, database=None)
+if not EXHAUSTIVE:  # at night hypothesis looks for what it has not tried yet
+    settings.load_profile("repeatable")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -24,6 +32,14 @@ def audible() -> Iterator[None]:
     log.quiet = False
     yield
     log.quiet = False
+
+
+@pytest.fixture(autouse=True)
+def known_draws() -> None:
+    """Tests that seed nothing draw the same, whatever ran before them; torch is not imported for those without it."""
+    random.seed(0)
+    if (torch := sys.modules.get("torch")) and hasattr(torch, "manual_seed"):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
@@ -57,10 +73,15 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def cpu_verifier() -> "Iterator[HardenedVerifier]":
     """A verifier as it is without a GPU, without a cache; shared, since its processes take CPU seconds to start."""
+    from support.suite import known_seeds
+
     from kernrl.config import VerifierConfig
     from kernrl.verifier.verifier import HardenedVerifier
 
-    with HardenedVerifier(VerifierConfig(device="cpu", cache=False, workers=2)) as made:
+    with known_seeds():
+        made = HardenedVerifier(VerifierConfig(device="cpu", cache=False, workers=2))
+        made.evaluator.start()
+    with made:
         yield made
 
 
@@ -68,6 +89,21 @@ def cpu_verifier() -> "Iterator[HardenedVerifier]":
 def cpu_evaluator(cpu_verifier: "HardenedVerifier") -> "StagedEvaluator":
     """The stages of `cpu_verifier`, which judge every time that they are asked."""
     return cpu_verifier.evaluator
+
+
+@pytest.fixture(scope="session")
+def fork_servers() -> Iterator[Callable[[pytest.MonkeyPatch], None]]:
+    """Lets verifiers borrow fork servers, which run until the tests end."""
+    from support import kept_fork_servers
+
+    yield kept_fork_servers.borrow
+    kept_fork_servers.close()
+
+
+@pytest.fixture
+def warm(fork_servers: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verifiers of the test need not start processes that import torch and triton, if a test before it had some."""
+    fork_servers(monkeypatch)
 
 
 @pytest.fixture

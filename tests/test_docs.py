@@ -87,6 +87,20 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
     assert not missing, f"{of(page)} names what is not there: {missing}"
 
 
+def test_where_things_are_is_where_they_are() -> None:
+    """A row of CONTRIBUTING's list names folders, and files in them by their names alone."""
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where is")[2].partition("## Rules")[0]
+    rows = [line.rsplit("|", 2)[1] for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 25
+    for row in rows:
+        places = [ROOT / path for path in re.findall(r"`((?:kernrl|docs|tests)/[\w./-]*)`", row)]
+        folders = [place if place.is_dir() else place.parent for place in places]
+        assert places, row
+        assert not [place for place in places if not place.exists()], row
+        for name in re.findall(r"`(\w+\.py|(?!tests)\w+/)`", row):
+            assert any((folder / name).exists() for folder in folders), f"{name} is in none of the folders of: {row}"
+
+
 def anchors(page: Path) -> set[str]:
     """What a link to a heading of the page may name."""
     headings = re.findall(r"^#+ (.+)$", CODE_BLOCK.sub("", page.read_text()), re.MULTILINE)
@@ -297,6 +311,7 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_the_python_guide_runs(workshop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
@@ -314,6 +329,7 @@ LONG = ("quickstart", "sft", "best-of-n", "reinforce", "reward-weighted", "eval"
 """Commands of the README that take minutes or never end; other tests and `make quickstart` run them."""
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_the_readmes_quick_commands_run(workshop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = load_tasks("heldout#2").tasks[0]
@@ -332,6 +348,7 @@ def test_the_readmes_quick_commands_run(workshop: Path, capsys: pytest.CaptureFi
     assert (workshop / "report.html").exists()
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_the_guide_to_verify_a_kernel_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

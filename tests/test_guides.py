@@ -66,6 +66,7 @@ def test_the_guide_to_testing_kernels_runs(tmp_path: Path) -> None:
     assert "no GPU to measure a speedup on" in done.stdout
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)

@@ -153,6 +153,15 @@ def test_verifier_keeps_its_files_in_rooms() -> None:
     assert len(list(folder.glob("*.py"))) <= MOST_ROOT_FILES
 
 
+def test_names_of_files_are_not_doubled() -> None:
+    """Two files of one name are told apart only by their folders. `config/x.py` holds the settings of what `x.py` does."""
+    folders: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.parent.name != "config" and path.name != "__init__.py":
+            folders.setdefault(path.name, []).append(str(path.relative_to(PACKAGE).parent))
+    assert {name: where for name, where in folders.items() if len(where) > 1} == {}
+
+
 def test_no_modules_import_one_another() -> None:
     assert cycles(graph_of_package()) == []
 

@@ -19,10 +19,10 @@ from support.toy_runs import losses, sft_arguments
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.worker_pool import worker_pool
 from kernrl.verifier.rpc.answers import Ended
-from kernrl.verifier.rpc.client import Client
 from kernrl.verifier.rpc.fork_loop import _ForkLoop
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.processes import spawn
+from kernrl.verifier.rpc.worker_client import Client
 
 NOISE = ("Traceback", "Exception", "terminate called", "leaked", "destroy_process_group", "death signal", "Error")
 

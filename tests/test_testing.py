@@ -72,6 +72,7 @@ def test_a_file_that_is_not_there_is_one_sentence() -> None:
         testing.assert_kernel(TASK, "missing.py")
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_it_judges_for_real() -> None:
     config = VerifierConfig(device="cpu", cache=False)

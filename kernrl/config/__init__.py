@@ -6,8 +6,8 @@ The command line, the TOML files and the page of the command line are all made f
 from kernrl.config.best_of_n import BestOfNConfig
 from kernrl.config.evaluate import EvalConfig
 from kernrl.config.finetune_on_samples import FinetuneOnSamplesConfig
-from kernrl.config.improve import ImproveConfig
 from kernrl.config.optimize import OptimizeConfig
+from kernrl.config.policy_training import ImproveConfig
 from kernrl.config.reinforce import ReinforceConfig
 from kernrl.config.reports import DoctorConfig, QuickstartConfig, ReportConfig, SamplesConfig
 from kernrl.config.reward_weighted import RewardWeightedConfig

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 
 from kernrl.config.by_model import ByModel
-from kernrl.config.checks import CheckedConfig
 from kernrl.config.finetune_on_samples import FinetuneOnSamplesConfig
 from kernrl.config.groups import LOSS, OPTIMISER, RUN, SAMPLING, TASKS
+from kernrl.config.heldout_checks import CheckedConfig
 from kernrl.settings import ALSO, RARE
 
 

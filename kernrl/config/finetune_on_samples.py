@@ -6,7 +6,7 @@ from pydantic import Field
 
 from kernrl.config.by_model import ByModel
 from kernrl.config.groups import OPTIMISER
-from kernrl.config.improve import ImproveConfig
+from kernrl.config.policy_training import ImproveConfig
 from kernrl.config.training import Schedule
 from kernrl.settings import RARE
 

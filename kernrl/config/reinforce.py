@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from kernrl.config.by_model import ByModel, is_nano
-from kernrl.config.checks import CheckedConfig
 from kernrl.config.groups import LOSS, OPTIMISER, REWARD, RUN, SAMPLING, TASKS
+from kernrl.config.heldout_checks import CheckedConfig
 from kernrl.settings import RARE
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
-from kernrl.kernels.metrics import Metrics
+from kernrl.kernels.loss_metrics import Metrics
 from kernrl.kernels.over_logits.id_check import require_valid_ids
 from kernrl.kernels.over_logits.shares import shares
 from kernrl.kernels.over_logits.vocab import masked_rows, vocab_gradient, vocab_loss, vocab_stats, vocab_stats_reference

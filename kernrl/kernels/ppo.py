@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernrl.errors import UsageError
-from kernrl.kernels.metrics import Metrics
+from kernrl.kernels.loss_metrics import Metrics
 from kernrl.kernels.over_tokens.token_loss import METRICS, policy_loss_reference
 from kernrl.kernels.over_tokens.token_reduce import reduce_given
 from kernrl.kernels.over_tokens.tokens import expand, read_options, with_sequence_correction

@@ -25,7 +25,7 @@ from transformers.utils.logging import disable_progress_bar, get_verbosity, set_
 from kernrl.errors import UsageError
 from kernrl.policy.attention import VARLEN
 from kernrl.policy.four_bit import four_bit_settings
-from kernrl.policy.hub import from_cache_alone
+from kernrl.policy.hub_cache import from_cache_alone
 from kernrl.policy.nano import NANO, trained_nano
 
 # transformers' progress bars would mix with ours, and ignore --quiet

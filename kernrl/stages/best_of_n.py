@@ -11,7 +11,7 @@ from kernrl.config import BestOfNConfig
 from kernrl.console import Result
 from kernrl.policy.examples import Example
 from kernrl.rollouts.collect import Attempt, Verifier
-from kernrl.rollouts.metrics import step_metrics
+from kernrl.rollouts.step_metrics import step_metrics
 from kernrl.runs.steps_table import LiveTable
 from kernrl.training.curriculum import TaskOrder
 from kernrl.training.finetune_on_samples import SampleFinetuner, sample_and_judge, save_policy, write_dataset

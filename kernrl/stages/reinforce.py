@@ -34,7 +34,7 @@ from kernrl.policy.examples import Example
 from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer, save_training, wrap_for_ranks
 from kernrl.rollouts.batch import LossRow, pack_rollouts, rows_of_rank
 from kernrl.rollouts.collect import Collected, Verifier
-from kernrl.rollouts.metrics import step_metrics
+from kernrl.rollouts.step_metrics import step_metrics
 from kernrl.runs.interrupt import StopAfterStep
 from kernrl.runs.steps_table import LiveTable
 from kernrl.training.async_rollouts import AsyncRollouts

@@ -13,7 +13,7 @@ from kernrl.console import Result
 from kernrl.errors import RunError
 from kernrl.policy.examples import Example
 from kernrl.rollouts.collect import Attempt, Verifier
-from kernrl.rollouts.metrics import step_metrics
+from kernrl.rollouts.step_metrics import step_metrics
 from kernrl.training.finetune_on_samples import SampleFinetuner, sample_and_judge, write_dataset
 from kernrl.training.session import Session, open_session
 

@@ -35,7 +35,7 @@ from kernrl.policy.ranks import Ranks, open_ranks
 from kernrl.policy.stream import ExampleStream
 from kernrl.runs.activity import Activity, time_left
 from kernrl.runs.disk_space import require_room
-from kernrl.runs.hub import check_upload, upload
+from kernrl.runs.hub_upload import check_upload, upload
 from kernrl.runs.interrupt import StopAfterStep
 from kernrl.runs.model_card import model_card
 from kernrl.runs.run_directory import RunDirectory

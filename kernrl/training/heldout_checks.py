@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from kernrl.config.checks import CheckedConfig
+from kernrl.config.heldout_checks import CheckedConfig
 from kernrl.errors import UsageError
-from kernrl.rollouts.metrics import step_metrics
+from kernrl.rollouts.step_metrics import step_metrics
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import Task
 from kernrl.training.session import Session, sample_row

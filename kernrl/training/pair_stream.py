@@ -21,7 +21,7 @@ from kernrl.policy.pairs import Pair
 from kernrl.policy.ranks import Ranks
 from kernrl.policy.stream import ExampleStream, FlatExamples
 from kernrl.signals import blocked_interrupts
-from kernrl.tasks.nano.pairs import CHUNK, GraphPair, chunk_of_pairs
+from kernrl.tasks.nano.graph_pairs import CHUNK, GraphPair, chunk_of_pairs
 
 log = logging.getLogger(__name__)
 

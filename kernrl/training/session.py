@@ -12,7 +12,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase, set_seed
 
 from kernrl.config import EvalConfig, ImproveConfig, ReinforceConfig
-from kernrl.config.checks import CheckedConfig
+from kernrl.config.heldout_checks import CheckedConfig
 from kernrl.config.training import PromptForm
 from kernrl.console import Result, log
 from kernrl.errors import RunError, UsageError
@@ -31,7 +31,7 @@ from kernrl.rollouts.own_reward import own_reward
 from kernrl.rollouts.reward import UNKNOWN, Reward, reward
 from kernrl.runs.activity import Activity, SamplingWatch
 from kernrl.runs.disk_space import require_room
-from kernrl.runs.hub import check_upload, upload
+from kernrl.runs.hub_upload import check_upload, upload
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.runs.steps_table import final_table
 from kernrl.runs.tracking import open_accelerator, start_tracker, track

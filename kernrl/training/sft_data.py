@@ -92,7 +92,7 @@ def _counts(config: SftConfig, split: str) -> int:
 
 def _generated_graphs(config: SftConfig, split: str) -> Iterator[Pair]:
     """Pairs of random Graphs, whose compositions are of this split alone."""
-    from kernrl.tasks.nano.pairs import generate_pairs
+    from kernrl.tasks.nano.graph_pairs import generate_pairs
 
     workers = config.workers or len(os.sched_getaffinity(0))
     for pair in generate_pairs(count=_counts(config, split), seed=config.seed, split=split, workers=workers):

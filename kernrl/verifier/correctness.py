@@ -15,14 +15,7 @@ from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timi
 from kernrl.verifier.interpret.interpret_server import Judged, SmallJob
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.interpret.plain_mistake import plain_mistake
-from kernrl.verifier.judge.draws import BIG_BYTES, Draw, Seeds, schedule
-from kernrl.verifier.plan.checks import launchable
-from kernrl.verifier.plan.compiled import CompiledKernel
-from kernrl.verifier.plan.plan import Plan
-from kernrl.verifier.plan.price import Price, Profiles, price
-from kernrl.verifier.pool.backend import Front, GpuBackend
-from kernrl.verifier.replay.job import Job
-from kernrl.verifier.route import (
+from kernrl.verifier.interpreted_sets import (
     ONLY_AT_FULL,
     TOO_LARGE,
     held_bytes,
@@ -31,6 +24,13 @@ from kernrl.verifier.route import (
     rejected,
     took_too_long,
 )
+from kernrl.verifier.judge.draws import BIG_BYTES, Draw, Seeds, schedule
+from kernrl.verifier.plan.checks import launchable
+from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.plan import Plan
+from kernrl.verifier.plan.price import Price, Profiles, price
+from kernrl.verifier.pool.backend import Front, GpuBackend
+from kernrl.verifier.replay.job import Job
 from kernrl.verifier.task_facts import TaskFacts
 
 log = logging.getLogger(__name__)

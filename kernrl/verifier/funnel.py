@@ -24,7 +24,11 @@ from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict, prin
 from kernrl.verifier.base.version import verifier_version
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.correctness import Defences, PlanJudge, precision_of
-from kernrl.verifier.judge.memory import rehearse
+from kernrl.verifier.interpreted_sets import (
+    NO_RAGGED_SET,
+    rejected,
+)
+from kernrl.verifier.judge.memory_estimate import rehearse
 from kernrl.verifier.judge.reasons import has_tf32_product, with_tf32_hint
 from kernrl.verifier.plan.layout import layout_notes
 from kernrl.verifier.plan.plan import Plan
@@ -33,12 +37,8 @@ from kernrl.verifier.pool.backend import Front, GpuBackend
 from kernrl.verifier.pool.gpu import LANES
 from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.local import LocalFront
-from kernrl.verifier.pool.memory import gib, least_bytes, usable_bytes
+from kernrl.verifier.pool.memory_ledger import gib, least_bytes, usable_bytes
 from kernrl.verifier.pool.ray import Cluster
-from kernrl.verifier.route import (
-    NO_RAGGED_SET,
-    rejected,
-)
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
 from kernrl.verifier.trace.tracer import CPU_S as TRACE_CPU_S
 

@@ -9,7 +9,7 @@ import torch
 from kernrl.errors import UsageError
 from kernrl.integrations.skyrl import NAME, ppo_policy_loss_fused, register, summed_policy_loss_fused
 from kernrl.kernels import ppo_loss, ratio_kl
-from kernrl.kernels.metrics import Metrics
+from kernrl.kernels.loss_metrics import Metrics
 
 torch.set_num_threads(1)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from kernrl.errors import UsageError
@@ -49,6 +48,8 @@ def test_the_final_model_is_merged_and_keeps_its_adapters(model: Path, tmp_path:
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     plain = base(ids).logits
+    from peft import PeftModel  # two seconds, which the fast tests do without
+
     beside = PeftModel.from_pretrained(base, str(tmp_path / "model" / "adapters"))
     assert json.loads((tmp_path / "model" / "adapters" / "adapter_config.json").read_text())["r"] == 4
     wanted = beside(ids).logits

@@ -9,8 +9,8 @@ from support.tiny import FakeVerifier, ScriptedEngine, tiny_policy, tiny_tasks, 
 
 from kernrl.rollouts.collect import Collector, candidate_key, feedback
 from kernrl.rollouts.engines.engine import Sampling
-from kernrl.rollouts.metrics import speed_geomean_x, step_metrics
 from kernrl.rollouts.reward import reward
+from kernrl.rollouts.step_metrics import speed_geomean_x, step_metrics
 from kernrl.verifier.base.verdict import Status
 
 FENCED = "Here it is.\n```python\nclass ModelNew: pass\n```\n"

@@ -45,6 +45,7 @@ def test_figures_of_a_phase(bench: ModuleType) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_tasks_are_chosen_by_what_they_hold(bench: ModuleType) -> None:
     folder = TESTS / "foreign"
     [(task, held)] = bench.sized_tasks(folder / "climate_film_big.py", 1, 1.0, 8.0, 0)

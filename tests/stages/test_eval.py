@@ -283,6 +283,7 @@ def test_baselines_reach_the_verifier(monkeypatch: pytest.MonkeyPatch) -> None:
     assert evaluation.open_verifier(EvalConfig(model="x")).baseline == ("eager",)
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_on_a_cpu_what_is_too_large_is_counted_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -14,7 +14,7 @@ from kernrl import console
 from kernrl.cli import run
 from kernrl.config import EvalConfig
 from kernrl.errors import RunError, UsageError
-from kernrl.policy import hub, load
+from kernrl.policy import hub_cache, load
 from kernrl.rollouts.engines.dialects import Facts, Text
 from kernrl.rollouts.engines.engine import Rollout, Sampling
 from kernrl.rollouts.engines.generate_engine import GenerateEngine
@@ -238,24 +238,24 @@ def no_network(monkeypatch):
         asked.append(settings["timeout"])
         raise OSError("no route to host")
 
-    hub.from_cache_alone.cache_clear()
-    monkeypatch.setattr(hub.HfApi, "model_info", unreachable)
-    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+    hub_cache.from_cache_alone.cache_clear()
+    monkeypatch.setattr(hub_cache.HfApi, "model_info", unreachable)
+    monkeypatch.setattr(hub_cache.constants, "HF_HUB_OFFLINE", False)
     yield asked
-    hub.from_cache_alone.cache_clear()
+    hub_cache.from_cache_alone.cache_clear()
 
 
 def test_a_hub_model_without_a_network_is_refused_at_once(no_network, tmp_path, capsys):
     assert run(["eval", "--model", "nobody/nothing", "--output", str(tmp_path / "run")]) == 2
     assert "--model nobody/nothing: there is no such folder, and the hub cannot be reached." in capsys.readouterr().err
-    assert no_network == [hub.TIMEOUT_S]  # asked once, with a limit
+    assert no_network == [hub_cache.TIMEOUT_S]  # asked once, with a limit
     assert not (tmp_path / "run").exists()
 
 
 def test_what_was_downloaded_is_used_without_a_network(no_network, monkeypatch):
-    monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *args, **kwargs: "/somewhere/config.json")
+    monkeypatch.setattr(hub_cache, "try_to_load_from_cache", lambda *args, **kwargs: "/somewhere/config.json")
     assert load.find_source("some/model") == "some/model"
-    assert hub.from_cache_alone("some/model")
+    assert hub_cache.from_cache_alone("some/model")
 
 
 def test_an_unknown_model_of_a_server_is_refused_with_its_own(monkeypatch):

@@ -193,6 +193,7 @@ def test_budgets_are_read_in_every_unit() -> None:
     assert OptimizeConfig(source="x", budget="2m").budget_s == 120
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_the_guide_runs(module: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The first command gives the sentence that the guide shows, by the verifier itself."""

@@ -199,6 +199,7 @@ def test_verdicts_of_other_pairs_are_not_gone_on_with(fake: type[Fake], tmp_path
     assert cli.run(["verify", "--pairs", str(pairs), "--out", str(out)]) == 2
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_a_real_verdict_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A task of one large size is judged at derived ones, and priced at its own."""

@@ -2,7 +2,8 @@
 
 A request is `{"source", "sets", "edits": [[old, new], …], "styles", "precision", "constants"}`, its answer a list of
 `[style, code as edited, what is wrong or ""]`. `sets` are names of input sets, derived where the source states none; `full` is
-the source as it stands. `styles` are words of which a style has one; `constants` make one more set.
+the source as it stands. `styles` are words of which a style has one, and `but` words of which it has none; `constants` make
+one more set.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from kernrl.tasks.task import InputSet, Task
 def answer(request: dict, folder: Path) -> list[list[str]]:
     """What is wrong with each solution of a task, after textual edits that make mutants."""
     task = with_input_sets(Task("task", request["source"], precision=request.get("precision", "fp32")))
-    words = request.get("styles")
-    solutions = list(write_solutions(task, [s for s in STYLES if not words or set(words) & set(s.name.split("-"))]))
+    words, but = request.get("styles"), set(request.get("but", ()))
+    styles = [s for s in STYLES if (not words or set(words) & set(s.name.split("-"))) and not but & set(s.name.split("-"))]
+    solutions = list(write_solutions(task, styles))
     for old, new in request.get("edits", []):
         solutions = [replace(s, triton_code=s.triton_code.replace(old, new)) for s in solutions]
     found = [""] * len(solutions)

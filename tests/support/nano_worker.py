@@ -14,9 +14,9 @@ from kernrl.tasks.graph import run as graph_run
 from kernrl.tasks.graph.sample import Draft, product, sample
 from kernrl.tasks.nano import draw
 from kernrl.tasks.nano.assemble import assemble
+from kernrl.tasks.nano.distinct_axes import spread
+from kernrl.tasks.nano.graph_pairs import graph_pairs
 from kernrl.tasks.nano.listing import words_of
-from kernrl.tasks.nano.pairs import graph_pairs
-from kernrl.tasks.nano.spread import spread
 from kernrl.tasks.solutions.from_graph.answer import read_source
 from kernrl.tasks.solutions.run_solutions import load_module
 

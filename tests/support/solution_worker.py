@@ -1,7 +1,7 @@
 """Runs worked solutions of generated tasks in the process of `interpreted.py`.
 
-A request is `{"level", "seed", "index", "edits": [[old, new], …], "input_sets", "regimes"}`, its answer `{solution number:
-"" or what is wrong}`.
+A request is `{"level", "seed", "index", "numbers", "edits": [[old, new], …], "input_sets", "regimes"}`, its answer `{solution
+number: "" or what is wrong}`. Without `numbers`, every solution is run.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from kernrl.tasks.solutions.run_solutions import Bench, draw_like, load_module
 def answer(request: dict, folder: Path) -> dict[int, str]:
     """What is wrong with each solution of a task, after textual edits that make mutants."""
     task = make_task(request["level"], request["seed"], request["index"])
-    problems = dict.fromkeys(range(len(task.solutions)), "")
+    numbers = request.get("numbers") or range(len(task.solutions))
+    problems = {number: "" for number in numbers if number < len(task.solutions)}
     modules = {}
-    for number, solution in enumerate(task.solutions):
-        text = solution.triton_code
+    for number in problems:
+        text = task.solutions[number].triton_code
         for old, new in request.get("edits", []):
             text = text.replace(old, new)
         modules[number] = load_module(text, folder / f"{task.id.replace('-', '_')}_{len(os.listdir(folder))}.py")

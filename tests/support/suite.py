@@ -18,16 +18,18 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
+import pytest
 import triton
 
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.verdict import Verdict
-from support import TESTS
+from support import EXHAUSTIVE, TESTS
 
 CREDIT_MARGIN = 1.15
 """Two timings of the same program differ by a few per cent; a lie about time worth telling is larger."""
@@ -146,6 +148,18 @@ def quietly_accepted(fixture: Fixture, verdict: Verdict) -> str:
     if verdict.status == "wrong" and verdict.stage == "correctness" and reason in verdict.reason:
         return ""
     return f"{verdict.status} at {verdict.stage} instead of wrong at correctness ({reason} …): {verdict.reason}"
+
+
+@contextmanager
+def known_seeds() -> Iterator[None]:
+    """A verifier started meanwhile draws the same inputs in every run of the tests, so that none fails by chance.
+
+    At night they are secret, as they are for users: then what is caught by luck escapes now and then, and is seen.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not EXHAUSTIVE:
+            patch.setattr("kernrl.verifier.judge.draws.secrets.token_bytes", bytes)
+        yield
 
 
 def judge_all(judge: Callable[[Task, str], Verdict], fixtures: Sequence[Fixture], workers: int) -> dict[str, Verdict]:

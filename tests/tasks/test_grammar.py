@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from kernrl.tasks.grammar.draw_program import Names, draw_program, place_core, place_pointwise
 from kernrl.tasks.grammar.generate import draw_task_program, make_task
 from kernrl.tasks.grammar.pointwise import ACTIVATIONS, PARAMETERS, POINTWISE, SCALARS, Pointwise
 from kernrl.tasks.grammar.producers import FAMILIES, image, linear, rows
 from kernrl.tasks.grammar.program import Program, Shape
 from kernrl.tasks.grammar.reductions import CORES, GRID_CORES, ROW_CORES, Core
-from kernrl.tasks.grammar.sample import Names, draw_program, place_core, place_pointwise
 from kernrl.tasks.grammar.soundness import is_sound
 from kernrl.tasks.solutions.run_solutions import Bench
 

@@ -14,11 +14,11 @@ from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
+from kernrl.tasks.nano.distinct_axes import spread
 from kernrl.tasks.nano.form import ask, candidate, replies
+from kernrl.tasks.nano.graph_pairs import digest, excluded, generate_pairs, split_of_graph
 from kernrl.tasks.nano.headers import with_headers, without_headers
 from kernrl.tasks.nano.listing import words_of, write_listing
-from kernrl.tasks.nano.pairs import digest, excluded, generate_pairs, split_of_graph
-from kernrl.tasks.nano.spread import spread
 from kernrl.tasks.nano.suites import SUITES, suite
 from kernrl.tasks.solutions.from_graph.answer import read_source
 from kernrl.tasks.split import HELDOUT, split_of

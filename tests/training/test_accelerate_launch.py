@@ -26,15 +26,15 @@ def test_the_flag_starts_the_processes_and_ends_with_their_exit_code(model, pair
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_under_the_launcher_saves_the_step(model, pairs, tmp_path, number):
+def test_a_scheduler_that_stops_the_launcher_saves_the_step(model, pairs, tmp_path):
+    """Ctrl-C, which a terminal sends to every process, is in tests/test_signals.py."""
     flags = ("--launch", "ddp", "--num-processes", "2", "--steps", "100000")
     command = [sys.executable, "-m", "kernrl", *sft(model, pairs, tmp_path / "run", *flags)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "run" / "step_2").exists() and process.poll() is None:
         time.sleep(0.05)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=120)[1].count("Traceback") == 0
     assert process.returncode == 130
     last = max(losses(tmp_path / "run"))

@@ -71,6 +71,7 @@ def test_no_task_left_is_an_error(config: VerifierConfig) -> None:
         sound_tasks([BLIND], config)
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_tasks_that_state_no_small_shapes_are_linted_at_derived_ones(
     config: VerifierConfig, capsys: pytest.CaptureFixture[str]
@@ -80,6 +81,7 @@ def test_tasks_that_state_no_small_shapes_are_linted_at_derived_ones(
     assert "large: an output of zeros passes" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_tasks_without_any_small_shapes_wait_for_a_gpu(config: VerifierConfig, capsys: pytest.CaptureFixture[str]) -> None:
     nameless = Task("nameless", LARGE.pytorch_code.replace("(N, N)", "(64, 64)"))

@@ -13,7 +13,7 @@ from kernrl.config import SftConfig
 from kernrl.policy.nano import train_tokenizer
 from kernrl.policy.stream import ExampleStream
 from kernrl.tasks.graph.run import infer
-from kernrl.tasks.nano.pairs import GraphPair
+from kernrl.tasks.nano.graph_pairs import GraphPair
 from kernrl.training.pair_stream import PairStream
 
 GOOD = [GraphPair("fp32 A=4\nx0 A\n", "# fused\ndef forward():\n    return x0\n", ("relu",))]

@@ -1,7 +1,7 @@
 """Lift: any reference as a Graph.
 
 A module is exported under fake tensors (`lifting/trace.py`), before any decomposition, and its ATen calls are read
-(`lifting/read.py`) in the ops of a Graph (`lifting/aten.py`, `canonical/rewrites.py`). In-place calls are read as what they
+(`lifting/read.py`) in the ops of a Graph (`lifting/aten_ops.py`, `canonical/rewrites.py`). In-place calls are read as what they
 leave behind. Calls that no rule knows stay as unknown nodes with their line. Nothing is executed that `load_reference` and a
 call of the module would not.
 """

@@ -8,10 +8,10 @@ from kernrl.errors import UsageError
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble
+from kernrl.tasks.nano.distinct_axes import spread
 from kernrl.tasks.nano.headers import Shapes
 from kernrl.tasks.nano.listing import words_of, write_listing
 from kernrl.tasks.nano.reply import write_reply
-from kernrl.tasks.nano.spread import spread
 from kernrl.tasks.solutions.from_graph.answer import Source, read_source
 from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
 from kernrl.tasks.solutions.from_graph.styles import TAUGHT

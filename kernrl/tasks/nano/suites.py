@@ -13,7 +13,7 @@ from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import product, sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
-from kernrl.tasks.nano.pairs import split_of_graph
+from kernrl.tasks.nano.graph_pairs import split_of_graph
 from kernrl.tasks.split import HELDOUT
 from kernrl.tasks.task import Task
 

@@ -22,7 +22,7 @@ from kernrl.verifier.interpret.checked_memory import STORAGE_BITS, CheckedMemory
 from kernrl.verifier.interpret.hints import FalseHint
 from kernrl.verifier.interpret.launch_interpreter import LaunchInterpreter, TooSlow, Waiting
 from kernrl.verifier.interpret.races import Race, RaceDetector, order_matters
-from kernrl.verifier.plan.evaluate import plain_value, store_aten, view
+from kernrl.verifier.plan.call_aten import plain_value, store_aten, view
 from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant
 from kernrl.verifier.plan.ttir import Function, TtirError, access, parse
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from kernrl.verifier.interpret.checked_memory import STORAGE_BITS
 from kernrl.verifier.interpret.launch_counter import SECTOR_BYTES, CountedMemory, LaunchCounter
 from kernrl.verifier.interpret.launch_interpreter import TooSlow
-from kernrl.verifier.plan.evaluate import plain_value
+from kernrl.verifier.plan.call_aten import plain_value
 from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, LaunchNode, Plan, TensorRef, Variant, walk_refs
 from kernrl.verifier.plan.price import LaunchProfile, Profiles
 from kernrl.verifier.plan.ttir import Function, TtirError, parse

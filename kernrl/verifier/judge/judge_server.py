@@ -24,7 +24,7 @@ from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.memory import SetMemory, rehearse
+from kernrl.verifier.judge.memory_estimate import SetMemory, rehearse
 from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
 from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
 

@@ -12,8 +12,8 @@ from kernrl.errors import InfrastructureError, UsageError
 from kernrl.tasks.graph.input_sets import kept_input_sets, states_sets, with_input_sets
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.rpc.answers import Died, Failed, TimedOut
-from kernrl.verifier.rpc.client import Client
 from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.rpc.worker_client import Client
 
 log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status
 from kernrl.verifier.base.version import version_of
 from kernrl.verifier.judge.draws import Seeds
-from kernrl.verifier.judge.memory import SetMemory
+from kernrl.verifier.judge.memory_estimate import SetMemory
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import AlreadyLocked, GpuLock
 from kernrl.verifier.pool.lane import Lane
-from kernrl.verifier.pool.memory import MemoryLedger, Planned, gib, is_small, planned, usable_bytes
+from kernrl.verifier.pool.memory_ledger import MemoryLedger, Planned, gib, is_small, planned, usable_bytes
 from kernrl.verifier.pool.scheduler import MAX_TASKS, AffinityScheduler
 from kernrl.verifier.replay import stopwatch, timing
 from kernrl.verifier.replay.compiled_reference import MODES

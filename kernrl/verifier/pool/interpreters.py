@@ -15,8 +15,8 @@ from kernrl.verifier.judge.reasons import worst_of, wrong_reason
 from kernrl.verifier.pool.deaths import cause_of
 from kernrl.verifier.pool.scheduler import AffinityScheduler
 from kernrl.verifier.rpc.answers import Died, Ended, Failed, TimedOut
-from kernrl.verifier.rpc.client import Client
 from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.rpc.worker_client import Client
 
 WALL_FACTOR, GRACE_S = 4.0, 10.0
 """Longest wait for a process: its CPU seconds times the one, as the machine may be busy, and the other for its task's inputs

@@ -17,7 +17,7 @@ from kernrl.tasks.task import FULL
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.base.verdict import Rejection, Stage, Status
 from kernrl.verifier.judge.judge_server import JudgeServer
-from kernrl.verifier.judge.memory import SetMemory
+from kernrl.verifier.judge.memory_estimate import SetMemory
 from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, worst_of, wrong_reason
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import AlreadyLocked, Lock
@@ -26,8 +26,8 @@ from kernrl.verifier.replay.job import Job, Measured, Replayed
 from kernrl.verifier.replay.replay_server import ReplayServer
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, TimedOut, may_lack_memory
-from kernrl.verifier.rpc.client import Client
 from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.rpc.worker_client import Client
 
 TRUSTED_TIMEOUT_S = 300.0
 """Limit for trusted code alone: answers in float64, and baselines, which may have to be compiled."""

@@ -10,8 +10,8 @@ from kernrl.errors import InternalError
 from kernrl.verifier.plan.reading import CPU_S, Asked, PlanReader, PlansRead, too_long
 from kernrl.verifier.pool.deaths import cause_of
 from kernrl.verifier.rpc.answers import Died, Ended, Failed, TimedOut
-from kernrl.verifier.rpc.client import Client
 from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.rpc.worker_client import Client
 
 WALL_S = 60.0
 """Longest wait for a reader that has a core to itself now and then; its CPU seconds end it long before."""

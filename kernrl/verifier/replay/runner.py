@@ -19,8 +19,8 @@ from torch import Tensor
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.plan.buffers import scratch_bytes
+from kernrl.verifier.plan.call_aten import call_aten, plain_value, store_aten
 from kernrl.verifier.plan.compiled import CompiledKernel
-from kernrl.verifier.plan.evaluate import call_aten, plain_value, store_aten
 from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Plan, TensorRef, Variant
 from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 

@@ -26,7 +26,7 @@ from kernrl.verifier.plan.plan import (
     walk_refs,
 )
 from kernrl.verifier.trace import outside
-from kernrl.verifier.trace.constants import RANDOM
+from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.own_methods import check_methods
 from kernrl.verifier.trace.parameters import counterparts

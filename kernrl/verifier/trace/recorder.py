@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.compat import mode_depth, no_dispatch, no_torch_functions, storage_key
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
-from kernrl.verifier.trace.constants import constant_value
+from kernrl.verifier.trace.constant_tensors import constant_value
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")

@@ -220,7 +220,7 @@ def test_a_folder_is_a_table_of_what_lifts(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["bad.py"], "decides by the numbers in a tensor at line 13"),
+        pytest.param(["bad.py"], "decides by the numbers in a tensor at line 13", marks=pytest.mark.slow),
         (["missing.py"], "there is no such file"),
         (["good.py", "--target", "abacus"], "no such GPU is known"),
         ([".", "--svg", "a.svg"], "holds 2 tasks and it takes one"),

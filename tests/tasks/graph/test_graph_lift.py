@@ -18,7 +18,7 @@ from torch import nn
 
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import LiftError, lift, lift_module
-from kernrl.tasks.graph.lifting.aten import ATEN
+from kernrl.tasks.graph.lifting.aten_ops import ATEN
 from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import InputSet, Task
@@ -32,6 +32,7 @@ def fixture_sets() -> list[tuple[Task, str]]:
     return [(task, name) for path in FIXTURES for task in load_tasks(path).tasks for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "name"), fixture_sets(), ids=lambda item: item if isinstance(item, str) else item.id)
 def test_fixture_task_computes_what_its_graph_says(task: Task, name: str) -> None:
     assert_task_same(task, task.input_set(name))

@@ -61,6 +61,7 @@ def test_there_are_many_pairs() -> None:
     assert len(PAIRS) >= 60
 
 
+@pytest.mark.slow  # together they take a quarter of a minute
 @pytest.mark.parametrize(("name", "shapes", "one", "other"), PAIRS, ids=[f"{p[0]}: {p[3]}"[:70] for p in PAIRS])
 def test_two_spellings_give_one_graph(name: str, shapes: list[tuple[int, ...]], one: str, other: str) -> None:
     torch.manual_seed(1)

@@ -17,6 +17,8 @@ from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource
 from kernrl.verifier.sandbox.sandbox import Session
 
+pytestmark = pytest.mark.slow  # the tracer and the compiler take seconds to start
+
 
 @pytest.fixture(scope="module")
 def kernel() -> KernelSource:

@@ -43,6 +43,9 @@ def get_init_inputs():
     )
 
 
+pytestmark = pytest.mark.slow  # its processes take seconds to start
+
+
 @pytest.fixture(scope="module")
 def interpreters(cpu_forks: ForkServer) -> Iterator[Interpreters]:
     made = Interpreters(1, {}, cpu_forks)

@@ -381,6 +381,7 @@ HONEST = read_folder("honest")[:: 1 if EXHAUSTIVE else 4]
 """By day one in four; tests/verifier/test_honest.py has the interpreter judge each of them, within wider tolerances."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixture", HONEST, ids=lambda f: f.name)
 def test_honest_candidates_are_right(fixture):
     """At its small and ragged shapes, on drawn parameters, against eager PyTorch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from kernrl.tasks.task import InputSet, Task
@@ -11,6 +12,7 @@ from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.truth import ReferenceAnswers
 
 QUANTISE = """
+import pytest
 import torch
 import torch.nn as nn
 
@@ -26,6 +28,7 @@ def get_init_inputs():
     return []
 """
 LOSS = """
+import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -60,6 +63,7 @@ def test_codes_that_are_cut_are_not_taken_for_rounding() -> None:
     assert excess(error_figures(whole, answer.truth[0], answer.levels[0]).tolist(), bound) == 0
 
 
+@pytest.mark.slow
 def test_a_loss_of_one_number_is_right_whatever_the_draw() -> None:
     """Inputs far from zero magnify rounding: by luck, the errors of eager and of one model are both far below another's."""
     loss = reference(LOSS)

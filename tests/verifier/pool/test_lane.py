@@ -21,11 +21,11 @@ from support import TESTS
 
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Stage, Status
-from kernrl.verifier.judge.memory import SetMemory
+from kernrl.verifier.judge.memory_estimate import SetMemory
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu import Gpu
 from kernrl.verifier.pool.lane import Lane
-from kernrl.verifier.rpc.client import Client
+from kernrl.verifier.rpc.worker_client import Client
 
 STAND_IN = TESTS / "support" / "lane_stand_in.py"
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kernrl.verifier.judge.memory import SetMemory
-from kernrl.verifier.pool.memory import MemoryLedger, planned
+from kernrl.verifier.judge.memory_estimate import SetMemory
+from kernrl.verifier.pool.memory_ledger import MemoryLedger, planned
 from kernrl.verifier.replay.device_memory import block_bytes
 
 

@@ -13,8 +13,10 @@ from support.worker_stand_in import Worker
 
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, TimedOut
-from kernrl.verifier.rpc.client import Client
 from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.rpc.worker_client import Client
+
+pytestmark = pytest.mark.slow  # its processes take seconds to start
 
 
 @pytest.fixture(scope="module")

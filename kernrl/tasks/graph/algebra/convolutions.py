@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product as combinations
 from math import prod
 
-from kernrl.tasks.graph.algebra.constants import FLOATS
+from kernrl.tasks.graph.algebra.constant_results import FLOATS
 from kernrl.tasks.graph.algebra.sight import Into, Make, Rule, Sight
 from kernrl.tasks.graph.graph import Node, Operand
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernrl.tasks.graph.algebra.constants import CONSTANT_RULES
+from kernrl.tasks.graph.algebra.constant_results import CONSTANT_RULES
 from kernrl.tasks.graph.algebra.convolutions import CONVOLUTION_RULES
 from kernrl.tasks.graph.algebra.norms import NORM_RULES
 from kernrl.tasks.graph.algebra.pools import POOL_RULES
-from kernrl.tasks.graph.algebra.products import PRODUCT_RULES
 from kernrl.tasks.graph.algebra.sight import Into, Make, Rule, Sight
+from kernrl.tasks.graph.algebra.sums import PRODUCT_RULES
 from kernrl.tasks.graph.canonical.build import Builder
 from kernrl.tasks.graph.canonical.rewrites import rewrite
 from kernrl.tasks.graph.facts import kernels, node_flops

@@ -15,7 +15,7 @@ from kernrl.errors import UsageError
 from kernrl.tasks.graph.canonical.build import Builder
 from kernrl.tasks.graph.canonical.rewrites import rewrite
 from kernrl.tasks.graph.graph import Graph, Node, Operand
-from kernrl.tasks.graph.lifting.aten import ATEN, DROPOUTS, IDENTITIES, TAKE_NUMBERS
+from kernrl.tasks.graph.lifting.aten_ops import ATEN, DROPOUTS, IDENTITIES, TAKE_NUMBERS
 from kernrl.tasks.graph.lifting.scalars import Scalar, as_written, computed, real
 from kernrl.tasks.graph.lifting.trace import Traced
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernrl.tasks.graph.algebra.constants import FLOATS, count
+from kernrl.tasks.graph.algebra.constant_results import FLOATS, count
 from kernrl.tasks.graph.algebra.sight import Into, Make, Rule, Sight
 from kernrl.tasks.graph.graph import Node, Operand
 

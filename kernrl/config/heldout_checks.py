@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from kernrl.config.groups import RUN
-from kernrl.config.improve import ImproveConfig
+from kernrl.config.policy_training import ImproveConfig
 from kernrl.settings import RARE
 
 

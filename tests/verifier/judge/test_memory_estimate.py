@@ -15,7 +15,7 @@ from kernrl.verifier.judge import inputs, structure, truth
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.live_bytes import LiveBytes
-from kernrl.verifier.judge.memory import rehearse
+from kernrl.verifier.judge.memory_estimate import rehearse
 from kernrl.verifier.judge.regimes import REGIMES
 from kernrl.verifier.task_facts import gather_facts
 
@@ -64,6 +64,7 @@ def test_the_plan_of_small_sets(name: str, precision: str) -> None:
     assert differences(task, task.input_sets[-1].name, precision) == {}
 
 
+@pytest.mark.slow
 def test_a_plan_of_gibibytes_allocates_nothing() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         found = rehearse(foreign("climate_film_big"), InputSet(FULL), "tf32")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from kernrl.tasks.task import FULL
-from kernrl.verifier.judge.memory import SetMemory
+from kernrl.verifier.judge.memory_estimate import SetMemory
 from kernrl.verifier.replay.device_memory import block_bytes
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.shared_outputs import shared_bytes

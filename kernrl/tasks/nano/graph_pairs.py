@@ -12,10 +12,10 @@ from pathlib import Path
 from random import Random
 
 from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.nano.distinct_axes import spread
 from kernrl.tasks.nano.draw import draw_graph
 from kernrl.tasks.nano.listing import write_listing
 from kernrl.tasks.nano.reply import CannotWriteError, write_reply
-from kernrl.tasks.nano.spread import spread
 from kernrl.tasks.solutions.from_graph.styles import TAUGHT
 from kernrl.tasks.split import split_of
 from kernrl.tasks.worker_pool import worker_pool

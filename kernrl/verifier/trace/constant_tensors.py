@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from kernrl.verifier.base.compat import no_dispatch, no_torch_functions
-from kernrl.verifier.plan.evaluate import store_aten, view
+from kernrl.verifier.plan.call_aten import store_aten, view
 from kernrl.verifier.plan.plan import AtenNode, Node, Storage, TensorRef, walk_refs
 
 MAX_BYTES = 16 << 20

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub.errors import LocalTokenNotFoundError
 
 from kernrl.errors import RunError, UsageError
-from kernrl.runs import hub
+from kernrl.runs import hub_upload
 
 
 class Hub:
@@ -37,22 +37,22 @@ class Hub:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Hub:
     found = Hub()
-    monkeypatch.setattr(hub, "HfApi", found)
+    monkeypatch.setattr(hub_upload, "HfApi", found)
     return found
 
 
 def test_the_repository_is_made_before_training_and_is_private(fake: Hub) -> None:
-    hub.check_upload("me/model")
+    hub_upload.check_upload("me/model")
     assert fake.asked == [("me/model", {"private": True, "exist_ok": True})]
 
 
 def test_without_the_flag_nothing_is_asked(fake: Hub) -> None:
-    hub.check_upload(None)
+    hub_upload.check_upload(None)
     assert not fake.asked
 
 
 def test_the_folder_is_uploaded_without_what_only_a_run_needs(fake: Hub, tmp_path: Path) -> None:
-    assert hub.upload(tmp_path, "me/model") == "https://huggingface.co/me/model"
+    assert hub_upload.upload(tmp_path, "me/model") == "https://huggingface.co/me/model"
     assert fake.asked == [("me/model", {"folder_path": tmp_path, "ignore_patterns": ["COMPLETE", "trainer_state.json"]})]
 
 
@@ -66,13 +66,13 @@ def test_the_folder_is_uploaded_without_what_only_a_run_needs(fake: Hub, tmp_pat
 def test_what_cannot_be_written_is_refused_at_once(fake: Hub, error: Exception, said: str) -> None:
     fake.error = error
     with pytest.raises(UsageError, match=f"--push-to-hub me/model: {said}"):
-        hub.check_upload("me/model")
+        hub_upload.check_upload("me/model")
 
 
 def test_a_failed_upload_says_where_the_model_is(fake: Hub, tmp_path: Path) -> None:
     fake.error = OSError("gone")
     with pytest.raises(RunError, match=r"is written, but not uploaded to me/model \(gone\)"):
-        hub.upload(tmp_path, "me/model")
+        hub_upload.upload(tmp_path, "me/model")
 
 
 class NoAnswer(Exception):
@@ -82,6 +82,6 @@ class NoAnswer(Exception):
 def test_a_hub_that_cannot_be_reached_is_one_sentence(fake: Hub, tmp_path: Path) -> None:
     fake.error = NoAnswer("Name or service not known\nmore")
     with pytest.raises(UsageError, match=r"^--push-to-hub me/m: the hub cannot be reached \(Name or service not known\)\.$"):
-        hub.check_upload("me/m")
+        hub_upload.check_upload("me/m")
     with pytest.raises(RunError, match="is written, but not uploaded to me/m"):
-        hub.upload(tmp_path, "me/m")
+        hub_upload.upload(tmp_path, "me/m")
