@@ -71,12 +71,12 @@ def run(config: ReinforceConfig, verifier: Verifier | None = None) -> Result:
     """
     with (
         open_session(config, verifier, config.turns) as session,
-        LiveTable(config.steps, session.activity.line) as table,
+        LiveTable(None if config.time_limit_s else config.steps, session.activity.line) as table,
         contextlib.closing(Learner(session, config)) as learner,
         StopAfterStep(session.ranks) as stop,
     ):
         checks = HeldoutChecks(session, config)
-        session.watch.begin_steps(learner.step, config.steps)
+        session.watch.begin_steps(learner.step, config.steps, config.time_limit_s and config.time_limit_s - learner.seconds)
         while not learner.finished:
             metrics = train_step(learner)
             metrics |= checks.after_step(learner.step, last=learner.finished)
