@@ -1,7 +1,7 @@
 """Train a nano of the form `graph` and examine it on four sets: held-out compositions, foreign modules, deep and single ops.
 
-    python scripts/train_nano.py --output checkpoints/nano-graph                     # an H200, some 12 minutes
-    python scripts/train_nano.py --output /tmp/nano --count 40 --steps 2 --tasks 2 --samples 1 --max-tokens 32  # a CPU
+    python scripts/train_nano.py --output checkpoints/nano-graph --launch ddp        # two H200s, nine minutes and the exams
+    python scripts/train_nano.py --output /tmp/nano --count 64 --steps 1 --tasks 1 --samples 1 --max-tokens 8  # a CPU
 
 Runs `kernrl sft` and one `kernrl eval` a set, and prints each command; what is done already is not done again.
 """
@@ -23,6 +23,10 @@ SETS = {
 }
 """Name → source of tasks."""
 
+RECIPE = ["--optimizer", "muon", "--learning-rate", 4e-3, "--schedule", "linear", "--styles", 2, "--max-length", 2048]
+RECIPE += ["--validate-every", 1000, "--save-every", 100_000]
+"""Settings of `kernrl sft`."""
+
 
 def kernrl(*words: object) -> None:
     """Run a command of kernrl, and stop if it fails."""
@@ -36,9 +40,10 @@ def main() -> None:
     """Train, evaluate, and print a line for each set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--count", type=int, default=120_000, help="Graphs to draw; each gives some three pairs")
-    parser.add_argument("--steps", type=int, help="optimizer steps; --epochs decides if not set")
-    parser.add_argument("--epochs", type=float, default=3.0, help="passes over the pairs")
+    parser.add_argument("--seconds", type=float, default=500.0, help="of the training, the making of its pairs included")
+    parser.add_argument("--count", type=int, default=10_000_000, help="Graphs to draw, at most; each gives two pairs")
+    parser.add_argument("--steps", type=int, help="optimizer steps, at most")
+    parser.add_argument("--launch", default="none", choices=("none", "ddp"), help="ddp trains on every GPU")
     parser.add_argument("--tasks", type=int, default=100, help="tasks of each set, at most")
     parser.add_argument("--samples", type=int, default=8, help="samples a task")
     parser.add_argument("--max-tokens", type=int, default=2048, help="longest reply")
@@ -46,8 +51,9 @@ def main() -> None:
     args = parser.parse_args()
     output = args.output.resolve()
     if not (output / "sft" / "model").exists():
-        length = ["--steps", args.steps] if args.steps else ["--epochs", args.epochs]
-        kernrl("sft", "--form", "graph", "--output", output / "sft", "--count", args.count, "--seed", args.seed, *length)
+        recipe = [*RECIPE, "--count", args.count, "--seed", args.seed, "--time-limit-s", args.seconds, "--launch", args.launch]
+        recipe += ["--steps", args.steps] if args.steps else []
+        kernrl("sft", "--form", "graph", "--output", output / "sft", *recipe)
     for name, source in SETS.items():
         if (output / name / "results.json").exists():
             continue

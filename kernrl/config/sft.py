@@ -69,6 +69,12 @@ class SftConfig(TrainingConfig, TrackingConfig):
         description="Tasks to make when data is generated; each has several solutions.",
         json_schema_extra=TASKS,
     )
+    styles: int = Field(
+        default=3,
+        ge=1,
+        description="Solutions of a Graph when pairs of --form graph are generated, each in a style of its own.",
+        json_schema_extra=TASKS | RARE,
+    )
     map: tuple[str, ...] = Field(
         default=(),
         description="FIELD=COLUMN: read a field, such as triton_code or messages, from this column. May be given again.",
@@ -98,6 +104,18 @@ class SftConfig(TrainingConfig, TrackingConfig):
     )
     steps: int | None = Field(
         default=None, ge=1, description="Optimizer steps, in place of --epochs.", json_schema_extra=OPTIMISER
+    )
+    time_limit_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="Train until the command has taken this many seconds, in place of --epochs; the learning rate falls to 0 "
+        "by the time. With --form graph, pairs are made while training, up to --count Graphs.",
+        json_schema_extra=OPTIMISER,
+    )
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw",
+        description="muon: the matrices of the layers move along their orthogonalised momentum; AdamW for the rest.",
+        json_schema_extra=OPTIMISER | RARE,
     )
     rows_per_step: int | None = Field(
         default=None,

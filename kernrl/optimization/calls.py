@@ -56,6 +56,14 @@ class Call:
     """Of (positional arguments, arguments by name)."""
     result: pytree.TreeSpec
     """Of what it gave back."""
+    nothing: tuple[int, ...] = ()
+    """Places of None among the leaves of what it gave back: of attention without its weights, say."""
+
+    def packed(self, out: Any) -> Any:
+        """Tensors in the form of what the module gave back, such as a named tuple."""
+        tensors = iter(pytree.tree_leaves(out))
+        leaves = [None if place in self.nothing else next(tensors) for place in range(self.result.num_leaves)]
+        return pytree.tree_unflatten(leaves, self.result)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Call:
         return self  # nothing in it changes

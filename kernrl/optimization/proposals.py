@@ -20,8 +20,8 @@ from kernrl.optimization.words import rates_of
 from kernrl.reports.kernelbench import read_candidates
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.solutions.from_graph.answer import read_source
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
 from kernrl.tasks.solutions.from_graph.plausible import plausible
-from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
 from kernrl.tasks.solutions.from_graph.styles import STYLES, has_channels, simplified, write_solution
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import Device

@@ -6,7 +6,7 @@ The model runs once, and what each submodule is called with is noted: shapes, st
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -133,7 +133,8 @@ def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[C
     def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         leaves, form = flatten(Parameters.of(type(module)).ordered(args, kwargs))
         given = tuple(Spec.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-        noted = Call(given, form, pytree.tree_structure(output))
+        results, structure = pytree.tree_flatten(output)
+        noted = Call(given, form, structure, tuple(place for place, leaf in enumerate(results) if leaf is None))
         # by their text: a flag that is True is not the number 1
         if not any(repr(noted) == repr(before) for before in calls.setdefault(module, [])):
             calls[module].append(noted)
@@ -180,7 +181,7 @@ def _lift(module: nn.Module, calls: list[Call]) -> Result:
         return f"it has more than {MOST_MODULES} submodules"
     try:
         with of_tensors(module, call):
-            graph = lift_module(module, call.zeros)
+            graph = _without_none(lift_module(module, call.zeros))
     except UsageError as error:
         return str(error)
     ops = [node for node in graph.nodes if node.kind != "view"]
@@ -191,6 +192,15 @@ def _lift(module: nn.Module, calls: list[Call]) -> Result:
     if not ops or (len(ops) == 1 and ops[0].kind in ALONE_IS_BEST):
         return "it is one library call already"
     return call, graph
+
+
+def _without_none(graph: Graph) -> Graph:
+    """The tensors alone of what a Graph returns: a task returns nothing else."""
+    outputs = tuple(output for output in graph.outputs if output is not None)
+    if len(outputs) == len(graph.outputs):
+        return graph
+    structure = "*" if len(outputs) == 1 else f"({', '.join('*' * len(outputs))})"
+    return replace(graph, outputs=outputs, structure=structure)
 
 
 def _replaced(module: nn.Module) -> str:

@@ -50,6 +50,7 @@ class FastForward:
         """
         self.module, self.function, self.call = module, function, call
         self.parameters = Parameters.of(type(module))
+        self.bare = call.result.is_leaf()  # most modules return one tensor
         self.places, self.devices = [call.tensors[place] for place in places], devices
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -79,8 +80,8 @@ class FastForward:
         return leaves if form == self.call.form and self.fits(leaves) else None
 
     def packed(self, out: Any) -> Any:
-        """An output in the module's own form, such as a named tuple."""
-        return out if isinstance(out, Tensor) else pytree.tree_unflatten(pytree.tree_leaves(out), self.call.result)
+        """An output in the module's own form."""
+        return out if self.bare else self.call.packed(out)
 
     def fits(self, leaves: tuple[Any, ...]) -> bool:
         """Whether these leaves are like those that were checked."""

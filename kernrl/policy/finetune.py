@@ -19,11 +19,16 @@ from kernrl.policy.attention import packed_kwargs
 from kernrl.policy.checkpoint import read_json, write_json
 from kernrl.policy.flops import TrainingFlops
 from kernrl.policy.load import Policy
+from kernrl.policy.muon import Muon
 from kernrl.policy.packing import PackedDataset, PackedRow
 from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer, save_training, wrap_for_ranks
 from kernrl.policy.ranks import Ranks
+from kernrl.policy.stream import ExampleStream
 
 T = TypeVar("T")
+
+WARMUP_STEPS = 200
+"""Steps in which the rate rises where there is a deadline, and so no number of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,10 @@ class FinetuneSettings:
     """Ratio of the last step's rate to the highest; of no account under `constant`."""
     weight_decay: float = 0.1
     """On matrices only; norms and biases are left alone."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon`: for the matrices of the layers; embeddings, norms and biases stay with AdamW."""
+    deadline: float = math.inf
+    """The time, by `time.perf_counter` on rank 0, at which the last step begins, whatever `steps` says."""
     max_grad_norm: float = 1.0
 
 
@@ -66,7 +75,9 @@ class PackedLoss(torch.nn.Module):
             dtype: of hidden states and head weight in the loss (products are accumulated in float32).
         """
         with self._ranks.autocast():
-            hidden = self._decode(row.input_ids, row.position_ids, row.cu_seqlens, max_seqlen)
+            # without gradients it would be compiled once more, for a few rows
+            decode = self._decode if torch.is_grad_enabled() else self._hidden
+            hidden = decode(row.input_ids, row.position_ids, row.cu_seqlens, max_seqlen)
         weight = self._policy.head_weight
         loss, _ = linear_cross_entropy(
             hidden.to(dtype), weight.to(dtype), row.targets, token_weights=row.weights, num_tokens=num_tokens
@@ -85,7 +96,7 @@ class Finetuner:
     Args:
         ranks: the processes that train together.
         policy: its weights are changed in place.
-        data: the packed training rows.
+        data: the packed training rows; a stream of its own for each rank.
         compile_model: compile the decoder; pays from about a hundred steps.
         loss: the `loss` of an earlier Finetuner of this policy, which is wrapped for several ranks already.
     """
@@ -94,7 +105,7 @@ class Finetuner:
         self,
         ranks: Ranks,
         policy: Policy,
-        data: PackedDataset,
+        data: PackedDataset | ExampleStream,
         settings: FinetuneSettings,
         *,
         compile_model: bool = False,
@@ -103,25 +114,34 @@ class Finetuner:
         self.ranks, self.policy, self.data, self.settings = ranks, policy, data, settings
         self.device = ranks.accelerator.device
         self.step = 0
+        self.last = False
+        """The step that is being taken is the last."""
+        self.left_s = settings.deadline - time.perf_counter()
+        self._all_s = self.left_s
         self._flops = TrainingFlops.of(policy)
         if loss is None:
             # FSDP2 gathers weights between layers, so sharded layers are compiled one by one
             own = PackedLoss(policy, ranks, compile_model=compile_model and not ranks.sharded)
             loss = wrap_for_ranks(ranks, own, policy, compile_layers=compile_model)
         self.loss = loss
-        self.optimizer = _optimizer(policy.model, settings)
+        self.optimizer = _optimizer(policy, settings)
         self._dtype = torch.bfloat16 if ranks.accelerator.mixed_precision == "bf16" else policy.head_weight.dtype
 
     def learning_rate(self, step: int) -> float:
-        """Linear warm-up, then a cosine or a line down to `final_ratio`, or the same rate to the end."""
+        """Linear warm-up, then a cosine or a line down to `final_ratio`, or the same rate to the end.
+
+        Where there is a deadline, the rate falls by the time, from the second step on: the first one compiles.
+        """
         s = self.settings
-        warmup = max(1, round(s.warmup_ratio * s.steps))
-        if step < warmup:
-            return s.learning_rate * (step + 1) / warmup
-        if s.schedule == "constant":
-            return s.learning_rate
-        progress = (step - warmup) / max(1, s.steps - warmup)
+        timed = s.deadline < math.inf
+        warmup = WARMUP_STEPS if timed else max(1, round(s.warmup_ratio * s.steps))
+        rise = min(1.0, (step + 1) / warmup)
+        if s.schedule == "constant" or (rise < 1 and not timed):
+            return s.learning_rate * rise
+        progress = 1 - max(0.0, self.left_s) / self._all_s if timed else (step - warmup) / max(1, s.steps - warmup)
         left = 1 - progress if s.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        if timed:
+            return s.learning_rate * rise * left
         return s.learning_rate * (s.final_ratio + (1 - s.final_ratio) * left)
 
     def run(self, on_step: Callable[[dict[str, Any]], None]) -> None:
@@ -132,9 +152,13 @@ class Finetuner:
         self.policy.model.train()
         upcoming = _ahead(self._pinned(row) for row in self._dealt())
         batch, waited = self._next_batch(upcoming)
-        while self.step < self.settings.steps:
+        while self.step < self.settings.steps and not self.last:
             started = time.perf_counter()
-            tokens, targets, pairs = self._counts(batch)
+            tokens, targets, pairs, left_ms = self._counts(batch)
+            self.left_s = left_ms / 1000
+            if self.step < 2:
+                self._all_s = max(self.left_s, 1e-3)
+            self.last = self.step + 1 == self.settings.steps or left_ms <= 0
             loss_and_norm = self._train_step(batch, targets)
             # while the GPU works; `data_wait_s` is the time that this takes
             batch, next_waited = self._next_batch(upcoming)
@@ -154,8 +178,12 @@ class Finetuner:
         return batch, time.perf_counter() - started
 
     def _counts(self, batch: list[PackedRow]) -> list[int]:
-        """Tokens, targets and pairs of a step, on all ranks together."""
-        counts = torch.tensor([[row.num_tokens, row.num_targets, row.num_pairs] for row in batch]).sum(0)
+        """Tokens, targets and pairs of a step on all ranks together, and the milliseconds left by rank 0's clock."""
+        counts = torch.tensor([[row.num_tokens, row.num_targets, row.num_pairs, 0] for row in batch]).sum(0)
+        if self.ranks.leads and self.settings.deadline < math.inf:
+            counts[3] = round(1000 * (self.settings.deadline - time.perf_counter()))
+        elif self.ranks.leads:
+            counts[3] = 1
         return (self.ranks.sum(counts.to(self.device)) if self.ranks.size > 1 else counts).tolist()
 
     def _dealt(self) -> Iterator[PackedRow]:
@@ -164,6 +192,9 @@ class Finetuner:
         Missing rows are filled with padding alone.
         """
         size, each = self.ranks.size, self.settings.rows_per_step
+        if isinstance(self.data, ExampleStream):
+            yield from self.data.rows()
+            return
         members = self.data.members(self.step * each)
         while True:
             step = list(islice(members, each)) + [[] for _ in range(-each % size)]
@@ -218,14 +249,23 @@ class Finetuner:
         return row.pin() if self.device.type == "cuda" else row
 
 
-def _optimizer(model: torch.nn.Module, settings: FinetuneSettings) -> torch.optim.AdamW:
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
+def _optimizer(policy: Policy, settings: FinetuneSettings) -> torch.optim.AdamW:
+    parameters = [p for p in policy.model.parameters() if p.requires_grad]
+    turned: list[Tensor] = []
+    if settings.optimizer == "muon":
+        layers: Any = policy.base.layers
+        turned = [p for p in layers.parameters() if p.requires_grad and p.dim() == 2]
+    known = set(map(id, turned))
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters if p.dim() >= 2 and id(p) not in known], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
+    if turned:
+        groups.append({"params": turned, "weight_decay": settings.weight_decay})
+        groups = [{**group, "muon": group["params"] is turned} for group in groups]
     on_gpu = any(p.is_cuda for p in parameters)
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(0.9, 0.95), eps=1e-8, fused=on_gpu)
+    kind = Muon if turned else torch.optim.AdamW
+    return kind(groups, lr=settings.learning_rate, betas=(0.9, 0.95), eps=1e-8, fused=on_gpu)
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:

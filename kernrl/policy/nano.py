@@ -59,9 +59,9 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE, *, form:
     generated solution from 774 tokens to 83 on average, and so its sampling and its training.
 
     Args:
-        form: What the model will speak, which is recorded with the tokenizer. For `graph`, phrases keep off the names of
-            values and axes (`v12`, `p0_ptr`, `B`): a name is the same tokens in the prompt and everywhere in the reply, and
-            can be copied.
+        form: What the model will speak, which is recorded with the tokenizer. For `graph`, names of values and axes (`v12`,
+            the `p0` of `p0_ptr`, `B`) are one token each, and phrases keep off them and off numbers: both are the same
+            tokens in the prompt and everywhere in the reply, and can be copied.
     """
     splitting: Any = Qwen2Tokenizer().backend_tokenizer
     learner: Any = Tokenizer(models.BPE())
@@ -84,6 +84,8 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE, *, form:
         chat_template=_CHAT_TEMPLATE,
         model_max_length=CONTEXT,
     )
+    if form == "graph":
+        tokenizer.add_tokens(_name_tokens())  # pyright: ignore[reportArgumentType]
     phrases = _phrases(tokenizer, texts, vocab_size - len(tokenizer), form == "graph")
     tokenizer.add_tokens([AddedToken(phrase, normalized=False) for phrase in phrases])  # pyright: ignore[reportArgumentType]
     if form != "program":
@@ -91,8 +93,25 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE, *, form:
     return tokenizer
 
 
-NAMES = re.compile(r"\b(?:[vpxk]\d+(?=_|\b)|[A-Z]\b)")
-"""Names that a listing gives: values, kernels and axes."""
+NAMES = re.compile(r"\b(?:[vpxk]\d+(?=_|\b)|[A-EG-Z]\b|\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
+"""What a reply copies from a listing: names of values, kernels and axes (`F` is torch's module), and broken numbers."""
+
+MOST_NAMES = {"v": 64, "p": 64, "x": 16, "k": 24}
+"""First letter → how many names of it have a token; further ones are several tokens."""
+
+NUMBERS = ("0.0", "1.0", "0.5", "2.0", "1e-05", "1e-06")
+"""Numbers that are everywhere, as one token; others are written digit by digit."""
+
+NOT_NAMES = ("conv1d", "conv2d", "conv3d", "exp2", "fp16", "fp32", "bf16", "tf32")
+"""Words that end like a name: tokens of their own, or their end would be taken for one."""
+
+
+def _name_tokens() -> list[AddedToken]:
+    """The tokens of names, and of what must not be taken for one."""
+    names = [f"{letter}{i}" for letter, count in MOST_NAMES.items() for i in range(count)]
+    axes = [chr(c) for c in range(ord("A"), ord("Z") + 1) if chr(c) != "F"]
+    whole = [AddedToken(word, normalized=False) for word in (*NOT_NAMES, *names, *NUMBERS)]
+    return whole + [AddedToken(axis, normalized=False, single_word=True) for axis in axes]
 
 
 def form_of(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -128,7 +147,10 @@ def _phrases(tokenizer: Qwen2Tokenizer, texts: Sequence[str], count: int, names:
     learnt = sorted(learner.get_vocab().items(), key=lambda item: item[1])
     phrases = [str(tokenizer.decode([ord(letter) - base for letter in word])) for word, _ in learnt if len(word) > 1]
     # a phrase that begins or ends inside a number would split equal numbers differently
-    return [p for p in phrases if not (p[0].isdigit() or p[-1].isdigit() or "<|" in p)][:count]
+    kept = [p for p in phrases if not (p[0].isdigit() or p[-1].isdigit() or "<|" in p)]
+    if names:  # nor may one end where it would swallow the `v` of a name, or leave half a word to look like one
+        kept = [p for p in kept if not NAMES.search(p) and p[-1] not in "vpxk."]
+    return kept[:count]
 
 
 def nano_config(vocab_size: int, *, end_id: int | None = None, pad_id: int | None = None) -> Qwen2Config:

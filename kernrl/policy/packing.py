@@ -125,37 +125,58 @@ class PackedDataset:
 
     def pack(self, members: Sequence[int]) -> PackedRow:
         """One row of the given examples."""
-        n = self.row_tokens
         lengths = self._lengths[list(members)]
-        num_tokens = int(lengths.sum())
-        position = np.arange(num_tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        position = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         source = position + np.repeat(self._starts[list(members)], lengths)
-        input_ids = np.full(n, self.pad_id, dtype=np.int64)
-        position_ids = np.zeros(n, dtype=np.int64)
-        targets = np.full(n, -100, dtype=np.int64)
-        weights = np.zeros(n, dtype=np.float32)
-        input_ids[:num_tokens] = self._ids[source]
-        position_ids[:num_tokens] = position
-        targets[:num_tokens] = self._targets[source]
-        weights[:num_tokens] = self._weights[source]
-        bounds = [0, *np.cumsum(lengths).tolist()]
-        # padding is split into documents no longer than the longest example, so that max_seqlen holds for every row
-        while bounds[-1] < n:
-            end = min(n, bounds[-1] + self.max_seqlen)
-            position_ids[bounds[-1] : end] = np.arange(end - bounds[-1])
-            bounds.append(end)
-        cu_seqlens = np.full(self.documents + 1, n, dtype=np.int32)
-        cu_seqlens[: len(bounds)] = bounds
-        return PackedRow(
-            input_ids=torch.from_numpy(input_ids)[None],
-            position_ids=torch.from_numpy(position_ids)[None],
-            targets=torch.from_numpy(targets),
-            weights=torch.from_numpy(weights),
-            cu_seqlens=torch.from_numpy(cu_seqlens),
-            num_tokens=num_tokens,
-            num_targets=int((targets >= 0).sum()),
-            num_pairs=int((lengths * (lengths + 1) // 2).sum()),
-        )
+        texts = (self._ids[source], self._targets[source], self._weights[source])
+        return laid_out(*texts, lengths, self.row_tokens, self.pad_id, self.max_seqlen, self.documents)
+
+
+def laid_out(
+    ids: np.ndarray,
+    goals: np.ndarray,
+    shares: np.ndarray,
+    lengths: np.ndarray,
+    row_tokens: int,
+    pad_id: int,
+    max_seqlen: int,
+    documents: int,
+) -> PackedRow:
+    """A row of documents end to end, filled up with padding.
+
+    Args:
+        ids, goals, shares: token, target and weight of each position of the documents.
+        lengths: int64, of the documents.
+        max_seqlen: of any document, padding included.
+        documents: most documents of a row, padding included.
+    """
+    n, num_tokens = row_tokens, int(lengths.sum())
+    input_ids = np.full(n, pad_id, dtype=np.int64)
+    position_ids = np.zeros(n, dtype=np.int64)
+    targets = np.full(n, -100, dtype=np.int64)
+    weights = np.zeros(n, dtype=np.float32)
+    input_ids[:num_tokens] = ids
+    position_ids[:num_tokens] = np.arange(num_tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    targets[:num_tokens] = goals
+    weights[:num_tokens] = shares
+    bounds = [0, *np.cumsum(lengths).tolist()]
+    # padding is split into documents no longer than the longest example, so that max_seqlen holds for every row
+    while bounds[-1] < n:
+        end = min(n, bounds[-1] + max_seqlen)
+        position_ids[bounds[-1] : end] = np.arange(end - bounds[-1])
+        bounds.append(end)
+    cu_seqlens = np.full(documents + 1, n, dtype=np.int32)
+    cu_seqlens[: len(bounds)] = bounds
+    return PackedRow(
+        input_ids=torch.from_numpy(input_ids)[None],
+        position_ids=torch.from_numpy(position_ids)[None],
+        targets=torch.from_numpy(targets),
+        weights=torch.from_numpy(weights),
+        cu_seqlens=torch.from_numpy(cu_seqlens),
+        num_tokens=num_tokens,
+        num_targets=int((targets >= 0).sum()),
+        num_pairs=int((lengths * (lengths + 1) // 2).sum()),
+    )
 
 
 def _flat(dtype: type, parts: Iterable[list[int]]) -> np.ndarray:

@@ -6,7 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -32,6 +32,7 @@ from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 from kernrl.policy.parallel import save_final
 from kernrl.policy.ranks import Ranks, open_ranks
+from kernrl.policy.stream import ExampleStream
 from kernrl.runs.activity import Activity, time_left
 from kernrl.runs.disk_space import require_room
 from kernrl.runs.hub import check_upload, upload
@@ -39,14 +40,18 @@ from kernrl.runs.interrupt import StopAfterStep
 from kernrl.runs.model_card import model_card
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.runs.tracking import open_accelerator, start_tracker, track
+from kernrl.training.pair_stream import PairStream
 from kernrl.training.session import prompt_style
 from kernrl.training.sft_data import read_pairs
 from kernrl.training.sft_evaluation import TEMPERATURE, SampleCheck, heldout_figures, sample_check
 from kernrl.training.starting_policy import check_memory, load_starting_policy, load_starting_tokenizer
 from kernrl.verifier.base.devices import device_for
 
-TOKENIZER_PAIRS = 8_000
+TOKENIZER_PAIRS = 4_000
 """Pairs that nano's tokenizer is trained on: enough for the merges and phrases that matter, in a few seconds."""
+
+ENDLESS = 10**9
+"""Steps where the time ends the run."""
 
 SPEEDS = (("tokens_per_s", ",.0f"), ("mfu", ".0%"))
 """Metrics of speed in the final table, and their formats."""
@@ -55,7 +60,12 @@ SPEEDS = (("tokens_per_s", ",.0f"), ("mfu", ".0%"))
 def run(config: SftConfig) -> Result:
     """Run the stage: data, policy, steps, and a checkpoint that plain transformers loads."""
     started = time.perf_counter()
-    with Activity() as activity, activity.shown(), open_ranks(open_accelerator(config.report_to, config.output)) as ranks:
+    with (
+        Activity() as activity,
+        activity.shown(),
+        open_ranks(open_accelerator(config.report_to, config.output)) as ranks,
+        ExitStack() as stack,
+    ):
         set_seed(config.seed)
         on_gpu = ranks.accelerator.device.type == "cuda"
         config = with_defaults(config, on_gpu=on_gpu, processes=ranks.size)
@@ -68,11 +78,19 @@ def run(config: SftConfig) -> Result:
 
         config = check_model(config, latest, ranks)
         activity.phase(f"sft: preparing pairs ({config.data})")
-        pairs = list(read_pairs(config, "train")) if ranks.leads else []
+        streamed = bool(config.time_limit_s) and config.form == "graph" and config.data == "generated"
+        source = stack.enter_context(PairStream(config, ranks)) if streamed else None
+        few = source.first(TOKENIZER_PAIRS // ranks.size) if source else []
+        pairs = few or (list(read_pairs(config, "train")) if ranks.leads else [])
         policy = starting_policy(config, latest, pairs, ranks)
-        train = ranks.lead(lambda: pack(pairs, policy, config, "train"))
-        validation = ranks.lead(lambda: pack(read_pairs(config, "validation"), policy, config, "validation"))
-        settings = schedule(config, train)
+        if source:
+            row_tokens, (_, limit) = config.row_tokens or config.max_length, longest(policy, config)
+            train = source.start(policy.tokenizer, row_tokens, limit)
+        else:
+            train = ranks.lead(lambda: pack(pairs, policy, config, "train"))
+        checked = source.validation if source else lambda: read_pairs(config, "validation")
+        validation = ranks.lead(lambda: pack(checked(), policy, config, "validation"))
+        settings = schedule(config, train, started)
         data_s = time.perf_counter() - started
 
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # autocast runs no product in float32
@@ -91,7 +109,7 @@ def run(config: SftConfig) -> Result:
         with checking as check:
             train_and_save(finetuner, validation, directory, config, check, activity, tracked)
         results = {"architecture": policy.model.config.model_type, "parameters": policy.model.num_parameters()}
-        results |= {"pairs": len(train.examples), "data_s": data_s}
+        results |= {"pairs": train.seen if isinstance(train, ExampleStream) else len(train.examples), "data_s": data_s}
         return finish(config, policy, directory, results, ranks)
 
 
@@ -162,12 +180,9 @@ def few_texts(pairs: list[Pair]) -> list[str]:
 def pack(pairs: Iterator[Pair] | list[Pair], policy: Policy, config: SftConfig, split: str) -> PackedDataset:
     """Tokenise and pack one split."""
     row_tokens = config.row_tokens or config.max_length
-    limits = {"--max-length": config.max_length, "--row-tokens": row_tokens}
-    if context := getattr(policy.model.config, "max_position_embeddings", None):
-        limits["the model's context"] = context
-    limit = min(limits, key=lambda name: limits[name])
-    tokenized = tokenize_pairs(pairs, policy.tokenizer, limits[limit])
-    too_long = f"{tokenized.too_long} {split} pairs are longer than {limits[limit]} tokens, {limit}, and were left out"
+    name, limit = longest(policy, config)
+    tokenized = tokenize_pairs(pairs, policy.tokenizer, limit)
+    too_long = f"{tokenized.too_long} {split} pairs are longer than {limit} tokens, {name}, and were left out"
     if not tokenized.examples:
         raise UsageError(f"--data {config.data}: no {split} pair is left to learn from: {too_long}.")
     if tokenized.too_long:
@@ -176,15 +191,28 @@ def pack(pairs: Iterator[Pair] | list[Pair], policy: Policy, config: SftConfig, 
     return PackedDataset(tokenized.examples, row_tokens, pad, config.seed if split == "train" else None)
 
 
-def schedule(config: SftConfig, train: PackedDataset) -> FinetuneSettings:
-    """The number of steps and the learning rate."""
+def longest(policy: Policy, config: SftConfig) -> tuple[str, int]:
+    """The longest pair in tokens, and what sets that limit."""
+    limits = {"--max-length": config.max_length, "--row-tokens": config.row_tokens or config.max_length}
+    if context := getattr(policy.model.config, "max_position_embeddings", None):
+        limits["the model's context"] = context
+    return min(limits.items(), key=lambda item: item[1])
+
+
+def schedule(config: SftConfig, train: PackedDataset | ExampleStream, started: float) -> FinetuneSettings:
+    """The number of steps or the deadline, and the learning rate."""
     epochs, rows_per_step, learning_rate = config.epochs, config.rows_per_step, config.learning_rate
     assert epochs is not None  # `with_defaults` left nothing open
     assert rows_per_step is not None
     assert learning_rate is not None
-    steps = config.steps or max(1, round(epochs * train.rows_per_epoch / rows_per_step))
+    if config.steps or config.time_limit_s or isinstance(train, ExampleStream):
+        steps = config.steps or ENDLESS
+    else:
+        steps = max(1, round(epochs * train.rows_per_epoch / rows_per_step))
     return FinetuneSettings(
         steps=steps,
+        deadline=started + config.time_limit_s if config.time_limit_s else math.inf,
+        optimizer=config.optimizer,
         rows_per_step=rows_per_step,
         learning_rate=learning_rate,
         warmup_ratio=config.warmup_ratio,
@@ -211,11 +239,11 @@ def train_and_save(
     peak = peak_tflops()
 
     def due(step: int, every: int | None) -> bool:
-        return every is not None and (step % every == 0 or step == steps)
+        return every is not None and (step % every == 0 or finetuner.last)
 
     began, first = time.perf_counter(), finetuner.step
     line = ""
-    activity.follow(lambda: line or f"sft: the first of {steps} steps")
+    activity.follow(lambda: line or "sft: the first step")
 
     with StopAfterStep(ranks) as stop:
 
@@ -233,12 +261,15 @@ def train_and_save(
                 if step > tracked:
                     track(ranks.accelerator, metrics, step)
             stopping = stop.wanted()
-            if stopping or (step % config.save_every == 0 and step < steps):
+            if stopping or (step % config.save_every == 0 and not finetuner.last):
                 directory.checkpoint(step, finetuner.save, ranks, keep=config.keep_checkpoints)
             if stopping:
                 raise KeyboardInterrupt
-            left = time_left(began, step - first, steps - first)
-            line = f"sft: step {step} of {steps}, loss {metrics['loss']:.3f}, {metrics['tokens_per_s']:,.0f} tokens/s{left}"
+            if steps < ENDLESS:
+                left, whole = time_left(began, step - first, steps - first), f" of {steps}"
+            else:
+                left, whole = f", {finetuner.left_s:,.0f} s left", ""
+            line = f"sft: step {step}{whole}, loss {metrics['loss']:.3f}, {metrics['tokens_per_s']:,.0f} tokens/s{left}"
 
         finetuner.run(on_step)
 

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from support import ROOT
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from kernrl.optimization import api
 from kernrl.optimization.agreement import disagreement
@@ -52,7 +53,9 @@ def all_swapped(model: nn.Module, inputs: Any) -> tuple[nn.Module, Parts, list[i
 
         def forward(self: nn.Module, *tensors: Tensor, own: Any = written.Model.forward, number: int = number) -> Any:
             called.append(number)
-            return own(self, *tensors)
+            out = own(self, *tensors)
+            assert all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(out))  # as the verifier asks
+            return out
 
         places = [int(i.place[0]) for i in part.graph.inputs]
         for path in part.paths:

@@ -279,3 +279,28 @@ def test_a_run_that_is_refused_starts_no_tracker(model, tmp_path, monkeypatch):
     useless = tmp_path / "useless.jsonl"
     useless.write_text('{"question": "why"}\n')
     assert run(arguments(model, useless, tmp_path / "run")) == 2
+
+
+@pytest.mark.slow
+def test_pairs_are_made_while_training_until_the_time_is_over(tmp_path, monkeypatch):
+    whole = nano.nano_config
+
+    def small(*arguments, **options):
+        config = whole(*arguments, **options)
+        config.hidden_size, config.num_hidden_layers, config.layer_types = 64, 1, config.layer_types[:1]
+        config.num_attention_heads, config.num_key_value_heads, config.intermediate_size = 2, 1, 64
+        return config
+
+    monkeypatch.setattr(nano, "nano_config", small)
+    command = ["sft", "--form", "graph", "--output", str(tmp_path / "run"), "--count", "128", "--styles", "1"]
+    rows = ["--row-tokens", "1024", "--max-length", "1024", "--workers", "1", "--optimizer", "muon", "--schedule", "linear"]
+    assert run([*command, *rows, "--time-limit-s", "3", "--learning-rate", "1e-3"]) == 0
+    history = list(read_lines(tmp_path / "run" / "metrics.jsonl"))
+    assert "validation_loss" in history[-1]
+    assert history[-1]["learning_rate"] < 1e-5  # the last step begins when the time is over
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert 50 < results["pairs"] <= 128
+    assert nano.form_of(load_tokenizer(str(tmp_path / "run" / "model"))) == "graph"
+    # it goes on from a checkpoint's weights as any other model does
+    assert run([*command[:-6], "--output", str(tmp_path / "more"), *rows[:4], "--model", str(tmp_path / "run" / "model"),
+                "--steps", "1", "--count", "20", "--workers", "1"]) == 0  # fmt: skip

@@ -14,9 +14,9 @@ from support.graph_tasks import IMAGE, ROWS, ask, module, on_a_cpu
 
 from kernrl.config import VerifierConfig
 from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, tile_sizes
 from kernrl.tasks.solutions.from_graph.plausible import plausible
 from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions
-from kernrl.tasks.solutions.from_graph.tile_sizes import SHARED_BYTES, tile_sizes
 from kernrl.tasks.task import Task
 from kernrl.verifier import HardenedVerifier
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.ops import OPS
+from kernrl.tasks.graph.quick_shapes import FLOAT, quick_shape
 
 Result = Tensor | int | float | bool | None
 
@@ -51,11 +52,16 @@ def evaluate(node: Node, operands: Sequence[Tensor | Operand], *, double: bool =
 def infer(op: str, operands: tuple[Any, ...], attributes: tuple[tuple[str, Any], ...]) -> tuple[tuple[int, ...], str]:
     """(shape, dtype) of what a known op gives; a tensor operand is written as its `(shape, dtype)`.
 
-    Raises whatever torch raises for operands that do not fit.
+    Raises whatever torch raises for operands that do not fit, a RuntimeError where it only asserts.
     """
+    if (shape := quick_shape(op, operands, dict(attributes))) is not None:
+        return shape, FLOAT
     made = [torch.empty(o[0], dtype=getattr(torch, o[1]), device="meta") if isinstance(o, tuple) else o for o in operands]
     where = {"device": "meta"} if OPS[op].kind == "create" else {}
-    out = _function(op)(*made, **dict(attributes), **where)
+    try:
+        out = _function(op)(*made, **dict(attributes), **where)
+    except AssertionError as error:  # of functions of the meta device, such as pixel_shuffle's in torch 2.11
+        raise RuntimeError(str(error)) from error
     return tuple(out.shape), str(out.dtype).removeprefix("torch.")
 
 

@@ -14,8 +14,8 @@ from kernrl.syntax import parse_python
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.nano.headers import MissingNameError, Shapes, with_headers
 from kernrl.tasks.solutions.from_graph.answer import Source, write_answer
-from kernrl.tasks.solutions.from_graph.assemble import Kernel
-from kernrl.tasks.solutions.from_graph.forward import Answer, bound
+from kernrl.tasks.solutions.from_graph.codegen.assembly import Kernel
+from kernrl.tasks.solutions.from_graph.write_forward import Answer, bound
 
 
 class MalformedReplyError(Exception):

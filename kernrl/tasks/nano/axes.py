@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.solutions.from_graph.sizes import Names, Size, is_one
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Names, Size, is_one
 
 LETTERS = "ABCDEGHLMNPQRSTUVWXYZ"
 """Less F, which is torch.nn.functional, and I, J, K and O, whose small letters kernels use."""

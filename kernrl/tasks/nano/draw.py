@@ -12,6 +12,7 @@ from random import Random
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, sample
+from kernrl.tasks.nano import draw_wide as wide
 
 LENGTHS = {1: 0.6, 2: 1.2, 3: 1.6, 4: 2, 5: 2, 6: 2, 7: 1.6, 8: 1.4, 9: 1, 10: 0.8, 11: 0.5, 12: 0.4}
 """Ops of a Graph → how often."""
@@ -20,7 +21,7 @@ LENGTHS = {1: 0.6, 2: 1.2, 3: 1.6, 4: 2, 5: 2, 6: 2, 7: 1.6, 8: 1.4, 9: 1, 10: 0
 def draw_graph(rng: Random, ops: int | None = None) -> Graph:
     """A random Graph to learn from, of `ops` ops where that is given."""
     ops = ops or rng.choices(list(LENGTHS), weights=list(LENGTHS.values()))[0]
-    return sample(rng, ops, start=_start, first=base.product if rng.random() < 0.6 else None, steps=STEPS)
+    return sample(rng, ops, start=_start, first=wide.product if rng.random() < 0.6 else None, steps=STEPS)
 
 
 def _start(d: Draft) -> None:
@@ -39,7 +40,11 @@ def _start(d: Draft) -> None:
         sides = {1: (100, 256, 512, 1000, 2048, 8000), 2: (14, 16, 28, 32, 56, 64, 96, 128, 224), 3: (8, 12, 16, 24, 32)}[rank]
         side = rng.choice(sides)
         sizes = [side if rng.random() < 0.7 else rng.choice(sides) for _ in range(rank)]
-        shape = (batch, rng.choice((1, 3, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)), *sizes)
+        shape = (
+            batch,
+            rng.choice((1, 3, 4, 6, 8, 12, 16, 20, 24, 30, 32, 36, 40, 48, 60, 64, 72, 80, 96, 120, 128, 192, 256)),
+            *sizes,
+        )
     if prod(shape) > base.MOST_ELEMENTS:
         shape = (2, *shape[1:])
     d.x = d.input(*shape)
@@ -48,11 +53,18 @@ def _start(d: Draft) -> None:
 def _rare(d: Draft) -> str | None:
     """Ops of one operand that need a domain, or are seldom."""
     rng, b, x = d.rng, d.b, d.x
-    kind = rng.choice(("sqrt", "log", "log1p", "cos", "atan", "erf", "expm1", "pow", "rsqrt", "threshold", "prelu", "square"))
+    kind = rng.choice(
+        ("sqrt", "log", "log1p", "cos", "atan", "erf", "expm1", "pow", "rsqrt", "threshold", "prelu", "square", "log10", "tan")
+    )
     if kind in ("sqrt", "rsqrt"):
-        return b.add(kind, b.add("add", b.add("square", x), rng.choice((1e-6, 1e-5, 1e-3, 1.0))))
-    if kind == "log":
-        return b.add("log", b.add("add", b.add(rng.choice(("abs", "softplus", "sigmoid")), x), rng.choice((1e-6, 1.0))))
+        return b.add(kind, b.add("add", b.add("square", x), wide.eps(rng) if rng.random() < 0.7 else 1.0))
+    if kind == "tan":
+        kind = rng.choice(("atan", "sinh", "cosh", "erfc", "log2")) if rng.random() < 0.5 else "cos"
+    if kind in ("log", "log2", "log10"):
+        return b.add(
+            kind,
+            b.add("add", b.add(rng.choice(("abs", "softplus", "sigmoid")), x), wide.eps(rng) if rng.random() < 0.6 else 1.0),
+        )
     if kind == "log1p":
         return b.add("log1p", b.add(rng.choice(("abs", "relu", "square")), x))
     if kind == "expm1":
@@ -128,7 +140,7 @@ def _scores(d: Draft) -> str | None:
     turned = b.add("permute", other, dims=(*range(rank - 2), rank - 1, rank - 2))
     found = b.add("matmul", d.x, turned)
     if rng.random() < 0.7:
-        found = b.add("mul", found, rng.choice((0.125, 0.1, 0.25, 0.088, 0.5)))
+        found = b.add("mul", found, rng.choice((0.125, 0.1, 0.25, 0.088, 0.5, abs(wide.free_number(rng)))))
     return b.add("softmax", found, dim=(rank - 1,)) if rng.random() < 0.6 else found
 
 
@@ -162,7 +174,7 @@ def _blend(d: Draft) -> str | None:
         return None
     y = rng.choice(fitting)
     if rng.random() < 0.5:
-        return b.add("add", d.x, b.add("mul", y, rng.choice(base.NUMBERS)))
+        return b.add("add", d.x, b.add("mul", y, wide.free_number(rng)))
     g = b.add("sigmoid", rng.choice((d.x, y)))
     return b.add("add", b.add("mul", g, d.x), b.add("mul", b.add("sub", 1.0, g), y))
 
@@ -231,9 +243,10 @@ def _rarely_pooled(d: Draft) -> str | None:
 
 
 STEPS: dict[base.Step, float] = {
-    base.unary: 5.0, base.number: 3.5, base.parameter: 1.6, base.further_input: 0.8, base.earlier: 1.2, base.reduce: 1.6,
-    base.centre: 0.3, base.softmax: 0.6, base.norm: 1.3, base.pool: 0.7, base.product: 1.8, base.view: 0.3, _rare: 1.0,
-    _gate: 0.35, _branch: 0.6, _excite: 0.3, _film: 0.3, _scores: 0.35, _spelled_norm: 0.5, _blend: 0.4, _outer: 0.2,
-    _turn: 0.3, _heads: 0.3, _cut: 0.3, _rarely_pooled: 0.4,
+    wide.unary: 5.0, wide.number: 3.5, base.parameter: 1.6, base.further_input: 0.8, base.earlier: 1.1, wide.reduce: 1.7,
+    base.centre: 0.3, wide.softmax: 0.7, wide.norm: 1.5, wide.pool: 0.8, wide.product: 1.8, base.view: 0.3, _rare: 1.0,
+    wide.of_parameter: 0.5, wide.normed_weight: 0.3, wide.compare: 0.4, wide.shuffle: 0.25,
+    _gate: 0.35, _branch: 0.5, _excite: 0.3, _film: 0.3, _scores: 0.35, _spelled_norm: 0.5, _blend: 0.4, _outer: 0.25,
+    _turn: 0.3, _heads: 0.3, _cut: 0.4, _rarely_pooled: 0.4,
 }  # fmt: skip
 """What may come next, and how often it is drawn."""

@@ -13,7 +13,7 @@ from kernrl.tasks.nano.listing import words_of, write_listing
 from kernrl.tasks.nano.reply import write_reply
 from kernrl.tasks.nano.spread import spread
 from kernrl.tasks.solutions.from_graph.answer import Source, read_source
-from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
 from kernrl.tasks.solutions.from_graph.styles import TAUGHT
 from kernrl.tasks.task import Task
 

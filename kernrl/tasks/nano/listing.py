@@ -21,8 +21,8 @@ from typing import Any
 from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.ops import OPS, REQUIRED
 from kernrl.tasks.nano.axes import axis_letters, shapes_of
-from kernrl.tasks.solutions.from_graph.points import literal
-from kernrl.tasks.solutions.from_graph.sizes import Size
+from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Size
 
 IN_THE_SHAPE = {"reshape": ("shape",), "unflatten": ("sizes",), "expand": ("shape",), "full": ("shape", "dtype")}
 """Op → attributes that its result's shape and dtype say already."""

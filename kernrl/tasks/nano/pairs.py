@@ -63,7 +63,7 @@ def graph_pairs(rng: Random, graph: Graph, styles: int = 3) -> list[GraphPair]:
     images = any(n.kind == "convolution" and n.op[-2] != "1" for n in graph.nodes)
     fitting = [s for s in TAUGHT if images or not s.channels_last]
     found: dict[str, GraphPair] = {}
-    for style in [fitting[0], *rng.sample(fitting[1:], styles - 1)]:
+    for style in rng.sample(fitting, min(styles, len(fitting))):
         try:
             reply = write_reply(graphs, style)
         except CannotWriteError:
@@ -73,13 +73,14 @@ def graph_pairs(rng: Random, graph: Graph, styles: int = 3) -> list[GraphPair]:
     return [GraphPair(write_listing(graphs, rng.choice(PRECISIONS)), p.reply, p.composition) for p in found.values()]
 
 
-def _chunk(number: int, *, seed: int, split: str) -> list[list[GraphPair]]:
+def chunk_of_pairs(number: int, *, seed: int, split: str, styles: int = 3) -> list[list[GraphPair]]:
+    """The pairs of those Graphs of a chunk that are of this split, by Graph."""
     found: list[list[GraphPair]] = []
     for index in range(number * CHUNK, (number + 1) * CHUNK):
         rng = Random(f"kernrl/graph/{seed}/{index}")
         graph = draw_graph(rng)
         if split_of_graph(graph) == split:
-            found.append(graph_pairs(rng, graph))
+            found.append(graph_pairs(rng, graph, styles))
     return [pairs for pairs in found if pairs]
 
 
@@ -89,7 +90,7 @@ def generate_pairs(*, count: int, seed: int = 0, split: str = "train", workers: 
     Args:
         workers: Processes; 1 works in this one. A core makes some 200 pairs a second.
     """
-    make = partial(_chunk, seed=seed, split=split)
+    make = partial(chunk_of_pairs, seed=seed, split=split)
     if workers <= 1:
         for pairs in islice((pairs for number in count_from() for pairs in make(number)), count):
             yield from pairs

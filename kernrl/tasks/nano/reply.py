@@ -24,9 +24,9 @@ from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.nano.axes import LETTERS, AxisNames, axis_letters
 from kernrl.tasks.nano.headers import without_headers
 from kernrl.tasks.nano.listing import words_of
-from kernrl.tasks.solutions.from_graph.forward import Style, write_forward
-from kernrl.tasks.solutions.from_graph.points import HELPERS
-from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import HELPERS
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.write_forward import Style, write_forward
 
 RESERVED = {"self", "torch", "triton", "tl", "F", "math", "x", "n", *HELPERS}
 

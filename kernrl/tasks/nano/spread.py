@@ -17,7 +17,7 @@ from kernrl.tasks.graph.canonical.views import axis_groups
 from kernrl.tasks.graph.graph import Graph, Node, Value
 from kernrl.tasks.graph.ops import RESHAPES
 from kernrl.tasks.graph.run import infer
-from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, over, times
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Shape, Size, is_one, over, times
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from kernrl.syntax import parse_python
 from kernrl.tasks.graph.graph import Input
-from kernrl.tasks.solutions.from_graph.forward import Answer
-from kernrl.tasks.solutions.from_graph.points import HELPERS, helpers_in
-from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import HELPERS, helpers_in
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.write_forward import Answer
 
 CONTRACT = ("get_inputs", "get_init_inputs", "INPUT_SETS")
 Definition = ast.ClassDef | ast.FunctionDef

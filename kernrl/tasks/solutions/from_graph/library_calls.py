@@ -7,8 +7,8 @@ from typing import Any
 
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.ops import OPS
-from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError, Names
-from kernrl.tasks.solutions.from_graph.work import Op
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names
 
 ONE_DIMENSION = ("argmax", "argmin", "prod")
 PLAIN_CALLS = {

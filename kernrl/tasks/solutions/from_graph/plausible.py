@@ -12,11 +12,11 @@ from math import prod
 
 from kernrl.tasks.graph.facts import Rates, node_flops
 from kernrl.tasks.graph.graph import ITEM_BYTES, Graph
-from kernrl.tasks.solutions.from_graph.assemble import Kernel
-from kernrl.tasks.solutions.from_graph.forward import Answer, Style, write_forward
-from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.codegen.assembly import Kernel
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
 from kernrl.tasks.solutions.from_graph.styles import STYLES, has_channels, simplified
-from kernrl.tasks.solutions.from_graph.work import Op, Program
+from kernrl.tasks.solutions.from_graph.write_forward import Answer, Style, write_forward
 
 LAUNCH_S = 2e-6
 FILLING_PROGRAMS = 264

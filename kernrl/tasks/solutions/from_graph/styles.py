@@ -9,10 +9,10 @@ from kernrl.tasks.graph.algebra.simplify import saves, simplify
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.answer import Source, read_source, write_answer
-from kernrl.tasks.solutions.from_graph.forward import Style, write_forward
-from kernrl.tasks.solutions.from_graph.kernels import Choice
-from kernrl.tasks.solutions.from_graph.products import ProductChoice
-from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice
+from kernrl.tasks.solutions.from_graph.codegen.products import ProductChoice
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
+from kernrl.tasks.solutions.from_graph.write_forward import Style, write_forward
 from kernrl.tasks.task import FULL, Solution, Task
 
 STYLES: tuple[Style, ...] = (

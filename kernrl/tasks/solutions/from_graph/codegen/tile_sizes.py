@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from kernrl.tasks.solutions.from_graph.layouts import power
+from kernrl.tasks.solutions.from_graph.codegen.layouts import power
 
 MULTIPROCESSORS = 132
 SHARED_BYTES = 227 << 10

@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from kernrl.tasks.solutions.from_graph.accumulate import parts_of_tile
-from kernrl.tasks.solutions.from_graph.assemble import Assembly, Kernel, filled
-from kernrl.tasks.solutions.from_graph.contraction import Contraction
-from kernrl.tasks.solutions.from_graph.emit import Body
-from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
-from kernrl.tasks.solutions.from_graph.index_text import Flat, Sizes, address, wrapped
-from kernrl.tasks.solutions.from_graph.kernels import Choice, GroupWriter
-from kernrl.tasks.solutions.from_graph.layouts import Layout, flat_layout, row_layout, total
-from kernrl.tasks.solutions.from_graph.product_tile import OWN_NAMES, NoTailError, TileBody, TileLayout
-from kernrl.tasks.solutions.from_graph.sizes import Names
-from kernrl.tasks.solutions.from_graph.stored import Schedule
-from kernrl.tasks.solutions.from_graph.tile_sizes import MULTIPROCESSORS, Kind, Tiles, tile_sizes
-from kernrl.tasks.solutions.from_graph.view_index import Index, Ix, RestartError
+from kernrl.tasks.solutions.from_graph.codegen.accumulate import parts_of_tile
+from kernrl.tasks.solutions.from_graph.codegen.assembly import Assembly, Kernel, filled
+from kernrl.tasks.solutions.from_graph.codegen.emit import Body
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Flat, Sizes, address, wrapped
+from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, GroupWriter
+from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout, flat_layout, row_layout, total
+from kernrl.tasks.solutions.from_graph.codegen.product_tile import OWN_NAMES, NoTailError, TileBody, TileLayout
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS, Kind, Tiles, tile_sizes
+from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, Ix, RestartError
+from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
+from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Names
 
 LEAST = 8
 """Rows, columns and depth below which a product is left alone: a tile would be empty for the most part."""

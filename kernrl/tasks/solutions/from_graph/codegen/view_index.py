@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernrl.tasks.graph.canonical.views import axis_groups
-from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
-from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, times
-from kernrl.tasks.solutions.from_graph.work import Op, Program
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Shape, Size, is_one, times
 
 
 class RestartError(Exception):

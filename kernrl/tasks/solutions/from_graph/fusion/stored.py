@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from kernrl.tasks.solutions.from_graph.fuse import Group, Plan
-from kernrl.tasks.solutions.from_graph.work import Op
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Group, Plan
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
 
 MOST_OPS = 12
 """Longest chain that is computed again rather than written and read."""

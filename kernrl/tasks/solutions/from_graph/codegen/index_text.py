@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from kernrl.tasks.solutions.from_graph.fuse import Axis
-from kernrl.tasks.solutions.from_graph.sizes import Names, Size, is_one, times
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Names, Size, is_one, times
 
 
 @dataclass

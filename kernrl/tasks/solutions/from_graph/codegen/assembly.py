@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from kernrl.tasks.solutions.from_graph.emit import Body
-from kernrl.tasks.solutions.from_graph.fuse import Group
-from kernrl.tasks.solutions.from_graph.index_text import Sizes, address, wrapped
-from kernrl.tasks.solutions.from_graph.layouts import Layout, total
-from kernrl.tasks.solutions.from_graph.sizes import Names, Size
+from kernrl.tasks.solutions.from_graph.codegen.emit import Body
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Sizes, address, wrapped
+from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout, total
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Group
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Names, Size
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError, Shape, Size, is_one
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Shape, Size, is_one
 
 
 @dataclass(frozen=True, slots=True)

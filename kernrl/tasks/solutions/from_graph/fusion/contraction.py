@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from kernrl.tasks.solutions.from_graph.fuse import Group
-from kernrl.tasks.solutions.from_graph.sizes import Size, is_one
-from kernrl.tasks.solutions.from_graph.stored import Schedule
-from kernrl.tasks.solutions.from_graph.work import Op, Program
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Group
+from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, is_one
 
 Label = int | str
 """A dimension of the result by its position, or one that is summed over, by a name."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernrl.tasks.solutions.from_graph.fuse import Axis
-from kernrl.tasks.solutions.from_graph.index_text import Flat
-from kernrl.tasks.solutions.from_graph.sizes import Size, times
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Flat
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, times
 
 
 @dataclass

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kernrl.tasks.solutions.from_graph.fuse import Axis
-from kernrl.tasks.solutions.from_graph.index_text import Flat
-from kernrl.tasks.solutions.from_graph.layouts import Layout
-from kernrl.tasks.solutions.from_graph.tile_sizes import MULTIPROCESSORS, SHARED_BYTES
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Flat
+from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS, SHARED_BYTES
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
 
 LEAST_STEPS = 2
 """With fewer steps a program has nothing to load ahead."""

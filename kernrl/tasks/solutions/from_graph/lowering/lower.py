@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.graph.ops import OPS
-from kernrl.tasks.solutions.from_graph.points import point_text
-from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, over, times
-from kernrl.tasks.solutions.from_graph.work import Count, Op, Operand, Program, Varies, broadcast, settle_views
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Count, Op, Operand, Program, Varies, broadcast, settle_views
+from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import point_text
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Shape, Size, is_one, over, times
 
 Bare = Literal["none", "convolution", "all"]
 """Which products and convolutions leave their bias to a kernel."""

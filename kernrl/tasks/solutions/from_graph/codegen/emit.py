@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Protocol
 
-from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
-from kernrl.tasks.solutions.from_graph.index_text import Access, place_moves
-from kernrl.tasks.solutions.from_graph.points import literal
-from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, times
-from kernrl.tasks.solutions.from_graph.stored import Schedule
-from kernrl.tasks.solutions.from_graph.view_index import BarrierError, Index, Ix, index_through
-from kernrl.tasks.solutions.from_graph.work import Count, Op, Operand, Varies
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Access, place_moves
+from kernrl.tasks.solutions.from_graph.codegen.view_index import BarrierError, Index, Ix, index_through
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
+from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Count, Op, Operand, Varies
+from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Shape, Size, is_one, times
 
 
 class Tile(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernrl.tasks.solutions.from_graph.emit import NEUTRAL, Body
-from kernrl.tasks.solutions.from_graph.layouts import total
-from kernrl.tasks.solutions.from_graph.work import Op
+from kernrl.tasks.solutions.from_graph.codegen.emit import NEUTRAL, Body
+from kernrl.tasks.solutions.from_graph.codegen.layouts import total
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
 
 
 def accumulate(body: Body, op: Op, traits: list[str]) -> list[str]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kernrl.tasks.solutions.from_graph.sizes import Shape, Size, is_one, over
-from kernrl.tasks.solutions.from_graph.work import Op, Program
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Shape, Size, is_one, over
 
 Mode = Literal["fused", "stats", "unfused"]
 """As much as fits in one kernel; statistics apart from what uses them; or a kernel for each op of the Graph."""

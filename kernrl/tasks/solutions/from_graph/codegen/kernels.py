@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kernrl.tasks.solutions.from_graph.accumulate import accumulate, missing_parts, parts_text, settle
-from kernrl.tasks.solutions.from_graph.assemble import Assembly, Kernel
-from kernrl.tasks.solutions.from_graph.emit import Body
-from kernrl.tasks.solutions.from_graph.fuse import Axis, Group
-from kernrl.tasks.solutions.from_graph.index_text import Access, Flat
-from kernrl.tasks.solutions.from_graph.layouts import (
+from kernrl.tasks.solutions.from_graph.codegen.accumulate import accumulate, missing_parts, parts_text, settle
+from kernrl.tasks.solutions.from_graph.codegen.assembly import Assembly, Kernel
+from kernrl.tasks.solutions.from_graph.codegen.emit import Body
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Access, Flat
+from kernrl.tasks.solutions.from_graph.codegen.layouts import (
     Layout,
     columns_layout,
     flat_layout,
@@ -21,11 +20,12 @@ from kernrl.tasks.solutions.from_graph.layouts import (
     rows_layout,
     total,
 )
-from kernrl.tasks.solutions.from_graph.row_chains import LEAST_STEPS, chain_layout, chain_lines, hoisted, rows_of
-from kernrl.tasks.solutions.from_graph.sizes import Names
-from kernrl.tasks.solutions.from_graph.stored import Schedule
-from kernrl.tasks.solutions.from_graph.view_index import RestartError
-from kernrl.tasks.solutions.from_graph.work import Op
+from kernrl.tasks.solutions.from_graph.codegen.row_chains import LEAST_STEPS, chain_layout, chain_lines, hoisted, rows_of
+from kernrl.tasks.solutions.from_graph.codegen.view_index import RestartError
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
+from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Names
 
 __all__ = ["Choice", "Kernel", "write_kernel"]
 

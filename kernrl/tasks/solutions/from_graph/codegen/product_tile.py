@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernrl.tasks.solutions.from_graph.emit import Body
-from kernrl.tasks.solutions.from_graph.fuse import Axis
-from kernrl.tasks.solutions.from_graph.index_text import Flat
-from kernrl.tasks.solutions.from_graph.layouts import Layout
-from kernrl.tasks.solutions.from_graph.view_index import Index
+from kernrl.tasks.solutions.from_graph.codegen.emit import Body
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Flat
+from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout
+from kernrl.tasks.solutions.from_graph.codegen.view_index import Index
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
 
 OWN_NAMES = (
     *("x", "m", "n", "ka", "kb", "acc", "mask", "start", "plane", "pid", "part", "row", "cols", "tiles_m", "tiles_n"),

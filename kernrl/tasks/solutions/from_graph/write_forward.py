@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from math import prod
 
 from kernrl.tasks.graph.graph import Graph, Node
-from kernrl.tasks.solutions.from_graph.contraction import Contraction, products_with_tails, readers
-from kernrl.tasks.solutions.from_graph.fuse import Group, Mode, partition
-from kernrl.tasks.solutions.from_graph.kernels import Choice, Kernel, write_kernel
+from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, Kernel, write_kernel
+from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError
+from kernrl.tasks.solutions.from_graph.codegen.products import Place, ProductChoice, write_product
+from kernrl.tasks.solutions.from_graph.codegen.view_index import BarrierError
+from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction, products_with_tails, readers
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Group, Mode, partition
+from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule, schedule
 from kernrl.tasks.solutions.from_graph.library_calls import keyword_arguments, library_call
-from kernrl.tasks.solutions.from_graph.lower import Bare, lower
-from kernrl.tasks.solutions.from_graph.product_tile import NoTailError
-from kernrl.tasks.solutions.from_graph.products import Place, ProductChoice, write_product
-from kernrl.tasks.solutions.from_graph.sizes import CannotWriteError, Names, Shape, is_one
-from kernrl.tasks.solutions.from_graph.stored import Schedule, schedule
-from kernrl.tasks.solutions.from_graph.view_index import BarrierError
-from kernrl.tasks.solutions.from_graph.work import Op, Operand, Program, Varies
+from kernrl.tasks.solutions.from_graph.lowering.lower import Bare, lower
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Operand, Program, Varies
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, Shape, is_one
 
 
 @dataclass(frozen=True, slots=True)

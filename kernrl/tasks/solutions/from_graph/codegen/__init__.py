@@ -1,0 +1,1 @@
+"""The text of kernels: indices, tiles, bodies, matrix products, and their launches."""
