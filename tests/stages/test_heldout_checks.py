@@ -274,7 +274,8 @@ def test_a_dataset_that_was_downloaded_is_read_without_a_network(no_network, mon
 
     def from_disk(name, revision):
         offline.append(datasets.config.HF_HUB_OFFLINE)
-        return datasets.Dataset.from_dict({"pytorch_code": ["class Model: ..."], "id": ["a"]})
+        code = "class Model: ...\nN = 4\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n"
+        return datasets.Dataset.from_dict({"pytorch_code": [code], "id": ["a"]})
 
     monkeypatch.setattr(datasets, "load_dataset", from_disk)
     assert [task.id for task in load_tasks("nobody/nothing").tasks] == ["a"]
