@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernrl.config import EvalConfig, VerifierConfig
+from kernrl.config import EvalConfig
 from kernrl.console import log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import next_folder
@@ -64,7 +64,7 @@ def evaluate(config: EvalConfig) -> dict[str, Any]:
             judge([one for one in candidates if one[0].id in fit], directory, verifier, activity)
 
     judged = read_run(directory.path)
-    results = summarise(judged.samples, baselines=config.baseline or config.verifier.baseline, seed=config.seed)
+    results = summarise(judged.samples, baselines=config.baseline, seed=config.seed)
     if not results["samples"]:
         reason = next((s.verdict.reason for s in judged.samples), "there were none")
         raise RunError(f"No candidate could be judged: {reason}")
@@ -110,10 +110,7 @@ def say(problems: Iterable[str]) -> None:
 
 def open_verifier(config: EvalConfig) -> client.AnyVerifier:
     """The verifier, with the baselines asked for."""
-    settings: VerifierConfig = config.verifier
-    if config.baseline:
-        settings = settings.model_copy(update={"baseline": config.baseline})
-    return client.open_verifier(settings)
+    return client.open_verifier(config.verifier.model_copy(update={"baseline": config.baseline}))
 
 
 def newest_rows(folder: Path) -> dict[str, dict[str, Any]]:

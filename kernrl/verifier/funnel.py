@@ -61,7 +61,7 @@ class StagedEvaluator:
     def __init__(self, config: VerifierConfig, *, defences: Defences | None = None):
         """Finds the GPUs, and starts nothing yet. Raises UsageError for settings that this machine cannot satisfy."""
         self.config, self.defences = config, defences or Defences()
-        self._cluster = None if config.executor == "local" else Cluster(config.executor)
+        self._cluster = None if config.executor == "local" else Cluster(config.executor, config.EXECUTOR)
         cores = sum(self._cluster.front_cpus) if self._cluster else len(os.sched_getaffinity(0))
         self.workers = config.workers or cores
         devices = _visible_gpus() if config.device != "cpu" and not self._cluster else []
