@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from kernrl.tasks.graph.graph import Graph, Node
-from kernrl.tasks.solutions.from_graph.codegen.convolutions import write_convolution
+from kernrl.tasks.solutions.from_graph.codegen.convolution_tile import write_convolution
 from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, Kernel, write_kernel
 from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError
 from kernrl.tasks.solutions.from_graph.codegen.products import Place, ProductChoice, write_product
