@@ -29,7 +29,8 @@ def bench() -> ModuleType:
 
 def row(status: str, planned: int, *peaks: int) -> dict[str, Any]:
     measured = dict(zip(("replay_peak", "judge_peak"), peaks, strict=False))
-    return {"task": "t", "style": "fused", "status": status, "reason": "because", "memory": {"planned": planned, **measured}}
+    memory, seconds = {"planned": planned, **measured}, {"judge": 0.25, "gpu_queue": 2.0, "parse": 0.001}
+    return {"task": "t", "style": "fused", "status": status, "reason": "because", "memory": memory, "seconds": seconds}
 
 
 def test_figures_of_a_phase(bench: ModuleType) -> None:
@@ -39,8 +40,10 @@ def test_figures_of_a_phase(bench: ModuleType) -> None:
     assert (found["verdicts_per_s"], found["infra_errors"], found["restarts"]) == (2.0, 1, 2)
     assert found["peak_over_planned"] == {"median": pytest.approx(1.05), "most": 1.2}
     lines = bench.table({"phases": {"eager,compile warm": phase}}).splitlines()
-    assert lines[-2:] == [
+    assert lines[-4:] == [
         "| eager,compile | warm | 1 | 3 | 2.00 | 1 | 2 | 1 | 1.05, at most 1.20 |",
+        "",
+        "eager,compile warm, mean seconds a verdict: gpu_queue 2.00, judge 0.25",
         "t fused: infra_error: because",
     ]
 
