@@ -140,7 +140,7 @@ T = TypeVar("T")
 
 
 def some_of(solutions: Sequence[T], turn: int) -> Sequence[T]:
-    return solutions if EXHAUSTIVE else solutions[turn % min(STYLE_SHARES, len(solutions)) :: STYLE_SHARES]
+    return solutions if EXHAUSTIVE else solutions[turn % max(1, min(STYLE_SHARES, len(solutions))) :: STYLE_SHARES]
 
 
 @pytest.mark.slow
