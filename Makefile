@@ -11,7 +11,7 @@ define install
 	@touch $@
 endef
 
-.PHONY: help quickstart test test-fast lint docs clean
+.PHONY: help quickstart test test-fast lint docs advice clean
 
 help:  ## say what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ lint: $(VENV)/.installed-dev  ## set up, and run ruff and pyright
 docs: $(VENV)/.installed  ## write docs/reference/cli.md, and the tables of README.md and docs/notes/results.md
 	$(BIN)/python scripts/make_cli_docs.py
 	$(BIN)/python scripts/make_results_page.py
+
+advice: $(VENV)/.installed  ## write docs/reference/advice.md: candidates, and what a model is told of them
+	$(BIN)/python scripts/make_advice_page.py
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -65,6 +66,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show an arrow is no reason to end
             stream.reconfigure(errors="replace")
+    # imported anywhere, it remarks that a kernel for 4-bit weights on a CPU is missing: ours are on GPUs
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     handle_signals()
     sys.exit(run(sys.argv[1:]))
 

@@ -27,6 +27,9 @@ from kernrl.settings import ALSO, GROUP, OLD, Config, by_group, flag_name, load_
 OFF, EARLIER = "no__", "old__"
 """What the Python names of a switch's `--no-` form and of a flag's earlier spelling begin with."""
 
+NUMBERS = {int: "<int>", float: "<float>"}
+"""What help shows for them."""
+
 
 @dataclass(frozen=True)
 class Flag:
@@ -161,10 +164,12 @@ def _parameter(name: str, default: Any, kind: Any, info: Any) -> inspect.Paramet
 
 
 def _typer_type(kind: Any) -> Any:
-    """The type typer parses: `X | None` as X, and a tuple of any length as a list."""
+    """The type typer parses: `X | None` as X, a tuple of any length as a list, and a number as text, which the config reads."""
     arguments = typing.get_args(kind)
     if type(None) in arguments:
-        return typing.Union[tuple(a for a in arguments if a is not type(None))]  # noqa: UP007
+        kind = typing.Union[tuple(a for a in arguments if a is not type(None))]  # noqa: UP007
+    if kind in NUMBERS:
+        return str
     if typing.get_origin(kind) is not tuple:
         return kind
     # typer knows no list of choices: the config checks them
@@ -175,6 +180,9 @@ def _metavar(kind: Any) -> str | None:
     """What help shows for a value, where typer's own word would leave the text little room: nothing for a switch."""
     if typing.get_origin(kind) is tuple:
         return "<path>" if Path in typing.get_args(kind) else "<str>"
+    for number, shown in NUMBERS.items():
+        if number in (kind, *typing.get_args(kind)):
+            return shown
     return "<choice>" if _choices(kind) else "" if kind is bool else None
 
 

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 
 class _Console(Console):
+    @property
+    def redraws(self) -> bool:
+        """Whether a line can be shown and replaced: in a terminal that moves its cursor, and not under `--quiet`."""
+        return self.is_terminal and not self.is_dumb_terminal and not self.quiet
+
     def on_broken_pipe(self) -> None:
         raise  # rich calls this while it handles the error, and would exit with 1; the CLI decides that
 
@@ -29,7 +34,7 @@ out = _Console()
 """stdout. rich honours NO_COLOR and leaves the styles out where stdout is no terminal."""
 
 FIRST_S = 5.0
-"""Seconds after which the first line says what is being done, where stderr is no terminal: what takes less is done without."""
+"""Seconds after which the first line says what is being done, where no line can be redrawn: what takes less is done without."""
 
 log = _Console(stderr=True)
 """stderr: remarks and progress. `--quiet` sets `log.quiet`."""
@@ -86,7 +91,7 @@ def leads() -> bool:
 
 @contextlib.contextmanager
 def progress(first_s: float | None = None, every_s: float = 30.0) -> Iterator[Progress]:
-    """A progress bar on stderr; a line now and then where stderr is no terminal; nothing under `--quiet`.
+    """A progress bar on stderr; a line now and then where that cannot be redrawn; nothing under `--quiet`.
 
     Args:
         first_s, every_s: seconds to the first line (FIRST_S if None), and between lines.
@@ -94,7 +99,7 @@ def progress(first_s: float | None = None, every_s: float = 30.0) -> Iterator[Pr
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=log, transient=True, disable=log.quiet or not log.is_terminal)
+    bar = Progress(*columns, console=log, transient=True, disable=not log.redraws)
 
     def line() -> str:
         said = []
@@ -103,22 +108,22 @@ def progress(first_s: float | None = None, every_s: float = 30.0) -> Iterator[Pr
             said.append(f"{task.description}: {task.completed:,.0f} of {task.total or 0:,.0f}{left}")
         return "; ".join(said)
 
-    with bar, _now_and_then(line, first_s, every_s):
+    with bar, now_and_then(line, first_s, every_s):
         yield bar
 
 
 @contextlib.contextmanager
 def waiting(text: str, first_s: float | None = None, every_s: float = 30.0) -> Iterator[None]:
-    """Say what is being done, where nothing can be counted: beside a spinner, or as lines where stderr is no terminal."""
+    """Say what is being done, where nothing can be counted: beside a spinner, or as lines where that cannot be redrawn."""
     began = time.monotonic()
-    shown = log.status(text) if log.is_terminal and not log.quiet else contextlib.nullcontext()
-    with shown, _now_and_then(lambda: f"{text}: {time.monotonic() - began:.0f} s", first_s, every_s):
+    shown = log.status(text) if log.redraws else contextlib.nullcontext()
+    with shown, now_and_then(lambda: f"{text}: {time.monotonic() - began:.0f} s", first_s, every_s):
         yield
 
 
 @contextlib.contextmanager
-def _now_and_then(line: Callable[[], str], first_s: float | None, every_s: float) -> Iterator[None]:
-    """Print the line after the first seconds and then at intervals, where no terminal shows anything."""
+def now_and_then(line: Callable[[], str], first_s: float | None = None, every_s: float = 30.0) -> Iterator[None]:
+    """Print the line after the first seconds and then at intervals, where nothing is redrawn."""
     ended = threading.Event()
 
     def repeat() -> None:
@@ -127,7 +132,7 @@ def _now_and_then(line: Callable[[], str], first_s: float | None, every_s: float
             wait_s = every_s
             log.print(line(), markup=False, highlight=False, soft_wrap=True)
 
-    if not log.is_terminal and not log.quiet:
+    if not log.redraws and not log.quiet:
         threading.Thread(target=repeat, name="now and then", daemon=True).start()
     try:
         yield

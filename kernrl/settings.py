@@ -36,6 +36,17 @@ GROUPS = ("Model", "Tasks", "Sampling", "Reward", "Loss", "Optimiser", "Run", "V
 """In the order in which they are shown."""
 
 
+WANTED = {
+    "int_": "a whole number", "float_": "a number", "bool_": "true or false", "string_type": "a text", "path_": "a path",
+    "tuple_": "a list", "list_": "a list", "model_": "a table",
+}  # fmt: skip
+"""Beginning of the type of one of pydantic's errors → what the value should be."""
+
+
+BOUNDS = ("greater_than", "less_than", "finite_number")
+"""Beginnings of the types of errors in numbers that could be read."""
+
+
 class Config(BaseModel):
     """Base of every config: frozen, every number finite, and an unknown key is an error, never a silent default."""
 
@@ -138,6 +149,8 @@ def _check_known(cls: type[Config], key: str, where: str) -> None:
     model: Any = cls
     for part in key.split("."):
         fields = model.model_fields if isinstance(model, type) and issubclass(model, Config) else {}
+        if not fields:
+            raise UsageError(f"{where}{key.rpartition('.')[0]!r} is a setting and no table, so there is no {key!r}.")
         if part not in fields:
             raise UsageError(f"{where}there is no setting {key!r}: {did_you_mean(part, list(fields))}")
         model = fields[part].annotation
@@ -157,6 +170,18 @@ def _sentence(cls: type[Config], detail: ErrorDetails, origin: Mapping[str, str]
     key = ".".join(part for part in detail["loc"] if isinstance(part, str))
     if detail["type"] == "missing":
         return f"{_written(cls, key)} is missing: give it, or put {key!r} in a --config file."
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ").rstrip(".")
+    message = _message(detail)
+    given = detail["input"]
+    # a flag's value is text: a number in it is shown as one
+    shown = given if isinstance(given, str) and detail["type"].startswith(BOUNDS) else repr(given)
     # an error over several fields has no key, and its message names them
-    return f"{origin.get(key, key)} {message}, not {detail['input']!r}." if key else f"{message}."
+    return f"{origin.get(key, key)} {message}, not {shown}." if key else f"{message}."
+
+
+def _message(detail: ErrorDetails) -> str:
+    """What is wrong, without pydantic's words for Python's types and for what its parser did."""
+    kind = detail["type"]
+    for beginning, wanted in WANTED.items():
+        if kind.startswith(beginning):
+            return f"should be {wanted}"
+    return detail["msg"].removeprefix("Value error, ").removeprefix("Input ").rstrip(".")

@@ -1,11 +1,13 @@
-"""What each defence of the verifier is worth: switch it off, and count the false verdicts that follow.
+"""What each defence of the verifier is worth and what it costs: switch it off, and count the false verdicts that follow.
 
     python scripts/prove_verifier.py --out proof.json
     python scripts/ablate_verifier.py --proof proof.json --out ablation.json [--device cpu] [--only poison,decoys]
 
 Judged again are the exploits and the quietly wrong candidates of tests/ that the proof let reach the defence in question:
 what was stopped before it is stopped there still. Candidates that hang are left out. Honest candidates are not asked: a
-check that is not made refuses nobody.
+check that is not made refuses nobody. With `--cost N`, N worked solutions are judged with the defence off as well, their
+machine code known: core-milliseconds of all processes a verdict, milliseconds of its correctness on the GPU (shared with other
+lanes, which wait in it) and of the GPU alone in timing. `nothing` switches nothing off.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 
+import bench_verifier  # noqa: E402  # pyright: ignore[reportMissingImports]
 from support import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from kernrl.config import VerifierConfig  # noqa: E402
@@ -46,6 +50,7 @@ class Ablation:
 
 
 ABLATIONS = {
+    "nothing": Ablation("all defences on, for comparison"),
     "plan checks": Ablation(
         "rules on operations, data flow and storages of the plan", Defences(plan_checks=False), stage=Stage.PLAN
     ),
@@ -70,14 +75,16 @@ def main() -> int:
     verdicts = {name: Verdict.from_json(row) for name, row in proof["verdicts"].items()}
     where, fastest = proof["where"], proof["fastest_honest_x"]
     report: dict[str, Any] = {key: proof[key] for key in ("where", "versions", "counts")}
+    pairs = bench_verifier.candidates(options.cost, seed=0) if options.cost else []
     report["all_on"] = {key: len(proof[key]) for key in ("escapes", "wrong_accepted", "honest_refused")}
     report["ablations"] = {}
     # the screen is advice, and would stop some before the defence in question is asked
     funnel.screen = lambda source: None
     with tempfile.TemporaryDirectory() as kept:  # machine code and the GPU's noise, shared by all
-        config = VerifierConfig(device=options.device, workers=options.workers, cache_dir=Path(kept), gpu_timeout_s=12)
+        folder = options.cache_dir or Path(kept)
+        config = VerifierConfig(device=options.device, workers=options.workers, cache_dir=folder, gpu_timeout_s=12)
         for name in options.only.split(",") if options.only else ABLATIONS:
-            report["ablations"][name] = ablated(ABLATIONS[name], config, verdicts, where, fastest)
+            report["ablations"][name] = ablated(ABLATIONS[name], config, verdicts, where, fastest, pairs)
             options.out.write_text(json.dumps(report, indent=1))
             through = {k: len(v) for k, v in report["ablations"][name].items() if isinstance(v, list)}
             print(f"without {name}, of {report['ablations'][name]['asked']}: {through}", flush=True)
@@ -85,15 +92,22 @@ def main() -> int:
 
 
 def ablated(
-    ablation: Ablation, config: VerifierConfig, proof: dict[str, Verdict], where: str, fastest: dict[str, float]
+    ablation: Ablation,
+    config: VerifierConfig,
+    proof: dict[str, Verdict],
+    where: str,
+    fastest: dict[str, float],
+    pairs: Sequence[tuple[Task, str]],
 ) -> dict[str, Any]:
-    """Names of the fixtures that get through without one defence."""
+    """Names of the fixtures that get through without one defence, and what a verdict on one of `pairs` costs."""
     exploits, wrong = (
         [f for f in fixtures if reaches(proof.get(f.name), ablation.stage)]
         for fixtures in (suite.exploits(), suite.quietly_wrong())
     )
+    if ablation == ABLATIONS["nothing"]:
+        exploits, wrong = [], []
     started = time.monotonic()
-    verdicts = judge([*exploits, *wrong], ablation, config, where)
+    verdicts, cost_ms = judge([*exploits, *wrong], ablation, config, where, pairs)
     escaped = [
         f.name
         for f in exploits
@@ -105,6 +119,7 @@ def ablated(
         "exploits_accepted": [name for name in escaped if not proof[name].correct],
         "exploits_overpaid": [name for name in escaped if proof[name].correct],
         "wrong_accepted": [f.name for f in wrong if verdicts[f.name].correct],
+        "cost_ms": cost_ms,
         "seconds": round(time.monotonic() - started, 1),
     }
 
@@ -115,15 +130,33 @@ def reaches(verdict: Verdict | None, stage: Stage) -> bool:
     return verdict is not None and order.index(verdict.stage) >= order.index(stage) and verdict.status not in BEFORE_RULES
 
 
-def judge(asked: Sequence[suite.Fixture], ablation: Ablation, config: VerifierConfig, where: str) -> dict[str, Verdict]:
-    """Verdicts by name with the defence off."""
+def judge(
+    asked: Sequence[suite.Fixture], ablation: Ablation, config: VerifierConfig, where: str, pairs: Sequence[tuple[Task, str]]
+) -> tuple[dict[str, Verdict], dict[str, float]]:
+    """Verdicts by name with the defence off, and milliseconds for each of `pairs`."""
     if ablation.one_shape:
         asked = [replace(f, task=at_one_shape(f.task, where)) for f in asked]
+        pairs = [(at_one_shape(task, where), source) for task, source in pairs]
     evaluator = StagedEvaluator(config, defences=ablation.defences)
     try:
-        return suite.judge_all(evaluator.evaluate, asked, evaluator.workers)
+        cost_ms: dict[str, float] = {}
+        for _ in range(2 if pairs else 0):  # the machine code is made in the first round
+            cost_ms = cost(evaluator, pairs)
+        return suite.judge_all(evaluator.evaluate, asked, evaluator.workers), cost_ms
     finally:
         evaluator.close()
+
+
+def cost(evaluator: StagedEvaluator, pairs: Sequence[tuple[Task, str]]) -> dict[str, float]:
+    """What a verdict takes on the average, in milliseconds."""
+    evaluator.start()
+    begun, cpu_s = time.monotonic(), bench_verifier.cpu_s()
+    with ThreadPoolExecutor(evaluator.workers) as pool:
+        verdicts = list(pool.map(lambda pair: evaluator.evaluate(*pair), pairs))
+    found = {"cores": bench_verifier.cpu_s() - cpu_s, "wall": time.monotonic() - begun}
+    for stage, name in (("correctness", "correctness"), ("gpu_busy", "gpu_alone")):
+        found[name] = sum(verdict.seconds.get(stage, 0.0) for verdict in verdicts)
+    return {name: round(1e3 * s / len(pairs), 2) for name, s in found.items()} | {"verdicts": float(len(pairs))}
 
 
 def at_one_shape(task: Task, where: str) -> Task:
@@ -138,6 +171,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     parser.add_argument("--workers", type=int, help="candidates at once; by default one a core")
+    parser.add_argument("--cost", type=int, default=0, help="worked solutions to take the cost of a verdict from")
+    parser.add_argument("--cache-dir", type=Path, help="folder of machine code, kept; by default none is kept")
     parser.add_argument("--only", default="", help=f"comma-separated, of: {', '.join(ABLATIONS)}")
     return parser.parse_args()
 

@@ -1,4 +1,5 @@
-"""Time the fused losses against their peers and against the memory's own speed, on one GPU.
+"""Time the fused losses against their peers and against the memory's own speed, on one GPU; where there are two, the
+vocabulary-parallel losses too.
 
     python scripts/bench_loss.py --out docs/benchmarks/loss.json        # measure (about three minutes on an H200)
     python scripts/bench_loss.py --render docs/benchmarks/loss.json     # write loss.md and loss.svg beside it
@@ -15,6 +16,7 @@ import json
 import platform
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -280,6 +282,14 @@ def measure(out: Path) -> None:
                 print(kind, json.dumps(row), flush=True)
             torch.cuda.empty_cache()
             out.write_text(json.dumps(result, indent=1) + "\n")
+    if torch.cuda.device_count() > 1:
+        part = out.with_suffix(".parallel.json")
+        script = Path(__file__).with_name("bench_parallel.py")
+        run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), "--out", str(part)]
+        subprocess.run(run, check=True)
+        result["parallel"] = json.loads(part.read_text())
+        part.unlink()
+        out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def render(path: Path) -> None:

@@ -17,8 +17,10 @@ import json
 import math
 import statistics
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,10 +54,16 @@ def main() -> int:
         device = device_for(gpu)
         if device is None:
             raise SystemExit(f"{gpu}: its peak rates are not known; add it to kernrl/verifier/base/devices.py.")
-        for task, style, source in candidates(options.count, options.seed):
-            row = priced(evaluator, task, source, device)
-            if row is not None:
-                rows.append({"task": task.id, "style": style} | row)
+        made = list(candidates(options.count, options.seed))
+        deadline = time.monotonic() + options.seconds
+
+        def of(one: tuple[Task, str, str]) -> dict[str, Any] | None:
+            return priced(evaluator, one[0], one[2], device) if time.monotonic() < deadline else None
+
+        with ThreadPoolExecutor(evaluator.workers) as pool:
+            for (task, style, _), row in zip(made, pool.map(of, made), strict=True):
+                if row is not None:
+                    rows.append({"task": task.id, "style": style} | row)
         report = {
             "gpu": gpu if evaluator.gpus else None,
             "date": datetime.date.today().isoformat(),
@@ -151,6 +159,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=3600, help="take no further solution after so long")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     return parser.parse_args()

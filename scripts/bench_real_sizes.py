@@ -2,6 +2,7 @@
 
     python scripts/bench_real_sizes.py --out sizes.json --seconds 540                   # again until it says that all is done
     python scripts/bench_real_sizes.py --out sizes.json --seconds 0                     # the table of what is there
+    python scripts/plot_sizes.py sizes.json                                             # a chart of it
     python scripts/bench_real_sizes.py --out dry.json --device cpu --tasks 1 --least 0 --most 0.01 --styles 1
 
 Four phases: `eager` and `eager,compile`, each cold (a new cache folder) and warm (the same folder, other candidates). A task's
@@ -133,8 +134,17 @@ def table(record: dict[str, Any]) -> str:
         rate = f"{s['verdicts_per_s']:.2f}" if s["verdicts_per_s"] else "–"
         counts = f"{s['infra_errors']} | {s['restarts']} | {wrong}"
         lines.append(f"| {baseline} | {heat} | {s['tasks']} | {s['verdicts']} | {rate} | {counts} | {said} |")
+    lines += ["", *(f"{name}, mean seconds a verdict: {_parts(phase['rows'])}" for name, phase in record["phases"].items())]
     bad = [r for phase in record["phases"].values() for r in phase["rows"] if r["status"] != "correct"]
     return "\n".join([*lines, *(f"{r['task']} {r['style']}: {r['status']}: {r['reason']}" for r in bad)])
+
+
+def _parts(rows: Sequence[dict[str, Any]]) -> str:
+    """Where the time of a verdict goes, the longest part first; parts may overlap."""
+    spent: Counter[str] = Counter()
+    for row in rows:
+        spent.update(row["seconds"])
+    return ", ".join(f"{name} {s / len(rows):.2f}" for name, s in spent.most_common() if s / len(rows) >= 0.01)
 
 
 def main() -> None:

@@ -2,10 +2,13 @@
 
     python scripts/bench_styles.py --out styles.json --seconds 540           # again until it says that all is done
     python scripts/bench_styles.py --out styles.json --seconds 0             # the table of what is there
+    python scripts/bench_styles.py --out a.json --shard 1/2                  # half of the tasks, for the first of two GPUs
+    python scripts/bench_styles.py --out a.json --merge b.json --seconds 0 --beside old.json   # both halves, beside a record
     python scripts/bench_styles.py --out dry.json --device cpu --limit 4     # modelled times, no GPU needed
 
-Half of the tasks are `tests/foreign`, half are generated Graphs, at their real sizes. Every style goes through the verifier.
-The best style is the fastest correct one. Judged tasks are kept in `--out`, with what was judged on; a second call goes on.
+Half of the tasks are `tests/foreign`, half are generated Graphs, at their real sizes, in random order. Every style goes through
+the verifier, those of several tasks at once. The best style is the fastest correct one. Judged tasks are kept in `--out`, with
+what was judged on; a second call goes on.
 """
 
 from __future__ import annotations
@@ -13,15 +16,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
+
+import torch
 
 from kernrl.config import VerifierConfig
 from kernrl.errors import UsageError
@@ -33,7 +41,7 @@ from kernrl.tasks.graph.sample import sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.solutions.from_graph.styles import graphs_of, write_solutions
-from kernrl.tasks.task import Task
+from kernrl.tasks.task import Solution, Task
 from kernrl.verifier import HardenedVerifier
 from kernrl.verifier.base.devices import device_for
 
@@ -51,6 +59,15 @@ def tasks(limit: int, precision: str, seed: int) -> Iterator[Task]:
         path = next(foreign, None) if i % 2 == 0 else None
         name, source = (path.stem, path.read_text(encoding="utf-8")) if path else next(generated)
         yield Task(name, source, precision=precision)
+
+
+def in_order(found: Iterable[Task], first: Sequence[str], seed: int) -> list[Task]:
+    """Those that are named, then the others in random order."""
+    every = list(found)
+    named = {t.id: t for t in every if t.id in first}
+    rest = [t for t in every if t.id not in named]
+    Random(seed).shuffle(rest)
+    return [*(named[name] for name in first if name in named), *rest]
 
 
 def _generated(seed: int) -> Iterator[tuple[str, str]]:
@@ -89,29 +106,60 @@ def rates_of(name: str, precision: str) -> Rates:
     return Rates(device.name, device.bandwidth_gb_s * 1e9, tflops * 1e12, device.fp32_tflops * 1e12)
 
 
-def judge(verifier: HardenedVerifier, task: Task, rates: Rates) -> dict[str, Any]:
-    """All styles of one task: verdicts, times, and the floor."""
-    task = with_input_sets(task)
-    graph = graphs_of(task)[0]
-    solutions = write_solutions(task)
+Prepared = tuple[Task, dict[str, Any], tuple[Solution, ...]]
+"""A task with its input sets, its row without verdicts, and its solutions."""
+
+
+def prepare(task: Task, target: str) -> Prepared | str:
+    """What is judged of a task; why there is nothing to judge."""
+    torch.set_num_threads(1)
+    try:
+        task = with_input_sets(task)
+        graph = graphs_of(task)[0]
+        solutions = write_solutions(task)
+    except Exception as error:  # one task is left out with its reason, and the others are judged
+        return f"{type(error).__name__}: {error}"
     row: dict[str, Any] = {"task": task.id, "precision": task.precision, "family": family(graph), "styles": []}
     row["ops"] = [n.op for n in graph.nodes]
-    row["floor_us"] = 1e6 * roofline_s(graph, rates)[1]
-    for i, verdict in verifier.verify_many([(task, s.triton_code) for s in solutions]):
-        timing = verdict.timing
-        one = {
-            "style": solutions[i].style,
-            "status": str(verdict.status),
-            "reason": verdict.reason[:300],
-            "notes": verdict.notes,
-        }
-        if timing:
+    row["floor_us"] = 1e6 * roofline_s(graph, rates_of(target, task.precision))[1]
+    return task, row, solutions
+
+
+def judge(verifier: HardenedVerifier, prepared: Iterable[Prepared]) -> Iterator[dict[str, Any]]:
+    """The row of each task when all its styles are judged; those of several tasks are judged at once."""
+    asked: list[tuple[dict[str, Any], str, int]] = []
+
+    def pairs() -> Iterator[tuple[Task, str]]:
+        for task, row, solutions in prepared:
+            for solution in solutions:
+                asked.append((row, solution.style, len(solutions)))
+                yield task, solution.triton_code
+
+    for i, verdict in verifier.verify_many(pairs()):
+        row, style, count = asked[i]
+        one = {"style": style, "status": str(verdict.status), "reason": verdict.reason[:300], "notes": verdict.notes}
+        if timing := verdict.timing:
             speedups = {k: [s.value, s.low, s.high, s.significant] for k, s in timing.speedups_x.items()}
             row["clock"] = f"{timing.kind} on {timing.device}"
             row["baseline_us"] = timing.baseline_us
             one |= {"us": timing.candidate_us, "speedups_x": speedups}
         row["styles"].append(one)
-    return row
+        if len(row["styles"]) == count:
+            yield row
+
+
+def until(
+    deadline: float, prepared: Iterable[Prepared | str], tasks: Sequence[Task], out: list[dict[str, Any]]
+) -> Iterator[Prepared]:
+    """What there is to judge, none of it begun after the deadline; tasks with nothing to judge go into `out`."""
+    for task, found in zip(tasks, prepared, strict=False):
+        if time.monotonic() > deadline:
+            return
+        if isinstance(found, str) or not found[2]:
+            reason = found if isinstance(found, str) else "there is no rule for it"
+            out.append({"task": task.id, "precision": task.precision, "reason": reason})
+        else:
+            yield found
 
 
 def best(row: dict[str, Any], *, algebra: bool = True) -> dict[str, Any] | None:
@@ -175,6 +223,20 @@ def report(rows: Sequence[dict[str, Any]], baselines: Sequence[str]) -> str:
     return "\n\n".join(parts)
 
 
+def beside(rows: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) -> str:
+    """Best styles of two records, task by task."""
+    found = {(row["task"], row["precision"]): best(row) for row in before}
+    lines, ratios = ["| task | before | | now | | times faster |", "|---|---|---:|---|---:|---:|"], []
+    for row in rows:
+        old, new = found.get((row["task"], row["precision"])), best(row)
+        if old and new:
+            ratios.append(old["us"] / new["us"])
+            lines.append(
+                f"| {row['task']} | {old['style']} | {old['us']:.1f} | {new['style']} | {new['us']:.1f} | {ratios[-1]:.2f} |"
+            )
+    return "\n".join([*lines, f"| all {len(ratios)} | | | | | {_geomean(ratios):.3f} |"])
+
+
 def main() -> None:
     """Judge what is left, within the time given, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -186,29 +248,38 @@ def main() -> None:
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
     parser.add_argument("--target", default="H200", help="the GPU of the floor, and of modelled times")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", default="", help="tasks to begin with, by name")
+    parser.add_argument("--shard", default="1/1", help="k/n: the k-th of n parts of the tasks")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 2, help="of this part; a third of them write solutions")
+    parser.add_argument("--merge", type=Path, nargs="*", default=[], help="further records for the table")
+    parser.add_argument("--beside", type=Path, help="a record of before, to compare with")
     args = parser.parse_args()
     baselines, begun = args.baseline.split(","), time.monotonic()
+    part, parts = map(int, args.shard.split("/"))
     record: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {"rows": [], "left_out": []}
     done = {(row["task"], row["precision"]) for row in [*record["rows"], *record["left_out"]]}
-    todo = [t for p in args.precision.split(",") for t in tasks(args.limit, p, args.seed) if (t.id, p) not in done]
-    config = VerifierConfig(device=args.device, target=args.target, baseline=tuple(baselines), cache=False)  # pyright: ignore[reportArgumentType]
+    first = [name for name in args.first.split(",") if name]
+    every = [t for p in args.precision.split(",") for t in in_order(tasks(args.limit, p, args.seed), first, args.seed)]
+    todo = [t for t in every[part - 1 :: parts] if (t.id, t.precision) not in done]
+    config = VerifierConfig(device=args.device, target=args.target, baseline=tuple(baselines), workers=args.cores, cache=False)  # pyright: ignore[reportArgumentType]
     if todo and args.seconds > 0:
+        writers = ProcessPoolExecutor(max(1, args.cores // 3), multiprocessing.get_context("spawn"))
+        prepared = writers.map(prepare, todo, [args.target] * len(todo))
         with HardenedVerifier(config) as verifier:
-            for task in todo:
-                if time.monotonic() - begun > args.seconds:
-                    break
-                try:
-                    record["rows"].append(judge(verifier, task, rates_of(args.target, task.precision)))
-                except UsageError as error:
-                    record["left_out"].append({"task": task.id, "precision": task.precision, "reason": str(error)})
+            for row in judge(verifier, until(begun + args.seconds, prepared, todo, record["left_out"])):
+                record["rows"].append(row)
                 record |= {"versions": verifier.evaluator.versions, "commit": _commit(), "date": time.strftime("%Y-%m-%d")}
                 record["gpu"] = next((r["clock"] for r in record["rows"][::-1] if "clock" in r), "")
                 replace_file(args.out, json.dumps(record, indent=1))
-                done.add((task.id, task.precision))
+        writers.shutdown(wait=False, cancel_futures=True)
+    done = {(row["task"], row["precision"]) for row in [*record["rows"], *record["left_out"]]}
     left = sum((t.id, t.precision) not in done for t in todo)
     shown = baselines if args.device != "cpu" else ["eager"]
-    print(report(record["rows"], shown))
-    print(f"\n{len(record['rows'])} judged, {len(record['left_out'])} left out, {left} to do", file=sys.stderr)
+    rows = [*record["rows"], *(row for path in args.merge for row in json.loads(path.read_text())["rows"])]
+    print(report(rows, shown))
+    if args.beside:
+        print("\n" + beside(rows, json.loads(args.beside.read_text())["rows"]))
+    print(f"\n{len(rows)} judged, {len(record['left_out'])} left out, {left} to do", file=sys.stderr)
 
 
 def _commit() -> str:

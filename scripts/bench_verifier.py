@@ -83,9 +83,9 @@ def groups(tasks: int, members: int, seed: int) -> list[Pair]:
 
 def throughput(verifier: HardenedVerifier, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Verdicts a second over the pairs, and where the time went."""
-    begun, cpu_s = time.perf_counter(), _cpu_s()
+    begun, worked_s = time.perf_counter(), cpu_s()
     verdicts = dict(verifier.verify_many(pairs))
-    wall_s, cpu_s = time.perf_counter() - begun, _cpu_s() - cpu_s
+    wall_s, worked_s = time.perf_counter() - begun, cpu_s() - worked_s
     statuses = Counter(str(v.status) for v in verdicts.values())
     stages = sorted({name for v in verdicts.values() for name in v.seconds})
     seconds = {n: statistics.fmean(v.seconds.get(n, 0.0) for v in verdicts.values()) for n in stages}
@@ -96,7 +96,7 @@ def throughput(verifier: HardenedVerifier, pairs: Sequence[Pair]) -> dict[str, A
         "tasks": len({task.id for task, _ in pairs}),
         "wall_s": wall_s,
         "verdicts_per_s": len(verdicts) / wall_s,
-        "core_s_per_verdict": cpu_s / len(verdicts),
+        "core_s_per_verdict": worked_s / len(verdicts),
         "statuses": dict(statuses),
         "mean_seconds": seconds,
         "gpu_busy_ms_per_verdict": 1e3 * seconds.get("gpu_busy", 0.0),
@@ -106,7 +106,7 @@ def throughput(verifier: HardenedVerifier, pairs: Sequence[Pair]) -> dict[str, A
     }
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
     """Core-seconds that this process and all it started have worked; of those that ended, where somebody waited for them."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
@@ -132,10 +132,10 @@ def front(pairs: Sequence[Pair]) -> dict[str, float]:
     found: dict[str, float] = {}
 
     def clocked(name: str, act: Callable[[], Any]) -> Any:
-        begun = _cpu_s()
+        begun = cpu_s()
         done = act()
         time.sleep(0.5)  # until the last child has been waited for
-        found[name] = 1e3 * (_cpu_s() - begun) / len(pairs)
+        found[name] = 1e3 * (cpu_s() - begun) / len(pairs)
         return done
 
     def read() -> list[list[Plan]]:

@@ -5,6 +5,7 @@ TITLES = {
     "ratio": ("Both policies' logits in (`ratio_kl`), bfloat16", "N × V"),
     "logits": ("Logits in", "N × V"),
     "linear": ("Hidden states in", "N × H (V = 151936)"),
+    "parallel": ("A vocabulary over two GPUs: `grpo_loss` (N × V) and `linear_grpo_loss` (N × H, V = 151936)", "shape"),
 }
 
 
@@ -19,7 +20,7 @@ def markdown(data: dict) -> str:
         "",
     ]
     for kind, (title, shape_name) in TITLES.items():
-        rows = data[kind]
+        rows = data.get(kind)
         if not rows:
             continue
         lines += [f"## {title}", "", f"Floor: {rows[0]['floor']}.", ""]

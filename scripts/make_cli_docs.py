@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from kernrl.cli import app
-from kernrl.command import EARLIER, OFF
+from kernrl.command import EARLIER, NUMBERS, OFF
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 
@@ -97,7 +97,8 @@ def _table(parameters: list[Any]) -> str:
 
 def _kind(parameter: Any) -> str:
     """`choice`, whose values the text names; `int`; `list[str]` → `str, repeatable`."""
-    kind = "choice" if parameter.metavar == "<choice>" else parameter.display_type(None).strip("<>")
+    said = parameter.metavar if parameter.metavar in ("<choice>", *NUMBERS.values()) else parameter.display_type(None)
+    kind = said.strip("<>")
     return f"{kind[5:-1]}, repeatable" if kind.startswith("list[") else kind
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -147,7 +148,7 @@ def training() -> str:
         "speed, same tasks",
     ]
     start = data["rows"]["start"]
-    return table(head, rows) + f"\n{start['tasks']} held-out tasks, {PASS_K} candidates each. {NOTE} {conditions(data)}\n"
+    return table(head, rows) + wrapped(f"{start['tasks']} held-out tasks, {PASS_K} candidates each. {NOTE} {conditions(data)}")
 
 
 def seeds() -> str:
@@ -229,7 +230,7 @@ def _ablation(data: Any) -> str:
         f"{counts['wrong']} quietly wrong candidates got through, and {through['honest_refused']} of {counts['honest']} honest "
         "ones were refused."
     )
-    return table(head, rows) + f"\n{whole} {conditions(data)}\n"
+    return table(head, rows) + wrapped(f"{whole} {conditions(data)}")
 
 
 def validation() -> str:
@@ -257,7 +258,9 @@ def _validation(data: Any) -> str:
     head = ["task", "verdict", "inputs", "error / tolerance", f"eager, µs{mark}", f"candidate, µs{mark}", f"speedup{mark}"]
     head += ["plain", "speedup"]
     same = sum(row["verdict"]["correct"] == row["plain"]["correct"] for row in data["tasks"])
-    return table(head, rows) + f"\n{same} of {len(rows)} verdicts are confirmed.{agreement(data['tasks'])} {conditions(data)}\n"
+    return table(head, rows) + wrapped(
+        f"{same} of {len(rows)} verdicts are confirmed.{agreement(data['tasks'])} {conditions(data)}"
+    )
 
 
 def times(verdict: dict[str, Any]) -> list[str]:
@@ -287,6 +290,11 @@ def agreement(rows: list[dict[str, Any]]) -> str:
         f" The plain speedup is {statistics.median(both):.2f} times kernrl's in the median, "
         f"{min(both):.2f} to {max(both):.2f} times in all."
     )
+
+
+def wrapped(text: str) -> str:
+    """A paragraph below a table, in lines that fit a page's source."""
+    return "\n" + textwrap.fill(text, 119, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def conditions(data: dict[str, Any]) -> str:

@@ -1,11 +1,12 @@
 """Look at a few tasks in every detail, and have each verdict confirmed by a plain evaluation that shares no code with it.
 
-    python scripts/validate_tasks.py --out validation.json [--run checkpoints/eval] [--count 20]
+    python scripts/validate_tasks.py --out validation.json [--run checkpoints/eval] [--count 20] [--mutants]
 
 The candidates are a run's first ones for the first tasks of the held-out suite, or without `--run` the suite's worked
-solutions. kernrl judges them as always. Then each is run by itself in a fresh process in the plainest way there is: eager
-`Model` beside `ModelNew` under one seed, `torch.allclose` on five inputs of the task's own, Triton's `do_bench` for both.
-That runs the candidates' Python with no sandbox: do it with candidates you have read, or where nothing can be lost.
+solutions; with `--mutants` every second one is changed in one place, so that verdicts of both kinds are looked at. kernrl
+judges them as always. Then each is run by itself in a fresh process in the plainest way there is: eager `Model` beside
+`ModelNew` under one seed, `torch.allclose` on five inputs of the task's own, Triton's `do_bench` for both. That runs the
+candidates' Python with no sandbox: do it with candidates you have read, or where nothing can be lost.
 
 Without a GPU kernrl models the times, and the plain evaluation runs at the task's small shapes in Triton's own interpreter,
 which times nothing.
@@ -18,6 +19,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,9 @@ SEEDS = 5
 TOLERANCE = 1e-4
 """Absolute and relative, of the plain evaluation: what KernelBench asks of float32."""
 
+PLAIN_MISTAKES = ("dropped helper", "dropped op", "missing term", "other extreme", "stale statistics", "wrong constant")
+"""Operators of `mutation_operators.py` whose mistakes a plain evaluation should see, too."""
+
 
 def main() -> int:
     options = _options()
@@ -36,7 +41,14 @@ def main() -> int:
         print(json.dumps(plain(options.plain)))
         return 0
     tasks, texts = chosen(options.run, options.count)
+    changes = [
+        change(number, task, text) if options.mutants else ("", text)
+        for number, (task, text) in enumerate(zip(tasks, texts, strict=True))
+    ]
+    texts = [text for _, text in changes]
     rows = judge(tasks, texts)
+    for row, (what, _) in zip(rows, changes, strict=True):
+        row["change"] = what
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
         for number, (task, text) in enumerate(zip(tasks, texts, strict=True)):
             place = Path(folder) / str(number)
@@ -49,8 +61,9 @@ def main() -> int:
             row["plain"] = found
             print(line(row), flush=True)
     agree = sum(row["verdict"]["correct"] == row["plain"].get("correct") for row in rows)
+    refused = sum(not row["verdict"]["correct"] for row in rows)
     options.out.write_text(json.dumps({"gpu": gpu_name(), "versions": rows[0]["verdict"]["versions"], "tasks": rows}, indent=1))
-    print(f"{agree} of {len(rows)} verdicts confirmed")
+    print(f"{agree} of {len(rows)} verdicts confirmed, {refused} of them rejections")
     return 0
 
 
@@ -70,6 +83,20 @@ def chosen(run: Path | None, count: int) -> tuple[list[Any], list[str]]:
         turn[task.id] = places[task.family] = places.get(task.family, -1) + 1
     picked = sorted((t for t in tasks if t.id in texts), key=lambda t: (turn[t.id], t.family))[:count]
     return picked, [texts[task.id] for task in picked]
+
+
+def change(number: int, task: Any, text: str) -> tuple[str, str]:
+    """Of every second task a mutant of its candidate with a mistake that shows at any size: what was changed, and the text."""
+    from mutation_operators import mutants
+
+    made = [m for m in mutants(source_of(text)) if m.operator in PLAIN_MISTAKES] if number % 2 else []
+    if not made:
+        return "", text
+    kinds = sorted({m.operator for m in made})
+    rng = random.Random(task.id)
+    kind = kinds[number // 2 % len(kinds)]
+    mutant = rng.choice([m for m in made if m.operator == kind])
+    return f"{mutant.operator}: {mutant.line}", f"```python\n{mutant.source}\n```"
 
 
 def judge(tasks: list[Any], texts: list[str]) -> list[dict[str, Any]]:
@@ -104,7 +131,10 @@ def confirm(folder: Path) -> dict[str, Any]:
     """The plain evaluation of one candidate, in a process of its own."""
     command = [sys.executable, __file__, "--plain", str(folder)]
     environment = os.environ if gpu_name() else os.environ | {"TRITON_INTERPRET": "1"}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    except subprocess.TimeoutExpired:
+        return {"correct": False, "error": "does not end in 120 s"}
     if ended.returncode:
         return {"correct": False, "error": ended.stderr.strip().splitlines()[-1][:300]}
     return json.loads(ended.stdout.splitlines()[-1])
@@ -163,6 +193,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("validation.json"), help="JSON file to write")
     parser.add_argument("--run", type=Path, help="a run whose candidates are looked at")
     parser.add_argument("--count", type=int, default=20, help="how many tasks")
+    parser.add_argument("--mutants", action="store_true", help="change every second candidate in one place")
     parser.add_argument("--workers", type=int, default=8, help="plain evaluations started at once; the GPU is for one")
     parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import re
 import subprocess
@@ -225,7 +226,7 @@ def test_a_switch_goes_both_ways(demo: list[Demo], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--steps", "many"], ["--steps", "integer"]),
+        (["--steps", "many"], ["--steps should be a whole number, not 'many'"]),
         (["--steps", "0"], ["--steps should be greater than or equal to 1, not 0"]),
         (["--step", "2"], ["No such option: --step", "--steps"]),
         (["--mode", "c"], ["'--mode': 'c' is not one of 'a'"]),
@@ -295,6 +296,17 @@ def test_errors_become_a_sentence_and_a_code(
 def test_no_flag_is_taken_for_nothing(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([*line.split(), "--dry-run"]) == 2
     assert capsys.readouterr().err.startswith(f"kernrl: {sentence}")
+
+
+def test_bitsandbytes_does_not_remark_on_kernels_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    remarks = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    monkeypatch.setattr(remarks, "level", logging.NOTSET)
+    monkeypatch.setattr(cli, "handle_signals", lambda: None)
+    monkeypatch.setattr(cli, "run", lambda arguments: 0)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert remarks.level == logging.ERROR
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

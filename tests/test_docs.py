@@ -31,7 +31,7 @@ def of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-CODE_BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1$", re.DOTALL | re.MULTILINE)
 GENERATED = re.compile(r"<!-- table: .*?<!-- end -->", re.DOTALL)
 
 

@@ -16,9 +16,13 @@ from support import ROOT
 
 from kernrl import cli
 from kernrl.config import EvalConfig, ReinforceConfig, SftConfig
+from kernrl.policy.pairs import task_messages
 from kernrl.rollouts.own_reward import own_reward
+from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.prompt import read_template
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
 
+Capture = pytest.CaptureFixture[str]
 GUIDES = ROOT / "docs" / "guides"
 
 
@@ -45,6 +49,31 @@ def test_the_guides_reward_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         found = worth(judged)
         assert found is not None
         assert found.value == pytest.approx(value)
+
+
+def test_the_guides_template_asks(tmp_path: Path) -> None:
+    [template] = re.findall(r"```jinja\n(.*?)```\n\n\|", (GUIDES / "own_prompt.md").read_text(), re.DOTALL)
+    (tmp_path / "ask.j2").write_text(template)
+    [task] = load_tasks("heldout#2").tasks
+    *_, request = task_messages(task, "chat", template=read_template(tmp_path / "ask.j2"))
+    assert request["content"].startswith("You write Triton for an NVIDIA H200.")
+    assert task.pytorch_code.strip() in request["content"]
+    (tmp_path / "more.j2").write_text('{% include "task.j2" %}\nUse one kernel.')
+    assert "Use one kernel." in task_messages(task, "chat", template=read_template(tmp_path / "more.j2"))[-1]["content"]
+
+
+@pytest.mark.slow
+def test_the_guides_model_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Path, capsys: Capture) -> None:
+    """As printed, but for a model of a few weights and a reply of a few tokens."""
+    (tmp_path / "checkpoints" / "rl").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "rl" / "model").symlink_to(model)
+    (tmp_path / "my_task.py").write_text(blocks("verify_a_kernel.md")[0])
+    monkeypatch.chdir(tmp_path)
+    [source] = blocks("use_the_model.md")
+    names: dict[str, Any] = {}
+    exec(source.replace("max_new_tokens=4096", "max_new_tokens=3"), names)
+    assert names["reply"].shape[1] == names["prompt"]["input_ids"].shape[1] + 3
+    assert capsys.readouterr().out.endswith("\n")
 
 
 @pytest.mark.slow

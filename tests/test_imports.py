@@ -47,6 +47,7 @@ ROOM_OF_MODULE = {"__main__": "cli", "cli": "cli", "command": "cli", "testing": 
         "errors",
         "files",
         "http_client",
+        "hub",
         "settings",
         "signals",
         "syntax",

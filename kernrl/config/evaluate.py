@@ -89,9 +89,8 @@ class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig):
         json_schema_extra=RUN,
     )
     baseline: Baselines = Field(
-        default=(),
-        description="What candidates are timed against: eager, compile, max-autotune (slow to make), or several, with commas; "
-        "eager if not set.",
+        default=("eager",),
+        description="What candidates are timed against: eager, compile, max-autotune (slow to make), or several, with commas.",
         json_schema_extra=VERIFIER | {OLD: "--verifier.baseline"},
     )
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)

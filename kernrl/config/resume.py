@@ -11,8 +11,8 @@ from pydantic import model_validator
 
 from kernrl.settings import Config
 
-RENAMED_VALUES = {("advantage", "none"): "raw"}
-"""(setting, value in the config.json of an older run) → its name today."""
+RENAMED_VALUES = (("advantage", "none", "raw"), ("baseline", [], ["eager"]))
+"""(setting, value in the config.json of an older run, what that is today)."""
 
 
 class ResumableConfig(Config):
@@ -46,7 +46,7 @@ def _settings_of_run(cls: type[ResumableConfig], folder: Path) -> Mapping[str, A
 def with_names_of_today(cls: type[Config], kept: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of an older run, they and their values named as they are now."""
     names = cls.RENAMED if issubclass(cls, ResumableConfig) else {}
-    renamed = {name: new for (name, old), new in RENAMED_VALUES.items() if kept.get(name) == old}
+    renamed = {name: new for name, old, new in RENAMED_VALUES if kept.get(name) == old}
     return {names.get(name, name): value for name, value in {**kept, **renamed}.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -13,31 +13,37 @@ from kernrl.settings import ARGUMENT, OLD, RARE, Config
 
 
 def split_commas(value: Any) -> Any:
-    """`("eager,compile",)` as `("eager", "compile")`: a flag may be given twice, or once with commas."""
-    return tuple(part for item in value for part in item.split(",")) if isinstance(value, list | tuple) else value
+    """`("eager,compile",)` as `("eager", "compile")`: a flag may be given twice, or once with commas. A text does too."""
+    items = (value,) if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        return value
+    return tuple(part for item in items for part in item.split(","))
 
 
 Baselines = Annotated[tuple[Literal["eager", "compile", "max-autotune"], ...], BeforeValidator(split_commas)]
 
 
 def one_baseline(values: Any) -> Any:
-    """The settings of a command whose `baseline` is the verifier's, with one that was given in the table `verifier`.
+    """The settings of a command whose `baseline` is the verifier's: one that was given in the table `verifier` is moved there.
 
     Raises ValueError where both are given, and differ. A table with the default is what `--dry-run` wrote.
     """
     table = values.get("verifier") if isinstance(values, dict) else None
-    inner, outer = (table.get("baseline"), values.get("baseline")) if isinstance(table, dict) else (None, None)
-    if not inner:
+    table = table.model_dump(exclude_unset=True) if isinstance(table, VerifierConfig) else table
+    if not isinstance(table, dict) or not table.get("baseline"):
         return values
-    if outer and tuple(split_commas(inner)) == ("eager",):
-        return values
-    if outer and tuple(split_commas(outer)) != tuple(split_commas(inner)):
+    inner, outer = table["baseline"], values.get("baseline")
+    if outer and tuple(split_commas(inner)) not in (("eager",), tuple(split_commas(outer))):
         raise ValueError("--baseline and the table verifier's baseline are one setting: leave the one in the table out")
-    return {**values, "baseline": inner}
+    rest = {name: value for name, value in table.items() if name != "baseline"}
+    return {**values, "baseline": outer or inner, "verifier": rest}
 
 
 class VerifierConfig(Config):
     """How candidates are judged."""
+
+    EXECUTOR: ClassVar[str] = "--verifier.executor"
+    """The flag of `executor` where this is a table of the settings."""
 
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = Field(
         default=None,
@@ -141,6 +147,8 @@ class VerifierConfig(Config):
 
 class VerifyConfig(VerifierConfig):
     """`kernrl verify`."""
+
+    EXECUTOR: ClassVar[str] = "--executor"
 
     task: str | None = Field(
         default=None, description="A task .py, or SOURCE::ID or SOURCE#ROW of any source of tasks.", json_schema_extra=ARGUMENT

@@ -1,6 +1,7 @@
 """Launch a Triton kernel for little of the host's time: what Triton works out for every call is kept from the first."""
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,15 +35,53 @@ class Variant:
             self.kernel[(programs,)](*tensors, *integers, *floats, **self.constants, **self.options)
             return
         device = torch.cuda.current_device()
-        key = (device, *[None if x is None else x.dtype for x in tensors], *[(i == 1, i & 15 == 0, i >> 31) for i in integers])
-        compiled = self._compiled.get(key)
+        compiled = self.compiled(device, tensors, integers)
         if compiled is None:
+            key = _key(device, tensors, integers)
             self._compiled[key] = self.kernel[(programs,)](*tensors, *integers, *floats, **self.constants, **self.options)
             return
         compiled.run(  # as Triton's own launch calls it, hooks left out
             programs, 1, 1, torch._C._cuda_getCurrentRawStream(device), compiled.function, compiled.packed_metadata,
             None, None, None, *addresses, *integers, *floats, *self._values,
         )  # fmt: skip
+
+    def compiled(self, device: int, tensors: Sequence[Tensor | None], integers: Sequence[int]) -> Any:
+        """What Triton compiled for an earlier call with arguments like these, or None."""
+        return self._compiled.get(_key(device, tensors, integers))
+
+
+def _key(device: int, tensors: Sequence[Tensor | None], integers: Sequence[int]) -> tuple:
+    return (device, *[None if x is None else x.dtype for x in tensors], *[(i == 1, i & 15 == 0, i >> 31) for i in integers])
+
+
+class Launch:
+    """A variant with everything but its tensors, whose dtypes and device stay the same: what is left of a call costs least."""
+
+    def __init__(self, variant: Variant, programs: int, integers: Sequence[int] = (), floats: Sequence[float] = ()):
+        self.variant, self.programs, self.integers, self.floats = variant, programs, integers, floats
+        self._head: tuple = ()
+        self._tail = *integers, *floats, *variant._values
+        self._device = 0
+        self._run: Any = None
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        if self._run is not None:
+            addresses = [0 if x is None else x.data_ptr() for x in tensors]
+            if not functools.reduce(operator.or_, addresses) & 15:
+                stream = torch._C._cuda_getCurrentRawStream(self._device)
+                self._run(self.programs, 1, 1, stream, *self._head, *addresses, *self._tail)
+                return
+        self.once(*tensors)
+        if isinstance(self.variant.kernel, JITFunction):
+            self._device = torch.cuda.current_device()
+            compiled = self.variant.compiled(self._device, tensors, self.integers)
+            if compiled is not None:
+                self._head = compiled.function, compiled.packed_metadata, None, None, None
+                self._run = compiled.run
+
+    def once(self, *tensors: Tensor | None) -> None:
+        """For a launch that is not kept."""
+        self.variant(self.programs, tensors, self.integers, self.floats)
 
 
 @functools.cache

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from kernrl.errors import UsageError
 from kernrl.kernels.loss_metrics import Metrics
-from kernrl.kernels.over_tokens.token_loss import METRICS, LossConfig, policy_loss_reference
-from kernrl.kernels.over_tokens.token_reduce import reduce_tokens
-from kernrl.kernels.over_tokens.tokens import Batch, expand, read_options, with_sequence_correction
+from kernrl.kernels.over_tokens.token_loss import METRICS, policy_loss_reference
+from kernrl.kernels.over_tokens.token_reduce import reduce_given
+from kernrl.kernels.over_tokens.tokens import expand, read_options, with_sequence_correction
 from kernrl.kernels.scale import scale_
 
 NAMES = (*METRICS, "clip_ratio")
@@ -17,10 +17,10 @@ NAMES = (*METRICS, "clip_ratio")
 
 class _PpoLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, log_probs: Tensor, batch: Batch, config: LossConfig, metrics: list[Tensor]):
+    def forward(ctx, log_probs: Tensor, given: dict, metrics: list[Tensor]):
         log_probs = log_probs.contiguous()
         ctx.gradient = torch.empty_like(log_probs)
-        loss, values = reduce_tokens(log_probs, None, batch, config, ctx.gradient)
+        loss, values = reduce_given(log_probs, given, ctx.gradient)
         metrics.append(values)
         return loss
 
@@ -29,20 +29,19 @@ class _PpoLoss(torch.autograd.Function):
         if ctx.gradient is None or torch.is_grad_enabled():
             raise RuntimeError("ppo_loss can be backpropagated once, and only once differentiated")
         gradient, ctx.gradient = ctx.gradient, None
-        return scale_(gradient, grad_loss), None, None, None
+        return scale_(gradient, grad_loss), None, None
 
 
 def loss_and_metrics(
     log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, loss_mask: Tensor | None, options: dict
 ) -> tuple[Tensor, Tensor]:
     """(loss, [METRICS and the share of all clipped tokens]) of `ppo_loss`'s arguments, on a GPU."""
-    options = {**options, "advantages": advantages, "old_logprobs": old_log_probs, "mask": loss_mask}
-    batch, config = read_options(log_probs.shape, 1.0, options)
+    given = {**options, "advantages": advantages, "old_logprobs": old_log_probs, "mask": loss_mask}
     if log_probs.requires_grad and torch.is_grad_enabled():
         metrics: list[Tensor] = []
-        loss = _PpoLoss.apply(log_probs, batch, config, metrics)
+        loss = _PpoLoss.apply(log_probs, given, metrics)
         return loss, metrics[0]  # pyright: ignore[reportReturnType]
-    return reduce_tokens(log_probs.contiguous(), None, batch, config)
+    return reduce_given(log_probs.contiguous(), given, None)
 
 
 def ppo_loss(

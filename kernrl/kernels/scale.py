@@ -4,11 +4,14 @@
 # pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
 # pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernrl.kernels.launch import Variant, multiprocessors
+from kernrl.kernels.launch import Launch, Variant, multiprocessors
 
 BLOCK = 8192
 
@@ -29,6 +32,10 @@ _scale = Variant(_scale_kernel, {"BLOCK": BLOCK}, num_warps=8)
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
     """`x` (contiguous, on a GPU) times the scalar tensor `factor`, in place."""
-    n = x.numel()
-    _scale(max(1, min(4 * multiprocessors(x.device), -(-n // BLOCK))), (x, factor), (n,))
+    _launch(x.numel(), x.device, x.dtype, factor.dtype)(x, factor)
     return x
+
+
+@lru_cache(maxsize=256)
+def _launch(n: int, device: torch.device, _dtype: torch.dtype, _factor_dtype: torch.dtype) -> Launch:
+    return Launch(_scale, max(1, min(4 * multiprocessors(device), -(-n // BLOCK))), (n,))

@@ -95,6 +95,8 @@ class TaskSearch:
         def prepared() -> Understood:
             found = _understood(task, verifier, settings)
             verifier.evaluator.start()
+            if unfit := verifier.unfit(found.task):
+                raise UsageError(unfit)
             return found
 
         self.read = budget.within(f"reading {task.id} and starting the verifier", prepared)

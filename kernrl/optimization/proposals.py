@@ -52,7 +52,7 @@ def styles(graphs: Sequence[Graph], task: Task, device: Device, precision: str) 
     seen: set[str] = set()
     for style in [*promising, *(style for style in STYLES if style not in promising)]:
         mine = simple if style.algebra else graphs
-        if not mine or (style.channels_last and not has_channels(mine[0])):
+        if not mine or (style.channels_last and not has_channels(mine[0], style)):
             continue
         try:
             solution = write_solution(source, mine, style)

@@ -1,4 +1,5 @@
-"""What a run is doing, for someone who waits: a line under a table in a terminal, one every 30 s elsewhere and in `log.txt`."""
+"""What a run is doing, for someone who waits: a line under a table, or one every 30 s where nothing can be redrawn and in
+`log.txt`."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ class Activity:
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
         """Show the line in a terminal, by itself."""
-        if not log.is_terminal or log.quiet:
+        if not log.redraws:
             yield
             return
         with Live(console=log, get_renderable=lambda: Text(self.line(), "dim"), refresh_per_second=4, transient=True):
@@ -75,7 +76,7 @@ class Activity:
         self._said = text
         if not leads():
             return
-        if not log.is_terminal:
+        if not log.redraws:
             log.print(text, markup=False, highlight=False, soft_wrap=True)
         if self.folder is not None:
             with contextlib.suppress(OSError), (self.folder / FILE).open("a", encoding="utf-8") as file:  # no log ends a run
@@ -97,6 +98,7 @@ class SamplingWatch:
         """Of the whole run; 0 steps where there is only one."""
         self._run_began = time.perf_counter()
         self._steps_before = 0
+        self._limit_s: float | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -104,9 +106,10 @@ class SamplingWatch:
         self._expected = self._sampled = self._judged = self._tokens = 0
         self._live = False
 
-    def begin_steps(self, done: int, steps: int) -> None:
-        """The run begins at this step, or goes on there."""
+    def begin_steps(self, done: int, steps: int, limit_s: float | None = None) -> None:
+        """The run begins at this step, or goes on there; after `limit_s` seconds it begins no more of them."""
         self._steps_before, self.steps_done, self.steps, self._run_began = done, done, steps, time.perf_counter()
+        self._limit_s = limit_s
 
     def expect(self, replies: int) -> None:
         """So many replies will be sampled: in place of those that have all come, or besides those that have not."""
@@ -130,7 +133,7 @@ class SamplingWatch:
 
     def line(self) -> str:
         """How far it is."""
-        place = f"step {self.steps_done + 1} of {self.steps}" if self.steps else ""
+        place = f"step {self.steps_done + 1}{self._of()}" if self.steps else ""
         head = ", ".join(part for part in (self.title, place) if part)
         spent = time.perf_counter() - self._began
         said = [f"{self._sampled} of {self._expected} replies", f"{self._tokens:,} tokens"]
@@ -143,11 +146,19 @@ class SamplingWatch:
             said.append(f"about {left} to go")
         return f"{head}: {', '.join(said)}" if head else ", ".join(said)
 
+    def _of(self) -> str:
+        """` of 40`, or where time ends the run, how much of it is gone."""
+        if self._limit_s is None:
+            return f" of {self.steps}"
+        return f", after {duration(time.perf_counter() - self._run_began)} of {duration(self._limit_s)}"
+
     def _left(self, spent: float) -> str:
         """Of the run where some of its steps are done, else of what is being sampled."""
         taken = self.steps_done - self._steps_before
         if self.steps and taken:
-            return duration((time.perf_counter() - self._run_began) / taken * (self.steps - self.steps_done))
+            ran = time.perf_counter() - self._run_began
+            steps_s = ran / taken * (self.steps - self.steps_done)
+            return duration(steps_s if self._limit_s is None else min(steps_s, max(0.0, self._limit_s - ran)))
         done = min(self._judged, self._sampled)
         whole = " of the step" if self.steps else ""
         return f"{duration(spent / done * (self._expected - done))}{whole}" if 0 < done < self._expected else ""

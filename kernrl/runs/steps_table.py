@@ -53,14 +53,13 @@ TITLES = {
 
 
 class LiveTable:
-    """The last steps as a live table; where stderr is not a terminal, one plain line a step."""
+    """The last steps as a live table; where that cannot be redrawn, one plain line a step."""
 
-    def __init__(self, steps: int, doing: Callable[[], str] = lambda: ""):
-        """`doing` says what is being done at the moment, for a line under the table."""
+    def __init__(self, steps: int | None, doing: Callable[[], str] = lambda: ""):
+        """`steps` of the run, None where time ends it; `doing` says what is being done, for a line under the table."""
         self._steps, self._doing = steps, doing
         self._lines: list[dict[str, Any]] = []
-        shown = log.is_terminal and not log.quiet
-        self._live = Live(console=log, get_renderable=self._now, refresh_per_second=4, transient=True) if shown else None
+        self._live = Live(console=log, get_renderable=self._now, refresh_per_second=4, transient=True) if log.redraws else None
 
     def __enter__(self) -> LiveTable:
         if self._live:
@@ -84,7 +83,8 @@ class LiveTable:
         line = Text(self._doing(), "dim")
         if not self._lines:
             return line
-        return Group(steps_table(self._lines[-SHOWN:], f"step {self._lines[-1]['step']} of {self._steps}"), line)
+        step = f"step {self._lines[-1]['step']}"
+        return Group(steps_table(self._lines[-SHOWN:], step if self._steps is None else f"{step} of {self._steps}"), line)
 
 
 def steps_table(lines: Sequence[dict[str, Any]], title: str) -> Group:

@@ -81,7 +81,7 @@ class RemoteVerifier:
     def __init__(self, config: VerifierConfig, *, patience_s: float = PATIENCE_S):
         """Raises as `open_verifier` does."""
         self.config, self._patience_s = config, patience_s
-        self._server = Server(config.executor, timeout_s=WAIT_S + 30, flag="--verifier", key=TOKEN)
+        self._server = Server(config.executor, timeout_s=WAIT_S + 30, flag=config.EXECUTOR, key=TOKEN)
         self._threads = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="verify")
         self.about: dict[str, Any] = self._server.get("/v1/about")
         """What the server says of its verifier: baselines, device, versions."""
@@ -144,7 +144,7 @@ class RemoteVerifier:
 
     def _check(self) -> None:
         """Refuse settings that the server does not serve, rather than ignore them."""
-        config, where = self.config, f"--verifier {self._server.url}"
+        config, where = self.config, f"{self.config.EXECUTOR} {self._server.url}"
         if not isinstance(self.about, dict) or "baseline" not in self.about:
             raise UsageError(f"{where}: this is no server that 'kernrl serve' runs.")
         if own := sorted(SERVERS_OWN & config.model_fields_set):

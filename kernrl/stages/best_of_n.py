@@ -31,15 +31,19 @@ def run(config: BestOfNConfig, verifier: Verifier | None = None) -> Result:
     Args:
         verifier: one that is open already; by default one is opened for the run.
     """
-    with open_session(config, verifier) as session, LiveTable(config.rounds, session.activity.line) as table:
+    limit_s = config.time_limit_s
+    with (
+        open_session(config, verifier) as session,
+        LiveTable(None if limit_s else config.rounds, session.activity.line) as table,
+    ):
         finetuner = SampleFinetuner(session, config)
         checks = HeldoutChecks(session, config)
         done = int(session.checkpoint.name.removeprefix("step_")) if session.checkpoint else 0
-        session.watch.begin_steps(done, config.rounds)
+        session.watch.begin_steps(done, config.rounds, limit_s and limit_s - seconds_before(session, done + 1))
         for number in range(done + 1, config.rounds + 1):
             metrics = one_round(session, finetuner, config, number)
             spent = metrics["seconds"]["step"] + seconds_before(session, number)
-            last = number == config.rounds or session.ranks.any(spent >= (config.time_limit_s or math.inf))
+            last = number == config.rounds or session.ranks.any(spent >= (limit_s or math.inf))
             metrics |= checks.after_step(number, last=last)
             session.record(metrics, number)
             table.add(metrics)

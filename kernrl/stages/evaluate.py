@@ -61,9 +61,8 @@ def parse_limit(text: str) -> Limit:
 def require_measured(limit: Limit, config: EvalConfig) -> None:
     """Refuse a limit to a figure that this evaluation does not make, before it takes its minutes."""
     kind, _, number = limit.name.replace("@", "_").partition("_")
-    baselines = config.baseline or config.verifier.baseline
-    if limit.baseline and limit.baseline not in baselines:
-        more = ",".join([*baselines, limit.baseline])
+    if limit.baseline and limit.baseline not in config.baseline:
+        more = ",".join([*config.baseline, limit.baseline])
         raise UsageError(f"--fail-under: nothing is timed against {limit.baseline}; add --baseline {more}.")
     if kind == "fast" and number not in (known := [f"{p:g}" for p in THRESHOLDS_X]):
         raise UsageError(f"--fail-under: there is no {limit.name}; p is one of {', '.join(known)}.")

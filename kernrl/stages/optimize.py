@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kernrl.config import OptimizeConfig
 from kernrl.config.optimize import NO_MODEL
-from kernrl.console import Result, log
+from kernrl.console import Result, log, now_and_then
 from kernrl.errors import UsageError
 from kernrl.files import next_folder, replace_file
 from kernrl.optimization.budget import Budget
@@ -287,12 +287,18 @@ def _write_many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder
 
 @contextmanager
 def live_line(name: str) -> Iterator[Callable[[Progress], None]]:
-    """A line on stderr that says how the search goes; nothing under --quiet or where stderr is no terminal."""
-    if log.quiet or not log.is_terminal:
-        yield lambda progress: None
-        return
-    with log.status(Text(f"{name}: reading the module")) as status:
-        yield lambda progress: status.update(Text(f"{name}: {progress_words(progress)}"))
+    """A line on stderr that says how the search goes; a line now and then where that cannot be redrawn; none under --quiet."""
+    said = f"{name}: reading the module"
+    shown = log.status(Text(said)) if log.redraws else nullcontext()
+
+    def show(progress: Progress) -> None:
+        nonlocal said
+        said = f"{name}: {progress_words(progress)}"
+        if status is not None:
+            status.update(Text(said))
+
+    with shown as status, now_and_then(lambda: said):
+        yield show
 
 
 def progress_words(progress: Progress) -> str:

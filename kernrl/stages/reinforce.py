@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from kernrl.config import ReinforceConfig
-from kernrl.console import Result
+from kernrl.config.by_model import is_nano
+from kernrl.console import Result, log
 from kernrl.kernels import check_ids
 from kernrl.policy.checkpoint import read_json, write_json
 from kernrl.policy.examples import Example
@@ -63,20 +64,28 @@ class Batch:
     """Of sampling and verification."""
 
 
+NO_CONVERSATION = (
+    "--turns {turns}: nano was taught one prompt and one reply, and cannot read what it is told between turns: its second "
+    "replies were no code (0 of 48 right, after 33 of 48). Use a model that chats, or leave --turns out."
+)
+
+
 def run(config: ReinforceConfig, verifier: Verifier | None = None) -> Result:
     """Run the stage: steps, checkpoints, and a final model that plain transformers loads.
 
     Args:
         verifier: one that is open already; by default one is opened for the run.
     """
+    if config.turns > 1 and is_nano(config.model):
+        log.print(NO_CONVERSATION.format(turns=config.turns), style="yellow", highlight=False, soft_wrap=True)
     with (
         open_session(config, verifier, config.turns) as session,
-        LiveTable(config.steps, session.activity.line) as table,
+        LiveTable(None if config.time_limit_s else config.steps, session.activity.line) as table,
         contextlib.closing(Learner(session, config)) as learner,
         StopAfterStep(session.ranks) as stop,
     ):
         checks = HeldoutChecks(session, config)
-        session.watch.begin_steps(learner.step, config.steps)
+        session.watch.begin_steps(learner.step, config.steps, config.time_limit_s and config.time_limit_s - learner.seconds)
         while not learner.finished:
             metrics = train_step(learner)
             metrics |= checks.after_step(learner.step, last=learner.finished)

@@ -141,10 +141,17 @@ def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: 
     return Result(results, summary(results, history))
 
 
+NEW_NANO = (
+    "A new nano is made from random weights. To go on with the one that the other commands call nano, give its folder, such as "
+    "--model checkpoints/nano."
+)
+
+
 def check_model(config: SftConfig, checkpoint: Path | None, ranks: Ranks) -> SftConfig:
     """Choose the prompt style, and refuse a model that cannot be trained here before minutes go into its data."""
     row_tokens, style, form = config.row_tokens or 0, "nano", config.form
     if config.model == NANO and checkpoint is None:
+        log.print(NEW_NANO, highlight=False, soft_wrap=True)
         check_memory(config, nano_config(VOCAB_SIZE), row_tokens, ranks, compiled=config.compile)
     else:
         tokenizer = load_starting_tokenizer(config, checkpoint, row_tokens, ranks, compiled=config.compile)

@@ -263,12 +263,23 @@ def _saved_dataset(path: Path, split: str | None) -> Iterator[Row]:
 
 def _hub(name: str, split: str | None, revision: str | None) -> Iterator[Row]:
     import datasets
+    from datasets import config as hub_client
 
+    from kernrl.hub import NO_ANSWER, ask_hub, unknown
+
+    said = ask_hub("dataset", name, revision)
+    if said == "unknown":
+        raise UsageError(f"{name}: there is no such file here, and {unknown('dataset')}.")
+    before = hub_client.HF_HUB_OFFLINE
     try:
+        hub_client.HF_HUB_OFFLINE = said == "silent"  # then what was downloaded is read at once
         loaded = datasets.load_dataset(name, revision=revision)
     except Exception as error:  # the hub's client raises many kinds, and all mean the same to the user
         first_line = str(error).partition("\n")[0].rstrip(".")
-        raise UsageError(f"{name}: there is no such file here, and the dataset cannot be loaded: {first_line}.") from error
+        why = NO_ANSWER if said == "silent" else f"the dataset cannot be loaded: {first_line}"
+        raise UsageError(f"{name}: there is no such file here, and {why}.") from error
+    finally:
+        hub_client.HF_HUB_OFFLINE = before
     return _dataset_rows(name, loaded, split)
 
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernrl.config import EvalConfig, VerifierConfig
+from kernrl.config import EvalConfig
 from kernrl.console import log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import next_folder
@@ -29,6 +29,7 @@ from kernrl.tasks.prompt import read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.how_many import confirm_samples
+from kernrl.training.lint_tasks import fitting_tasks
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
 if TYPE_CHECKING:
@@ -55,13 +56,15 @@ def evaluate(config: EvalConfig) -> dict[str, Any]:
         require_model(config)
     directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "eval"), config, resume=config.resume)
     with Activity(directory.path) as activity, activity.shown(), open_verifier(config) as verifier:
+        tasks = fitting_tasks(tasks, verifier)
         if candidates is None:
             sample_and_judge(config, tasks, directory, verifier, activity)
         else:
-            judge(candidates, directory, verifier, activity)
+            fit = {task.id for task in tasks}
+            judge([one for one in candidates if one[0].id in fit], directory, verifier, activity)
 
     judged = read_run(directory.path)
-    results = summarise(judged.samples, baselines=config.baseline or config.verifier.baseline, seed=config.seed)
+    results = summarise(judged.samples, baselines=config.baseline, seed=config.seed)
     if not results["samples"]:
         reason = next((s.verdict.reason for s in judged.samples), "there were none")
         raise RunError(f"No candidate could be judged: {reason}")
@@ -107,10 +110,7 @@ def say(problems: Iterable[str]) -> None:
 
 def open_verifier(config: EvalConfig) -> client.AnyVerifier:
     """The verifier, with the baselines asked for."""
-    settings: VerifierConfig = config.verifier
-    if config.baseline:
-        settings = settings.model_copy(update={"baseline": config.baseline})
-    return client.open_verifier(settings)
+    return client.open_verifier(config.verifier.model_copy(update={"baseline": config.baseline}))
 
 
 def newest_rows(folder: Path) -> dict[str, dict[str, Any]]:
@@ -160,7 +160,7 @@ def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifi
     activity.phase(f"judging {len(waiting)} candidates")
     activity.follow(
         lambda: (
-            f"{count - len(left)} of {count} tasks, {judged} of {len(waiting)} verdicts"
+            f"{count - len(left)} of {count} tasks, {judged} of {len(waiting)} verdicts{gpus_at_work(verifier)}"
             f"{time_left(started, judged, len(waiting))}"
         )
     )
@@ -172,6 +172,12 @@ def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifi
         left = +left
     if waiting:
         directory.log(step=len(done) + len(waiting), seconds={"verify": time.perf_counter() - started})
+
+
+def gpus_at_work(verifier: Verifier) -> str:
+    """`, GPU: timing a_task`, where the verifier tells."""
+    doing = getattr(verifier, "doing", str)()
+    return f", GPU: {doing}" if doing else ""
 
 
 def sample_and_judge(
@@ -191,7 +197,7 @@ def sample_and_judge(
     collector.watch = watch
     if hasattr(engine, "on_tokens"):  # a server tells only of whole replies
         engine.on_tokens = watch.decoded  # pyright: ignore[reportAttributeAccessIssue]
-    activity.follow(watch.line)
+    activity.follow(lambda: watch.line() + gpus_at_work(verifier))
     collector.known = {(row["task"], row["key"]): Verdict.from_json(row["verdict"]) for row in done.values()}
 
     def write(attempt: Attempt) -> None:

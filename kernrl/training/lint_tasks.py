@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from typing import Any
 
 import torch
 
@@ -55,6 +56,23 @@ def sound_tasks(tasks: Iterable[Task], config: VerifierConfig, *, tell: bool = T
         if unchecked:
             log.print(f"Not linted, for want of small shapes or a GPU: {unchecked} of {len(asked)} tasks.", highlight=False)
     return kept
+
+
+def fitting_tasks(tasks: Sequence[Task], verifier: Any) -> list[Task]:
+    """The tasks that the verifier has room to judge; each of the others is named on stderr with the bytes, before a model is
+    asked for it. Generated tasks fit; a server elsewhere says so with the first verdict.
+
+    Raises:
+        UsageError: no task fits.
+    """
+    unfit: Callable[[Task], str] = getattr(verifier, "unfit", lambda task: "")
+    said = {task.id: unfit(task) for task in tasks if not task.composition}
+    reasons = [reason for reason in said.values() if reason]
+    if reasons and len(reasons) == len(tasks):
+        raise UsageError(reasons[0])
+    for reason in reasons:
+        log.print(f"Skipped: {reason}", markup=False, highlight=False, soft_wrap=True)
+    return [task for task in tasks if not said.get(task.id)]
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ from kernrl.tasks.prompt import read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.how_many import confirm_samples
-from kernrl.training.lint_tasks import sound_tasks
+from kernrl.training.lint_tasks import fitting_tasks, sound_tasks
 from kernrl.training.open_engine import open_engine
 from kernrl.training.run_history import best_step, give_up, learnt
 from kernrl.training.starting_policy import load_starting_policy
@@ -198,6 +198,7 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         style = prompt_style(policy.tokenizer, config.prompt)
         tasks = ranks.lead(lambda: askable(tasks, style))
         verifier = verifier or stack.enter_context(open_verifier(config))
+        tasks = ranks.lead(lambda: fitting_tasks(tasks, verifier))
         engine = stack.enter_context(closing(open_engine(config, policy, verifier, directory.path, ranks)))
         collector = Collector(
             engine,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -27,6 +28,7 @@ from kernrl.verifier.interpreted_sets import (
     NO_RAGGED_SET,
     rejected,
 )
+from kernrl.verifier.judge.memory_estimate import rehearse
 from kernrl.verifier.judge.reasons import has_tf32_product, with_tf32_hint
 from kernrl.verifier.plan.layout import layout_notes
 from kernrl.verifier.plan.plan import Plan
@@ -35,6 +37,7 @@ from kernrl.verifier.pool.backend import Front, GpuBackend
 from kernrl.verifier.pool.gpu import LANES
 from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.local import LocalFront
+from kernrl.verifier.pool.memory_ledger import gib, least_bytes, usable_bytes
 from kernrl.verifier.pool.ray import Cluster
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
 from kernrl.verifier.trace.tracer import CPU_S as TRACE_CPU_S
@@ -43,6 +46,11 @@ log = logging.getLogger(__name__)
 
 FEWER_FLOPS = 0.75
 """A candidate that does less than this share of the reference's arithmetic computes it in another way, and is said to."""
+
+SMALL_SHARE = 64
+"""A task whose reference moves less than one part in so many of the GPU's memory fits, without a rehearsal."""
+
+SMALLER = "give the task smaller sizes."
 
 FAULT = "A fault of the verifier, not of the candidate; the log has its traceback"
 
@@ -53,7 +61,7 @@ class StagedEvaluator:
     def __init__(self, config: VerifierConfig, *, defences: Defences | None = None):
         """Finds the GPUs, and starts nothing yet. Raises UsageError for settings that this machine cannot satisfy."""
         self.config, self.defences = config, defences or Defences()
-        self._cluster = None if config.executor == "local" else Cluster(config.executor)
+        self._cluster = None if config.executor == "local" else Cluster(config.executor, config.EXECUTOR)
         cores = sum(self._cluster.front_cpus) if self._cluster else len(os.sched_getaffinity(0))
         self.workers = config.workers or cores
         devices = _visible_gpus() if config.device != "cpu" and not self._cluster else []
@@ -266,6 +274,36 @@ class StagedEvaluator:
             if stated == task.input_sets:
                 raise
             return gather_facts(replace(task, input_sets=stated), precision, self._device, on_gpu=bool(self.gpus))
+
+    def doing(self) -> str:
+        """What the GPUs of this machine are at, for people; '' where there are none, or where nothing is under way."""
+        said: list[str] = []
+        for gpu in () if self._closed else self.gpus:
+            with contextlib.suppress(InfrastructureError):
+                said.append(getattr(gpu, "doing", str)())
+        return "; ".join(part for part in said if part)
+
+    def unfit(self, task: Task) -> str:
+        """Why no candidate of a task can be judged on the GPUs here, in a sentence; '' where one may. Allocates nothing.
+
+        What cannot be known without running the reference counts as fit: the verdict on its first candidate says more.
+        """
+        self.start()
+        full = task.input_set(FULL)
+        if not self.gpus or full is None:
+            return ""
+        there = min(usable_bytes(float(gpu.facts["free_bytes"]), LANES) for gpu in self.gpus)
+        try:
+            facts = self.facts_of(task)
+            if facts.reference.bytes_moved < there / SMALL_SHARE:
+                return ""
+            need = least_bytes(rehearse(task, full, self.precision_of(task)))
+        except Exception as error:  # whatever a reference does on tensors without contents
+            log.info("%s: whether it fits is not known: %s", task.id, error)
+            return ""
+        if need <= there:
+            return ""
+        return f"{task.id}: judging any candidate takes {gib(need)}, and the GPU has {gib(there)} for it: {SMALLER}"
 
     def close(self) -> None:
         """End every process this evaluator started."""

@@ -78,6 +78,14 @@ class HardenedVerifier:
         while pending:
             yield from self._completed(pending)
 
+    def unfit(self, task: Task) -> str:
+        """Why the GPUs here have no room for any candidate of a task, in a sentence with the bytes; '' where they have."""
+        return self.evaluator.unfit(task)
+
+    def doing(self) -> str:
+        """What the GPUs are at, for a line of progress: `timing a_task, compiling a baseline of another`."""
+        return self.evaluator.doing()
+
     @contextlib.contextmanager
     def untimed(self) -> Iterator[None]:
         """Within, the caller may keep the GPUs busy: candidates are traced, compiled and judged, but none is timed."""

@@ -7,6 +7,8 @@ from typing import Literal
 import pytest
 from pydantic import Field, ValidationError
 
+from kernrl.cli import run
+from kernrl.config import VerifyConfig
 from kernrl.errors import UsageError
 from kernrl.settings import GROUP, Config, load_config, to_toml
 
@@ -54,8 +56,12 @@ def test_config_is_frozen() -> None:
         ("steps = 0\n", ["bad.toml: 'steps'", "greater than or equal to 1", "0"]),
         ("[verifier]\nblocks = 0\n", ["bad.toml: 'verifier.blocks'", "greater than or equal to 1"]),
         ('mode = "slow"\n', ["'mode'", "'fast' or 'sure'", "'slow'"]),
-        ("tags = [1]\n", ["bad.toml: 'tags'", "valid string"]),
-        ("verifier = 3\n", ["bad.toml: 'verifier'"]),
+        ("tags = [1]\n", ["bad.toml: 'tags'", "a text"]),
+        ("verifier = 3\n", ["bad.toml: 'verifier' should be a table, not 3"]),
+        ('steps = "x"\n', ["bad.toml: 'steps' should be a whole number, not 'x'."]),
+        ("rate = true\nsteps = 1.5\n", ["bad.toml: 'steps' should be a whole number, not 1.5."]),
+        ('rate = "x"\n', ["bad.toml: 'rate' should be a number, not 'x'."]),
+        ("[steps]\nblocks = 3\n", ["bad.toml: 'steps' is a setting and no table, so there is no 'steps.blocks'."]),
         ("rate = inf\n", ["bad.toml: 'rate'", "finite"]),
         ("rate = nan\n", ["bad.toml: 'rate'", "finite"]),
         ("steps = \n", ["bad.toml", "TOML"]),
@@ -105,3 +111,27 @@ def test_toml_reads_back_group_by_group(tmp_path: Path) -> None:
     text = to_toml(config)
     assert text == "free = 2\n\n# Sampling\nsamples = 8\n\n# Run\nseed = 9\nrounds = 4\n"
     assert load_config(Grouped, [write(tmp_path / "c.toml", text)]) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("baseline = [3]\n", "'baseline' should be 'eager', 'compile' or 'max-autotune', not 3."),
+        ("baseline = 3\n", "'baseline' should be a list, not 3."),
+        ("out = 3\n", "'out' should be a path, not 3."),
+        ("cache = 3\n", "'cache' should be true or false, not 3."),
+    ],
+)
+def test_another_kind_of_value_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        load_config(VerifyConfig, [write(tmp_path / "bad.toml", text)])
+    assert str(raised.value).endswith(said)
+
+
+def test_one_baseline_needs_no_list(tmp_path: Path) -> None:
+    assert load_config(VerifyConfig, [write(tmp_path / "a.toml", 'baseline = "compile"\n')]).baseline == ("compile",)
+
+
+def test_a_number_that_is_none_is_said_to_be_one_and_not_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["reinforce", "--model", "nano", "--output", "x", "--learning-rate", "nan", "--dry-run"]) == 2
+    assert capsys.readouterr().err == "kernrl: --learning-rate should be a finite number, not nan.\n"

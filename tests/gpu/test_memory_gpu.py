@@ -53,7 +53,7 @@ def test_planned_is_measured(verifier: HardenedVerifier, name: str) -> None:
 
 def test_many_large_ones_at_once_are_all_right(verifier: HardenedVerifier) -> None:
     tasks = [foreign(name) for name in ("climate_film_big", "lung_decoder_depth_sum", "face_cosine_head", "hires_decoder")]
-    pairs = [(task, solution.triton_code) for task in tasks for solution in write_solutions(task)]
+    pairs = [(task, solution.triton_code) for task in tasks for solution in write_solutions(task)[:5]]
     statuses = {verdict.status for _, verdict in verifier.verify_many(pairs)}
     assert statuses == {Status.CORRECT}
     assert sum(gpu.restarts() for gpu in verifier.evaluator.gpus) == 0  # pyright: ignore

@@ -43,7 +43,7 @@ POINTERS = {
     "tags_ptr": "*i32", "arrived_ptr": "*i64", "done_ptr": "*i32", "starts_ptr": "*i64",
 }  # fmt: skip
 INTEGERS = ("n_rows", "vocab", "piece", "chunks", "tokens_per_advantage", "tokens_per_unit", "n_tokens", "n_units", "n")
-LOGITS = ("out_ptr", "logits_ptr", "policy_ptr")
+LOGITS = ("out_ptr", "logits_ptr", "policy_ptr", "ref_ptr")
 
 
 def compile_for(target, kernel, warps, missing=(), logits="*bf16", options=None, **constants):
@@ -79,6 +79,7 @@ TOKENS = {
     "TRUNCATE": True,
     "UNIT_ADVANTAGE": False,
     "BY_SEQUENCE": False,
+    "HELD": 0,
     "BLOCK": token_reduce.BLOCK,
     "MOST_PROGRAMS": token_reduce.MOST_PROGRAMS,
 }
@@ -121,10 +122,10 @@ def test_the_kernels_over_tokens_compile_for_other_gpus(target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("correction", [0, 1, 2, 3])
-def test_programs_that_wait_for_one_another_fit_on_the_gpu_together(correction):
+@pytest.mark.parametrize(("correction", "held"), [(0, 0), (1, token_reduce.MOST_HELD), (2, 1), (3, 0)])
+def test_programs_that_wait_for_one_another_fit_on_the_gpu_together(correction, held):
     """As many as are launched must run at once: 65536 registers an SM, of which a warp takes them in steps of 8 a thread."""
-    waiting = {"SEQUENCE_RATIO": False, "BY_LENGTH": False, "OWN_COUNT": True, **TOKENS}
+    waiting = {"SEQUENCE_RATIO": False, "BY_LENGTH": False, "OWN_COUNT": True, **TOKENS, "HELD": held}
     kernel = compile_for(
         HOPPER, token_kernel._tokens_kernel, token_reduce.WARPS, LOSS=2, KL=3, CORRECTION=correction,
         missing=PER_TOKEN, options={"maxnreg": token_reduce.MAX_REGISTERS}, **waiting,
@@ -146,15 +147,21 @@ def test_no_two_lanes_hold_one_share_of_a_sum(kernel, logits, aligned):
     assert "convert_layout" not in compiled.asm["ttgir"]
 
 
+def longest_row(layout):
+    """`layout` as `layout_of_row` makes it for the longest row that it holds."""
+    return layout._replace(chunks=layout.slots + layout.held, ahead=0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("logits", ["*bf16", "*fp32"])
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
 @pytest.mark.parametrize("layout", resident._LAYOUTS, ids=lambda layout: f"{layout.sharers} x {layout.chunk_bytes}")
 def test_the_resident_kernel_fits_its_share_of_an_sm(layout, aligned, logits):
+    layout = longest_row(layout)
     kernel = compile_for(
         HOPPER, resident_kernel._resident_kernel, layout.warps, missing=("weight_ptr", "correction_ptr"), logits=logits,
-        CHUNK=layout.chunk_bytes // (2 if logits == "*bf16" else 4), SLOTS=layout.slots, HELD=layout.held, LAG=layout.lag,
-        num_warps=layout.warps, ALIGNED=aligned, SHARERS=layout.sharers, **LOSS,
+        CHUNK=layout.chunk_bytes // (2 if logits == "*bf16" else 4), CHUNKS=layout.chunks, SLOTS=layout.slots, HELD=layout.held,
+        LAG=layout.lag, PARTS=layout.parts, num_warps=layout.warps, ALIGNED=aligned, SHARERS=layout.sharers, **LOSS,
     )  # fmt: skip
     # An H100 SM has 228 KiB of shared memory, of which each program costs 1 KiB more than it asks, and 65536 registers.
     assert layout.programs_per_sm * (kernel.metadata.shared + 1024) <= 228 * 1024
@@ -172,9 +179,13 @@ def test_every_row_that_is_held_fits_its_layout(item_bytes):
         assert layout, length
         chunk, piece = layout.chunk_bytes // item_bytes, resident.piece_of_row(length, layout.sharers)
         assert piece * (layout.sharers - 1) < length <= piece * layout.sharers
-        assert layout.held <= layout.slots - layout.lag, length
+        behind = max(0, layout.lag - layout.ahead)
+        assert layout.slots + layout.held == layout.chunks + layout.ahead, length
+        # What moves to registers has been summed; what is summed last is what may end before its chunk does.
+        assert layout.held <= layout.chunks - layout.held - behind, length
+        assert layout.held + behind >= 2, length
         # A piece ends in its last chunk or the one before, wherever its frame starts and whichever member has it.
-        chunks, line = layout.slots + layout.held, resident.LINE_BYTES // item_bytes
+        chunks, line = layout.chunks, resident.LINE_BYTES // item_bytes
         assert piece + (0 if length % line == 0 else line - 1) <= chunks * chunk, length
         assert length - piece * (layout.sharers - 1) > (chunks - 2) * chunk, length
     assert resident.layout_of_row(resident._SHORTEST_ROW // item_bytes - 1, item_bytes) is None

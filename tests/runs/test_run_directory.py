@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernrl.config import DoctorConfig, EvalConfig, ReinforceConfig, SamplesConfig
+from kernrl.config import DoctorConfig, EvalConfig, ReinforceConfig, SamplesConfig, VerifierConfig
 from kernrl.errors import UsageError
 from kernrl.runs.run_directory import RunDirectory
 
@@ -34,6 +34,26 @@ def resumed(path: Path, **settings: object) -> None:
     RunDirectory.open(path, EvalConfig.model_validate({"output": path, **settings}), resume=True)
 
 
+@pytest.mark.parametrize("begun", [{}, {"baseline": ("eager",)}, {"verifier": {"baseline": ("eager",)}}])
+def test_a_changed_baseline_is_named_once_and_an_equal_one_is_taken(tmp_path: Path, begun: dict[str, object]) -> None:
+    resumed(tmp_path, **begun)
+    resumed(tmp_path, baseline=("eager",))
+    resumed(tmp_path, verifier=VerifierConfig(baseline=("eager",)))
+    changed: list[dict[str, object]] = [{"baseline": ("compile",)}, {"verifier": {"baseline": ("compile",)}}]
+    for given in changed:
+        with pytest.raises(UsageError, match=r"other settings \(--baseline was \['eager'\] and is now \['compile'\]\);"):
+            resumed(tmp_path, **given)
+
+
+def test_a_run_from_before_its_baseline_had_a_default_can_be_resumed(tmp_path: Path) -> None:
+    resumed(tmp_path)
+    described = json.loads((tmp_path / "config.json").read_text())
+    described["config"]["baseline"] = []
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    resumed(tmp_path)
+    resumed(tmp_path, baseline=("eager",))
+
+
 def test_a_run_goes_on_elsewhere_but_not_with_other_settings(tmp_path: Path) -> None:
     resumed(tmp_path, samples=4)
     resumed(tmp_path, samples=4, verifier={"executor": "ray", "workers": 7, "cache_dir": tmp_path})
@@ -49,7 +69,9 @@ def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path: Path) ->
     del described["config"]["verifier"]["baseline"]
     (tmp_path / "config.json").write_text(json.dumps(described))
     resumed(tmp_path)
-    with pytest.raises(UsageError, match=r"--temperature was 1.0 and is now 0.5, --baseline was \[\] and is now \['compile'\]"):
+    with pytest.raises(
+        UsageError, match=r"--temperature was 1.0 and is now 0.5, --baseline was \['eager'\] and is now \['compile'\]"
+    ):
         resumed(tmp_path, temperature=0.5, verifier={"baseline": ("compile",)})
 
 

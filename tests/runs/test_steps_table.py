@@ -3,8 +3,8 @@
 import io
 
 import pytest
-from rich.console import Console
 
+from kernrl.console import _Console
 from kernrl.runs import steps_table
 
 STEP = {
@@ -15,8 +15,10 @@ STEP = {
 
 @pytest.fixture
 def screen(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+
     def make(**options):
-        console = Console(file=io.StringIO(), color_system=None, **options)
+        console = _Console(file=io.StringIO(), color_system=None, **options)
         monkeypatch.setattr(steps_table, "log", console)
         return console
 
@@ -31,6 +33,24 @@ def test_a_log_gets_one_line_a_step_and_its_alarms(screen):
         "step 3, reward 0.500, correct 25%, mismatch 1.0e-05, generate s 1.5, step s 2.0",
         "step 3: a speedup of 40x was credited",
     ]
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines_without_control_characters(screen, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    console = screen(width=80, force_terminal=True)
+    with steps_table.LiveTable(5) as table:
+        table.add(STEP)
+    said = console.file.getvalue()
+    assert said.startswith("step 3, reward 0.500")
+    assert all(character.isprintable() or character == "\n" for character in said)
+
+
+def test_the_title_has_no_last_step_where_time_ends_the_run(screen):
+    console = screen(width=80, force_terminal=True)
+    with steps_table.LiveTable(None) as table:
+        table.add(STEP)
+    assert "step 3\n" in "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+    assert "step 3 of" not in console.file.getvalue()
 
 
 def test_a_terminal_gets_a_table_that_fits(screen):

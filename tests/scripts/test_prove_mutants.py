@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 
 import pytest
 from support import ROOT
@@ -70,7 +69,7 @@ def test_the_mutants_of_a_worked_solution_are_killed(cpu_evaluator: StagedEvalua
     report = {"rows": [], "survivors": []}
     (task,) = generate_tasks(level=2, count=1, seed=0)
     solution = task.solutions[0]
-    prove_mutants.prove(cpu_evaluator, task, solution.style, solution.triton_code, Namespace(each=1), report)
+    prove_mutants.prove(cpu_evaluator, task, solution.style, solution.triton_code, 1, report)
     outcomes = [row["outcome"] for row in report["rows"]]
     assert outcomes.count("killed") >= 5
     assert "missed" not in outcomes, report["survivors"]

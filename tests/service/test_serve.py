@@ -21,7 +21,7 @@ import pytest
 from support import ROOT, TESTS
 
 from kernrl import cli, http_client
-from kernrl.config import VerifierConfig
+from kernrl.config import VerifierConfig, VerifyConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.service import client
 from kernrl.service.client import TOKEN, RemoteVerifier, open_verifier
@@ -239,13 +239,18 @@ class TestServer:
 
     def test_a_wrong_token_is_one_sentence(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(TOKEN, "other")
-        with pytest.raises(UsageError, match=rf"--verifier {address}: /v1/about: status 401.*{TOKEN}"):
+        with pytest.raises(UsageError, match=rf"--verifier.executor {address}: /v1/about: status 401.*{TOKEN}"):
             open_verifier(VerifierConfig(executor=address))
 
 
 def test_nobody_there_is_one_sentence(token: None) -> None:
-    with pytest.raises(InfrastructureError, match="nobody answers"):
-        open_verifier(VerifierConfig(executor=f"http://127.0.0.1:{free_port()}"))
+    address = f"http://127.0.0.1:{free_port()}"
+    for settings, flag in (
+        (VerifierConfig(executor=address), "--verifier.executor"),
+        (VerifyConfig(executor=address), "--executor"),
+    ):
+        with pytest.raises(InfrastructureError, match=f"^{flag} {address}: /v1/about: nobody answers"):
+            open_verifier(settings)
 
 
 def test_an_address_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from kernrl.cli import run
 from kernrl.config import ReinforceConfig
+from kernrl.errors import RunError
 from kernrl.policy.examples import Example
 from kernrl.rollouts.batch import pack_rollouts
 from kernrl.runs import tracking
@@ -311,6 +312,18 @@ def test_turns_learn_from_what_came_after(model, tasks, tmp_path):
     assert {row["turn"] for row in rows} == {1, 2}
     second = {(r["step"], r["group"], r["member"]) for r in rows if r["turn"] == 2}
     assert second <= {(r["step"], r["group"], r["member"]) for r in rows if r["turn"] == 1 and r["finish"] == "stop"}
+
+
+@pytest.mark.parametrize(("model_name", "turns", "said"), [("nano", 2, True), ("nano", 1, False), ("some/model", 2, False)])
+def test_turns_of_nano_are_remarked_on(monkeypatch, tmp_path, capsys, model_name, turns, said):
+    def stop(*args):
+        raise RunError("far enough.")
+
+    monkeypatch.setattr(reinforce, "open_session", stop)
+    config = ReinforceConfig(model=model_name, output=tmp_path, turns=turns)
+    with pytest.raises(RunError, match="far enough"):
+        reinforce.run(config)
+    assert ("cannot read what it is told between turns" in capsys.readouterr().err) == said
 
 
 OPTIONS = {

@@ -233,6 +233,13 @@ def test_nano_by_name_is_the_trained_one(model, tmp_path, monkeypatch):
         load_policy("nano")
 
 
+@pytest.mark.parametrize(("chosen", "said"), [("nano", True), ("folder", False)])
+def test_a_new_nano_is_told_apart_from_the_shipped_one(model, tmp_path, capsys, chosen, said):
+    config = SftConfig(model=chosen if said else str(model), output=tmp_path, row_tokens=4096)
+    sft.check_model(config, None, Ranks(Accelerator(cpu=True)))
+    assert ("A new nano is made from random weights" in capsys.readouterr().err) == said
+
+
 def test_adapters_on_nothing_are_refused(tmp_path, capsys):
     assert run(["sft", "--output", str(tmp_path / "run"), "--lora"]) == 2
     assert "--lora cannot teach nano" in capsys.readouterr().err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
+from pathlib import Path
 
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.task import FULL, InputSet, Task
@@ -52,3 +54,25 @@ def on_a_cpu(task: Task) -> Task | None:
     if small is None or ragged is None:
         return None
     return Task(task.id, task.source_at(small), precision=task.precision, input_sets=(InputSet(FULL), ragged))
+
+
+def compiled_product(code: str, folder: Path, element: str):
+    """The product's kernel as machine code for Hopper, which needs no GPU."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.compiler import compile as compile_kernel
+
+    from kernrl.tasks.solutions.run_solutions import load_module
+
+    function = load_module(code, folder / "solution.py").product_kernel
+    calls = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call) and "product_kernel[" in ast.unparse(n.func)]
+    numbers = {k.arg: ast.literal_eval(k.value) for k in calls[0].keywords}
+    signature, constants, hints = {}, {}, {}
+    for i, name in enumerate(function.arg_names):
+        if name in numbers:
+            signature[name], constants[(i,)] = "constexpr", numbers[name]
+        else:
+            signature[name] = f"*{element}" if name.endswith("_ptr") else "i32"
+            hints[(i,)] = [["tt.divisibility", 16]]
+    options = {k: numbers[k] for k in ("num_warps", "num_stages")}
+    return compile_kernel(ASTSource(function, signature, constants, hints), GPUTarget("cuda", 90, 32), options)

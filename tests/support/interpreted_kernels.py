@@ -98,7 +98,11 @@ def columns_of_two_ranks(first: int) -> dict[str, float]:
     parts = torch.stack([vocab_parallel.partials(columns, own, mask, TEMPERATURE) for columns, own in shards])
     got_logp, got_entropy, lse, found = vocab_parallel.combine(parts)
     stats = got_logp, got_entropy, lse
-    out = torch.cat([vocab_parallel.gradient(columns, own, mask, stats, g, h, TEMPERATURE) for columns, own in shards], 1)
+    outs = []
+    for columns, own in shards:
+        outs.append(torch.full_like(columns, 7.0))
+        vocab_parallel.gradient(outs[-1], columns, own, mask, stats, g, h, TEMPERATURE)
+    out = torch.cat(outs, 1)
     error = (out - exact.grad).norm(dim=1) / exact.grad.norm(dim=1).clamp(min=1e-30)
     return {
         "logp": (got_logp - logp)[mask].abs().max().item(),

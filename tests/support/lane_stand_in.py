@@ -96,8 +96,13 @@ class Server:
             raise MemoryError("it gave way")
         return SimpleNamespace(asked=[1], shown=[], written=[], overrun=[], decoys=[])
 
+    def compile(self, baselines: list[str]) -> None:
+        time.sleep(1.0 if self.manner == "has a slow compiler" else WORK_S)
+
     def prepare(self, *arguments: Any) -> None:
         """A judge's answers, or a replay's baselines."""
+        if self.gave_way:
+            raise MemoryError("it gave way")
         if self.manner == "has a baseline that compiles for long":
             time.sleep(2.5)
         if getattr(arguments[0], "id", "") == "hangs and keeps the judge":

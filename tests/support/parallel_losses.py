@@ -1,6 +1,6 @@
-"""One rank of the vocabulary-parallel losses, with gloo on a CPU; run by `test_vocab_parallel.py`, once a rank.
+"""One rank of the vocabulary-parallel losses, with gloo on a CPU or NCCL on a GPU; run once a rank by the tests of those.
 
-Arguments: rank, ranks, the file through which they meet, a file of cases, and where to save the results.
+Arguments: rank, ranks, the file through which they meet, a file of cases, where to save the results, and "cuda" for GPUs.
 """
 
 import itertools
@@ -38,7 +38,11 @@ def run(case: dict, rank: int, group) -> dict:
 
 if __name__ == "__main__":
     rank, ranks = int(sys.argv[1]), int(sys.argv[2])
-    dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=ranks)
-    cases = torch.load(sys.argv[4])
+    gpu = sys.argv[6:] == ["cuda"]
+    if gpu:
+        torch.cuda.set_device(rank)
+        torch.set_default_device("cuda")
+    dist.init_process_group("nccl" if gpu else "gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=ranks)
+    cases = torch.load(sys.argv[4], map_location=f"cuda:{rank}" if gpu else "cpu")
     torch.save({name: run(case, rank, dist.group.WORLD) for name, case in cases.items()}, sys.argv[5])
     dist.destroy_process_group()

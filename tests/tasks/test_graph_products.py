@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 from random import Random
 
 import pytest
 from support import EXHAUSTIVE
-from support.graph_tasks import IMAGE, ROWS, ask, module, on_a_cpu
+from support.graph_tasks import IMAGE, ROWS, ask, compiled_product, module, on_a_cpu
 
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import SHARED_BYTES, tile_sizes
@@ -172,28 +171,6 @@ def test_the_product_of_a_tile_is_one_of_the_tensor_cores(tmp_path: Path) -> Non
     assert "wgmma.mma_async" in compiled.asm["ptx"]
     assert "cp.async" in compiled.asm["ptx"]
     assert compiled.metadata.shared <= SHARED_BYTES
-
-
-def compiled_product(code: str, folder: Path, element: str):
-    """The product's kernel as machine code for Hopper, which needs no GPU."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-    from triton.compiler import compile as compile_kernel
-
-    from kernrl.tasks.solutions.run_solutions import load_module
-
-    function = load_module(code, folder / "solution.py").product_kernel
-    calls = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Call) and "product_kernel[" in ast.unparse(n.func)]
-    numbers = {k.arg: ast.literal_eval(k.value) for k in calls[0].keywords}
-    signature, constants, hints = {}, {}, {}
-    for i, name in enumerate(function.arg_names):
-        if name in numbers:
-            signature[name], constants[(i,)] = "constexpr", numbers[name]
-        else:
-            signature[name] = f"*{element}" if name.endswith("_ptr") else "i32"
-            hints[(i,)] = [["tt.divisibility", 16]]
-    options = {k: numbers[k] for k in ("num_warps", "num_stages")}
-    return compile_kernel(ASTSource(function, signature, constants, hints), GPUTarget("cuda", 90, 32), options)
 
 
 @pytest.mark.slow

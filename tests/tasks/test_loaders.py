@@ -155,6 +155,7 @@ def test_hub_dataset_passes_the_revision_on(monkeypatch: pytest.MonkeyPatch) -> 
         asked.append((name, revision))
         return {"level_1": [{"code": CODE, "problem_id": 1, "level": 1}], "level_2": [{"code": CODE, "problem_id": 1}]}
 
+    monkeypatch.setattr("kernrl.hub.ask_hub", lambda *args: "there")
     monkeypatch.setattr(datasets, "load_dataset", fake)
     assert ids("someone/bench", revision="abc", split="level_1") == ["level1/1"]
     assert asked == [("someone/bench", "abc")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from kernrl.config import BestOfNConfig, SftConfig, VerifierConfig
 from kernrl.errors import UsageError
 from kernrl.tasks.task import InputSet, Task
 from kernrl.training import lint_tasks
-from kernrl.training.lint_tasks import sound_tasks
+from kernrl.training.lint_tasks import fitting_tasks, sound_tasks
 from kernrl.training.session import read_tasks
 from kernrl.training.sft_data import read_pairs
 
@@ -136,3 +137,13 @@ def test_both_doors_to_training_are_guarded(config: VerifierConfig, tmp_path: Pa
     answers = [pair.completion for split in ("train", "validation") for pair in read_pairs(sft, split)]
     assert len(answers) == 3
     assert all("# good" in answer for answer in answers)
+
+
+def test_a_task_larger_than_the_gpu_is_left_out_before_anything_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    small, huge = Task("small", "…"), Task("huge", "…")
+    verifier = SimpleNamespace(unfit=lambda task: "huge: judging it takes 900.0 GiB." if task is huge else "")
+    assert fitting_tasks([small, huge], verifier) == [small]
+    assert "Skipped: huge: judging it takes 900.0 GiB." in capsys.readouterr().err
+    with pytest.raises(UsageError, match=r"^huge: judging it takes 900\.0 GiB"):
+        fitting_tasks([huge], verifier)
+    assert fitting_tasks([huge], SimpleNamespace()) == [huge], "a server elsewhere says it with the first verdict"

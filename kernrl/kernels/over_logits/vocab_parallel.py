@@ -77,19 +77,18 @@ def gradient_reference(
 
 
 def gradient(
-    logits: Tensor, ids: Tensor, mask: Tensor | None, stats: tuple[Tensor, Tensor, Tensor], g: Tensor, h: Tensor,
+    out: Tensor, logits: Tensor, ids: Tensor, mask: Tensor | None, stats: tuple[Tensor, Tensor, Tensor], g: Tensor, h: Tensor,
     temperature: float,
-) -> Tensor:  # fmt: skip
-    """`gradient_reference` by Triton, over the logits themselves."""
+) -> None:  # fmt: skip
+    """`gradient_reference` by Triton, written into `out`, which may be `logits`."""
     logp, entropy, lse = stats
     there = _there(logits, ids)
     # The kernel stores an action's gradient in every row: where the action is another rank's, in column 0, which is mended.
     first = gradient_reference(logits[:, :1], torch.full_like(ids, -1), stats, g, h, temperature)[:, 0]
     if mask is not None:
         first = first.where(mask, 0.0)
-    vocab_gradient(logits, logits, ids.where(there, 0), mask, (logp, entropy, -lse * LOG2_E), g, h, temperature)
-    logits[:, 0] = logits[:, 0].where(there, first)
-    return logits
+    vocab_gradient(out, logits, ids.where(there, 0), mask, (logp, entropy, -lse * LOG2_E), g, h, temperature)
+    out[:, 0] = out[:, 0].where(there, first)
 
 
 def _there(logits: Tensor, ids: Tensor) -> Tensor:
@@ -132,15 +131,13 @@ class _ParallelLogprobs(torch.autograd.Function):
         d_weight = None if weight is None else torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
         for rows, logits in _chunks(inputs, weight, ctx.chunk_rows):
             each, part = tuple(x[rows] for x in stats), None if mask is None else mask[rows]
+            d_logits = d_inputs if weight is None else logits
             if logits.is_cuda:
-                logits = logits.clone() if weight is None else logits  # the caller's stay as they are
-                d_logits = gradient(logits, ids[rows], part, each, g[rows], h[rows], ctx.temperature)
+                gradient(d_logits, logits, ids[rows], part, each, g[rows], h[rows], ctx.temperature)
             else:
-                d_logits = gradient_reference(logits, ids[rows], each, g[rows], h[rows], ctx.temperature)
-                d_logits = d_logits if part is None else d_logits.where(part[:, None], 0.0)
-            if weight is None or d_weight is None:
-                d_inputs[rows] = d_logits
-            else:
+                d = gradient_reference(logits, ids[rows], each, g[rows], h[rows], ctx.temperature)
+                d_logits.copy_(d if part is None else d.where(part[:, None], 0.0))
+            if weight is not None and d_weight is not None:
                 d_inputs[rows] = d_logits @ weight
                 _add_product(d_weight, d_logits.t(), inputs[rows])
         if weight is not None:

@@ -48,9 +48,15 @@ def _count_all(own, mask_ptr, arrived_ptr, n_tokens, BLOCK: tl.constexpr):
                 counts += tl.sum(tl.where(inside & (mask != 0), 1.0, 0.0), 1)
     word = tl.sum(counts).to(tl.int64) * 65536 + 1
     tl.atomic_add(arrived_ptr, word, sem="relaxed")
-    seen = tl.atomic_add(arrived_ptr, 0, sem="relaxed")
+    return _wait_for_all(arrived_ptr)
+
+
+@triton.jit
+def _wait_for_all(arrived_ptr):
+    """How many tokens count, once every program has said how many of its own do."""
+    seen = tl.load(arrived_ptr, volatile=True)
     while seen % 65536 < tl.num_programs(0):
-        seen = tl.atomic_add(arrived_ptr, 0, sem="relaxed")
+        seen = tl.load(arrived_ptr, volatile=True)
     return tl.maximum((seen // 65536).to(tl.float32), 1.0)
 
 
@@ -82,7 +88,7 @@ def _add_tile(
 
 
 @triton.jit
-def _total(loss_ptr, metrics_ptr, partial_ptr, programs, MOST_PROGRAMS: tl.constexpr):
+def _total(loss_ptr, metrics_ptr, partial_ptr, programs, scale, MOST_PROGRAMS: tl.constexpr):
     at = tl.arange(0, MOST_PROGRAMS)
     parts = ()
     for i in tl.static_range(SUMS):
@@ -92,7 +98,7 @@ def _total(loss_ptr, metrics_ptr, partial_ptr, programs, MOST_PROGRAMS: tl.const
         parts, 0, _combine
     )  # fmt: skip
     per = 1 / tl.maximum(count, 1.0)
-    tl.store(loss_ptr, loss)
+    tl.store(loss_ptr, loss * scale)
     tl.store(metrics_ptr, count)
     tl.store(metrics_ptr + 1, ratio * per)
     tl.store(metrics_ptr + 2, ratio_max)
@@ -116,9 +122,10 @@ def _tokens_kernel(
     weight_scale, clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
     LOSS: tl.constexpr, KL: tl.constexpr, CORRECTION: tl.constexpr, TRUNCATE: tl.constexpr, BY_SEQUENCE: tl.constexpr,
     SEQUENCE_RATIO: tl.constexpr, BY_LENGTH: tl.constexpr, OWN_COUNT: tl.constexpr, UNIT_ADVANTAGE: tl.constexpr,
-    BLOCK: tl.constexpr, MOST_PROGRAMS: tl.constexpr,
+    HELD: tl.constexpr, BLOCK: tl.constexpr, MOST_PROGRAMS: tl.constexpr,
 ):  # fmt: skip
-    """Programs stride over tiles of tokens, or over sequences."""
+    """Programs stride over tiles of tokens, or over sequences. Where HELD tiles a program are all there are,
+    their gradients wait in registers for the number of tokens that count, and the programs for one another once."""
     SEQUENCE_CORRECTION: tl.constexpr = CORRECTION == 3 and rho_ptr is None
     THROUGH_RATIO: tl.constexpr = SEQUENCE_RATIO and (LOSS == 0 or LOSS == 2 or LOSS == 5)
     correction_ptr = rho_ptr if CORRECTION == 3 else rollout_ptr
@@ -130,7 +137,7 @@ def _tokens_kernel(
         tokens_per_advantage, UNIT_ADVANTAGE,
     )  # fmt: skip
     scale = weight_scale
-    if OWN_COUNT:
+    if OWN_COUNT and not HELD:
         scale = scale / _count_all(tl.sum(tl.where(active, 1.0, 0.0), 1), mask_ptr, arrived_ptr, n_tokens, BLOCK)
     if count_ptr is not None:
         scale = scale / tl.load(count_ptr).to(tl.float32)
@@ -138,6 +145,7 @@ def _tokens_kernel(
     loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum = zero, zero, zero, zero, zero, zero
     kl_old_sum, kl_sum, entropy_sum, rho_sum, cut_sum = zero, zero, zero, zero, zero
     omega_sum, omega_square_sum, ratio_max = zero, zero, zero
+    gradients, counting = (), ()
     if BY_SEQUENCE:
         for unit in range(program, n_units, programs):
             first, last = unit_bounds(unit, starts_ptr, tokens_per_unit, n_tokens)
@@ -215,6 +223,38 @@ def _tokens_kernel(
                         )  # fmt: skip
                     g = tl.load(g_ptr + at, mask=inside).to(tl.float32) + tl.where(moves, each, 0.0)
                     tl.store(g_ptr + at, g.to(g_ptr.dtype.element_ty), mask=inside)
+    elif HELD:
+        for i in tl.static_range(HELD):
+            at = tile_of((program + i * programs) * BLOCK, BLOCK)
+            after = at + programs * BLOCK
+            if i + 1 < HELD:
+                (
+                    next_active, next_logp, next_entropy, next_advantage, next_weight, next_old, next_ref, next_correction
+                ) = _load_tile(
+                    after, after < n_tokens, 0, mask_ptr, logp_ptr, entropy_ptr, advantage_ptr, weight_ptr, old_ptr, ref_ptr,
+                    correction_ptr, tokens_per_advantage, UNIT_ADVANTAGE,
+                )  # fmt: skip
+            if old_ptr is None:
+                old = logp
+            log_r = log_ratio(logp, old)
+            loss, g, g_kl, ratio, low, high, beyond, kl, rho, cut = token_loss(
+                logp, log_r, entropy, advantage, scale, old, ref, correction,
+                clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
+                LOSS, KL, CORRECTION, ref_ptr is not None,
+            )  # fmt: skip
+            gradients = gradients + (tl.where(active, g + g_kl, 0.0),)  # noqa: RUF005 (Triton has no starred tuples)
+            counting = counting + (active,)  # noqa: RUF005
+            (
+                loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum,
+                cut_sum, omega_sum, omega_square_sum, ratio_max,
+            ) = _add_tile(
+                loss_sum, count, ratio_sum, low_sum, high_sum, beyond_sum, kl_old_sum, kl_sum, entropy_sum, rho_sum,
+                cut_sum, omega_sum, omega_square_sum, ratio_max,
+                active, loss, log_r, entropy, ratio, low, high, beyond, kl, rho, cut,
+            )  # fmt: skip
+            if i + 1 < HELD:
+                active, logp, entropy, advantage, weight = next_active, next_logp, next_entropy, next_advantage, next_weight
+                old, ref, correction = next_old, next_ref, next_correction
     else:
         for start in range(program * BLOCK, n_tokens, programs * BLOCK):
             at = tile_of(start, BLOCK)
@@ -258,9 +298,26 @@ def _tokens_kernel(
     for i in tl.static_range(SUMS):
         tl.store(partial_ptr + i * programs + program, sums[i])
     tl.debug_barrier()
-    if tl.atomic_add(done_ptr, 1, sem="acq_rel") == programs - 1:
+    if HELD:
+        # Launches take turns with two words: this one's was cleared by the launch before.
+        launch = tl.load(arrived_ptr + 3)
+        word_ptr = arrived_ptr + 1 + launch % 2
+        tl.atomic_add(word_ptr, sums[1].to(tl.int64) * 65536 + 1, sem="acq_rel")
+        scale = 1 / _wait_for_all(word_ptr)
+        for i in tl.static_range(HELD):
+            at = tile_of((program + i * programs) * BLOCK, BLOCK)
+            _store_gradients(
+                g_ptr, h_ptr, at, at < n_tokens, counting[i], gradients[i] * scale, -scale * weight_scale * entropy_coef
+            )  # fmt: skip
+        if program == 0:
+            tl.atomic_add(word_ptr, 0, sem="acquire")
+            tl.debug_barrier()
+            _total(loss_ptr, metrics_ptr, partial_ptr, programs, scale, MOST_PROGRAMS)
+            tl.store(arrived_ptr + 1 + (launch + 1) % 2, 0)
+            tl.store(arrived_ptr + 3, launch + 1)
+    elif tl.atomic_add(done_ptr, 1, sem="acq_rel") == programs - 1:
         tl.debug_barrier()
-        _total(loss_ptr, metrics_ptr, partial_ptr, programs, MOST_PROGRAMS)
+        _total(loss_ptr, metrics_ptr, partial_ptr, programs, 1.0, MOST_PROGRAMS)
         tl.store(done_ptr, 0)
         if OWN_COUNT:
             tl.store(arrived_ptr, 0)

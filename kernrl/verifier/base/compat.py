@@ -6,14 +6,16 @@ Written against triton 3.6 to 3.9 and torch 2.11 to 2.13.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import triton
+from triton import knobs as triton_knobs
 from triton._C.libtriton import ir, llvm
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler.compiler import ASTSource, make_backend
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 __all__ = [
     "GPUTarget",
     "Specialised",
+    "before_gpu_benchmarks",
     "check_globals",
     "entry",
     "excerpt",
+    "inductor_backend",
     "link_excerpts",
     "lower",
     "make_ttir",
@@ -52,6 +56,37 @@ __all__ = [
 def storage_key(tensor: torch.Tensor) -> int:
     """Identity of a tensor's storage, for as long as the storage is kept alive. Meta tensors have no address to use."""
     return tensor.untyped_storage()._cdata
+
+
+def inductor_backend(mode: str | None) -> Any:
+    """What `torch.compile(mode=mode)` compiles a graph with: a graph and example inputs → a callable."""
+    import torch
+
+    return torch._TorchCompileInductorWrapper(mode, None, False)
+
+
+@contextlib.contextmanager
+def before_gpu_benchmarks(check: Callable[[], None]) -> Iterator[None]:
+    """Within, Inductor calls `check`, which may raise, before it measures something on a GPU to choose how to compile."""
+    from torch._inductor.fx_passes import pad_mm
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    kind: Any = type(benchmarker)
+    measure = kind.benchmark_gpu
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        check()
+        return measure(*args, **kwargs)
+
+    # before torch 2.13, a pass keeps the method that it finds first
+    forget: Callable[[], None] = getattr(pad_mm.get_do_bench, "cache_clear", lambda: None)
+    forget()
+    kind.benchmark_gpu = checked
+    try:
+        yield
+    finally:
+        kind.benchmark_gpu = measure
+        forget()
 
 
 def no_torch_functions() -> Any:
@@ -236,6 +271,24 @@ def link_excerpts(excerpts: Mapping[str, str]) -> None:
                 link(module, [file.name])
 
     llvm.link_extern_libs = linked  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def knobs() -> dict[str, Any]:
+    """Triton's settings of compiling and launching, set by the environment or the program, and the hooks of every launch."""
+    found: dict[str, Any] = {}
+    for group in ("compilation", "runtime", "language"):
+        settings = getattr(triton_knobs, group)
+        for name, value in (vars(type(settings)) | vars(settings) | settings.knobs).items():
+            if isinstance(value, triton_knobs.HookChain):
+                found[f"{group}.{name}"] = tuple(value.calls)
+            elif not name.startswith("__") and not isinstance(value, property | triton_knobs.env_base):
+                found[f"{group}.{name}"] = value
+    return found
+
+
+def rounds_to_tf32(descriptor: Any) -> bool:
+    """Whether loads through a host-made tensor descriptor round float32 to TF32: Triton 3.7 can ask for that, 3.6 cannot."""
+    return bool(getattr(descriptor, "round_f32_to_tf32", False))
 
 
 @cache

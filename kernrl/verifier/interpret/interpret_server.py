@@ -26,7 +26,7 @@ from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.interpret.interpreter import Case, Unable, interpret_cases
 from kernrl.verifier.interpret.output_memory import OutputMemory
-from kernrl.verifier.interpret.profile import profile_plan, uncovered
+from kernrl.verifier.interpret.profile import overflowing, profile_plan, uncovered
 from kernrl.verifier.judge.compare import differ
 from kernrl.verifier.judge.decoys import authored_launches, function_names, idle_launches
 from kernrl.verifier.judge.draws import Draw
@@ -175,11 +175,12 @@ class Interpreter:
         return self._within_limits(cpu_s, lambda: [self._inputs(job) for job in jobs], look)
 
     def profile(self, plan: Plan, cpu_s: float) -> Ran | InternalError:
-        """What the launches of a plan do at its own sizes; rejected if they cannot store a whole output."""
+        """What the launches of a plan do at its own sizes; rejected if they cannot store a whole output, or if indices
+        overflow."""
 
         def look(_: None) -> Ran:
             profiles = profile_plan(plan)
-            missing = uncovered(plan, profiles)
+            missing = overflowing(plan, profiles) or uncovered(plan, profiles)
             return Ran(Rejection(Status.WRONG, missing) if missing else None, profiles=profiles)
 
         return self._within_limits(cpu_s, lambda: None, look)

@@ -185,19 +185,21 @@ class _PlanRun:
         self.memory.restore(others, kept)
 
     def _launch_in_turn(self, function: Function, variant: Variant, arguments: Sequence[Tensor]) -> None:
-        """Run programs one at a time, in random order; where one waits for another, from first to last or the other way."""
+        """Run programs one at a time, in random order; where one waits for another, from first to last, as a GPU starts them.
+
+        A program that waits for a later one waits for ever where the later one finds no room before it ends."""
         self.in_turn.append(self.where)
         programs = list(range(math.prod(variant.grid)))
         drawn = random.Random(self.seed + len(self.in_turn)).sample(programs, len(programs))
         whole = self.memory.kept(range(len(self.cases)))
-        for order in (drawn[::-1] if self.reverse else drawn, programs, programs[::-1]):
+        for order in (drawn[::-1] if self.reverse else drawn, programs):
             self.memory.races = self._race_detector(self.plan.kernels[variant.kernel].ttir, variant, len(programs))
             try:
                 LaunchInterpreter(function, self.memory, variant.grid, self.deadline).run(arguments, order)
                 return
             except Waiting:
                 self.memory.restore(range(len(self.cases)), whole)
-        raise TtirError("its programs wait for one another")
+        raise TtirError("its programs wait for later ones, and end only where all run at once")
 
     def outputs(self) -> list[list[Tensor]]:
         """Run the plan; forward's outputs for each case."""

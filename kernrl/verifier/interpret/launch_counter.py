@@ -25,7 +25,10 @@ WHILE_TRIPS = 64
 class CountedMemory:
     """In place of `CheckedMemory`: holds nothing, counts everything."""
 
-    def __init__(self, programs: int) -> None:
+    def __init__(self, programs: int, *, keep: bool = False) -> None:
+        """With `keep`, every access is kept in `accessed`."""
+        self.accessed: list[Tensor] | None = [] if keep else None
+        """Of each access the addresses [programs, elements], -1 where it is masked."""
         self.cases, self.first_program, self.races, self.in_turn, self.changed = 1, 0, None, False, False
         self.weight, self.programs = 1.0, programs
         self.loads = 0
@@ -65,6 +68,8 @@ class CountedMemory:
     ) -> None:
         shape = (self.programs, -1)
         address, mask = (v.expand(1, self.programs, *v.shape[2:]).reshape(shape) for v in (address, mask))
+        if self.accessed is not None:
+            self.accessed.append(torch.where(mask, address, -1))
         storages = address >> STORAGE_BITS
         for number in storages[:, 0].unique().tolist():  # programs may take their pointers from different branches
             self._count_storage(table, number, address, mask & (storages == number), dtype, lanes)
@@ -92,14 +97,24 @@ class LaunchCounter(LaunchInterpreter):
     """Runs chosen programs for their addresses alone: a float tile is one element, and products are not made."""
 
     def __init__(
-        self, function: Function, memory: CountedMemory, grid: tuple[int, int, int], deadline: float, chosen: Sequence[int]
+        self,
+        function: Function,
+        memory: CountedMemory,
+        grid: tuple[int, int, int],
+        deadline: float,
+        chosen: Sequence[int],
+        *,
+        wide: bool = False,
     ) -> None:
+        """With `wide`, integers of 32 bits do not overflow."""
         super().__init__(function, memory, grid, deadline)  # pyright: ignore[reportArgumentType]
         self.counted, self.programs = memory, torch.tensor(chosen)
         self.loaded = loaded_values(function)
         self.dots: dict[str, float] = {}
         self.points = self.rounds = self.pipelined = 0.0
         self.unknown = False
+        self.wide, self.overflowed = wide, False
+        """Whether some integer of 32 bits overflowed that does not depend on loaded numbers."""
 
     def count(self, arguments: Sequence[Tensor]) -> None:
         self.values = dict(zip(self.function.params, arguments, strict=True))
@@ -107,6 +122,8 @@ class LaunchCounter(LaunchInterpreter):
 
     def _operation(self, op: Op, active: Tensor) -> Sequence[Any]:
         self.points += self.counted.weight * _point_flops(op.name, op.text)
+        if op.name in _WRAPS and op.results[0] not in self.loaded and result_type(op).dtype == torch.int32:
+            return [self._wrapped(op)]
         if op.name == "scf.for":
             return self._counted_for(op, active)
         if op.name == "scf.while":
@@ -129,6 +146,15 @@ class LaunchCounter(LaunchInterpreter):
         if op.results and op.results[0] in self.loaded and isinstance(results[0], Tensor) and results[0].is_floating_point():
             return [r[(slice(0, 1), slice(0, 1), *[slice(0, 1)] * (r.dim() - 2))] for r in results]
         return results
+
+    def _wrapped(self, op: Op) -> Tensor:
+        """A sum, difference or product of integers of 32 bits."""
+        exact = _WRAPS[op.name](*(self._of(v).long() for v in op.operands))
+        if self.wide:
+            return exact
+        result = exact.to(torch.int32)
+        self.overflowed = self.overflowed or not torch.equal(result.long(), exact)
+        return result
 
     def _through_descriptor(self, op: Op, active: Tensor) -> Sequence[Any]:
         descriptor, *indices = (self._of(v) for v in op.operands)
@@ -162,12 +188,15 @@ class LaunchCounter(LaunchInterpreter):
     def _counted_for(self, op: Op, active: Tensor) -> Sequence[Any]:
         self.unknown |= any(v in self.loaded for v in op.operands[:3])
         low, high, step = (self._of(v) for v in op.operands[:3])
+        if self.wide:
+            low = low.long()
         body, carried = op.regions[0]["entry"], [self._of(v) for v in op.operands[3:]]
         trips = torch.where(active, torch.div(high - low + step - 1, step, rounding_mode="floor").clamp(min=0), 0)
         most, before = int(trips.max()), self.counted.weight
         mean = float(trips.double().mean())
-        for trip in range(min(most, 3)):
-            self.counted.weight = before if trip < 2 else before * max(1.0, mean - 2)
+        # the last trip counts nothing, and shows the largest indices
+        for trip in (*range(min(most, 3)), *([most - 1] if most > 3 else [])):
+            self.counted.weight = before * (1.0 if trip < 2 else max(1.0, mean - 2) if trip == 2 else 0.0)
             self.values[body.args[0]] = low + step * trip
             for argument, value in zip(body.args[1:], carried, strict=True):
                 self.values[argument] = value
@@ -221,6 +250,9 @@ class LaunchCounter(LaunchInterpreter):
             else:
                 self.rounds += self.counted.weight
         return [self._merge(going, self._of(v), old) for v, old in zip(last.operands, carried, strict=True)]
+
+
+_WRAPS = {"arith.addi": torch.add, "arith.subi": torch.sub, "arith.muli": torch.mul}
 
 
 def _trips_left(gaps: Sequence[Tensor | None]) -> Tensor | None:

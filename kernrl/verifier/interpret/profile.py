@@ -22,7 +22,7 @@ from kernrl.verifier.interpret.launch_interpreter import TooSlow
 from kernrl.verifier.plan.call_aten import plain_value
 from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, LaunchNode, Plan, TensorRef, Variant, walk_refs
 from kernrl.verifier.plan.price import LaunchProfile, Profiles
-from kernrl.verifier.plan.ttir import TtirError, parse
+from kernrl.verifier.plan.ttir import Function, TtirError, parse
 
 SAMPLED, SAMPLED_FOR_COVERAGE = 4, 64
 """Programs of a launch that are run."""
@@ -54,6 +54,19 @@ def uncovered(plan: Plan, profiles: Profiles) -> str:
         if stored < output.numel:
             few, all_of_it = f"{int(stored):,}", f"{output.numel:,}"
             return f"At the full size forward() stores at most {few} of the {all_of_it} elements of output {position}."
+    return ""
+
+
+def overflowing(plan: Plan, profiles: Profiles) -> str:
+    """A sentence if indices of 32 bits overflow so that other elements are accessed; '' if none is seen to."""
+    for (position, number), profile in profiles.items():
+        node = plan.nodes[position]
+        if profile.overflows and isinstance(node, LaunchNode):
+            name = plan.kernels[node.variants[number].kernel].function
+            return (
+                f"{name}: at the full size an index of 32 bits overflows, and other elements are accessed than are meant. "
+                "Widen it before it is multiplied, as in `tl.program_id(0).to(tl.int64)`."
+            )
     return ""
 
 
@@ -98,7 +111,22 @@ def profile_launch(plan: Plan, variant: Variant, deadline: float, sampled: int =
         rounds=1 + run.rounds,
         pipelined_rounds=run.pipelined,
         unknown_trips=run.unknown,
+        overflows=run.overflowed and _other_accesses(function, variant, chosen, deadline),
     )
+
+
+def _other_accesses(function: Function, variant: Variant, chosen: list[int], deadline: float) -> bool:
+    """Whether these programs access other elements than they would if their integers of 32 bits did not overflow."""
+    kept: list[list[Tensor]] = []
+    for wide in (False, True):
+        memory = CountedMemory(len(chosen), keep=True)
+        run = LaunchCounter(function, memory, variant.grid, deadline, chosen, wide=wide)
+        try:
+            run.count([_argument(v) for v in variant.args.values()])
+        except _FAILURES:  # random numbers, which are made by overflowing, have operations of 32 bits alone
+            return False
+        kept.append(memory.accessed or [])
+    return len(kept[0]) != len(kept[1]) or not all(map(torch.equal, *kept))
 
 
 def _argument(value: Any) -> Tensor:

@@ -48,9 +48,10 @@ def schedule(
     """The draws a candidate is judged on, cheap ones first.
 
     Every set gets the task's own inputs. The small and ragged sets share all regimes between them, dealt by lot, so that no
-    candidate knows what reaches which set. The full set, where a draw is expensive, gets `mixed`, which combines regimes, or
-    another one, by lot. Inputs that are not finite are for small shapes: at large ones, library calls may choose algorithms
-    that carry them into their neighbours. `regimes` narrows the choice, to test what each regime is worth.
+    candidate knows what reaches which set. The full set gets `mixed`, which combines regimes, and another one by lot; where a
+    draw is expensive, only every second candidate gets the other one. Inputs that are not finite are for small shapes: at
+    large ones, library calls may choose algorithms that carry them into their neighbours. `regimes` narrows the choice, to
+    test what each regime is worth.
     """
     lot, names = random.Random(seed), list(REGIMES)
     lot.shuffle(names)
@@ -59,7 +60,8 @@ def schedule(
     if others:
         plan = {name: [NOMINAL, *names[i :: len(others)]] for i, name in enumerate(others)}
         if any(s.name == FULL for s in sets):
-            plan[FULL] = [NOMINAL, lot.choice(["mixed", finite[0]])]
+            other = [next(name for name in finite if name != "mixed")]
+            plan[FULL] = [NOMINAL, "mixed", *(other if not big or lot.random() < 0.5 else ())]
     else:
         plan = {FULL: [NOMINAL, *finite[: ONLY_BIG_SET_REGIMES if big else ONLY_SET_REGIMES]]}
     pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]

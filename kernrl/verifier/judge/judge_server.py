@@ -131,10 +131,7 @@ class Judge:
         return _SetAnswers(draws, answers, _tolerances(draws, answers))
 
     def _add(self, kept: _SetAnswers, task: Task, precision: str, draw: Draw) -> None:
-        if kept.nbytes > self._kept_bytes:  # large answers to judged calls while timing are made for each candidate
-            stay = [i for i, d in enumerate(kept.draws) if d.regime != TIMED]
-            kept.draws, kept.answers = [kept.draws[i] for i in stay], [kept.answers[i] for i in stay]
-            kept.tolerances = [kept.tolerances[i] for i in stay]
+        """However large: they are part of the plan of the task's memory, and serve its next candidates."""
         kept.draws.append(draw)
         kept.answers.append(_answer(self._reference(task, precision, draw.input_set), draw))
         kept.tolerances.append(_tolerances(kept.draws, kept.answers)[-1])

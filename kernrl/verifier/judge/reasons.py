@@ -31,8 +31,19 @@ def wrong_reason(record: dict[str, Any]) -> str:
     return (
         f"Wrong {where}: {times}; at index {record['index']} of output {record['output']} it gives {record['got']:.6g}, "
         f"expected {record['expected']:.6g}."
-        + (f" It is right on the task's own inputs there. Usual cause: {rule.cause}." if rule else "")
+        + (f" It is right on the task's own inputs there. Usual cause: {cause_of(record)}." if rule else "")
     )
+
+
+def cause_of(record: dict[str, Any]) -> str:
+    """What usually fails under a record's regime, and how to write it instead; '' for the task's own inputs."""
+    rule = REGIMES.get(record["regime"])
+    overflows = record["excess"] == float("inf") and record["regime"] in _OF_LARGE_NUMBERS
+    return REGIMES["large"].cause if overflows else rule.cause if rule else ""
+
+
+_OF_LARGE_NUMBERS = ("large", "shifted", "far", "mixed")
+"""Regimes under which NaN or infinity comes of numbers that overflow, whatever else each of them is for."""
 
 
 _TF32_PRODUCT = re.compile(r"tt\.dot .*inputPrecision = tf32 : tensor<[\dx]+xf32>")

@@ -63,6 +63,9 @@ UNFUSED = MOVE | POINT | REDUCE
 ALLOWED = LIBRARY | FILL | UNFUSED
 
 
+GATHERS = _names("embedding index index_select gather nll_loss_forward nll_loss2d_forward")
+"""Operations that read of their first operand only what their indices ask for: perhaps little of it, perhaps all."""
+
 SHAPE_ALONE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 """Operations whose result depends on their operand's shape and dtype, and on no element."""
 

@@ -45,6 +45,8 @@ class LaunchProfile:
     """The same in loops around a `tl.dot`, whose loads the compiler prefetches."""
     unknown_trips: bool
     """Whether a loop's length depends on loaded numbers."""
+    overflows: bool = False
+    """Whether indices of 32 bits overflow, so that other elements are accessed than are meant."""
 
 
 Profiles = Mapping[tuple[int, int], LaunchProfile]
@@ -109,11 +111,13 @@ def _known(position: int, node: Node, profiles: Profiles) -> bool:
 def physical_floor_us(plan: Plan, device: Device) -> float:
     """Time that any program needs for this reference plan: bytes of inputs, state and outputs over peak bandwidth.
 
-    Memory that is read in part counts in part. Peak bandwidth is never reached, so this errs on the low side.
+    Memory that is read in part counts in part, and what is gathered from not at all: all indices may be the same. Peak
+    bandwidth is never reached, so this errs on the low side.
     """
     seen: dict[int, set[TensorRef]] = {}
     for node in plan.nodes:
-        for ref in _operands(node):
+        source = _gathered_from(node)
+        for ref in (r for r in _operands(node) if r != source):
             if plan.storages[ref.storage].kind != "temp":
                 seen.setdefault(ref.storage, set()).add(ref)
     moved = sum(min(plan.storages[s].nbytes, sum(r.nbytes for r in refs)) for s, refs in seen.items())
@@ -155,6 +159,12 @@ def _operands(node: AtenNode | LaunchNode) -> Iterable[TensorRef]:
     return (ref for a in args for ref in walk_refs(a))
 
 
+def _gathered_from(node: Node) -> TensorRef | None:
+    """The operand of which a node reads what its indices ask for."""
+    found = isinstance(node, AtenNode) and node.args and aten.base_name(node.op) in aten.GATHERS and node.args[0]
+    return found if isinstance(found, TensorRef) else None
+
+
 def _node(position: int, node: Node, plan: Plan, device: Device, precision: str, profiles: Profiles) -> NodeCost:
     if isinstance(node, LaunchNode):
         seen = [profiles.get((position, number)) for number in range(len(node.variants))]
@@ -165,7 +175,8 @@ def _node(position: int, node: Node, plan: Plan, device: Device, precision: str,
     name = aten.base_name(node.op)
     written = {r for r in node.outputs if r is not None}
     read = set() if name in aten.FILL or node.op == CONSTANT_OP else set(_operands(node)) - written
-    moved = sum(r.nbytes for r in read | written)
+    source, made = _gathered_from(node), sum(r.nbytes for r in written)
+    moved = made + sum(min(r.nbytes, made) if r == source else r.nbytes for r in read)
     flops = flops_of(node.op, node.args, node.outputs)
     kind = "library" if name in aten.LIBRARY else "fill" if name in aten.FILL or node.op == CONSTANT_OP else "unfused"
     half = bool(written) and next(iter(written)).dtype in ("float16", "bfloat16")

@@ -21,9 +21,10 @@ from kernrl.verifier.judge.memory_estimate import SetMemory
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import AlreadyLocked, GpuLock
 from kernrl.verifier.pool.lane import Lane
-from kernrl.verifier.pool.memory_ledger import CONTEXT_BYTES, SLACK, MemoryLedger, Planned, gib, is_small, planned
+from kernrl.verifier.pool.memory_ledger import MemoryLedger, Planned, gib, is_small, planned, usable_bytes
 from kernrl.verifier.pool.scheduler import MAX_TASKS, AffinityScheduler
 from kernrl.verifier.replay import stopwatch, timing
+from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.replay_server import ReplayServer
 from kernrl.verifier.replay.stopwatch import NULL_PAIRS, NULL_ROUNDS, Sizes
@@ -36,6 +37,9 @@ LANES = 4
 """Lanes a GPU, on a machine with enough cores; each holds two CUDA contexts. While one times, the others wait: the more have
 passed correctness by then, the more are timed in a row."""
 
+
+TELLING = ("timing", "compiling", "waiting for memory")
+"""What a lane may be at that explains where the time goes; judging and waiting for a turn go on all the time."""
 
 SOLE_SHARE = 0.9
 """Share of the memory that must be free for what finds none to be too large, and no victim of other programs."""
@@ -72,10 +76,10 @@ class Gpu:
             for _ in range(lanes)
         ]  # fmt: skip
         self.facts: dict[str, str] = self._lanes[0].replay.ask(ReplayServer.facts, 60)
-        free = float(self.facts["free_bytes"]) - 2 * lanes * CONTEXT_BYTES
-        self._least_bytes = int(memory_share * free / lanes)
+        usable = usable_bytes(float(self.facts["free_bytes"]), lanes)
+        self._least_bytes = int(memory_share * usable / lanes)
         """What a lane may hold in any case."""
-        self.memory: MemoryLedger[Lane] = MemoryLedger(free * (1 - SLACK), Lane.give_way)
+        self.memory: MemoryLedger[Lane] = MemoryLedger(usable, Lane.give_way)
         self._rehearsed: OrderedDict[tuple[str, str, tuple[str, ...]], dict[str, SetMemory | None]] = OrderedDict()
         self._lock = GpuLock(self.facts["uuid"])
         self._cache_dir = cache_dir
@@ -102,7 +106,8 @@ class Gpu:
         """
         _ = self.noise  # before a lane is assigned: calibration uses the first one
         begun = time.monotonic()
-        with self.scheduler.worker(task_key) as lane:
+        costly = not is_small(job) or any(name in MODES for name in baselines)
+        with self.scheduler.worker(task_key, costly=costly) as lane:
             try:
                 with lane.mutex:
                     need = self._planned(lane, job, baselines, task_key)
@@ -114,6 +119,7 @@ class Gpu:
                     if need.sure > self.memory.total_bytes:
                         found = _too_large(need, max(job.temporary_bytes.values()), self.memory.total_bytes)
                         return Outcome(Stage.CORRECTNESS, found, memory=_record(need))
+                    lane.doing = f"waiting for memory for {job.task.id}"
                     with self.memory.admitted(lane, max(need.total, self._least_bytes)):
                         waited = time.monotonic() - begun
                         outcome = self._admitted(lane, job, baselines, need)
@@ -122,6 +128,13 @@ class Gpu:
             except InfrastructureError:
                 lane.close()
                 raise
+            finally:
+                lane.doing = ""
+
+    def doing(self) -> str:
+        """What the lanes are at, for people, the rarest first: `timing a_task, compiling a baseline of another`."""
+        said = [lane.doing for lane in self._lanes if lane.doing]
+        return ", ".join(dict.fromkeys(one for kind in TELLING for one in said if one.startswith(kind))) or ", ".join(said[:1])
 
     def _planned(self, lane: Lane, job: Job, baselines: Sequence[str], task_key: str) -> Planned:
         """What a candidate takes; rehearsed once for each task, unless it is small."""
@@ -129,6 +142,8 @@ class Gpu:
             return planned(job, {}, bool(baselines))
         key = task_key, job.precision, tuple(job.plans)
         if key not in self._rehearsed:
+            with self._lock.shared():  # a process that is set up disturbs what another lane times
+                lane.start()
             self._rehearsed[key] = lane.memory(job)
             while len(self._rehearsed) > MAX_TASKS:
                 self._rehearsed.popitem(last=False)

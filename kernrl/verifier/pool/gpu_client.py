@@ -76,6 +76,10 @@ class GpuClient:
             with contextlib.suppress(InfrastructureError):  # the process is lost, and with it what it held
                 self._process.ask(GpuService.release, number)
 
+    def doing(self) -> str:
+        """`Gpu.doing`; '' while nothing is under way."""
+        return self._process.ask(GpuService.doing) if self._load else ""
+
     def restarts(self) -> int:
         """`Gpu.restarts` of the present process."""
         return self._process.ask(GpuService.restarts)

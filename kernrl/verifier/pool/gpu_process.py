@@ -86,6 +86,10 @@ class GpuService:
         """`Gpu.run`."""
         return self._made().run(job, baselines, task_key)
 
+    def doing(self) -> str:
+        """`Gpu.doing`."""
+        return getattr(self._gpu, "doing", str)()
+
     def restarts(self) -> int:
         """`Gpu.restarts`."""
         return getattr(self._made(), "restarts", 0)

@@ -21,6 +21,7 @@ from kernrl.verifier.judge.memory_estimate import SetMemory
 from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, worst_of, wrong_reason
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import AlreadyLocked, Lock
+from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.replay.job import Job, Measured, Replayed
 from kernrl.verifier.replay.replay_server import ReplayServer
 from kernrl.verifier.replay.timing import NoiseBand
@@ -58,9 +59,12 @@ class Lane:
         self._attached: tuple[int, int, int] | None = None
         self._ready: tuple[Any, ...] = ()
         """Which baselines were captured last, and in which process."""
-        self._preparing = False
+        self._preparing: tuple[str, ...] = ()
+        """Baselines that replay is capturing."""
         self._alone = False
         """Whether the candidate at hand has the GPU to itself."""
+        self.doing = ""
+        """What the lane is at, for people: `timing a_task`; '' while it is idle."""
         self.mutex, self._ending, self._asking = threading.Lock(), threading.Lock(), threading.Lock()
 
     def start(self) -> None:
@@ -88,24 +92,37 @@ class Lane:
 
     def run(self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand) -> Outcome:
         """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
-        outcome = Outcome(Stage.CORRECTNESS)
-        if self._ready[1:] != self._what(job, baselines)[1:]:
+        outcome, name = Outcome(Stage.CORRECTNESS), job.task.id
+        self.doing = f"judging {name}"
+        if not self.replay.running or self._ready[1:] != self._what(job, baselines)[1:]:
             self._ready = ()  # replay may drop the last task to make room for this one
-        self.start()  # while other lanes use the GPU
         self._left_s, self._alone = self._timeout_s, isinstance(lock, AlreadyLocked)
+        timed = tuple(baselines) if FULL in job.plans else ()
+        # those that need no compiling are captured while the judge is at work
+        at_once = timed if self._ready else tuple(name for name in timed if name not in MODES)
         try:
             with _entered(lock.shared(), outcome):
-                timed = baselines if FULL in job.plans else ()
+                self.start()  # here, since a process that is set up disturbs what another lane times
                 with self._drained():
                     with outcome.clock("correctness"):
-                        self._correctness(job, timed, outcome)
+                        self._correctness(job, at_once, outcome)
                     if not timed:
                         return outcome
                     outcome.stage = Stage.TIMING
-                    self._baselines(job, timed, outcome)
+                    self._captured(outcome)
+            if at_once != timed:
+                self.doing = f"compiling a baseline of {name}"
+                self._compile(timed, outcome)
+                with _entered(lock.shared(), outcome), self._drained():
+                    self._capture(timed)
+                    self._captured(outcome)
+            self._ready = self._what(job, timed) if timed else ()
+            self.doing = f"waiting to time {name}"
             with _entered(lock.exclusive(), outcome), outcome.clock("timing"):
+                self.doing = f"timing {name}"
                 self.replay.send(ReplayServer.measure, list(baselines), noise)
                 measured: Measured = self._from_replay()
+            self.doing = f"judging {name}"
             with _entered(lock.shared(), outcome), outcome.clock("correctness"):
                 self.replay.send(ReplayServer.spot_checked)
                 self._compare(job, self._from_replay(), outcome)
@@ -113,12 +130,14 @@ class Lane:
             outcome.seconds["gpu_busy"] = measured.gpu_seconds
         except _Rejected as rejected:
             outcome.rejection = rejected.rejection
+        finally:
+            self.doing = ""
         return outcome
 
     @contextlib.contextmanager
     def _drained(self) -> Iterator[None]:
         """On exit, outstanding calls are drained: none of them may run on beside another lane's timing."""
-        self._preparing = False
+        self._preparing = ()
         try:
             yield
         finally:
@@ -139,8 +158,8 @@ class Lane:
         decoys: list[str] = []
         for left in reversed(range(len(phases))):
             replayed: Replayed = self._replayed(outcome)
-            if not left and not replayed.overrun:
-                self._capture(job, baselines)
+            if not left and not replayed.overrun and self._ready != self._what(job, baselines):
+                self._capture(baselines)
             with outcome.clock("answers"):
                 while owed:
                     self._from_busy_judge(replaying=left > 0)
@@ -160,18 +179,27 @@ class Lane:
         self._attached = attached
         return True
 
-    def _capture(self, job: Job, baselines: Sequence[str]) -> None:
-        """Have replay capture the task's baselines, if it has not."""
-        if baselines and self._ready != self._what(job, baselines):
+    def _capture(self, baselines: Sequence[str]) -> None:
+        """Have replay capture these baselines, unless it has."""
+        if baselines:
             self.replay.send(ReplayServer.prepare, list(baselines))
-            self._preparing = True
+            self._preparing = tuple(baselines)
 
-    def _baselines(self, job: Job, baselines: Sequence[str], outcome: Outcome) -> None:
+    def _captured(self, outcome: Outcome) -> None:
         """Wait for `_capture`."""
         if self._preparing:
             with outcome.clock("baseline"):
                 self._from_replay(trusted=True)
-            self._ready = self._what(job, baselines)
+            self._preparing = ()
+
+    def _compile(self, baselines: Sequence[str], outcome: Outcome) -> None:
+        """Have replay compile what is compiled of these baselines, which takes seconds and leaves the GPU to other lanes.
+
+        Whoever wants this lane's memory waits meanwhile; what had been prepared may be gone afterwards.
+        """
+        with outcome.clock("compile_baseline"), self._asking:
+            self.replay.send(ReplayServer.compile, list(baselines))
+            self._from_replay(trusted=True)
 
     def _what(self, job: Job, baselines: Sequence[str]) -> tuple[Any, ...]:
         """The process, and what is captured in it."""

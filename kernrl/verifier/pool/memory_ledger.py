@@ -76,6 +76,17 @@ def planned(job: Job, sets: Mapping[str, SetMemory | None], baselines: bool) -> 
     return Planned(replay + shared, judge, 0, shared + max(job.temporary_bytes.values()))
 
 
+def least_bytes(full: SetMemory) -> int:
+    """What judging any candidate of a task takes at its full set, by the rehearsal: two draws, and two while it is timed."""
+    once = max(full.making_peak, full.drawing_peak, full.inputs + full.block + full.block // 4)
+    return once + full.output + full.judge_peak(4) + 2 * full.output
+
+
+def usable_bytes(free_bytes: float, lanes: int) -> float:
+    """Of a GPU's free memory, what candidates may take beside the processes of so many lanes."""
+    return (free_bytes - 2 * lanes * CONTEXT_BYTES) * (1 - SLACK)
+
+
 class MemoryLedger(Generic[W]):
     """Admits candidates to lanes by what they are planned to take. Thread-safe; first come, first served.
 

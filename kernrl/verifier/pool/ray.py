@@ -263,11 +263,12 @@ class RayFront(Front):
 class Cluster:
     """A Ray cluster, joined or started here, and the actors on it."""
 
-    def __init__(self, address: str):
+    def __init__(self, address: str, flag: str = VerifierConfig.EXECUTOR):
         """Join.
 
         Args:
             address: `ray` for the cluster that this machine belongs to, or one started here; or `ray://HOST:PORT`.
+            flag: what the address was given by, for messages.
 
         Raises:
             UsageError: ray is not installed.
@@ -278,7 +279,7 @@ class Cluster:
         try:
             import ray
         except ImportError:
-            raise UsageError("--verifier ray needs ray: pip install 'kernrl[ray]'.") from None
+            raise UsageError(f"{flag} ray needs ray: pip install 'kernrl[ray]'.") from None
         self._ray, self._mine = ray, not ray.is_initialized()
         if self._mine:
             try:
@@ -286,7 +287,7 @@ class Cluster:
                 with _our_signals():
                     ray.init(address if "://" in address else None, namespace="kernrl", **quiet)
             except Exception as error:  # of many kinds, by what is in the way
-                raise InfrastructureError(f"--verifier {address}: no Ray cluster answers ({_last_line(error)}).") from None
+                raise InfrastructureError(f"{flag} {address}: no Ray cluster answers ({_last_line(error)}).") from None
         self._actors: list[RayActor[Any]] = []
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         self.gpu_count = sum(int(node.get("GPU", 0)) for node in nodes)
@@ -294,7 +295,7 @@ class Cluster:
         self.front_cpus = [min(FRONT_CPUS, cpus) for cpus in free if cpus > 0 for _ in range(max(1, cpus // FRONT_CPUS))]
         """CPUs of each front actor that there is room for."""
         if not self.front_cpus:
-            raise InfrastructureError(f"--verifier {address}: the Ray cluster has no CPU to trace on.")
+            raise InfrastructureError(f"{flag} {address}: the Ray cluster has no CPU to trace on.")
 
     def gpus(self, config: VerifierConfig, cache_dir: Path | None, *, redraw_parameters: bool) -> list[RayGpu]:
         """Every GPU that comes up and is of the first one's model: speeds on other models cannot be compared with its."""

@@ -9,8 +9,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-STEAL_QUEUE = 2
-"""Queue length at which an idle worker takes a candidate whose task another worker has cached."""
+STEAL_QUEUE, COSTLY_STEAL_QUEUE = 2, 8
+"""Queue length at which an idle worker takes a candidate whose task another worker has cached; the same where that costs
+seconds, as for a task of gigabytes, or one whose baseline is compiled: a usual group stays together."""
 
 MAX_OVERTAKEN = 32
 """How often the candidate that has waited longest is overtaken by later ones."""
@@ -24,6 +25,7 @@ W = TypeVar("W", bound=Hashable)
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[W]):
     task_key: Hashable
+    steal_queue: int
     assigned: threading.Event = field(default_factory=threading.Event)
     worker: W | None = None
     overtaken: int = 0
@@ -62,9 +64,9 @@ class AffinityScheduler(Generic[W]):
             return list(self._cached_by.get(task_key, ()))
 
     @contextlib.contextmanager
-    def worker(self, task_key: Hashable) -> Iterator[W]:
-        """Wait for a worker for one candidate of a task, and have it alone."""
-        mine = _Waiting[W](task_key)
+    def worker(self, task_key: Hashable, *, costly: bool = False) -> Iterator[W]:
+        """Wait for a worker for one candidate of a task, and have it alone. `costly`: preparing for the task takes seconds."""
+        mine = _Waiting[W](task_key, COSTLY_STEAL_QUEUE if costly else STEAL_QUEUE)
         with self._mutex:
             self._waiting.append(mine)
             self._assign()
@@ -99,7 +101,7 @@ class AffinityScheduler(Generic[W]):
 
     def _next(self, worker: W) -> _Waiting[W] | None:
         """The best candidate for a free worker: of its last task, else of a task that it has cached, else of a task that no
-        worker has cached, else of one whose workers are all busy with queues of STEAL_QUEUE or more."""
+        worker has cached, else of one whose workers are all busy with queues of its `steal_queue` or more."""
         if self._waiting and self._waiting[0].overtaken >= MAX_OVERTAKEN:
             return self._waiting[0]
         waiting = [(one, self._cached_by.get(one.task_key, [])) for one in self._waiting]
@@ -108,6 +110,6 @@ class AffinityScheduler(Generic[W]):
             lambda one, _: one.task_key == self._last.get(worker),
             lambda _, cached_by: worker in cached_by,
             lambda _, cached_by: not cached_by,
-            lambda _, cached_by: all(queued[other] >= STEAL_QUEUE and other not in self._free for other in cached_by),
+            lambda one, cached_by: all(queued[w] >= one.steal_queue and w not in self._free for w in cached_by),
         )
         return next((one for suits in ranked for one, cached_by in waiting if suits(one, cached_by)), None)

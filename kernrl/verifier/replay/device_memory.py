@@ -37,6 +37,11 @@ class DeviceMemory:
         """Give the memory back; the next plan allocates anew."""
         self.block = torch.empty(0, dtype=torch.uint8, device="cuda")
 
+    def shrink(self, temporaries: int) -> None:
+        """Give the memory back if it is much larger than buffers of that many bytes, with their guards, need."""
+        if self.block.numel() > 1.05 * block_bytes(temporaries):
+            self.release()
+
     def seal(self) -> None:
         """Poison the whole block, before a candidate's first run."""
         self._furthest = FIELD_BYTES

@@ -6,6 +6,7 @@ candidate has run on the draws that are judged first, and on inputs that no judg
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,8 @@ from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.judge.compare import differ
 from kernrl.verifier.judge.decoys import function_names, idle_launches
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs
-from kernrl.verifier.replay import timing
+from kernrl.verifier.replay import compiled_reference, timing
+from kernrl.verifier.replay.compiled_reference import CompiledReference
 from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 from kernrl.verifier.replay.job import Job, Measured, Replayed
 from kernrl.verifier.replay.runner import Opened, Runner
@@ -31,9 +33,6 @@ from kernrl.verifier.replay.shared_outputs import SharedOutputs, shared_bytes
 from kernrl.verifier.replay.spot_checks import SpotChecks
 from kernrl.verifier.replay.stopwatch import GraphPool, Sizes, Stopwatch, Timed
 from kernrl.verifier.rpc.answers import may_lack_memory
-
-COMPILE_MODES: dict[str, str | None] = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
-"""Baseline → mode of `torch.compile`; every baseline is captured as a CUDA graph here."""
 
 CUDNN_CANDIDATES = 5
 """Algorithms that cuDNN may try for a shape; more take tenths of a second for each shape and rarely win. Three instead of five
@@ -50,6 +49,8 @@ class _Prepared:
     inputs: TaskInputs
     baselines: dict[str, Callable[[], None]] = field(default_factory=dict)
     """Graphs captured on these inputs, by name."""
+    compiled: dict[str, CompiledReference] = field(default_factory=dict)
+    """References that have been compiled for them and wait to be captured."""
 
 
 class ReplayServer:
@@ -73,6 +74,7 @@ class ReplayServer:
         self._full: Opened | None = None
         self._suspects: list[str] | None = None
         """Kernels that seem decoys so far; None before the first look."""
+        self._spot: SpotChecks | None = None
         self._gave_way = False
 
     def healthy(self) -> bool:
@@ -83,14 +85,18 @@ class ReplayServer:
 
     def begin(self, job: Job) -> SharedMemory:
         """Start a candidate. Returns the memory of its outputs, which the judge opens again if its version has changed."""
-        self.job, self._full, self._suspects, self._gave_way = job, None, None, False
+        # what belongs to the last candidate, its outputs and a copy of its inputs among it, goes before memory is counted
+        self.job, self._full, self._suspects, self._spot, self._gave_way = job, None, None, None, False
         torch.cuda.reset_peak_memory_stats()
         self._modules.trim()
         crowded = self._make_room()
-        self.memory.seal()
         if (need := max(job.held_bytes.values())) > self._gpu_bytes:
             raise torch.OutOfMemoryError(f"it asks for {need >> 20} MiB of memory, and the GPU has {self._gpu_bytes >> 20}")
-        self.outputs.reserve(shared_bytes(job), spare=not crowded)
+        large = need > PREPARED_SHARE * self._held_bytes
+        if large:  # its memory is planned, and the last candidate's is no part of that
+            self.memory.shrink(max(job.temporary_bytes.values()))
+        self.memory.seal()
+        self.outputs.reserve(shared_bytes(job), spare=not crowded and not large)
         self.outputs.clear()
         return self.outputs.shared
 
@@ -225,6 +231,7 @@ class ReplayServer:
     def spot_checked(self) -> Replayed:
         """Results of the judged calls in `measure`, and of one more call, which other lanes need not wait for."""
         self._still_prepared()
+        assert self._spot
         self._spot.last()
         return self._replayed(self._spot.result, self._spot.flags)
 
@@ -255,8 +262,27 @@ class ReplayServer:
             us = self._stopwatch.steps([lambda i=i: runner.run_node(i) for i in range(len(runner.plan.nodes))])
         return us, sum(us[i] for i in runner.computed) / max(sum(us), 1e-9)
 
+    def compile(self, baselines: Sequence[str]) -> None:
+        """Compile the task's baselines, unless they are kept already, while others use the GPU: nothing is run here.
+
+        What cannot be compiled yet, or at all, is left to `prepare`, which says why.
+        """
+        self._still_prepared()
+        inputs, prepared = self._task_inputs(FULL), self._prepared[self._key(FULL)]
+        for name in baselines:
+            if name in compiled_reference.MODES and name not in prepared.baselines and name not in prepared.compiled:
+                prepared.compiled[name] = reference = self._compiled_reference(name, inputs)
+                with policy_flags(self.job.precision, autotune=True), torch.no_grad(), contextlib.suppress(Exception):
+                    reference.compile(inputs.arguments)
+
+    @staticmethod
+    def _compiled_reference(name: str, inputs: TaskInputs) -> CompiledReference:
+        torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
+        return CompiledReference(inputs.module, name)
+
     def prepare(self, baselines: Sequence[str]) -> None:
         """Capture the task's baselines, unless they are kept already. Raises UsageError if the reference does not run."""
+        self._still_prepared()
         inputs = self._task_inputs(FULL)
         for name in baselines:
             try:
@@ -270,12 +296,12 @@ class ReplayServer:
 
     def _baseline(self, name: str, inputs: TaskInputs) -> Callable[[], None]:
         """The reference as a user would run it, `eager` or compiled, captured once for each task."""
-        kept = self._prepared[self._key(FULL)].baselines
+        prepared = self._prepared[self._key(FULL)]
+        kept = prepared.baselines
         if name not in kept:
             module: Any = inputs.module
-            if name in COMPILE_MODES:
-                torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
-                module = torch.compile(inputs.module, dynamic=False, mode=COMPILE_MODES[name])
+            if name in compiled_reference.MODES:
+                module = prepared.compiled.pop(name, None) or self._compiled_reference(name, inputs)
             inputs.refresh()  # on judged inputs, its results would be right answers, which the next candidate could find
             with policy_flags(self.job.precision, autotune=True), torch.no_grad():
                 module(*inputs.arguments)  # compiles, tunes, and initialises libraries
@@ -300,8 +326,8 @@ class ReplayServer:
         }
 
     def peak_bytes(self) -> int:
-        """Most that was allocated since `begin`, with the memory that the judge sees."""
-        return torch.cuda.max_memory_allocated() + self.outputs.nbytes
+        """Most that was allocated for a candidate since `begin`, with the memory that the judge sees."""
+        return torch.cuda.max_memory_allocated() - self._stopwatch.nbytes + self.outputs.nbytes
 
     def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
         """`Stopwatch.null`."""
@@ -350,7 +376,7 @@ class ReplayServer:
     def forget(self) -> None:
         """Drop what is kept of tasks, and the memory of plans."""
         self._prepared.clear()
-        self._full = None
+        self._full = self._spot = None
         self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
         self.memory.release()
         gc.collect()

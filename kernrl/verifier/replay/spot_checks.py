@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -32,6 +33,7 @@ class SpotChecks:
         self._outputs, self._memory = outputs, memory
         self._left, self._calls, self._next = checks, 0, secrets.randbelow(2)
         self._now: int | None = None
+        self._snapshot: Any = None
         self.result = Replayed()
         self.flags: list[Tensor] = []
         outputs.clear()
@@ -56,6 +58,7 @@ class SpotChecks:
         self.result.asked.append(self._now)
         self.result.shown.append([self._outputs.put(y) for y in self._opened.outputs()])
         self.flags += [self._inputs.written(self._snapshot), self._memory.overrun()]
+        self._snapshot = None  # as large as the inputs, and not needed in the calls that follow
 
     def last(self) -> None:
         """One more judged call after everything else."""

@@ -44,6 +44,11 @@ class Stopwatch:
         self._flush = torch.empty(2 * l2_bytes, dtype=torch.uint8, device="cuda")
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
+    @property
+    def nbytes(self) -> int:
+        """What it holds of the GPU's memory."""
+        return self._flush.nbytes
+
     def compare(self, baseline: Timed, candidate: Timed, noise: timing.NoiseBand) -> list[timing.Block]:
         """Paired blocks of two programs, as many as needed (`timing.sample_blocks`)."""
         # they take turns in going first: a first call is slower, and the very first one is the candidate's

@@ -67,7 +67,8 @@ def far_slower(baseline_us: Sequence[float], candidate_us: Sequence[float]) -> b
 
 
 def sample_blocks(measured: Callable[[int, int], list[Block]], noise: NoiseBand, first: Block) -> list[Block]:
-    """Blocks until the answer is certain: two that agree if the difference is clear (one for long programs), else 5 to 15.
+    """Blocks until the answer is certain: two that agree if the difference is clear (one for long programs), else 5 to 15, all
+    15 where they are far apart.
 
     `measured(n, calls)` gives n further blocks, each repeating its four calls `calls` times; asking for several at once keeps
     the GPU busy. `first` warmed up both programs; it counts only if blocks need no repeats.
@@ -86,7 +87,7 @@ def sample_blocks(measured: Callable[[int, int], list[Block]], noise: NoiseBand,
         agree = max(logs) - min(logs) < clear  # one call in a thousand is far too long
         if agree and (max(logs) < -clear or min(logs) > clear):
             break
-        if len(blocks) >= sure and _decided(logs, band):
+        if len(blocks) >= sure and _decided(logs, band) and _width(logs) < clear:
             break
         blocks += measured(max(2, sure - len(blocks)), calls)
     return blocks
@@ -110,6 +111,12 @@ def _decided(logs: Sequence[float], band: float) -> bool:
     """Whether the interval lies entirely outside the band or entirely inside it, so that more blocks change nothing."""
     (low, high), (least, most) = _bounds(logs, band), interval(logs)
     return low > band or high < -band or (-band < least and most < band)
+
+
+def _width(logs: Sequence[float]) -> float:
+    """Of the interval. A wide one is a disturbance that came with some of the blocks, and may hold most of the first few."""
+    low, high = interval(logs)
+    return high - low
 
 
 def _bounds(logs: Sequence[float], band: float) -> tuple[float, float]:

@@ -63,8 +63,18 @@ class _RefusedOnUse:
 class _NoGrad(torch.no_grad):
     """inference_mode in a trace: under the real one, composite ops would not be decomposed."""
 
+    depth = 0
+
     def __init__(self, mode: Any = True) -> None:
         super().__init__()
+
+    def __enter__(self) -> None:
+        _NoGrad.depth += 1
+        super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        _NoGrad.depth -= 1
+        super().__exit__(*raised)
 
     def __new__(cls, mode: Any = True) -> Any:
         return torch.no_grad()(mode) if callable(mode) else super().__new__(cls)
@@ -147,6 +157,7 @@ def install(arch: str) -> GPUTarget:
     answers |= {name: _refuse(sentence) for name, sentence in _REFUSED.items()}
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    torch.is_inference_mode_enabled = lambda: _NoGrad.depth > 0  # pyright: ignore[reportPrivateImportUsage]
     torch.inference_mode = _NoGrad  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     torch.compile = _RefusedOnUse("torch.compile is not an authored kernel: write the fusion in Triton")  # pyright: ignore[reportAttributeAccessIssue]
     torch.jit.script = _RefusedOnUse("TorchScript is not an authored kernel: write the fusion in Triton")  # pyright: ignore[reportAttributeAccessIssue]

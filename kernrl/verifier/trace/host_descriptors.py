@@ -24,7 +24,7 @@ def parts(name: str, kind: str, value: Any) -> Iterator[tuple[str, str, Any]]:
     found = _KIND.match(kind)
     if found is None:
         raise Untraceable(f"{name} is a descriptor of an unknown kind ({kind})")
-    if value is not None and (value.padding != "zero" or value.round_f32_to_tf32):
+    if value is not None and (value.padding != "zero" or compat.rounds_to_tf32(value)):
         raise Untraceable(f"the descriptor {name} pads with NaN or rounds to TF32: make it in the kernel, with zeros")
     rank = found[2].count(",") + 1
     yield name, f"*{found[1]}", value and value.base

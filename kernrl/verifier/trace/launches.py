@@ -10,7 +10,8 @@ import torch
 import triton
 
 from kernrl.verifier.base import compat
-from kernrl.verifier.plan.plan import Arg, KernelSource, LaunchNode, Special, Variant
+from kernrl.verifier.plan.plan import Arg, KernelSource, LaunchNode, Special, TensorRef, Variant
+from kernrl.verifier.plan.ttir import access
 from kernrl.verifier.trace import host_descriptors
 from kernrl.verifier.trace.launched import Launched
 from kernrl.verifier.trace.recorder import FAKE_ADDRESS_BITS, Recorder, Untraceable
@@ -123,6 +124,8 @@ class Launches:
             raise Untraceable("an autotune pre_hook runs tensor operations: do them before the launch")
         if not compiled:
             raise failure or Untraceable("autotune is left without a config")
+        if len(configs) > 1 and variants and not tuner.user_defined_pre_hook:
+            self._check_tuning(tuner, variants[0])
         config, launched = compiled[0]
         nodes = self._tuned.get(id(tuner), (None, []))[1]
         self._tuned[id(tuner)] = config, nodes
@@ -130,6 +133,22 @@ class Launches:
             nodes.append(LaunchNode(variants))
             self.recorder.record(nodes[-1])
         return launched
+
+    def _check_tuning(self, tuner: Any, variant: Variant) -> None:
+        """Refuse what is wrong after the tuner's own runs, which come before the first launch in use."""
+        kernel, values = self.kernels[variant.kernel], list(variant.args.items())
+        touched = access(kernel.ttir)
+        read, written = (
+            {v.storage for i, (_, v) in enumerate(values) if isinstance(v, TensorRef) and i in side}
+            for side in (touched.reads, touched.writes)
+        )
+        kept = {v.storage for n, v in values if isinstance(v, TensorRef) and n in (*tuner.restore_value, *tuner.reset_to_zero)}
+        for name, value in values:
+            if isinstance(value, TensorRef) and value.storage in (read & written) - kept:
+                raise Untraceable(
+                    f"{kernel.function} is autotuned and changes {name}, which it also reads, so that trying configurations "
+                    f'changes the result: add restore_value=["{name}"] or reset_to_zero=["{name}"]'
+                )
 
     def best_config(self, tuner: Any) -> Any:
         """What `kernel.best_config` gives: the first configuration that compiles.

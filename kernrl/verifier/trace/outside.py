@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from kernrl.verifier.base import compat
 from kernrl.verifier.trace.recorder import Untraceable
 
 _ASKED = {
@@ -26,6 +27,7 @@ _ASKED = {
     "random": "random randint randrange uniform choice choices sample shuffle gauss getrandbits betavariate expovariate",
     "os": "getpid getppid urandom getenv times getloadavg",
     "uuid": "uuid1 uuid4",
+    "torch.cuda": "memory_allocated memory_reserved max_memory_allocated max_memory_reserved memory_stats memory_snapshot",
     "weakref": "finalize",
 }
 """Functions that forward may not call, by module."""
@@ -46,6 +48,8 @@ _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "b
 _in_forward = False
 _before: dict[str, tuple[Mapping[str, Any], dict[str, Any]]] = {}
 """Names of each module and class: as they are now, and as they were."""
+_knobs: dict[str, Any] = {}
+"""Triton's settings as they were."""
 _inherited: dict[str, frozenset[str]] = {}
 
 
@@ -68,6 +72,7 @@ def install() -> None:
             if not hasattr(getattr(found, name, None), "__wrapped__"):
                 setattr(found, name, _guarded(getattr(found, name), f"{module}.{name}", always=module in _LATER))
     _guard_environment()
+    _knobs.update(compat.knobs())
     for name in _FOREIGN:
         module = importlib.import_module(name)
         _before[name] = vars(module), dict(vars(module))
@@ -87,6 +92,9 @@ def check_untouched() -> None:
             # a new name of a class may hide one that it inherits
             if value is not before.get(name, value if name not in _inherited.get(place, ()) else None):
                 raise Untraceable(f"the code replaces {place}.{name}: leave other modules as they are")
+    for name, value in compat.knobs().items() if _knobs else ():
+        if value != _knobs.get(name):
+            raise Untraceable(f"the code changes triton.knobs.{name}: leave Triton's settings as they are")
     for name in _HOOKS:
         if getattr(torch.nn.modules.module, name, None):
             raise Untraceable("the code hooks every module: leave other modules as they are")

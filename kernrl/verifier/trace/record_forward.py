@@ -6,6 +6,7 @@ Used for candidates inside the sandbox and for references outside it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from kernrl.verifier.plan.plan import (
 from kernrl.verifier.trace import outside
 from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
+from kernrl.verifier.trace.own_methods import check_methods
 from kernrl.verifier.trace.parameters import counterparts
 from kernrl.verifier.trace.python_state import changed, remembered, set_ahead
 from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable
@@ -54,6 +56,8 @@ def record_forward(
         raise Untraceable(f"{cls.__name__}(...) makes a {type(model).__name__}, another class: define one class, ModelNew")
     if again and cls.__call__ is not torch.nn.Module.__call__:
         raise Untraceable(f"{cls.__name__} has a __call__ of its own: write the work in forward()")
+    if again:
+        check_methods(model, cls.__module__)
     unmatched = _bind_state(model, spec, recorder)
     model.train(spec.training)
     setup, recorder.nodes = recorder.nodes, []
@@ -77,11 +81,18 @@ def _inputs(spec: TraceSpec, recorder: Recorder) -> list[Any]:
     return [_materialise(a, recorder, sources) for a in spec.inputs]
 
 
-def _call(model: torch.nn.Module, inputs: list[Any], recorder: Recorder, *, strict: bool) -> Call:
-    """Call a module. `strict`: refuse what a candidate may not do to its inputs and outputs."""
+def _call(
+    model: torch.nn.Module,
+    inputs: list[Any],
+    recorder: Recorder,
+    *,
+    strict: bool,
+    gradients: Callable[[], Any] = torch.no_grad,
+) -> Call:
+    """Call a module. `strict`: refuse what a candidate may not do to its inputs and outputs. `gradients`: torch's mode."""
     recorder.nodes, start = [], len(recorder.storages)
     before = _places(inputs, recorder)
-    with torch.no_grad(), outside.forward():
+    with gradients(), outside.forward():
         returned = model(*inputs)
     outputs = tuple(recorder.ref(t) for t in _outputs(returned, recorder, strict=strict))
     if strict and _places(inputs, recorder) != before:
@@ -109,8 +120,16 @@ def _call_again(
     if spec.nesting and first.nesting != spec.nesting:
         raise Untraceable(f"forward() returns {first.nesting}, and the reference {spec.nesting}: return the same structure")
 
+    # in use, gradients are on unless somebody turns them off
+    modes = itertools.cycle((torch.enable_grad, torch.inference_mode, torch.no_grad))
+
     def call(given: list[Any]) -> Call:
-        return _call(model, given, recorder, strict=True)
+        try:
+            return _call(model, given, recorder, strict=True, gradients=next(modes))
+        except Untraceable:
+            raise
+        except Exception:  # perhaps it is for inference alone, and says so: nothing wrong is returned
+            return _call(model, given, recorder, strict=True)
 
     def fresh() -> list[Any]:
         return _inputs(spec, recorder)

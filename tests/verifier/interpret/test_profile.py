@@ -9,7 +9,7 @@ from support.front import HEAD, dense, plan_of, spec
 
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.interpret.launch_counter import loaded_values
-from kernrl.verifier.interpret.profile import profile_plan, uncovered
+from kernrl.verifier.interpret.profile import overflowing, profile_plan, uncovered
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.price import CACHE_FACTOR, Price, price
 from kernrl.verifier.plan.ttir import parse
@@ -152,3 +152,33 @@ def test_what_depends_on_memory_is_followed_through_loops() -> None:
     loop = next(op for op in function.walk() if op.name == "scf.for")
     assert set(loop.results) <= loaded_values(function)
     assert not set(function.params) & loaded_values(function)
+
+
+INDEX = "i = r * B + tl.arange(0, B)\n"
+OVERFLOWS = {
+    "elements": (INDEX + "i = i * 512 // 512\nok = (i >= 0) & (i < n)\ntl.store(y + i, tl.load(x + i, mask=ok), mask=ok)", {}),
+    "programs": ("i = r * B * 128 // 128 + tl.arange(0, B)\ntl.store(y + i, tl.load(x + i))", {}),
+    "the last trip of a loop": (
+        "for s in range(0, n // B):\n    i = s * B * 128 // 128 + tl.arange(0, B)\n    tl.store(y + i, tl.load(x + i))",
+        {"grid": "(1,)"},
+    ),
+}
+HARMLESS = {
+    "numbers of 64 bits": INDEX + "i = i.to(tl.int64) * 512 // 512\ntl.store(y + i, tl.load(x + i))",
+    "a hash": INDEX + "h = i * 1103515245 % 7\ntl.store(y + i, tl.load(x + i) * h.to(tl.float32))",
+    "random numbers": INDEX + "tl.store(y + i, tl.load(x + i) * tl.rand(7, i))",
+    "masked lanes": INDEX + "j = i * 512\ntl.store(y + j // 512, tl.load(x + i), mask=i < 4096)",
+}
+
+
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_an_index_that_overflows_at_full_size_is_seen(name: str) -> None:
+    body, options = OVERFLOWS[name]
+    made = plan(body, **options)
+    assert "k: at the full size an index of 32 bits overflows" in overflowing(made, profile_plan(made))
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_an_overflow_that_reaches_no_address_is_none(name: str) -> None:
+    made = plan(HARMLESS[name])
+    assert overflowing(made, profile_plan(made)) == ""

@@ -117,6 +117,15 @@ def test_schedule_asks_every_set_and_draws_no_seed_twice() -> None:
     assert {d.input_set for d in schedule(SETS[:1], 1)} == {"full"}
 
 
+def test_a_full_set_always_gets_rows_of_all_sizes_and_another_regime() -> None:
+    asked = [[d.regime for d in schedule(SETS, seed) if d.input_set == "full"] for seed in range(100)]
+    assert all(regimes[:2] == ["nominal", "mixed"] for regimes in asked)
+    assert len({regimes[2] for regimes in asked}) > 5
+    big = [[d.regime for d in schedule(SETS, seed, big=True) if d.input_set == "full"] for seed in range(100)]
+    assert all(regimes[:2] == ["nominal", "mixed"] for regimes in big)
+    assert {len(regimes) for regimes in big} == {2, 3}
+
+
 def test_flatten_and_rebuild_are_inverses() -> None:
     value = [1, (2, [3]), {"a": 4}]
     assert rebuild(value, flatten(value)) == value

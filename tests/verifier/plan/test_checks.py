@@ -11,7 +11,7 @@ from kernrl.verifier.base.verdict import Status
 from kernrl.verifier.plan import aten, ttir
 from kernrl.verifier.plan.checks import Limits, Policy, check_plan, physical_floor_us, price
 from kernrl.verifier.plan.kernel_flops import kernel_flops
-from kernrl.verifier.plan.plan import AtenNode, LaunchNode, Plan, Special, Storage, TensorRef, Variant
+from kernrl.verifier.plan.plan import AtenNode, LaunchNode, Plan, Special, Storage, TensorRef, TensorSpec, Variant
 from kernrl.verifier.plan.price import LAUNCH_US, flops_of
 
 H200 = device_for("NVIDIA H200")
@@ -291,6 +291,15 @@ def test_the_floor_counts_inputs_state_and_outputs_once():
     assert [n.kind for n in cost.nodes] == ["library", "unfused", "unfused", "authored"]
     assert cost.modelled_us > 4 * LAUNCH_US
     assert cost.modelled_us > physical_floor_us(plan, H200)
+
+
+def test_a_table_costs_what_is_looked_up_and_its_rows_may_all_be_the_same_one():
+    source = module("return launch(F.embedding(x, self.w))", "self.w = nn.Parameter(torch.ones(1000, 32))")
+    plan = plan_of(source, spec(TensorSpec("int64", (4,), (1,)), state={"w": dense(1000, 32)}))
+    assert H200
+    indices, rows = 8 * 4, 4 * 4 * 32
+    assert price(plan, H200).nodes[0].bytes_moved == indices + 2 * rows
+    assert physical_floor_us(plan, H200) == pytest.approx((indices + rows) / 4.8e6)
 
 
 def test_specials_are_values_not_tensors(honest):

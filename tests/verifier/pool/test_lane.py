@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -269,3 +270,59 @@ def test_a_judge_that_dies_again_is_broken_machinery(gpu: Gpu) -> None:
     with pytest.raises(InfrastructureError, match="judge"):
         run(gpu, "judge dies")
     assert_right(run(gpu, "right"))
+
+
+@pytest.mark.slow
+def test_a_baseline_is_compiled_while_others_are_timed(gpu: Gpu, forks: FakeForkServer) -> None:
+    """Two tasks in two lanes: nothing of the one waits for the other's compiler, and no task's baseline is compiled twice."""
+    compiles = [("compiled", ["eager", "compile"])] * 3
+    with ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(gpu.run, job("right"), names, key) for key, names in [*compiles, *[("eager", ["eager"])] * 3]]
+        for one in asked:
+            assert_right(one.result())
+    events = forks.events("replay")
+    assert events.count("begins compile") == 1, "three candidates of one task stay in one lane"
+    inside = events[events.index("begins compile") : events.index("ends compile")]
+    assert len(inside) > 1, "the other lane was at work meanwhile"
+    assert_right(gpu.run(job("right"), ["eager", "compile"], "compiled"))
+    assert forks.events("replay").count("begins compile") == 1
+
+
+@pytest.mark.slow
+def test_what_a_gpu_is_at_is_said(gpu: Gpu) -> None:
+    """One candidate compiles, and another of the same size waits for its memory."""
+    assert gpu.doing() == ""
+    large = [job(manner, held_bytes=6 << 30) for manner in ("has a slow compiler", "right")]
+    for one in large:
+        one.temporary_bytes = dict.fromkeys(one.held_bytes, 0)
+    heard: set[str] = set()
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(gpu.run, one, ["eager", "compile"], f"task {i}") for i, one in enumerate(large)]
+        while not all(one.done() for one in asked):
+            heard |= set(gpu.doing().split(", "))
+            time.sleep(0.01)
+    assert {"compiling a baseline of has a slow compiler", "compiling a baseline of right"} <= heard
+    assert heard & {"waiting for memory for right", "waiting for memory for has a slow compiler"}
+    assert gpu.doing() == ""
+
+
+@pytest.mark.slow
+def test_only_a_right_candidates_task_is_compiled(gpu: Gpu, forks: FakeForkServer) -> None:
+    rejection = gpu.run(job("wrong"), ["eager", "compile"], "task").rejection
+    assert rejection is not None
+    assert "begins compile" not in forks.events("replay")
+
+
+@pytest.mark.slow
+def test_who_compiles_gives_way_only_afterwards(gpu: Gpu, forks: FakeForkServer) -> None:
+    """Another lane that lacks memory takes this one's between the compiler and the clock: the candidate is run again."""
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(gpu.run, job("has a slow compiler"), ["eager", "compile"], "task")
+        while "begins compile" not in forks.events("replay"):
+            assert not first.done()
+            time.sleep(0.02)
+        assert_right(gpu.run(job("needs the others' memory"), ["eager"], "a big task"))
+        assert_right(first.result())
+    events = forks.events("replay")
+    assert events.index("ends compile") < events.index("begins give_way")
+    assert events.count("begins compile") == 2

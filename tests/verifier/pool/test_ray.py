@@ -176,10 +176,10 @@ def test_without_a_cluster_there_is_one_sentence() -> None:
         [*command, "ray://127.0.0.1:1"], input="no code", env=impatient, capture_output=True, text=True, timeout=120
     )
     assert ended.returncode == 3
-    assert "--verifier ray://127.0.0.1:1: no Ray cluster answers" in ended.stderr
+    assert "--executor ray://127.0.0.1:1: no Ray cluster answers" in ended.stderr
     ended = subprocess.run([*command, "spark"], input="no code", capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2
-    assert "--executor" in ended.stderr or "--verifier" in ended.stderr
+    assert "--executor should be" in ended.stderr
 
 
 TERMINATED = """

@@ -110,3 +110,25 @@ def test_only_so_many_tasks_are_remembered() -> None:
             pass
     assert scheduler.tasks() == MAX_TASKS
     assert scheduler.load() == 0
+
+
+def test_a_group_of_a_costly_task_stays_with_its_worker() -> None:
+    """Eight candidates of one task, with a worker idle: it would spend seconds on preparing what one has."""
+    scheduler, release = AffinityScheduler(list("ab")), threading.Event()
+    served: list[str] = []
+
+    def candidate() -> None:
+        with scheduler.worker("task", costly=True) as worker:
+            served.append(worker)
+            release.wait(10)
+
+    threads = [threading.Thread(target=candidate) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while scheduler.load() < len(threads):
+        pass
+    assert scheduler.workers_of("task") == ["a"]
+    release.set()
+    for thread in threads:
+        thread.join(10)
+    assert served == ["a"] * 8

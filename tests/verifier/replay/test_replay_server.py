@@ -29,7 +29,7 @@ def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
     outputs, memory = SimpleNamespace(clear=lambda: None, put=put), SimpleNamespace(overrun=lambda: flag)
     opened = SimpleNamespace(runner=SimpleNamespace(prepare=lambda poison: None), run=lambda: None, outputs=lambda: ["y"])
     inputs = SimpleNamespace(
-        draw=lambda draw: None, refresh=lambda: None, snapshot=lambda: None, written=lambda snapshot: flag
+        draw=lambda draw: None, refresh=lambda: None, snapshot=lambda: "copy", written=lambda snapshot: flag
     )  # fmt: skip
     draws = {7 + i: f"draw {i}" for i in range(SPOT_CHECKS + 1)}
     spot = SpotChecks(opened, inputs, draws, list(draws), outputs, memory)  # pyright: ignore[reportArgumentType]
@@ -38,6 +38,13 @@ def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
         spot.before()
         spot.after()
     return judged, spot
+
+
+def test_nothing_as_large_as_the_inputs_is_kept_between_judged_calls() -> None:
+    _, spot = judged_calls(1000)
+    assert spot._snapshot is None
+    spot.last()
+    assert spot._snapshot is None
 
 
 def test_the_last_call_is_judged_too_and_no_more_than_there_is_room_for() -> None:

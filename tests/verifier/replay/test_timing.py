@@ -65,6 +65,17 @@ def test_far_slower_is_seen_in_one_look_whose_interval_is_wide() -> None:
     assert speedup([(3000.0, 1500.0)], BAND).high < 2.2, "others' are as wide as their noise"
 
 
+def test_a_disturbance_of_a_few_blocks_does_not_decide() -> None:
+    told = iter([(295.0, 69.0), (392.0, 69.0), (294.0, 69.0), (391.0, 69.0), (393.0, 69.0)])
+
+    def blocks(count: int, calls: int) -> list[Block]:
+        return [next(told, (295.0, 69.0)) for _ in range(count)]
+
+    found = sample_blocks(blocks, BAND, (295.0, 69.0))
+    assert len(found) > 10
+    assert speedup(found, BAND).value == pytest.approx(295 / 69)
+
+
 class Clock(Stopwatch):
     """Programs that take as long as they say."""
 

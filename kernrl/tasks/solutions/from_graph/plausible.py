@@ -41,7 +41,7 @@ def modelled_s(graphs: Sequence[Graph], style: Style, rates: Rates, *, precision
         CannotWriteError: The task cannot be written in this style.
     """
     mine = simplified(graphs, precision) if style.algebra else tuple(graphs)
-    if not mine or (style.channels_last and not has_channels(mine[0])):
+    if not mine or (style.channels_last and not has_channels(mine[0], style)):
         raise CannotWriteError("the style has nothing to say about this task")
     arguments = [i.value.name for i in mine[0].inputs]
     taken = {"torch", "triton", "tl", "F", "self"}

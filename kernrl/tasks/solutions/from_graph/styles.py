@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kernrl.errors import UsageError
 from kernrl.tasks.graph.algebra.simplify import saves, simplify
@@ -15,6 +16,7 @@ from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError
 from kernrl.tasks.solutions.from_graph.write_forward import Style, write_forward
 from kernrl.tasks.task import FULL, Solution, Task
 
+WINDOWS = ProductChoice(windows=True)
 STYLES: tuple[Style, ...] = (
     Style("fused"),
     Style("fused-rows", choice=Choice(several=True)),
@@ -30,6 +32,9 @@ STYLES: tuple[Style, ...] = (
     Style("bare", bare="all"),
     Style("channels-last", channels_last=True),
     Style("channels-last-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=512)),
+    Style("conv", channels_last=True, choice=Choice(several=True), product=WINDOWS),
+    Style("conv-second", channels_last=True, choice=Choice(several=True), product=replace(WINDOWS, rank=1)),
+    Style("conv-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=512), product=WINDOWS),
     Style("dot", bare="all", product=ProductChoice()),
     Style("dot-second", bare="all", product=ProductChoice(rank=1)),
     Style("dot-persistent", bare="all", product=ProductChoice("persistent")),
@@ -71,9 +76,9 @@ def _parallel(one: Graph, other: Graph) -> bool:
     return all(a.op == b.op and a.reads == b.reads and len(a.value.shape) == len(b.value.shape) for a, b in pairs)
 
 
-def has_channels(graph: Graph) -> bool:
-    """Some convolution that a library runs faster with the channels innermost."""
-    return any(n.kind == "convolution" and n.op[-2] != "1" for n in graph.nodes)
+def has_channels(graph: Graph, style: Style) -> bool:
+    """Some convolution that a style reads with the channels innermost: one of images, where it is left to a library."""
+    return any(n.kind == "convolution" and (style.product is not None or n.op[-2] != "1") for n in graph.nodes)
 
 
 def write_solution(source: Source, graphs: Sequence[Graph], style: Style, precision: str = "fp32") -> Solution:
@@ -108,7 +113,7 @@ def write_solutions(task: Task, styles: Sequence[Style] = STYLES, *, algebra: bo
         return ()
     for style in styles:
         mine = simple if style.algebra else graphs
-        if not mine or (style.channels_last and not has_channels(mine[0])):
+        if not mine or (style.channels_last and not has_channels(mine[0], style)):
             continue
         try:
             solution = write_solution(source, mine, style, task.precision)

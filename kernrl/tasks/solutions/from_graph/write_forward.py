@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from kernrl.tasks.graph.graph import Graph, Node
+from kernrl.tasks.solutions.from_graph.codegen.convolutions import write_convolution
 from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, Kernel, write_kernel
 from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError
 from kernrl.tasks.solutions.from_graph.codegen.products import Place, ProductChoice, write_product
 from kernrl.tasks.solutions.from_graph.codegen.view_index import BarrierError
-from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction, products_with_tails, readers
+from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction, Taps, convolution, products_with_tails, readers
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Group, Mode, partition
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule, schedule
 from kernrl.tasks.solutions.from_graph.library_calls import keyword_arguments, library_call
@@ -77,9 +78,12 @@ def write_forward(
         CannotWriteError: There is no rule for some part of it, or its chain of ops is too long.
     """
     forced: set[str] = set()
+    apart: set[str] = set()
     for _ in range(16):
         try:
-            return _Forward(graphs, style, arguments, names(set(taken)), functional, forced, precision).run()
+            return _Forward(graphs, style, arguments, names(set(taken)), functional, (forced, apart), precision).run()
+        except _ApartError as error:
+            apart.add(error.value)
         except BarrierError as barrier:
             if barrier.value in forced:
                 raise CannotWriteError(f"{barrier.value} can be computed nowhere") from None
@@ -87,6 +91,14 @@ def write_forward(
         except RecursionError:
             raise CannotWriteError("its chain of ops is too long") from None
     raise CannotWriteError("its views cut across each other")
+
+
+class _ApartError(Exception):
+    """What follows a convolution is no tail of it: a kernel has to write the convolution for it."""
+
+    def __init__(self, value: str) -> None:
+        super().__init__(value)
+        self.value = value
 
 
 class _Forward:
@@ -97,12 +109,17 @@ class _Forward:
         arguments: Sequence[str],
         names: Names,
         functional: str,
-        forced: set[str],
+        memory: tuple[set[str], set[str]],
         precision: str,
     ) -> None:
+        """`memory`: values that must be in memory, and of those the ones that a kernel writes and does nothing else."""
         self.style, self.functional, self.precision = style, functional, precision
-        self.program = lower(graphs, merged=style.merged, bare=style.bare, channels_last=style.channels_last)
-        self.s: Schedule = schedule(partition(self.program, style.mode), forced)
+        self.windows = bool(style.product and style.product.windows)
+        self.program = lower(
+            graphs, merged=style.merged, bare=style.bare, channels_last=style.channels_last, windows=self.windows
+        )
+        forced, self.apart = memory
+        self.s: Schedule = schedule(partition(self.program, style.mode, self.apart), forced | self.apart)
         self.names = names
         self.host: dict[str, str] = {}
         """Value in memory → Python of it."""
@@ -116,10 +133,13 @@ class _Forward:
             self.orders[value] = (0, *range(2, rank), 1)
         for op in self.program.ops:
             if op.kind == "window":
-                self._sizes_behind(op)
+                self._sizes_behind(op, op.window)
+            elif self.windows and op.kind == "library" and (found := convolution(self.program, op)):
+                self._sizes_behind_taps(op, found.taps)
         graph = graphs[0]
         for node in graph.nodes:
-            found = {v for k, v in node.attributes if k in ("num_groups", "chunks", "upscale_factor") and isinstance(v, int)}
+            parted = ("num_groups", "chunks", "upscale_factor", *(("groups",) if self.windows else ()))
+            found = {v for k, v in node.attributes if k in parted and isinstance(v, int)}
             self.names.divisors += sorted((found | {v * v for v in found}) - {1} - set(self.names.divisors))
         for held, expression in zip(graph.inputs, arguments, strict=True):
             if held.stride:
@@ -145,11 +165,24 @@ class _Forward:
             value = op.reads[0]
         return value
 
-    def _sizes_behind(self, op: Op) -> None:
-        """A pool's sizes follow from those before it."""
+    def _sizes_behind_taps(self, op: Op, taps: Taps | None) -> None:
+        """Of a convolution that is a kernel, nothing tells the sizes but those before it."""
+        if taps is None or any(len(set(size)) > 1 for size in taps.kernel):
+            return
+        kernel = tuple(size[0] for size in taps.kernel)
+        window = {"kernel_size": kernel, "stride": taps.stride, "padding": taps.padding, "dilation": taps.dilation}
+        if not taps.transposed:
+            self._sizes_behind(op, window)
+            return
+        before, after = (self.program.shapes[v][2:] for v in (op.reads[0], op.value))
+        for a, b, stride in zip(before, after, taps.stride, strict=True):
+            self.names.spread[b] = (a, b[0] - a[0] * stride, stride)
+
+    def _sizes_behind(self, op: Op, window: dict[str, tuple[int, ...]]) -> None:
+        """The sizes behind a window follow from those before it."""
         before, after = self.program.shapes[op.reads[0]], self.program.shapes[op.value]
-        rank = len(op.window["kernel_size"])
-        rows = zip(*(op.window[k] for k in ("kernel_size", "stride", "padding", "dilation")), strict=True)
+        rank = len(window["kernel_size"])
+        rows = zip(*(window[k] for k in ("kernel_size", "stride", "padding", "dilation")), strict=True)
         for d, (count, stride, padding, dilation) in enumerate(rows, len(after) - rank):
             if before[d] != after[d]:
                 self.names.windows[after[d]] = (before[d], dilation * (count - 1) + 1 - 2 * padding, stride)
@@ -158,7 +191,7 @@ class _Forward:
         if not any(isinstance(u, Group) for u in self.s.units):
             raise CannotWriteError("nothing is left for a kernel")
         groups = sum(isinstance(u, Group) for u in self.s.units)
-        tails = products_with_tails(self.s) if self.style.product else {}
+        tails = products_with_tails(self.s, windows=self.windows) if self.style.product else {}
         waiting = {product.op.value for product in tails.values()}
         for unit in self.s.units:
             if isinstance(unit, Group):
@@ -235,7 +268,7 @@ class _Forward:
         while operands and operands[-1] == "None":
             operands.pop()
         results = [self.names.free(r.removesuffix("_raw")) for r in op.results]
-        if self.style.channels_last and node.kind == "convolution" and node.op[-2] != "1":
+        if any(r in self.program.last for r in op.reads):
             text = self._channels_last(node, op, operands, self.functional)
         else:
             text = library_call(op, operands, self.program.graphs, self.names, self.functional, self.host)
@@ -258,6 +291,8 @@ class _Forward:
         )
 
     def _channels_last(self, node: Node, op: Op, operands: list[str], f: str) -> str:
+        if node.op[-2] == "1":
+            raise CannotWriteError("the library has no convolution of rows with the channels innermost")
         last = "torch.channels_last" if node.op[-2] == "2" else "torch.channels_last_3d"
         name = self.names.free(f"{op.results[0].removesuffix('_raw')}_weight")
         self._say(f"{name} = {operands[1]}.contiguous(memory_format={last})")
@@ -278,12 +313,17 @@ class _Forward:
     def _product(self, group: Group, product: Contraction, alone: bool) -> bool:
         """A product with its tail in one kernel; False where it has to stay with the library, which has been called then."""
         assert self.style.product is not None
+        if product.taps and not product.taps.flat:
+            product = replace(product, b=self._weight(product))
         value, wide = product.op.value, frozenset(v for v in (product.a, product.b) if self._base(v) in self.wide)
         keep = len(readers(self.s, value)) > 1
         place = Place(self.s, group, product, self.names, self.orders, self.precision, keep, wide)
         try:
-            made = write_product(place, self.style.product)
+            made = (write_convolution if product.taps else write_product)(place, self.style.product)
         except NoTailError:
+            own = value.removesuffix("_raw")
+            if product.taps and own not in self.apart:
+                raise _ApartError(own) from None
             self._library(product.op)
             return False
         for kernel in made:
@@ -291,6 +331,18 @@ class _Forward:
         if made[0].split > 1:
             self._launch(group, alone, {value: made[0].split})
         return True
+
+    def _weight(self, product: Contraction) -> str:
+        """The weight of a convolution with the channels that are summed over innermost, and the window's taps before them."""
+        value, rank = f"{product.b}_last", len(self.program.shapes[product.b])
+        if value not in self.host:
+            transposed = product.taps is not None and product.taps.transposed
+            order = (1, *range(2, rank), 0) if transposed else (0, *range(2, rank), 1)
+            name = self.names.free(f"{product.op.value.removesuffix('_raw')}_weight")
+            self._say(f"{name} = {self.value(product.b)}.permute({', '.join(map(str, order))}).contiguous()")
+            self.host[value], self.orders[value] = name, order
+            self.program.shapes[value], self.program.dtypes[value] = self.program.shapes[product.b], "float32"
+        return value
 
     def _launched(self, kernel: Kernel) -> None:
         allocations = []
@@ -322,7 +374,7 @@ class _Forward:
     def _allocation(self, value: str, kernel: Kernel) -> str:
         shape, dtype = self.program.shapes[value], self.program.dtypes[value]
         last = ""
-        if value in self.orders:
+        if value in self.orders and len(shape) > 3:
             last = f", memory_format=torch.channels_last{'_3d' if len(shape) == 5 else ''}"
         likes = [r for r in kernel.reads if r in self.program.shapes and r in self.host and r not in kernel.writes]
         floats = [r for r in likes if self.program.dtypes[r] == "float32"]
@@ -330,7 +382,7 @@ class _Forward:
         typed = [r for r in floats if r not in self.wide] or self._given(floats)
         if dtype == "float32" and not own:
             self.wide.add(value)
-        for like in typed if own and not last else ():
+        for like in typed if own and value not in self.orders else ():
             if self._shaped_alike(like, shape) and dtype == "float32":
                 return f"torch.empty_like({self.host[like]})"
         like = self.host[(typed or likes or [next(v for v in self.host if v in self.program.shapes)])[0]]

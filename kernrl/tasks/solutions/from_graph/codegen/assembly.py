@@ -106,7 +106,7 @@ class Assembly:
         count = total(layout.kept.axes, self.sets)[0]
         if layout.across and layout.over:
             sides = [total(flat.axes, self.sets)[0] for flat in (layout.over, layout.across)]
-            return count * -(-sides[0] // 32) * -(-sides[1] // 64)
+            return count * -(-sides[0] // int(blocks["BLOCK_I"])) * -(-sides[1] // int(blocks["BLOCK_J"]))
         if grid == "each":
             return count
         programs = -(-count // int(blocks["ROWS" if grid == "rows" else "BLOCK"]))
@@ -116,7 +116,7 @@ class Assembly:
         count = self.names.expression(total(layout.kept.axes, self.sets)) if grid else f"@{self.outputs[0]}@.numel()"
         if layout.across and layout.over:
             sides = [self.names.expression(total(flat.axes, self.sets)) for flat in (layout.over, layout.across)]
-            return f"({count}, triton.cdiv({sides[0]}, 32), triton.cdiv({sides[1]}, 64))"
+            return f"({count}, triton.cdiv({sides[0]}, {blocks['BLOCK_I']}), triton.cdiv({sides[1]}, {blocks['BLOCK_J']}))"
         if grid in ("each", ""):
             if grid:
                 return f"({count},)"

@@ -204,6 +204,8 @@ class Body:
         place = self.place(shape, list(order), index)
         inside = self.inside if self._scope(index) else []  # what is read in front of a loop knows nothing of its variables
         masks = list(dict.fromkeys(m for m in (self.tile.mask({a for i in index for a in i.parts}), *inside) if m))
+        if len(masks) > 1:
+            masks = [m if m.isidentifier() or m.startswith("(") else f"({m})" for m in masks]
         mask = f", mask={' & '.join(masks)}" if masks else ""
         if root in self.parts:
             return self._sum(value, root, index, place, mask)

@@ -161,9 +161,10 @@ class GroupWriter:
         for output in self.outputs:
             body.store(output)
         self.traits.append("turned")
-        return self.assembly.finish(
-            body, layout, ["@kept@", *body.lines[0]], {"BLOCK_I": "32", "BLOCK_J": "64"}, "", 4, "plane"
-        )
+        wide = [max(8, min(64, power(prod(a.size[0] for a in run)))) for run in (loads, stores)]
+        wide = [min(256, 4096 // wide[1]) if wide[1] < 64 else wide[0], min(256, 4096 // wide[0]) if wide[0] < 64 else wide[1]]
+        blocks = {"BLOCK_I": str(wide[0]), "BLOCK_J": str(wide[1])}
+        return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 8, "plane")
 
     # reductions
 
@@ -204,9 +205,11 @@ class GroupWriter:
             walk = width > min(self.choice.whole, 256)
             layout = columns_layout(kept, over, walk)
             held = 32 if walk else width
-            across = max(8, min(128, power(rows), 4096 // held))
+            narrow = self.choice.several and held <= 64 and not walk  # each warp has sets of its own, and waits for no other
+            across = max(8, min(32 if narrow else 128, power(rows), 4096 // held))
             blocks = {"ROWS": str(held) if walk else "@width@", "BLOCK": str(across)}
-            warps, grid = 4 if held * across <= 2048 else 8, "columns"
+            warps, grid = max(1, held * across // 1024) if narrow else 4 if held * across <= 2048 else 8, "columns"
+            self.traits += ["narrow"] if narrow else []
         self.traits.append("walk" if walk else "whole")
         body = self.body(layout)
         if walk:

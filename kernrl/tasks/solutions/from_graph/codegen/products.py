@@ -21,7 +21,7 @@ from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, Ix, Rest
 from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
-from kernrl.tasks.solutions.from_graph.lowering.sizes import Names
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Names, Size
 
 LEAST = 8
 """Rows, columns and depth below which a product is left alone: a tile would be empty for the most part."""
@@ -40,6 +40,8 @@ class ProductChoice:
     """Which tiles: 0 are those that the arithmetic puts first."""
     inputs: str = ""
     """`input_precision` of float32 products, where it is not the precision policy's own."""
+    windows: bool = False
+    """Convolutions are written, and products are left to the library."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,15 @@ def write_product(place: Place, choice: ProductChoice) -> list[Kernel]:
     """
     for _ in range(64):
         try:
-            return _Product(place, choice).write()
+            return ProductWriter(place, choice).write()
         except RestartError:
             continue
     raise NoTailError("axes were split for ever")
 
 
-class _Product:
+class ProductWriter:
+    """Writes the kernel of a product."""
+
     def __init__(self, place: Place, choice: ProductChoice) -> None:
         self.place, self.choice, self.group, self.product = place, choice, place.group, place.product
         self.names, self.program = place.names, place.schedule.plan.program
@@ -81,8 +85,8 @@ class _Product:
         self.plain = GroupWriter(place.schedule, self.group, self.names, Choice(), place.orders, "settle_kernel")
         self.outputs = self.plain.outputs
         self.dims = self._dims()
-        self.batch, self.m, self.n = (self._axes(d) for d in (self.product.batch, self.product.m, self.product.n))
-        self.ka, self.kb = ({k: Axis(size) for k, size in self.product.depth.items()} for _ in "ab")
+        self.batch, self.m, self.n = self.space()
+        self.ka, self.kb = ({k: Axis(size) for k, size in self.depth().items()} for _ in "ab")
         if self.choice.kind == "split" and self.place.keep:
             raise NoTailError("others read the product")
         levels = self.plain.needed_reductions()
@@ -91,7 +95,7 @@ class _Product:
         """The reduced side lies in one tile: something of every element depends on it."""
         self.reductions = list({id(op): op for op in (self.group.members[v] for v in levels)}.values())
         self.side, self.planes = self._reduced_side() if levels else ("", False)
-        self.tiles = self._tiles()
+        self.tiles = self.tile()
 
     # the space
 
@@ -114,8 +118,14 @@ class _Product:
             raise NoTailError("the tail is larger than the product, or smaller")
         return tuple(i.parts for i in dry.found)
 
-    def _axes(self, dims: tuple[int, ...]) -> list[Axis]:
-        return [a for d in dims for a in self.dims[d]]
+    def space(self) -> tuple[list[Axis], list[Axis], list[Axis]]:
+        """The axes of planes, rows and columns."""
+        batch, m, n = ([a for d in dims for a in self.dims[d]] for dims in (self.product.batch, self.product.m, self.product.n))
+        return batch, m, n
+
+    def depth(self) -> dict[str, Size]:
+        """What the loop's index counts through."""
+        return self.product.depth
 
     def _reduced_side(self) -> tuple[str, bool]:
         """(which side of a tile is reduced, whether over all planes too); columns that are reduced by parts become planes."""
@@ -131,7 +141,8 @@ class _Product:
                 return name, True
         raise NoTailError("it reduces other things than rows or columns")
 
-    def _tiles(self) -> Tiles:
+    def tile(self) -> Tiles:
+        """The tile's sizes."""
         m, n, batch = (total(axes, self.sets) for axes in (self.m, self.n, self.batch))
         k = prod(size[0] for size in self.product.depth.values())
         if min(m[0], n[0], k) < LEAST or max(batch) > MOST_BATCH:
@@ -152,7 +163,7 @@ class _Product:
         layout.sides |= {"ka": Flat("ka", list(self.ka.values())), "kb": Flat("kb", list(self.kb.values()))}
         layout.fold_text = f"tl.{{op}}({{e}}, axis={int(self.side == 'n')}, keep_dims=True)"
         body = self._body(layout)
-        loop = self._loop(body, layout)
+        loop = self.loop(body, layout)
         known = {a for flat in layout.flats for a in flat.axes}
         if any(a not in known for access in body.accesses for a in access.factors):
             raise NoTailError("an operand has axes of its own")
@@ -172,18 +183,35 @@ class _Product:
             body.store(output)
         return [self._kernel(body, layout, loop, {})]
 
-    def _loop(self, body: TileBody, layout: TileLayout) -> list[str]:
+    def loop(self, body: TileBody, layout: TileLayout) -> list[str]:
         """The product of a tile."""
         p = self.product
         layout.reduced = {*self.ka.values(), *self.kb.values()}
         body.open()
         a, b = body.factor(p.a, self._index(p.a_labels, self.ka)), body.factor(p.b, self._index(p.b_labels, self.kb))
-        left, right = a, b
+        self.multiply(body, a, b)
+        return body.close()
+
+    def multiply(self, body: TileBody, a: str, b: str) -> None:
+        """Add the product of two tiles."""
+        p, (left, right) = self.product, (a, b)
         if (p.a in self.place.wide) != (p.b in self.place.wide):
             left, right = (f"{a}.to({b}.dtype)", b) if p.a in self.place.wide else (a, f"{b}.to({a}.dtype)")
         how = self.choice.inputs or {"fp32": "ieee", "tf32": "tf32"}.get(self.place.precision, "")
         body.say(f"acc = tl.dot({left}, {right}, acc" + (f', input_precision="{how}")' if how else ")"))
-        return body.close()
+
+    def walk(self, defined: dict[str, list[str]], loop: list[str]) -> list[str]:
+        """The loop over the depth."""
+        first, step = ("part * BLOCK_K", "SPLIT * BLOCK_K") if self.tiles.split > 1 else ("0", "BLOCK_K")
+        return [
+            f"for start in range({first}, @ka@, {step}):",
+            "    ka = start + tl.arange(0, BLOCK_K)[None, :]",
+            "    kb = start + tl.arange(0, BLOCK_K)[:, None]",
+            *("    " + line for line in (*defined["ka"], *defined["kb"], *loop)),
+        ]
+
+    def constants(self, sizes: Sizes, marks: dict[str, str]) -> None:
+        """Make constants of the sizes by which the loop divides, and name them."""
 
     def _index(self, labels: tuple[int | str | None, ...], depth: dict[str, Axis]) -> Index:
         def of(label: int | str | None) -> Ix:
@@ -256,6 +284,7 @@ class _Product:
         sizes = Sizes(self.names, set(body.used) | set(body.pointers.values()) | set(blocks))
         marks = {f"@{side}@": wrapped(sizes.text(total(flat.axes, self.sets))) for side, flat in layout.sides.items()}
         marks |= {f"@size{i}@": sizes.text(size) for i, size in enumerate(body.sizes)}
+        self.constants(sizes, marks)
         crossed = {a for access in body.accesses for a, f in access.factors.items() if any(f)} | body.pinned
         defined: dict[str, list[str]] = {}
         for side, flat in layout.sides.items():
@@ -264,10 +293,11 @@ class _Product:
                 sizes.text(axis.size)
             defined[side] = flat.define(sizes, crossed)
         marks |= {f"@at{i}@": address(access, layout.flats, sizes) for i, access in enumerate(body.accesses)}
-        for i, axis in enumerate(self.group.axes):
+        named = {f"@axis{i}@": axis for i, axis in enumerate(self.group.axes)} | {f"@{k}@": a for k, a in self.ka.items()}
+        for mark, axis in named.items():
             for flat in layout.flats:
                 if (run := flat.run_of(axis)) is not None:
-                    marks[f"@axis{i}@"] = flat.variables[run]
+                    marks[mark] = flat.variables[run]
         lines = filled(self._lines(defined, loop, body.lines[0]), marks)
         assembly = Assembly(self.names, name, self.outputs, self.group, traits, self.sets)
         made = assembly.kernel(body, sizes, lines, blocks, tiles.warps, self._grid(), (1,) * self.sets)
@@ -282,12 +312,10 @@ class _Product:
         return made
 
     def _lines(self, defined: dict[str, list[str]], loop: list[str], rest: list[str]) -> list[str]:
-        tiles, first, step = self.tiles, "0", "BLOCK_K"
+        tiles = self.tiles
         head = [f"plane = tl.program_id({2 if tiles.split > 1 else 1})"] if self.batch else []
         if tiles.split > 1:
             head.append("part = tl.program_id(1)")
-            first, step = "part * BLOCK_K", "SPLIT * BLOCK_K"
-        depth = "@ka@"
         body = [
             "band = pid // (GROUP_M * tiles_n)",
             "inside = pid % (GROUP_M * tiles_n)",
@@ -299,10 +327,7 @@ class _Product:
             "mask = (m < @m@) & (n < @n@)",
             *(line for side in ("plane", "m", "n") for line in defined.get(side, ())),
             "acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)",
-            f"for start in range({first}, {depth}, {step}):",
-            "    ka = start + tl.arange(0, BLOCK_K)[None, :]",
-            "    kb = start + tl.arange(0, BLOCK_K)[:, None]",
-            *("    " + line for line in (*defined["ka"], *defined["kb"], *loop)),
+            *self.walk(defined, loop),
             *rest,
         ]
         counts = ["tiles_m = tl.cdiv(@m@, BLOCK_M)", "tiles_n = tl.cdiv(@n@, BLOCK_N)"]

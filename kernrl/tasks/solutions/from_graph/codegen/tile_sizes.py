@@ -116,6 +116,24 @@ def tile_sizes(
     return sorted(found, key=lambda t: _clocks(t, m, n, k, batch, precision))
 
 
+def window_tiles(m: int, n: int, k: int, precision: str) -> list[Tiles]:
+    """Tiles for a convolution of images of `m` pixels to `n` channels, best first.
+
+    Args:
+        k: What a step goes along: the channels of a group, or all taps of a few channels.
+    """
+    item = 2 if precision in ("bf16", "fp16") else 4
+    step, wide = max(16, min(128 // item, power(k))), max(16, min(128, power(n)))
+    if precision == "fp32":
+        return [Tiles(rows, min(wide, 64), 16, 4 if rows < 64 else 8, 3) for rows in (64, 32)]
+    short = -(-m // 64) * 64 < 0.9 * (-(-m // 128) * 128)
+    rows = 64 if short else 128
+    first = Tiles(rows, wide, step, 8 if rows * wide > 128 * 64 else 4, 4)
+    if wide <= 64 and m >= 1024:
+        return [first, Tiles(256, wide, step, 8, 3)]
+    return [first, Tiles(64, wide, step, 4, 4) if rows == 128 else Tiles(128, wide, step, 8, 4)]
+
+
 def _with(tiles: Tiles, k: int = 0, stages: int = 0, split: int = 1, persistent: bool = False) -> Tiles:
     return Tiles(tiles.m, tiles.n, k or tiles.k, tiles.warps, stages or tiles.stages, tiles.group, split, persistent)
 

@@ -8,11 +8,25 @@ from typing import Any
 
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Group
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
-from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
-from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, is_one
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import FEW_CHANNELS, Op, Program
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Shape, Size, is_one, over
 
 Label = int | str
 """A dimension of the result by its position, or one that is summed over, by a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The window of a convolution, a number for each dimension of the image."""
+
+    kernel: Shape
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: Size
+    transposed: bool
+    flat: bool
+    """The taps are part of the depth, and the image lies as it comes; else its channels are innermost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +45,8 @@ class Contraction:
     k: tuple[str, ...]
     depth: dict[str, Size]
     """Sizes of what is summed over."""
+    taps: Taps | None = None
+    """Of a convolution: `a` is read through a window, `n` are channels and `m` are pixels."""
 
 
 def contraction(program: Program, op: Op) -> Contraction | None:
@@ -63,6 +79,28 @@ def contraction(program: Program, op: Op) -> Contraction | None:
     if not n or not m:
         return None
     return Contraction(op, x, y, labels[0], labels[1], tuple(batch), tuple(m), tuple(n), tuple(sizes), sizes)
+
+
+def convolution(program: Program, op: Op) -> Contraction | None:
+    """A convolution as a sum over channels and taps; None where its operands do not lie as that needs."""
+    node = program.graph.nodes[op.node]
+    if op.kind != "library" or node.kind != "convolution" or any(o is not None for o in op.operands[2:]):
+        return None
+    rank, (x, w) = int(node.op[-2]), op.reads
+    rows: list[dict[str, Any]] = [dict(g.nodes[op.node].attributes) for g in program.graphs]
+    fixed = ("stride", "padding", "dilation")
+    groups = tuple(row["groups"] for row in rows)
+    channels = over(program.shapes[x][1], groups) if len(program.shapes[x]) == rank + 2 else None
+    if channels is None or any(row[name] != rows[0][name] for row in rows for name in fixed):
+        return None
+    few = channels[0] < FEW_CHANNELS
+    if few == (x in program.last) or (few and "transpose" in node.op):
+        return None
+    kernel = program.shapes[w][2:]
+    stride, padding, dilation = (tuple(rows[0][name]) for name in fixed)
+    taps = Taps(kernel, stride, padding, dilation, groups, "transpose" in node.op, few)
+    depth = {"k": channels, **{f"tap{d}": size for d, size in enumerate(kernel)}}
+    return Contraction(op, x, w, (), (), (0,), tuple(range(2, rank + 2)), (1,), tuple(depth), depth, taps)
 
 
 def _run(dims: list[int], own: set[Label | None]) -> tuple[list[int], list[int]]:
@@ -127,11 +165,15 @@ def readers(schedule: Schedule, value: str) -> list[Group | Op]:
     return [unit for unit in schedule.units if unit is not giver.get(value) and reads(unit)]
 
 
-def products_with_tails(schedule: Schedule) -> dict[Group, Contraction]:
-    """Groups that read a product before anything else does → that product, the largest where it is one of several."""
+def products_with_tails(schedule: Schedule, *, windows: bool = False) -> dict[Group, Contraction]:
+    """Groups that read a product before anything else does → that product, the largest where it is one of several.
+
+    Args:
+        windows: Convolutions, of whatever window, rather than products.
+    """
     program, found = schedule.plan.program, {}
     for op in [u for u in schedule.units if isinstance(u, Op)]:
-        product = contraction(program, op)
+        product = (convolution if windows else contraction)(program, op)
         if product is None or not (first := readers(schedule, op.value)[:1]) or not isinstance(first[0], Group):
             continue
         before = found.get(first[0])

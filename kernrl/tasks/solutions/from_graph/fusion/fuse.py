@@ -6,7 +6,7 @@ it. Views only rearrange layouts; a view that splits a dimension splits the axis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -101,10 +101,10 @@ class Plan:
     unit_of: dict[str, Group | Op]
 
 
-def partition(program: Program, mode: Mode) -> Plan:
-    """Cut the work into groups and library calls."""
+def partition(program: Program, mode: Mode, apart: Collection[str] = ()) -> Plan:
+    """Cut the work into groups and library calls; the values `apart` have groups of their own."""
     plan = Plan(program, mode, [], {r: op for op in program.ops for r in op.results}, {})
-    cutter = _Cutter(plan)
+    cutter = _Cutter(plan, apart)
     for op in program.ops:
         if op.kind == "library":
             plan.units.append(op)
@@ -115,8 +115,8 @@ def partition(program: Program, mode: Mode) -> Plan:
 
 
 class _Cutter:
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.program = plan, plan.program
+    def __init__(self, plan: Plan, apart: Collection[str]) -> None:
+        self.plan, self.program, self.apart = plan, plan.program, apart
 
     def root(self, value: str) -> str:
         """The value that a chain of views looks at."""
@@ -127,7 +127,8 @@ class _Cutter:
     def place(self, op: Op) -> None:
         """Put an op into a group that it fits, or a new one."""
         candidates = [u for u in reversed(self.plan.units) if isinstance(u, Group)]
-        if op.kind != "window":
+        candidates = [g for g in candidates if not set(self.apart) & set(g.members)]
+        if op.kind != "window" and op.value not in self.apart:
             # one that reduces already holds more to reuse
             for group in sorted(candidates, key=lambda g: not g.reduced):
                 if self._joins(op, group):
@@ -185,6 +186,8 @@ class _Cutter:
         if layout is None:
             return False
         axes = {a for dim in layout for a in dim}
+        if group.reduced and op.value in self.program.last:
+            return False  # its programs hold pixels of one channel, and would write them far apart
         full, kept = axes == set(group.axes), bool(group.reduced) and axes == set(group.kept)
         if not full and not kept:
             return False
@@ -225,7 +228,7 @@ class _Cutter:
         if {a for dim in layout for a in dim} != set(group.axes):
             return False
         axes = {a for d in op.dims for a in layout[d]}
-        if group.reduced and axes != set(group.reduced):
+        if (group.reduced and axes != set(group.reduced)) or set(group.members) & set(self.program.last):
             return False
         if not group.reduced and any(m.kind == "window" for m in group.members.values()):
             return False

@@ -10,7 +10,16 @@ from typing import Any, Literal
 
 from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.graph.ops import OPS
-from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Count, Op, Operand, Program, Varies, broadcast, settle_views
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import (
+    FEW_CHANNELS,
+    Count,
+    Op,
+    Operand,
+    Program,
+    Varies,
+    broadcast,
+    settle_views,
+)
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import point_text
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Shape, Size, is_one, over, times
 
@@ -18,7 +27,14 @@ Bare = Literal["none", "convolution", "all"]
 """Which products and convolutions leave their bias to a kernel."""
 
 
-def lower(graphs: Sequence[Graph], *, merged: bool = False, bare: Bare = "convolution", channels_last: bool = False) -> Program:
+def lower(
+    graphs: Sequence[Graph],
+    *,
+    merged: bool = False,
+    bare: Bare = "convolution",
+    channels_last: bool = False,
+    windows: bool = False,
+) -> Program:
     """The work of a Graph.
 
     Args:
@@ -26,13 +42,14 @@ def lower(graphs: Sequence[Graph], *, merged: bool = False, bare: Bare = "convol
         merged: Means with variances, and maxima with sums of exponentials, in one reduction each.
         bare: See `Bare`.
         channels_last: What 2- and 3-dimensional convolutions read is written with the channels innermost.
+        windows: Convolutions become kernels, which read so whatever has more than a few channels.
     """
-    return _Lowering(graphs, merged, bare, channels_last).run()
+    return _Lowering(graphs, merged, bare, channels_last, windows).run()
 
 
 class _Lowering:
-    def __init__(self, graphs: Sequence[Graph], merged: bool, bare: Bare, channels_last: bool) -> None:
-        self.merged, self.bare, self.channels_last = merged, bare, channels_last
+    def __init__(self, graphs: Sequence[Graph], merged: bool, bare: Bare, channels_last: bool, windows: bool) -> None:
+        self.merged, self.bare, self.channels_last, self.windows = merged, bare, channels_last, windows
         self.p = Program(graphs[0], tuple(graphs))
         self.at = 0
         self.same: dict[Any, str] = {}
@@ -177,14 +194,24 @@ class _Lowering:
 
     def _convolution(self, node: Node, name: str, operands: list[Operand]) -> str | None:
         rank = len(self.shape(name))
-        if self.channels_last and rank in (4, 5) and node.op[-2] != "1":
+        if self._turns(node, rank):
             x: str = operands[0]  # pyright: ignore[reportAssignmentType]
             if f"{x}_last" not in self.p.last:
                 self.p.last[self.point(f"{x}_last", "{0}", x)] = None
             operands = [f"{x}_last", *operands[1:]]
-            if self.bare == "none" or operands[2] is None:
+            if not self.windows and (self.bare == "none" or operands[2] is None):
                 return self.add("library", name, self.shape(name), node.value.dtype, *operands)
+        if self.windows and operands[2] is None:  # so that some kernel reads it
+            return self.point(name, "{0}", self.add("library", f"{name}_raw", self.shape(name), node.value.dtype, *operands))
         return self._bias(node, name, operands, rank - 1 - int(node.op[-2]))
+
+    def _turns(self, node: Node, rank: int) -> bool:
+        """A convolution reads an image with the channels innermost."""
+        if not self.channels_last or rank != 2 + int(node.op[-2]):
+            return False
+        if not self.windows:
+            return rank in (4, 5)
+        return self.shape(node.reads[0])[1][0] // node["groups"] >= FEW_CHANNELS
 
     def _along(self, name: str, x: str, axis: int, rank: int) -> str:
         """A vector laid along one axis of `rank`."""

@@ -9,6 +9,9 @@ from typing import Any, Literal
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Shape, Size, is_one
 
+FEW_CHANNELS = 8
+"""With fewer channels in a group, the taps of a convolution are part of its depth: a tile of channels alone would be empty."""
+
 
 @dataclass(frozen=True, slots=True)
 class Count:

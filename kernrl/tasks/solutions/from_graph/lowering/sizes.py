@@ -63,7 +63,9 @@ class Names:
     pending: list[str] = field(default_factory=list)
     """Names that are used, and not assigned yet."""
     windows: dict[Size, tuple[Size, int, int]] = field(default_factory=dict)
-    """Size behind a pool → (size n before it, m, stride): `(n - m) // stride + 1`."""
+    """Size behind a pool or convolution → (size n before it, m, stride): `(n - m) // stride + 1`."""
+    spread: dict[Size, tuple[Size, int, int]] = field(default_factory=dict)
+    """Size behind a transposed convolution → (size n before it, m, stride): `n * stride + m`."""
     divisors: list[int] = field(default_factory=list)
     """By what dimensions are divided: numbers of groups and pieces."""
     lines: dict[str, str] = field(default_factory=dict)
@@ -109,6 +111,9 @@ class Names:
             return self.dim(size) or "1" if batch else str(size[0])
         if size in self.windows and self.dim(size) is None:
             return self._behind_window(size)
+        if size in self.spread and self.dim(size) is None:
+            before, plus, stride = self.spread[size]
+            return self._line("O", size, f"{self.expression(before)} * {stride} {'-' if plus < 0 else '+'} {abs(plus)}")
         first = next(iter(size))
         constant = len(set(size)) == 1 and len(size) > 1
         if name := self.dim(size):
@@ -126,7 +131,11 @@ class Names:
         before, minus, stride = self.windows[size]
         text = self.expression(before) + (f" - {minus}" if minus > 0 else f" + {-minus}" if minus else "")
         text = f"({text}) // {stride} + 1" if stride > 1 else f"{text} + 1" if minus != 1 else self.expression(before)
-        name = self.free("O")
+        return self._line("O", size, text)
+
+    def _line(self, base: str, size: Size, text: str) -> str:
+        """A name for a size that is computed."""
+        name = self.free(base)
         self.named[size], self.lines[name] = name, text
         self.pending.append(name)
         return name
@@ -139,7 +148,10 @@ class Names:
                 for j in range(i + 2, len(shape) + 1):
                     if times(*shape[i:j]) == size:
                         return " * ".join(str(self.dim(s)) for s in shape[i:j] if not is_one(s))
-        for a in self.windows:  # before multiples of what a window looks at, which are right only where it fits exactly
+        for a in [
+            *self.windows,
+            *self.spread,
+        ]:  # before multiples of what a window looks at, which are right only where it fits exactly
             rest = over(size, a)
             if rest and (parts := self._factors(rest, dims, 5)):
                 return " * ".join(self.expression(p) for p in [*parts, a])
@@ -154,7 +166,7 @@ class Names:
             for b in dims:
                 if over(a, b) == size:
                     return f"({self.dim(a)} // {self.dim(b)})"
-        dims += list(self.windows)
+        dims += [*self.windows, *self.spread]
         if parts := self._factors(size, dims, 6):
             return " * ".join(self.expression(p) for p in parts)
         for a in dims:
@@ -170,10 +182,7 @@ class Names:
         for tensor, shape in self.live:
             whole = over(times((1,) * len(size), *shape), size)
             if whole and len(set(whole)) == 1:
-                name = self.free("R")
-                self.named[size], self.lines[name] = name, f"{tensor}.numel() // {whole[0]}"
-                self.pending.append(name)
-                return name
+                return self._line("R", size, f"{tensor}.numel() // {whole[0]}")
         for a in dims:
             gap = [x - y for x, y in zip(size, a, strict=True)]
             if len(set(gap)) == 1 and len(size) > 1 and abs(gap[0]) < 64:

@@ -1,0 +1,55 @@
+"""A reference under `torch.compile`, compiled in a step of its own that leaves the GPU to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernrl.verifier.base.compat import before_gpu_benchmarks, inductor_backend
+
+MODES: dict[str, str | None] = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
+"""Baseline → mode of `torch.compile`; every baseline is captured as a CUDA graph."""
+
+
+class _WantsGpu(BaseException):
+    """The step has reached what it leaves out. No Exception, which a reference or a compiler may catch."""
+
+
+class CompiledReference:
+    """Called as the module is. `compile` may come before the first call; without it, that call compiles."""
+
+    def __init__(self, module: nn.Module, baseline: str):
+        inductor, self._compiling = inductor_backend(MODES[baseline]), False
+
+        def backend(graph: Any, examples: Sequence[Any]) -> Callable[..., Any]:
+            run = inductor(graph, examples)
+
+            def unless_compiling(*arguments: Any) -> Any:
+                self._refuse()
+                return run(*arguments)
+
+            return unless_compiling
+
+        self._module: Any = torch.compile(module, dynamic=False, backend=backend)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._module(*arguments)
+
+    def compile(self, arguments: Sequence[Any]) -> None:
+        """Compile for these arguments, up to where something would run on the GPU: the code itself, or a choice that Inductor
+        makes by measuring. The first call does the rest."""
+        self._compiling = True
+        try:
+            with before_gpu_benchmarks(self._refuse):
+                self._module(*arguments)
+        except _WantsGpu:
+            pass
+        finally:
+            self._compiling = False
+
+    def _refuse(self) -> None:
+        if self._compiling:
+            raise _WantsGpu

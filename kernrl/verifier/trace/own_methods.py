@@ -1,0 +1,49 @@
+"""What a module may not have of its own: methods and hooks that torch calls in use, and that a trace of `forward` does not see.
+
+A user moves a module, loads weights into it, copies it. One that does its own thing there is right in the trace and wrong in
+use. Modules of torch itself may (`weight_norm` is a hook of its own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from kernrl.verifier.trace.recorder import Untraceable
+
+_WRITTEN = frozenset(("__init__", "forward", "extra_repr", "__repr__", "__doc__", "__module__", "__annotations__", "training"))
+"""What a class may define that `torch.nn.Module` defines, too."""
+_COPYING = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__getattribute__")
+_TAKEN = frozenset((*vars(torch.nn.Module), *_COPYING)) - _WRITTEN - frozenset(("__dict__", "__weakref__"))
+
+_HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+)
+
+
+def check_methods(model: torch.nn.Module, code: str) -> None:
+    """Raise Untraceable if a module or a part of it replaces methods of `torch.nn.Module`, or hooks itself.
+
+    `code` is the name of the candidate's Python module.
+    """
+    for part in model.modules():
+        for cls in type(part).__mro__:
+            if cls.__module__ == code and (own := sorted(_TAKEN & vars(cls).keys())):
+                raise Untraceable(f"{cls.__name__} has a method {own[0]} of its own: write __init__ and forward, no more")
+        if own := sorted(_TAKEN & vars(part).keys()):
+            raise Untraceable(f"the module replaces its {own[0]}: write __init__ and forward, no more")
+        if any(not _of_torch(hook) for hook in _hooks(part)):
+            raise Untraceable(f"{type(part).__name__} has a hook: do the work in forward()")
+
+
+def _hooks(part: torch.nn.Module) -> Iterator[object]:
+    for name in _HOOKS:
+        for hook in getattr(part, name, {}).values():
+            yield getattr(hook, "hook", hook)  # torch wraps some
+
+
+def _of_torch(hook: object) -> bool:
+    named = getattr(hook, "__module__", None) or type(hook).__module__
+    return named.partition(".")[0] == "torch"

@@ -1,0 +1,197 @@
+"""All that the verifier has to prove beside its fixtures, on one machine with GPUs: a stream of work for each GPU, the rest on
+the other cores.
+
+    python scripts/prove_defences.py --out folder [--proof proof.json] [--seconds 390]
+
+Runs, each in processes of its own: the proof of the fixtures, if there is none (`prove_verifier.py`), every ablation and the
+cost of a verdict without that defence (`ablate_verifier.py`), 20 tasks confirmed by the plain evaluation
+(`validate_tasks.py`), modelled against measured times of 500 worked solutions (`bench_prices.py`), mutants of the worked
+solutions of 200 tasks (`prove_mutants.py`; their survivors again on a GPU), and 100,000 fuzzed cases. What is not done when the
+time is over is ended; the same command again goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ABLATIONS = (
+    "nothing", "plan checks", "input regimes", "parameter redraw", "ragged shapes", "poison", "decoy search",
+    "overwrite search", "floor",
+)  # fmt: skip
+FUZZERS, FUZZED = 6, 100_002
+LEAST_S = 40.0
+"""No job of a GPU is started with less time left."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command that writes its results into the folder."""
+
+    name: str
+    command: Sequence[str]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class Machine:
+    """Runs jobs until the time is over, and ends what runs then."""
+
+    def __init__(self, out: Path, seconds: float) -> None:
+        self.out, self._begun, self._seconds = out, time.monotonic(), seconds
+        out.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def left_s(self) -> float:
+        return self._seconds - (time.monotonic() - self._begun)
+
+    def run(self, job: Job, cores: Sequence[int], gpu: int | None = None) -> None:
+        """Run a job on these cores, unless it is done."""
+        done = self.out / f"{job.name}.done"
+        if done.exists():
+            return
+        environment = os.environ | job.environment | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)})
+        begun = time.monotonic()
+        with (self.out / f"{job.name}.log").open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, *job.command], cwd=ROOT, stdout=log, stderr=log, env=environment, start_new_session=True,
+                preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            )  # fmt: skip
+            try:
+                code = str(process.wait(max(1.0, self.left_s)))
+            except subprocess.TimeoutExpired:
+                code = "ended, the time was over"
+            with contextlib.suppress(ProcessLookupError):  # what the job has left behind, too
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if code == "0" or (code == "1" and job.name == "proof"):  # that tells of escapes, and is whole
+            done.touch()
+        print(f"{job.name}: {code}, {time.monotonic() - begun:.0f} s, at {self._seconds - self.left_s:.0f} s", flush=True)
+
+
+def main() -> int:
+    options = _options()
+    machine, cores = Machine(options.out, options.seconds), sorted(os.sched_getaffinity(0))
+    own = max(1, len(cores) * 9 // 32)  # a GPU's share of the cores
+    queue, lock = _gpu_jobs(options), threading.Lock()
+    rest = cores[own * options.gpus :] or cores
+    mutants_done, proved = threading.Event(), threading.Event()
+    if options.proof:
+        proved.set()
+
+    def stream(gpu: int) -> None:
+        while machine.left_s > LEAST_S:
+            with lock:
+                job = queue.pop(0) if queue else None
+            if job is None:
+                break
+            mine = cores[own * gpu : own * (gpu + 1)]
+            if job.name == "proof":
+                machine.run(job, mine, gpu)
+                proved.set()
+            elif not job.name.startswith("ablation") or proved.wait(max(0.0, machine.left_s)):
+                machine.run(job, mine, gpu)
+        if gpu == 0:
+            mutants_done.wait(max(0.0, machine.left_s - LEAST_S))
+            if (options.out / "mutants.sources.json").exists() and machine.left_s > LEAST_S:
+                machine.run(_survivors(options), cores, gpu)
+
+    def mutants() -> None:
+        machine.run(_mutants(options, len(rest)), rest)
+        mutants_done.set()
+
+    threads = [threading.Thread(target=stream, args=(gpu,)) for gpu in range(options.gpus)]
+    threads.append(threading.Thread(target=mutants))
+    threads += [threading.Thread(target=machine.run, args=(_fuzzer(i), rest)) for i in range(FUZZERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    _report(options.out)
+    return 0
+
+
+def _gpu_jobs(options: argparse.Namespace) -> list[Job]:
+    """In order: the ablations need the proof."""
+    out, proof = options.out, options.proof or options.out / "proof.json"
+
+    def script(name: str, made: str, *arguments: str) -> Job:
+        return Job(made, [f"scripts/{name}.py", "--out", str(out / f"{made}.json"), *arguments])
+
+    first = [] if options.proof else [script("prove_verifier", "proof")]
+    first += [
+        script("bench_prices", "prices", "--count", "500", "--seconds", "150"),
+        script("validate_tasks", "validation", "--mutants", "--workers", "4"),
+    ]
+    kept = str(Path(tempfile.gettempdir(), "kernrl_prove_defences"))  # machine code, for all ablations
+    arguments = ("--proof", str(proof), "--cost", "128", "--cache-dir", kept)
+    ablations = [script("ablate_verifier", f"ablation_{n.replace(' ', '_')}", *arguments, "--only", n) for n in ABLATIONS]
+    return [*first, *ablations]
+
+
+def _mutants(options: argparse.Namespace, processes: int) -> Job:
+    asked = ["--tasks", str(options.tasks), "--each", "1", "--turns", "30", "--processes", str(processes)]
+    seconds = max(30.0, options.seconds - 150)  # the last ones end later, and survivors are judged again on a GPU
+    out = str(options.out / "mutants.json")
+    return Job("mutants", ["scripts/prove_mutants.py", "--out", out, *asked, "--seconds", str(seconds)])
+
+
+def _survivors(options: argparse.Namespace) -> Job:
+    sources, out = (str(options.out / name) for name in ("mutants.sources.json", "survivors.json"))
+    return Job("survivors", ["scripts/prove_mutants.py", "--confirm", sources, "--out", out, "--tasks", str(options.tasks)])
+
+
+def _fuzzer(number: int) -> Job:
+    command = ["-m", "pytest", "-n", "0", "-q", "-p", "no:cacheprovider", "tests/verifier/test_fuzz.py"]
+    return Job(f"fuzz_{number}", command, {"KERNRL_FUZZ": str(FUZZED // FUZZERS), "CUDA_VISIBLE_DEVICES": ""})
+
+
+def _report(out: Path) -> None:
+    """What was found, in few lines; ablations together in one file."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
+    if "proof" in found:
+        kinds = ("counts", "escapes", "wrong_accepted", "wrong_refused_elsewhere", "honest_refused", "changed_afterwards")
+        print("proof", json.dumps({kind: found["proof"][kind] for kind in kinds}))
+    parts = [found[f"ablation_{n.replace(' ', '_')}"] for n in ABLATIONS if f"ablation_{n.replace(' ', '_')}" in found]
+    if parts:
+        together = parts[0] | {"ablations": {k: v for part in parts for k, v in part["ablations"].items()}}
+        (out / "ablation.json").write_text(json.dumps(together, indent=1))
+        for name, row in together["ablations"].items():
+            counts = {key: len(value) for key, value in row.items() if isinstance(value, list)}
+            print(f"without {name}, of {row['asked']}: {counts}; {row['cost_ms']}")
+    if "mutants" in found:
+        print("mutants", {k: found["mutants"][k] for k in ("seconds", "tasks", "solutions", "total")})
+        print("missed", [s for s in found["mutants"]["survivors"] if s["reason"].startswith("missed")])
+    if "survivors" in found:
+        print("survivors on a GPU", found["survivors"]["by_reason"])
+    if "prices" in found:
+        prices = {k: found["prices"][k] for k in ("solutions", "tasks", "rank_correlation", "worst_style_x", "styles")}
+        print("prices", json.dumps(prices))
+    for name in ("validation", *(f"fuzz_{i}" for i in range(FUZZERS))):
+        if (log := out / f"{name}.log").exists():
+            print(f"{name}:", *log.read_text().splitlines()[-1:])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--proof", type=Path, help="what prove_verifier.py wrote on this kind of machine")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--seconds", type=float, default=390)
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--tasks", type=int, default=200, help="whose solutions are mutated")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""What the judge keeps between the candidates of a task."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier.judge import judge_server
+from kernrl.verifier.judge.draws import Draw, schedule, spot_draws
+from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.judge.judge_server import Judge
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x) * 2
+
+def get_inputs():
+    return [torch.randn(64, 32)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def task(name: str) -> Task:
+    return Task(name, SOURCE)
+
+
+def test_answers_to_timed_calls_serve_the_whole_group_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are part of the planned memory; made for each candidate, they cost a float64 reference in each verdict."""
+    judge, made = Judge("cpu", kept_bytes=0), []
+    asked = judge_server._answer
+    monkeypatch.setattr(judge_server, "_answer", lambda reference, draw: made.append(draw) or asked(reference, draw))
+    draws = schedule([InputSet(FULL)], 7, big=True)
+    every = (*draws, *spot_draws(draws))
+    timed = [len(draws), len(draws) + 1]
+    for _ in range(3):
+        judge.prepare(task("large"), "fp32", draws)
+        records = judge.compare(task("large"), "fp32", every, timed, [right(every[i]) for i in timed])
+        assert all(record["excess"] <= 1 for record in records)
+    assert len(made) == len(set(made)) == len(draws) + 2
+    judge.prepare(task("another"), "fp32", draws)
+    judge.prepare(task("large"), "fp32", draws)
+    assert len(made) > len(set(made)), "another task's answers have taken their place"
+
+
+def right(draw: Draw) -> list[torch.Tensor]:
+    inputs = TaskInputs(task("large"), InputSet(FULL), "fp32", "cpu")
+    inputs.draw(draw)
+    return [torch.tanh(inputs.inputs[0]) * 2]
