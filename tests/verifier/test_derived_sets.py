@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +77,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cpu(cache: Path) -> Iterator[HardenedVerifier]:
-    with HardenedVerifier(VerifierConfig(device="cpu", cache_dir=cache, workers=2)) as verifier:
-        yield verifier
+def cpu(cache: Path, fork_servers: Callable[[pytest.MonkeyPatch], None]) -> Iterator[HardenedVerifier]:
+    with pytest.MonkeyPatch.context() as patch:
+        fork_servers(patch)
+        with HardenedVerifier(VerifierConfig(device="cpu", cache_dir=cache, workers=2)) as verifier:
+            yield verifier
 
 
 @pytest.fixture(scope="module")
-def gpu(cache: Path) -> Iterator[HardenedVerifier]:
+def gpu(cache: Path, fork_servers: Callable[[pytest.MonkeyPatch], None]) -> Iterator[HardenedVerifier]:
     """A verifier with a GPU that finds everything right."""
     with pytest.MonkeyPatch.context() as patch:
+        fork_servers(patch)
         patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
         patch.setattr(funnel, "GpuClient", StandIn)
         with HardenedVerifier(VerifierConfig(cache_dir=cache / "gpu", workers=2)) as verifier:

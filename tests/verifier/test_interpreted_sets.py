@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -28,9 +28,10 @@ GOOD = HONEST["mish_chain_flat"]
 
 
 @pytest.fixture(scope="module")
-def evaluator() -> Iterator[StagedEvaluator]:
+def evaluator(fork_servers: Callable[[pytest.MonkeyPatch], None]) -> Iterator[StagedEvaluator]:
     config = VerifierConfig(cache=False, workers=2, trace_timeout_s=6, compile_timeout_s=20)
     with pytest.MonkeyPatch.context() as patch:
+        fork_servers(patch)
         patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
         patch.setattr(funnel, "GpuClient", StandIn)
         patch.setattr(funnel, "screen", lambda source: None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from kernrl.tasks.graph.algebra.constant_results import FLOATS
-from kernrl.tasks.graph.algebra.convolutions import CONVOLUTIONS
+from kernrl.tasks.graph.algebra.convolution_rules import CONVOLUTIONS
 from kernrl.tasks.graph.algebra.sight import Into, Make, Rule, Sight
 from kernrl.tasks.graph.graph import Node, Operand
 

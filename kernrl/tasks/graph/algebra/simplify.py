@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kernrl.tasks.graph.algebra.constant_results import CONSTANT_RULES
-from kernrl.tasks.graph.algebra.convolutions import CONVOLUTION_RULES
+from kernrl.tasks.graph.algebra.convolution_rules import CONVOLUTION_RULES
 from kernrl.tasks.graph.algebra.norms import NORM_RULES
 from kernrl.tasks.graph.algebra.pools import POOL_RULES
 from kernrl.tasks.graph.algebra.sight import Into, Make, Rule, Sight
