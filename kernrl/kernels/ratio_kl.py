@@ -15,7 +15,7 @@ from kernrl.kernels.logprobs import token_logprobs
 from kernrl.kernels.over_logits.id_check import invalid_id_flag
 from kernrl.kernels.over_logits.row_math import gradient_coefficients
 from kernrl.kernels.over_logits.vocab import LOG2_E, is_aligned, variant
-from kernrl.kernels.over_logits.vocab_kernels import frame_of_row, logp_of_two, row_stats, valid_id, write_gradient, write_zeros
+from kernrl.kernels.over_logits.vocab_kernels import frame_of_row, row_stats, valid_id, write_gradient, write_zeros
 from kernrl.kernels.over_tokens import token_loss
 from kernrl.kernels.over_tokens.token_math import LOG_RATIO_LIMIT, load_float, log_ratio
 
@@ -35,13 +35,10 @@ def _forward_kernel(
         a = tl.load(ids_ptr + row)
         valid = valid_id(a, vocab, flag_ptr)
         a = tl.where(valid, a, 0)
-        ref_frame, ref_head = frame_of_row(ref_ptr, row, vocab, REF_ALIGNED)
-        frame, head = frame_of_row(policy_ptr, row, vocab, POLICY_ALIGNED)
-        if policy_ptr.dtype == ref_ptr.dtype:
-            ref_logp, _, logp, c = logp_of_two(ref_frame, frame, head, vocab, a + head, scale, POLICY_ALIGNED, BLOCK)
-        else:
-            ref_logp, _, _ = row_stats(ref_frame, ref_head, vocab, a + ref_head, scale, False, REF_ALIGNED, BLOCK)
-            logp, _, c = row_stats(frame, head, vocab, a + head, scale, False, POLICY_ALIGNED, BLOCK)
+        ptr, head = frame_of_row(ref_ptr, row, vocab, REF_ALIGNED)
+        ref_logp, _, _ = row_stats(ptr, head, vocab, a + head, scale, False, REF_ALIGNED, BLOCK)
+        ptr, head = frame_of_row(policy_ptr, row, vocab, POLICY_ALIGNED)
+        logp, _, c = row_stats(ptr, head, vocab, a + head, scale, False, POLICY_ALIGNED, BLOCK)
         logp = tl.where(valid, logp, float("nan"))
         ratio = tl.exp(log_ratio(logp, tl.load(old_ptr + row).to(tl.float32)))
         d = log_ratio(ref_logp, logp)

@@ -24,20 +24,13 @@ def frame_of_row(ptr, row, vocab, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def _tile_as_stored(frame_ptr, start, head, vocab, BLOCK: tl.constexpr):
-    """[BLOCK] elements of the frame from `start`, -inf beyond the row's last group."""
+def _load_tile(frame_ptr, start, head, vocab, a, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """[BLOCK] logits of the frame from `start`, -inf outside the row and at `a`."""
     GROUP: tl.constexpr = 128 // frame_ptr.dtype.element_ty.primitive_bitwidth
     at = start + tl.arange(0, BLOCK)
-    limit = (head + vocab + GROUP - 1) // GROUP * GROUP
-    return tl.load(frame_ptr + at, mask=at < limit, other=-float("inf"))
-
-
-@triton.jit
-def _others(z, start, head, vocab, a, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """[BLOCK] logits of a stored tile, -inf outside the row and at `a`."""
-    z = z.to(tl.float32)
-    at = start + tl.arange(0, BLOCK)
     end = head + vocab
+    limit = (end + GROUP - 1) // GROUP * GROUP
+    z = tl.load(frame_ptr + at, mask=at < limit, other=-float("inf")).to(tl.float32)
     special = a // BLOCK == start // BLOCK
     if ALIGNED:
         if special:
@@ -46,12 +39,6 @@ def _others(z, start, head, vocab, a, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
         if special | (start == 0) | (start + BLOCK > end):
             z = tl.where((at >= head) & (at < end) & (at != a), z, -float("inf"))
     return z
-
-
-@triton.jit
-def _load_tile(frame_ptr, start, head, vocab, a, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    z = _tile_as_stored(frame_ptr, start, head, vocab, BLOCK)
-    return _others(z, start, head, vocab, a, ALIGNED, BLOCK)
 
 
 @triton.jit
@@ -80,13 +67,6 @@ def row_stats(frame_ptr, head, vocab, a, scale, ENTROPY: tl.constexpr, ALIGNED: 
     """(logp, entropy, c) of one row, with p_v = 2^(z_v * scale + c); `a` is the action within the frame."""
     c = -tl.load(frame_ptr + a).to(tl.float32) * scale
     y_a, other, moment = _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY, ALIGNED, BLOCK)
-    return _stats_of_sums(frame_ptr, head, vocab, a, scale, c, y_a, other, moment, ENTROPY, ALIGNED, BLOCK)
-
-
-@triton.jit
-def _stats_of_sums(
-    frame_ptr, head, vocab, a, scale, c, y_a, other, moment, ENTROPY: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
     if not other < MOST_ODDS:  # NaN too
         highest = tl.full([BLOCK], -float("inf"), tl.float32)
         for start in range(0, head + vocab, BLOCK):
@@ -96,34 +76,6 @@ def _stats_of_sums(
         y_a, other, moment = _sums(frame_ptr, head, vocab, a, scale, c, ENTROPY, ALIGNED, BLOCK)
     logp, entropy, shift = row_outputs(y_a, other, moment)
     return logp, entropy, c + shift
-
-
-@triton.jit
-def logp_of_two(one_ptr, two_ptr, head, vocab, a, scale, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
-    """(logp, c, logp, c) of one row of each of two tensors, read side by side and a tile ahead, so that
-    four times as much is on its way at a time."""
-    one_c = -tl.load(one_ptr + a).to(tl.float32) * scale
-    two_c = -tl.load(two_ptr + a).to(tl.float32) * scale
-    one_sums = tl.zeros([BLOCK], tl.float32)
-    two_sums = tl.zeros([BLOCK], tl.float32)
-    one = _tile_as_stored(one_ptr, 0, head, vocab, BLOCK)
-    two = _tile_as_stored(two_ptr, 0, head, vocab, BLOCK)
-    for start in range(0, head + vocab, BLOCK):
-        next_one = _tile_as_stored(one_ptr, start + BLOCK, head, vocab, BLOCK)
-        next_two = _tile_as_stored(two_ptr, start + BLOCK, head, vocab, BLOCK)
-        one_sums += tl.exp2(at_least_lowest(_others(one, start, head, vocab, a, ALIGNED, BLOCK) * scale + one_c))
-        two_sums += tl.exp2(at_least_lowest(_others(two, start, head, vocab, a, ALIGNED, BLOCK) * scale + two_c))
-        one, two = next_one, next_two
-    one_y = tl.load(one_ptr + a).to(tl.float32) * scale + one_c
-    two_y = tl.load(two_ptr + a).to(tl.float32) * scale + two_c
-    none = one_y * 0
-    one_logp, _, one_c = _stats_of_sums(
-        one_ptr, head, vocab, a, scale, one_c, one_y, tl.sum(one_sums), none, False, ALIGNED, BLOCK
-    )  # fmt: skip
-    two_logp, _, two_c = _stats_of_sums(
-        two_ptr, head, vocab, a, scale, two_c, two_y, tl.sum(two_sums), none, False, ALIGNED, BLOCK
-    )  # fmt: skip
-    return one_logp, one_c, two_logp, two_c
 
 
 @triton.jit
