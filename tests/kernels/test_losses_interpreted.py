@@ -147,21 +147,15 @@ def test_no_two_lanes_hold_one_share_of_a_sum(kernel, logits, aligned):
     assert "convert_layout" not in compiled.asm["ttgir"]
 
 
-def longest_row(layout):
-    """`layout` as `layout_of_row` makes it for the longest row that it holds."""
-    return layout._replace(chunks=layout.slots + layout.held, ahead=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("logits", ["*bf16", "*fp32"])
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
 @pytest.mark.parametrize("layout", resident._LAYOUTS, ids=lambda layout: f"{layout.sharers} x {layout.chunk_bytes}")
 def test_the_resident_kernel_fits_its_share_of_an_sm(layout, aligned, logits):
-    layout = longest_row(layout)
     kernel = compile_for(
         HOPPER, resident_kernel._resident_kernel, layout.warps, missing=("weight_ptr", "correction_ptr"), logits=logits,
-        CHUNK=layout.chunk_bytes // (2 if logits == "*bf16" else 4), CHUNKS=layout.chunks, SLOTS=layout.slots, HELD=layout.held,
-        LAG=layout.lag, PARTS=layout.parts, num_warps=layout.warps, ALIGNED=aligned, SHARERS=layout.sharers, **LOSS,
+        CHUNK=layout.chunk_bytes // (2 if logits == "*bf16" else 4), SLOTS=layout.slots, HELD=layout.held, LAG=layout.lag,
+        num_warps=layout.warps, ALIGNED=aligned, SHARERS=layout.sharers, **LOSS,
     )  # fmt: skip
     # An H100 SM has 228 KiB of shared memory, of which each program costs 1 KiB more than it asks, and 65536 registers.
     assert layout.programs_per_sm * (kernel.metadata.shared + 1024) <= 228 * 1024
@@ -179,13 +173,9 @@ def test_every_row_that_is_held_fits_its_layout(item_bytes):
         assert layout, length
         chunk, piece = layout.chunk_bytes // item_bytes, resident.piece_of_row(length, layout.sharers)
         assert piece * (layout.sharers - 1) < length <= piece * layout.sharers
-        behind = max(0, layout.lag - layout.ahead)
-        assert layout.slots + layout.held == layout.chunks + layout.ahead, length
-        # What moves to registers has been summed; what is summed last is what may end before its chunk does.
-        assert layout.held <= layout.chunks - layout.held - behind, length
-        assert layout.held + behind >= 2, length
+        assert layout.held <= layout.slots - layout.lag, length
         # A piece ends in its last chunk or the one before, wherever its frame starts and whichever member has it.
-        chunks, line = layout.chunks, resident.LINE_BYTES // item_bytes
+        chunks, line = layout.slots + layout.held, resident.LINE_BYTES // item_bytes
         assert piece + (0 if length % line == 0 else line - 1) <= chunks * chunk, length
         assert length - piece * (layout.sharers - 1) > (chunks - 2) * chunk, length
     assert resident.layout_of_row(resident._SHORTEST_ROW // item_bytes - 1, item_bytes) is None

@@ -40,10 +40,7 @@ class Layout(NamedTuple):
     warps: int
     programs_per_sm: int
     max_registers: int  # a thread
-    parts: int = 1  # of a chunk, which are worked on one after the other
     sharers: int = 1
-    chunks: int = 0  # of a piece; what slots and held ones leave room for beyond it are the next row's first
-    ahead: int = 0  # the most of those that are worth registers
 
 
 # The most slots and held chunks of each, for rows of growing length; chosen by sweep on an H200. Several programs an SM hide
@@ -51,7 +48,7 @@ class Layout(NamedTuple):
 _SHORT = Layout(chunk_bytes=2048, slots=26, held=8, lag=4, warps=4, programs_per_sm=4, max_registers=128)
 _MIDDLE = Layout(chunk_bytes=8192, slots=14, held=2, lag=4, warps=8, programs_per_sm=2, max_registers=128)
 _LONG = Layout(chunk_bytes=8192, slots=28, held=10, lag=7, warps=16, programs_per_sm=1, max_registers=128)
-_LAYOUTS = (_SHORT, _MIDDLE, _LONG, _LONG._replace(sharers=2, ahead=10), _LONG._replace(sharers=4, ahead=10))
+_LAYOUTS = (_SHORT, _MIDDLE, _LONG, _LONG._replace(sharers=2), _LONG._replace(sharers=4))
 _SHORTEST_ROW = 32768  # bytes; below, the second read of `vocab`'s kernel finds the row in the cache
 GROUP_BYTES, LINE_BYTES = 16, 128
 
@@ -76,13 +73,7 @@ def layout_of_row(vocab: int, item_bytes: int = 2) -> Layout | None:
         chunks = chunks_of_piece(vocab, layout, item_bytes)
         if chunks <= layout.slots + layout.held:
             slots = min(layout.slots, chunks)
-            # Half of what a row has, less what its sums are behind, may move to registers.
-            ahead = min(layout.ahead, slots + layout.held - chunks)
-            while ahead and 2 * (chunks - slots + ahead) > chunks - max(0, layout.lag - ahead):
-                ahead -= 1
-            # Triton 3.6 fails on parts of slots in a loop of one turn, which is what sums one chunk behind would make.
-            lag = ahead if layout.lag - ahead == 1 else layout.lag
-            return layout._replace(slots=slots, held=chunks - slots + ahead, lag=lag, chunks=chunks, ahead=ahead)
+            return layout._replace(slots=slots, held=chunks - slots)
     return None
 
 
@@ -110,8 +101,8 @@ def _variant(layout: Layout, config: LossConfig, aligned: bool, item_bytes: int)
         _resident_kernel,
         {
             **config.constants, "ENTROPY_GRADIENT": config.entropy_coef != 0, "ALIGNED": aligned, "SHARERS": layout.sharers,
-            "CHUNK": layout.chunk_bytes // item_bytes, "CHUNKS": layout.chunks, "SLOTS": layout.slots, "HELD": layout.held,
-            "LAG": layout.lag, "PARTS": layout.parts, "num_warps": layout.warps,
+            "CHUNK": layout.chunk_bytes // item_bytes, "SLOTS": layout.slots, "HELD": layout.held, "LAG": layout.lag,
+            "num_warps": layout.warps,
         },
         maxnreg=layout.max_registers,
         launch_cooperative_grid=layout.sharers > 1,  # programs wait for one another

@@ -30,40 +30,27 @@ def _fetch(smem, slot, ptr, chunk, cols, limit, wanted, CHUNK: gl.constexpr):
     """Request a chunk of a piece into a slot; what lies outside its frame arrives as zeros."""
     at = chunk * CHUNK + cols
     async_load(smem.index(slot), ptr + at, mask=(at < limit) & wanted)
-    async_copy.commit_group()
 
 
 @gluon.jit
-def _load(smem, slot, blocked: gl.constexpr, ROWS: gl.constexpr, PARTS: gl.constexpr):
-    """The parts of a slot's chunk. One request and one wait, each with a barrier, are for all of them; arithmetic, which needs
-    registers, is on one part at a time."""
-    parts = ()
-    for i in gl.static_range(PARTS):
-        parts = parts + (smem.index(slot).slice(i * ROWS, ROWS).load(blocked),)  # noqa: RUF005 (Gluon has no starred tuples)
-    return parts
-
-
-@gluon.jit
-def _accumulate(z, sums, moments, scale, c, part, skip, cols, head, ALIGNED: gl.constexpr):
-    """Add a part's 2^y and 2^y y, one group to a lane. A lane whose `skip` is this part adds nothing; what comes before the
-    piece is none of it."""
-    z = z.to(gl.float32)
-    if not ALIGNED:  # noqa: SIM102 (the first is known when this is compiled)
-        if part == 0:
-            z = gl.where(cols >= head, z, -float("inf"))
-    y = at_least_lowest(z * scale + c)
+def _accumulate(z, sums, moments, scale, c, chunk, skip, lane, head, ALIGNED: gl.constexpr, GROUP: gl.constexpr):
+    """Add a chunk's 2^y and 2^y y, one group to a lane. A lane whose `skip` is this chunk adds nothing, nor does one that
+    meets something before the piece."""
+    y = at_least_lowest(z.to(gl.float32) * scale + c)
     e = _exp2(y)
-    wanted = skip != part
+    wanted = skip != chunk
+    if not ALIGNED:
+        wanted = wanted & ((chunk > 0) | (lane * GROUP >= head))
     sums += gl.where(wanted, gl.convert_layout(gl.sum(e, 1), sums.type.layout), 0.0)
     moments += gl.where(wanted, gl.convert_layout(gl.sum(e * y, 1), moments.type.layout), 0.0)
     return sums, moments
 
 
 @gluon.jit
-def _lane_to_skip(lane, a, here, PART: gl.constexpr, GROUP: gl.constexpr):
-    """[PART / GROUP]: the part in which a lane meets the action, -1 for the lanes that never do. Its term stays out of the
+def _lane_to_skip(lane, a, here, CHUNK: gl.constexpr, GROUP: gl.constexpr):
+    """[CHUNK / GROUP]: the chunk in which a lane meets the action, -1 for the lanes that never do. Its term stays out of the
     lanes' sums, or the others' would round away beside it; to leave out its whole group costs next to nothing."""
-    return gl.where((lane == a % PART // GROUP) & here, a // PART, -1)
+    return gl.where((lane == a % CHUNK // GROUP) & here, a // CHUNK, -1)
 
 
 @gluon.jit
@@ -128,22 +115,25 @@ def _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT: gl.constexpr):
 
 @gluon.jit
 def _store_gradient(
-    z, out_ptr, part, cols, head, end, scale, c, constant, slope, ENTROPY_GRADIENT: gl.constexpr, ALIGNED: gl.constexpr,
-    PART: gl.constexpr, GROUP: gl.constexpr, LAST: gl.constexpr,
+    z, out_ptr, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT: gl.constexpr, ALIGNED: gl.constexpr,
+    CHUNK: gl.constexpr,
 ):  # fmt: skip
-    """Store the groups of a part that are the piece's alone; of the first and last, which are a neighbour's too, element by
-    element what is the piece's. The last is in part LAST or beyond."""
-    at = part * PART + cols
-    d = _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT).to(out_ptr.dtype.element_ty)
-    lo = _group_end(head, ALIGNED, GROUP)
-    hi = _group_start(end, ALIGNED, GROUP)
+    """Store the groups of a chunk that are the piece's alone."""
+    at = chunk * CHUNK + cols
+    d = _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT)
     inside = at < hi
     if not ALIGNED:
         inside = inside & (at >= lo)
-    gl.store(out_ptr + at, d, mask=inside, eviction_policy="evict_first")
-    if not ALIGNED:  # noqa: SIM102 (the first is known when this is compiled)
-        if (part == 0) | (part >= LAST):
-            gl.store(out_ptr + at, d, mask=(at >= head) & (at < end) & ((at < lo) | (at >= hi)))
+    gl.store(out_ptr + at, d.to(out_ptr.dtype.element_ty), mask=inside, eviction_policy="evict_first")
+
+
+@gluon.jit
+def _store_edge(
+    z, out_ptr, at, wanted, a, at_action, scale, c, constant, slope, ENTROPY_GRADIENT: gl.constexpr
+):  # fmt: skip
+    """Store the wanted elements of a group that is a neighbour's too."""
+    d = gl.where(at == a, at_action, _gradient(z, scale, c, constant, slope, ENTROPY_GRADIENT))
+    gl.store(out_ptr + at, d.to(out_ptr.dtype.element_ty), mask=wanted)
 
 
 @gluon.jit(do_not_specialize=["n_rows", "vocab", "piece", "tokens_per_advantage"])
@@ -153,18 +143,12 @@ def _resident_kernel(
     inverse_temperature, weight_scale,
     clip_low, clip_high, delta, beta, correction_min, correction_max, entropy_coef, sapo_pos, sapo_neg,
     LOSS: gl.constexpr, KL: gl.constexpr, CORRECTION: gl.constexpr, ENTROPY_GRADIENT: gl.constexpr, ALIGNED: gl.constexpr,
-    SHARERS: gl.constexpr, CHUNK: gl.constexpr, CHUNKS: gl.constexpr, SLOTS: gl.constexpr, HELD: gl.constexpr,
-    LAG: gl.constexpr, PARTS: gl.constexpr, num_warps: gl.constexpr,
+    SHARERS: gl.constexpr, CHUNK: gl.constexpr, SLOTS: gl.constexpr, HELD: gl.constexpr, LAG: gl.constexpr,
+    num_warps: gl.constexpr,
 ):  # fmt: skip
-    """SHARERS programs stride over the rows together, each with its piece. The chunks of all its rows make one stream, of
-    which chunk i takes the slot of chunk i - SLOTS; a row's first HELD chunks move to registers."""
-    AHEAD: gl.constexpr = SLOTS + HELD - CHUNKS  # chunks of the next row that a full row leaves room for
-    gl.static_assert((AHEAD >= 0) & (SLOTS <= CHUNKS), "a row would not fit, or would share its slots with the one after next")
-    BEHIND: gl.constexpr = LAG - AHEAD if AHEAD < LAG else 0  # how far sums stay behind stores, for requests to stay ahead
-    EARLY: gl.constexpr = CHUNKS - HELD - BEHIND  # chunks of a row that are summed while the row before it is stored
-    PART: gl.constexpr = CHUNK // PARTS
-    LAST: gl.constexpr = (CHUNKS - 2) * PARTS
-    REQUESTED: gl.constexpr = AHEAD + BEHIND  # and how many more of it are on their way meanwhile
+    """SHARERS programs stride over the rows together, each with its piece. Chunk SLOTS + h takes the slot of chunk h, which
+    moves to registers."""
+    EARLY: gl.constexpr = SLOTS - LAG  # chunks of a row that are summed while the row before it is stored
     gl.static_assert(HELD <= EARLY, "a chunk would move to registers before it has been summed")
     GROUP: gl.constexpr = 128 // logits_ptr.dtype.element_ty.primitive_bitwidth
     LINE: gl.constexpr = 8 * GROUP
@@ -176,11 +160,8 @@ def _resident_kernel(
     smem = gl.allocate_shared_memory(logits_ptr.dtype.element_ty, [SLOTS, CHUNK // GROUP, GROUP], flat)
     group_layout: gl.constexpr = gl.BlockedLayout([GROUP], [32], [num_warps], [0])  # every thread has a whole group
     group = gl.arange(0, GROUP, layout=group_layout)
-    ROWS: gl.constexpr = PART // GROUP
-    lane = gl.arange(0, ROWS, layout=lanes)
-    neighbours = gl.arange(0, GROUP, layout=gl.SliceLayout(0, blocked))[None, :]
-    cols = lane[:, None] * GROUP + neighbours
-    wide = gl.arange(0, CHUNK // GROUP, layout=lanes)[:, None] * GROUP + neighbours
+    lane = gl.arange(0, CHUNK // GROUP, layout=lanes)
+    cols = lane[:, None] * GROUP + gl.arange(0, GROUP, layout=gl.SliceLayout(0, blocked))[None, :]
 
     step = gl.num_programs(0) // SHARERS
     row = gl.program_id(0) // SHARERS
@@ -198,25 +179,27 @@ def _resident_kernel(
     base, head = _frame(row, vocab, first, ALIGNED, LINE)
     limit = _group_end(head + length, ALIGNED, GROUP)
     for slot in range(SLOTS):
-        _fetch(smem, slot, logits_ptr + base, slot, wide, limit, active, CHUNK)
+        _fetch(smem, slot, logits_ptr + base, slot, cols, limit, active, CHUNK)
+        async_copy.commit_group()
     z_a = gl.load(logits_ptr + row.to(gl.int64) * vocab + a, mask=active & valid, other=float("nan")).to(gl.float32)
     z_a = gl.where(active, z_a, 0.0)
     next_a, next_valid, next_active = _row_inputs(row + step, n_rows, vocab, ids_ptr, mask_ptr)
     c = -z_a * scale
     at_a = a - first + head  # the action within the frame
     here = valid & (a >= first) & (a < first + length)
-    skip = _lane_to_skip(lane, at_a, here, PART, GROUP)
-    sums = gl.full([ROWS], 0.0, gl.float32, lanes)
+    skip = _lane_to_skip(lane, at_a, here, CHUNK, GROUP)
+    sums = gl.full([CHUNK // GROUP], 0.0, gl.float32, lanes)
     moments = sums
-    async_copy.wait_group(REQUESTED)
+    async_copy.wait_group(LAG)
     for chunk in range(EARLY):
-        arrived = _load(smem, chunk, blocked, ROWS, PARTS)
-        for p in gl.static_range(PARTS):
-            sums, moments = _accumulate(arrived[p], sums, moments, scale, c, chunk * PARTS + p, skip, cols, head, ALIGNED)
-    origin = 0  # the slot of the row's first chunk
+        sums, moments = _accumulate(
+            smem.index(chunk).load(blocked), sums, moments, scale, c, chunk, skip, lane, head, ALIGNED, GROUP
+        )
     while row < n_rows:
         ptr = logits_ptr + base
         end = head + length
+        lo = _group_end(head, ALIGNED, GROUP)
+        hi = _group_start(end, ALIGNED, GROUP)
         limit = _group_end(end, ALIGNED, GROUP)
         next_base, next_head = _frame(row + step, vocab, first, ALIGNED, LINE)
         next_limit = _group_end(next_head + length, ALIGNED, GROUP)
@@ -226,6 +209,10 @@ def _resident_kernel(
         near_at = at_a // GROUP * GROUP + group
         near_wanted = (near_at >= head) & (near_at < end) & (near_at != at_a) & here
         near = gl.load(ptr + near_at, mask=near_wanted, other=0.0)
+        head_at = head // GROUP * GROUP + group
+        if not ALIGNED:
+            head_wanted = (head_at >= head) & (head % GROUP > 0)
+            head_z = gl.load(ptr + head_at, mask=head_wanted & active, other=0.0)
         next_row_ptr = logits_ptr + (row + step).to(gl.int64) * vocab
         next_z_a = gl.load(next_row_ptr + next_a, mask=next_active & next_valid, other=float("nan")).to(gl.float32)
         later_a, later_valid, later_active = _row_inputs(row + 2 * step, n_rows, vocab, ids_ptr, mask_ptr)
@@ -234,38 +221,37 @@ def _resident_kernel(
             weight_scale,
         )  # fmt: skip
 
-        # The rest of the first pass: chunks 0..HELD-1, summed already, make room for the piece's last and the next row's first.
+        # The rest of the first pass: chunks 0..HELD-1, summed already, make room for the piece's last ones.
         held = ()
         for h in gl.static_range(HELD):
-            held = held + _load(smem, (origin + h) % SLOTS, blocked, ROWS, PARTS)
+            held = held + (smem.index(h).load(blocked),)  # noqa: RUF005 (Gluon has no starred tuples)
         for h in gl.static_range(HELD):
-            if SLOTS + h < CHUNKS:
-                _fetch(smem, (origin + h) % SLOTS, ptr, SLOTS + h, wide, limit, active, CHUNK)
-            else:
-                _fetch(
-                    smem, (origin + h) % SLOTS, next_ptr, SLOTS + h - CHUNKS, wide, next_limit, next_active, CHUNK
-                )  # fmt: skip
-        for i in gl.static_range(BEHIND + HELD):  # wait_group(n) waits for all but the last n requests
-            async_copy.wait_group(REQUESTED + HELD - 1 - i)
-            arrived = _load(smem, (origin + EARLY + i) % SLOTS, blocked, ROWS, PARTS)
-            for p in gl.static_range(PARTS):
-                part = (EARLY + i) * PARTS + p
-                z = arrived[p].to(gl.float32)
-                if i >= BEHIND + HELD - RAGGED:
-                    z = gl.where(part * PART + cols < end, z, -float("inf"))
-                sums, moments = _accumulate(z, sums, moments, scale, c, part, skip, cols, head, ALIGNED)
+            _fetch(smem, h, ptr, SLOTS + h, cols, limit, active, CHUNK)
+            async_copy.commit_group()
+        for i in gl.static_range(LAG + HELD):  # wait_group(n) waits for all but the last n requests
+            async_copy.wait_group(LAG + HELD - 1 - i)
+            z = smem.index((EARLY + i) % SLOTS).load(blocked).to(gl.float32)
+            if i >= LAG + HELD - RAGGED:
+                z = gl.where((EARLY + i) * CHUNK + cols < end, z, -float("inf"))
+            sums, moments = _accumulate(z, sums, moments, scale, c, EARLY + i, skip, lane, head, ALIGNED, GROUP)
 
         other, moment = gl.reduce((sums, moments), 0, _add_pairs)
         near_other, near_moment = _group_sums(near, near_wanted, scale, c)
         other += near_other
         moment += near_moment
+        if not ALIGNED:
+            # The action's group is summed above, even where it is the first one.
+            apart = head_wanted & active & ((at_a // GROUP != head // GROUP) | (here == False))  # noqa: E712
+            head_other, head_moment = _group_sums(head_z, apart, scale, c)
+            other += head_other
+            moment += head_moment
         if SHARERS > 1:  # noqa: SIM102 (the first is known when this is compiled)
             if active:
                 tag += 1
                 other, moment = _exchange(words_ptr, member, tag, other, moment, SHARERS, num_warps)
         if active & ((other < MOST_ODDS) == False):  # noqa: E712 (NaN too)
             c, other, moment = _careful_sums(
-                logits_ptr + row.to(gl.int64) * vocab, vocab, gl.where(valid, at_a - head + first, -1), scale, cols, lane, PART
+                logits_ptr + row.to(gl.int64) * vocab, vocab, gl.where(valid, at_a - head + first, -1), scale, cols, lane, CHUNK
             )  # fmt: skip
             if SHARERS > 1:  # nobody stores over what another still reads
                 tag += 1
@@ -292,46 +278,58 @@ def _resident_kernel(
             if active & (valid == False):  # noqa: E712
                 gl.store(flag_ptr, 1)
 
-        # The second pass, and the next row's first.
+        # The second pass, and the next row's first. Slot s < HELD holds chunk SLOTS + s, the others their own.
         next_z_a = gl.where(next_active, next_z_a, 0.0)
         next_c = -next_z_a * scale
         next_at_a = next_a - first + next_head
         next_here = next_valid & (next_a >= first) & (next_a < first + length)
-        next_skip = _lane_to_skip(lane, next_at_a, next_here, PART, GROUP)
-        sums = gl.full([ROWS], 0.0, gl.float32, lanes)
+        next_skip = _lane_to_skip(lane, next_at_a, next_here, CHUNK, GROUP)
+        sums = gl.full([CHUNK // GROUP], 0.0, gl.float32, lanes)
         moments = sums
         target = out_ptr + base
-        for k in range(BEHIND):
-            slot = (origin + HELD + k) % SLOTS
-            leaving = _load(smem, slot, blocked, ROWS, PARTS)
-            _fetch(smem, slot, next_ptr, AHEAD + k, wide, next_limit, next_active, CHUNK)
-            for p in gl.static_range(PARTS):
-                _store_gradient(
-                    leaving[p], target, (HELD + k) * PARTS + p, cols, head, end, scale, c, constant, slope, ENTROPY_GRADIENT,
-                    ALIGNED, PART, GROUP, LAST,
-                )  # fmt: skip
-        for k in range(BEHIND, CHUNKS - HELD):
-            slot = (origin + HELD + k) % SLOTS
-            async_copy.wait_group(REQUESTED - 1)
-            leaving = _load(smem, slot, blocked, ROWS, PARTS)
-            arrived = _load(smem, (origin + CHUNKS + k - BEHIND) % SLOTS, blocked, ROWS, PARTS)
-            _fetch(smem, slot, next_ptr, AHEAD + k, wide, next_limit, next_active, CHUNK)
-            for p in gl.static_range(PARTS):
-                _store_gradient(
-                    leaving[p], target, (HELD + k) * PARTS + p, cols, head, end, scale, c, constant, slope, ENTROPY_GRADIENT,
-                    ALIGNED, PART, GROUP, LAST,
-                )  # fmt: skip
-                sums, moments = _accumulate(
-                    arrived[p], sums, moments, scale, next_c, (k - BEHIND) * PARTS + p, next_skip, cols, next_head, ALIGNED
-                )  # fmt: skip
-        for h in gl.static_range(HELD * PARTS):
+        for slot in range(LAG):
+            present = smem.index(slot).load(blocked)
+            _fetch(smem, slot, next_ptr, slot, cols, next_limit, next_active, CHUNK)
+            async_copy.commit_group()
+            chunk = gl.where(slot < HELD, SLOTS + slot, slot)
             _store_gradient(
-                held[h], target, h, cols, head, end, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, PART, GROUP, LAST
+                present, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+            )  # fmt: skip
+        for slot in range(LAG, SLOTS):
+            async_copy.wait_group(LAG - 1)
+            leaving = smem.index(slot).load(blocked)
+            arrived = smem.index(slot - LAG).load(blocked)
+            _fetch(smem, slot, next_ptr, slot, cols, next_limit, next_active, CHUNK)
+            async_copy.commit_group()
+            chunk = gl.where(slot < HELD, SLOTS + slot, slot)
+            _store_gradient(
+                leaving, target, chunk, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
+            )  # fmt: skip
+            sums, moments = _accumulate(
+                arrived, sums, moments, scale, next_c, slot - LAG, next_skip, lane, next_head, ALIGNED, GROUP
+            )  # fmt: skip
+        if not ALIGNED:  # loaded here, not where they are first needed, for the registers' sake
+            head_at = head // GROUP * GROUP + group
+            head_wanted = (head_at >= head) & (head % GROUP > 0)
+            head_z = gl.load(logits_ptr + base + head_at, mask=head_wanted & active, other=0.0)
+            tail_at = hi + group
+            tail_z = gl.load(logits_ptr + base + tail_at, mask=(tail_at < end) & active, other=0.0)
+        for h in gl.static_range(HELD):
+            _store_gradient(
+                held[h], target, h, cols, lo, hi, scale, c, constant, slope, ENTROPY_GRADIENT, ALIGNED, CHUNK
             )  # fmt: skip
         # The thread that stored the action's element is the one that stores over it, so the order is sure.
-        exact = gl.full([ROWS, GROUP], 0.0, gl.float32, blocked) + at_action
-        gl.store(target + (at_a - at_a % PART) + cols, exact.to(out_ptr.dtype.element_ty), mask=(cols == at_a % PART) & here)
-        origin = (origin + CHUNKS) % SLOTS
+        exact = gl.full([CHUNK // GROUP, GROUP], 0.0, gl.float32, blocked) + at_action
+        there = (cols == at_a % CHUNK) & here & (at_a >= lo) & (at_a < hi)
+        gl.store(target + (at_a - at_a % CHUNK) + cols, exact.to(out_ptr.dtype.element_ty), mask=there)
+        if not ALIGNED:
+            of_action = gl.where(here, at_a, -1)
+            _store_edge(
+                head_z, target, head_at, head_wanted, of_action, at_action, scale, c, constant, slope, ENTROPY_GRADIENT
+            )  # fmt: skip
+            _store_edge(
+                tail_z, target, tail_at, tail_at < end, of_action, at_action, scale, c, constant, slope, ENTROPY_GRADIENT
+            )  # fmt: skip
 
         row += step
         base, head = next_base, next_head
