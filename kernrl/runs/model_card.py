@@ -50,7 +50,8 @@ def model_card(config: SftConfig, results: Mapping[str, Any], environment: Mappi
         f"A decoder of the {results['architecture']} architecture that writes fused Triton kernels for PyTorch modules, "
         f"trained by `kernrl sft`: {results['parameters']:,} parameters, weights in bf16."
     )
-    limits = " It knows one form of prompt and the programs of kernrl's op grammar, and nothing else."
+    knows = "the Graphs of kernrl's sampler" if config.form == "graph" else "the programs of kernrl's op grammar"
+    limits = f" It knows one form of prompt and {knows}, and nothing else."
     intro = [f"{header}# {name}", what + limits * ours]
     return "\n\n".join([*intro, _heldout(results), _made(config, results, environment), USE])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from random import Random
 
 import pytest
@@ -193,6 +194,17 @@ def test_no_composition_of_the_foreign_suite_is_trained_on() -> None:
     paths = sorted((TESTS / "foreign").glob("*.py"))
     digests = {digest(lift(Task(path.stem, path.read_text())).composition) for path in paths}
     assert digests == set(excluded())
+
+
+def test_a_width_is_not_written_as_twice_its_half() -> None:
+    """With a stride of two, an even width is twice what is left of it; at an odd one a kernel that says so is wrong."""
+    held = "self.c = nn.Conv2d(16, 32, 3, stride=2, padding=1)"
+    pooled = task(held, "return F.max_pool2d(self.c(x), 2).mean(1, keepdim=True)", "torch.randn(4, 16, 128, 128)")
+    _, *others = spread(lift(pooled))
+    assert any(g.inputs[0].value.shape[-1] != 2 * g.nodes[0].value.shape[-1] for g in others)
+    for reply in replies(pooled):
+        kernel = reply.partition("def k0")[2].partition("\ndef ")[0]
+        assert re.search(r"\bD\b", kernel) is None, reply  # D is the width of x0, which the pool never sees
 
 
 @pytest.mark.slow

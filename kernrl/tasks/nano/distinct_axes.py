@@ -3,6 +3,7 @@
 At one input set, two axes of 64 look like one. Here each free axis of an input, and each output width of a weight, is
 multiplied by a prime of its own, twice; everything else follows from the ops. Sizes that are equal in all three Graphs
 are one axis, and numbers that do not change are constants. Multiples keep what divides dividing: groups, heads, windows.
+Heights and widths of images are odd once, where the ops allow it: else a width would be twice what a stride of two makes of it.
 """
 
 from __future__ import annotations
@@ -37,11 +38,17 @@ def spread(graph: Graph) -> tuple[Graph, ...]:
     all equal sizes count as one axis; where that does not hold either, the Graph alone is given back: then all its sizes
     are constants.
     """
+    images = any(node.kind in ("convolution", "pool") for node in graph.nodes)
+    found = _spread(graph, odd=True) if images else ()
+    return found if len(found) > 1 else _spread(graph, odd=False)
+
+
+def _spread(graph: Graph, *, odd: bool) -> tuple[Graph, ...]:
     ties: dict[int, int] = {}
     tied: set[int] = set()
     everything = {n for value in graph.values.values() for n in value.shape}
     for _ in range(40):
-        attempt = _Spread(graph, ties, tied)
+        attempt = _Spread(graph, ties, tied, odd)
         try:
             return attempt.run()
         except _Tie as tie:
@@ -68,6 +75,8 @@ class _Spread:
     """Number of a free axis → the one before it that it is equal to."""
     tied: set[int]
     """Sizes of which all axes are one."""
+    odd: bool
+    """Whether heights and widths are odd in the third Graph."""
     shapes: dict[str, Shape] = field(default_factory=dict)
     by_size: dict[int, Size] = field(default_factory=dict)
     free: count[int] = field(default_factory=count)
@@ -99,8 +108,8 @@ class _Spread:
 
     # sizes
 
-    def _fresh(self, n: int) -> Size:
-        """A free axis."""
+    def _fresh(self, n: int, odd: int = 0) -> Size:
+        """A free axis; `odd` is 1 where its last size shall not be a multiple."""
         if n == 1:
             return (1, 1, 1)
         if n in self.by_size:
@@ -109,7 +118,7 @@ class _Spread:
         while k in self.ties:
             k = self.ties[k]
         # the second factor runs the other way round, so that no product of axes equals another in both
-        size = (n, n * PRIMES[k % len(PRIMES)], n * PRIMES[-1 - k % len(PRIMES)])
+        size = (n, n * PRIMES[k % len(PRIMES)], n * PRIMES[-1 - k % len(PRIMES)] | odd)
         self.axes[size] = k
         return self.by_size.setdefault(n, size) if n in self.tied else size
 
@@ -131,9 +140,10 @@ class _Spread:
             return
         shape = self.values[name].shape
         held = [*[None] * (len(shape) - len(wanted)), *wanted][-len(shape) :] if shape else []
+        first = 2 if self.odd and any(x.value.name == name for x in self.graph.inputs) else len(shape)
         self.shapes[name] = tuple(
-            (n, n, n) if n == 1 else w if w is not None and w[0] == n else self._fresh(n)
-            for n, w in zip(shape, held, strict=True)
+            (n, n, n) if n == 1 else w if w is not None and w[0] == n else self._fresh(n, int(axis >= first))
+            for axis, (n, w) in enumerate(zip(shape, held, strict=True))
         )
 
     # nodes
