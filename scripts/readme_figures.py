@@ -53,7 +53,7 @@ def verifier(data: Any) -> list[Row]:
     speed_text = f"{cold:.0f} verdicts a second with every kernel compiled anew, {known:.0f} with machine code cached"
     where = h200(data, f", {data['cores']} cores")
     return [
-        ["verifier: its own test suite", suite_text, *where],
+        ["verifier: its own test suite", suite_text, where[0], suite["commit"], suite["date"]],
         ["verifier: programs timed against themselves", null_text, *where],
         ["verifier: speed", speed_text, *where],
     ]

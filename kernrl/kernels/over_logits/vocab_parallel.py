@@ -9,7 +9,7 @@ among r's columns, and lse = log sum_s exp(lse_s):
 
 Both terms of logp are at most 0, so it keeps its digits as p_a -> 1. The gradient of a rank's columns needs nothing more from
 other ranks; that of hidden states is a sum over ranks, one more collective. The loss of the log-probs is plain PyTorch. On a
-CPU so is everything; on a GPU the kernels of `vocab` sum and differentiate the columns, which has not been run on GPUs yet.
+CPU so is everything; on a GPU the kernels of `vocab` sum and differentiate the columns.
 """
 
 import torch
