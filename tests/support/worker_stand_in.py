@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import torch
 
@@ -19,7 +20,11 @@ ERRORS = {
 
 class Worker:
     def __init__(self, word: str):
-        self._word, self._usable = word, True
+        self._word, self._usable, self._last_words = word, True, ""
+
+    def __del__(self) -> None:
+        if self._last_words:
+            Path(self._last_words).touch()
 
     def healthy(self) -> bool:
         return self._usable
@@ -31,8 +36,9 @@ class Worker:
     def fail(self, error: str) -> None:
         raise ERRORS[error]("as asked. GPU 0 has a total capacity of nothing" if error == "memory" else "as asked")
 
-    def spoil(self) -> None:
-        self._usable = False
+    def spoil(self, last_words: str = "") -> None:
+        """Break; whoever destroys this object afterwards makes the file `last_words`."""
+        self._usable, self._last_words = False, last_words
         raise ValueError("it is broken now")
 
     def hang(self) -> None:

@@ -85,7 +85,7 @@ def serve(name: str, settings: dict[str, Any], channel: ObjectChannel) -> None:
         except OSError:  # the client has gone
             return
         if answer[0] == "dead":
-            return
+            os._exit(1)  # without destructors: those of what a faulted GPU held write a warning each
 
 
 def _call(server: Server, method: str, arguments: tuple[Any, ...]) -> Any:

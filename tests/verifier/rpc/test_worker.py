@@ -92,6 +92,15 @@ def test_a_worker_beyond_use_is_replaced(worker: Client[Worker]) -> None:
     assert worker.starts == 2
 
 
+def test_a_worker_beyond_use_runs_no_destructors(worker: Client[Worker], tmp_path: Path) -> None:
+    """Those of a faulted GPU's events write a warning each to the user's terminal."""
+    pid = worker.ask(Worker.greet, 30, "you")[1]
+    with pytest.raises(Died):
+        worker.ask(Worker.spoil, 30, str(tmp_path / "last words"))
+    assert comes(lambda: gone(pid))
+    assert not (tmp_path / "last words").exists()
+
+
 def test_a_worker_that_hangs_is_killed_at_its_limit(worker: Client[Worker]) -> None:
     worker.start()
     before = worker.pid
