@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from support.worker_stand_in import Worker
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, TimedOut
 from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.rpc.frames import ObjectChannel
+from kernrl.verifier.rpc.worker import serve
 from kernrl.verifier.rpc.worker_client import Client
 
 pytestmark = pytest.mark.slow  # its processes take seconds to start
@@ -92,12 +95,19 @@ def test_a_worker_beyond_use_is_replaced(worker: Client[Worker]) -> None:
     assert worker.starts == 2
 
 
-def test_a_worker_beyond_use_runs_no_destructors(worker: Client[Worker], tmp_path: Path) -> None:
+def test_a_worker_beyond_use_runs_no_destructors(tmp_path: Path) -> None:
     """Those of a faulted GPU's events write a warning each to the user's terminal."""
-    pid = worker.ask(Worker.greet, 30, "you")[1]
-    with pytest.raises(Died):
-        worker.ask(Worker.spoil, 30, str(tmp_path / "last words"))
-    assert comes(lambda: gone(pid))
+    ours, theirs = socket.socketpair()
+    if (pid := os.fork()) == 0:
+        try:
+            serve("support.worker_stand_in:Worker", {"word": "hello"}, ObjectChannel(theirs))
+        finally:
+            os._exit(0)
+    channel = ObjectChannel(ours)
+    assert channel.recv()[0] == "ok"
+    channel.send(("spoil", (str(tmp_path / "last words"),)))
+    assert channel.recv()[0] == "dead"
+    os.waitpid(pid, 0)
     assert not (tmp_path / "last words").exists()
 
 
