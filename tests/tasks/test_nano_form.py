@@ -17,7 +17,7 @@ from kernrl.tasks.loaders import MADE, load_tasks
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import spread
 from kernrl.tasks.nano.form import ask, candidate, replies
-from kernrl.tasks.nano.graph_pairs import digest, excluded, generate_pairs, split_of_graph
+from kernrl.tasks.nano.graph_pairs import digest, draw_graph, excluded, generate_pairs, split_of_graph
 from kernrl.tasks.nano.headers import with_headers, without_headers
 from kernrl.tasks.nano.listing import words_of, write_listing
 from kernrl.tasks.nano.suites import SUITES, suite
@@ -205,6 +205,12 @@ def test_a_width_is_not_written_as_twice_its_half() -> None:
     for reply in replies(pooled):
         kernel = reply.partition("def k0")[2].partition("\ndef ")[0]
         assert re.search(r"\bD\b", kernel) is None, reply  # D is the width of x0, which the pool never sees
+
+
+def test_an_axis_that_is_a_width_here_and_none_there_ends_in_sizes_that_fit() -> None:
+    for seed in range(60, 90):  # 65 once tied such an axis to itself, and looked for its end for ever
+        graph = draw_graph(Random(f"k{seed}"))
+        assert all([n.op for n in g.nodes] == [n.op for n in graph.nodes] for g in spread(graph))
 
 
 @pytest.mark.slow

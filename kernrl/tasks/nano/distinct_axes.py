@@ -53,6 +53,8 @@ def _spread(graph: Graph, *, odd: bool) -> tuple[Graph, ...]:
             return attempt.run()
         except _Tie as tie:
             one, other = attempt.axes.get(tie.one), attempt.axes.get(tie.other)
+            if one is not None and one == other:  # one axis, once odd and once not: a width that is no width elsewhere
+                break
             if one is not None and other is not None:
                 ties[max(one, other)] = min(one, other)
             elif tie.one[0] == tie.other[0] and tie.one[0] not in tied:
