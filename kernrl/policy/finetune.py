@@ -138,7 +138,7 @@ class Finetuner:
         rise = min(1.0, (step + 1) / warmup)
         if s.schedule == "constant" or (rise < 1 and not timed):
             return s.learning_rate * rise
-        progress = 1 - max(0.0, self.left_s) / self._all_s if timed else (step - warmup) / max(1, s.steps - warmup)
+        progress = 1 - max(0.0, self.left_s) / self._all_s if timed else max(0, step - warmup) / max(1, s.steps - warmup)
         left = 1 - progress if s.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
         if timed:
             return s.learning_rate * rise * left

@@ -38,6 +38,9 @@ class Verifier:
     stop_at: ClassVar[list[str]] = []
     judged: ClassVar[list[str]] = []
 
+    def unfit(self, task: Task) -> str:
+        return ""
+
     def __init__(self, config: object):
         known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90"}
         self.evaluator = SimpleNamespace(start=lambda: None, precision_of=lambda task: task.precision, **known)

@@ -54,9 +54,9 @@ def test_the_ragged_set_is_interpreted_and_neither_compiled_nor_replayed(evaluat
     assert verdict.correct, verdict.reason
     assert job
     assert set(job.plans) == set(job.kernels) == {"full"}
-    first, second = (draw.regime for draw in job.draws)
-    assert first == "nominal"
-    assert second in REGIMES
+    first, second, third = (draw.regime for draw in job.draws)
+    assert (first, second) == ("nominal", "mixed")
+    assert third in REGIMES
     assert not job.decoys, "no launch was idle at the ragged shapes"
     ragged = [record["regime"] for record in verdict.errors if record["input_set"] == "ragged"]
     assert ragged[0] == "nominal"
@@ -80,7 +80,7 @@ def test_configurations_of_autotuned_launches_take_turns_on_the_gpu(evaluator: S
     assert job
     assert set(job.plans) == set(job.kernels) == {"ragged", "full"}
     assert len(job.plans["ragged"].kernels) == 2
-    assert len(job.draws) == len(REGIMES) + 3, "each at the ragged set, two of the task's own, and one more"
+    assert len(job.draws) == len(REGIMES) + 4, "each at the ragged set, three of the task's own, and one more"
     assert job.decoys
 
 
