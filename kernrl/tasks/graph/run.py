@@ -184,6 +184,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "softmax": _softmax,
     "log_softmax": lambda x, dim: x - torch.logsumexp(x, dim, keepdim=True),
     "einsum": lambda *operands, equation: torch.einsum(equation, *operands),
+    "adaptive_max_pool1d": F.adaptive_max_pool1d,  # torch's own gives the indices too
     "avg_pool1d": lambda x, divisor_override, **rest: F.avg_pool1d(x, **rest),
     "unsqueeze": _unsqueeze,
     "expand": lambda x, shape: x.expand(shape),

@@ -62,6 +62,7 @@ def sample(
     start: Callable[[Draft], None] | None = None,
     first: Step | None = None,
     steps: Mapping[Step, float] | None = None,
+    two_outputs: float = 0.05,
 ) -> Graph:
     """A random Graph of `ops` ops, views not counted; of fewer where the last draws fit nothing.
 
@@ -71,6 +72,7 @@ def sample(
         start: Draws the first input, in place of this file's own.
         first: The first step, where it fits.
         steps: What may come next and how often, in place of `STEPS`.
+        two_outputs: How often an earlier value is given back too.
     """
     draft = Draft(Builder(rewrite), rng)
     (start or _start)(draft)
@@ -91,7 +93,7 @@ def sample(
         draft.x = found
         count = sum(node.op not in RESHAPES for node in draft.b.finish([found]).nodes)
     outputs, structure = [draft.x], "*"
-    if rng.random() < 0.05 and draft.earlier[1:]:
+    if rng.random() < two_outputs and draft.earlier[1:]:
         outputs, structure = [draft.x, rng.choice(draft.earlier[1:])], "(*, *)"
     return _rebuilt(draft.b.finish(outputs, structure))
 

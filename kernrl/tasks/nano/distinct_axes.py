@@ -34,25 +34,41 @@ class _Tie(Exception):
 def spread(graph: Graph) -> tuple[Graph, ...]:
     """The Graph, and the same ops at two other choices of its free sizes.
 
-    Sizes that an op needs to be equal, such as those of a residual, become one. Where an op needs what no rule here knows,
-    all equal sizes count as one axis; where that does not hold either, the Graph alone is given back: then all its sizes
-    are constants.
+    Sizes that an op needs to be equal, such as those of a residual, become one, and those that are a multiple of another
+    stay one. Where an op needs what no rule here knows, sizes that cannot change are constants; where none can, the Graph
+    alone is given back.
     """
     images = any(node.kind in ("convolution", "pool") for node in graph.nodes)
-    found = _spread(graph, odd=True) if images else ()
-    return found if len(found) > 1 else _spread(graph, odd=False)
+    ways = (True, False) if images else (False,)
+    everywhere = [_spread(graph, odd=odd) for odd in ways[:1]] or [()]
+    found = everywhere[0] or (_spread(graph, odd=False) if images else ())
+    return found or next((some for odd in ways if (some := _spread_in_part(graph, odd=odd))), (graph,))
 
 
-def _spread(graph: Graph, *, odd: bool) -> tuple[Graph, ...]:
+def _spread_in_part(graph: Graph, *, odd: bool) -> tuple[Graph, ...]:
+    """The Graph at three choices of those sizes that can change; nothing where none can."""
+    fixed, best = _sizes(graph), ()
+    for n in sorted(fixed, reverse=True):
+        if found := _spread(graph, odd=odd, fixed=fixed - {n}):
+            fixed, best = fixed - {n}, found
+    return best
+
+
+def _sizes(graph: Graph) -> frozenset[int]:
+    return frozenset(n for value in graph.values.values() for n in value.shape if n > 1)
+
+
+def _spread(graph: Graph, *, odd: bool, fixed: frozenset[int] = frozenset()) -> tuple[Graph, ...]:
+    """The Graph at three choices of the sizes that are not `fixed`; nothing where that does not hold."""
     ties: dict[int, int] = {}
     tied: set[int] = set()
-    everything = {n for value in graph.values.values() for n in value.shape}
+    everything = _sizes(graph)
     for _ in range(40):
-        attempt = _Spread(graph, ties, tied, odd)
+        attempt = _Spread(graph, ties, tied, fixed, odd)
         try:
             return attempt.run()
         except _Tie as tie:
-            one, other = attempt.axes.get(tie.one), attempt.axes.get(tie.other)
+            one, other = attempt.axis_of(tie.one), attempt.axis_of(tie.other)
             if one is not None and one == other:  # one axis, once odd and once not: a width that is no width elsewhere
                 break
             if one is not None and other is not None:
@@ -67,7 +83,7 @@ def _spread(graph: Graph, *, odd: bool) -> tuple[Graph, ...]:
             if tied >= everything:
                 break
             tied |= everything
-    return (graph,)
+    return ()
 
 
 @dataclass
@@ -77,6 +93,8 @@ class _Spread:
     """Number of a free axis → the one before it that it is equal to."""
     tied: set[int]
     """Sizes of which all axes are one."""
+    fixed: frozenset[int]
+    """Sizes that do not change."""
     odd: bool
     """Whether heights and widths are odd in the third Graph."""
     shapes: dict[str, Shape] = field(default_factory=dict)
@@ -112,8 +130,8 @@ class _Spread:
 
     def _fresh(self, n: int, odd: int = 0) -> Size:
         """A free axis; `odd` is 1 where its last size shall not be a multiple."""
-        if n == 1:
-            return (1, 1, 1)
+        if n == 1 or n in self.fixed:
+            return (n, n, n)
         if n in self.by_size:
             return self.by_size[n]
         k = next(self.free)
@@ -123,6 +141,13 @@ class _Spread:
         size = (n, n * PRIMES[k % len(PRIMES)], n * PRIMES[-1 - k % len(PRIMES)] | odd)
         self.axes[size] = k
         return self.by_size.setdefault(n, size) if n in self.tied else size
+
+    def axis_of(self, size: Size) -> int | None:
+        """The number of the free axis that a size is, or is a multiple or a part of."""
+        if size in self.axes:
+            return self.axes[size]
+        fitting = (k for free, k in self.axes.items() if all(a * size[0] == b * free[0] for a, b in zip(free, size, strict=True)))
+        return next(fitting, None)
 
     def _same(self, one: Size, other: Size) -> None:
         """An op needs two sizes to be equal."""

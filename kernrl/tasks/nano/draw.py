@@ -14,21 +14,22 @@ from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, sample
 from kernrl.tasks.nano import draw_wide as wide
 
-LENGTHS = {1: 0.6, 2: 1.2, 3: 1.6, 4: 2, 5: 2, 6: 2, 7: 1.6, 8: 1.4, 9: 1, 10: 0.8, 11: 0.5, 12: 0.4}
+LENGTHS = {1: 0.4, 2: 0.8, 3: 1.4, 4: 2, 5: 2, 6: 2, 7: 1.8, 8: 1.6, 9: 1.4, 10: 1.2, 11: 1, 12: 0.8}
 """Ops of a Graph → how often."""
 
 
 def draw_graph(rng: Random, ops: int | None = None) -> Graph:
     """A random Graph to learn from, of `ops` ops where that is given."""
     ops = ops or rng.choices(list(LENGTHS), weights=list(LENGTHS.values()))[0]
-    return sample(rng, ops, start=_start, first=wide.product if rng.random() < 0.6 else None, steps=STEPS)
+    first = wide.product if rng.random() < 0.6 else None
+    return sample(rng, ops, start=_start, first=first, steps=STEPS, two_outputs=0.1)
 
 
 def _start(d: Draft) -> None:
     """The first input, at sizes that people use."""
     rng = d.rng
     batch = rng.choice((1, 2, 4, 8, 10, 16, 32, 64, 100, 128, 256, 512, 1024))
-    kind = rng.choice(("rows", "rows", "rows", "image", "image", "tokens", "tokens", "line", "volume", "heads"))
+    kind = rng.choice(("rows", "rows", "rows", "image", "image", "image", "tokens", "tokens", "line", "volume", "heads"))
     if kind == "rows":
         shape = (batch, rng.choice((10, 64, 100, 128, 256, 384, 500, 512, 768, 1000, 1024, 2048, 3000, 4096, 8192, 16384)))
     elif kind == "tokens":
@@ -239,14 +240,16 @@ def _rarely_pooled(d: Draft) -> str | None:
         kind = d.rng.choice(("mean", "amax"))
         return d.b.add(kind, d.x, dim=tuple(range(2, rank + 2)), keepdim=d.rng.random() < 0.5)
     into = [n for n in (2, 4, 7) if all(s % n == 0 and s > n for s in d.shape[2:])]
-    return d.b.add(f"adaptive_avg_pool{rank}d", d.x, output_size=(d.rng.choice(into),) * rank) if into else None
+    kind = d.rng.choice(("avg", "avg", "max"))
+    return d.b.add(f"adaptive_{kind}_pool{rank}d", d.x, output_size=(d.rng.choice(into),) * rank) if into else None
 
 
 STEPS: dict[base.Step, float] = {
-    wide.unary: 5.0, wide.number: 3.5, base.parameter: 1.6, base.further_input: 0.8, base.earlier: 1.1, wide.reduce: 1.7,
-    base.centre: 0.3, wide.softmax: 0.7, wide.norm: 1.5, wide.pool: 0.8, wide.product: 1.8, base.view: 0.3, _rare: 1.0,
-    wide.of_parameter: 0.5, wide.normed_weight: 0.3, wide.compare: 0.4, wide.shuffle: 0.25,
-    _gate: 0.35, _branch: 0.5, _excite: 0.3, _film: 0.3, _scores: 0.35, _spelled_norm: 0.5, _blend: 0.4, _outer: 0.25,
-    _turn: 0.3, _heads: 0.3, _cut: 0.4, _rarely_pooled: 0.4,
+    wide.unary: 5.0, wide.number: 3.5, base.parameter: 1.6, base.further_input: 0.8, base.earlier: 1.5, wide.reduce: 1.7,
+    base.centre: 0.3, wide.softmax: 0.7, wide.norm: 1.5, wide.pool: 0.8, wide.product: 2.4, base.view: 0.4, _rare: 1.0,
+    wide.of_parameter: 0.5, wide.normed_weight: 0.3, wide.compare: 0.4, wide.shuffle: 0.25, wide.choice: 0.5, wide.rounded: 0.3,
+    wide.along: 0.3, wide.with_full: 0.1, wide.cosine: 0.1,
+    _gate: 0.4, _branch: 0.9, _excite: 0.35, _film: 0.35, _scores: 0.4, _spelled_norm: 0.5, _blend: 0.5, _outer: 0.25,
+    _turn: 0.45, _heads: 0.35, _cut: 0.5, _rarely_pooled: 0.4,
 }  # fmt: skip
 """What may come next, and how often it is drawn."""

@@ -249,3 +249,76 @@ def shuffle(d: Draft) -> str | None:
     half = d.shape[axis] // 2
     start, stop = rng.choice(((0, half), (half, d.shape[axis]), (1, d.shape[axis]), (0, d.shape[axis] - 1)))
     return d.b.add("slice", d.x, dim=axis, start=start, stop=stop)
+
+
+def choice(d: Draft) -> str | None:
+    """One value or another by a comparison, or by a mask of ones and zeros."""
+    rng, b, x = d.rng, d.b, d.x
+    fitting = [e for e in (*b.inputs, *d.earlier) if e != x and b.value(e).shape == d.shape]
+    if fitting and rng.random() < 0.25:
+        other = rng.choice(fitting)
+        return b.add("where", b.add(rng.choice(("gt", "lt", "ge", "le")), x, other), x, other)
+    mask = b.add(rng.choice(("gt", "gt", "lt", "ge", "le")), x, 0.0 if rng.random() < 0.5 else free_number(rng))
+    kind = rng.choice(("scaled", "number", "number", "ones", "ones", "exp"))
+    if kind == "ones":
+        return b.add("mul", x, b.add("cast", mask, dtype="float32"))
+    if kind == "number":
+        sides = (x, 0.0 if rng.random() < 0.5 else free_number(rng))
+        return b.add("where", mask, *(sides if rng.random() < 0.5 else sides[::-1]))
+    other = b.add("mul", x, free_number(rng)) if kind == "scaled" else b.add(rng.choice(("tanh", "exp", "sin", "square")), x)
+    return b.add("where", mask, x, other)
+
+
+def rounded(d: Draft) -> str:
+    """Ops that jump: signs, whole parts, remainders; and powers of two."""
+    rng, b, x = d.rng, d.b, d.x
+    kind = rng.choice(("floor", "ceil", "round", "trunc", "sign", "root", "fraction", "remainder", "exp2"))
+    if kind == "root":
+        return b.add("mul", b.add("sign", x), b.add("sqrt", b.add("abs", x)))
+    if kind == "fraction":
+        return b.add("sub", x, b.add("floor", x))
+    return b.add(kind, x, abs(free_number(rng))) if kind == "remainder" else b.add(kind, x)
+
+
+def along(d: Draft) -> str | None:
+    """Sums so far, elements in another order, a triangle, or elements several times."""
+    rng, b, shape, rank = d.rng, d.b, d.shape, len(d.shape)
+    if rank < 2:
+        return None
+    kind, axis = rng.choice(("cumsum", "flip", "roll", "triangle", "times", "nearest", "nearest")), rng.randrange(1, rank)
+    if kind == "cumsum":
+        return b.add("cumsum", d.x, dim=axis)
+    if kind == "flip":
+        return b.add("flip", d.x, dim=(axis,))
+    if kind == "roll":
+        return b.add("roll", d.x, shifts=(rng.choice((1, 1, 2, -1)),), dim=(axis,))
+    if kind == "triangle":
+        return b.add(rng.choice(("tril", "triu")), d.x, diagonal=rng.choice((0, 0, 1, -1)))
+    if kind == "times":
+        apart = b.add("unsqueeze", d.x, dim=(axis,))
+        return b.add("expand", apart, shape=(*shape[:axis], rng.choice((2, 3, 4, 8)), *shape[axis:]))
+    if rank < 3:
+        return None
+    times = _each(rng, rank - 2, (2, 2, 3, 4), same=True)
+    apart = b.add("unsqueeze", d.x, dim=tuple(range(3, 2 * rank - 2, 2)))
+    wide = [n for pair in zip(shape[2:], times, strict=True) for n in pair]
+    repeated = b.add("expand", apart, shape=(*shape[:2], *wide))
+    return b.add("reshape", repeated, shape=(*shape[:2], *(s * t for s, t in zip(shape[2:], times, strict=True))))
+
+
+def with_full(d: Draft) -> str:
+    """Arithmetic with a tensor of one number, made on the spot."""
+    number = d.b.add("full", free_number(d.rng), shape=(), dtype="float32")
+    return d.b.add(d.rng.choice(("minimum", "maximum", "minimum", "maximum", "mul", "add")), d.x, number)
+
+
+def cosine(d: Draft) -> str | None:
+    """How much two values point the same way, along an axis."""
+    rng, b, rank = d.rng, d.b, len(d.shape)
+    if rank < 2:
+        return None
+    fitting = [e for e in (*b.inputs, *d.earlier) if e != d.x and b.value(e).shape == d.shape]
+    other = rng.choice(fitting) if fitting and rng.random() < 0.6 else d.input(*d.shape)
+    axis, least = rng.choice((1, rank - 1)), rng.choice((1e-8, 1e-8, 1e-6))
+    sizes = [b.add("clamp", b.add("norm", x, dim=(axis,)), min=least, max=None) for x in (d.x, other)]
+    return b.add("div", b.add("sum", b.add("mul", d.x, other), dim=(axis,)), b.add("mul", *sizes))

@@ -41,6 +41,25 @@ def _same(op: str) -> Rule:
     return rule
 
 
+def _number(b: Builder, value: Any, other: Any) -> Any:
+    """A mask as numbers, where arithmetic joins it with numbers: `x * (x > 0)`."""
+    if not isinstance(value, str) or b.value(value).dtype != "bool":
+        return value
+    dtype = b.value(other).dtype if isinstance(other, str) else "float32" if isinstance(other, float) else "bool"
+    return value if dtype == "bool" else b.add("cast", value, dtype=dtype)
+
+
+def _arithmetic(op: str) -> Rule:
+    """Arithmetic of two, of which one may be a mask."""
+
+    def rule(b: Builder, a: Arguments) -> str:
+        one, other = a["self"], _scaled(b, a["other"], a.get("alpha", 1))
+        numbers = {"rounding_mode": a["rounding_mode"]} if a.get("rounding_mode") else {}
+        return b.add(op, _number(b, one, other), _number(b, other, one), **numbers)
+
+    return rule
+
+
 def _clamp(b: Builder, a: Arguments) -> str:
     out, low, high = first(a), a.get("min"), a.get("max")
     if isinstance(low, str) or isinstance(high, str):
@@ -187,6 +206,14 @@ def _weight_norm(b: Builder, a: Arguments) -> str:
     return b.add("mul", a["v"], b.add("div", a["g"], b.add("norm", a["v"], dim=dim, keepdim=True)))
 
 
+def _cosine_similarity(b: Builder, a: Arguments) -> str:
+    def size(x: str) -> str:
+        return b.add("clamp", b.add("norm", x, dim=a["dim"]), min=a["eps"], max=None)
+
+    product = b.add("sum", b.add("mul", a["x1"], a["x2"]), dim=a["dim"])
+    return b.add("div", product, b.add("mul", size(a["x1"]), size(a["x2"])))
+
+
 def _attention(b: Builder, a: Arguments) -> str | None:
     """softmax(q k^T * scale, masked) v, as people write it out."""
     if a["dropout_p"]:
@@ -230,7 +257,7 @@ ATEN: dict[str, Rule] = {
     **{op: _same(op) for op, known in OPS.items() if known.kind == "pointwise" and not known.attributes},
     **{f"__{word}__": _same(f"bitwise_{word}") for word in ("and", "or", "xor")},
     "round": lambda b, a: None if a.get("decimals") else b.add("round", a["self"]),
-    "multiply": _same("mul"),
+    **dict.fromkeys(("mul", "multiply"), _arithmetic("mul")),
     "relu6": _between(0.0, 6.0),
     "hardtanh": lambda b, a: b.add("clamp", a["self"], min=a["min_val"], max=a["max_val"]),
     "leaky_relu": named("leaky_relu", "negative_slope"),
@@ -245,13 +272,10 @@ ATEN: dict[str, Rule] = {
     "prelu": lambda b, a: b.add("prelu", a["self"], a["weight"]),
     "glu": _glu,
     **dict.fromkeys(("clamp", "clip", "clamp_min", "clamp_max"), _clamp),
-    "add": lambda b, a: b.add("add", a["self"], _scaled(b, a["other"], a.get("alpha", 1))),
-    **dict.fromkeys(("sub", "subtract"), lambda b, a: b.add("sub", a["self"], _scaled(b, a["other"], a.get("alpha", 1)))),
+    "add": _arithmetic("add"),
+    **dict.fromkeys(("sub", "subtract"), _arithmetic("sub")),
     "rsub": lambda b, a: b.add("sub", a["other"], _scaled(b, a["self"], a["alpha"])),
-    **dict.fromkeys(
-        ("div", "divide", "true_divide"),
-        lambda b, a: b.add("div", a["self"], a["other"], rounding_mode=a.get("rounding_mode")),
-    ),
+    **dict.fromkeys(("div", "divide", "true_divide"), _arithmetic("div")),
     "floor_divide": lambda b, a: b.add("div", a["self"], a["other"], rounding_mode="floor"),
     "bitwise_not": lambda b, a: b.add("logical_not", a["self"]) if b.value(a["self"]).dtype == "bool" else None,
     "reciprocal": lambda b, a: b.add("div", 1.0, a["self"]),
@@ -287,6 +311,7 @@ ATEN: dict[str, Rule] = {
     "einsum": _einsum,
     "_weight_norm": _weight_norm,
     "scaled_dot_product_attention": _attention,
+    "cosine_similarity": _cosine_similarity,
     "mse_loss": _loss("square"),
     "l1_loss": _loss("abs"),
     **SHAPES,

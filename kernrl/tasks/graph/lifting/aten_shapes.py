@@ -214,6 +214,23 @@ def _broadcast_tensors(b: Builder, a: Arguments) -> list[str]:
     return [_expand(b, {"self": x, "size": shape}) for x in a["tensors"]]
 
 
+def _nearest(rank: int) -> Rule:
+    """Every element several times along each axis of space, where that is a whole number of times."""
+
+    def rule(b: Builder, a: Arguments) -> str | None:
+        x = first(a)
+        outer, shape = b.value(x).shape[:-rank], b.value(x).shape[-rank:]
+        sizes = a["output_size"] or [int(s * f) for s, f in zip(shape, a["scale_factors"], strict=True)]
+        if any(to % s for s, to in zip(shape, sizes, strict=True)):
+            return None
+        apart = [n for s in shape for n in (s, 1)]
+        wide = [n for s, to in zip(shape, sizes, strict=True) for n in (s, to // s)]
+        repeated = b.add("expand", b.add("reshape", x, shape=(*outer, *apart)), shape=(*outer, *wide))
+        return b.add("reshape", repeated, shape=(*outer, *sizes))
+
+    return rule
+
+
 def _for_ranks(pattern: str, rule: Callable[[int], Rule]) -> dict[str, Rule]:
     return {pattern.format(n=n): rule(n) for n in (1, 2, 3)}
 
@@ -226,6 +243,7 @@ SHAPES: dict[str, Rule] = {
     **_for_ranks("avg_pool{n}d", lambda n: _pool("avg", n)),
     **_for_ranks("adaptive_avg_pool{n}d", lambda n: _adaptive("avg", n)),
     **_for_ranks("adaptive_max_pool{n}d", lambda n: _adaptive("max", n)),
+    **_for_ranks("upsample_nearest{n}d", _nearest),
     **dict.fromkeys(
         ("reshape", "_unsafe_view"), lambda b, a: _reshaped(b, a["self"], a["shape"] if "shape" in a else a["size"])
     ),

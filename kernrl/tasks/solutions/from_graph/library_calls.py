@@ -64,7 +64,8 @@ def library_call(
         single = node.op in ONE_DIMENSION
         if single and len(a["dim"]) > 1:
             raise CannotWriteError(f"torch.{node.op} takes one dimension")
-        shown = [f"{k}={v[0] if single and k == 'dim' else v!r}" for k, v in a.items()]
+        called = {"dim": "dims"} if node.op in ("flip", "roll") else {}
+        shown = [f"{called.get(k, k)}={v[0] if single and k == 'dim' else v!r}" for k, v in a.items()]
         return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
     raise CannotWriteError(f"no rule for {node.op}")
 

@@ -379,7 +379,7 @@ class _Forward:
         likes = [r for r in kernel.reads if r in self.program.shapes and r in self.host and r not in kernel.writes]
         floats = [r for r in likes if self.program.dtypes[r] == "float32"]
         own = value in self.program.outputs or value in self.factors or self._keeps_precision(value)
-        typed = [r for r in floats if r not in self.wide] or self._given(floats)
+        typed = [r for r in floats if r not in self.wide] or self._given(likes if dtype == "float32" else floats)
         if dtype == "float32" and not own:
             self.wide.add(value)
         for like in typed if own and value not in self.orders else ():

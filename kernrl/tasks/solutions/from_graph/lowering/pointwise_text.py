@@ -157,7 +157,7 @@ def point_text(op: str, operands: tuple[Any, ...], attributes: Mapping[str, Any]
     text = TEXTS.get(op)
     for name, value in attributes.items():
         text = text and text.replace(f"{{{name}}}", literal(value))
-    return text and text.replace(" 1.0 * expm1", " expm1").replace(" / 1.0", "")
+    return text and text.replace(" 1.0 * expm1", " expm1").replace(" / 1.0)", ")")
 
 
 def _power(exponent: Any) -> str | None:
