@@ -65,6 +65,13 @@ CORNERS = {
     "upsampled_to_a_mean": module(
         "self.l = nn.ConvTranspose2d(C, 8, 3, stride=2, padding=1)", "return torch.tanh(self.l(x).mean((2, 3)))", IMAGE
     ),
+    "mask_times_numbers": module("pass", "return x * (x > 0.2) + (x > y), (x < 0) * 2.0", f"{ROWS}, {ROWS}", "self, x, y"),
+    "celu_of_any_alpha": module("pass", "return F.celu(x, 1.06)", ROWS),
+    "turned_round": module("self.a = nn.Conv2d(C, 8, 1)", "y = self.a(x); return y.flip(2).relu() + y.roll(1, 3)", IMAGE),
+    "larger_pixels": module(
+        "self.a = nn.Conv2d(C, 8, 3)", "return F.interpolate(self.a(x), scale_factor=2).sigmoid() + x.mean()", IMAGE
+    ),
+    "cosine": module("self.l = nn.Linear(C, C)", "return F.cosine_similarity(self.l(x), x, dim=1) + 1", ROWS),
     "long_rows": module(
         "pass", "return x.softmax(1) + (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", "torch.randn(3, 20000)"
     ),

@@ -207,6 +207,39 @@ def test_a_width_is_not_written_as_twice_its_half() -> None:
         assert not [k for k in kernels if "v1 = " in k and re.search(r"\bD\b", k)], reply  # the pool never sees x0's width
 
 
+PARTS = {
+    "half of a width": ("self.l = nn.Linear(60, 48)", "a, b = self.l(x).chunk(2, 1); return a * b.sigmoid() + y", "B"),
+    "a window as wide as the axis": ("self.c = nn.Conv1d(60, 24, 9)", "return self.c(x[:, :, None].expand(-1, -1, 9)) + 1", "A"),
+    "a square of an axis": ("self.l = nn.Linear(60, 49)", "return self.l(x).reshape(-1, 7, 7) @ y[:, :7, None]", "A"),
+    "one of two": ("self.l = nn.Linear(60, 2)", "p = self.l(x).softmax(1); return p[:, :1] * y + p[:, 1:]", "A"),
+}
+"""What of a Graph cannot change as it likes → constructor, forward, and a letter that the listing has all the same."""
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_sizes_that_cannot_change_leave_letters_to_the_others(name: str) -> None:
+    init, forward, letter = PARTS[name]
+    partly = task(init, forward, "torch.randn(20, 60), torch.randn(20, 24)", "self, x, y")
+    graphs = spread(lift(partly))
+    assert len(graphs) == 3
+    assert f"{letter}=" in ask(partly, "fp32").splitlines()[0]
+    for graph in graphs:
+        assert [n.op for n in graph.nodes] == [n.op for n in graphs[0].nodes]
+
+
+def test_an_axis_and_its_double_are_told_of_each_other() -> None:
+    init, forward, _ = PARTS["half of a width"]
+    whole = task(init, forward, "torch.randn(20, 60), torch.randn(20, 24)", "self, x, y")
+    for graph in spread(lift(whole)):
+        assert graph.values["v0"].shape[1] == 2 * graph.inputs[1].value.shape[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_drawn_graph_can_be_asked_in_letters(seed: int) -> None:
+    for index in range(25):
+        assert len(spread(draw_graph(Random(f"letters/{seed}/{index}")))) == 3
+
+
 def test_an_axis_that_is_a_width_here_and_none_there_ends_in_sizes_that_fit() -> None:
     for seed in range(60, 90):  # 65 once tied such an axis to itself, and looked for its end for ever
         graph = draw_graph(Random(f"k{seed}"))
