@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from kernrl.config.by_model import NANO
+from kernrl.config.by_model import NANO, ByModel
 from kernrl.config.groups import MODEL, OPTIMISER, RUN, TASKS, VERIFIER
 from kernrl.config.tracking import TrackingConfig
 from kernrl.config.training import FOUR_BITS, LoraTargets, PromptForm, PromptTemplate, Schedule, TrainingConfig
@@ -32,10 +32,10 @@ class SftConfig(TrainingConfig, TrackingConfig):
         json_schema_extra=MODEL | RARE,
     )
     prompt_template: PromptTemplate = Field(default=None, json_schema_extra=MODEL | RARE)
-    form: Literal["program", "graph"] = Field(
-        default="program",
-        description="What a new nano reads and writes. program: a task's source, and a whole file. graph: the Graph's listing, "
-        "and kernels with forward. A nano from a folder keeps its form.",
+    form: Literal["graph", "program"] | None = Field(
+        default=None,
+        description="What a new nano reads and writes. graph: the Graph's listing, and kernels with forward. program: a task's "
+        "source, and a whole file. graph if not set and data is generated; a nano from a folder keeps its form.",
         json_schema_extra=MODEL,
     )
     lora: bool = Field(
@@ -63,14 +63,15 @@ class SftConfig(TrainingConfig, TrackingConfig):
         "solutions, messages, or prompt and completion.",
         json_schema_extra=TASKS,
     )
-    count: int = Field(
-        default=40_000,
+    count: int | None = Field(
+        default=None,
         ge=20,
-        description="Tasks to make when data is generated; each has several solutions.",
+        description="Tasks to make when data is generated; each has several solutions. If not set, 40,000, or as many as "
+        "can be made within --time-limit-s.",
         json_schema_extra=TASKS,
     )
     styles: int = Field(
-        default=3,
+        default=2,
         ge=1,
         description="Solutions of a Graph when pairs of --form graph are generated, each in a style of its own.",
         json_schema_extra=TASKS | RARE,
@@ -93,7 +94,7 @@ class SftConfig(TrainingConfig, TrackingConfig):
     learning_rate: float | None = Field(
         default=None,
         gt=0,
-        description="Highest learning rate; if not set, 1.5e-3 for 'nano', else 1e-5, or 2e-4 with --lora.",
+        description="Highest learning rate; if not set, 3e-3 for 'nano', else 1e-5, or 2e-4 with --lora.",
         json_schema_extra=OPTIMISER,
     )
     epochs: float | None = Field(
@@ -109,11 +110,11 @@ class SftConfig(TrainingConfig, TrackingConfig):
         default=None,
         gt=0,
         description="Train until the command has taken this many seconds, in place of --epochs; the learning rate falls to 0 "
-        "by the time. With --form graph, pairs are made while training, up to --count Graphs.",
+        "by the time. With --form graph, pairs are made while training.",
         json_schema_extra=OPTIMISER,
     )
     optimizer: Literal["adamw", "muon"] = Field(
-        default="adamw",
+        default_factory=ByModel(nano="muon", others="adamw"),
         description="muon: the matrices of the layers move along their orthogonalised momentum; AdamW for the rest.",
         json_schema_extra=OPTIMISER | RARE,
     )
@@ -139,7 +140,7 @@ class SftConfig(TrainingConfig, TrackingConfig):
         json_schema_extra=OPTIMISER | RARE,
     )
     schedule: Schedule = Field(
-        default="cosine",
+        default_factory=ByModel(nano="linear", others="cosine"),
         description="The learning rate after warm-up: falls to a tenth along a cosine or a line, or stays.",
         json_schema_extra=OPTIMISER | RARE,
     )

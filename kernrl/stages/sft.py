@@ -42,7 +42,7 @@ from kernrl.runs.run_directory import RunDirectory
 from kernrl.runs.tracking import open_accelerator, start_tracker, track
 from kernrl.training.pair_stream import PairStream
 from kernrl.training.session import prompt_style
-from kernrl.training.sft_data import read_pairs
+from kernrl.training.sft_data import new_form, read_pairs, streamed
 from kernrl.training.sft_evaluation import TEMPERATURE, SampleCheck, heldout_figures, sample_check
 from kernrl.training.starting_policy import check_memory, load_starting_policy, load_starting_tokenizer
 from kernrl.verifier.base.devices import device_for
@@ -78,8 +78,7 @@ def run(config: SftConfig) -> Result:
 
         config = check_model(config, latest, ranks)
         activity.phase(f"sft: preparing pairs ({config.data})")
-        streamed = bool(config.time_limit_s) and config.form == "graph" and config.data == "generated"
-        source = stack.enter_context(PairStream(config, ranks)) if streamed else None
+        source = stack.enter_context(PairStream(config, ranks)) if streamed(config) else None
         few = source.first(TOKENIZER_PAIRS // ranks.size) if source else []
         pairs = few or (list(read_pairs(config, "train")) if ranks.leads else [])
         policy = starting_policy(config, latest, pairs, ranks)
@@ -120,7 +119,7 @@ def with_defaults(config: SftConfig, *, on_gpu: bool, processes: int) -> SftConf
         "epochs": 6.0 if nano else 1.0,
         "row_tokens": (65_536 if nano else 16_384) if on_gpu else 4_096,
         "rows_per_step": math.lcm(1 if nano else 4, processes),
-        "learning_rate": 1.5e-3 if nano else 2e-4 if config.lora else 1e-5,
+        "learning_rate": 3e-3 if nano else 2e-4 if config.lora else 1e-5,
     }
     return config.model_copy(update={name: value for name, value in usual.items() if getattr(config, name) is None})
 
@@ -149,7 +148,7 @@ NEW_NANO = (
 
 def check_model(config: SftConfig, checkpoint: Path | None, ranks: Ranks) -> SftConfig:
     """Choose the prompt style, and refuse a model that cannot be trained here before minutes go into its data."""
-    row_tokens, style, form = config.row_tokens or 0, "nano", config.form
+    row_tokens, style, form = config.row_tokens or 0, "nano", new_form(config)
     if config.model == NANO and checkpoint is None:
         log.print(NEW_NANO, highlight=False, soft_wrap=True)
         check_memory(config, nano_config(VOCAB_SIZE), row_tokens, ranks, compiled=config.compile)
@@ -170,7 +169,7 @@ def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair
         )
     if config.model != NANO or checkpoint is not None:
         return load_starting_policy(config, checkpoint, config.row_tokens or 0, ranks, compiled=config.compile)
-    tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs), form=config.form))
+    tokenizer = ranks.lead(lambda: train_tokenizer(few_texts(pairs), form=new_form(config)))
     policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
     policy.model.set_attn_implementation(VARLEN)
     if config.gradient_checkpointing:

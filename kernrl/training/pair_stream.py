@@ -22,6 +22,7 @@ from kernrl.policy.ranks import Ranks
 from kernrl.policy.stream import ExampleStream, FlatExamples
 from kernrl.signals import blocked_interrupts
 from kernrl.tasks.nano.graph_pairs import CHUNK, GraphPair, chunk_of_pairs
+from kernrl.training.sft_data import tasks_to_make
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class PairStream:
         self._pool = ProcessPoolExecutor(self._workers, mp_context=multiprocessing.get_context("spawn"))
         self._coming: deque[Future[Any]] = deque()
         self._number = ranks.index
-        self._chunks_left = -(-config.count // (CHUNK * ranks.size))
+        self._chunks_left = -(-tasks_to_make(config) // (CHUNK * ranks.size))
         self._texts: list[GraphPair] = []
         self._failed = 0
         self._stop = Event()
@@ -81,7 +82,7 @@ class PairStream:
     def validation(self) -> list[Pair]:
         """Pairs of compositions that are not trained on; rank 0 has them."""
         graphs = [pairs for future in self._validation for pairs in future.result()]
-        return [_pair(p) for pairs in graphs[: max(10, min(len(graphs), self.config.count // 100))] for p in pairs]
+        return [_pair(p) for pairs in graphs[: max(10, min(len(graphs), tasks_to_make(self.config) // 100))] for p in pairs]
 
     def start(self, tokenizer: PreTrainedTokenizerBase, row_tokens: int, max_length: int) -> ExampleStream:
         """The stream of examples, which a thread fills from now on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from kernrl.config import SftConfig
 from kernrl.console import log
@@ -22,6 +22,12 @@ from kernrl.training.session import askable
 T = TypeVar("T")
 
 FORMS = "`messages`, or `prompt` and `completion`"
+
+USUAL_TASKS = 40_000
+"""Generated tasks, if nothing says how many."""
+
+ENDLESS = 10**9
+"""Generated tasks where the time ends the run."""
 
 VALIDATION_TASKS = 256
 """Tasks for the validation loss of generated data; a tenth of the training tasks if that is fewer."""
@@ -44,7 +50,7 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
         UsageError: nothing usable is there.
     """
     nano = config.prompt == "nano" or (config.prompt is None and config.model == "nano")
-    style = ("graph" if config.form == "graph" else "nano") if nano else "chat"
+    style = ("graph" if new_form(config) == "graph" else "nano") if nano else "chat"
     template = read_template(config.prompt_template) if config.prompt_template else ""
     if config.data == "generated" and style == "graph":
         return _generated_graphs(config, split)
@@ -85,9 +91,25 @@ def _part(items: Sequence[tuple[str, T]], config: SftConfig, split: str) -> list
     return part
 
 
+def new_form(config: SftConfig) -> Literal["graph", "program"]:
+    """The form of a new nano: other people's pairs are of whole files."""
+    return config.form or ("graph" if config.data == "generated" else "program")
+
+
+def streamed(config: SftConfig) -> bool:
+    """Whether pairs are made while training goes on."""
+    return bool(config.time_limit_s) and new_form(config) == "graph" and config.data == "generated"
+
+
+def tasks_to_make(config: SftConfig) -> int:
+    """Generated tasks to learn from, at most."""
+    return config.count or (ENDLESS if streamed(config) else USUAL_TASKS)
+
+
 def _counts(config: SftConfig, split: str) -> int:
     """Generated tasks of a split."""
-    return config.count if split == "train" else max(10, min(VALIDATION_TASKS, config.count // 10))
+    count = tasks_to_make(config)
+    return count if split == "train" else max(10, min(VALIDATION_TASKS, count // 10))
 
 
 def _generated_graphs(config: SftConfig, split: str) -> Iterator[Pair]:

@@ -217,7 +217,7 @@ def test_only_a_small_model_is_cut_in_small_shards(tmp_path, monkeypatch, small,
 
 def test_what_is_left_open_depends_on_the_model(tmp_path):
     nano_run = sft.with_defaults(SftConfig(output=tmp_path), on_gpu=True, processes=1)
-    assert (nano_run.row_tokens, nano_run.rows_per_step, nano_run.learning_rate) == (65_536, 1, 1.5e-3)
+    assert (nano_run.row_tokens, nano_run.rows_per_step, nano_run.learning_rate) == (65_536, 1, 3e-3)
     adapters = sft.with_defaults(SftConfig(output=tmp_path, model="m", lora=True, rows_per_step=2), on_gpu=False, processes=1)
     assert (adapters.row_tokens, adapters.rows_per_step, adapters.learning_rate, adapters.epochs) == (4_096, 2, 2e-4, 1)
 

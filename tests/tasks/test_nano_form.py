@@ -209,7 +209,11 @@ def test_a_width_is_not_written_as_twice_its_half() -> None:
 
 PARTS = {
     "half of a width": ("self.l = nn.Linear(60, 48)", "a, b = self.l(x).chunk(2, 1); return a * b.sigmoid() + y", "B"),
-    "a window as wide as the axis": ("self.c = nn.Conv1d(60, 24, 9)", "return self.c(x[:, :, None].expand(-1, -1, 9)) + 1", "A"),
+    "a window as wide as the axis": (
+        "self.c = nn.Conv1d(60, 24, 9)",
+        "return self.c(x[:, :, None].expand(-1, -1, 9)) + 1",
+        "A",
+    ),
     "a square of an axis": ("self.l = nn.Linear(60, 49)", "return self.l(x).reshape(-1, 7, 7) @ y[:, :7, None]", "A"),
     "one of two": ("self.l = nn.Linear(60, 2)", "p = self.l(x).softmax(1); return p[:, :1] * y + p[:, 1:]", "A"),
 }

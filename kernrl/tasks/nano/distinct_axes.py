@@ -146,7 +146,9 @@ class _Spread:
         """The number of the free axis that a size is, or is a multiple or a part of."""
         if size in self.axes:
             return self.axes[size]
-        fitting = (k for free, k in self.axes.items() if all(a * size[0] == b * free[0] for a, b in zip(free, size, strict=True)))
+        fitting = (
+            k for free, k in self.axes.items() if all(a * size[0] == b * free[0] for a, b in zip(free, size, strict=True))
+        )
         return next(fitting, None)
 
     def _same(self, one: Size, other: Size) -> None:
