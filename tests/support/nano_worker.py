@@ -15,6 +15,7 @@ from kernrl.tasks.graph.sample import Draft, product, sample
 from kernrl.tasks.nano import draw
 from kernrl.tasks.nano.assemble import assemble
 from kernrl.tasks.nano.distinct_axes import spread
+from kernrl.tasks.nano.draw_branches import outputs
 from kernrl.tasks.nano.graph_pairs import graph_pairs
 from kernrl.tasks.nano.listing import words_of
 from kernrl.tasks.solutions.from_graph.answer import read_source
@@ -52,8 +53,8 @@ def off(out, truth) -> float:
 @torch.no_grad()
 def answer(seed: int, folder: Path) -> list[str]:
     rng = Random(f"small/{seed}")
-    draw.base.MOST_ELEMENTS = 1 << 16
-    graph = sample(rng, rng.randint(1, 8), start=start, first=product if rng.random() < 0.3 else None, steps=draw.STEPS)
+    first = product if rng.random() < 0.3 else None
+    graph = sample(rng, rng.randint(1, 8), start=start, first=first, steps=draw.STEPS, outputs=outputs, most=1 << 16)
     graph = replace(graph, parameters=tuple(replace(p, path=f"p{i}") for i, p in enumerate(graph.parameters)))
     torch.manual_seed(seed)
     inputs = [torch.randn(x.value.shape) for x in graph.inputs]

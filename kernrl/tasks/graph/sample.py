@@ -34,6 +34,8 @@ class Draft:
     x: str = ""
     earlier: list[str] = field(default_factory=list)
     paths: int = 0
+    most: int = 0
+    """Elements of the largest tensor."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -62,7 +64,8 @@ def sample(
     start: Callable[[Draft], None] | None = None,
     first: Step | None = None,
     steps: Mapping[Step, float] | None = None,
-    two_outputs: float = 0.05,
+    outputs: Callable[[Random, Draft], list[str]] | None = None,
+    most: int | None = None,
 ) -> Graph:
     """A random Graph of `ops` ops, views not counted; of fewer where the last draws fit nothing.
 
@@ -72,9 +75,10 @@ def sample(
         start: Draws the first input, in place of this file's own.
         first: The first step, where it fits.
         steps: What may come next and how often, in place of `STEPS`.
-        two_outputs: How often an earlier value is given back too.
+        outputs: Chooses what is given back.
+        most: Largest tensor, in elements, in place of `MOST_ELEMENTS`.
     """
-    draft = Draft(Builder(rewrite), rng)
+    draft = Draft(Builder(rewrite), rng, most=most or MOST_ELEMENTS)
     (start or _start)(draft)
     count, choices = 0, dict(steps or STEPS)
     for turn in range(tries):
@@ -87,19 +91,23 @@ def sample(
             found = step(draft)
         except (RuntimeError, ValueError):
             found = None  # it does not fit these shapes
-        if found is None or found == before or not _fits(draft.b.value(found).shape):
+        if found is None or found == before or not _fits(draft.b.value(found).shape, draft.most):
             draft.earlier.pop()
             continue
         draft.x = found
         count = sum(node.op not in RESHAPES for node in draft.b.finish([found]).nodes)
-    outputs, structure = [draft.x], "*"
-    if rng.random() < two_outputs and draft.earlier[1:]:
-        outputs, structure = [draft.x, rng.choice(draft.earlier[1:])], "(*, *)"
-    return _rebuilt(draft.b.finish(outputs, structure))
+    returned = (outputs or _outputs)(rng, draft)
+    structure = "*" if len(returned) == 1 else f"({', '.join('*' * len(returned))})"
+    return _rebuilt(draft.b.finish(returned, structure))
 
 
-def _fits(shape: Sequence[int]) -> bool:
-    return 0 < prod(shape) <= MOST_ELEMENTS and 0 not in shape
+def _outputs(rng: Random, draft: Draft) -> list[str]:
+    """The last value, and seldom one of before."""
+    return [draft.x, rng.choice(draft.earlier[1:])] if rng.random() < 0.05 and draft.earlier[1:] else [draft.x]
+
+
+def _fits(shape: Sequence[int], most: int) -> bool:
+    return 0 < prod(shape) <= most and 0 not in shape
 
 
 def _rebuilt(graph: Graph) -> Graph:

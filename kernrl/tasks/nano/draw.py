@@ -12,7 +12,12 @@ from random import Random
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, sample
+from kernrl.tasks.nano import draw_branches as branches
+from kernrl.tasks.nano import draw_sizes as sizes
 from kernrl.tasks.nano import draw_wide as wide
+
+MOST_ELEMENTS = 2**31
+"""Largest tensor drawn: 8 GiB of float32. Nothing here is computed."""
 
 LENGTHS = {1: 0.4, 2: 0.8, 3: 1.4, 4: 2, 5: 2, 6: 2, 7: 1.8, 8: 1.6, 9: 1.4, 10: 1.2, 11: 1, 12: 0.8}
 """Ops of a Graph → how often."""
@@ -21,33 +26,28 @@ LENGTHS = {1: 0.4, 2: 0.8, 3: 1.4, 4: 2, 5: 2, 6: 2, 7: 1.8, 8: 1.6, 9: 1.4, 10:
 def draw_graph(rng: Random, ops: int | None = None) -> Graph:
     """A random Graph to learn from, of `ops` ops where that is given."""
     ops = ops or rng.choices(list(LENGTHS), weights=list(LENGTHS.values()))[0]
-    first = wide.product if rng.random() < 0.6 else None
-    return sample(rng, ops, start=_start, first=first, steps=STEPS, two_outputs=0.1)
+    first = wide.product if rng.random() < 0.5 else None
+    return sample(rng, ops, start=_start, first=first, steps=STEPS, outputs=branches.outputs, most=MOST_ELEMENTS)
 
 
 def _start(d: Draft) -> None:
     """The first input, at sizes that people use."""
     rng = d.rng
-    batch = rng.choice((1, 2, 4, 8, 10, 16, 32, 64, 100, 128, 256, 512, 1024))
     kind = rng.choice(("rows", "rows", "rows", "image", "image", "image", "tokens", "tokens", "line", "volume", "heads"))
     if kind == "rows":
-        shape = (batch, rng.choice((10, 64, 100, 128, 256, 384, 500, 512, 768, 1000, 1024, 2048, 3000, 4096, 8192, 16384)))
+        shape = (sizes.size(rng, 2, 200_000), sizes.size(rng, 4, 16_384))
     elif kind == "tokens":
-        shape = (batch, rng.choice((16, 50, 64, 77, 128, 196, 200, 512, 1024)), rng.choice((32, 64, 96, 128, 256, 512, 768)))
+        shape = (sizes.batch(rng), sizes.size(rng, 8, 4096), sizes.size(rng, 16, 2048))
     elif kind == "heads":
-        shape = (batch, rng.choice((2, 4, 8, 12, 16)), rng.choice((32, 64, 100, 128, 256)), rng.choice((16, 32, 64, 80, 128)))
+        shape = (sizes.batch(rng), sizes.size(rng, 2, 16), sizes.size(rng, 16, 2048), sizes.size(rng, 16, 160))
     else:
         rank = {"line": 1, "image": 2, "volume": 3}[kind]
-        sides = {1: (100, 256, 512, 1000, 2048, 8000), 2: (14, 16, 28, 32, 56, 64, 96, 128, 224), 3: (8, 12, 16, 24, 32)}[rank]
-        side = rng.choice(sides)
-        sizes = [side if rng.random() < 0.7 else rng.choice(sides) for _ in range(rank)]
-        shape = (
-            batch,
-            rng.choice((1, 3, 4, 6, 8, 12, 16, 20, 24, 30, 32, 36, 40, 48, 60, 64, 72, 80, 96, 120, 128, 192, 256)),
-            *sizes,
-        )
-    if prod(shape) > base.MOST_ELEMENTS:
-        shape = (2, *shape[1:])
+        low, high = {1: (64, 50_000), 2: (8, 512), 3: (6, 128)}[rank]
+        side = sizes.size(rng, low, high)
+        sides = [side if rng.random() < 0.7 else sizes.size(rng, low, high) for _ in range(rank)]
+        shape = (sizes.batch(rng), sizes.size(rng, 1, 256), *sides)
+    while prod(shape) > d.most:
+        shape = (max(2, shape[0] // 2), *(n if i % 2 or n < 4 else n // 2 for i, n in enumerate(shape[1:])))
     d.x = d.input(*shape)
 
 
@@ -183,7 +183,7 @@ def _blend(d: Draft) -> str | None:
 def _outer(d: Draft) -> str | None:
     """Every element of a row with every element of another."""
     rng, b = d.rng, d.b
-    if len(d.shape) != 2 or prod(d.shape) * d.shape[1] > base.MOST_ELEMENTS:
+    if len(d.shape) != 2 or prod(d.shape) * d.shape[1] > d.most:
         return None
     column, row = b.add("unsqueeze", d.x, dim=(2,)), b.add("unsqueeze", d.input(*d.shape), dim=(1,))
     return b.add(rng.choice(("mul", "sub", "add", "maximum")), column, row)
@@ -227,8 +227,22 @@ def _cut(d: Draft) -> str | None:
         fitting = [e for e in (*b.inputs, *d.earlier) if b.value(e).shape == d.shape]
         return b.add("cat", d.x, rng.choice(fitting), dim=axis) if fitting else None
     if kind == "pad":
-        return b.add("pad", d.x, padding=(1, 1) * (rank - 2)) if rank > 2 else None
+        return _padded(d)
     return b.add("flatten", d.x, start_dim=1, end_dim=rank - 1) if rank > 2 else None
+
+
+def _padded(d: Draft) -> str | None:
+    """A border of zeros, of a number, or of what lies beside it."""
+    rng, rank = d.rng, len(d.shape) - 2
+    if rank not in (1, 2, 3):
+        return None
+    mode = rng.choice(("constant", "constant", "reflect", "reflect", "replicate", "circular"))
+    each = rng.choice((1, 1, 1, 2, 3, rng.randrange(1, 12)))
+    padding = (each,) * 2 * rank if rng.random() < 0.7 else tuple(rng.choice((0, each)) for _ in range(2 * rank))
+    if max(padding) >= min(d.shape[2:]) or not any(padding):
+        return None
+    value = wide.free_number(rng) if mode == "constant" and rng.random() < 0.2 else 0.0
+    return d.b.add("pad", d.x, padding=padding, mode=mode, value=value)
 
 
 def _rarely_pooled(d: Draft) -> str | None:
@@ -250,6 +264,6 @@ STEPS: dict[base.Step, float] = {
     wide.of_parameter: 0.5, wide.normed_weight: 0.3, wide.compare: 0.4, wide.shuffle: 0.25, wide.choice: 0.5, wide.rounded: 0.3,
     wide.along: 0.3, wide.with_full: 0.1, wide.cosine: 0.1,
     _gate: 0.4, _branch: 0.9, _excite: 0.35, _film: 0.35, _scores: 0.4, _spelled_norm: 0.5, _blend: 0.5, _outer: 0.25,
-    _turn: 0.45, _heads: 0.35, _cut: 0.5, _rarely_pooled: 0.4,
+    _turn: 0.45, _heads: 0.35, _cut: 0.5, _rarely_pooled: 0.4, **branches.STEPS,
 }  # fmt: skip
 """What may come next, and how often it is drawn."""

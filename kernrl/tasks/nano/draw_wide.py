@@ -5,11 +5,13 @@ What a reply copies or computes from a number must have been seen at many number
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from random import Random
 
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.sample import Draft
+from kernrl.tasks.nano import draw_sizes as sizes
 
 
 def free_number(rng: Random) -> float:
@@ -114,28 +116,38 @@ def product(d: Draft) -> str | None:
     if rank in (3, 4, 5) and shape[1] <= 1024 and min(shape[2:]) > 3 and d.rng.random() < (0.8 if rank > 3 else 0.6):
         return convolution(d)
     if rank >= 2 and shape[-1] <= 8192 and d.rng.random() < 0.3:
-        out = d.rng.choice((1, 2, 3, 10, 16, 24, 40, 48, 80, 96, 100, 160, 192, 200, 384, 768, 1000, 1536, 2048))
+        out = sizes.size(d.rng, 1, 16384)
         return d.b.add("linear", d.x, d.parameter(out, shape[-1]), d.parameter(out) if d.rng.random() < 0.75 else None)
     return base.product(d)
 
 
-def _each(rng: Random, rank: int, choices: tuple[int, ...], same: bool) -> tuple[int, ...]:
-    return (rng.choice(choices),) * rank if same else tuple(rng.choice(choices) for _ in range(rank))
+def _each(rank: int, draw: Callable[[], int], same: bool) -> tuple[int, ...]:
+    """A number of each axis of space, all alike or each its own."""
+    return (draw(),) * rank if same else tuple(draw() for _ in range(rank))
+
+
+def _or_one(rng: Random, often: float) -> Callable[[], int]:
+    """Draws one, and `often` something else."""
+    return lambda: sizes.step(rng) if rng.random() < often else 1
 
 
 def convolution(d: Draft) -> str:
     """A convolution of any kind: depthwise, grouped, dilated, patches, windows that differ by axis."""
     rng, channels, rank = d.rng, d.shape[1], len(d.shape) - 2
-    same = rank == 1 or rng.random() < 0.85
-    out = rng.choice((1, 3, 8, 12, 16, 20, 24, 30, 32, 40, 48, 64, 72, 96, 128, 192))
-    k = _each(rng, rank, (1, 2, 3, 3, 3, 4, 5, 7, 9), same)
-    stride = _each(rng, rank, (1, 1, 1, 1, 2, 2, 3, 4), same)
-    dilation = _each(rng, rank, (1, 1, 1, 1, 1, 2, 3, 4), same)
+    same = rank == 1 or rng.random() < 0.8
+    out = rng.choice((1, 3, 8, 12, 16, 20, 24, 30, 32, 40, 48, 64, 72, 96, 128, 192)) if rng.random() < 0.5 else 0
+    out = out or sizes.size(rng, 2, 512)
+    k = _each(rank, lambda: sizes.window(rng), same)
+    if not same and rng.random() < 0.5:  # along one axis, or over all of another
+        k = tuple(1 if rng.random() < 0.5 else n for n in k)
+    elif rng.random() < 0.03:
+        k = (d.shape[2], *(1 for _ in k[1:]))
+    stride, dilation = _each(rank, _or_one(rng, 0.4), same), _each(rank, _or_one(rng, 0.25), same)
     padding = tuple(n // 2 * e for n, e in zip(k, dilation, strict=True)) if rng.random() < 0.6 else ()
-    padding = padding or _each(rng, rank, (0, 0, 1, 2, 3), same)
-    if rng.random() < 0.06 and all(n % 4 == 0 for n in d.shape[2:]):
-        patch = rng.choice([p for p in (2, 4, 8, 16) if all(n % p == 0 for n in d.shape[2:])])
-        k = stride = (patch,) * rank
+    padding = padding or _each(rank, lambda: rng.choice((0, 0, 0, 1, 2, 3, rng.randrange(12))), same)
+    patches = [p for p in range(2, 33) if all(n % p == 0 for n in d.shape[2:])]
+    if rng.random() < 0.08 and patches:
+        k = stride = (rng.choice(patches),) * rank
         padding, dilation = (0,) * rank, (1,) * rank
     depthwise = rng.random() < 0.2
     groups = rng.choice([1, 1, 1, *(g for g in (2, 3, 4, 6, 8, 16) if channels % g == 0 and out % g == 0)])
@@ -144,7 +156,7 @@ def convolution(d: Draft) -> str:
     numbers = {"stride": stride, "padding": padding, "dilation": dilation}
     bias = d.parameter(out) if rng.random() < 0.7 else None
     if rng.random() < 0.33 and rank + 2 == len(d.shape):
-        if rng.random() < 0.4:  # doubles every side
+        if rng.random() < 0.3:  # doubles every side
             k, numbers = (4,) * rank, {"stride": (2,) * rank, "padding": (1,) * rank, "dilation": (1,) * rank}
         room = [min(s, 2) if s > 1 else 0 for s in numbers["stride"]]
         output_padding = tuple(int(r > 0 and rng.random() < 0.3) for r in room)
@@ -189,8 +201,10 @@ def pool(d: Draft) -> str | None:
     if rank not in (1, 2, 3) or min(d.shape[2:]) < 4:
         return None
     same = rank == 1 or rng.random() < 0.85
-    k = _each(rng, rank, (2, 2, 2, 3, 3, 4, 5, 7, 8), same)
-    stride = k if rng.random() < 0.55 else _each(rng, rank, (1, 2, 3), same)
+    k = _each(rank, lambda: rng.choice((2, 2, 2, 3, 3, 4, sizes.window(rng))), same)
+    if not same and rng.random() < 0.5:
+        k = tuple(1 if rng.random() < 0.5 else n for n in k)
+    stride = k if rng.random() < 0.55 else _each(rank, _or_one(rng, 0.7), same)
     padding = tuple(n // 2 for n in k) if rng.random() < 0.3 else (0,) * rank
     kind, window = rng.choice(("avg", "max")), {"kernel_size": k, "stride": stride, "padding": padding}
     extra = {"count_include_pad": False} if kind == "avg" and any(padding) and rng.random() < 0.4 else {}
@@ -299,7 +313,7 @@ def along(d: Draft) -> str | None:
         return b.add("expand", apart, shape=(*shape[:axis], rng.choice((2, 3, 4, 8)), *shape[axis:]))
     if rank < 3:
         return None
-    times = _each(rng, rank - 2, (2, 2, 3, 4), same=True)
+    times = _each(rank - 2, lambda: rng.choice((2, 2, 3, 4)), same=rng.random() < 0.8)
     apart = b.add("unsqueeze", d.x, dim=tuple(range(3, 2 * rank - 2, 2)))
     wide = [n for pair in zip(shape[2:], times, strict=True) for n in pair]
     repeated = b.add("expand", apart, shape=(*shape[:2], *wide))
