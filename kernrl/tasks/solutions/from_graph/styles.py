@@ -45,8 +45,8 @@ STYLES: tuple[Style, ...] = (
 )
 """What is tried; styles that come to the same text are one."""
 
-TAUGHT = tuple(style for style in STYLES if style.product is None and not style.choice.stages)
-"""What nano's replies are written in. Products are written for a precision, which a reply does not know."""
+TAUGHT = tuple(style for style in STYLES if style.taught)
+"""What nano's replies are written in."""
 
 
 def graphs_of(task: Task) -> tuple[Graph, ...]:

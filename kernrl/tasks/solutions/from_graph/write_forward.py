@@ -16,10 +16,12 @@ from kernrl.tasks.solutions.from_graph.codegen.view_index import BarrierError
 from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction, Taps, convolution, products_with_tails, readers
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Group, Mode, partition
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule, schedule
+from kernrl.tasks.solutions.from_graph.host_values import HostValues
 from kernrl.tasks.solutions.from_graph.library_calls import keyword_arguments, library_call
-from kernrl.tasks.solutions.from_graph.lowering.lower import Bare, lower
-from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Operand, Program, Varies
-from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, Shape, is_one
+from kernrl.tasks.solutions.from_graph.lowering.builder import Bare, How
+from kernrl.tasks.solutions.from_graph.lowering.lower import lower
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,15 @@ class Style:
     """Products are kernels too, each with its tail; None leaves them to the library."""
     algebra: bool = False
     """Written from the Graph that algebra leaves, which has fewer operations than the task asks for."""
+    pads: bool = False
+    """Padding is a way of reading, and no call of the library."""
+    levels: bool = False
+    """Long reductions are reductions of rows, and then of what these leave."""
+
+    @property
+    def taught(self) -> bool:
+        """Whether nano's replies are written in it. Products are written for a precision, which a reply does not know."""
+        return self.product is None and not self.choice.stages and not (self.pads or self.levels or self.choice.lean)
 
 
 @dataclass
@@ -101,7 +112,7 @@ class _ApartError(Exception):
         self.value = value
 
 
-class _Forward:
+class _Forward(HostValues):
     def __init__(
         self,
         graphs: Sequence[Graph],
@@ -115,14 +126,12 @@ class _Forward:
         """`memory`: values that must be in memory, and of those the ones that a kernel writes and does nothing else."""
         self.style, self.functional, self.precision = style, functional, precision
         self.windows = bool(style.product and style.product.windows)
-        self.program = lower(
-            graphs, merged=style.merged, bare=style.bare, channels_last=style.channels_last, windows=self.windows
-        )
+        how = How(style.merged, style.bare, style.channels_last, self.windows, style.pads or self.windows, style.levels)
+        self.program = lower(graphs, how)
         forced, self.apart = memory
         self.s: Schedule = schedule(partition(self.program, style.mode, self.apart), forced | self.apart)
         self.names = names
-        self.host: dict[str, str] = {}
-        """Value in memory → Python of it."""
+        self.host = {}
         self.orders: dict[str, tuple[int, ...]] = {}
         self.wide: set[str] = set()
         """Values that are float32 in memory whatever the task's precision: statistics, and what holds one."""
@@ -159,12 +168,6 @@ class _Forward:
     def _multiplies(self, op: Op) -> bool:
         return op.kind == "library" and self.program.graph.nodes[op.node].kind in ("product", "convolution")
 
-    def _base(self, value: str) -> str:
-        """What a chain of views looks at."""
-        while (op := self.s.plan.giver.get(value)) and op.kind == "view":
-            value = op.reads[0]
-        return value
-
     def _sizes_behind_taps(self, op: Op, taps: Taps | None) -> None:
         """Of a convolution that is a kernel, nothing tells the sizes but those before it."""
         if taps is None or any(len(set(size)) > 1 for size in taps.kernel):
@@ -181,6 +184,11 @@ class _Forward:
     def _sizes_behind(self, op: Op, window: dict[str, tuple[int, ...]]) -> None:
         """The sizes behind a window follow from those before it."""
         before, after = self.program.shapes[op.reads[0]], self.program.shapes[op.value]
+        if op.how.startswith("pad"):
+            for a, b in zip(before, after, strict=True):
+                if a != b:
+                    self.names.windows[b] = (a, 1 + a[0] - b[0], 1)
+            return
         rank = len(window["kernel_size"])
         rows = zip(*(window[k] for k in ("kernel_size", "stride", "padding", "dilation")), strict=True)
         for d, (count, stride, padding, dilation) in enumerate(rows, len(after) - rank):
@@ -209,55 +217,6 @@ class _Forward:
     def _say(self, *lines: str) -> None:
         self.answer.lines += [*self.names.unpack(), *lines]
 
-    # values
-
-    def value(self, value: str) -> str:
-        """Python of a value in memory, or of a view of one."""
-        if value in self.host:
-            return self.host[value]
-        op = self.s.plan.giver[value]
-        if op.kind != "view":
-            raise CannotWriteError(f"{value} is not in memory")
-        x, shape = self.value(op.reads[0]), self.program.shapes[value]
-        before = self.program.shapes[op.reads[0]]
-        if op.how == "permute":
-            return f"{x}.permute({', '.join(map(str, op.dims))})"
-        if op.how == "expand":
-            sizes = ["-1" if a == b else self.names.expression(b) for a, b in zip(before, shape, strict=True)]
-            return f"{x}.expand({', '.join(sizes)})"
-        if op.how == "slice":
-            d = op.dims[0]
-            start, length = op.start or (0,), shape[d]
-            stop = tuple(a + n * op.step for a, n in zip(start, length, strict=True))
-            text = [
-                self.names.expression(start) if any(start) else "",
-                "" if stop == before[d] else self.names.expression(stop),
-            ]
-            step = f":{op.step}" if op.step != 1 else ""
-            return f"{x}[{':, ' * d}{text[0]}:{text[1]}{step}]"
-        return self._reshaped(x, before, shape)
-
-    def _reshaped(self, x: str, before: Shape, shape: Shape) -> str:
-        plain = [s for s in shape if not is_one(s)]
-        if plain == [s for s in before if not is_one(s)] and len(shape) == len(before) + 1:
-            at = next(i for i in range(len(shape)) if [*shape[:i], *shape[i + 1 :]] == list(before) and is_one(shape[i]))
-            return f"{x}.unsqueeze({at})"
-        for start in range(len(before)):
-            end = start + len(before) - len(shape)
-            if end > start and before[:start] == shape[:start] and before[end + 1 :] == shape[start + 1 :]:
-                if end == len(before) - 1:
-                    return f"{x}.flatten({start})"
-                return f"{x}.flatten({start}, {end})"
-        texts: list[str] = []
-        for size in shape:
-            try:
-                texts.append(self.names.expression(size))
-            except CannotWriteError:
-                texts.append("-1")
-        if texts.count("-1") > 1:
-            raise CannotWriteError("the sizes of a view are unknown")
-        return f"{x}.reshape({', '.join(texts)})"
-
     # library calls
 
     def _library(self, op: Op) -> None:
@@ -278,17 +237,6 @@ class _Forward:
         for value, result in zip(op.results, results, strict=True):
             self.host[value] = result
             self.names.add(result, self.program.shapes[value])
-
-    def _operand(self, operand: Operand) -> str:
-        if isinstance(operand, str):
-            return self.value(operand)
-        if isinstance(operand, Varies):
-            return self.names.number(operand.values)
-        return (
-            repr(operand)
-            if not isinstance(operand, float) or (operand == operand and abs(operand) != float("inf"))
-            else f'float("{operand}")'
-        )
 
     def _channels_last(self, node: Node, op: Op, operands: list[str], f: str) -> str:
         if node.op[-2] == "1":

@@ -45,6 +45,8 @@ class Choice:
     """Loops load so many steps ahead, and rows are taken one after the other by programs that stay; 0: neither."""
     split: int = 0
     """In how many parts long reductions are cut; 0: in none."""
+    lean: bool = False
+    """Parts of reductions are held in registers, and tiles waste nothing: for speed alone."""
 
 
 WANTED_PROGRAMS = 1056
