@@ -12,10 +12,12 @@ from kernrl.tasks.solutions.from_graph.codegen.convolution_tile import write_con
 from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, Kernel, write_kernel
 from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError
 from kernrl.tasks.solutions.from_graph.codegen.products import Place, ProductChoice, write_product
+from kernrl.tasks.solutions.from_graph.codegen.register_tiles import write_tile
 from kernrl.tasks.solutions.from_graph.codegen.view_index import BarrierError
 from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction, Taps, convolution, products_with_tails, readers
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Group, Mode, partition
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule, schedule
+from kernrl.tasks.solutions.from_graph.fusion.tiles import TileCutter, is_tile
 from kernrl.tasks.solutions.from_graph.host_values import HostValues
 from kernrl.tasks.solutions.from_graph.library_calls import keyword_arguments, library_call
 from kernrl.tasks.solutions.from_graph.lowering.builder import Bare, How
@@ -43,10 +45,15 @@ class Style:
     levels: bool = False
     """Long reductions are reductions of rows, and then of what these leave."""
 
+    tiles: bool = False
+    """A program holds all that several reductions go over, of whatever axes."""
+
     @property
     def taught(self) -> bool:
         """Whether nano's replies are written in it. Products are written for a precision, which a reply does not know."""
-        return self.product is None and not self.choice.stages and not (self.pads or self.levels or self.choice.lean)
+        return (
+            self.product is None and not self.choice.stages and not (self.pads or self.levels or self.tiles or self.choice.lean)
+        )
 
 
 @dataclass
@@ -129,7 +136,9 @@ class _Forward(HostValues):
         how = How(style.merged, style.bare, style.channels_last, self.windows, style.pads or self.windows, style.levels)
         self.program = lower(graphs, how)
         forced, self.apart = memory
-        self.s: Schedule = schedule(partition(self.program, style.mode, self.apart), forced | self.apart)
+        self.s: Schedule = schedule(
+            partition(self.program, style.mode, self.apart, TileCutter if style.tiles else None), forced | self.apart
+        )
         self.names = names
         self.host = {}
         self.orders: dict[str, tuple[int, ...]] = {}
@@ -255,6 +264,9 @@ class _Forward(HostValues):
     def _launch(self, group: Group, alone: bool, parts: dict[str, int] | None = None) -> None:
         base = "fused_kernel" if alone else "reduce_kernel" if group.reduced else "pointwise_kernel"
         name = self.names.free(base)
+        if self.style.tiles and is_tile(group):
+            self._launched(write_tile(self.s, group, self.names, self.orders, name))
+            return
         for kernel in write_kernel(self.s, group, self.names, self.style.choice, self.orders, name, parts):
             self._launched(kernel)
 

@@ -24,6 +24,11 @@ class Access:
     follows: dict[Axis, Size] = field(default_factory=dict)
     """Axes along which it goes but for a few elements, such as those of an edge, with the strides."""
 
+    @property
+    def along(self) -> dict[Axis, Size]:
+        """The axes along which it goes, with the strides."""
+        return self.factors | self.follows if self.follows else self.factors
+
 
 def place_moves(access: Access) -> bool:
     """The address is not the tensor's first element."""

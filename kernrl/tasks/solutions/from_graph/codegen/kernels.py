@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from kernrl.tasks.solutions.from_graph.codegen.accumulate import accumulate, missing_parts, parts_text, settle
+from kernrl.tasks.solutions.from_graph.codegen.accumulate import accumulate, missing_parts, parts_of_tile, parts_text, settle
 from kernrl.tasks.solutions.from_graph.codegen.assembly import Assembly, Kernel
 from kernrl.tasks.solutions.from_graph.codegen.emit import Body
 from kernrl.tasks.solutions.from_graph.codegen.index_text import Access, Flat
@@ -49,6 +49,8 @@ class Choice:
     """Parts of reductions are held in registers, and tiles waste nothing: for speed alone."""
 
 
+PART, MOST_PARTS = 8192, 8192
+"""Elements that a program has in registers of a set that is cut, and into how many such parts."""
 WANTED_PROGRAMS = 1056
 """How many programs a reduction is cut into where its sets are few."""
 
@@ -143,10 +145,10 @@ class GroupWriter:
     def _plane(self, dry: Body, order: list[Axis]) -> Kernel | None:
         """A kernel that turns a tensor round on its way, where what it reads has another axis innermost."""
         stored = dry.accesses[-1]
-        full = [a for a in dry.accesses if prod(x.size[0] for x in a.factors) == prod(x.size[0] for x in order)]
+        full = [a for a in dry.accesses if prod(x.size[0] for x in a.along) == prod(x.size[0] for x in order)]
         if dry.pinned and len(dry.accesses) > 2:
             return None  # a window with other reads around it, such as x - mean of x around it
-        firsts = [min(a.factors, key=lambda x: a.factors[x][0], default=None) for a in full]
+        firsts = [min(a.along, key=lambda x: a.along[x][0], default=None) for a in full]
         turned = next((x for x in firsts if x is not None and x is not order[-1]), None)
         if turned is None or stored.factors[order[-1]][0] != 1:
             return None
@@ -163,10 +165,17 @@ class GroupWriter:
         for output in self.outputs:
             body.store(output)
         self.traits.append("turned")
-        wide = [max(8, min(64, power(prod(a.size[0] for a in run)))) for run in (loads, stores)]
-        wide = [min(256, 4096 // wide[1]) if wide[1] < 64 else wide[0], min(256, 4096 // wide[0]) if wide[0] < 64 else wide[1]]
+        wide = self._sides([prod(a.size[0] for a in run) for run in (loads, stores)])
         blocks = {"BLOCK_I": str(wide[0]), "BLOCK_J": str(wide[1])}
         return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 8, "plane")
+
+    def _sides(self, sizes: list[int]) -> list[int]:
+        """The sides of a plane's tiles."""
+        if self.choice.lean:  # the least that lies outside, then the squarest
+            pairs = [(4096 // n, n) for n in (64, 32, 128)]
+            return list(min(pairs, key=lambda pair: prod(-(-n // side) * side for n, side in zip(sizes, pair, strict=True))))
+        wide = [max(8, min(64, power(n))) for n in sizes]
+        return [min(256, 4096 // wide[1]) if wide[1] < 64 else wide[0], min(256, 4096 // wide[0]) if wide[0] < 64 else wide[1]]
 
     # reductions
 
@@ -294,6 +303,8 @@ class GroupWriter:
         inner = self._inner(dry)
         across = 1 if inner else max(8, min(64, power(rows)))
         # eight programs for each of some 132 multiprocessors, and four chunks or more for each program
+        if self.choice.lean:
+            return self._tiled_parts(kept, over, inner, n, rows)
         wanted = WANTED_PROGRAMS * across // rows
         most = n // (4 * (1024 if inner else max(16, 2048 // across)))
         parts = 1 << (min(self.choice.split, wanted, most).bit_length() - 1) if wanted and most else 0
@@ -302,6 +313,45 @@ class GroupWriter:
         self.traits.append(f"split{parts}")
         ops = list({id(op): op for op in (self.group.members[v] for v in levels)}.values())
         return [self._parts(ops, kept, over, inner, across, parts), self.settled(ops, kept, over, str(parts), parts)]
+
+    def _tiled_parts(self, kept: list[Axis], over: list[Axis], inner: bool, n: int, rows: int) -> list[Kernel] | None:
+        """Each program has a chunk of its set in registers."""
+        across = 1 if inner else max(8, min(32, power(rows)))
+        step = PART // across
+        if n < 2 * step:
+            return None
+        ops = list({id(op): op for op in (self.group.members[v] for v in self.needed_reductions())}.values())
+        layout = (row_layout if inner else columns_layout)(kept, over, True)
+        body = self.body(layout)
+        body.used.add("part")
+        most = max(-(-size // step) for size in total(over, self.sets))
+        if most > MOST_PARTS:
+            return None
+        self.traits.append("parts")
+        partials: dict[str, str] = {}
+        count, sets = (
+            f"triton.cdiv({self.names.expression(total(over, self.sets))}, {step})",
+            self.names.expression(total(kept, self.sets)),
+        )
+        index, mask = ("row", "") if inner else ("cols", ", mask=cols < @total@")
+        for op in ops:
+            for i, text in enumerate(parts_of_tile(body, op)):
+                name = f"{op.value}_part{i or ''}"
+                partials[name] = f"({count}, {sets})"
+                body.say(f"tl.store({body.pointer(name)} + part * @rows@ + {index}, {text}{mask})")
+        lines = [
+            "@kept@",
+            "part = tl.program_id(1)",
+            f"start = part * {'BLOCK' if inner else 'ROWS'}",
+            "@over@",
+            *body.lines[0],
+        ]
+        blocks = {"BLOCK": str(step)} if inner else {"ROWS": str(step), "BLOCK": str(across)}
+        made = self.assembly.finish(body, layout, lines, blocks, "", 8, "each" if inner else "columns")
+        made.grid = f"{made.grid.removesuffix(')').removesuffix(',')}, {count})"
+        made.writes, made.partials, made.programs = [], partials, made.programs * most
+        made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
+        return [made, self.settled(ops, kept, over, count, most)]
 
     def _parts(self, ops: list[Op], kept: list[Axis], over: list[Axis], inner: bool, across: int, parts: int) -> Kernel:
         """Each program walks every `parts`-th chunk of its set and writes what came of it."""
