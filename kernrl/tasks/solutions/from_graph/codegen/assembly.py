@@ -116,7 +116,8 @@ class Assembly:
         count = self.names.expression(total(layout.kept.axes, self.sets)) if grid else f"@{self.outputs[0]}@.numel()"
         if layout.across and layout.over:
             sides = [self.names.expression(total(flat.axes, self.sets)) for flat in (layout.over, layout.across)]
-            return f"({count}, triton.cdiv({sides[0]}, {blocks['BLOCK_I']}), triton.cdiv({sides[1]}, {blocks['BLOCK_J']}))"
+            tiles = f"triton.cdiv({sides[0]}, {blocks['BLOCK_I']}), triton.cdiv({sides[1]}, {blocks['BLOCK_J']})"
+            return f"({tiles}, {count})" if layout.planes_last else f"({count}, {tiles})"
         if grid in ("each", ""):
             if grid:
                 return f"({count},)"

@@ -157,7 +157,9 @@ class GroupWriter:
         loads, stores = next(run for run in flat.runs if turned in run), flat.runs[-1]
         if loads is stores or min(prod(a.size[0] for a in run) for run in (loads, stores)) < 8:
             return None
-        layout = plane_layout([a for a in order if a not in (*loads, *stores)], loads, stores)
+        rest = [a for a in order if a not in (*loads, *stores)]
+        last = self.choice.lean and max(total(rest, self.sets)) <= 65535
+        layout = plane_layout(rest, loads, stores, last=last)
         if prod(a.size[0] for a in stores) > 65535 * 32 or prod(a.size[0] for a in loads) > 65535 * 32:
             return None
         body = self.body(layout)
