@@ -17,6 +17,7 @@ from kernrl.tasks.solutions.from_graph.write_forward import Style, write_forward
 from kernrl.tasks.task import FULL, Solution, Task
 
 WINDOWS = ProductChoice(windows=True)
+LEAN, LEAN_PARTS = Choice(several=True, lean=True), Choice(split=4096, lean=True)
 STYLES: tuple[Style, ...] = (
     Style("fused"),
     Style("fused-rows", choice=Choice(several=True)),
@@ -32,14 +33,14 @@ STYLES: tuple[Style, ...] = (
     Style("bare", bare="all"),
     Style("channels-last", channels_last=True),
     Style("channels-last-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=512)),
-    Style("conv", channels_last=True, choice=Choice(several=True), product=WINDOWS),
-    Style("conv-second", channels_last=True, choice=Choice(several=True), product=replace(WINDOWS, rank=1)),
-    Style("conv-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=512), product=WINDOWS),
-    Style("last", channels_last=True, pads=True, levels=True, choice=Choice(several=True, lean=True)),
-    Style("rows", pads=True, levels=True, choice=Choice(several=True, lean=True)),
-    Style("tile", pads=True, tiles=True, choice=Choice(several=True, lean=True)),
-    Style("parts", mode="stats", merged=True, pads=True, choice=Choice(split=4096, lean=True)),
-    Style("last-parts", mode="stats", merged=True, channels_last=True, pads=True, choice=Choice(split=4096, lean=True)),
+    Style("conv", channels_last=True, choice=LEAN, product=WINDOWS),
+    Style("conv-second", channels_last=True, choice=LEAN, product=replace(WINDOWS, rank=1)),
+    Style("conv-split", mode="stats", merged=True, channels_last=True, choice=LEAN_PARTS, product=WINDOWS),
+    Style("last", channels_last=True, pads=True, levels=True, choice=LEAN),
+    Style("rows", pads=True, levels=True, choice=LEAN),
+    Style("tile", pads=True, tiles=True, choice=LEAN),
+    Style("parts", mode="stats", merged=True, pads=True, choice=LEAN_PARTS),
+    Style("last-parts", mode="stats", merged=True, channels_last=True, pads=True, choice=LEAN_PARTS),
     Style("dot", bare="all", product=ProductChoice()),
     Style("dot-second", bare="all", product=ProductChoice(rank=1)),
     Style("dot-persistent", bare="all", product=ProductChoice("persistent")),

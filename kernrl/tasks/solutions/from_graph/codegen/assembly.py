@@ -48,6 +48,8 @@ class Assembly:
     traits: list[str]
     sets: int
     persistent: bool = False
+    constant: bool = False
+    """Sizes are constants of the kernel: which addresses lie on 16 bytes is known when it is compiled."""
 
     def finish(
         self, body: Body, layout: Layout, lines: list[str], blocks: dict[str, str], start: str, warps: int, grid: str = ""
@@ -137,7 +139,8 @@ class Assembly:
             arguments.append(self.names.number(values))
         for name, host in sizes.hosts.items():
             if re.search(rf"\b{name}\b", text):
-                parameters.append(f"{name}: tl.constexpr" if name in sizes.constexpr else name)
+                constant = name in sizes.constexpr or (self.constant and name != "n_elements")
+                parameters.append(f"{name}: tl.constexpr" if constant else name)
                 arguments.append(host)
         constants = {}
         for name, value in blocks.items():

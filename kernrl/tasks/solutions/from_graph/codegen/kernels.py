@@ -75,7 +75,7 @@ class GroupWriter:
         self.sets = schedule.plan.program.sets
         self.outputs = [v for v in group.members if v in schedule.stored]
         self.traits: list[str] = []
-        self.assembly = Assembly(names, name, self.outputs, group, self.traits, self.sets, choice.persistent)
+        self.assembly = Assembly(names, name, self.outputs, group, self.traits, self.sets, choice.persistent, choice.lean)
 
     def body(self, layout: Layout) -> Body:
         """An empty body on a tile."""
@@ -169,13 +169,20 @@ class GroupWriter:
         self.traits.append("turned")
         wide = self._sides([prod(a.size[0] for a in run) for run in (loads, stores)])
         blocks = {"BLOCK_I": str(wide[0]), "BLOCK_J": str(wide[1])}
-        return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 8, "plane")
+        warps = max(1, min(8, wide[0] * wide[1] // 256)) if self.choice.lean else 8
+        return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", warps, "plane")
 
     def _sides(self, sizes: list[int]) -> list[int]:
         """The sides of a plane's tiles."""
-        if self.choice.lean:  # the least that lies outside, then the squarest
-            pairs = [(4096 // n, n) for n in (64, 32, 128)]
-            return list(min(pairs, key=lambda pair: prod(-(-n // side) * side for n, side in zip(sizes, pair, strict=True))))
+        if self.choice.lean:  # the least that lies outside, then the largest, then the squarest
+            most = [max(8, power(n)) for n in sizes]
+            pairs = [(min(most[0], 4096 // n), min(most[1], n)) for n in (64, 32, 128, 16, 256)]
+            return list(
+                min(
+                    pairs,
+                    key=lambda pair: (prod(-(-n // side) * side for n, side in zip(sizes, pair, strict=True)), -prod(pair)),
+                )
+            )
         wide = [max(8, min(64, power(n))) for n in sizes]
         return [min(256, 4096 // wide[1]) if wide[1] < 64 else wide[0], min(256, 4096 // wide[0]) if wide[0] < 64 else wide[1]]
 

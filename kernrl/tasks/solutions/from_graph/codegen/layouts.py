@@ -65,19 +65,21 @@ def plane_layout(rest: list[Axis], loads: list[Axis], stores: list[Axis], *, las
     """A tile along the axes that loads and stores have innermost, so that both touch neighbours in memory.
 
     Args:
-        last: Planes are the grid's last axis, so that programs next to each other work on one.
+        last: Planes are the grid's last axis, so that programs next to each other work on one, and `i` is the tile's, so that
+            threads next to each other load neighbours even where Triton cannot tell them, as behind a window's stride.
     """
-    plane, i, j = (2, 0, 1) if last else (0, 1, 2)
+    (plane, i, j), (rows, columns) = ((2, 0, 1), "ji") if last else ((0, 1, 2), "ij")
+    spread = {rows: "[:, None]", columns: "[None, :]"}
     return Layout(
         Flat("plane", rest),
         Flat("i", loads),
-        "[BLOCK_I, BLOCK_J]",
+        f"[BLOCK_{rows.upper()}, BLOCK_{columns.upper()}]",
         kept_mask="j < @across@",
         over_mask="i < @over@",
         kept_lines=(
             f"plane = tl.program_id({plane})",
-            f"i = tl.program_id({i}) * BLOCK_I + tl.arange(0, BLOCK_I)[:, None]",
-            f"j = tl.program_id({j}) * BLOCK_J + tl.arange(0, BLOCK_J)[None, :]",
+            f"i = tl.program_id({i}) * BLOCK_I + tl.arange(0, BLOCK_I){spread['i']}",
+            f"j = tl.program_id({j}) * BLOCK_J + tl.arange(0, BLOCK_J){spread['j']}",
             "mask = (i < @over@) & (j < @across@)",
         ),
         across=Flat("j", stores),

@@ -159,7 +159,7 @@ class _TileWriter:
         count = self.names.expression(total(layout.kept.axes, self.sets))
         grid = f"(triton.cdiv({count}, {sets}),)" if sets > 1 else f"({count},)"
         warps = max(4 if held >= 1024 else 1, min(32, held // (512 if held <= 8192 else 1024)))
-        assembly = Assembly(self.names, self.name, self.outputs, self.group, ["tile"], self.sets)
+        assembly = Assembly(self.names, self.name, self.outputs, self.group, ["tile"], self.sets, constant=True)
         made = assembly.kernel(body, sizes, filled([*lines, *body.lines[0]], marks), blocks, warps, grid, (1,) * self.sets)
         made.programs = -(-total(layout.kept.axes, self.sets)[0] // sets)
         made.elements = total(self.group.axes, self.sets)[0]
