@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 from kernrl.tasks.graph.graph import Graph
@@ -12,9 +13,10 @@ from kernrl.tasks.solutions.from_graph.lowering.sizes import Shape, Size, is_one
 
 Bare = Literal["none", "convolution", "all"]
 """Which products and convolutions leave their bias to a kernel."""
-LONGEST_SET = 16384
-"""What is reduced in one go, where reductions are cut in two levels."""
-LONGEST_ROW, SHORTEST_ROW = 8192, 64
+LONGEST_SET, LONGEST_SET_LAST = 16384, 1024
+"""What is reduced in one go, where reductions are cut in two levels: less of images with the channels innermost, of which a
+program has many sets side by side."""
+LONGEST_ROW, LONGEST_ROW_LAST, SHORTEST_ROW, SHORTEST_ROW_LAST = 8192, 512, 64, 8
 """Of a reduction in two levels, what the first reduces."""
 
 
@@ -97,16 +99,18 @@ class Builder:
     def cut(self, x: str, dims: Sequence[int]) -> tuple[list[int], list[int]] | None:
         """(the dimensions that a first reduction goes over, those left to a second); None where one reduction will do."""
         shape, inner, width = self.shape(x), list[int](), 1
-        sizes = [shape[d][0] for d in dims]
-        if not self.how.levels or times((1,), *((n,) for n in sizes))[0] <= LONGEST_SET:
+        last = self.how.channels_last
+        count = prod(shape[d][0] for d in dims)
+        if not self.how.levels or count <= (LONGEST_SET_LAST if last else LONGEST_SET):
             return None
         for d in range(len(shape) - 1, -1, -1):
-            if d not in dims or width * shape[d][0] > LONGEST_ROW:
+            if d not in dims or width * shape[d][0] > (LONGEST_ROW_LAST if last else LONGEST_ROW):
                 break
             width *= shape[d][0]
             inner.insert(0, d)
         outer = [d for d in dims if d not in inner]
-        return (inner, outer) if width >= SHORTEST_ROW and any(not is_one(shape[d]) for d in outer) else None
+        least = SHORTEST_ROW_LAST if last else SHORTEST_ROW
+        return (inner, outer) if width >= least and any(not is_one(shape[d]) for d in outer) else None
 
     @property
     def one(self) -> Size:
