@@ -13,19 +13,20 @@ from kernrl.verifier import HardenedVerifier
 
 VOLUME = "torch.randn(2, 8, 3, 4, 6)"
 LONG = "torch.randn(4, 7, 60, 90)"
+APART = f"{LONG} + torch.arange(4.0).reshape(4, 1, 1, 1)"
 
 TILES = {
     "norm_then_channels": module("self.n = nn.LayerNorm(W)", "y = self.n(x.sigmoid()); return y.mean(1), y", IMAGE)
     .replace("[C]", "[20]")
     .replace("self, C)", "self, W)"),
-    "norm_then_softmax": module("self.n = nn.LayerNorm((12, H, W))", "return self.n(x).softmax(1) - x", IMAGE),
+    "norm_then_softmax": module("pass", "return F.layer_norm(x, x.shape[1:]).softmax(1) - x", IMAGE),
     "channels_innermost": module("pass", "y = x.softmax(1); return y - y.mean((1, 2), keepdim=True)", IMAGE),
     "three_sides": module("pass", "y = x.softmax(3); y = y / y.amax(1, keepdim=True); return y.sum((1, 2, 3))", IMAGE),
     "groups": module("self.n = nn.GroupNorm(2, 8)", "y = self.n(x); return y.logsumexp((2, 3, 4)), y.mean(4)", VOLUME),
 }
 """Name → source of reductions over different axes of one set."""
 LEVELS = {
-    "batch_norm": module("self.n = nn.BatchNorm2d(7)", "return torch.exp(self.n(x * 2 - 1)).tanh()", LONG),
+    "batch_norm": module("self.n = nn.BatchNorm2d(7)", "return torch.exp(self.n(x * 2 - 1)).tanh()", APART),
     "norms": module(
         "self.a = nn.InstanceNorm2d(7, affine=True); self.n = nn.BatchNorm2d(7)", "return self.n(self.a(x)).relu()", LONG
     ),
@@ -83,9 +84,9 @@ def test_each_is_written_as_its_class_says(style: str, name: str) -> None:
 MUTANTS = {
     "a side too many": ("tile", "norm_then_channels", "axis=2", "axis=1"),
     "a bound that is missing": ("tile", "three_sides", "(j < ", "(j <= "),
-    "a mean of rows": ("rows", "batch_norm", "(v0_row_mean - v0_mean) * (v0_row_mean - v0_mean)", "0.0"),
-    "a part too short": ("parts", "layer_norm", "mask = cols < ", "mask = cols < -1 + "),
-    "the edge twice": ("last", "reflect", "tl.abs(h - 3)", "tl.abs(h - 2)"),
+    "a mean of rows": ("rows", "batch_norm", "(v2_row_mean - v2_mean) * (v2_row_mean - v2_mean)", "0.0 * v2_mean"),
+    "a part too short": ("parts", "layer_norm", "mask = cols < ", "mask = 1 + cols < "),
+    "the edge twice": ("last", "reflect", "tl.abs(o2 - 3)", "tl.abs(o2 - 2)"),
 }
 """What is wrong → (style, case, old text, new text)."""
 
@@ -106,11 +107,7 @@ def test_the_verifier_takes_them(precision: str, cpu_verifier: HardenedVerifier)
     names = [("tile", "norm_then_channels"), ("tile", "channels_innermost"), ("last", "reflect"), ("rows", "norms")]
     pairs = []
     for style, name in CASES if EXHAUSTIVE else names:
-        source = (
-            SOURCES[style][name]
-            .replace("torch.randn(4, 7, 60, 90)", "torch.randn(H, 7, 60, 90)")
-            .replace("B, C, H, W =", "B, C, H, W =")
-        )
+        source = SOURCES[style][name]
         task = Task(name, source, precision=precision)
         if (small := on_a_cpu(task)) is not None:
             solutions = write_solutions(with_input_sets(task), [s for s in STYLES if s.name in SOURCES], algebra=False)

@@ -17,7 +17,8 @@ from kernrl.tasks.solutions.from_graph.write_forward import Style, write_forward
 from kernrl.tasks.task import FULL, Solution, Task
 
 WINDOWS = ProductChoice(windows=True)
-LEAN, LEAN_PARTS = Choice(several=True, lean=True), Choice(split=4096, lean=True)
+LEAN = Choice(several=True, lean=True, block=512)
+LEAN_PARTS = Choice(split=4096, lean=True, block=512)
 STYLES: tuple[Style, ...] = (
     Style("fused"),
     Style("fused-rows", choice=Choice(several=True)),

@@ -23,7 +23,7 @@ from kernrl.tasks.solutions.from_graph.library_calls import keyword_arguments, l
 from kernrl.tasks.solutions.from_graph.lowering.builder import Bare, How
 from kernrl.tasks.solutions.from_graph.lowering.lower import lower
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
-from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, Shape
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, Shape, over
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +189,9 @@ class _Forward(HostValues):
         before, after = (self.program.shapes[v][2:] for v in (op.reads[0], op.value))
         for a, b, stride in zip(before, after, taps.stride, strict=True):
             self.names.spread[b] = (a, b[0] - a[0] * stride, stride)
+            phase = over(b, (stride,) * len(b))  # the pixels of one place within a stride
+            if phase and stride > 1 and phase != a:
+                self.names.windows[phase] = (a, 1 + a[0] - phase[0], 1)
 
     def _sizes_behind(self, op: Op, window: dict[str, tuple[int, ...]]) -> None:
         """The sizes behind a window follow from those before it."""

@@ -40,7 +40,7 @@ class _Lowering(Norms, Windows):
             self.at = at
             self._node(node)
         self.p.outputs = list(self.p.graph.outputs)
-        settle_views(self.p)
+        settle_views(self.p, as_asked=self.how.pads)
         return self.p
 
     def _node(self, node: Node) -> None:
