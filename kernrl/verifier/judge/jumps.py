@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-JUMPING = frozenset(("hardshrink", "threshold", "sign", "sgn", "heaviside", "floor", "ceil", "trunc", "round", "frac"))
+JUMPING = frozenset(("hardshrink", "threshold", "sign", "sgn", "floor", "ceil", "trunc", "round", "frac"))
 ORDERING = frozenset(("gt", "ge", "lt", "le"))
 MARGIN = 4.0
 """How many times the modelled error of what a jump reads is within a rounding of it."""
