@@ -31,6 +31,10 @@ CONVOLUTIONS = {
     "sequence": small("self.l = nn.Conv1d(C, 17, 5, padding=2, dilation=2)", "return F.silu(self.l(x))", SEQUENCE),
     "volume": small("self.l = nn.Conv3d(C, 17, 3, padding=(1, 0, 1))", "return F.silu(self.l(x)) + 1", VOLUME),
     "transposed": small("self.l = nn.ConvTranspose2d(C, 17, 4, stride=2, padding=1)", "return F.silu(self.l(x)) + 1"),
+    "transposed_norm": small(
+        "self.l = nn.ConvTranspose2d(C, 17, 4, stride=2, padding=1); self.n = nn.InstanceNorm2d(17, affine=True)",
+        "return self.n(self.l(x)).relu()",
+    ),
     "transposed_odd": small(
         "self.l = nn.ConvTranspose2d(C, 17, 3, stride=2, output_padding=1)", "return self.l(x).tanh() - x.sum()"
     ),
@@ -57,7 +61,7 @@ CONVOLUTIONS = {
     "shuffled": small("self.l = nn.Conv2d(C, 32, 3, padding=1)", "return F.pixel_shuffle(self.l(x), 2).tanh()"),
 }
 """Name → source of a convolution of another kind, or with another kind of tail."""
-SAMPLED = ("strided", "groups", "patches", "transposed", "transposed_dilated", "transposed_volume", "rows_of_pixels")
+SAMPLED = ("strided", "groups", "patches", "transposed", "transposed_norm", "transposed_dilated", "rows_of_pixels")
 """Judged every time; KERNRL_EXHAUSTIVE=1 judges all."""
 
 

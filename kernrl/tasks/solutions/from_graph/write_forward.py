@@ -149,6 +149,7 @@ class _Forward(HostValues):
         for value in self.program.last:
             rank = len(self.program.shapes[value])
             self.orders[value] = (0, *range(2, rank), 1)
+        self._order_apart()
         for op in self.program.ops:
             if op.kind == "window":
                 self._sizes_behind(op, op.window)
@@ -176,6 +177,14 @@ class _Forward(HostValues):
 
     def _multiplies(self, op: Op) -> bool:
         return op.kind == "library" and self.program.graph.nodes[op.node].kind in ("product", "convolution")
+
+    def _order_apart(self) -> None:
+        """Transposed convolutions that go by strides are written with the channels innermost, as their pixels lie apart."""
+        for value in self.apart:
+            raw, rank = self.s.plan.giver.get(f"{value}_raw"), len(self.program.shapes[value])
+            taps = found.taps if raw and (found := convolution(self.program, raw)) else None
+            if taps and taps.transposed and max(taps.stride) > 1 and rank > 3 and value not in self.program.outputs:
+                self.orders[value] = (0, *range(2, rank), 1)
 
     def _sizes_behind_taps(self, op: Op, taps: Taps | None) -> None:
         """Of a convolution that is a kernel, nothing tells the sizes but those before it."""
