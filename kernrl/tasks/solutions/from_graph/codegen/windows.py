@@ -4,23 +4,40 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Access
 from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, Ix
-from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal
-from kernrl.tasks.solutions.from_graph.lowering.sizes import times
-
-if TYPE_CHECKING:
-    from kernrl.tasks.solutions.from_graph.codegen.emit import Body
-    from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
-    from kernrl.tasks.solutions.from_graph.lowering.sizes import Size
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, times
 
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 """What changes nothing in a reduction."""
 
 
-def window(body: Body, op: Op, index: Index) -> str:
+class Lines(Protocol):
+    """What is used here of a kernel's body (`emit.Body`)."""
+
+    group: Group
+    tile: Any
+    accesses: list[Access]
+    inside: list[str]
+    scopes: list[dict[tuple[str, Index], str]]
+
+    @property
+    def program(self) -> Program: ...
+    def at(self, value: str, index: Index) -> str: ...
+    def coordinate(self, i: Ix) -> str: ...
+    def size(self, size: Size) -> str: ...
+    def name(self, value: str) -> str: ...
+    def say(self, line: str, scope: int = -1) -> None: ...
+    def open(self) -> None: ...
+    def close(self) -> list[str]: ...
+
+
+def window(body: Lines, op: Op, index: Index) -> str:
     """A pool of one element: a loop over its window."""
     rank = len(op.window["kernel_size"])
     x, shape = op.reads[0], body.program.shapes[op.reads[0]]
@@ -74,7 +91,7 @@ def window(body: Body, op: Op, index: Index) -> str:
     return result
 
 
-def padded(body: Body, op: Op, index: Index) -> str:
+def padded(body: Lines, op: Op, index: Index) -> str:
     """An element of a padded tensor: mirrored, repeated or turned round at the edge, or a number beyond it."""
     x, where, guards = op.reads[0], list(index), list[str]()
     shape, before, count = body.program.shapes[x], len(body.inside), len(body.accesses)

@@ -17,9 +17,9 @@ from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import (
     Varies,
     settle_views,
 )
-from kernrl.tasks.solutions.from_graph.lowering.norms import Norms
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import point_text
-from kernrl.tasks.solutions.from_graph.lowering.pools import Windows
+from kernrl.tasks.solutions.from_graph.lowering.reduced_ops import Norms
+from kernrl.tasks.solutions.from_graph.lowering.windowed_ops import Windows
 
 
 def lower(graphs: Sequence[Graph], how: How | None = None) -> Program:
