@@ -31,6 +31,24 @@ CONVOLUTIONS = {
     "sequence": small("self.l = nn.Conv1d(C, 17, 5, padding=2, dilation=2)", "return F.silu(self.l(x))", SEQUENCE),
     "volume": small("self.l = nn.Conv3d(C, 17, 3, padding=(1, 0, 1))", "return F.silu(self.l(x)) + 1", VOLUME),
     "transposed": small("self.l = nn.ConvTranspose2d(C, 17, 4, stride=2, padding=1)", "return F.silu(self.l(x)) + 1"),
+    "transposed_norm": small(
+        "self.l = nn.ConvTranspose2d(C, 17, 4, stride=2, padding=1); self.n = nn.InstanceNorm2d(17, affine=True)",
+        "return self.n(self.l(x)).relu()",
+    ),
+    "transposed_odd": small(
+        "self.l = nn.ConvTranspose2d(C, 17, 3, stride=2, output_padding=1)", "return self.l(x).tanh() - x.sum()"
+    ),
+    "transposed_dilated": small(
+        "self.l = nn.ConvTranspose1d(C, 17, 3, stride=2, dilation=2, output_padding=1)", "return self.l(x).relu()", SEQUENCE
+    ),
+    "transposed_far": small(
+        "self.l = nn.ConvTranspose1d(C, 17, 4, stride=3, padding=1, dilation=2, output_padding=1)",
+        "return self.l(x).relu()",
+        SEQUENCE,
+    ),
+    "transposed_volume": small(
+        "self.l = nn.ConvTranspose3d(C, 17, (2, 1, 3), stride=(2, 1, 3))", "return self.l(x).sigmoid()", VOLUME
+    ),
     "transposed_groups": small("self.l = nn.ConvTranspose1d(C, 18, 3, groups=2)", "return self.l(x).tanh()", SEQUENCE, 18),
     "batch_norm": small("self.l = nn.Conv2d(C, 17, 3); self.n = nn.BatchNorm2d(17)", "return F.relu(self.n(self.l(x)))"),
     "group_norm": small("self.l = nn.Conv2d(C, 20, 3); self.n = nn.GroupNorm(4, 20)", "return F.relu(self.n(self.l(x)))"),
@@ -43,7 +61,7 @@ CONVOLUTIONS = {
     "shuffled": small("self.l = nn.Conv2d(C, 32, 3, padding=1)", "return F.pixel_shuffle(self.l(x), 2).tanh()"),
 }
 """Name → source of a convolution of another kind, or with another kind of tail."""
-SAMPLED = ("strided", "groups", "patches", "transposed", "rows_of_pixels")
+SAMPLED = ("strided", "groups", "patches", "transposed", "transposed_norm", "transposed_dilated", "rows_of_pixels")
 """Judged every time; KERNRL_EXHAUSTIVE=1 judges all."""
 
 
@@ -71,7 +89,7 @@ def test_convolutions_are_right_in_every_style() -> None:
     [
         ("strided", "x_in = i * 2 + tap_x", "x_in = i * 2"),
         ("groups", "y_in >= 0", "y_in >= -2"),
-        ("transposed", "(y_in % 2 == 0)", "(y_in % 2 >= 0)"),
+        ("transposed", "+ 1) % 2", "+ 0) % 2"),
     ],
 )
 def test_mutants_are_refused(name: str, old: str, new: str) -> None:

@@ -27,6 +27,7 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   2·1,000u, so a variance by deviations, Welford's or a shifted one-pass sum is well inside. E[x²] − E[x]² is off by about
   1,000²·u in the variance, which is 250 times over. So one-pass statistics may be used where a shift keeps them accurate (a
   first element, a block's mean), or where the task's own arithmetic has lost as much before.
+- *Jumps*: an element that lies within a rounding of one (`hardshrink` at its threshold, a comparison) is right on either side.
 - *Rows of equal elements*: the exact variance is 0, but the same two roundings make it (2u·x)², so that a mean that is off by a
   rounding, magnified by 1/√eps, is accepted.
 """
@@ -80,6 +81,8 @@ class ErrorLevel:
     """Where any answer is accepted (bool); None if nowhere."""
     weights: Tensor | None = field(default=None, repr=False)
     """1 / max(|truth|, scale/64), kept for the 16-bit policies."""
+    slack: Tensor | None = field(default=None, repr=False)
+    """By how much an element may be off because it lies within a rounding of a jump; None if none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +111,18 @@ def _differing(error: Tensor) -> Tensor:
 
 
 def error_level(
-    truth: Tensor, eager: Tensor, precision: str, *, modelled: Sequence[Tensor] = (), inputs: Inputs = Inputs.OWN
+    truth: Tensor,
+    eager: Tensor,
+    precision: str,
+    *,
+    modelled: Sequence[Tensor] = (),
+    inputs: Inputs = Inputs.OWN,
+    slack: Tensor | None = None,
 ) -> ErrorLevel:
-    """Eager's error against the truth (float64). `modelled` are other admissible answers: the largest error counts."""
+    """Eager's error against the truth (float64). `modelled` are other admissible answers: the largest error counts.
+
+    `slack` is by how much an element may be off for another reason than rounding; it counts as no error.
+    """
     if not truth.is_floating_point():
         truth = truth.double()
         errors = [_differing(y.double() - truth) for y in (eager, *modelled)]
@@ -120,21 +132,25 @@ def error_level(
         return ErrorLevel(rms, largest, share, float(scale), precision, undefined=undefined)
     truth, eager, modelled = widened(truth), widened(eager), [widened(y) for y in modelled]
     limit = torch.finfo(COMPUTE_DTYPE[precision]).max
-    figures, weights = _figures(truth, eager - truth, precision, [y - truth for y in modelled])
+    off, others = _beyond(eager - truth, slack), [_beyond(y - truth, slack) for y in modelled]
+    figures, weights = _figures(truth, off, precision, others)
     scale, furthest, rms, largest, relative = figures.tolist()  # the only sync if all is finite
     if math.isfinite(scale + rms + largest + relative) and furthest <= limit:
-        return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
+        return ErrorLevel(rms, largest, relative, scale, precision, weights=weights, slack=slack)
     nonfinite = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
-    others = [torch.where(nonfinite | ~torch.isfinite(y), 0.0, y - truth) for y in modelled]
-    figures, weights = _figures(
-        torch.where(nonfinite, 0.0, truth), torch.where(nonfinite, 0.0, eager - truth), precision, others
-    )
+    others = [torch.where(nonfinite | ~torch.isfinite(y), 0.0, other) for y, other in zip(modelled, others, strict=True)]
+    figures, weights = _figures(torch.where(nonfinite, 0.0, truth), torch.where(nonfinite, 0.0, off), precision, others)
     scale, _, rms, largest, relative = figures.tolist()
     if not bool(nonfinite.any()):  # but the modelled answer is
-        return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
+        return ErrorLevel(rms, largest, relative, scale, precision, weights=weights, slack=slack)
     beyond = truth.to(COMPUTE_DTYPE[precision])
     undefined = None if inputs is Inputs.OWN else nonfinite & _without_answer(beyond, eager, modelled, inputs)
-    return ErrorLevel(rms, largest, relative, scale, precision, nonfinite, beyond, eager, undefined, weights)
+    return ErrorLevel(rms, largest, relative, scale, precision, nonfinite, beyond, eager, undefined, weights, slack)
+
+
+def _beyond(error: Tensor, slack: Tensor | None) -> Tensor:
+    """What an error exceeds the slack by."""
+    return error if slack is None else error.sign() * (error.abs() - slack).clamp_min(0.0)
 
 
 def _without_answer(truth: Tensor, eager: Tensor, modelled: Sequence[Tensor], inputs: Inputs) -> Tensor:
@@ -193,7 +209,7 @@ def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
             figures = torch.zeros_like(figures)
         return torch.cat([figures, figures.new_zeros(1)])
     output = widened(output)
-    error = output - truth  # in float64, as the truth is
+    error = _beyond(output - truth, level.slack)  # in float64, as the truth is
     misplaced = error.new_zeros(())
     if level.nonfinite is not None:
         nonfinite = level.nonfinite

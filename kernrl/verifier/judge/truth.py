@@ -18,6 +18,7 @@ from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, is_float8, policy_flags, widened
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_level
 from kernrl.verifier.judge.inputs import TaskInputs, bind
+from kernrl.verifier.judge.jumps import Jumps, slack
 
 PERTURBATION_ROUNDOFFS = 2.0
 """Eager's error counts as at least the effect of this many roundings of each input."""
@@ -119,7 +120,7 @@ def cut_to_tf32(x: Tensor) -> Tensor:
 
 class Exact(TorchDispatchMode):
     """Runs float64 convolutions as matrix products. `tf32` truncates the operands of products as tensor cores do; `roundoff`
-    perturbs every result at random, as rounding in that precision would."""
+    perturbs every result at random, as rounding in that precision would; `jumps` sees to ops whose result jumps."""
 
     _OPERANDS: ClassVar = {
         **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),
@@ -132,9 +133,9 @@ class Exact(TorchDispatchMode):
     """Their results are operands, or whole numbers, which a cast to an integer would cut if they were moved."""
     _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
 
-    def __init__(self, *, tf32: bool = False, roundoff: float = 0.0):
+    def __init__(self, *, tf32: bool = False, roundoff: float = 0.0, jumps: Jumps | None = None):
         super().__init__()
-        self._tf32, self._roundoff = tf32, roundoff
+        self._tf32, self._roundoff, self._jumps = tf32, roundoff, jumps
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._roundoff:
@@ -167,6 +168,8 @@ class Exact(TorchDispatchMode):
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         args, name = list(args), func.overloadpacket.__name__
+        if self._jumps and self._jumps.takes(name, args):
+            return self._jumps.run(func, args, kwargs)
         if self._tf32:
             for i in self._OPERANDS.get(name, (0, 1) if name == "convolution" else ()):
                 args[i] = cut_to_tf32(args[i])
@@ -206,9 +209,8 @@ class Answer:
     @property
     def nbytes(self) -> int:
         """Bytes of the truth and of the error levels."""
-        kept = [
-            t for level in self.levels for t in (level.nonfinite, level.nonfinite_truth, level.nonfinite_eager, level.weights)
-        ]
+        names = ("nonfinite", "nonfinite_truth", "nonfinite_eager", "weights", "slack")
+        kept = [getattr(level, name) for level in self.levels for name in names]
         return sum(t.nbytes for t in (*self.truth, *kept) if t is not None)
 
 
@@ -227,24 +229,33 @@ class ReferenceAnswers:
         roundings, and every operation by one more than its own: where a task magnifies rounding (a variance of two numbers, a
         softmax of large ones), a single eager run says little about the error of an equally good program. Under tf32, that run
         also models TF32 operands in every product: libraries may decline TF32 at odd shapes, but a candidate may use it there.
+        Elements within that rounding of an op's jump may lie on either side of it (`jumps`).
         """
-        precision = self.inputs.precision
-        truth = self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact())
-        rounded = [self._rounded_run() for _ in range(_runs(truth))] if self._rounded else []
+        precision, jumps = self.inputs.precision, Jumps()
+        truth = self._exact_run(jumps.recording())
+        rounded = [self._rounded_run(jumps.measuring()) for _ in range(_runs(truth))] if self._rounded else []
+        if not self._rounded:
+            jumps.relative(PERTURBATION_ROUNDOFFS * UNIT_ROUNDOFF[precision])
+        sides = [self._exact_run(jumps.moved(side)) for side in (1.0, -1.0)] if jumps.near else []
+        either = slack(truth, sides) if sides else [None] * len(truth)
         with torch.no_grad(), policy_flags(precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
         levels = [
-            error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind)
+            error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind, slack=either[i])
             for i, (y, e) in enumerate(zip(truth, eager, strict=True))
         ]
         return Answer(truth, levels, [y.dtype for y in eager])
 
-    def _rounded_run(self) -> list[Tensor]:
+    def _exact_run(self, jumps: Jumps) -> list[Tensor]:
+        return self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact(jumps=jumps))
+
+    def _rounded_run(self, jumps: Jumps) -> list[Tensor]:
         """Outputs of a run with more rounding than eager's."""
         assert self._rounded
         u, tf32 = UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
         with policy_flags("fp32"):
-            return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), Exact(tf32=tf32, roundoff=u))
+            mode = Exact(tf32=tf32, roundoff=u, jumps=jumps)
+            return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), mode)
 
 
 def _runs(truth: list[Tensor]) -> int:

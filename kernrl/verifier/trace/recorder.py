@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernrl.verifier.base.compat import mode_depth, no_dispatch, no_torch_functions, storage_key
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 from kernrl.verifier.trace.constant_tensors import constant_value
+from kernrl.verifier.trace.convolution_layout import CONVOLUTIONS, as_cudnn_writes
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -222,6 +223,8 @@ class _RecordAten(TorchDispatchMode):
             args = (*args[:3], None, None, *args[5:])
         before = {storage_key(t) for t in inputs}
         outputs = func(*args, **kwargs)
+        if name in CONVOLUTIONS and device is CUDA:
+            outputs = as_cudnn_writes(outputs, *args[:2])
         results = list(_tensors(outputs))
         fresh = [t for t in results if storage_key(t) not in before]
         for tensor in fresh:

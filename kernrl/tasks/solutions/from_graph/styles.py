@@ -17,6 +17,8 @@ from kernrl.tasks.solutions.from_graph.write_forward import Style, write_forward
 from kernrl.tasks.task import FULL, Solution, Task
 
 WINDOWS = ProductChoice(windows=True)
+LEAN = Choice(several=True, lean=True, block=512)
+LEAN_PARTS = Choice(split=4096, lean=True, block=512)
 STYLES: tuple[Style, ...] = (
     Style("fused"),
     Style("fused-rows", choice=Choice(several=True)),
@@ -32,9 +34,14 @@ STYLES: tuple[Style, ...] = (
     Style("bare", bare="all"),
     Style("channels-last", channels_last=True),
     Style("channels-last-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=512)),
-    Style("conv", channels_last=True, choice=Choice(several=True), product=WINDOWS),
-    Style("conv-second", channels_last=True, choice=Choice(several=True), product=replace(WINDOWS, rank=1)),
-    Style("conv-split", mode="stats", merged=True, channels_last=True, choice=Choice(split=512), product=WINDOWS),
+    Style("conv", channels_last=True, choice=LEAN, product=WINDOWS),
+    Style("conv-second", channels_last=True, choice=LEAN, product=replace(WINDOWS, rank=1)),
+    Style("conv-split", mode="stats", merged=True, channels_last=True, choice=LEAN_PARTS, product=WINDOWS),
+    Style("last", channels_last=True, pads=True, levels=True, choice=LEAN),
+    Style("rows", pads=True, levels=True, choice=LEAN),
+    Style("tile", pads=True, tiles=True, choice=LEAN),
+    Style("parts", mode="stats", merged=True, pads=True, choice=LEAN_PARTS),
+    Style("last-parts", mode="stats", merged=True, channels_last=True, pads=True, choice=LEAN_PARTS),
     Style("dot", bare="all", product=ProductChoice()),
     Style("dot-second", bare="all", product=ProductChoice(rank=1)),
     Style("dot-persistent", bare="all", product=ProductChoice("persistent")),
@@ -45,8 +52,8 @@ STYLES: tuple[Style, ...] = (
 )
 """What is tried; styles that come to the same text are one."""
 
-TAUGHT = tuple(style for style in STYLES if style.product is None and not style.choice.stages)
-"""What nano's replies are written in. Products are written for a precision, which a reply does not know."""
+TAUGHT = tuple(style for style in STYLES if style.taught)
+"""What nano's replies are written in."""
 
 
 def graphs_of(task: Task) -> tuple[Graph, ...]:

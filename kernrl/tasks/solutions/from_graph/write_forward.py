@@ -12,14 +12,18 @@ from kernrl.tasks.solutions.from_graph.codegen.convolution_tile import write_con
 from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, Kernel, write_kernel
 from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError
 from kernrl.tasks.solutions.from_graph.codegen.products import Place, ProductChoice, write_product
+from kernrl.tasks.solutions.from_graph.codegen.register_tiles import write_tile
 from kernrl.tasks.solutions.from_graph.codegen.view_index import BarrierError
 from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction, Taps, convolution, products_with_tails, readers
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Group, Mode, partition
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule, schedule
+from kernrl.tasks.solutions.from_graph.fusion.tiles import TileCutter, is_tile
+from kernrl.tasks.solutions.from_graph.host_values import HostValues
 from kernrl.tasks.solutions.from_graph.library_calls import keyword_arguments, library_call
-from kernrl.tasks.solutions.from_graph.lowering.lower import Bare, lower
-from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Operand, Program, Varies
-from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, Shape, is_one
+from kernrl.tasks.solutions.from_graph.lowering.builder import Bare, How
+from kernrl.tasks.solutions.from_graph.lowering.lower import lower
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, Shape, over
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,20 @@ class Style:
     """Products are kernels too, each with its tail; None leaves them to the library."""
     algebra: bool = False
     """Written from the Graph that algebra leaves, which has fewer operations than the task asks for."""
+    pads: bool = False
+    """Padding is a way of reading, and no call of the library."""
+    levels: bool = False
+    """Long reductions are reductions of rows, and then of what these leave."""
+
+    tiles: bool = False
+    """A program holds all that several reductions go over, of whatever axes."""
+
+    @property
+    def taught(self) -> bool:
+        """Whether nano's replies are written in it. Products are written for a precision, which a reply does not know."""
+        return (
+            self.product is None and not self.choice.stages and not (self.pads or self.levels or self.tiles or self.choice.lean)
+        )
 
 
 @dataclass
@@ -101,7 +119,7 @@ class _ApartError(Exception):
         self.value = value
 
 
-class _Forward:
+class _Forward(HostValues):
     def __init__(
         self,
         graphs: Sequence[Graph],
@@ -115,14 +133,14 @@ class _Forward:
         """`memory`: values that must be in memory, and of those the ones that a kernel writes and does nothing else."""
         self.style, self.functional, self.precision = style, functional, precision
         self.windows = bool(style.product and style.product.windows)
-        self.program = lower(
-            graphs, merged=style.merged, bare=style.bare, channels_last=style.channels_last, windows=self.windows
-        )
+        how = How(style.merged, style.bare, style.channels_last, self.windows, style.pads or self.windows, style.levels)
+        self.program = lower(graphs, how)
         forced, self.apart = memory
-        self.s: Schedule = schedule(partition(self.program, style.mode, self.apart), forced | self.apart)
+        self.s: Schedule = schedule(
+            partition(self.program, style.mode, self.apart, TileCutter if style.tiles else None), forced | self.apart
+        )
         self.names = names
-        self.host: dict[str, str] = {}
-        """Value in memory → Python of it."""
+        self.host = {}
         self.orders: dict[str, tuple[int, ...]] = {}
         self.wide: set[str] = set()
         """Values that are float32 in memory whatever the task's precision: statistics, and what holds one."""
@@ -131,6 +149,7 @@ class _Forward:
         for value in self.program.last:
             rank = len(self.program.shapes[value])
             self.orders[value] = (0, *range(2, rank), 1)
+        self._order_apart()
         for op in self.program.ops:
             if op.kind == "window":
                 self._sizes_behind(op, op.window)
@@ -159,11 +178,13 @@ class _Forward:
     def _multiplies(self, op: Op) -> bool:
         return op.kind == "library" and self.program.graph.nodes[op.node].kind in ("product", "convolution")
 
-    def _base(self, value: str) -> str:
-        """What a chain of views looks at."""
-        while (op := self.s.plan.giver.get(value)) and op.kind == "view":
-            value = op.reads[0]
-        return value
+    def _order_apart(self) -> None:
+        """Transposed convolutions that go by strides are written with the channels innermost, as their pixels lie apart."""
+        for value in self.apart:
+            raw, rank = self.s.plan.giver.get(f"{value}_raw"), len(self.program.shapes[value])
+            taps = found.taps if raw and (found := convolution(self.program, raw)) else None
+            if taps and taps.transposed and max(taps.stride) > 1 and rank > 3 and value not in self.program.outputs:
+                self.orders[value] = (0, *range(2, rank), 1)
 
     def _sizes_behind_taps(self, op: Op, taps: Taps | None) -> None:
         """Of a convolution that is a kernel, nothing tells the sizes but those before it."""
@@ -177,10 +198,18 @@ class _Forward:
         before, after = (self.program.shapes[v][2:] for v in (op.reads[0], op.value))
         for a, b, stride in zip(before, after, taps.stride, strict=True):
             self.names.spread[b] = (a, b[0] - a[0] * stride, stride)
+            phase = over(b, (stride,) * len(b))  # the pixels of one place within a stride
+            if phase and stride > 1 and phase != a:
+                self.names.windows[phase] = (a, 1 + a[0] - phase[0], 1)
 
     def _sizes_behind(self, op: Op, window: dict[str, tuple[int, ...]]) -> None:
         """The sizes behind a window follow from those before it."""
         before, after = self.program.shapes[op.reads[0]], self.program.shapes[op.value]
+        if op.how.startswith("pad"):
+            for a, b in zip(before, after, strict=True):
+                if a != b:
+                    self.names.windows[b] = (a, 1 + a[0] - b[0], 1)
+            return
         rank = len(window["kernel_size"])
         rows = zip(*(window[k] for k in ("kernel_size", "stride", "padding", "dilation")), strict=True)
         for d, (count, stride, padding, dilation) in enumerate(rows, len(after) - rank):
@@ -209,55 +238,6 @@ class _Forward:
     def _say(self, *lines: str) -> None:
         self.answer.lines += [*self.names.unpack(), *lines]
 
-    # values
-
-    def value(self, value: str) -> str:
-        """Python of a value in memory, or of a view of one."""
-        if value in self.host:
-            return self.host[value]
-        op = self.s.plan.giver[value]
-        if op.kind != "view":
-            raise CannotWriteError(f"{value} is not in memory")
-        x, shape = self.value(op.reads[0]), self.program.shapes[value]
-        before = self.program.shapes[op.reads[0]]
-        if op.how == "permute":
-            return f"{x}.permute({', '.join(map(str, op.dims))})"
-        if op.how == "expand":
-            sizes = ["-1" if a == b else self.names.expression(b) for a, b in zip(before, shape, strict=True)]
-            return f"{x}.expand({', '.join(sizes)})"
-        if op.how == "slice":
-            d = op.dims[0]
-            start, length = op.start or (0,), shape[d]
-            stop = tuple(a + n * op.step for a, n in zip(start, length, strict=True))
-            text = [
-                self.names.expression(start) if any(start) else "",
-                "" if stop == before[d] else self.names.expression(stop),
-            ]
-            step = f":{op.step}" if op.step != 1 else ""
-            return f"{x}[{':, ' * d}{text[0]}:{text[1]}{step}]"
-        return self._reshaped(x, before, shape)
-
-    def _reshaped(self, x: str, before: Shape, shape: Shape) -> str:
-        plain = [s for s in shape if not is_one(s)]
-        if plain == [s for s in before if not is_one(s)] and len(shape) == len(before) + 1:
-            at = next(i for i in range(len(shape)) if [*shape[:i], *shape[i + 1 :]] == list(before) and is_one(shape[i]))
-            return f"{x}.unsqueeze({at})"
-        for start in range(len(before)):
-            end = start + len(before) - len(shape)
-            if end > start and before[:start] == shape[:start] and before[end + 1 :] == shape[start + 1 :]:
-                if end == len(before) - 1:
-                    return f"{x}.flatten({start})"
-                return f"{x}.flatten({start}, {end})"
-        texts: list[str] = []
-        for size in shape:
-            try:
-                texts.append(self.names.expression(size))
-            except CannotWriteError:
-                texts.append("-1")
-        if texts.count("-1") > 1:
-            raise CannotWriteError("the sizes of a view are unknown")
-        return f"{x}.reshape({', '.join(texts)})"
-
     # library calls
 
     def _library(self, op: Op) -> None:
@@ -279,17 +259,6 @@ class _Forward:
             self.host[value] = result
             self.names.add(result, self.program.shapes[value])
 
-    def _operand(self, operand: Operand) -> str:
-        if isinstance(operand, str):
-            return self.value(operand)
-        if isinstance(operand, Varies):
-            return self.names.number(operand.values)
-        return (
-            repr(operand)
-            if not isinstance(operand, float) or (operand == operand and abs(operand) != float("inf"))
-            else f'float("{operand}")'
-        )
-
     def _channels_last(self, node: Node, op: Op, operands: list[str], f: str) -> str:
         if node.op[-2] == "1":
             raise CannotWriteError("the library has no convolution of rows with the channels innermost")
@@ -307,6 +276,9 @@ class _Forward:
     def _launch(self, group: Group, alone: bool, parts: dict[str, int] | None = None) -> None:
         base = "fused_kernel" if alone else "reduce_kernel" if group.reduced else "pointwise_kernel"
         name = self.names.free(base)
+        if self.style.tiles and is_tile(group):
+            self._launched(write_tile(self.s, group, self.names, self.orders, name))
+            return
         for kernel in write_kernel(self.s, group, self.names, self.style.choice, self.orders, name, parts):
             self._launched(kernel)
 

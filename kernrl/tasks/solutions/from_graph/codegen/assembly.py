@@ -48,6 +48,8 @@ class Assembly:
     traits: list[str]
     sets: int
     persistent: bool = False
+    constant: bool = False
+    """Sizes are constants of the kernel: which addresses lie on 16 bytes is known when it is compiled."""
 
     def finish(
         self, body: Body, layout: Layout, lines: list[str], blocks: dict[str, str], start: str, warps: int, grid: str = ""
@@ -116,7 +118,8 @@ class Assembly:
         count = self.names.expression(total(layout.kept.axes, self.sets)) if grid else f"@{self.outputs[0]}@.numel()"
         if layout.across and layout.over:
             sides = [self.names.expression(total(flat.axes, self.sets)) for flat in (layout.over, layout.across)]
-            return f"({count}, triton.cdiv({sides[0]}, {blocks['BLOCK_I']}), triton.cdiv({sides[1]}, {blocks['BLOCK_J']}))"
+            tiles = f"triton.cdiv({sides[0]}, {blocks['BLOCK_I']}), triton.cdiv({sides[1]}, {blocks['BLOCK_J']})"
+            return f"({tiles}, {count})" if layout.planes_last else f"({count}, {tiles})"
         if grid in ("each", ""):
             if grid:
                 return f"({count},)"
@@ -136,7 +139,8 @@ class Assembly:
             arguments.append(self.names.number(values))
         for name, host in sizes.hosts.items():
             if re.search(rf"\b{name}\b", text):
-                parameters.append(f"{name}: tl.constexpr" if name in sizes.constexpr else name)
+                constant = name in sizes.constexpr or (self.constant and name != "n_elements")
+                parameters.append(f"{name}: tl.constexpr" if constant else name)
                 arguments.append(host)
         constants = {}
         for name, value in blocks.items():

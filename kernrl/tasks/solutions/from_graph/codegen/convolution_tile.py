@@ -7,8 +7,11 @@ written to neighbours in memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import gcd, prod
+
 from kernrl.tasks.solutions.from_graph.codegen.assembly import Kernel
-from kernrl.tasks.solutions.from_graph.codegen.index_text import Sizes
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Sizes, wrapped
 from kernrl.tasks.solutions.from_graph.codegen.layouts import total
 from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError, TileBody, TileLayout
 from kernrl.tasks.solutions.from_graph.codegen.products import LEAST, MOST_BATCH, Place, ProductChoice, ProductWriter
@@ -37,15 +40,27 @@ def write_convolution(place: Place, choice: ProductChoice) -> list[Kernel]:
 
 
 class _Convolution(ProductWriter):
+    phases: dict[int, Axis]
+    """Dimension of the image → the axis of places within a stride, which is one of the planes'."""
+    before: Sequence[str] = ()
+    """Lines in front of the loop."""
+
     @property
     def taps(self) -> Taps:
         taps = self.product.taps
         assert taps is not None
         return taps
 
+    def write(self) -> list[Kernel]:
+        made = super().write()
+        made[0].product_flops //= prod(axis.size[0] for axis in self.phases.values())
+        return made
+
     def space(self) -> tuple[list[Axis], list[Axis], list[Axis]]:
         batch, channels, *image = (list(dim) for dim in self.dims)
-        pixels = [a for dim in image for a in dim]
+        self.phases = self._phases(image)
+        pixels = [a for d, dim in enumerate(image) for a in (dim[:1] if d in self.phases else dim)]
+        batch += self.phases.values()
         if is_one(self.taps.groups):
             return batch, pixels, channels
         if channels and channels[0].size != self.taps.groups:
@@ -55,6 +70,21 @@ class _Convolution(ProductWriter):
             self.group.split(channels[0], self.taps.groups, width)
             raise RestartError
         return [*batch, *channels[:1]], pixels, channels[1:]
+
+    def _phases(self, image: list[list[Axis]]) -> dict[int, Axis]:
+        """Of a transposed convolution, by which dimensions pixels are dealt out to planes: their places within a stride.
+
+        All pixels of a plane then meet the same taps of the window, and the others are left out.
+        """
+        found = dict[int, Axis]()
+        for d, axes in enumerate(image if self.taps.transposed else ()):
+            stride = (self.taps.stride[d],) * self.sets
+            if len(axes) == 2 and axes[1].size == stride:
+                found[d] = axes[1]
+            elif len(axes) == 1 and not is_one(stride) and (outer := over(axes[0].size, stride)):
+                self.group.split(axes[0], outer, stride)
+                raise RestartError
+        return found
 
     def depth(self) -> dict[str, Size]:
         return self.product.depth if self.taps.flat else {"k": self.product.depth["k"]}
@@ -80,6 +110,7 @@ class _Convolution(ProductWriter):
             at = [f"@tap{d}@" for d in range(len(taps.kernel))]
             through = [Ix((self.kb[f"tap{d}"],)) for d in range(len(at))]
         else:
+            self.before = self._count(body)
             at = self._tap(body)
             through = [Ix(extra=((name, 1),)) for name in at]
         guards, image = self._coordinates(body, at)
@@ -98,8 +129,54 @@ class _Convolution(ProductWriter):
         self.multiply(body, a, b)
         return body.close()
 
+    def _count(self, body: TileBody) -> list[str]:
+        """Lines in front of the loop: of each dimension with phases the first tap that a plane meets, and how many it meets."""
+        lines = list[str]()
+        for d in self.phases:
+            name, stride, dilation = self._name(d), self.taps.stride[d], self.taps.dilation[d]
+            common = gcd(stride, dilation)
+            step, place = stride // common, self._shifted(body, d)
+            size = f"@tap{d}_size@"
+            lines.append(f"count_{name} = {size}")
+            if step > 1:
+                turn = pow(dilation // common, -1, step)
+                place_in = f"{place} // {common}" if common > 1 else place
+                lines[-1] = f"first_{name} = {place_in}{f' * {turn}' if turn > 1 else ''} % {step}"
+                lines.append(f"count_{name} = ({size} - first_{name} + {step - 1}) // {step}")
+            if common > 1:  # of a dilation that has a factor of the stride, some planes meet no tap at all
+                lines.append(f"count_{name} = tl.where({place} % {common} == 0, count_{name}, 0)")
+        return lines
+
+    def _shifted(self, body: TileBody, d: int) -> str:
+        """A plane's place within the stride, moved by the padding."""
+        place, padding = body.coordinate(Ix((self.phases[d],))), self.taps.padding[d]
+        return f"({place} + {padding})" if padding else place
+
+    def _name(self, d: int) -> str:
+        return "zyx"[3 - len(self.taps.kernel) + d]
+
+    def _counts(self) -> list[str]:
+        """How many taps a plane meets, for each dimension."""
+        return [f"count_{self._name(d)}" if d in self.phases else f"@tap{d}_size@" for d in range(len(self.taps.kernel))]
+
+    def _tap_of_phase(self, body: TileBody) -> list[str]:
+        """As `_tap`, of the taps that a plane meets."""
+        counts, names = self._counts(), []
+        for d, count in enumerate(counts):
+            inner = " * ".join(counts[d + 1 :])
+            text = f"tap // {wrapped(inner)}" if inner else "tap"
+            text = f"{text} % {count}" if d else text
+            if d in self.phases:
+                step = self.taps.stride[d] // gcd(self.taps.stride[d], self.taps.dilation[d])
+                text = f"first_{self._name(d)} + {f'({text})' if ' ' in text else text} * {step}" if step > 1 else text
+            names.append(f"tap_{self._name(d)}")
+            body.say(f"{names[-1]} = {text}")
+        return names
+
     def _tap(self, body: TileBody) -> list[str]:
         """The place in the window, a variable for each dimension."""
+        if self.phases:
+            return self._tap_of_phase(body)
         kernel, names = self.taps.kernel, []
         for d, size in enumerate(kernel):
             inner = times((1,) * self.sets, *kernel[d + 1 :])
@@ -114,10 +191,14 @@ class _Convolution(ProductWriter):
         for d, tap in enumerate(at):
             stride, padding, dilation = taps.stride[d], taps.padding[d], taps.dilation[d]
             size = self.program.shapes[self.product.a][2 + d]
-            out, name = body.coordinate(Ix(self.dims[2 + d])), f"{'zyx'[3 - len(at) + d]}_in"
+            out, name = body.coordinate(Ix(self.dims[2 + d])), f"{self._name(d)}_in"
             out = f"({out})" if " " in out else out
             step = tap if dilation == 1 else f"{tap} * {dilation}"
-            if taps.transposed:
+            if d in self.phases:
+                name, outer = f"{name[0]}_at", body.coordinate(Ix(self.dims[2 + d][:1]))
+                body.say(f"{name} = {outer} + ({self._shifted(body, d)} - {step}) // {stride}")
+                guards += [f"{name} >= 0", f"{name} < {body.size(size)}"]
+            elif taps.transposed:
                 shift = f" + {padding}" if padding else ""
                 body.say(f"{name} = {out}{shift} - {step}")
                 guards += [f"{name} >= 0", f"{name} < {body.size(size)}{f' * {stride}' if stride > 1 else ''}"]
@@ -137,8 +218,9 @@ class _Convolution(ProductWriter):
     def walk(self, defined: dict[str, list[str]], loop: list[str]) -> list[str]:
         if self.taps.flat:
             return super().walk(defined, loop)
-        count = " * ".join(f"@tap{d}_size@" for d in range(len(self.taps.kernel)))
+        count = " * ".join(self._counts())
         return [
+            *self.before,
             "chunks = tl.cdiv(@ka@, BLOCK_K)",
             f"for step in range(0, {count} * chunks):",
             "    tap = step // chunks",

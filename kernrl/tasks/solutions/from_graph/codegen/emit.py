@@ -7,12 +7,12 @@ an element lies in memory is written last, when it is known which axes every acc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from math import prod
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kernrl.tasks.solutions.from_graph.codegen.index_text import Access, place_moves
 from kernrl.tasks.solutions.from_graph.codegen.view_index import BarrierError, Index, Ix, index_through
+from kernrl.tasks.solutions.from_graph.codegen.windows import NEUTRAL, padded, window
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Count, Op, Operand, Varies
@@ -122,7 +122,7 @@ class Body:
                 raise BarrierError(value)
             return self.reduce(op, value)
         if op.kind == "window":
-            return self._window(op, index)
+            return padded(self, op, index) if op.how.startswith("pad") else window(self, op, index)
         return self._keep(value, index, self.text(op, index))
 
     def text(self, op: Op, index: Index) -> str:
@@ -254,58 +254,6 @@ class Body:
             text += f" - {-n}" if n < 0 else f" + {self.size(i.offset)}"
         return text
 
-    def _window(self, op: Op, index: Index) -> str:
-        rank = len(op.window["kernel_size"])
-        x, shape = op.reads[0], self.program.shapes[op.reads[0]]
-        where = list(index)
-        rows = zip(*(op.window[k] for k in ("kernel_size", "stride", "padding", "dilation")), strict=True)
-        loops, guards = [], []
-        for d, (count, stride, padding, dilation) in enumerate(rows, len(index) - rank):
-            i = index[d]
-            offset = tuple(o * stride - padding for o in i.offset or (0,) * self.program.sets)
-            extra = tuple((n, by * stride) for n, by in i.extra)
-            if count > 1:
-                variable = self.name("ijk"[len(loops)])
-                loops.append((variable, count))
-                extra += ((variable, dilation),)
-            where[d] = replace(i, step=i.step * stride, offset=offset if any(offset) else None, extra=extra)
-            if padding:
-                guards.append((d, shape[d]))
-        result, counted = self.name(op.value), ""
-        lowest = NEUTRAL["max" if op.how == "max" else "sum"]
-        self.say(f"{result} = tl.full({self.tile.shape}, {lowest}, dtype=tl.float32)")
-        if op.how == "avg_inside":
-            counted = self.name("count")
-            self.say(f"{counted} = tl.full({self.tile.shape}, 0.0, dtype=tl.float32)")
-        self.open()
-        before = len(self.inside)
-        if guards and (mask := self.tile.mask(set(self.group.axes))):
-            self.inside.append(mask)
-        for d, size in guards:
-            place = self.name("at")
-            self.say(f"{place} = {self.coordinate(where[d])}")
-            self.inside.append(f"({place} >= 0) & ({place} < {self.size(size)})")
-            where[d] = Ix(extra=((place, 1),))
-        value = self.at(x, tuple(where))
-        mask = " & ".join(self.inside)
-        value = f"tl.where({mask}, {value}, {lowest})" if mask else value
-        self.say(f"{result} = tl.maximum({result}, {value})" if op.how == "max" else f"{result} += {value}")
-        if op.how == "avg_inside":
-            self.say(f"{counted} += tl.where({mask}, 1.0, 0.0)")
-        del self.inside[before:]
-        inner = self.close()
-        for depth, (variable, count_) in enumerate(loops):
-            loop = "tl.static_range" if prod(c for _, c in loops) <= 32 else "range"
-            self.say("    " * depth + f"for {variable} in {loop}({count_}):")
-        for line in inner:
-            self.say("    " * len(loops) + line)
-        if op.how == "avg":
-            self.say(f"{result} = {result} / {prod(op.window['kernel_size'])}")
-        elif op.how == "avg_inside":
-            self.say(f"{result} = {result} / {counted}")
-        self.scopes[-1][op.value, index] = result
-        return result
-
     # reductions
 
     def reduce(self, op: Op, value: str) -> str:
@@ -334,7 +282,3 @@ class Body:
             d = self._keep(f"{op.value}_off", self.layout(operand), masked(f"{x} - {mean}", "0.0"))
             kept(1, self.tile.fold("sum", f"{d} * {d}"))
         return self.scopes[0][value, self.layout(value)]
-
-
-NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
-"""What changes nothing in a reduction."""

@@ -21,6 +21,13 @@ class Access:
     extra: tuple[tuple[str, Size], ...]
     apart: set[Axis] = field(default_factory=set)
     """Axes along which it goes in steps: a plane need not be so many steps long, even if it is at every set."""
+    follows: dict[Axis, Size] = field(default_factory=dict)
+    """Axes along which it goes but for a few elements, such as those of an edge, with the strides."""
+
+    @property
+    def along(self) -> dict[Axis, Size]:
+        """The axes along which it goes, with the strides."""
+        return self.factors | self.follows if self.follows else self.factors
 
 
 def place_moves(access: Access) -> bool:

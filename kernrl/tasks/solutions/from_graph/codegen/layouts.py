@@ -26,6 +26,8 @@ class Layout:
     reduced: set[Axis] = field(default_factory=set)
     across: Flat | None = None
     """The second side of a plane of elements that two tensors hold in other orders."""
+    planes_last: bool = False
+    """Planes are the grid's last axis."""
 
     @property
     def flats(self) -> list[Flat]:
@@ -59,21 +61,29 @@ def flat_layout(axes: list[Axis]) -> Layout:
     )
 
 
-def plane_layout(rest: list[Axis], loads: list[Axis], stores: list[Axis]) -> Layout:
-    """A tile along the axes that loads and stores have innermost, so that both touch neighbours in memory."""
+def plane_layout(rest: list[Axis], loads: list[Axis], stores: list[Axis], *, last: bool = False) -> Layout:
+    """A tile along the axes that loads and stores have innermost, so that both touch neighbours in memory.
+
+    Args:
+        last: Planes are the grid's last axis, so that programs next to each other work on one, and `i` is the tile's, so that
+            threads next to each other load neighbours even where Triton cannot tell them, as behind a window's stride.
+    """
+    (plane, i, j), (rows, columns) = ((2, 0, 1), "ji") if last else ((0, 1, 2), "ij")
+    spread = {rows: "[:, None]", columns: "[None, :]"}
     return Layout(
         Flat("plane", rest),
         Flat("i", loads),
-        "[BLOCK_I, BLOCK_J]",
+        f"[BLOCK_{rows.upper()}, BLOCK_{columns.upper()}]",
         kept_mask="j < @across@",
         over_mask="i < @over@",
         kept_lines=(
-            "plane = tl.program_id(0)",
-            "i = tl.program_id(1) * BLOCK_I + tl.arange(0, BLOCK_I)[:, None]",
-            "j = tl.program_id(2) * BLOCK_J + tl.arange(0, BLOCK_J)[None, :]",
+            f"plane = tl.program_id({plane})",
+            f"i = tl.program_id({i}) * BLOCK_I + tl.arange(0, BLOCK_I){spread['i']}",
+            f"j = tl.program_id({j}) * BLOCK_J + tl.arange(0, BLOCK_J){spread['j']}",
             "mask = (i < @over@) & (j < @across@)",
         ),
         across=Flat("j", stores),
+        planes_last=last,
     )
 
 

@@ -14,7 +14,7 @@ OWN_NAMES = (
     *("x", "m", "n", "ka", "kb", "acc", "mask", "start", "plane", "pid", "part", "row", "cols", "tiles_m", "tiles_n"),
     *("band", "height", "inside", "pid_m", "pid_n", "step", "chunks", "tap", "valid"),
     *(f"{d}_{what}" for d in "zyx" for what in ("in", "at")),
-    *("tap_z", "tap_y", "tap_x"),
+    *(f"{what}_{d}" for d in "zyx" for what in ("tap", "first", "count")),
 )
 """Variables of a product's loop."""
 

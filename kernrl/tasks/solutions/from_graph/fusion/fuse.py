@@ -101,10 +101,10 @@ class Plan:
     unit_of: dict[str, Group | Op]
 
 
-def partition(program: Program, mode: Mode, apart: Collection[str] = ()) -> Plan:
+def partition(program: Program, mode: Mode, apart: Collection[str] = (), by: type[Cutter] | None = None) -> Plan:
     """Cut the work into groups and library calls; the values `apart` have groups of their own."""
     plan = Plan(program, mode, [], {r: op for op in program.ops for r in op.results}, {})
-    cutter = _Cutter(plan, apart)
+    cutter = (by or Cutter)(plan, apart)
     for op in program.ops:
         if op.kind == "library":
             plan.units.append(op)
@@ -114,7 +114,9 @@ def partition(program: Program, mode: Mode, apart: Collection[str] = ()) -> Plan
     return plan
 
 
-class _Cutter:
+class Cutter:
+    """Places ops one after the other."""
+
     def __init__(self, plan: Plan, apart: Collection[str]) -> None:
         self.plan, self.program, self.apart = plan, plan.program, apart
 

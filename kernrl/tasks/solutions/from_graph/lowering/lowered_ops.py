@@ -99,8 +99,12 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     return tuple(out)
 
 
-def settle_views(p: Program) -> None:
-    """Have kernels write the views that must be memory of their own: those returned, and those library calls cannot take."""
+def settle_views(p: Program, *, as_asked: bool = False) -> None:
+    """Have kernels write the views that must be memory of their own: those returned, and those library calls cannot take.
+
+    Args:
+        as_asked: What a library call returns with the channels innermost is written as the module would return it.
+    """
     givers = {r: op for op in p.ops for r in op.results}
     copied: dict[str, None] = {}
     returned: set[str] = set()
@@ -108,7 +112,9 @@ def settle_views(p: Program) -> None:
         if not isinstance(output, str):
             continue
         giver = givers.get(output)
-        if giver is None or output in returned or (giver.kind == "library" and not _authored(output, givers)):
+        library = giver is not None and giver.kind == "library"
+        turned = as_asked and library and giver is not None and any(r in p.last for r in giver.reads)
+        if giver is None or output in returned or turned or (library and not _authored(output, givers)):
             name = f"out{i}"
             p.shapes[name], p.dtypes[name] = p.shapes[output], p.dtypes[output]
             p.ops.append(Op("point", (name,), (output,), text="{0}", node=len(p.graph.nodes)))

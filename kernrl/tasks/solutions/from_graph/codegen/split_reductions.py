@@ -1,0 +1,200 @@
+"""Reductions of sets that several programs share: parts of each set, and a second kernel that puts them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from kernrl.tasks.solutions.from_graph.codegen.accumulate import accumulate, missing_parts, parts_of_tile, parts_text, settle
+from kernrl.tasks.solutions.from_graph.codegen.assembly import Assembly, Kernel
+from kernrl.tasks.solutions.from_graph.codegen.emit import Body
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Access
+from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout, columns_layout, power, row_layout, total
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Names
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How kernels are laid out; a kernel that cannot follow takes the nearest that it can."""
+
+    whole: int = 16384
+    """Longest reduced set that is held in registers; longer ones are walked."""
+    several: bool = False
+    """Several rows a program, where rows are short."""
+    persistent: bool = False
+    """Pointwise kernels of a fixed number of programs."""
+    block: int = 1024
+    stages: int = 0
+    """Loops load so many steps ahead, and rows are taken one after the other by programs that stay; 0: neither."""
+    split: int = 0
+    """In how many parts long reductions are cut; 0: in none."""
+    lean: bool = False
+    """Parts of reductions are held in registers, and tiles waste nothing: for speed alone."""
+
+
+PART, MOST_PARTS = 8192, 8192
+"""Elements that a program has in registers of a set that is cut, and into how many such parts."""
+WANTED_PROGRAMS = 1056
+"""How many programs a reduction is cut into where its sets are few."""
+
+
+class SplitWriter:
+    """Writes the two kernels of reductions that are cut."""
+
+    group: Group
+    names: Names
+    choice: Choice
+    name: str
+    sets: int
+    outputs: list[str]
+    traits: list[str]
+    assembly: Assembly
+
+    def body(self, layout: Layout) -> Body:
+        """An empty body on a tile."""
+        raise NotImplementedError
+
+    def needed_reductions(self) -> dict[str, int]:
+        """Reductions that the outputs need → how many reductions deep each one lies."""
+        raise NotImplementedError
+
+    def inner(self, body: Body) -> bool:
+        """The reduced elements of a set are neighbours in memory."""
+        big = max((a for a in body.accesses), key=lambda a: (prod(x.size[0] for x in a.factors), a is body.accesses[0]))
+        axis = min((a for a in big.factors), key=lambda a: big.factors[a][0], default=None)
+        return axis is None or axis in self.group.reduced or not self.group.kept
+
+    def split(self) -> list[Kernel] | None:
+        """Parts of each set by a program each, and a second kernel that puts them together; None where one will do."""
+        levels = self.needed_reductions()
+        n, rows = (prod(a.size[0] for a in axes) for axes in (self.group.reduced, self.group.kept))
+        full = any(a in self.group.reduced for v in self.outputs for dim in self.group.layouts[v] for a in dim)
+        if not self.choice.split or full or max(levels.values()) > 1:
+            return None
+        dry = self.body(row_layout(self.group.kept, list(self.group.reduced), False))
+        for output in self.outputs:
+            dry.store(output)
+        reference = max(dry.accesses, key=lambda a: prod(x.size[0] for x in a.factors))
+        kept, over = ordered(self.group.kept, [reference]), ordered(list(self.group.reduced), [reference])
+        inner = self.inner(dry)
+        across = 1 if inner else max(8, min(64, power(rows)))
+        # eight programs for each of some 132 multiprocessors, and four chunks or more for each program
+        if self.choice.lean:
+            return self._tiled_parts(kept, over, inner, n, rows)
+        wanted = WANTED_PROGRAMS * across // rows
+        most = n // (4 * (1024 if inner else max(16, 2048 // across)))
+        parts = 1 << (min(self.choice.split, wanted, most).bit_length() - 1) if wanted and most else 0
+        if parts < 4:
+            return None
+        self.traits.append(f"split{parts}")
+        ops = list({id(op): op for op in (self.group.members[v] for v in levels)}.values())
+        return [self._parts(ops, kept, over, inner, across, parts), self.settled(ops, kept, over, str(parts), parts)]
+
+    def _tiled_parts(self, kept: list[Axis], over: list[Axis], inner: bool, n: int, rows: int) -> list[Kernel] | None:
+        """Each program has a chunk of its set in registers."""
+        across = 1 if inner else max(8, min(32, power(rows)))
+        step = PART // across
+        if n < 2 * step:
+            return None
+        ops = list({id(op): op for op in (self.group.members[v] for v in self.needed_reductions())}.values())
+        layout = (row_layout if inner else columns_layout)(kept, over, True)
+        body = self.body(layout)
+        body.used.add("part")
+        most = max(-(-size // step) for size in total(over, self.sets))
+        if most > MOST_PARTS:
+            return None
+        self.traits.append("parts")
+        partials: dict[str, str] = {}
+        count, sets = (
+            f"triton.cdiv({self.names.expression(total(over, self.sets))}, {step})",
+            self.names.expression(total(kept, self.sets)),
+        )
+        index, mask = ("row", "") if inner else ("cols", ", mask=cols < @total@")
+        for op in ops:
+            for i, text in enumerate(parts_of_tile(body, op)):
+                name = f"{op.value}_part{i or ''}"
+                partials[name] = f"({count}, {sets})"
+                body.say(f"tl.store({body.pointer(name)} + part * @rows@ + {index}, {text}{mask})")
+        lines = [
+            "@kept@",
+            "part = tl.program_id(1)",
+            f"start = part * {'BLOCK' if inner else 'ROWS'}",
+            "@over@",
+            *body.lines[0],
+        ]
+        blocks = {"BLOCK": str(step)} if inner else {"ROWS": str(step), "BLOCK": str(across)}
+        made = self.assembly.finish(body, layout, lines, blocks, "", 8, "each" if inner else "columns")
+        made.grid = f"{made.grid.removesuffix(')').removesuffix(',')}, {count})"
+        made.writes, made.partials, made.programs = [], partials, made.programs * most
+        made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
+        return [made, self.settled(ops, kept, over, count, most)]
+
+    def _parts(self, ops: list[Op], kept: list[Axis], over: list[Axis], inner: bool, across: int, parts: int) -> Kernel:
+        """Each program walks every `parts`-th chunk of its set and writes what came of it."""
+        layout = (row_layout if inner else columns_layout)(kept, over, True)
+        body, step = self.body(layout), "BLOCK" if inner else "ROWS"
+        body.used.add("part")
+        body.open()
+        after = [(op, accumulate(body, op, self.traits)) for op in ops]
+        stages = f", num_stages={self.choice.stages}" if self.choice.stages else ""
+        loop = "tl.range" if stages else "range"
+        body.close_into(f"for start in {loop}(part * {step}, @over@, {parts} * {step}{stages}):")
+        index, mask = ("row", "") if inner else ("cols", ", mask=cols < @total@")
+        partials: dict[str, str] = {}
+        rows = self.names.expression(total(kept, self.sets))
+        for op, names in after:
+            for i, text in enumerate(parts_text(op, names, layout.fold)):
+                name = f"{op.value}_part{i or ''}"
+                partials[name] = f"({parts}, {rows})"
+                body.say(f"tl.store({body.pointer(name)} + part * @rows@ + {index}, {text}{mask})", 0)
+        lines = ["@kept@", "part = tl.program_id(1)", *body.lines[0]]
+        block = {"BLOCK": "1024"} if inner else {"ROWS": str(max(16, 2048 // across)), "BLOCK": str(across)}
+        made = self.assembly.finish(body, layout, lines, block, "", 4, "each" if inner else "columns")
+        made.grid = f"{made.grid.removesuffix(')').removesuffix(',')}, {parts})"
+        made.writes, made.partials, made.programs = [], partials, made.programs * parts
+        made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
+        return made
+
+    def settled(self, ops: list[Op], kept: list[Axis], over: list[Axis], count: str, most: int) -> Kernel:
+        """One value of each set's parts, and what follows from it.
+
+        Args:
+            count: Python of how many parts there are; a number where they fill a power of two.
+            most: How many there are at most.
+        """
+        layout = (columns_layout if kept else row_layout)(kept, over, False)
+        body = self.body(layout)
+        body.used.add("part")
+        exact = count.isdigit()
+        width, bound = (count, count) if exact else ("PARTS", "COUNT")
+        body.say(f"part = tl.arange(0, {width}){'[:, None]' if kept else ''}", 0)
+        place = f"part * @rows@ + cols, mask=(part < {bound}) & (cols < @total@)" if kept else "part"
+        if not kept and not exact:
+            place += f", mask=part < {bound}"
+        for op in ops:
+            loaded = []
+            for i, missing in enumerate(missing_parts(op)):
+                pointer, name = body.pointer(f"{op.value}_part{i or ''}"), body.name(f"{op.value}_part{i or ''}")
+                other = "" if exact else f", other={missing}"
+                body.say(f"{name} = tl.load({pointer} + {place}{other})", 0)
+                loaded.append(name)
+            settle(body, op, loaded)
+        for output in self.outputs:
+            body.store(output)
+        rows = prod(a.size[0] for a in kept)
+        blocks = {"BLOCK": str(max(1, min(64, power(rows), max(1, 8192 // power(most)))))}
+        if not exact:
+            blocks |= {"PARTS": f"triton.next_power_of_2({count})", "COUNT": count}
+        return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 4, "columns" if kept else "each")
+
+
+def ordered(axes: list[Axis], accesses: Sequence[Access]) -> list[Axis]:
+    """Axes from outermost to innermost in the memory that an access goes to; those that it does not cross first."""
+
+    def stride(axis: Axis) -> int:
+        return -max((a.factors.get(axis, (1 << 62,))[0] for a in accesses), default=0)
+
+    return sorted(axes, key=stride)

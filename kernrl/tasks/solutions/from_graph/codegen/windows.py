@@ -1,0 +1,133 @@
+"""Values that are read around an element of their own: pools, and what lies beyond the edge of a padded tensor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any, Protocol
+
+from kernrl.tasks.solutions.from_graph.codegen.index_text import Access
+from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, Ix
+from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
+from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, times
+
+NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
+"""What changes nothing in a reduction."""
+
+
+class Lines(Protocol):
+    """What is used here of a kernel's body (`emit.Body`)."""
+
+    group: Group
+    tile: Any
+    accesses: list[Access]
+    inside: list[str]
+    scopes: list[dict[tuple[str, Index], str]]
+
+    @property
+    def program(self) -> Program: ...
+    def at(self, value: str, index: Index) -> str: ...
+    def coordinate(self, i: Ix) -> str: ...
+    def size(self, size: Size) -> str: ...
+    def name(self, value: str) -> str: ...
+    def say(self, line: str, scope: int = -1) -> None: ...
+    def open(self) -> None: ...
+    def close(self) -> list[str]: ...
+
+
+def window(body: Lines, op: Op, index: Index) -> str:
+    """A pool of one element: a loop over its window."""
+    rank = len(op.window["kernel_size"])
+    x, shape = op.reads[0], body.program.shapes[op.reads[0]]
+    where = list(index)
+    rows = zip(*(op.window[k] for k in ("kernel_size", "stride", "padding", "dilation")), strict=True)
+    loops, guards = [], []
+    for d, (count, stride, padding, dilation) in enumerate(rows, len(index) - rank):
+        i = index[d]
+        offset = tuple(o * stride - padding for o in i.offset or (0,) * body.program.sets)
+        extra = tuple((n, by * stride) for n, by in i.extra)
+        if count > 1:
+            variable = body.name("ijk"[len(loops)])
+            loops.append((variable, count))
+            extra += ((variable, dilation),)
+        where[d] = replace(i, step=i.step * stride, offset=offset if any(offset) else None, extra=extra)
+        if padding:
+            guards.append((d, shape[d]))
+    result, counted = body.name(op.value), ""
+    lowest = NEUTRAL["max" if op.how == "max" else "sum"]
+    body.say(f"{result} = tl.full({body.tile.shape}, {lowest}, dtype=tl.float32)")
+    if op.how == "avg_inside":
+        counted = body.name("count")
+        body.say(f"{counted} = tl.full({body.tile.shape}, 0.0, dtype=tl.float32)")
+    body.open()
+    before = len(body.inside)
+    if guards and (mask := body.tile.mask(set(body.group.axes))):
+        body.inside.append(mask)
+    for d, size in guards:
+        place = body.name("at")
+        body.say(f"{place} = {body.coordinate(where[d])}")
+        body.inside.append(f"({place} >= 0) & ({place} < {body.size(size)})")
+        where[d] = Ix(extra=((place, 1),))
+    value = body.at(x, tuple(where))
+    mask = " & ".join(body.inside)
+    value = f"tl.where({mask}, {value}, {lowest})" if mask else value
+    body.say(f"{result} = tl.maximum({result}, {value})" if op.how == "max" else f"{result} += {value}")
+    if op.how == "avg_inside":
+        body.say(f"{counted} += tl.where({mask}, 1.0, 0.0)")
+    del body.inside[before:]
+    inner = body.close()
+    for depth, (variable, count_) in enumerate(loops):
+        loop = "tl.static_range" if prod(c for _, c in loops) <= 32 else "range"
+        body.say("    " * depth + f"for {variable} in {loop}({count_}):")
+    for line in inner:
+        body.say("    " * len(loops) + line)
+    if op.how == "avg":
+        body.say(f"{result} = {result} / {prod(op.window['kernel_size'])}")
+    elif op.how == "avg_inside":
+        body.say(f"{result} = {result} / {counted}")
+    body.scopes[-1][op.value, index] = result
+    return result
+
+
+def padded(body: Lines, op: Op, index: Index) -> str:
+    """An element of a padded tensor: mirrored, repeated or turned round at the edge, or a number beyond it."""
+    x, where, guards = op.reads[0], list(index), list[str]()
+    shape, before, count = body.program.shapes[x], len(body.inside), len(body.accesses)
+    follows: dict[Axis, Size] = {}
+    result = body.name(op.value)
+    body.open()
+    if mask := body.tile.mask(set(body.group.axes)):
+        body.inside.append(mask)
+    for d, low in enumerate(op.dims):
+        if body.program.shapes[op.value][d] == shape[d]:
+            continue
+        offset = tuple(o - low for o in index[d].offset or (0,) * body.program.sets)
+        at = body.coordinate(replace(index[d], offset=offset if any(offset) else None))
+        place, size = body.name("at"), body.size(shape[d])
+        if op.how == "pad_reflect":
+            at = f"{size} - 1 - tl.abs({size} - 1 - tl.abs({at}))"
+        elif op.how == "pad_replicate":
+            at = f"tl.minimum(tl.maximum({at}, 0), {size} - 1)"
+        elif op.how == "pad_circular":
+            at = f"({at} + {size}) % {size}"
+        else:
+            guards.append(f"({place} >= 0) & ({place} < {size})")
+        body.say(f"{place} = {at}")
+        where[d] = Ix(extra=((place, 1),))
+        inner = times((1,) * body.program.sets, *shape[d + 1 :])
+        follows |= dict.fromkeys(index[d].parts, inner)
+    body.inside += guards
+    value = body.at(x, tuple(where))
+    for access in body.accesses[count:]:
+        access.follows |= follows
+    if guards:
+        inside = " & ".join(g if g.isidentifier() or g.startswith("(") else f"({g})" for g in body.inside)
+        value = f"tl.where({inside}, {value}, {literal(op.scale)})"
+    del body.inside[before:]
+    for line in body.close():
+        body.say(line)
+    body.say(f"{result} = {value}")
+    body.scopes[-1][op.value, index] = result
+    return result

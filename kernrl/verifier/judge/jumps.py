@@ -1,0 +1,122 @@
+"""Ops whose result jumps: the rounding in front of one decides on which side an element lands, and either side is right.
+
+`hardshrink` of an element that lies within a rounding of its threshold gives that element or zero. So the reference runs twice
+more in float64, with every such element on the one side and on the other; what that changes of an output is no error of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+JUMPING = frozenset(("hardshrink", "threshold", "sign", "sgn", "floor", "ceil", "trunc", "round", "frac"))
+ORDERING = frozenset(("gt", "ge", "lt", "le"))
+MARGIN = 4.0
+"""How many times the modelled error of what a jump reads is within a rounding of it."""
+
+
+@dataclass(slots=True)
+class Jumps:
+    """What the jumping ops of a reference read, in the order in which they run, and how far rounding may move it."""
+
+    operands: list[Tensor] = field(default_factory=list)
+    margins: list[Tensor] = field(default_factory=list)
+    near: bool = False
+    """Some element lies within its margin of a jump."""
+    _at: int = 0
+    _step: Callable[[Any, Any, Any], Any] | None = None
+    _side: float = 0.0
+
+    def recording(self) -> Jumps:
+        """For the exact run."""
+        self._step = self._record
+        return self
+
+    def measuring(self) -> Jumps:
+        """For a run with rounding."""
+        self._at, self._step = 0, self._measure
+        return self
+
+    def moved(self, side: float) -> Jumps:
+        """For an exact run with what lies near a jump above (1.0) or below it (-1.0)."""
+        self._at, self._side, self._step = 0, side, self._move
+        return self
+
+    def takes(self, name: str, args: Sequence[Any]) -> bool:
+        """Whether the result of an op jumps."""
+        return name.rstrip("_") in JUMPING | ORDERING and isinstance(args[0], Tensor) and args[0].is_floating_point()
+
+    def run(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+        """The op, by what the run is for."""
+        assert self._step
+        return self._step(func, args, kwargs)
+
+    def relative(self, share: float) -> None:
+        """Margins where no run with rounding is made: a share of each element."""
+        self.margins = [x.abs() * share for x in self.operands]
+        self.near = bool(self.operands)
+
+    def _record(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+        self.operands.append(_operand(args).clone())
+        self.margins.append(torch.zeros_like(self.operands[-1]))
+        return func(*args, **kwargs)
+
+    def _measure(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+        at = self._next(args)
+        if at is not None:
+            exact = self.operands[at]
+            off = (_operand(args).double() - exact).nan_to_num(0.0, 0.0, 0.0)
+            rms = off.square().mean().sqrt()
+            # what no rounding moves, such as a zero, lies on one side for good
+            margin = torch.where(off != 0, MARGIN * rms, 0.0)
+            self.margins[at] = torch.maximum(self.margins[at], margin)
+            wide = [exact, *(a.double() if isinstance(a, Tensor) else a for a in args[1:])]
+            if len(args) > 1 and isinstance(args[1], Tensor):  # two tensors: their difference was kept
+                wide[1] = torch.zeros_like(exact)
+            name = func.overloadpacket.__name__
+            if not name.endswith("_"):  # in place is looked at in the runs themselves
+                self.near |= any(bool(_jumped(func, wide, kwargs, side * self.margins[at])[0].any()) for side in (1.0, -1.0))
+            else:
+                self.near = True
+        return func(*args, **kwargs)
+
+    def _move(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+        at = self._next(args)
+        if at is None or func.overloadpacket.__name__.endswith("_"):
+            return func(*args, **kwargs)
+        jumped, beyond, here = _jumped(func, args, kwargs, self._side * self.margins[at])
+        return torch.where(jumped, beyond, here)
+
+    def _next(self, args: Sequence[Any]) -> int | None:
+        at, self._at = self._at, self._at + 1
+        fits = at < len(self.operands) and self.operands[at].shape == _operand(args).shape
+        return at if fits else None
+
+
+def _operand(args: Sequence[Any]) -> Tensor:
+    """What a jump is decided by: of two tensors their difference."""
+    return args[0] - args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
+
+
+def _jumped(func: Any, args: Sequence[Any], kwargs: Any, step: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(where the result jumps when the first operand is moved by a step, the result there, and where it was)."""
+    here, beyond = func(*args, **kwargs), func(args[0] + step, *args[1:], **kwargs)
+    if here.dtype == torch.bool:
+        return here != beyond, beyond, here
+    return (here - beyond).abs() > MARGIN * step.abs(), beyond, here
+
+
+def slack(truth: Sequence[Tensor], others: Sequence[Sequence[Tensor]]) -> list[Tensor | None]:
+    """For each output how far its elements may lie from the truth, because they lie there in other runs; None where none do."""
+    found: list[Tensor | None] = []
+    for i, y in enumerate(truth):
+        if not y.is_floating_point():
+            found.append(None)
+            continue
+        far = torch.stack([(run[i] - y).abs().nan_to_num(0.0, 0.0, 0.0) for run in others]).amax(0)
+        found.append(far if bool(far.any()) else None)
+    return found

@@ -1,0 +1,121 @@
+"""Statistics of several axes in one program, of long sets in parts and in two levels, and padding that is a way of reading."""
+
+from __future__ import annotations
+
+import pytest
+from support import EXHAUSTIVE
+from support.graph_tasks import IMAGE, ask, module, on_a_cpu
+
+from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, write_solutions
+from kernrl.tasks.task import Solution, Task
+from kernrl.verifier import HardenedVerifier
+
+VOLUME = "torch.randn(2, 8, 3, 4, 6)"
+LONG = "torch.randn(4, 7, 60, 90)"
+APART = f"{LONG} + torch.arange(4.0).reshape(4, 1, 1, 1)"
+
+TILES = {
+    "norm_then_channels": module("self.n = nn.LayerNorm(W)", "y = self.n(x.sigmoid()); return y.mean(1), y", IMAGE)
+    .replace("[C]", "[20]")
+    .replace("self, C)", "self, W)"),
+    "norm_then_softmax": module("pass", "return F.layer_norm(x, x.shape[1:]).softmax(1) - x", IMAGE),
+    "channels_innermost": module("pass", "y = x.softmax(1); return y - y.mean((1, 2), keepdim=True)", IMAGE),
+    "three_sides": module("pass", "y = x.softmax(3); y = y / y.amax(1, keepdim=True); return y.sum((1, 2, 3))", IMAGE),
+    "groups": module("self.n = nn.GroupNorm(2, 8)", "y = self.n(x); return y.logsumexp((2, 3, 4)), y.mean(4)", VOLUME),
+}
+"""Name → source of reductions over different axes of one set."""
+LEVELS = {
+    "batch_norm": module("self.n = nn.BatchNorm2d(7)", "return torch.exp(self.n(x * 2 - 1)).tanh()", APART),
+    "norms": module(
+        "self.a = nn.InstanceNorm2d(7, affine=True); self.n = nn.BatchNorm2d(7)", "return self.n(self.a(x)).relu()", LONG
+    ),
+    "far_from_zero": module("pass", "x = x + 1000; return (x - x.mean((0, 2, 3))[:, None, None]) / x.std()", LONG),
+    "largest": module("pass", "return x.amax((0, 2, 3)), x.logsumexp((1, 2, 3)), x.norm()", LONG),
+}
+"""Name → source of sets that are longer than what is reduced in one go."""
+PARTS = {
+    "layer_norm": module("self.n = nn.LayerNorm((7, 60, 90))", "return F.silu(self.n(x.square()))", LONG),
+    "innermost_kept": module("pass", "return x.var((0, 1, 2)) + x.logsumexp((0, 1, 2))", "torch.randn(31, 40, 23, 9)"),
+}
+"""Name → source of sets that several programs share."""
+PADS = {
+    "reflect": module("self.l = nn.Conv2d(C, 5, 3)", "return self.l(F.pad(x, (1, 2, 3, 1), mode='reflect')).relu()", IMAGE),
+    "replicate": module("self.l = nn.Conv2d(C, 5, 3)", "return self.l(F.pad(x.exp(), (2, 1, 0, 1), mode='replicate'))", IMAGE),
+    "circular": module("pass", "return F.pad(x * 2, (1, 1, 3, 0), mode='circular').tanh()", IMAGE),
+    "constant": module("pass", "y = F.pad(x - 1, (1, 0, 2, 2), value=0.5); return F.max_pool2d(y, 3, stride=2) + 1", IMAGE),
+    "rows": module("pass", "return F.pad(x, (0, 4)).softmax(-1) * F.pad(x, (4, 0))", IMAGE),
+    "volume": module("pass", "return F.pad(x, (1, 1, 0, 2, 1, 0), mode='replicate').mean((2, 3, 4))", VOLUME),
+}
+"""Name → source of padding that some kernel can read through."""
+SOURCES = {"tile": TILES, "rows": LEVELS, "parts": PARTS, "last": PADS}
+"""A style → what it is for."""
+MARKS = {"tile": "BLOCK_I", "rows": "_row", "parts": "part = tl.program_id(1)", "last": "at = "}
+"""A style → text that a kernel has where the style says something."""
+CASES = [(style, name) for style, sources in SOURCES.items() for name in sources]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("style", "name"), CASES)
+def test_they_are_right(style: str, name: str) -> None:
+    request = {"source": SOURCES[style][name], "sets": ["full", "ragged"], "styles": ["tile", "rows", "parts", "last"]}
+    (found,) = ask([request | {"but": ["dot", "channels", "fused"]}])
+    assert found
+    assert not [(one, problem) for one, _, problem in found if problem]
+
+
+def written(name: str, style: str, precision: str = "fp32") -> Solution:
+    task = with_input_sets(Task(name, SOURCES[style][name], precision=precision))
+    wanted = "rows" if style == "last" and "conv" not in task.pytorch_code.lower() else style
+    (solution,) = write_solutions(task, [s for s in STYLES if s.name == wanted], algebra=False)
+    return solution
+
+
+@pytest.mark.parametrize(("style", "name"), CASES)
+def test_each_is_written_as_its_class_says(style: str, name: str) -> None:
+    code = written(name, style).triton_code
+    assert MARKS[style] in code
+    assert "F.pad(" not in code
+    if style == "tile":  # one load of the input, and nothing between
+        assert code.count("@triton.jit\ndef fused_kernel") == 1
+        assert code.count("tl.load(x0_ptr") == 1
+
+
+MUTANTS = {
+    "a side too many": ("tile", "norm_then_channels", "axis=2", "axis=1"),
+    "a bound that is missing": ("tile", "three_sides", "(j < ", "(j <= "),
+    "a mean of rows": ("rows", "batch_norm", "(v2_row_mean - v2_mean) * (v2_row_mean - v2_mean)", "0.0 * v2_mean"),
+    "a part too short": ("parts", "layer_norm", "mask = cols < ", "mask = 1 + cols < "),
+    "the edge twice": ("last", "reflect", "tl.abs(o2 - 3)", "tl.abs(o2 - 2)"),
+}
+"""What is wrong → (style, case, old text, new text)."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", MUTANTS)
+def test_mutants_are_refused(what: str) -> None:
+    style, name, old, new = MUTANTS[what]
+    (found,) = ask([{"source": SOURCES[style][name], "edits": [[old, new]], "sets": ["full"], "styles": [style]}])
+    touched = [problem for _, code, problem in found if new in code and old not in code]
+    assert touched
+    assert all(touched)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_the_verifier_takes_them(precision: str, cpu_verifier: HardenedVerifier) -> None:
+    names = [("tile", "norm_then_channels"), ("tile", "channels_innermost"), ("last", "reflect"), ("rows", "norms")]
+    pairs = []
+    for style, name in CASES if EXHAUSTIVE else names:
+        source = SOURCES[style][name]
+        task = Task(name, source, precision=precision)
+        if (small := on_a_cpu(task)) is not None:
+            solutions = write_solutions(with_input_sets(task), [s for s in STYLES if s.name in SOURCES], algebra=False)
+            pairs += [(small, s.triton_code) for s in solutions]
+    assert len(pairs) >= 4
+    verdicts = [(pairs[i][0].id, v.status, v.reason) for i, v in cpu_verifier.verify_many(pairs)]
+    assert not [v for v in verdicts if v[1] != "correct"]
+
+
+def test_nano_is_taught_none_of_them() -> None:
+    assert not {"tile", "rows", "parts", "last", "last-parts"} & {style.name for style in TAUGHT}

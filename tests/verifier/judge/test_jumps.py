@@ -1,0 +1,101 @@
+"""Where an op jumps, a rounding decides: either side is right for an element that near, and for no other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kernrl.tasks.task import InputSet, Task
+from kernrl.verifier.judge.compare import error_figures, excess, tolerances_for
+from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
+
+SOURCE = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def forward(self, x):
+        return {}
+
+def get_inputs():
+    return [torch.randn(16, 64)]
+
+def get_init_inputs():
+    return []
+"""
+THIRD = 0.5 / 3.0
+"""Times 3, it is 0.5 but for a rounding."""
+SHRUNK = SOURCE.format("F.hardshrink(x * 3.0, 0.5)")
+
+
+def answered(code: str, precision: str = "fp32", change: dict[int, float] | None = None) -> tuple[torch.Tensor, Answer]:
+    task = Task(id="t", pytorch_code=code, input_sets=(InputSet("full"),), precision=precision)
+    reference = ReferenceAnswers(TaskInputs(task, task.input_sets[0], precision, "cpu"))
+    reference.inputs.draw(Draw("full", "nominal", 3))
+    x = reference.inputs.inputs[0]
+    x.clamp_(-0.1, 0.1)  # nothing lies near the jump of itself
+    for place, number in (change or {}).items():
+        x.view(-1)[place] = number
+    return x, reference.answer()
+
+
+def exceeds(y: torch.Tensor, answer: Answer) -> bool:
+    (bound,) = tolerances_for([answer.levels], 0)[0]
+    return excess(error_figures(y, answer.truth[0], answer.levels[0]).tolist(), bound) > 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("landed", [0.0, 0.5])
+def test_either_side_of_a_jump_is_right(precision: str, landed: float) -> None:
+    x, answer = answered(SHRUNK, precision, {5: THIRD, 9: -THIRD})
+    y = F.hardshrink(x * 3.0, 0.5)
+    y.view(-1)[5], y.view(-1)[9] = landed, -landed
+    assert not exceeds(y, answer)
+
+
+def test_what_lies_elsewhere_has_one_answer() -> None:
+    x, answer = answered(SHRUNK, change={5: THIRD, 9: THIRD * 1.001, 13: THIRD * 0.999})
+    for place in (9, 13):
+        y = F.hardshrink(x * 3.0, 0.5)
+        y.view(-1)[place] = 0.5 - float(y.view(-1)[place])
+        assert exceeds(y, answer)
+    y = F.hardshrink(x * 3.0, 0.5)
+    y.view(-1)[5] = 0.25  # between the sides by more than a rounding, and yet no further off than either
+    assert not exceeds(y, answer)
+    y.view(-1)[5] = 1.1
+    assert exceeds(y, answer)
+
+
+def test_a_sum_behind_a_jump_may_have_either() -> None:
+    x, answer = answered(SOURCE.format("torch.where(x * 3.0 > 0.5, 7.0, x).sum(1)"), change={5: THIRD})
+    y = torch.where(x * 3.0 > 0.5, 7.0, x)
+    sums = []
+    for landed in (7.0, THIRD):
+        y[0, 5] = landed
+        sums.append(y.sum(1))
+        assert not exceeds(sums[-1], answer)
+    wrong = sums[0].clone()
+    wrong[1] += 7.0
+    assert exceeds(wrong, answer)
+
+
+def test_a_zero_lies_on_one_side_for_good() -> None:
+    """No rounding moves it: a mask of zeros is no jump."""
+    x, answer = answered(SOURCE.format("(x > 0).float()"), change={5: 0.0})
+    assert answer.levels[0].slack is None
+    y = (x > 0).float()
+    y.view(-1)[5] = 1.0
+    assert exceeds(y, answer)
+
+
+def test_a_reference_without_jumps_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    run = ReferenceAnswers._exact_run
+    monkeypatch.setattr(ReferenceAnswers, "_exact_run", lambda self, jumps: runs.append(jumps) or run(self, jumps))
+    answered(SOURCE.format("torch.relu(x) * 2"))
+    answered(SHRUNK)  # nothing lies near
+    assert len(runs) == 2
