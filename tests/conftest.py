@@ -71,14 +71,15 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cpu_verifier() -> "Iterator[HardenedVerifier]":
+def cpu_verifier(fork_servers: Callable[[pytest.MonkeyPatch], None]) -> "Iterator[HardenedVerifier]":
     """A verifier as it is without a GPU, without a cache; shared, since its processes take CPU seconds to start."""
     from support.suite import known_seeds
 
     from kernrl.config import VerifierConfig
     from kernrl.verifier.verifier import HardenedVerifier
 
-    with known_seeds():
+    with known_seeds(), pytest.MonkeyPatch.context() as patch:
+        fork_servers(patch)
         made = HardenedVerifier(VerifierConfig(device="cpu", cache=False, workers=2))
         made.evaluator.start()
     with made:

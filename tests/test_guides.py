@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,23 +74,22 @@ def test_the_guides_model_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert capsys.readouterr().out.endswith("\n")
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
-def test_the_guide_to_testing_kernels_runs(tmp_path: Path) -> None:
+def test_the_guide_to_testing_kernels_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     task, candidate, _ = blocks("verify_a_kernel.md")
     (tmp_path / "my_task.py").write_text(task)
     (tmp_path / "candidate.py").write_text(candidate)
     (tmp_path / "test_kernels.py").write_text("\n".join(blocks("test_kernels.md")))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_kernels.py"],
-        cwd=tmp_path,
-        env={"PATH": "", "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed, 2 skipped" in done.stdout
-    assert "no GPU to measure a speedup on" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("PATH", ""), ("HOME", str(tmp_path)), ("CUDA_VISIBLE_DEVICES", "")):
+        monkeypatch.setenv(name, value)
+    plugins = [word for name in ("cacheprovider", "timeout", "xdist") for word in ("-p", f"no:{name}")]
+    code = pytest.main(["-q", "-rs", "--capture=no", "--rootdir", str(tmp_path), *plugins, "test_kernels.py"])
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert "1 passed, 2 skipped" in said
+    assert "no GPU to measure a speedup on" in said
 
 
 @pytest.mark.usefixtures("warm")

@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any
 
 import torch
+from accelerate.utils import set_seed
 from rich.table import Table
 from rich.text import Text
-from transformers import set_seed
 
 from kernrl.config import SftConfig
 from kernrl.console import Result, log

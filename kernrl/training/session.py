@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerBase, set_seed
+from accelerate.utils import set_seed
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from kernrl.config import EvalConfig, ImproveConfig, ReinforceConfig
 from kernrl.config.heldout_checks import CheckedConfig

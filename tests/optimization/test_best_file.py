@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import EXHAUSTIVE
 from support.tiny import verdict_of
 
 from kernrl.files import replace_file
@@ -140,11 +141,8 @@ def test_it_checks_itself_and_finds_what_is_wrong(task: Task, tmp_path: Path) ->
     assert "small: agrees" in done.stdout
     assert "ragged: agrees" in done.stdout
     assert "nothing is timed" in done.stdout
-    for wrong in (
-        CANDIDATE.replace(" + self.norm.bias", ""),
-        CANDIDATE.replace("1e-5", "1e-2"),
-        CANDIDATE + ".0 * (1 + 2**-10)",
-    ):
+    mistakes = [CANDIDATE + ".0 * (1 + 2**-10)", CANDIDATE.replace(" + self.norm.bias", ""), CANDIDATE.replace("1e-5", "1e-2")]
+    for wrong in mistakes if EXHAUSTIVE else mistakes[:1]:  # each is a process that imports torch
         best.write_text(best_file(task, trial(wrong), {"date": "2026-01-02"}))
         done = run(best)
         assert done.returncode == 1, wrong

@@ -56,6 +56,7 @@ def test_tasks_are_chosen_by_what_they_hold(bench: ModuleType) -> None:
     assert held == pytest.approx(5.93, abs=0.01)
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_a_dry_run_goes_on_where_it_was(
     bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

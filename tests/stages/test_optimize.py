@@ -208,6 +208,7 @@ def test_the_guide_runs(module: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().out == shown
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_a_real_ctrl_c_keeps_the_best_and_resume_goes_on(module: Path) -> None:
     """As a terminal sends it: to every process of the command."""

@@ -1,16 +1,13 @@
 """`kernrl reinforce` on a toy reward: it learns, it is deterministic, and a killed run goes on as if nothing had been."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from support import TESTS
+from support.forked import run_forked
 from support.tiny import tiny_policy, verdict_of
 from support.toy_runs import Killed, judge, metrics, rewards, texts, weights
 from support.toy_runs import reinforce_arguments as arguments
@@ -199,7 +196,6 @@ def test_a_kill_loses_at_most_the_step_in_flight(model, tasks, tmp_path, monkeyp
 CHILD = """
 import os, signal, sys, threading, time
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
 from support.tiny import FakeVerifier
 from support.toy_runs import judge
 from kernrl.cli import run
@@ -212,8 +208,8 @@ def kill_itself(reached, moment_s):
     os.kill(os.getpid(), signal.SIGKILL)
 
 session.open_verifier = lambda config: FakeVerifier(judge)
-threading.Thread(target=kill_itself, args=(Path(sys.argv[2]), float(sys.argv[3])), daemon=True).start()
-sys.exit(run(sys.argv[4:]))
+threading.Thread(target=kill_itself, args=(Path(sys.argv[1]), float(sys.argv[2])), daemon=True).start()
+sys.exit(run(sys.argv[3:]))
 """
 """A thread of the run sends the signal: another process could come too late on a machine with much to do."""
 
@@ -225,9 +221,8 @@ def test_sigkill_at_any_moment(model, tasks, tmp_path):
     assert run(arguments(model, tasks, whole, steps=steps)) == 0
     for reached, moment_s in ((3, "0.03"), (7, "0.01")):
         when = [str(killed / f"step_{reached}"), moment_s]
-        command = [sys.executable, "-c", CHILD, str(TESTS), *when, *arguments(model, tasks, killed, "--resume", steps=steps)]
-        child = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120)
-        assert child.returncode == -signal.SIGKILL
+        code = run_forked(CHILD, *when, *arguments(model, tasks, killed, "--resume", steps=steps))
+        assert code == -signal.SIGKILL
     assert run(arguments(model, tasks, killed, "--resume", steps=steps)) == 0
     assert metrics(killed) == metrics(whole)
     assert texts(killed) == texts(whole)

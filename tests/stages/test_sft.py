@@ -1,16 +1,14 @@
 """`kernrl sft` on a CPU: a small model learns, a killed run goes on as if nothing had been, bad input is one sentence."""
 
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
 from accelerate import Accelerator
+from support.forked import run_forked
 from support.tiny import FakeVerifier, tiny_tasks, verdict_of
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -127,8 +125,7 @@ def test_a_killed_run_goes_on_bit_for_bit(model, pairs, tmp_path, moment, kept, 
     """Killed when gradients of step 6 were there and had not been applied, or when the files of step 4 were not published."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert run(arguments(model, pairs, whole, *more)) == 0
-    command = [sys.executable, "-c", KILLED, moment, *arguments(model, pairs, killed, *more)]
-    assert subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode == -signal.SIGKILL
+    assert run_forked(KILLED, moment, *arguments(model, pairs, killed, *more)) == -signal.SIGKILL
     assert latest_checkpoint(killed) == killed / kept
     assert (killed / ".staging-step_4").exists() == (moment == "write")
     (killed / "metrics.jsonl").open("a").write('{"step": 5, "los')  # what a kill in the middle of a line leaves

@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
+from support import EXHAUSTIVE
 from support.tiny import FakeVerifier
 from support.toy_runs import judge, losses, weights
 from support.toy_runs import sft_arguments as sft
@@ -158,7 +159,7 @@ OF_A_SERVER = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", OF_A_SERVER)
+@pytest.mark.parametrize("stage", OF_A_SERVER if EXHAUSTIVE else ("reward-weighted", "grpo"))
 def test_shards_learn_from_a_server_what_one_process_does(model, tasks, tmp_path, stage):
     for size, name in ((1, "one"), (2, "two")):
         with StandIn(end_token=29) as server:

@@ -1,6 +1,6 @@
 """Processes that the verifier's tests share, as each takes seconds of CPU time to start."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -9,8 +9,8 @@ from kernrl.verifier.rpc.fork_server import ForkServer
 
 
 @pytest.fixture(scope="session")
-def cpu_forks() -> Iterator[ForkServer]:
+def cpu_forks(fork_servers: Callable[[pytest.MonkeyPatch], None]) -> ForkServer:
     """The fork server of plan readers, interpreters and judges."""
-    made = cpu_fork_server()
-    yield made
-    made.close()
+    with pytest.MonkeyPatch.context() as patch:
+        fork_servers(patch)
+        return cpu_fork_server()

@@ -108,6 +108,7 @@ def sets_of(verdict: Verdict) -> set[str]:
 # --- what is derived ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 def test_derived_sets_are_kept_by_source(cache: Path) -> None:
     first, again = InputSets(cache), InputSets(cache)
@@ -126,6 +127,7 @@ def test_a_stated_set_keeps_others_from_being_derived(cache: Path) -> None:
         assert input_sets.complete(stated) is stated
 
 
+@pytest.mark.usefixtures("warm")
 @pytest.mark.slow
 @pytest.mark.parametrize("line", ["raise ValueError('no')", "import os; os._exit(7)", "while True: pass"])
 def test_a_reference_that_breaks_goes_on_with_the_sets_it_has(line: str, monkeypatch: pytest.MonkeyPatch) -> None:

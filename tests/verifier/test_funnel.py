@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,14 @@ GOOD = (TESTS / "honest" / "mish_chain_flat.py").read_text()
 
 
 @pytest.fixture(scope="module")
-def verifier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HardenedVerifier]:
+def verifier(
+    tmp_path_factory: pytest.TempPathFactory, fork_servers: Callable[[pytest.MonkeyPatch], None]
+) -> Iterator[HardenedVerifier]:
     config = VerifierConfig(device="cpu", workers=2, cache_dir=tmp_path_factory.mktemp("cache"))
-    with HardenedVerifier(config) as made:
-        yield made
+    with pytest.MonkeyPatch.context() as patch:
+        fork_servers(patch)
+        with HardenedVerifier(config) as made:
+            yield made
 
 
 def test_a_right_candidate_gets_modelled_time(verifier: HardenedVerifier) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from zlib import crc32
 
 import pytest
 from support import EXHAUSTIVE, suite
@@ -148,7 +149,11 @@ def routed(fixture: suite.Fixture) -> bool:
     return fixture.header["cpu"] != fixture.header["gpu"] or not fixture.expectation("gpu").stages <= BEFORE_THE_ROUTE
 
 
-QUICK = [n for n, f in sorted(EXPLOITS.items()) if HANG not in f.expectation("gpu").statuses and (EXHAUSTIVE or routed(f))]
+QUICK = [
+    n for n, f in sorted(EXPLOITS.items())
+    if HANG not in f.expectation("gpu").statuses and (EXHAUSTIVE or (routed(f) and crc32(n.encode()) % 3 == 0))
+]  # fmt: skip
+"""By day a third of those that may come to where a GPU makes a difference; test_exploits.py judges every one without."""
 ROUTED_HONEST = sorted(HONEST) if EXHAUSTIVE else sorted({f.task.id: n for n, f in reversed(HONEST.items())}.values())
 """One for each task by day: what is routed is mostly a task's input sets, and test_honest.py judges every candidate."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernrl.verifier.interpret.libdevice import library_function
+from kernrl.verifier.interpret.narrow_products import emulated
 from kernrl.verifier.plan.ttir import Op, TtirError
 
 _SHAPE = re.compile(r"tensor<((?:\d+x)+)")
@@ -154,13 +155,6 @@ def _expand_dims(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Ten
     return arguments[0].unsqueeze(int(found[1]) + 2 if found else 2)
 
 
-def _tf32(a: Tensor) -> Tensor:
-    """Round float32 to TF32's ten bits, halves away from zero, as the tensor cores' conversion does."""
-    bits = a.contiguous().view(torch.int32)
-    rounded = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
-    return torch.where(torch.isfinite(a), rounded, a)
-
-
 def _dot(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     a, b, c = arguments
     shapes = [tuple(int(d) for d in m[1].split("x")[:-1]) for m in _SHAPE.finditer(op.types)]
@@ -170,37 +164,8 @@ def _dot(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     wide = torch.float64 if a.dtype == torch.float64 else torch.float32
     kind = re.search(r"inputPrecision = (\w+)", op.text)
     if a.dtype == torch.float32 and kind and kind[1] != "ieee":
-        return (_emulated(a, b, kind[1]) + c).to(dtype)
+        return (emulated(a, b, kind[1]) + c).to(dtype)
     return (torch.matmul(a.to(wide), b.to(wide)) + c.to(wide)).to(dtype)
-
-
-def _bfloat16(a: Tensor) -> Tensor:
-    return a.bfloat16().float()
-
-
-_PARTS = {"tf32": (_tf32, 1, 0), "tf32x3": (_tf32, 2, 1), "bf16x3": (_bfloat16, 2, 1), "bf16x6": (_bfloat16, 3, 2)}
-"""How tensor cores multiply float32: the rounding of an operand's parts, how many parts it has, and the largest sum of part
-numbers whose products are added (Triton's F32DotTC pass)."""
-
-
-def _emulated(a: Tensor, b: Tensor, precision: str) -> Tensor:
-    """A float32 product through narrower parts, the smallest contributions first. Raises TtirError."""
-    if precision not in _PARTS:
-        raise TtirError(f"a product in {precision}")
-    rounded, count, reach = _PARTS[precision]
-    left, right = _parts(a, rounded, count), _parts(b, rounded, count)
-    pairs = sorted(((i, j) for i in range(count) for j in range(count) if i + j <= reach), key=lambda p: -sum(p))
-    low = sum((torch.matmul(left[i], right[j]) for i, j in pairs[:-1]), torch.zeros(()))
-    # where an operand is infinite its rest is NaN, and the pass keeps the whole product alone
-    return torch.matmul(left[0], right[0]) + torch.nan_to_num(low, 0.0, 0.0, 0.0)
-
-
-def _parts(a: Tensor, rounded: Callable[[Tensor], Tensor], count: int) -> list[Tensor]:
-    parts: list[Tensor] = []
-    for _ in range(count):
-        parts.append(rounded(a))
-        a = a - parts[-1]
-    return parts
 
 
 def _join(op: Op, arguments: Sequence[Tensor], dtype: torch.dtype) -> Tensor:

@@ -18,6 +18,7 @@ from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.plan import aten, ttir
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.operands import misfit
+from kernrl.verifier.plan.overlap import overlaps, share, span_bytes
 from kernrl.verifier.plan.plan import (
     CONSTANT_OP,
     ITEM_BYTES,
@@ -192,7 +193,7 @@ def _check_storages(plan: Plan, spec: TraceSpec, limits: Limits) -> None:
         own = inputs[storage.source] if _in(storage.source, inputs) else spec.state.get(str(storage.source))  # pyright: ignore[reportCallIssue, reportArgumentType]
         if storage.kind == "state":
             own = spec.state.get(str(storage.source))
-        if own is None or (storage.kind, storage.source) in seen or storage.nbytes > _span_bytes(own):
+        if own is None or (storage.kind, storage.source) in seen or storage.nbytes > span_bytes(own):
             _object(Status.TRACE_ERROR, f"The plan's {storage.kind} {storage.source} is none of the task's.")
         seen.add((storage.kind, storage.source))
     total = sum(s.nbytes for s in plan.storages if s.kind == "temp")
@@ -202,12 +203,6 @@ def _check_storages(plan: Plan, spec: TraceSpec, limits: Limits) -> None:
 
 def _in(source: object, inputs: list[TensorSpec]) -> bool:
     return type(source) is int and source < len(inputs)
-
-
-def _span_bytes(spec: TensorSpec) -> int:
-    if 0 in spec.shape:
-        return 0
-    return (sum((n - 1) * st for n, st in zip(spec.shape, spec.stride, strict=True)) + 1) * ITEM_BYTES[spec.dtype]
 
 
 def _check_setup(node: Node, plan: Plan) -> None:
@@ -303,37 +298,10 @@ def _check_outputs(plan: Plan, wanted: Sequence[TensorSpec] | None) -> None:
     for position, output in enumerate(plan.outputs):
         if plan.storages[output.storage].kind != "temp":
             _object(Status.POLICY, "forward() returns memory of an input or a parameter: write the result to a new tensor.")
-        if any(_share(output, other) for other in plan.outputs[:position]):
+        if any(share(output, other) for other in plan.outputs[:position]):
             _object(Status.POLICY, "forward() returns two tensors that share memory: return separate ones.")
-        if _overlaps(output):
+        if overlaps(output):
             _object(Status.POLICY, "forward() returns an expanded tensor, whose elements share memory: write all of them.")
-
-
-def _share(a: TensorRef, b: TensorRef) -> bool:
-    """Whether two views may share an element. Parts of one buffer do not, whether consecutive or interleaved."""
-    if a.storage != b.storage or not a.numel or not b.numel:
-        return False
-    first, last = ([r.offset * ITEM_BYTES[r.dtype] for r in (a, b)], [_end_bytes(r) for r in (a, b)])
-    if last[0] <= first[1] or last[1] <= first[0]:
-        return False
-    alike = (a.dtype, a.shape, a.stride) == (b.dtype, b.shape, b.stride)
-    pair = TensorRef(a.storage, a.dtype, (2, *a.shape), (abs(a.offset - b.offset), *a.stride))
-    return not alike or _overlaps(pair)
-
-
-def _end_bytes(ref: TensorRef) -> int:
-    reach = sum((n - 1) * st for n, st in zip(ref.shape, ref.stride, strict=True))
-    return (ref.offset + reach + 1) * ITEM_BYTES[ref.dtype]
-
-
-def _overlaps(ref: TensorRef) -> bool:
-    """Whether two elements of a view may share a place in memory: each stride must step over the dimensions inside it."""
-    reach = 0
-    for stride, size in sorted((st, n) for n, st in zip(ref.shape, ref.stride, strict=True) if n > 1):
-        if stride <= reach:
-            return True
-        reach += stride * (size - 1)
-    return False
 
 
 def _shapes(tensors: list[tuple[tuple[int, ...], str]]) -> str:

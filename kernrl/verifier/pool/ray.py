@@ -1,8 +1,8 @@
 """The verifier on a Ray cluster: candidates are traced and compiled on CPUs anywhere, replayed on GPUs anywhere.
 
-`RayFront` and `RayGpu` implement the protocols of `backend` by calling Ray actors, which hold what a single machine uses. The
-funnel itself, its checks and its verdicts stay in the calling process. Ray repeats nothing by itself: a call whose actor dies
-raises InfrastructureError, the actor is passed over until Ray has restarted it, and the candidate is judged again elsewhere.
+`RayFront` and `RayGpu` implement the protocols of `backend` by calling the actors of `ray_actors`. The funnel itself, its
+checks and its verdicts stay in the calling process. Ray repeats nothing by itself: a call whose actor dies raises
+InfrastructureError, the actor is passed over until Ray has restarted it, and the candidate is judged again elsewhere.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, TraceSpec
 from kernrl.verifier.plan.reading import Asked, PlansRead
 from kernrl.verifier.pool.backend import Front, GpuBackend, Outcome
-from kernrl.verifier.pool.gpu import LANES, Gpu
-from kernrl.verifier.pool.gpu_process import worker_fork_server
-from kernrl.verifier.pool.local import LocalFront
+from kernrl.verifier.pool.gpu import LANES
+from kernrl.verifier.pool.ray_actors import Actor, FrontActor, GpuActor
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
-from kernrl.verifier.rpc.answers import Answer, Died, Failed, answer_to, value_of
+from kernrl.verifier.rpc.answers import Answer, Died, Failed, value_of
 from kernrl.verifier.trace.tracer import Traced
 
 log = logging.getLogger(__name__)
@@ -53,66 +52,6 @@ TRIES = 3
 S = TypeVar("S", bound="Actor")
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-# --- in Ray's workers ------------------------------------------------------------------------------------------------
-
-
-class Actor:
-    """What every actor has in common."""
-
-    def about(self) -> Any:
-        """Answers when the actor is ready."""
-
-    def answer(self, method: str, arguments: tuple[Any, ...]) -> Answer:
-        """Call a method; see `answers`."""
-        return answer_to(lambda: getattr(self, method)(*arguments))
-
-
-class FrontActor(Actor):
-    """Tracer, plan readers, compiler and interpreters on one node."""
-
-    def __init__(self, config: VerifierConfig, cache_dir: Path | None, target: str, slots: int, interpreter: dict[str, bool]):
-        self._front = LocalFront(
-            slots, target=target, cache_dir=cache_dir, require_sandbox=config.require_sandbox, interpreter=interpreter
-        )
-        self._front.start()
-
-    def trace(self, source: str, specs: Sequence[TraceSpec], timeout_s: float) -> Traced | Rejection:
-        return self._front.trace(source, specs, timeout_s)
-
-    def read(self, frames: Sequence[bytes], asked: Asked) -> PlansRead:
-        return self._front.read(frames, asked)
-
-    def compile(self, kernels: Sequence[KernelSource], target: str, timeout_s: float) -> list[CompiledKernel | Rejection]:
-        return self._front.compile(kernels, target, timeout_s)
-
-    def interpret(self, job: SmallJob) -> Judged:
-        return self._front.interpret(job)
-
-
-class GpuActor(Actor):
-    """The lanes of the one GPU that Ray gave this worker. Its lock keeps other programs off, by the GPU's UUID."""
-
-    def __init__(self, config: VerifierConfig, cache_dir: Path | None, redraw_parameters: bool):
-        device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-        self._gpu = Gpu(
-            worker_fork_server(), device, lanes=LANES, cache_dir=cache_dir, timeout_s=config.gpu_timeout_s,
-            redraw_parameters=redraw_parameters, memory_share=config.gpu_memory_share,
-        )  # fmt: skip
-
-    def about(self) -> tuple[dict[str, str], NoiseBand]:
-        """Which GPU it is, and its noise."""
-        return self._gpu.facts, self._gpu.noise
-
-    def seed(self, task_key: str) -> int:
-        return self._gpu.seed(task_key)
-
-    def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
-        return self._gpu.run(job, baselines, task_key)
-
-
-# --- in the calling process ------------------------------------------------------------------------------------------
 
 
 class RayActor(Generic[S]):

@@ -12,9 +12,9 @@ from support.suite import read_folder
 
 from kernrl.verifier.base.nested import flatten
 from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.interpret import narrow_products
 from kernrl.verifier.interpret.interpret_server import sources
 from kernrl.verifier.interpret.interpreter import Case, interpret_cases
-from kernrl.verifier.interpret.mathops import _tf32
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.plan.plan import Plan
@@ -187,7 +187,8 @@ def test_products_round_as_the_tensor_cores_do():
     error = (tf32 - x @ x.t()).norm() / (x @ x.t()).norm()
     assert 1e-5 < error < 1e-3
     assert torch.equal(
-        _tf32(torch.tensor([1 + 2**-11, 1 + 2**-12, float("inf")])), torch.tensor([1 + 2**-10, 1.0, float("inf")])
+        narrow_products.tf32(torch.tensor([1 + 2**-11, 1 + 2**-12, float("inf")])),
+        torch.tensor([1 + 2**-10, 1.0, float("inf")]),
     )
 
 
@@ -377,8 +378,8 @@ def test_a_false_hint_is_refused(body, said):
     assert rejection.reason.startswith(f"k: {said} does not hold at this shape")
 
 
-HONEST = read_folder("honest")[:: 1 if EXHAUSTIVE else 4]
-"""By day one in four; tests/verifier/test_honest.py has the interpreter judge each of them, within wider tolerances."""
+HONEST = read_folder("honest")[:: 1 if EXHAUSTIVE else 12]
+"""By day one in twelve; tests/verifier/test_honest.py has the interpreter judge each of them, within wider tolerances."""
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any
 from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.graph.writing.hands import STAGES, VALUES, Hand
+from kernrl.tasks.graph.writing.helper_method import end_in_helper, reads
 from kernrl.tasks.graph.writing.spellings import plain, spellings
 
 ROLES = {2: ("batch_size", "features"), 3: ("batch_size", "channels", "length")}
@@ -95,7 +96,7 @@ class _Writer:
         first = next(o for o in node.operands if isinstance(o, str))
         held = self.text.get(first, "")
         pending = (text for value, text in self.text.items() if value != first and self.left.get(value))
-        free = re.fullmatch(r"\w+", held) is not None and self.left[first] == 0 and not any(_names(held, t) for t in pending)
+        free = re.fullmatch(r"\w+", held) is not None and self.left[first] == 0 and not any(reads(t, held) for t in pending)
         reuse = free and (self.hand.variables == "rebind" or self.rng.random() < 0.3)
         variable = held if reuse else self._name(self.rng.choice(VALUES))
         if self.hand.comments and self.rng.random() < 0.3:
@@ -306,7 +307,7 @@ class _Writer:
             f"        {hand.super_call}",
         ]
         body += [f"        {line}" for line in self.init]
-        forward, helper = self._split()
+        forward, helper = end_in_helper(self.forward, self.arguments) if hand.helper else (self.forward, [])
         arguments = ", ".join(["self", *(name + tensor for name in self.arguments)])
         body += ["", f"    def forward({arguments}){' -> torch.Tensor' if hand.hints and self.graph.structure == '*' else ''}:"]
         body += [f"        {line}" for line in forward] + helper
@@ -330,26 +331,6 @@ class _Writer:
         if self.hand.grouped and len(whole) > 1:
             return [f"{', '.join(n for n, _ in whole)} = {', '.join(str(v) for _, v in whole)}", *rest]
         return [f"{n} = {v}" for n, v in whole] + rest
-
-    def _split(self) -> tuple[list[str], list[str]]:
-        """`forward`, and the method that ends it if the hand writes one and a single value is alive somewhere."""
-        lines = self.forward
-        if not self.hand.helper:
-            return lines, []
-        for cut in range(1, len(lines) - 1):
-            defined = {m[1] for line in lines[:cut] if (m := re.match(r"(\w+) [-+*/]?= ", line))} | set(self.arguments)
-            later = "\n".join(lines[cut:])
-            alive = {name for name in defined if _names(name, later)}
-            if len(alive) == 1:
-                [name] = alive
-                helper = ["", f"    def _finish(self, {name}):", *(f"        {line}" for line in lines[cut:])]
-                return [*lines[:cut], f"return self._finish({name})"], helper
-        return lines, []
-
-
-def _names(variable: str, text: str) -> bool:
-    """`text` reads that variable."""
-    return re.search(rf"(?<![\w.]){variable}\b", text) is not None
 
 
 def _attributes(node: Node) -> dict[str, Any]:
