@@ -46,7 +46,7 @@ from kernrl.config import (
     StatsConfig,
     VerifyConfig,
 )
-from kernrl.console import Result, launched, leads
+from kernrl.console import Result, launched, leads, log
 from kernrl.errors import KernrlError
 from kernrl.signals import INTERRUPTED, handle_signals
 
@@ -114,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _fail(sentence: str, exit_code: int) -> int:
     if sentence and leads():
-        print(f"kernrl: {sentence}", file=sys.stderr)
+        print(log.by_words(f"kernrl: {sentence}"), file=sys.stderr)
     return exit_code
 
 
