@@ -47,7 +47,8 @@ def run(config: VerifyConfig) -> Result:
         UsageError: Arguments that do not go together, or a task or file that cannot be read.
         InfrastructureError: The machinery cannot work here at all.
     """
-    logging.basicConfig(handlers=[RichHandler(console=console.log, show_time=False, show_path=False)], level=logging.WARNING)
+    shown = RichHandler(console=console.log, show_time=False, show_path=False)
+    logging.basicConfig(format="%(message)s", handlers=[shown], level=logging.WARNING)
     if config.pairs is not None:
         if config.task or config.candidate:
             raise UsageError("--pairs brings its own tasks and candidates: leave TASK and CANDIDATE out.")
