@@ -126,7 +126,7 @@ def to_toml(config: Config) -> str:
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UsageError(f"--config: there is no file {file}.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -76,7 +76,7 @@ def _read_candidate(name: str) -> str:
     if name == "-":
         return sys.stdin.read(MOST_CHARS)
     try:
-        with open(name, encoding="utf-8", errors="replace") as file:
+        with open(name, encoding="utf-8-sig", errors="replace") as file:
             return file.read(MOST_CHARS)
     except OSError as error:
         raise UsageError(f"{name}: {error.strerror}; name a file, or '-' for stdin.") from error
@@ -150,7 +150,7 @@ def _append(file: TextIO, index: int, verdict: Verdict) -> None:
 def _read_lines(path: Path) -> list[str]:
     try:
         # a source may hold U+2028, which JSON leaves alone and splitlines() does not
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     except OSError as error:
         raise UsageError(f"--pairs: {path}: {error.strerror}.") from error
     except UnicodeDecodeError:

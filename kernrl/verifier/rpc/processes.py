@@ -62,7 +62,7 @@ def resolve(name: str) -> Any:
 
 
 def ignore_interrupts() -> None:
-    """Ignore SIGINT and SIGTERM: the parent handles them; we exit when it closes the socket."""
+    """Ignore interrupts: the parent handles them; we exit when it closes the socket."""
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
