@@ -131,7 +131,8 @@ def progress(first_s: float | None = None, every_s: float = 30.0) -> Iterator[Pr
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=log, transient=True, disable=not log.redraws)
+    # `track` counts in a thread of its own, which ends at once where nothing is redrawn, unless refreshing is up to us
+    bar = Progress(*columns, console=log, transient=True, disable=not log.redraws, auto_refresh=log.redraws)
 
     def line() -> str:
         said = []

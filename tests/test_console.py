@@ -28,6 +28,16 @@ def test_progress_says_where_it_is_where_there_is_no_terminal(capsys):
             said += capsys.readouterr().err
 
 
+def test_progress_counts_what_is_tracked(capsys):
+    said = ""
+    with progress(first_s=0.01, every_s=0.01) as bar:
+        for _ in bar.track(range(3), description="tasks"):
+            while f"tasks: {bar.tasks[0].completed:.0f} of 3" not in said:
+                time.sleep(0.005)
+                said += capsys.readouterr().err
+    assert "tasks: 2 of 3" in said
+
+
 def test_waiting_says_for_how_long(capsys):
     with waiting("judging a.py", first_s=0.01, every_s=0.01):
         said = ""
