@@ -121,4 +121,4 @@ def test_a_log_holds_sentences_and_rows_whole(capsys):
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert said[0] == sentence
     assert said[1].endswith("─")
-    assert said[2:] == [source, f"a  {sentence}"]
+    assert said[2:] == [source, "", f"a  {sentence}"]
