@@ -18,7 +18,7 @@ from kernrl import console
 from kernrl.config import VerifyConfig
 from kernrl.console import Prose, Result
 from kernrl.errors import UsageError
-from kernrl.files import replace_file
+from kernrl.files import replace_file, require_writable
 from kernrl.service.client import open_verifier
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import Task
@@ -55,6 +55,8 @@ def run(config: VerifyConfig) -> Result:
         return _run_pairs(config, config.pairs)
     if not config.task or not config.candidate:
         raise UsageError("kernrl verify needs TASK and CANDIDATE, or --pairs with --out.")
+    if config.explain is not None:
+        require_writable(config.explain)
     task, candidate = _task(config.task), _read_candidate(config.candidate)
     with console.waiting(f"judging {config.candidate}"), open_verifier(config) as verifier:
         verdict = verifier.verify(task, candidate)

@@ -255,3 +255,14 @@ def test_a_byte_order_mark_is_no_code(fake: type[Fake], tmp_path: Path) -> None:
 def test_task_and_candidate_the_wrong_way_round(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["verify", str(GOOD), str(TASK)]) == 2
     assert "but ModelNew: it is a candidate and no task" in capsys.readouterr().err
+
+
+def test_a_drawing_that_cannot_be_written_is_refused_first(
+    fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["verify", str(TASK), str(GOOD), "--explain"]
+    assert cli.run([*line, str(tmp_path / "absent" / "a.svg")]) == 2
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
+    assert cli.run([*line, str(tmp_path / "a.svg")]) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+    assert not Fake.seen
