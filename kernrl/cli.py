@@ -46,8 +46,8 @@ from kernrl.config import (
     StatsConfig,
     VerifyConfig,
 )
-from kernrl.console import Result, launched, leads
-from kernrl.errors import KernrlError
+from kernrl.console import Result, launched, leads, log
+from kernrl.errors import KernrlError, UsageError
 from kernrl.signals import INTERRUPTED, handle_signals
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -63,6 +63,11 @@ def main() -> None:
     # OpenMP's threads spin while they wait, and starve the verifier's processes where there is no GPU: sampling beside them
     # took more than 60 s on two cores, and 24 s with threads that sleep. It must be set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if sys.path[0] not in (
+        "",
+        _working_folder(),
+    ):  # the script does not import from there, and neither may the processes we start
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show an arrow is no reason to end
             stream.reconfigure(errors="replace")
@@ -70,6 +75,13 @@ def main() -> None:
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     handle_signals()
     sys.exit(run(sys.argv[1:]))
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # torch would end the process with a message of its own
+        sys.exit(_fail("the current folder is no longer there; change to another one.", UsageError.exit_code))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -114,7 +126,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _fail(sentence: str, exit_code: int) -> int:
     if sentence and leads():
-        print(f"kernrl: {sentence}", file=sys.stderr)
+        print(log.by_words(f"kernrl: {sentence}"), file=sys.stderr)
     return exit_code
 
 

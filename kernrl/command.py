@@ -20,7 +20,7 @@ from rich.markup import escape
 from kernrl import console
 from kernrl.config import TrainingConfig
 from kernrl.config.by_model import ByModel
-from kernrl.console import Result
+from kernrl.console import Prose, Result, Whole
 from kernrl.errors import UsageError
 from kernrl.settings import ALSO, GROUP, OLD, Config, by_group, flag_name, load_config, marks, to_toml
 
@@ -56,9 +56,9 @@ class Output:
             encoding = (sys.stdout.encoding if sys.stdout else None) or ""
             print(json.dumps(self.result.data, indent=2, ensure_ascii=not encoding.lower().startswith("utf")))
         elif isinstance(view, str):
-            print(view)
+            print(console.out.by_words(view) if isinstance(view, Prose) else view)
         else:
-            console.out.print(view, crop=False)  # what is wider than a terminal, it wraps; in a pipe, it stays whole
+            console.out.print(Whole(view), crop=False)  # what is wider than a terminal, it wraps; in a pipe, it stays whole
         print(end="", flush=True)  # unlike sys.stdout.flush(), does nothing where stdout is closed
 
 

@@ -8,16 +8,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.syntax import Syntax
-from rich.table import Table
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+
+NO_WIDTH = 10_000
+"""Columns of what has no width of its own."""
 
 
 class _Console(Console):
@@ -25,6 +29,23 @@ class _Console(Console):
     def redraws(self) -> bool:
         """Whether a line can be shown and replaced: in a terminal that moves its cursor, and not under `--quiet`."""
         return self.is_terminal and not self.is_dumb_terminal and not self.quiet
+
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **settings: Any) -> None:
+        """As rich does; sentences that it would not wrap (`soft_wrap`) are broken between words in a terminal."""
+        if soft_wrap:
+            objects = tuple(self.by_words(thing) if isinstance(thing, str) else thing for thing in objects)
+        super().print(*objects, soft_wrap=soft_wrap, **settings)
+
+    def by_words(self, text: str) -> str:
+        """Lines of prose no wider than this terminal. Commands, indented lines and whatever has no spaces stay whole, so that
+        they can be copied, and all of it where there is no terminal."""
+        if not self.is_terminal:
+            return text
+        broken = []
+        for line in text.split("\n"):
+            prose = len(line) > self.width and line[:1] not in (" ", "$")
+            broken += wrap(line, self.width, break_long_words=False, break_on_hyphens=False) if prose else [line]
+        return "\n".join(broken)
 
     def on_broken_pipe(self) -> None:
         raise  # rich calls this while it handles the error, and would exit with 1; the CLI decides that
@@ -41,30 +62,41 @@ log = _Console(stderr=True)
 
 
 class Code:
-    """Source as it is: coloured and wrapped in a terminal, line by line elsewhere, as a reader may run it."""
+    """Source as it is, in colours in a terminal. No line is broken, so that what is copied from a terminal runs, too."""
 
     def __init__(self, source: str):
         self.source = source
 
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(0, 0)  # what stands beside it is no wider for its sake
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if console.is_terminal:
-            yield Syntax(self.source, "python", word_wrap=True, background_color="default")
+            text = Syntax(self.source, "python", background_color="default").highlight(self.source)
+            text.rstrip()
+            yield from console.render(text, options.update(no_wrap=True, overflow="ignore"))
         else:
             yield Segment(self.source if self.source.endswith("\n") else f"{self.source}\n")
 
 
-class Rows:
-    """A table of one line a row: cells end in `…` where a terminal is too narrow; elsewhere lines are as long as they are."""
+class Prose(str):
+    """Sentences: a terminal gets them broken between words."""
 
-    def __init__(self, table: Table):
-        self.table = table
+    __slots__ = ()
+
+
+class Whole:
+    """Lines as long as they are where there is no terminal: a log is searched, and nobody reads it at a width."""
+
+    def __init__(self, view: RenderableType):
+        self.view = view
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if console.is_terminal:
-            yield self.table
+        wanted = Measurement.get(console, options.update(max_width=NO_WIDTH), self.view).maximum
+        if console.is_terminal or wanted == NO_WIDTH:
+            yield self.view
         else:
-            wide = options.update(width=Measurement.get(console, options.update(max_width=10_000), self.table).maximum)
-            yield from console.render(self.table, wide)
+            yield from console.render(self.view, options.update(width=max(options.max_width, wanted)))
 
 
 @dataclass(frozen=True)
@@ -74,7 +106,7 @@ class Result:
     data: Any
     """What `--json` prints: made of dicts, lists, strings, numbers, booleans and None."""
     view: RenderableType = ""
-    """What a person sees instead; a plain string is printed as it is, without wrapping."""
+    """What a person sees instead; a plain string is printed as it is, without wrapping, unless it is Prose."""
     exit_code: int = 0
     """0, or 1 where the command ran well and the answer is no."""
 
@@ -99,7 +131,8 @@ def progress(first_s: float | None = None, every_s: float = 30.0) -> Iterator[Pr
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=log, transient=True, disable=not log.redraws)
+    # `track` counts in a thread of its own, which ends at once where nothing is redrawn, unless refreshing is up to us
+    bar = Progress(*columns, console=log, transient=True, disable=not log.redraws, auto_refresh=log.redraws)
 
     def line() -> str:
         said = []

@@ -98,6 +98,13 @@ def require_folder_of(path: Path) -> None:
         raise UsageError(f"{path}: there is no folder {path.parent}; make it, or name another file.")
 
 
+def require_writable(path: Path) -> None:
+    """Raise UsageError when a file cannot be written there, before what is to be written in it is worked for."""
+    require_folder_of(path)
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{path}: {path.parent} cannot be written to; name a file in another folder.")
+
+
 def _sync_folder(folder: Path) -> None:
     """Make the rename itself survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -85,14 +86,21 @@ def load_config(cls: type[ConfigT], files: Sequence[Path] = (), flags: Mapping[s
     for file in files:
         for key, value in flatten(_read_toml(file)):
             _check_known(cls, key, f"{file}: ")
-            values[key], origin[key] = value, f"{file}: {key!r}"
+            values[key], origin[key] = _at_home(value), f"{file}: {key!r}"
     for key, value in (flags or {}).items():
         _check_known(cls, key, "")
-        values[key], origin[key] = value, _written(cls, key)
+        values[key], origin[key] = _at_home(value), _written(cls, key)
     try:
         return cls.model_validate(_nest(values))
     except ValidationError as error:
         raise UsageError(_sentence(cls, error.errors()[0], origin)) from None
+
+
+def _at_home(value: Any) -> Any:
+    """A path below `~` as the shell would expand it, which does so in neither a TOML file nor quotes."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_at_home, value))
+    return type(value)(os.path.expanduser(value)) if isinstance(value, (str, Path)) and str(value).startswith("~/") else value
 
 
 def flag_name(key: str) -> str:
@@ -118,7 +126,7 @@ def to_toml(config: Config) -> str:
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UsageError(f"--config: there is no file {file}.") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

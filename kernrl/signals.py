@@ -1,4 +1,6 @@
-"""Ctrl-C, and a scheduler's SIGTERM: an interrupt where one is expected, and an end at once while modules are loaded.
+"""Ctrl-C, a scheduler's SIGTERM, and the SIGHUP of a closed terminal.
+
+They are an interrupt where one is expected, and an end at once while modules are loaded.
 
 A KeyboardInterrupt in the middle of an import is lost: packages catch it and go on with half a module, or raise another error,
 as transformers did ten seconds later ("Could not import module 'set_seed'"). It is the standard library alone that is imported
@@ -10,6 +12,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,14 +28,15 @@ IMPORTS = "<frozen importlib._bootstrap>"
 LOADERS = ("__main__.py", "cli.py")
 """Files of this folder whose imports are those of a command that has not begun: it has nothing to save or to close."""
 
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 AGAIN_S = 0.05
 """Time after which an interrupt is tried again that met a later import."""
 
 
 def handle_signals() -> None:
-    """Take SIGINT and SIGTERM from here on. Under a launcher SIGTERM stays as it is: it would wait for a rank that hangs."""
+    """Take these signals from here on. Under a launcher it is SIGINT alone: after the others it would wait for a rank that
+    hangs."""
     launched = "LOCAL_RANK" in os.environ
     for number in (signal.SIGINT,) if launched else INTERRUPTS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as it is under nohup
@@ -42,10 +46,13 @@ def handle_signals() -> None:
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, end the process where its command is still being loaded, or wait for an import to end.
 
-    A scheduler may send two signals, to the process and to its group: one is enough.
+    A scheduler may send two signals, to the process and to its group, and a closed terminal and its shell one each: one is
+    enough.
     """
     if "LOCAL_RANK" not in os.environ:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for later in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(later, signal.SIG_IGN)
+    leave_closed_terminal()
     importer = _importer(frame)
     if importer is None:
         raise KeyboardInterrupt
@@ -57,6 +64,14 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
+def leave_closed_terminal() -> None:
+    """What is printed to a terminal that is gone goes nowhere: it would raise, where a step is still to be saved."""
+    for stream in (1, 2):
+        with suppress(OSError):  # closed from the start
+            if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+
 def leave() -> NoReturn:
     """End an interrupted process: run what libraries registered for its end, but wait for no thread.
 
@@ -64,7 +79,8 @@ def leave() -> NoReturn:
     without an active exception". Another signal ends it at once.
     """
     for number in INTERRUPTS:
-        signal.signal(number, lambda *_: os._exit(INTERRUPTED))
+        again = signal.SIG_IGN if number == signal.SIGHUP else lambda *_: os._exit(INTERRUPTED)
+        signal.signal(number, again)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # closed, or never there
@@ -74,7 +90,7 @@ def leave() -> NoReturn:
 
 @contextmanager
 def blocked_interrupts() -> Iterator[None]:
-    """A process that is started in this context, by this thread, begins with SIGINT and SIGTERM blocked.
+    """A process that is started in this context, by this thread, begins with these signals blocked.
 
     Ctrl-C in a terminal reaches every process of a command, and one that is still starting would print a traceback. Our own
     signals wait for the end of the context.

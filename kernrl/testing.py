@@ -64,7 +64,7 @@ def _text(candidate: str | Path) -> str:
     if isinstance(candidate, str) and "\n" in candidate:
         return candidate
     try:
-        return Path(candidate).read_text(encoding="utf-8")
+        return Path(candidate).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"{candidate}: {error.strerror}; name a file, or give the source text.") from None
 

@@ -39,6 +39,7 @@ Where candidates are judged is `--verifier.executor`; its old spelling, `--verif
 | 1 | it failed, or the answer is no |
 | 2 | bad input: one sentence on stderr names the file or flag |
 | 3 | the infrastructure broke, so nothing can be said |
+| 4 | `kernrl verify`: only a GPU can tell |
 | 130 | interrupted |
 
 What was asked for goes to stdout, remarks and progress to stderr. `NO_COLOR` is honoured, and nothing is coloured

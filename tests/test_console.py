@@ -6,12 +6,13 @@ import time
 
 import pytest
 from rich.console import Console, Group
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from kernrl import console
 from kernrl.command import Output
-from kernrl.console import Result, Rows, progress, waiting
+from kernrl.console import Code, Prose, Result, Whole, progress, waiting
 
 
 def test_progress_says_where_it_is_where_there_is_no_terminal(capsys):
@@ -25,6 +26,16 @@ def test_progress_says_where_it_is_where_there_is_no_terminal(capsys):
         while "tasks: 1,500 of 2,000" not in said:
             time.sleep(0.005)
             said += capsys.readouterr().err
+
+
+def test_progress_counts_what_is_tracked(capsys):
+    said = ""
+    with progress(first_s=0.01, every_s=0.01) as bar:
+        for _ in bar.track(range(3), description="tasks"):
+            while f"tasks: {bar.tasks[0].completed:.0f} of 3" not in said:
+                time.sleep(0.005)
+                said += capsys.readouterr().err
+    assert "tasks: 2 of 3" in said
 
 
 def test_waiting_says_for_how_long(capsys):
@@ -53,7 +64,7 @@ def test_a_row_is_one_line_and_is_cut_in_terminals_alone(terminal, row):
     table.add_row("a", Text(" → ".join(["one", "two"] * 9), no_wrap=True, overflow="ellipsis"))
     shown = Console(width=18, force_terminal=terminal, color_system=None)
     with shown.capture() as capture:
-        shown.print(Rows(table), crop=terminal)
+        shown.print(Whole(table), crop=terminal)
     assert [line.rstrip() for line in capture.get().splitlines()[1:]] == [row]
 
 
@@ -62,3 +73,52 @@ def test_what_is_wider_than_a_terminal_is_left_for_it_to_wrap(capsys, monkeypatc
     monkeypatch.setattr(type(console.out), "is_terminal", property(lambda self: True))
     Output(Result({}, Group(Text("x" * 100, no_wrap=True, overflow="ignore"))), as_json=False).print()
     assert capsys.readouterr().out.rstrip("\n") == "x" * 100
+
+
+def as_terminal(monkeypatch, width):
+    for stream in (console.out, console.log):
+        monkeypatch.setattr(stream, "width", width)
+    monkeypatch.setattr(Console, "is_terminal", property(lambda self: True))
+
+
+PATH = "checkpoints/" + "very-long/" * 5
+
+
+def test_sentences_are_broken_between_words_in_terminals_alone(capsys, monkeypatch):
+    view = Prose(
+        f"Ask the model for candidates of 12 held-out tasks.\n$ kernrl eval --model {PATH} --limit 12\nwritten to {PATH}\n"
+    )
+    Output(Result({}, view), as_json=False).print()
+    console.log.print(view, soft_wrap=True)
+    said = capsys.readouterr()
+    assert said.out == said.err == f"{view}\n"
+    as_terminal(monkeypatch, 40)
+    Output(Result({}, view), as_json=False).print()
+    console.log.print(view, soft_wrap=True)
+    lines = [
+        "Ask the model for candidates of 12",
+        "held-out tasks.",
+        f"$ kernrl eval --model {PATH} --limit 12",
+        "written to",
+        PATH,
+    ]
+    said = capsys.readouterr()
+    assert said.out.splitlines() == said.err.splitlines() == [*lines, ""]
+
+
+def test_source_is_not_broken_in_a_terminal(capsys, monkeypatch):
+    as_terminal(monkeypatch, 40)
+    source = f"x = [{', '.join(['torch.randn(2)'] * 9)}]\n\n\ndef f():\n    return x\n"
+    Output(Result({}, Group(Code(source))), as_json=False).print()
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == source.splitlines()
+
+
+def test_a_log_holds_sentences_and_rows_whole(capsys):
+    sentence, source = " ".join(["word"] * 40), "y = " + " + ".join(["x"] * 80)
+    table = Table(box=None, pad_edge=False)
+    table.add_row("a", sentence)
+    Output(Result({}, Group(Text(sentence), Rule("source"), Code(source), table)), as_json=False).print()
+    said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert said[0] == sentence
+    assert said[1].endswith("─")
+    assert said[2:] == [source, "", f"a  {sentence}"]

@@ -107,8 +107,23 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.parametrize("page", SHELVED, ids=of)
+def test_pages_are_written_for_mkdocs_too(page: Path) -> None:
+    """Its Markdown is older: what GitHub takes as a list, a table or a block of code, it shows as text or flat."""
+    outside = re.findall(r"\]\((?!https?:)([^)#]+)", CODE_BLOCK.sub("", page.read_text()))
+    assert not [target for target in outside if not (page.parent / target).resolve().is_relative_to(DOCS)]
+    assert not re.search(r"^ +(```|~~~)", page.read_text(), re.MULTILINE), "a fenced block inside a list"
+    item = re.compile(r"( *)(?:[-*]|\d+\.) ")
+    for block in re.split(r"\n\s*\n", CODE_BLOCK.sub("\n", page.read_text())):
+        first, *_ = lines = block.strip("\n").split("\n")
+        items = [found for line in lines if (found := item.match(line))]
+        assert not [found for found in items if len(found[1]) % 4], f"a list in a list is indented by four: {block}"
+        assert item.match(first) or not items, f"no empty line before the list: {block}"
+        assert "|" in first[:5] or not [line for line in lines if line.startswith("|")], f"none before the table: {block}"
+
+
 def test_every_page_is_in_the_navigation_and_on_a_shelf() -> None:
-    navigation = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    navigation = set(re.findall(r": (\w\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert navigation == {str(page.relative_to(DOCS)) for page in SHELVED}
     shelves = {"start", "guides", "reference", "explanation", "notes", "verifier"}
     assert {name.split("/")[0] for name in navigation - {"index.md"}} <= shelves

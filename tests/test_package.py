@@ -71,3 +71,18 @@ def test_the_verifier_works_without_what_only_training_needs(tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("correct")
+
+
+@pytest.mark.slow
+def test_files_of_the_working_folder_are_not_imported(tmp_path: Path) -> None:
+    """A folder of kernels may hold a random.py or a torch.py; the processes that judge import Python's and torch's own."""
+    task = load_tasks("heldout#2").tasks[0]
+    (tmp_path / "candidate.py").write_text(task.solutions[0].triton_code)
+    (tmp_path / "task.py").write_text(task.pytorch_code)
+    for name in ("json", "types", "random", "queue", "torch", "triton", "kernrl"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('the {name}.py of this folder was imported')\n")
+    script = [sys.executable, "-P", "-c", "from kernrl.__main__ import main; main()"]
+    for line in (["tasks", "check", "task.py"], ["verify", "task.py", "candidate.py", "--no-cache", "--device", "cpu"]):
+        done = subprocess.run([*script, *line], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "of this folder" not in done.stdout + done.stderr

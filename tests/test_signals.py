@@ -37,7 +37,7 @@ except BaseException:
 """A package that loses an interrupt, as transformers does when one meets an import of its own."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_is_not_lost_in_an_import(tmp_path: Path, number: int) -> None:
     (tmp_path / "torch.py").write_text(SLOW_TORCH)
     take = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
@@ -149,6 +149,16 @@ def test_training_saves_its_step_and_says_one_sentence(
     assert not [word for word in NOISE if word in said], said
     if presses == 1:
         assert (output / f"step_{max(losses(output))}" / "COMPLETE").exists()
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_saves_the_step(model: Path, pairs: Path, tmp_path: Path) -> None:
+    """As a lost ssh connection does: SIGHUP, and nothing more can be printed."""
+    output = tmp_path / "run"
+    line = [word for word in sft_arguments(model, pairs, output, "--steps", "100000") if word != "--quiet"]
+    code, _ = interrupted(line, r"sft: step \d", presses=0, close=True)
+    assert code == 130
+    assert (output / f"step_{max(losses(output))}" / "COMPLETE").exists()
 
 
 @pytest.mark.slow

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import model_validator
 
-from kernrl.settings import Config
+from kernrl.settings import Config, flag_name
 
 RENAMED_VALUES = (("advantage", "none", "raw"), ("baseline", [], ["eager"]))
 """(setting, value in the config.json of an older run, what that is today)."""
+
+
+COMMANDS = ("sft", "best-of-n", "reinforce", "reward-weighted", "eval", "optimize")
+"""Those with `--resume`."""
 
 
 class ResumableConfig(Config):
@@ -30,17 +35,34 @@ class ResumableConfig(Config):
     def _as_the_run_began(cls, values: Any) -> Any:
         if not isinstance(values, dict) or not values.get("resume") or not values.get("output"):
             return values
-        return _completed(cls, values, _settings_of_run(cls, Path(values["output"])))
+        folder = Path(values["output"])
+        described = _described(folder)
+        missing = [name for name, field in cls.model_fields.items() if field.is_required() and name not in values]
+        if missing and not described:
+            flags = " and ".join(map(flag_name, missing))
+            raise ValueError(f"--resume: there is no run in {folder}: name the folder of one, or give {flags} to begin one")
+        made_by, this = _command(described), re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Config")).lower()
+        if made_by not in (None, this):
+            raise ValueError(f"--resume: {folder} was made by `kernrl {made_by}`, and this is `kernrl {this}`")
+        kept = described.get("config")
+        return _completed(cls, values, with_names_of_today(cls, kept) if isinstance(kept, dict) else {})
 
 
-def _settings_of_run(cls: type[ResumableConfig], folder: Path) -> Mapping[str, Any]:
-    """The settings in a run's `config.json`; none where there is no run."""
+def _described(folder: Path) -> Mapping[str, Any]:
+    """A run's `config.json`; nothing where there is no run."""
     try:
         described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    kept = described.get("config") if isinstance(described, dict) else None
-    return with_names_of_today(cls, kept) if isinstance(kept, dict) else {}
+    return described if isinstance(described, dict) else {}
+
+
+def _command(described: Mapping[str, Any]) -> str | None:
+    """The command that made a folder; None where it was Python."""
+    if isinstance(named := described.get("command"), str):
+        return named
+    words = described.get("argv")
+    return next((word for word in words[1:2] if word in COMMANDS), None) if isinstance(words, list) else None
 
 
 def with_names_of_today(cls: type[Config], kept: Mapping[str, Any]) -> dict[str, Any]:

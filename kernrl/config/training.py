@@ -94,6 +94,8 @@ class ServerConfig(Config):
     def _no_flag_of_a_server_is_ignored(self) -> ServerConfig:
         if self.engine == "server" and not self.server_url:
             raise ValueError("--engine server needs --server-url, such as http://localhost:8000")
+        if self.server_url and not self.server_url.startswith(("http://", "https://")):
+            raise ValueError(f"--server-url {self.server_url}: give an address such as http://localhost:8000")
         names = ("server_url", "server_model", "weight_sync")
         given = next((name for name in names if getattr(self, name, None) is not None), None)
         if given and self.engine != "server":

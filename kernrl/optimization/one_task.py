@@ -128,6 +128,9 @@ class TaskSearch:
         # the rest is for variants
         wanted = max(0, (free - len(STYLES)) // 2) if lifted else max(0, free)
         samples = settings.model.sample(task, wanted) if settings.model and wanted else None
+        if settings.model and not wanted:
+            said = f"{task.id}: the model is not asked: worked solutions take all --n {settings.candidates} candidates."
+            log.print(said, markup=False, highlight=False, soft_wrap=True)
         self._round(first, worked, samples, last)
 
     def second_round(self, model: Model | None, budget: Budget, show: Callable[[Progress], None]) -> None:

@@ -178,5 +178,5 @@ def _of_files(folder: Path, tasks: Sequence[Task]) -> tuple[list[Found], list[st
         if task is None:
             problems.append(f"{path} fits none of the tasks.")
             continue
-        found.append((task, sample, path.read_text(encoding="utf-8", errors="replace")))
+        found.append((task, sample, path.read_text(encoding="utf-8-sig", errors="replace")))
     return found, problems

@@ -1,4 +1,7 @@
-"""Ctrl-C or a scheduler's SIGTERM: a run finishes and saves its step before it ends. A second, later signal ends it at once."""
+"""Ctrl-C, a scheduler's SIGTERM or a closed terminal: a run finishes and saves its step before it ends.
+
+A second, later signal ends it at once.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from types import FrameType, TracebackType
 
 from kernrl.console import log
 from kernrl.policy.ranks import Ranks
+from kernrl.signals import INTERRUPTS, leave_closed_terminal
 
 SAME_SIGNAL_S = 1.0
 """Signals this close together count as one: a scheduler may signal process and group, and a launcher forwards its own."""
@@ -19,7 +23,7 @@ SAME_SIGNAL_S = 1.0
 class StopAfterStep:
     """Notes signals while it is open; the loop asks after every step, and saves before it ends."""
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS = INTERRUPTS
 
     def __init__(self, ranks: Ranks):
         self._ranks = ranks
@@ -28,12 +32,14 @@ class StopAfterStep:
     def __enter__(self) -> StopAfterStep:
         self._ours = threading.current_thread() is threading.main_thread()  # only there can signals be handled
         if self._ours:
-            self._before = [signal.signal(number, self._note) for number in self.SIGNALS]
+            # SIGHUP is ignored under nohup, and stays so
+            taken = [n for n in self.SIGNALS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+            self._before = {number: signal.signal(number, self._note) for number in taken}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._ours:
-            for number, handler in zip(self.SIGNALS, self._before, strict=True):
+            for number, handler in self._before.items():
                 signal.signal(number, handler)
 
     def wanted(self) -> bool:
@@ -42,6 +48,7 @@ class StopAfterStep:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now_s = time.monotonic()
+        leave_closed_terminal()
         if self._noted_s is None:
             self._noted_s = now_s
             log.print("Stopping after this step; a second signal stops at once.")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kernrl.config import OptimizeConfig
 from kernrl.config.optimize import NO_MODEL
-from kernrl.console import Result, log, now_and_then
+from kernrl.console import Prose, Result, log, now_and_then
 from kernrl.errors import UsageError
 from kernrl.files import next_folder, replace_file
 from kernrl.optimization.budget import Budget
@@ -103,7 +103,7 @@ def read_tasks(config: OptimizeConfig) -> list[Task]:
 def _one(results: dict[str, Any], folder: Path, interrupted: bool) -> Result:
     written = f"{folder / 'best.py'}" if results["file"] else f"no file is written; what was tried: {folder / 'report.html'}"
     data = {"output": str(folder), **{k: v for k, v in results.items() if k != "graph"}}
-    return Result(data, f"{results['sentence']}\n{written}", INTERRUPTED if interrupted else 0)
+    return Result(data, Prose(f"{results['sentence']}\n{written}"), INTERRUPTED if interrupted else 0)
 
 
 # --- the searches ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrl.config import QuickstartConfig
-from kernrl.console import Result, log
+from kernrl.console import Prose, Result, log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import new_folder, next_folder
 from kernrl.reports.run_files import read_run
@@ -246,7 +246,7 @@ def ending(folder: Path, seconds: list[dict[str, Any]], total_s: float) -> Resul
         "A training this short changes little, and not the same in every run: look at the interval.\n"
         f"Report: {page}\n"
         f"{total_s / 60:.1f} minutes in all.\n\n"
-        f"{optimized['sentence']} {folder / 'optimize' / (optimized['file'] or 'report.html')}"
+        f"{optimized['sentence']}\n{folder / 'optimize' / (optimized['file'] or 'report.html')}"
     )
     data = {"output": str(folder), "page": str(page), "seconds": total_s, "steps": seconds}
-    return Result(data | figures | {"change": change, "optimized": optimized["sentence"]}, view)
+    return Result(data | figures | {"change": change, "optimized": optimized["sentence"]}, Prose(view))

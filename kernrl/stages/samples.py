@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernrl.config import SamplesConfig
-from kernrl.console import Code, Result, Rows
+from kernrl.console import Code, Result
 from kernrl.errors import UsageError, did_you_mean
 from kernrl.files import new_folder, replace_file
 from kernrl.reports.run_files import read_rows
@@ -113,7 +113,7 @@ def listing(rows: list[dict[str, Any]], limit: int) -> RenderableType:
         table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
     notes = [MODELLED] if any(MARK in cell for cell in cells.get("speedup", ())) else []
     notes += [f"and {len(rows) - limit} more (--limit)"] if len(rows) > limit else []
-    return Group(Rows(table), *(Text(note, style="dim") for note in notes))
+    return Group(table, *(Text(note, style="dim") for note in notes))
 
 
 def whole(row: dict[str, Any]) -> RenderableType:

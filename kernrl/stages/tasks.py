@@ -19,7 +19,7 @@ from rich.text import Text
 
 from kernrl import __version__, console
 from kernrl.config import CheckConfig, GenerateConfig, ListConfig, ShowConfig, SourceConfig, StatsConfig, VerifierConfig
-from kernrl.console import Result, Rows
+from kernrl.console import Result
 from kernrl.errors import UsageError
 from kernrl.files import atomic_write, new_folder
 from kernrl.tasks.loaders import LoadedTasks, load_tasks
@@ -87,7 +87,7 @@ def list_(config: ListConfig) -> Result:
         | {"solutions": [s.style for s in t.solutions]}
         for t in tasks
     ]
-    return Result(data, Rows(table))
+    return Result(data, table)
 
 
 def show(config: ShowConfig) -> Result:

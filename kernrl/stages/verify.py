@@ -16,13 +16,14 @@ from rich.logging import RichHandler
 
 from kernrl import console
 from kernrl.config import VerifyConfig
-from kernrl.console import Result
+from kernrl.console import Prose, Result
 from kernrl.errors import UsageError
-from kernrl.files import replace_file
+from kernrl.files import replace_file, require_writable
 from kernrl.service.client import open_verifier
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier import explain
+from kernrl.verifier.base.parse import MAX_SOURCE_CHARS
 from kernrl.verifier.base.verdict import Status, Verdict
 
 EXIT_CODES = {Status.CORRECT: 0, Status.INFRA_ERROR: 3, Status.NEEDS_GPU: 4}
@@ -31,6 +32,9 @@ EXIT_CODES = {Status.CORRECT: 0, Status.INFRA_ERROR: 3, Status.NEEDS_GPU: 4}
 
 TEXTS = ("task", "candidate", "candidate_file", "id")
 ROW = "it needs rows with the texts 'task' and 'candidate', or 'candidate_file' for a file's name"
+
+MOST_CHARS = 100 * MAX_SOURCE_CHARS
+"""What is read of a candidate's file. Code of that length is refused; /dev/zero has no end."""
 
 CUT = '{"index": '
 """How each row of `--out` begins, even one that a kill cut short."""
@@ -43,13 +47,16 @@ def run(config: VerifyConfig) -> Result:
         UsageError: Arguments that do not go together, or a task or file that cannot be read.
         InfrastructureError: The machinery cannot work here at all.
     """
-    logging.basicConfig(handlers=[RichHandler(console=console.log, show_time=False, show_path=False)], level=logging.WARNING)
+    shown = RichHandler(console=console.log, show_time=False, show_path=False)
+    logging.basicConfig(format="%(message)s", handlers=[shown], level=logging.WARNING)
     if config.pairs is not None:
         if config.task or config.candidate:
             raise UsageError("--pairs brings its own tasks and candidates: leave TASK and CANDIDATE out.")
         return _run_pairs(config, config.pairs)
     if not config.task or not config.candidate:
         raise UsageError("kernrl verify needs TASK and CANDIDATE, or --pairs with --out.")
+    if config.explain is not None:
+        require_writable(config.explain)
     task, candidate = _task(config.task), _read_candidate(config.candidate)
     with console.waiting(f"judging {config.candidate}"), open_verifier(config) as verifier:
         verdict = verifier.verify(task, candidate)
@@ -69,9 +76,10 @@ def _task(name: str, source: str | None = None) -> Task:
 
 def _read_candidate(name: str) -> str:
     if name == "-":
-        return sys.stdin.read()
+        return sys.stdin.read(MOST_CHARS)
     try:
-        return Path(name).read_text(encoding="utf-8", errors="replace")
+        with open(name, encoding="utf-8-sig", errors="replace") as file:
+            return file.read(MOST_CHARS)
     except OSError as error:
         raise UsageError(f"{name}: {error.strerror}; name a file, or '-' for stdin.") from error
 
@@ -126,7 +134,7 @@ def _summary(out: Path, count: int, statuses: Counter[str], faults: int, rows: _
         "verdicts": judged, "statuses": dict(statuses), "internal_errors": faults, "bad_rows": bad, "out": str(out),
     }  # fmt: skip
     failed = 3 if statuses[str(Status.INFRA_ERROR)] else 0
-    return Result(summary, "\n".join(said), UsageError.exit_code if rows.bad else failed)
+    return Result(summary, Prose("\n".join(said)), UsageError.exit_code if rows.bad else failed)
 
 
 def _open_to_append(path: Path) -> TextIO:
@@ -144,7 +152,7 @@ def _append(file: TextIO, index: int, verdict: Verdict) -> None:
 def _read_lines(path: Path) -> list[str]:
     try:
         # a source may hold U+2028, which JSON leaves alone and splitlines() does not
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     except OSError as error:
         raise UsageError(f"--pairs: {path}: {error.strerror}.") from error
     except UnicodeDecodeError:

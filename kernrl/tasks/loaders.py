@@ -193,7 +193,7 @@ def _python_files(files: Iterable[Path]) -> Entries:
         level = re.fullmatch(r"level_?(\d+)", file.parent.name)
         number = _problem_number(file)[0] or position
         try:
-            code = file.read_text(encoding="utf-8")
+            code = file.read_text(encoding="utf-8-sig")
             check_contract(code)
             sets = stated_input_sets(code)
         except (BadRow, UnicodeDecodeError) as error:
@@ -230,7 +230,7 @@ def _table(path: Path) -> Iterator[Row]:
     elif path.suffix == ".json":
         yield from _json_array(path)
     else:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield f"{path}:{number}", _parse_line(line)
@@ -238,7 +238,7 @@ def _table(path: Path) -> Iterator[Row]:
 
 def _json_array(path: Path) -> Iterator[Row]:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
+        rows = json.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise UsageError(f"{path}: this is not JSON: {error}.") from None
     if not isinstance(rows, list):

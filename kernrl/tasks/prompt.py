@@ -80,7 +80,7 @@ def read_template(path: Path) -> str:
     """
     where = f"--prompt-template {path}"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{where}: {getattr(error, 'strerror', None) or 'not UTF-8 text'}; name a file.") from None
     probe = Task("a-task", "the source of the task")

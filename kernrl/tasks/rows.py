@@ -94,7 +94,8 @@ def check_contract(code: str) -> None:
     bound = {name for statement in tree.body for name in _names_bound(statement)}
     missing = [name for name in CONTRACT if name not in bound]
     if missing:
-        raise BadRow(f"has code that defines no {' and no '.join(missing)}")
+        candidate = ", but ModelNew: it is a candidate and no task" if "ModelNew" in bound else ""
+        raise BadRow(f"has code that defines no {' and no '.join(missing)}{candidate}")
 
 
 def stated_input_sets(code: str) -> tuple[InputSet, ...]:

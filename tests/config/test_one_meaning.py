@@ -80,3 +80,23 @@ def test_an_older_sft_goes_on(tmp_path: Path) -> None:
 def test_the_old_name_of_a_flag_leads_to_the_new_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sft", "--output", "run", "--evaluate-every", "3"]) == 2
     assert "--validate-every" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("made_by", "what"),
+    [
+        (
+            {"argv": ["kernrl", "best-of-n", "--model", "nano"]},
+            "was made by `kernrl best-of-n`, and this is `kernrl reinforce`",
+        ),
+        ({"command": "tasks generate"}, "was made by `kernrl tasks generate`, and this is `kernrl reinforce`"),
+        (None, "there is no run in {}: name the folder of one, or give --model to begin one"),
+    ],
+)
+def test_resuming_what_another_command_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made_by: dict[str, object] | None, what: str
+) -> None:
+    if made_by is not None:
+        (tmp_path / "config.json").write_text(json.dumps({"config": {"model": "nano"}, **made_by}))
+    assert run(["reinforce", "--output", str(tmp_path), "--resume", "--dry-run"]) == 2
+    assert what.format(tmp_path) in capsys.readouterr().err

@@ -135,3 +135,11 @@ def test_one_baseline_needs_no_list(tmp_path: Path) -> None:
 def test_a_number_that_is_none_is_said_to_be_one_and_not_two(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["reinforce", "--model", "nano", "--output", "x", "--learning-rate", "nan", "--dry-run"]) == 2
     assert capsys.readouterr().err == "kernrl: --learning-rate should be a finite number, not nan.\n"
+
+
+def test_paths_below_the_home_folder_are_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    file = write(tmp_path / "a.toml", 'name = "~/models/a"\nout = "~/runs"\ntags = ["~/a", "~b", "c~/d"]\n')
+    config = load_config(Outer, [file])
+    assert (config.name, config.out, config.tags) == ("/home/me/models/a", Path("/home/me/runs"), ("/home/me/a", "~b", "c~/d"))
+    assert load_config(Outer, [], {"out": Path("~/runs")}).out == Path("/home/me/runs")

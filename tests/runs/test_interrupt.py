@@ -42,3 +42,13 @@ def test_once_more_ends_at_once(clock: list[float], ranks: Ranks) -> None:
         clock[0] += SAME_SIGNAL_S + 0.1
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_nohup_is_respected(ranks: Ranks) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopAfterStep(ranks) as wish:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not wish.wanted()
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -228,6 +228,7 @@ def test_limits_read_and_compare() -> None:
         ["--from-run", "absent"],
         ["--from-run", ".", "--resume"],
         ["--engine", "server", "--server-url", ""],
+        ["--engine", "server", "--server-url", "localhost:8000"],
     ],
 )
 def test_bad_input(tasks: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

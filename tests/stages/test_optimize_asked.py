@@ -68,6 +68,12 @@ def test_a_prompt_longer_than_the_context_is_said(model: Path, capsys: pytest.Ca
     assert replies() == []
 
 
+def test_a_model_that_is_not_asked_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["optimize", "my_module.py", "--n", "4", "--output", "out", "--model", str(model)]) == 0
+    assert "the model is not asked: worked solutions take all --n 4 candidates." in capsys.readouterr().err
+    assert replies() == []
+
+
 def test_replies_of_a_server_are_tried(model: Path) -> None:
     with StandIn() as server:
         assert run("--model", str(model), "--engine", "server", "--server-url", server.url) == 0

@@ -233,3 +233,36 @@ def test_what_only_a_gpu_can_tell_has_an_exit_code_of_its_own(
     capsys.readouterr()
     assert cli.run(["verify", "--pairs", str(pairs), "--out", str(tmp_path / "out.jsonl")]) == 0
     assert "judged 2 of 3: the others need a GPU" in capsys.readouterr().out
+
+
+def test_a_file_without_end_is_read_in_part(fake: type[Fake], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["verify", str(TASK), "/dev/zero"]) == 1
+    [(_, candidate)] = Fake.seen
+    assert len(candidate) == verify.MOST_CHARS
+
+
+def test_a_byte_order_mark_is_no_code(fake: type[Fake], tmp_path: Path) -> None:
+    """As editors on Windows write it."""
+    (tmp_path / "candidate.py").write_text("good", encoding="utf-8-sig")
+    (tmp_path / "task.py").write_text(TASK.read_text(), encoding="utf-8-sig")
+    row = json.dumps({"task": str(tmp_path / "task.py"), "candidate_file": str(tmp_path / "candidate.py")})
+    (tmp_path / "pairs.jsonl").write_text(row, encoding="utf-8-sig")
+    assert cli.run(["verify", str(tmp_path / "task.py"), str(tmp_path / "candidate.py")]) == 0
+    assert cli.run(["verify", "--pairs", str(tmp_path / "pairs.jsonl"), "--out", str(tmp_path / "out.jsonl")]) == 0
+    assert [candidate for _, candidate in Fake.seen] == ["good", "good"]
+
+
+def test_task_and_candidate_the_wrong_way_round(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["verify", str(GOOD), str(TASK)]) == 2
+    assert "but ModelNew: it is a candidate and no task" in capsys.readouterr().err
+
+
+def test_a_drawing_that_cannot_be_written_is_refused_first(
+    fake: type[Fake], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["verify", str(TASK), str(GOOD), "--explain"]
+    assert cli.run([*line, str(tmp_path / "absent" / "a.svg")]) == 2
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
+    assert cli.run([*line, str(tmp_path / "a.svg")]) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+    assert not Fake.seen

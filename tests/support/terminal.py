@@ -12,11 +12,12 @@ import time
 from collections.abc import Sequence
 
 
-def interrupted(arguments: Sequence[str], when: str, *, presses: int = 1) -> tuple[int, str]:
+def interrupted(arguments: Sequence[str], when: str, *, presses: int = 1, close: bool = False) -> tuple[int, str]:
     """Run `kernrl` with these arguments, and press Ctrl-C once what it has written matches `when`.
 
     Args:
         presses: how often, half a second apart.
+        close: close the terminal instead.
 
     Returns its exit code, and what it wrote from the first Ctrl-C on.
     """
@@ -33,10 +34,12 @@ def interrupted(arguments: Sequence[str], when: str, *, presses: int = 1) -> tup
                     written += os.read(terminal, 65_536).decode(errors="replace")
                 except OSError:  # it has ended
                     break
+            if close and re.search(when, written):
+                break
             if presses and time.monotonic() > next_s and re.search(when, written):
                 after = after or len(written)
                 os.write(terminal, b"\x03")
                 presses, next_s = presses - 1, time.monotonic() + 0.5
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written[after:].replace("\r", "")
     finally:
         os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written[after:].replace("\r", "")

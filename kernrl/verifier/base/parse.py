@@ -44,7 +44,7 @@ def parse_reply(text: str) -> Candidate | Rejection:
     defining = [body for body in blocks if _CLASS.search(body)]
     source = (defining or blocks or [text])[-1]
     if len(source) > MAX_SOURCE_CHARS:  # before anything parses it, which takes a thousand times its size
-        return Rejection(Status.NO_CODE, f"The code is longer than {MAX_SOURCE_CHARS} characters.")
+        return Rejection(Status.NO_CODE, f"The code is longer than {MAX_SOURCE_CHARS:,} characters.")
     if not blocks and not _looks_like_code(text):
         return Rejection(Status.NO_CODE, "The reply holds no code: put one complete Python module in a ```python block.")
     return _candidate(source)
@@ -52,7 +52,7 @@ def parse_reply(text: str) -> Candidate | Rejection:
 
 def _candidate(source: str) -> Candidate | Rejection:
     if len(source) > MAX_SOURCE_CHARS:
-        return Rejection(Status.NO_CODE, f"The code is longer than {MAX_SOURCE_CHARS} characters.")
+        return Rejection(Status.NO_CODE, f"The code is longer than {MAX_SOURCE_CHARS:,} characters.")
     return Candidate(source)
 
 

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -223,7 +224,7 @@ class Cluster:
         if self._mine:
             try:
                 quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-                with _our_signals():
+                with _our_signals(), warnings.catch_warnings(action="ignore"):  # the sentence below says it
                     ray.init(address if "://" in address else None, namespace="kernrl", **quiet)
             except Exception as error:  # of many kinds, by what is in the way
                 raise InfrastructureError(f"{flag} {address}: no Ray cluster answers ({_last_line(error)}).") from None

@@ -41,7 +41,8 @@ def spawn(
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     path = [os.path.abspath(p) for p in sys.path]
     config = {"module": module, "settings": settings, "socket": theirs.fileno(), "path": path}
-    command = [sys.executable, "-c", _BOOT, json.dumps(config)]
+    # -P: a file json.py in the working folder is not ours
+    command = [sys.executable, "-P", "-c", _BOOT, json.dumps(config)]
     with theirs, blocked_interrupts():  # until it ignores them itself
         process = subprocess.Popen(
             command, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -61,7 +62,7 @@ def resolve(name: str) -> Any:
 
 
 def ignore_interrupts() -> None:
-    """Ignore SIGINT and SIGTERM: the parent handles them; we exit when it closes the socket."""
+    """Ignore interrupts: the parent handles them; we exit when it closes the socket."""
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
