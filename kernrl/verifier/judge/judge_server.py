@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from kernrl.errors import UsageError
-from kernrl.tasks.task import Task
+from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
@@ -58,10 +58,15 @@ def _tolerances(draws: Sequence[Draw], answers: Sequence[Answer]) -> list[list[T
 class Judge:
     """Answers by task, and the comparison with them. `device` is `cuda` in the judge process, `cpu` without a GPU."""
 
-    def __init__(self, device: str, *, redraw_parameters: bool = True, kept_bytes: float = math.inf):
-        """`kept_bytes`: of answers; beyond that, the least recently used are dropped."""
+    def __init__(
+        self, device: str, *, redraw_parameters: bool = True, kept_bytes: float = math.inf, keep_reference: bool = False
+    ):
+        """`kept_bytes`: of answers; beyond that, the least recently used are dropped. `keep_reference`: the last full set's."""
         self._device, self._redraw, self._kept_bytes = device, redraw_parameters, kept_bytes
         self._kept: OrderedDict[tuple[object, ...], _SetAnswers] = OrderedDict()
+        self._keep_reference = keep_reference
+        self._last: tuple[tuple[str, ...], ReferenceAnswers] | None = None
+        """The full set's reference last used, and whose it is: judged calls while timing need it again."""
         self.made = 0
         """Number of input sets whose answers have been made."""
 
@@ -121,9 +126,18 @@ class Judge:
         return kept, kept.draws.index(draw)
 
     def _reference(self, task: Task, precision: str, name: str) -> ReferenceAnswers:
+        """A set's reference. The full set's is kept for its group, since finding out how to draw large inputs takes as long as
+        several answers."""
+        key = (task.id, task.pytorch_code, precision, name)
+        if self._last and self._last[0] == key:
+            return self._last[1]
+        self._last = None  # it goes before the next one is made
         input_set = task.input_set(name)
         assert input_set is not None
-        return ReferenceAnswers(TaskInputs(task, input_set, precision, self._device, redraw_parameters=self._redraw))
+        made = ReferenceAnswers(TaskInputs(task, input_set, precision, self._device, redraw_parameters=self._redraw))
+        if name == FULL and self._keep_reference:
+            self._last = key, made
+        return made
 
     def _make(self, task: Task, precision: str, draws: list[Draw]) -> _SetAnswers:
         reference = self._reference(task, precision, draws[0].input_set)
@@ -139,6 +153,7 @@ class Judge:
     def forget(self) -> None:
         """Drop every answer."""
         self._kept.clear()
+        self._last = None
         if self._device == "cuda":
             torch.cuda.empty_cache()
 
@@ -163,7 +178,7 @@ class JudgeServer:
         torch.zeros(1, device="cuda")  # the driver calls below need a context
         importlib.import_module("torch._dynamo")  # takes seconds, and would otherwise delay the first answer
         self._held_bytes = cuda_driver.granted_bytes(memory_share)
-        self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=self._held_bytes / 2)
+        self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=self._held_bytes / 2, keep_reference=True)
         self._opened: tuple[SharedMemory, Tensor] | None = None
         """The memory in which replay leaves outputs, and how it was opened."""
 

@@ -56,9 +56,11 @@ class SetMemory:
     """While an output is compared with an answer, over both."""
 
     def judge_peak(self, draws: int) -> int:
-        """Of the judge process, which makes and keeps the answers to that many draws and then compares outputs with them."""
+        """Of the judge process, which makes and keeps the answers to that many draws and then compares outputs with them. It
+        keeps the reference meanwhile."""
         kept = draws * self.answer
-        return max(self.making_peak, kept - self.answer + self.answering_peak, kept + self.output + self.comparing_peak)
+        comparing = self.reference + kept + self.output + self.comparing_peak
+        return max(self.making_peak, kept - self.answer + self.answering_peak, comparing)
 
 
 class _NoNumbers(TorchFunctionMode):

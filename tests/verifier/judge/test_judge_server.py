@@ -53,3 +53,19 @@ def right(draw: Draw) -> list[torch.Tensor]:
     inputs = TaskInputs(task("large"), InputSet(FULL), "fp32", "cpu")
     inputs.draw(draw)
     return [torch.tanh(inputs.inputs[0]) * 2]
+
+
+def test_the_reference_of_a_large_set_is_made_once_for_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, made = Judge("cpu", keep_reference=True), []
+    monkeypatch.setattr(judge_server, "TaskInputs", lambda *a, **k: made.append(a[1].name) or TaskInputs(*a, **k))
+    draws = schedule([InputSet(FULL)], 7, big=True)
+    every = (*draws, *spot_draws(draws))
+    timed = [len(draws), len(draws) + 1]
+    for _ in range(2):
+        judge.prepare(task("large"), "fp32", draws)
+        records = judge.compare(task("large"), "fp32", every, timed, [right(every[i]) for i in timed])
+        assert all(record["excess"] <= 1 for record in records)
+    assert made == [FULL]
+    judge.forget()
+    judge.prepare(task("large"), "fp32", draws)
+    assert made == [FULL] * 2
