@@ -20,6 +20,7 @@ from torch import Tensor
 from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base import cuda_driver
+from kernrl.verifier.base.clock import Clock, Spent
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
 from kernrl.verifier.judge.draws import Draw
@@ -44,8 +45,9 @@ class _SetAnswers:
         return sum(a.nbytes for a in self.answers)
 
 
-def _answer(reference: ReferenceAnswers, draw: Draw) -> Answer:
-    reference.inputs.draw(draw)
+def _answer(reference: ReferenceAnswers, draw: Draw, clock: Clock) -> Answer:
+    with clock.at("draw"):
+        reference.inputs.draw(draw)
     own, finite = draw.regime in (NOMINAL, TIMED), draw.regime not in REGIMES or REGIMES[draw.regime].finite
     return reference.answer(Inputs.OWN if own else Inputs.FINITE if finite else Inputs.NONFINITE)
 
@@ -67,6 +69,7 @@ class Judge:
         self._keep_reference = keep_reference
         self._last: tuple[tuple[str, ...], ReferenceAnswers] | None = None
         """The full set's reference last used, and whose it is: judged calls while timing need it again."""
+        self.clock = Clock()
         self.made = 0
         """Number of input sets whose answers have been made."""
 
@@ -88,7 +91,8 @@ class Judge:
             if mismatch := _mismatch(shown, answer):
                 record["mismatch"] = mismatch
                 continue
-            figures = [error_figures(y, t, level) for y, t, level in zip(shown, answer.truth, answer.levels, strict=True)]
+            with self.clock.at("compare"):
+                figures = [error_figures(y, t, level) for y, t, level in zip(shown, answer.truth, answer.levels, strict=True)]
             pending.append((len(records) - 1, answer, tolerances, shown, figures))
         if pending:
             stacked = torch.stack([f for *_, figures in pending for f in figures]).tolist()  # the only sync
@@ -134,20 +138,22 @@ class Judge:
         self._last = None  # it goes before the next one is made
         input_set = task.input_set(name)
         assert input_set is not None
-        made = ReferenceAnswers(TaskInputs(task, input_set, precision, self._device, redraw_parameters=self._redraw))
+        with self.clock.at("inputs"):
+            inputs = TaskInputs(task, input_set, precision, self._device, redraw_parameters=self._redraw)
+            made = ReferenceAnswers(inputs, self.clock)
         if name == FULL and self._keep_reference:
             self._last = key, made
         return made
 
     def _make(self, task: Task, precision: str, draws: list[Draw]) -> _SetAnswers:
         reference = self._reference(task, precision, draws[0].input_set)
-        answers = [_answer(reference, draw) for draw in draws]
+        answers = [_answer(reference, draw, self.clock) for draw in draws]
         return _SetAnswers(draws, answers, _tolerances(draws, answers))
 
     def _add(self, kept: _SetAnswers, task: Task, precision: str, draw: Draw) -> None:
         """However large: they are part of the plan of the task's memory, and serve its next candidates."""
         kept.draws.append(draw)
-        kept.answers.append(_answer(self._reference(task, precision, draw.input_set), draw))
+        kept.answers.append(_answer(self._reference(task, precision, draw.input_set), draw, self.clock))
         kept.tolerances.append(_tolerances(kept.draws, kept.answers)[-1])
 
     def forget(self) -> None:
@@ -211,14 +217,15 @@ class JudgeServer:
             log.info("%s: its memory is guessed at the %s set: %s", task.id, name, error)
             return None
 
-    def peak_bytes(self) -> int:
-        """Most that was allocated since the last `prepare`."""
-        return torch.cuda.max_memory_allocated()
+    def spent(self) -> Spent:
+        """The peak since the last `prepare`, and where the time went since then."""
+        return Spent(torch.cuda.max_memory_allocated(), self._judge.clock.take())
 
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
         """`Judge.prepare`, while replay runs the candidate."""
         before = self._judge.made
         torch.cuda.reset_peak_memory_stats()
+        self._judge.clock.restart()
         try:
             self._judge.prepare(task, precision, draws)
         except torch.OutOfMemoryError:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.base.compat import normalisations
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, is_float8, policy_flags, widened
@@ -218,8 +219,9 @@ class Answer:
 class ReferenceAnswers:
     """A task's reference at one input set: float64 beside the policy's own dtype, on the same numbers."""
 
-    def __init__(self, inputs: TaskInputs):
-        self.inputs = inputs
+    def __init__(self, inputs: TaskInputs, clock: Clock | None = None):
+        """`clock` is told what answers take."""
+        self.inputs, self._clock = inputs, clock or Clock()
         self._wide = _Copy(inputs, torch.float64)
         self._rounded = _Copy(inputs, torch.float32) if COMPUTE_DTYPE[inputs.precision].itemsize == 4 else None
 
@@ -232,14 +234,17 @@ class ReferenceAnswers:
         also models TF32 operands in every product: libraries may decline TF32 at odd shapes, but a candidate may use it there.
         """
         precision = self.inputs.precision
-        truth = self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact())
-        rounded = [self._rounded_run() for _ in range(_runs(truth))] if self._rounded else []
-        with torch.no_grad(), policy_flags(precision):
+        with self._clock.at("truth"):
+            truth = self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact())
+        with self._clock.at("rounded"):
+            rounded = [self._rounded_run() for _ in range(_runs(truth))] if self._rounded else []
+        with self._clock.at("eager"), torch.no_grad(), policy_flags(precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
-        levels = [
-            error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind)
-            for i, (y, e) in enumerate(zip(truth, eager, strict=True))
-        ]
+        with self._clock.at("levels"):
+            levels = [
+                error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind)
+                for i, (y, e) in enumerate(zip(truth, eager, strict=True))
+            ]
         return Answer(truth, levels, [y.dtype for y in eager])
 
     def _rounded_run(self) -> list[Tensor]:

@@ -166,7 +166,7 @@ class Gpu:
                 outcome = lane.run(job, baselines, self._lock, self.noise)
         outcome.memory = _record(need)
         if outcome.measured and not is_small(job):
-            outcome.memory |= lane.peaks()
+            lane.spent(outcome)
         return outcome
 
     def _alone(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned) -> Outcome:

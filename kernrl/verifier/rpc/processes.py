@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import importlib
 import json
 import os
@@ -65,6 +66,12 @@ def ignore_interrupts() -> None:
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
+
+
+def show_stacks_on_request() -> None:
+    """Write the stack of every thread to stderr on SIGUSR1: what a process waits for that seems to hang."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # stderr may be closed
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
 
 
 def raise_priority() -> None:

@@ -35,7 +35,9 @@ def test_answers_to_timed_calls_serve_the_whole_group_however_large(monkeypatch:
     """They are part of the planned memory; made for each candidate, they cost a float64 reference in each verdict."""
     judge, made = Judge("cpu", kept_bytes=0), []
     asked = judge_server._answer
-    monkeypatch.setattr(judge_server, "_answer", lambda reference, draw: made.append(draw) or asked(reference, draw))
+    monkeypatch.setattr(
+        judge_server, "_answer", lambda reference, draw, clock: made.append(draw) or asked(reference, draw, clock)
+    )
     draws = schedule([InputSet(FULL)], 7, big=True)
     every = (*draws, *spot_draws(draws))
     timed = [len(draws), len(draws) + 1]
