@@ -49,7 +49,7 @@ def main(sock: socket.socket, settings: dict[str, Any]) -> None:
 
 def serve(channel: ObjectChannel, service: GpuService) -> None:
     """Answer until the client closes, then end everything."""
-    serve_concurrently(service, channel, immediate=("release",))
+    serve_concurrently(service, channel, immediate=("release", "doing", "restarts"))
     service.close()
     os._exit(0)
 
@@ -93,7 +93,7 @@ class GpuService:
 
     def restarts(self) -> int:
         """`Gpu.restarts`."""
-        return getattr(self._made(), "restarts", 0)
+        return getattr(self._gpu, "restarts", 0)
 
     def twins(self, pairs: int, slowdown: float) -> list[Speedup]:
         """`Gpu.twins`."""

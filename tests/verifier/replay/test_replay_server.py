@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kernrl.tasks.task import FULL
+from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.replay import replay_server
 from kernrl.verifier.replay.replay_server import MOST_PREPARED, ReplayServer
 from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, SpotChecks
@@ -80,6 +81,7 @@ class Replay(ReplayServer):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self._prepared, self._last, self._held_bytes, self._redraw = OrderedDict(), None, 100.0, True
+        self._clock = Clock()
         self._full = self._suspects = None
         self.outputs, self.released, self.reserved = SimpleNamespace(nbytes=10), 0, 0  # pyright: ignore
         self.memory = SimpleNamespace(release=lambda: setattr(self, "released", self.released + 1))  # pyright: ignore
