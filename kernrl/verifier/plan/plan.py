@@ -60,7 +60,8 @@ class TensorRef:
 
 
 Arg = Any
-"""An argument: None, bool, int, finite float, str, TensorRef, TensorSpec, `Special`, or a tuple or list of these."""
+"""An argument: None, bool, int, finite float, str, TensorRef, TensorSpec, `Special`, or a tuple or list of these; of a
+spec also a dict of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,6 @@ def tensor_specs(arg: Arg) -> Iterator[TensorSpec]:
     """Every TensorSpec inside an argument, in order: the tensor inputs of `TraceSpec.inputs`, as storages number them."""
     if isinstance(arg, TensorSpec):
         yield arg
-    elif isinstance(arg, tuple | list):
-        for item in arg:
+    elif isinstance(arg, tuple | list | dict):
+        for item in arg.values() if isinstance(arg, dict) else arg:
             yield from tensor_specs(item)

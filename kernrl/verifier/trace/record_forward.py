@@ -166,8 +166,8 @@ def _call_again(
 def _leaves(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _leaves(item)
 
 
@@ -176,6 +176,8 @@ def _materialise(value: Any, recorder: Recorder, sources: Iterator[int]) -> Any:
         return recorder.empty(value, "input", next(sources))
     if isinstance(value, list | tuple):
         return type(value)(_materialise(v, recorder, sources) for v in value)
+    if isinstance(value, dict):
+        return {name: _materialise(v, recorder, sources) for name, v in value.items()}
     return value
 
 
