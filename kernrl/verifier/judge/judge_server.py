@@ -119,8 +119,7 @@ class Judge:
         of_set = [d for d in draws if d.input_set == draw.input_set and d.regime != TIMED]
         key = (task.id, task.pytorch_code, precision, *of_set)
         if key not in self._kept:
-            while self._kept and sum(s.nbytes for s in self._kept.values()) > self._kept_bytes:
-                self._kept.popitem(last=False)
+            self._make_room(key)
             self._kept[key] = self._make(task, precision, of_set)
             self.made += 1
         self._kept.move_to_end(key)
@@ -128,6 +127,15 @@ class Judge:
         if draw not in kept.draws:  # one of many for judged calls while timing, of which few are used
             self._add(kept, task, precision, draw)
         return kept, kept.draws.index(draw)
+
+    def _make_room(self, key: tuple[object, ...]) -> None:
+        """Drop answers where there are too many, but none of another set of the same task, which its next candidate needs."""
+        while sum(s.nbytes for s in self._kept.values()) > self._kept_bytes:
+            others = (one for one in self._kept if one[:3] != key[:3] or one[3].input_set == key[3].input_set)  # pyright: ignore
+            dropped = next(others, None)
+            if dropped is None:
+                break
+            del self._kept[dropped]
 
     def _reference(self, task: Task, precision: str, name: str) -> ReferenceAnswers:
         """A set's reference. The full set's is kept for its group, since finding out how to draw large inputs takes as long as

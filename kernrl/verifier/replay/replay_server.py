@@ -353,7 +353,11 @@ class ReplayServer:
             input_set = self.job.task.input_set(name)
             assert input_set is not None
             while len(self._prepared) >= MOST_PREPARED or self._prepared_bytes() > PREPARED_SHARE * self._held_bytes:
-                self._prepared.popitem(last=False)
+                # not another set of this task: its baselines would have to be compiled again while everybody waits
+                dropped = next((other for other in self._prepared if other[:-1] != key[:-1]), None)
+                if dropped is None:
+                    break
+                del self._prepared[dropped]
             with self._clock.at("inputs"):
                 made = TaskInputs(self.job.task, input_set, self.job.precision, "cuda", redraw_parameters=self._redraw)
             self._prepared[key] = _Prepared(made)

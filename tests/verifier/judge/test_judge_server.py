@@ -51,6 +51,21 @@ def test_answers_to_timed_calls_serve_the_whole_group_however_large(monkeypatch:
     assert len(made) > len(set(made)), "another task's answers have taken their place"
 
 
+def test_a_tasks_sets_do_not_displace_one_another() -> None:
+    """Some candidates of a task need its ragged set here, and others had it interpreted."""
+    sets = [InputSet("ragged"), InputSet(FULL)]
+    judge, both = Judge("cpu", kept_bytes=0), schedule(sets, 7, big=True)
+    made = Task("sets", SOURCE, input_sets=tuple(sets))
+    full = [draw for draw in both if draw.input_set == FULL]
+    for draws in (full, both, full, both):
+        judge.prepare(made, "fp32", draws)
+    assert judge.made == 2
+    other = [draw for draw in schedule(sets, 8, big=True) if draw.input_set == FULL]
+    judge.prepare(made, "fp32", other)
+    judge.prepare(made, "fp32", full)
+    assert judge.made == 4, "other draws of the same set are as large, and take its place"
+
+
 def right(draw: Draw) -> list[torch.Tensor]:
     inputs = TaskInputs(task("large"), InputSet(FULL), "fp32", "cpu")
     inputs.draw(draw)

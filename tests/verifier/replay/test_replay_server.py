@@ -116,6 +116,16 @@ def test_inputs_go_by_least_recent_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replay.released == 0
 
 
+def test_a_tasks_sets_do_not_displace_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full set has its baselines with it, which would be compiled again while everybody waits for the GPU."""
+    replay = Replay(monkeypatch)
+    replay.takes("another", 12)
+    replay.takes("large", 60)
+    replay._task_inputs("ragged")
+    assert [key[-1] for key in replay._prepared] == [FULL, "ragged"]
+    assert replay.kept() == ["large", "large"]
+
+
 @pytest.mark.slow
 def test_too_much_held_is_dropped_but_not_for_the_same_task_again(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = Replay(monkeypatch)
