@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import itertools
 import json
 import os
 import statistics
@@ -130,6 +131,14 @@ def judge(verifier: HardenedVerifier, written: Sequence[Written], until: float, 
     keep(rows, done(), time.monotonic() - begun)
 
 
+def steady_per_s(at_s: Sequence[float]) -> float | None:
+    """The rate once lanes have started and baselines are made: without the first quarter of one run's verdicts."""
+    begins = max((i for i, (a, b) in enumerate(itertools.pairwise(at_s), 1) if b < a), default=0)  # of the last run
+    rest = at_s[begins:]
+    rest = rest[len(rest) // 4 :]
+    return (len(rest) - 1) / (rest[-1] - rest[0]) if len(rest) > 1 and rest[-1] > rest[0] else None
+
+
 def summary(phase: dict[str, Any]) -> dict[str, Any]:
     """The figures of one phase."""
     rows = phase["rows"]
@@ -139,6 +148,7 @@ def summary(phase: dict[str, Any]) -> dict[str, Any]:
         "tasks": len({row["task"] for row in rows}),
         "verdicts": len(rows),
         "verdicts_per_s": len(rows) / phase["seconds"] if phase["seconds"] else None,
+        "steady_per_s": steady_per_s([row["at_s"] for row in rows if "at_s" in row]),
         "statuses": dict(Counter(row["status"] for row in rows)),
         "infra_errors": sum(row["status"] == "infra_error" for row in rows),
         "restarts": phase["restarts"],
@@ -148,16 +158,19 @@ def summary(phase: dict[str, Any]) -> dict[str, Any]:
 
 def table(record: dict[str, Any]) -> str:
     """One line a phase."""
-    lines = ["| baselines | cache | tasks | verdicts | verdicts/s | infra errors | restarts | not correct | peak / planned |"]
-    lines += ["|---|---|---:|---:|---:|---:|---:|---:|---|"]
+    lines = [
+        "| baselines | cache | tasks | verdicts | per s | steady | infra errors | restarts | not correct | peak / planned |"
+    ]
+    lines += ["|---|---|---:|---:|---:|---:|---:|---:|---:|---|"]
     for name, phase in record["phases"].items():
         s, (baseline, heat) = summary(phase), name.split(" ")
         wrong = s["verdicts"] - s["statuses"].get("correct", 0)
         peaks = s["peak_over_planned"]
         said = f"{peaks['median']:.2f}, at most {peaks['most']:.2f}" if peaks else "–"
         rate = f"{s['verdicts_per_s']:.2f}" if s["verdicts_per_s"] else "–"
+        steady = f"{s['steady_per_s']:.2f}" if s["steady_per_s"] else "–"
         counts = f"{s['infra_errors']} | {s['restarts']} | {wrong}"
-        lines.append(f"| {baseline} | {heat} | {s['tasks']} | {s['verdicts']} | {rate} | {counts} | {said} |")
+        lines.append(f"| {baseline} | {heat} | {s['tasks']} | {s['verdicts']} | {rate} | {steady} | {counts} | {said} |")
     lines += ["", *(f"{name}, mean seconds a verdict: {_parts(phase['rows'])}" for name, phase in record["phases"].items())]
     bad = [r for phase in record["phases"].values() for r in phase["rows"] if r["status"] != "correct"]
     return "\n".join([*lines, *(f"{r['task']} {r['style']}: {r['status']}: {r['reason']}" for r in bad)])
