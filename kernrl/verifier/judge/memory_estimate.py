@@ -145,7 +145,7 @@ def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str) -> 
         answering, kept = live.peak - output, live.now - output - wide
         live.restart()
         before = live.now
-        for y, truth, level in zip(shown, answer.truth, answer.levels, strict=True):
+        for y, truth, level in zip(shown, answer.truth, answer.levels, strict=False):
             error_figures(y, truth, level)
             first_wrong(y, truth)
         comparing = live.peak - before

@@ -206,6 +206,8 @@ class Answer:
     levels: list[ErrorLevel]
     dtypes: list[torch.dtype]
     """Of eager's outputs under the policy."""
+    statistics: int = 0
+    """How many of the last outputs are the running statistics after the call, which a candidate may leave alone."""
 
     @property
     def nbytes(self) -> int:
@@ -240,12 +242,13 @@ class ReferenceAnswers:
             rounded = [self._rounded_run() for _ in range(_runs(truth))] if self._rounded else []
         with self._clock.at("eager"), torch.no_grad(), policy_flags(precision):
             eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
+            eager += [self.inputs.state[name].clone() for name in self.inputs.statistics]
         with self._clock.at("levels"):
             levels = [
                 error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind)
                 for i, (y, e) in enumerate(zip(truth, eager, strict=True))
             ]
-        return Answer(truth, levels, [y.dtype for y in eager])
+        return Answer(truth, levels, [y.dtype for y in eager], len(self.inputs.statistics))
 
     def _rounded_run(self) -> list[Tensor]:
         """Outputs of a run with more rounding than eager's."""
@@ -268,7 +271,8 @@ class _Copy:
     def __init__(self, inputs: TaskInputs, dtype: torch.dtype):
         self._inputs, self._dtype = inputs, dtype
         self._module = copy.deepcopy(inputs.module).to(dtype)
-        self._state = {k: v.to(dtype) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
+        # copies also where the dtype is the same: this run must not move what eager runs on
+        self._state = {k: v.to(dtype, copy=True) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
         bind(self._module, self._state)
 
     def run(self, change: Callable[[Tensor], Tensor], mode: Exact) -> list[Tensor]:
@@ -278,4 +282,5 @@ class _Copy:
         leaves = [change(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self._inputs.arguments)]
         with torch.no_grad(), default_dtype(self._dtype), mode:
             found = flatten(self._module(*rebuild(self._inputs.arguments, leaves)))
-        return [widened(y) for y in found if isinstance(y, Tensor)]
+        outputs = [widened(y) for y in found if isinstance(y, Tensor)]
+        return outputs + [self._state[name].clone() for name in self._inputs.statistics]

@@ -164,6 +164,12 @@ class TraceSpec:
     modes_differ: bool | None = None
     """Whether the reference does something else in the other mode (train or eval); None if that is not known."""
 
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Running statistics, in the order of the state, which every call in training mode changes."""
+        names = ("running_mean", "running_var")
+        return tuple(name for name in self.state if name.endswith(names)) if self.training else ()
+
 
 def walk_refs(arg: Arg) -> Iterator[TensorRef]:
     """Every TensorRef inside an argument, in order."""

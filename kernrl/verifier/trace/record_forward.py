@@ -25,7 +25,7 @@ from kernrl.verifier.plan.plan import (
     tensor_specs,
     walk_refs,
 )
-from kernrl.verifier.trace import outside
+from kernrl.verifier.trace import outside, running_statistics
 from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.own_methods import check_methods
@@ -72,6 +72,8 @@ def record_forward(
         _call_again(model, spec, recorder, kernels, setup, first, inputs, earlier if earlier is not None else [])
     recorder.nodes = list(first.nodes)
     setup = _each_call(setup, derived, recorder, outputs)
+    if again:
+        outputs += running_statistics.returned(spec, recorder, kernels[:count])
     return _finish(spec, recorder, _needed_setup(setup, recorder, outputs, unmatched), outputs, kernels[:count])
 
 
