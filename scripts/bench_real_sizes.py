@@ -7,19 +7,25 @@
 
 Four phases: `eager` and `eager,compile`, each cold (a new cache folder) and warm (the same folder, other candidates). A task's
 candidates are its worked styles, repeated with another comment until there are `--styles`, so that none is judged twice. All
-of them are right: any other verdict is listed. `--out` keeps every verdict, and a second call goes on where the first ended.
+of them are right: any other verdict is listed. `--out` keeps every verdict as it comes, and a second call goes on where the
+first ended. The phases share `--seconds`; what has not ended `--grace` seconds later is shown, with the stack of every thread
+that waits for it, and given up.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
+import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,12 +41,25 @@ from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.solutions.from_graph.styles import write_solutions
-from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.tasks.task import FULL, InputSet, Solution, Task
 from kernrl.verifier import HardenedVerifier
 from kernrl.verifier.judge.memory_estimate import rehearse
 from kernrl.verifier.pool.memory_ledger import GIB
+from kernrl.verifier.rpc.processes import ask_for_stacks
 
 ROOT = Path(__file__).parents[1]
+
+BEGIN_SHARE = 0.75
+"""Of a phase's time, how much is for beginning tasks; the rest is for ending them."""
+
+SAVE_S = 2.0
+"""How often what is known is written: a run may be cut off."""
+
+Written = tuple[Task, float, str, str]
+"""A task, the GiB that it holds, and a candidate's style and text."""
+
+Keep = Callable[[list[dict[str, Any]], list[str], float], None]
+"""Told the rows of this run so far, the tasks that are done, and its seconds."""
 
 
 def sized_tasks(folder: Path, count: int, least: float, most: float, seed: int) -> Iterator[tuple[Task, float]]:
@@ -66,12 +85,9 @@ def _generated(seed: int) -> Iterator[Task]:
             yield Task(f"generated-{number}", write(graph, Hand.draw(rng), rng))
 
 
-def candidates(task: Task, count: int, mark: str) -> list[tuple[str, str]]:
+def candidates(styles: Sequence[Solution], count: int, mark: str) -> list[tuple[str, str]]:
     """(style, text) of right candidates, no two alike and none of another `mark`."""
-    styles = write_solutions(with_input_sets(task))
-    if not styles:
-        return []
-    turns = (styles[i % len(styles)] for i in range(count))
+    turns = (styles[i % len(styles)] for i in range(count)) if styles else ()
     return [(one.style, f"{one.triton_code}\n# {mark} {i}\n") for i, one in enumerate(turns)]
 
 
@@ -85,25 +101,42 @@ def row_of(task: Task, held_gib: float, style: str, verdict: Any) -> dict[str, A
     }  # fmt: skip
 
 
-def judge(verifier: HardenedVerifier, tasks: Sequence[tuple[Task, float]], mark: str, styles: int, until: float) -> Any:
-    """(rows, tasks judged, seconds) of as many tasks as can be begun before `until`; writing candidates is not counted."""
-    written = [(task, held, style, text) for task, held in tasks for style, text in candidates(task, styles, mark)]
+def judge(verifier: HardenedVerifier, written: Sequence[Written], until: float, keep: Keep) -> None:
+    """Judge the candidates of as many tasks as can be begun before `until`, and `keep` what is known on the way."""
     begun, taken, rows = time.monotonic(), [], []
+    owed: Counter[str] = Counter()
+    told = begun
 
     def pairs() -> Iterator[tuple[Task, str]]:
-        asked: set[str] = set()
         for task, held, style, text in written:
-            if task.id not in asked and time.monotonic() > until:
-                return
-            asked.add(task.id)
+            if not owed[task.id]:
+                if time.monotonic() > until:
+                    return
+                owed[task.id] = sum(other.id == task.id for other, *_ in written)
             taken.append((task, held, style))
             yield task, text
 
+    def done() -> list[str]:
+        judged = Counter(row["task"] for row in rows)
+        return [name for name, count in owed.items() if judged[name] == count]
+
     for position, verdict in verifier.verify_many(pairs()):
         task, held, style = taken[position]
-        rows.append(row_of(task, held, style, verdict))
-    none = {task.id for task, _ in tasks} - {task.id for task, *_ in written}
-    return rows, [*dict.fromkeys(task.id for task, *_ in taken), *none], time.monotonic() - begun
+        rows.append(row_of(task, held, style, verdict) | {"at_s": round(time.monotonic() - begun, 2)})
+        if time.monotonic() - told > SAVE_S:
+            told = time.monotonic()
+            said = f"{len(rows)} verdicts in {told - begun:.0f} s, {len(rows) / (told - begun):.2f}/s"
+            print(f"{said}; the GPU: {verifier.doing() or 'idle'}", file=sys.stderr, flush=True)
+            keep(rows, done(), told - begun)
+    keep(rows, done(), time.monotonic() - begun)
+
+
+def steady_per_s(at_s: Sequence[float]) -> float | None:
+    """The rate once lanes have started and baselines are made: without the first quarter of one run's verdicts."""
+    begins = max((i for i, (a, b) in enumerate(itertools.pairwise(at_s), 1) if b < a), default=0)  # of the last run
+    rest = at_s[begins:]
+    rest = rest[len(rest) // 4 :]
+    return (len(rest) - 1) / (rest[-1] - rest[0]) if len(rest) > 1 and rest[-1] > rest[0] else None
 
 
 def summary(phase: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +148,7 @@ def summary(phase: dict[str, Any]) -> dict[str, Any]:
         "tasks": len({row["task"] for row in rows}),
         "verdicts": len(rows),
         "verdicts_per_s": len(rows) / phase["seconds"] if phase["seconds"] else None,
+        "steady_per_s": steady_per_s([row["at_s"] for row in rows if "at_s" in row]),
         "statuses": dict(Counter(row["status"] for row in rows)),
         "infra_errors": sum(row["status"] == "infra_error" for row in rows),
         "restarts": phase["restarts"],
@@ -124,16 +158,19 @@ def summary(phase: dict[str, Any]) -> dict[str, Any]:
 
 def table(record: dict[str, Any]) -> str:
     """One line a phase."""
-    lines = ["| baselines | cache | tasks | verdicts | verdicts/s | infra errors | restarts | not correct | peak / planned |"]
-    lines += ["|---|---|---:|---:|---:|---:|---:|---:|---|"]
+    lines = [
+        "| baselines | cache | tasks | verdicts | per s | steady | infra errors | restarts | not correct | peak / planned |"
+    ]
+    lines += ["|---|---|---:|---:|---:|---:|---:|---:|---:|---|"]
     for name, phase in record["phases"].items():
         s, (baseline, heat) = summary(phase), name.split(" ")
         wrong = s["verdicts"] - s["statuses"].get("correct", 0)
         peaks = s["peak_over_planned"]
         said = f"{peaks['median']:.2f}, at most {peaks['most']:.2f}" if peaks else "–"
         rate = f"{s['verdicts_per_s']:.2f}" if s["verdicts_per_s"] else "–"
+        steady = f"{s['steady_per_s']:.2f}" if s["steady_per_s"] else "–"
         counts = f"{s['infra_errors']} | {s['restarts']} | {wrong}"
-        lines.append(f"| {baseline} | {heat} | {s['tasks']} | {s['verdicts']} | {rate} | {counts} | {said} |")
+        lines.append(f"| {baseline} | {heat} | {s['tasks']} | {s['verdicts']} | {rate} | {steady} | {counts} | {said} |")
     lines += ["", *(f"{name}, mean seconds a verdict: {_parts(phase['rows'])}" for name, phase in record["phases"].items())]
     bad = [r for phase in record["phases"].values() for r in phase["rows"] if r["status"] != "correct"]
     return "\n".join([*lines, *(f"{r['task']} {r['style']}: {r['status']}: {r['reason']}" for r in bad)])
@@ -156,7 +193,8 @@ def main() -> None:
     parser.add_argument("--styles", type=int, default=8, help="candidates of each task")
     parser.add_argument("--least", type=float, default=1.0, help="GiB that eager holds, at least")
     parser.add_argument("--most", type=float, default=8.0, help="GiB that eager holds, at most")
-    parser.add_argument("--seconds", type=float, default=480.0, help="begin no task after this; what was begun is finished")
+    parser.add_argument("--seconds", type=float, default=480.0, help="begin no task after these, shared by the phases")
+    parser.add_argument("--grace", type=float, default=15.0, help="seconds after these in which what was begun must end")
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
     parser.add_argument("--heats", nargs="+", choices=("cold", "warm"), default=["cold", "warm"])
     parser.add_argument("--baselines", nargs="+", default=["eager", "eager,compile"])
@@ -168,33 +206,66 @@ def main() -> None:
     cache = args.out.with_suffix(".cache")
     if not record["phases"] and cache.exists():
         raise UsageError(f"{cache} is there already, and would not be cold: remove it, or name another --out.")
+    limit = threading.Timer(args.seconds + args.grace, _give_up, (args.out, record))
+    limit.daemon = True
+    limit.start()
     left = 0
     tasks = list(sized_tasks(args.source, args.tasks, args.least, args.most, args.seed)) if args.seconds > 0 else []
+    styles = {task.id: write_solutions(with_input_sets(task)) for task, _ in tasks}
+    tasks = [(task, held) for task, held in tasks if styles[task.id]]
     phases = [(baseline, heat) for baseline in args.baselines for heat in args.heats]
-    for baseline, heat in phases if tasks else ():
+    for number, (baseline, heat) in enumerate(phases if tasks else ()):
         phase = record["phases"].setdefault(f"{baseline} {heat}", {"rows": [], "done": [], "seconds": 0.0, "restarts": 0})
         todo = [(task, held) for task, held in tasks if task.id not in phase["done"]]
-        if todo and time.monotonic() < until:
+        now = time.monotonic()
+        if todo and now < until:
             record["segments"] += 1
+            mark = f"{heat} {record['segments']}"
+            written = [
+                (task, held, style, text)
+                for task, held in todo
+                for style, text in candidates(styles[task.id], args.styles, mark)
+            ]
             config = VerifierConfig(
                 device=args.device, target=None if torch.cuda.is_available() else "H200", workers=args.workers,
                 baseline=tuple(baseline.split(",")), precision="tf32",  # pyright: ignore[reportArgumentType]
                 cache_dir=cache / baseline.replace(",", "-"),
             )  # fmt: skip
-            with HardenedVerifier(config) as verifier:
-                verifier.evaluator.start()
-                rows, done, seconds = judge(verifier, todo, f"{heat} {record['segments']}", args.styles, until)
-                phase["restarts"] += sum(getattr(gpu, "restarts", int)() for gpu in verifier.evaluator.gpus)
-                record |= {"versions": verifier.evaluator.versions, "commit": _commit(), "date": time.strftime("%Y-%m-%d")}
-            phase["rows"] += rows
-            phase["done"] += done
-            phase["seconds"] += seconds
-            replace_file(args.out, json.dumps(record, indent=1))
+            run_phase(config, phase, written, now + BEGIN_SHARE * (until - now) / (len(phases) - number), args.out, record)
+            print(table({"phases": {f"{baseline} {heat}": phase}}), flush=True)
         left += sum(task.id not in phase["done"] for task, _ in todo)
+    limit.cancel()
     if args.seconds > 0 and not tasks:
         raise UsageError(f"{args.source}: no task holds {args.least:g} to {args.most:g} GiB.")
     print(table(record))
     print(f"\n{left} tasks to do, over all phases", file=sys.stderr)
+
+
+def run_phase(
+    config: VerifierConfig, phase: dict[str, Any], written: Sequence[Written], until: float, out: Path, record: dict[str, Any]
+) -> None:
+    """Judge candidates in a verifier of their own, and add what is found to the phase."""
+    before = dict(phase)
+
+    def keep(rows: list[dict[str, Any]], done: list[str], seconds: float) -> None:
+        restarts = sum(getattr(gpu, "restarts", int)() for gpu in verifier.evaluator.gpus)
+        phase["rows"], phase["done"] = before["rows"] + rows, before["done"] + done
+        phase["seconds"], phase["restarts"] = before["seconds"] + seconds, before["restarts"] + restarts
+        replace_file(out, json.dumps(record, indent=1))
+
+    with HardenedVerifier(config) as verifier:
+        verifier.evaluator.start()
+        record |= {"versions": verifier.evaluator.versions, "commit": _commit(), "date": time.strftime("%Y-%m-%d")}
+        judge(verifier, written, until, keep)
+
+
+def _give_up(out: Path, record: dict[str, Any]) -> None:
+    """What was begun does not end: say what is known, show what everybody waits for, and stop."""
+    print(table(record), f"\nstopped: what was begun has not ended; {out} has what is known", flush=True)
+    faulthandler.dump_traceback(all_threads=True)
+    ask_for_stacks()
+    time.sleep(2.0)
+    os._exit(1)  # the processes below end with this one
 
 
 def _commit() -> str:

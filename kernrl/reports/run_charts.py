@@ -265,11 +265,13 @@ NO_WORK = ("gpu_queue", "gpu_busy")
 
 
 def verifier_seconds(samples: Sequence[Sample]) -> dict[str, float]:
-    """The verifier's time by stage, and waiting, summed over the candidates that it looked at afresh."""
+    """The verifier's time by stage, and waiting, summed over the candidates that it looked at afresh; not the parts of stages
+    that its processes tell of (`judge: truth`)."""
     total: defaultdict[str, float] = defaultdict(float)
     for sample in samples:
         for stage, spent in sample.verdict.seconds.items() if not sample.verdict.cached else ():
-            total[stage] += number(spent) or 0.0
+            if ": " not in stage:
+                total[stage] += number(spent) or 0.0
     return {k: v for k, v in total.items() if v > 0}
 
 

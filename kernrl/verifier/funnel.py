@@ -34,11 +34,12 @@ from kernrl.verifier.plan.layout import layout_notes
 from kernrl.verifier.plan.plan import Plan
 from kernrl.verifier.plan.reading import Asked
 from kernrl.verifier.pool.backend import Front, GpuBackend
-from kernrl.verifier.pool.gpu import LANES
+from kernrl.verifier.pool.gpu import COMPILING_LANES, LANES
 from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.pool.memory_ledger import gib, least_bytes, usable_bytes
 from kernrl.verifier.pool.ray import Cluster
+from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
 from kernrl.verifier.trace.tracer import CPU_S as TRACE_CPU_S
 
@@ -87,7 +88,7 @@ class StagedEvaluator:
             if self._cluster:
                 self._start_on(self._cluster)
                 return
-            lanes = max(1, min(LANES, self.workers // 2))
+            lanes = self._lanes
             self.gpus = [
                 GpuClient(
                     device,
@@ -115,6 +116,12 @@ class StagedEvaluator:
             # keep the garbage collector away from torch and triton: it would stop all threads for a tenth of a second
             gc.collect()
             gc.freeze()
+
+    @property
+    def _lanes(self) -> int:
+        """Lanes of each GPU: a lane that compiles a baseline leaves the GPU to others for seconds, so there are more then."""
+        most = COMPILING_LANES if any(name in MODES for name in self.config.baseline) else LANES
+        return max(1, min(most, self.workers // 2))
 
     def _start_on(self, cluster: Cluster) -> None:
         """Use the cluster's actors in place of processes on this machine."""
@@ -292,7 +299,7 @@ class StagedEvaluator:
         full = task.input_set(FULL)
         if not self.gpus or full is None:
             return ""
-        there = min(usable_bytes(float(gpu.facts["free_bytes"]), LANES) for gpu in self.gpus)
+        there = min(usable_bytes(float(gpu.facts["free_bytes"]), self._lanes) for gpu in self.gpus)
         try:
             facts = self.facts_of(task)
             if facts.reference.bytes_moved < there / SMALL_SHARE:

@@ -1,10 +1,17 @@
 """Memory on a GPU: what was planned is what is taken, and out of memory harms nobody.
 
-python -m pytest tests/gpu/test_memory_gpu.py
+python -m pytest -m gpu -x -s tests/gpu/test_memory_gpu.py
+
+A test that takes longer than `KERNRL_PATIENCE_S` (120) ends the run, after the stacks of all that its processes wait for.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import sys
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,12 +24,35 @@ from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.solutions.from_graph.styles import write_solutions
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Status
+from kernrl.verifier.rpc.processes import ask_for_stacks
 from kernrl.verifier.verifier import HardenedVerifier
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
 TASK = suite.fixture_task("mish_chain")
 GOOD = (TESTS / "honest" / "mish_chain_flat.py").read_text()
+
+
+PATIENCE_S = float(os.environ.get("KERNRL_PATIENCE_S", "120"))
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, verifier: HardenedVerifier) -> Iterator[None]:
+    """Show what everybody waits for, and end, where a test hangs."""
+
+    def give_up() -> None:
+        with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # pyright: ignore
+            print(f"{request.node.name} has not ended in {PATIENCE_S:g} s; the GPU: {verifier.doing()}", flush=True)
+            faulthandler.dump_traceback(file=sys.__stderr__ or sys.stderr, all_threads=True)
+            ask_for_stacks()
+            time.sleep(2.0)
+            os._exit(1)
+
+    timer = threading.Timer(PATIENCE_S, give_up)
+    timer.daemon = True
+    timer.start()
+    yield
+    timer.cancel()
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +77,7 @@ def test_planned_is_measured(verifier: HardenedVerifier, name: str) -> None:
     verdict = verifier.verify(task, write_solutions(task)[0].triton_code)
     assert verdict.correct, verdict.reason
     memory = verdict.memory
+    print(f"{name}: {memory}, {verdict.seconds}")
     assert memory["replay_peak"] == pytest.approx(memory["planned_replay"], rel=0.1)
     assert memory["judge_peak"] == pytest.approx(memory["planned_judge"], rel=0.1)
 
@@ -54,7 +85,14 @@ def test_planned_is_measured(verifier: HardenedVerifier, name: str) -> None:
 def test_many_large_ones_at_once_are_all_right(verifier: HardenedVerifier) -> None:
     tasks = [foreign(name) for name in ("climate_film_big", "lung_decoder_depth_sum", "face_cosine_head", "hires_decoder")]
     pairs = [(task, solution.triton_code) for task in tasks for solution in write_solutions(task)[:5]]
-    statuses = {verdict.status for _, verdict in verifier.verify_many(pairs)}
+    begun, statuses = time.monotonic(), set[Status]()
+    for position, verdict in verifier.verify_many(pairs):
+        spent = {name: round(s, 2) for name, s in verdict.seconds.items() if s >= 0.05}
+        at = f"{time.monotonic() - begun:.1f} s"
+        print(
+            f"{at}: {pairs[position][0].id}: {verdict.status} {verdict.reason} {spent}; the GPU: {verifier.doing()}", flush=True
+        )
+        statuses.add(verdict.status)
     assert statuses == {Status.CORRECT}
     assert sum(gpu.restarts() for gpu in verifier.evaluator.gpus) == 0  # pyright: ignore
 

@@ -20,6 +20,17 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     "groupnorm_affine_per_group": ("linear_groupnorm_leaky_row", (("tl.load(w + col,", "tl.load(w + group + 0 * col,"),)),
     "batchnorm_running_mean_ignored": ("conv_bn_relu_tail", ((" - tl.load(mean + c, mask=m)", ""),)),
     "batchnorm_running_var_ignored": ("conv_bn_relu_tail", ((" * tl.rsqrt(tl.load(var + c, mask=m) + eps)", ""),)),
+    # running statistics, which are held against the reference's where a candidate updates them
+    "running_variance_biased": ("batchnorm_running_in_the_kernel", (("squares / (M - 1)", "squares / M"),)),
+    "running_mean_by_another_momentum": (
+        "batchnorm_running_in_the_kernel",
+        (("(1 - momentum) * old_mean + momentum * mean", "(1 - 2 * momentum) * old_mean + 2 * momentum * mean"),),
+    ),
+    "running_statistics_replaced": ("batchnorm_running_in_the_kernel", (("(1 - momentum) * old_mean + ", ""),)),
+    "running_variance_moved_twice": (
+        "batchnorm_running_by_torch",
+        (("running_var.lerp_(var, self.norm.momentum)", "running_var.lerp_(var, self.norm.momentum).lerp_(var, 0.1)"),),
+    ),
     "rmsnorm_weight_ignored": ("rmsnorm_silu_gate_row", ((" * tl.load(w_ptr + c, mask=m)", ""),)),
     "pool_bias_ignored": ("gated_avgpool_plane", ((" + tl.load(bias + plane % C)", ""),)),
     "linear_bias_dropped": ("linear_gelu_library_tail", (("self.linear.weight, self.linear.bias", "self.linear.weight"),)),

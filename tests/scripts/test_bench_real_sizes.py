@@ -41,11 +41,17 @@ def test_figures_of_a_phase(bench: ModuleType) -> None:
     assert found["peak_over_planned"] == {"median": pytest.approx(1.05), "most": 1.2}
     lines = bench.table({"phases": {"eager,compile warm": phase}}).splitlines()
     assert lines[-4:] == [
-        "| eager,compile | warm | 1 | 3 | 2.00 | 1 | 2 | 1 | 1.05, at most 1.20 |",
+        "| eager,compile | warm | 1 | 3 | 2.00 | – | 1 | 2 | 1 | 1.05, at most 1.20 |",
         "",
         "eager,compile warm, mean seconds a verdict: gpu_queue 2.00, judge 0.25",
         "t fused: infra_error: because",
     ]
+
+
+def test_the_steady_rate_leaves_out_the_start_and_earlier_runs(bench: ModuleType) -> None:
+    assert bench.steady_per_s([1.0, 2.0, 30.0, *range(20, 30)]) == pytest.approx(1.0)
+    assert bench.steady_per_s([20.0, 20.5, 21.0, 22.0, 23.0, 24.0, 25.0, 26.0]) == pytest.approx(1.0)
+    assert bench.steady_per_s([]) is bench.steady_per_s([3.0]) is None
 
 
 @pytest.mark.slow

@@ -89,6 +89,9 @@ class TaskInputs:
         self._state_slots, self._input_slots = slots[: len(state)], slots[len(state) :]
         self.state = {name: slot.view for name, slot in zip(state, self._state_slots, strict=True)}
         """The reference's parameters and buffers by `state_dict` key, as views of the block."""
+        running = ("running_mean", "running_var")
+        self.statistics = [name for name in self.state if self.module.training and name.endswith(running)]
+        """Of the state, what every call in training mode changes."""
         self.inputs = [slot.view for slot in self._input_slots]
         """Forward's tensors, flattened, as views of the block."""
         views = iter(self.inputs)

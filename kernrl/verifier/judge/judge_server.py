@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from kernrl.errors import UsageError
-from kernrl.tasks.task import Task
+from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base import cuda_driver
+from kernrl.verifier.base.clock import Clock, Spent
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
 from kernrl.verifier.judge.draws import Draw
@@ -44,8 +45,9 @@ class _SetAnswers:
         return sum(a.nbytes for a in self.answers)
 
 
-def _answer(reference: ReferenceAnswers, draw: Draw) -> Answer:
-    reference.inputs.draw(draw)
+def _answer(reference: ReferenceAnswers, draw: Draw, clock: Clock) -> Answer:
+    with clock.at("draw"):
+        reference.inputs.draw(draw)
     own, finite = draw.regime in (NOMINAL, TIMED), draw.regime not in REGIMES or REGIMES[draw.regime].finite
     return reference.answer(Inputs.OWN if own else Inputs.FINITE if finite else Inputs.NONFINITE)
 
@@ -58,10 +60,16 @@ def _tolerances(draws: Sequence[Draw], answers: Sequence[Answer]) -> list[list[T
 class Judge:
     """Answers by task, and the comparison with them. `device` is `cuda` in the judge process, `cpu` without a GPU."""
 
-    def __init__(self, device: str, *, redraw_parameters: bool = True, kept_bytes: float = math.inf):
-        """`kept_bytes`: of answers; beyond that, the least recently used are dropped."""
+    def __init__(
+        self, device: str, *, redraw_parameters: bool = True, kept_bytes: float = math.inf, keep_reference: bool = False
+    ):
+        """`kept_bytes`: of answers; beyond that, the least recently used are dropped. `keep_reference`: the last full set's."""
         self._device, self._redraw, self._kept_bytes = device, redraw_parameters, kept_bytes
         self._kept: OrderedDict[tuple[object, ...], _SetAnswers] = OrderedDict()
+        self._keep_reference = keep_reference
+        self._last: tuple[tuple[str, ...], ReferenceAnswers] | None = None
+        """The full set's reference last used, and whose it is: judged calls while timing need it again."""
+        self.clock = Clock()
         self.made = 0
         """Number of input sets whose answers have been made."""
 
@@ -83,14 +91,15 @@ class Judge:
             if mismatch := _mismatch(shown, answer):
                 record["mismatch"] = mismatch
                 continue
-            figures = [error_figures(y, t, level) for y, t, level in zip(shown, answer.truth, answer.levels, strict=True)]
+            with self.clock.at("compare"):
+                figures = [error_figures(y, t, level) for y, t, level in zip(shown, answer.truth, answer.levels, strict=False)]
             pending.append((len(records) - 1, answer, tolerances, shown, figures))
         if pending:
             stacked = torch.stack([f for *_, figures in pending for f in figures]).tolist()  # the only sync
             values = iter(stacked)
             for i, answer, tolerances, shown, figures in pending:
                 found = [next(values) for _ in figures]
-                over = [excess(row, t) for row, t in zip(found, tolerances, strict=True)]
+                over = [excess(row, t) for row, t in zip(found, tolerances, strict=False)]
                 worst = max(range(len(over)), key=over.__getitem__)
                 records[i]["excess"] = over[worst]
                 if over[worst] > 1:
@@ -110,8 +119,7 @@ class Judge:
         of_set = [d for d in draws if d.input_set == draw.input_set and d.regime != TIMED]
         key = (task.id, task.pytorch_code, precision, *of_set)
         if key not in self._kept:
-            while self._kept and sum(s.nbytes for s in self._kept.values()) > self._kept_bytes:
-                self._kept.popitem(last=False)
+            self._make_room(key)
             self._kept[key] = self._make(task, precision, of_set)
             self.made += 1
         self._kept.move_to_end(key)
@@ -120,34 +128,56 @@ class Judge:
             self._add(kept, task, precision, draw)
         return kept, kept.draws.index(draw)
 
+    def _make_room(self, key: tuple[object, ...]) -> None:
+        """Drop answers where there are too many, but none of another set of the same task, which its next candidate needs."""
+        while sum(s.nbytes for s in self._kept.values()) > self._kept_bytes:
+            others = (one for one in self._kept if one[:3] != key[:3] or one[3].input_set == key[3].input_set)  # pyright: ignore
+            dropped = next(others, None)
+            if dropped is None:
+                break
+            del self._kept[dropped]
+
     def _reference(self, task: Task, precision: str, name: str) -> ReferenceAnswers:
+        """A set's reference. The full set's is kept for its group, since finding out how to draw large inputs takes as long as
+        several answers."""
+        key = (task.id, task.pytorch_code, precision, name)
+        if self._last and self._last[0] == key:
+            return self._last[1]
+        self._last = None  # it goes before the next one is made
         input_set = task.input_set(name)
         assert input_set is not None
-        return ReferenceAnswers(TaskInputs(task, input_set, precision, self._device, redraw_parameters=self._redraw))
+        with self.clock.at("inputs"):
+            inputs = TaskInputs(task, input_set, precision, self._device, redraw_parameters=self._redraw)
+            made = ReferenceAnswers(inputs, self.clock)
+        if name == FULL and self._keep_reference:
+            self._last = key, made
+        return made
 
     def _make(self, task: Task, precision: str, draws: list[Draw]) -> _SetAnswers:
         reference = self._reference(task, precision, draws[0].input_set)
-        answers = [_answer(reference, draw) for draw in draws]
+        answers = [_answer(reference, draw, self.clock) for draw in draws]
         return _SetAnswers(draws, answers, _tolerances(draws, answers))
 
     def _add(self, kept: _SetAnswers, task: Task, precision: str, draw: Draw) -> None:
         """However large: they are part of the plan of the task's memory, and serve its next candidates."""
         kept.draws.append(draw)
-        kept.answers.append(_answer(self._reference(task, precision, draw.input_set), draw))
+        kept.answers.append(_answer(self._reference(task, precision, draw.input_set), draw, self.clock))
         kept.tolerances.append(_tolerances(kept.draws, kept.answers)[-1])
 
     def forget(self) -> None:
         """Drop every answer."""
         self._kept.clear()
+        self._last = None
         if self._device == "cuda":
             torch.cuda.empty_cache()
 
 
 def _mismatch(shown: Sequence[Tensor], answer: Answer) -> str:
     """What is wrong with the number, shapes or dtypes of the outputs; '' if nothing is."""
-    if len(shown) != len(answer.truth):
-        return f"forward returns {len(shown)} tensors, the reference {len(answer.truth)}"
-    for y, truth, dtype in zip(shown, answer.truth, answer.dtypes, strict=True):
+    whole = len(answer.truth)
+    if len(shown) not in (whole, whole - answer.statistics):
+        return f"forward returns {len(shown)} tensors, the reference {whole - answer.statistics}"
+    for y, truth, dtype in zip(shown, answer.truth, answer.dtypes, strict=False):
         if y.shape != truth.shape:
             return f"an output has shape {tuple(y.shape)}, the reference's {tuple(truth.shape)}"
         if y.dtype != dtype:
@@ -163,7 +193,7 @@ class JudgeServer:
         torch.zeros(1, device="cuda")  # the driver calls below need a context
         importlib.import_module("torch._dynamo")  # takes seconds, and would otherwise delay the first answer
         self._held_bytes = cuda_driver.granted_bytes(memory_share)
-        self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=self._held_bytes / 2)
+        self._judge = Judge("cuda", redraw_parameters=redraw_parameters, kept_bytes=self._held_bytes / 2, keep_reference=True)
         self._opened: tuple[SharedMemory, Tensor] | None = None
         """The memory in which replay leaves outputs, and how it was opened."""
 
@@ -196,14 +226,15 @@ class JudgeServer:
             log.info("%s: its memory is guessed at the %s set: %s", task.id, name, error)
             return None
 
-    def peak_bytes(self) -> int:
-        """Most that was allocated since the last `prepare`."""
-        return torch.cuda.max_memory_allocated()
+    def spent(self) -> Spent:
+        """The peak since the last `prepare`, and where the time went since then."""
+        return Spent(torch.cuda.max_memory_allocated(), self._judge.clock.take())
 
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
         """`Judge.prepare`, while replay runs the candidate."""
         before = self._judge.made
         torch.cuda.reset_peak_memory_stats()
+        self._judge.clock.restart()
         try:
             self._judge.prepare(task, precision, draws)
         except torch.OutOfMemoryError:

@@ -80,22 +80,26 @@ def _structure(row: Sequence[float], *, fixed: bool) -> Structure:
 
 
 def _figures(a: Tensor, b: Tensor) -> Tensor:
-    """Without a sync: [both draws are the same; lowest, highest; mean and deviation without zeros (NaN if not finite); two
-    values only; whole numbers only; sums or squares along an axis are one; share of equal elements; rows in order].
+    """[Both draws are the same; lowest, highest; mean and deviation without zeros (NaN if not finite); two values only; whole
+    numbers only; sums or squares along an axis are one; share of equal elements; rows in order].
 
-    In float64, a part at a time: whole, it would take twenty times the input.
+    A part at a time: whole, it would take twenty times the input. Waits for a GPU only where there are several parts.
     """
     a, b = (x.float() if is_float8(x.dtype) else x for x in (a, b))
     parts = list(zip(*(x.reshape(-1).split(_AT_ONCE) for x in (a, b)), strict=True))
     low, high = torch.aminmax(torch.stack([end for x, _ in parts for end in torch.aminmax(x)]).double())
     count = _total([(x != 0).sum() for x, _ in parts]).double().clamp_min(1.0)
-    mean = _total(x.double().sum() for x, _ in parts) / count
-    std = (_total(((x.double() - mean) * (x != 0)).square().sum() for x, _ in parts) / count).sqrt()
+    mean = _total(x.sum(dtype=torch.float64) for x, _ in parts) / count
+    std = (_total(_squares(x.float(), mean.float()) for x, _ in parts) / count).sqrt()
     few = _every(((x == low) | (x == high)).all() for x, _ in parts) & (a.numel() > 2)
     whole, same = _every((x == x.round()).all() for x, _ in parts), _every((x == y).all() for x, y in parts)
-    ordered = (a[..., 1:] >= a[..., :-1]).all() if a.dim() and a.shape[-1] > 2 else torch.zeros_like(few)
-    found = [same, low, high, mean, std, few, whole, _bound(a), _equal_share(parts), ordered]
+    found = [same, low, high, mean, std, few, whole, _bound(a), _equal_share(parts), _ordered(a)]
     return torch.stack([part.double() for part in found])
+
+
+def _squares(x: Tensor, mean: Tensor) -> Tensor:
+    """Sum of the squared distances to a mean over what is not zero; in float32 up to the sum, which moves half as much."""
+    return torch.linalg.vector_norm((x - mean).masked_fill_(x == 0, 0.0), dtype=torch.float64).square()
 
 
 def _total(parts: Iterable[Tensor]) -> Tensor:
@@ -103,22 +107,37 @@ def _total(parts: Iterable[Tensor]) -> Tensor:
 
 
 def _every(parts: Iterable[Tensor]) -> Tensor:
-    return reduce(torch.logical_and, parts)
+    """Whether all are true. One that is not spares those after it: of a large input the first part mostly decides."""
+    found = None
+    for part in parts:
+        if found is not None and not found:
+            break
+        found = part
+    assert found is not None
+    return found
+
+
+def _ordered(x: Tensor) -> Tensor:
+    """Whether every row of the last axis ascends."""
+    if not x.dim() or x.shape[-1] <= 2:
+        return torch.zeros((), dtype=torch.bool, device=x.device)
+    return _every((part[..., 1:] >= part[..., :-1]).all() for part in _along(x, x.dim() - 1))
+
+
+def _along(x: Tensor, dim: int) -> Sequence[Tensor]:
+    """Parts of x that are whole along an axis, if there is another one to split."""
+    axis = next((i for i, n in enumerate(x.shape) if n > 1 and i != dim), dim)
+    return x.split(max(1, _AT_ONCE * x.shape[axis] // x.numel()), axis) if axis != dim else (x,)
 
 
 def _bound(x: Tensor) -> Tensor:
     """Whether x holds probabilities, or vectors of length one: all its sums, or sums of squares, along some axis are one."""
-    positive = (x >= 0).all()
-    found = torch.zeros_like(positive)
-    axis = next((i for i, n in enumerate(x.shape) if n > 1), 0)
-    parts = x.split(max(1, _AT_ONCE * x.shape[axis] // x.numel()), axis) if x.dim() else ()
+    found = torch.zeros((), dtype=torch.bool, device=x.device)
+    positive = _every((part >= 0).all() for part in x.reshape(-1).split(_AT_ONCE))
     for dim in (i for i, n in enumerate(x.shape) if n > 1):
-        if dim == axis:
-            sums = _total(part.double().sum(dim) for part in parts), _total(part.double().square().sum(dim) for part in parts)
-            ones, units = (_near_one(total) for total in sums)
-        else:
-            ones = _every(_near_one(part.double().sum(dim)) for part in parts)
-            units = _every(_near_one(part.double().square().sum(dim)) for part in parts)
+        parts = _along(x, dim)
+        ones = _every(_near_one(part.sum(dim, dtype=torch.float64)) for part in parts)
+        units = _every(_near_one(torch.linalg.vector_norm(part, dim=dim, dtype=torch.float64).square()) for part in parts)
         found = found | (positive & ones) | units
     return found
 
@@ -129,14 +148,46 @@ def _near_one(sums: Tensor) -> Tensor:
 
 def _equal_share(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     """Share of elements for which another has the same value in both draws. By chance that is rare; it is one in a table with
-    equal halves or in a symmetric matrix."""
-    smallest = [_smallest(_hashes(a, b)) for a, b in parts]
-    taken = _smallest(torch.cat(smallest)) if len(parts) > 1 else smallest[0]
-    if taken.numel() < 2:
-        return torch.zeros((), device=taken.device)
-    same = taken[1:] == taken[:-1]
+    equal halves or in a symmetric matrix.
+
+    Of a large input two samples are looked at: pairs of some hashes, with all that equal them, and pairs anywhere, among which
+    a value that fills much of the input, such as zero, occurs often.
+    """
+    if len(parts) == 1:
+        return _share(_smallest(_hashes(*parts[0])))
+    smallest = [_smallest(_hashes(a, b)) for a, b in _sampled(parts)]
+    anywhere = [_hashes(*_scattered(a, b, _LOOKED_AT // len(parts) + 1)) for a, b in parts]
+    return torch.maximum(_share(_smallest(torch.cat(smallest))), _share(torch.cat(anywhere).sort().values))
+
+
+def _share(hashes: Tensor) -> Tensor:
+    """Of sorted hashes, how many equal a neighbour."""
+    if hashes.numel() < 2:
+        return torch.zeros((), dtype=torch.float64, device=hashes.device)
+    same = hashes[1:] == hashes[:-1]
     alone = torch.nn.functional.pad(same, (1, 0)) | torch.nn.functional.pad(same, (0, 1))
     return alone.double().mean()
+
+
+def _scattered(a: Tensor, b: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """So many pairs of a part, from places in no order."""
+    places = torch.arange(min(count, a.numel()), device=a.device) * 2654435761 % a.numel()  # by a prime: no place twice
+    return a[places], b[places]
+
+
+def _sampled(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Tensor, Tensor]]:
+    """Enough pairs of a large input, by a hash that takes few passes: equal pairs are among them together, or not at all. All
+    of them, where those of one hash are too few or too many."""
+    numel = sum(a.numel() for a, _ in parts)
+    share = min(0.25, 16 * _LOOKED_AT / numel)
+    level, found = int(2.0**32 * share - 2.0**31), []
+    for a, b in parts:
+        bits = [x.float().view(torch.int32) for x in (a, b)]
+        low = (bits[0] * -1640531535).add_(bits[1], alpha=-2048144777) < level
+        places = low.nonzero().squeeze(1) if not low.is_meta else low.new_empty(int(share * a.numel()), dtype=torch.int64)
+        found.append((a[places], b[places]))
+    taken = [torch.cat(column) for column in zip(*found, strict=True)]
+    return [(taken[0], taken[1])] if _LOOKED_AT <= taken[0].numel() <= _AT_ONCE else parts
 
 
 def _hashes(a: Tensor, b: Tensor) -> Tensor:

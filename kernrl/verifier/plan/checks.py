@@ -99,6 +99,9 @@ def check_plan(
             _object(Status.POLICY, "forward() launches no Triton kernel: write the computation as a kernel and launch it.")
         if launches > limits.launches:
             _object(Status.POLICY, f"forward() launches {launches} kernels, more than {limits.launches}: fuse them.")
+        statistics = [spec.state[name] for name in spec.statistics]
+        if outputs is not None and statistics and len(plan.outputs) == len(outputs) + len(statistics):
+            outputs = [*outputs, *statistics]  # what it makes of them; the judge holds it against the reference's
         _check_outputs(plan, outputs)
         _check_authorship(plan)
     except _Objection as objection:

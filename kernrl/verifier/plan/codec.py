@@ -52,6 +52,8 @@ def encode_arg(arg: Arg) -> Any:
         return [encode_arg(a) for a in arg]
     if isinstance(arg, list):
         return {"l": [encode_arg(a) for a in arg]}
+    if isinstance(arg, dict):
+        return {"d": [[name, encode_arg(part)] for name, part in arg.items()]}
     if isinstance(arg, TensorRef):
         return {"t": [arg.storage, arg.dtype, arg.shape, arg.stride, arg.offset]}
     if isinstance(arg, TensorSpec):
@@ -101,7 +103,7 @@ def encode_spec(spec: TraceSpec) -> dict[str, Any]:
 
 def decode_spec(row: dict[str, Any]) -> TraceSpec:
     """Inverse of `encode_spec`. Specs come from the trusted side, so they are not checked."""
-    read = _Reader(())
+    read = _SpecReader(())
     state = {k: read.arg(v, "state") for k, v in row["state"].items()}
     return TraceSpec(row["rest"][0], read.arg(row["init"], "init"), read.arg(row["inputs"], "inputs"), state, *row["rest"][1:])
 
@@ -252,6 +254,9 @@ class _Reader:
         if tag == "s":
             kind, text = body
             return Special(kind, _text(text, where)) if kind in _SPECIAL_KINDS else _fail(f"{where}: {kind!r}")
+        return self.other(tag, body, where, depth)
+
+    def other(self, tag: Any, body: Any, where: str, depth: int) -> Arg:
         return _fail(f"{where}: the tag {tag!r}")
 
     def _tensor(self, body: Any, where: str) -> TensorRef:
@@ -272,6 +277,15 @@ class _Reader:
             if (last + 1) * ITEM_BYTES[ref.dtype] > self.storages[ref.storage].nbytes:
                 _fail(f"{where}: a view beyond the end of storage {ref.storage}")
         return ref
+
+
+class _SpecReader(_Reader):
+    """Also reads dictionaries, which a constructor or a forward may take and no ATen call."""
+
+    def other(self, tag: Any, body: Any, where: str, depth: int) -> Arg:
+        if tag == "d":
+            return {name: self.arg(part, where, depth + 1) for name, part in body}
+        return super().other(tag, body, where, depth)
 
 
 def _dtype(value: Any) -> str:

@@ -60,7 +60,8 @@ class TensorRef:
 
 
 Arg = Any
-"""An argument: None, bool, int, finite float, str, TensorRef, TensorSpec, `Special`, or a tuple or list of these."""
+"""An argument: None, bool, int, finite float, str, TensorRef, TensorSpec, `Special`, or a tuple or list of these; of a
+spec also a dict of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,12 @@ class TraceSpec:
     modes_differ: bool | None = None
     """Whether the reference does something else in the other mode (train or eval); None if that is not known."""
 
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """Running statistics, in the order of the state, which every call in training mode changes."""
+        names = ("running_mean", "running_var")
+        return tuple(name for name in self.state if name.endswith(names)) if self.training else ()
+
 
 def walk_refs(arg: Arg) -> Iterator[TensorRef]:
     """Every TensorRef inside an argument, in order."""
@@ -177,6 +184,6 @@ def tensor_specs(arg: Arg) -> Iterator[TensorSpec]:
     """Every TensorSpec inside an argument, in order: the tensor inputs of `TraceSpec.inputs`, as storages number them."""
     if isinstance(arg, TensorSpec):
         yield arg
-    elif isinstance(arg, tuple | list):
-        for item in arg:
+    elif isinstance(arg, tuple | list | dict):
+        for item in arg.values() if isinstance(arg, dict) else arg:
             yield from tensor_specs(item)

@@ -33,9 +33,9 @@ from kernrl.verifier.rpc.fork_server import ForkServer
 
 log = logging.getLogger(__name__)
 
-LANES = 4
+LANES, COMPILING_LANES = 4, 6
 """Lanes a GPU, on a machine with enough cores; each holds two CUDA contexts. While one times, the others wait: the more have
-passed correctness by then, the more are timed in a row."""
+passed correctness by then, the more are timed in a row. The second number holds where baselines are compiled."""
 
 
 TELLING = ("timing", "compiling", "waiting for memory")
@@ -166,7 +166,7 @@ class Gpu:
                 outcome = lane.run(job, baselines, self._lock, self.noise)
         outcome.memory = _record(need)
         if outcome.measured and not is_small(job):
-            outcome.memory |= lane.peaks()
+            lane.spent(outcome)
         return outcome
 
     def _alone(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned) -> Outcome:

@@ -18,7 +18,7 @@ from kernrl.verifier.base.verdict import Speedup
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.frames import ObjectChannel
 from kernrl.verifier.rpc.multiplexed import serve_concurrently
-from kernrl.verifier.rpc.processes import ignore_interrupts, raise_priority
+from kernrl.verifier.rpc.processes import ignore_interrupts, raise_priority, show_stacks_on_request
 
 if TYPE_CHECKING:
     from kernrl.verifier.pool.backend import CalibratedGpu, Outcome
@@ -39,6 +39,7 @@ def worker_fork_server() -> ForkServer:
 def main(sock: socket.socket, settings: dict[str, Any]) -> None:
     """Entry of the process: the first message is the keyword arguments of `Gpu`; calls of `GpuService` follow."""
     ignore_interrupts()
+    show_stacks_on_request()
     channel, workers = ObjectChannel(sock), worker_fork_server()
     workers.start(wait=False)  # imports torch while this process does
     raise_priority()
@@ -48,7 +49,7 @@ def main(sock: socket.socket, settings: dict[str, Any]) -> None:
 
 def serve(channel: ObjectChannel, service: GpuService) -> None:
     """Answer until the client closes, then end everything."""
-    serve_concurrently(service, channel, immediate=("release",))
+    serve_concurrently(service, channel, immediate=("release", "doing", "restarts"))
     service.close()
     os._exit(0)
 
@@ -92,7 +93,7 @@ class GpuService:
 
     def restarts(self) -> int:
         """`Gpu.restarts`."""
-        return getattr(self._made(), "restarts", 0)
+        return getattr(self._gpu, "restarts", 0)
 
     def twins(self, pairs: int, slowdown: float) -> list[Speedup]:
         """`Gpu.twins`."""

@@ -83,12 +83,16 @@ class Lane:
                 self.judge.kill()
                 raise InfrastructureError(f"the judge process failed: {error}") from None
 
-    def peaks(self) -> dict[str, int]:
-        """Bytes at the last candidate's peak, by process."""
-        return {
-            "replay_peak": self.replay.ask(ReplayServer.peak_bytes, TRUSTED_TIMEOUT_S),
-            "judge_peak": self.judge.ask(JudgeServer.peak_bytes, TRUSTED_TIMEOUT_S),
-        }
+    def spent(self, outcome: Outcome) -> None:
+        """Note bytes at the last candidate's peak, and where its time on the GPU went, by process."""
+        with self._asking:  # another lane may want this one's memory meanwhile
+            found = {
+                "replay": self.replay.ask(ReplayServer.spent, TRUSTED_TIMEOUT_S),
+                "judge": self.judge.ask(JudgeServer.spent, TRUSTED_TIMEOUT_S),
+            }
+        for name, spent in found.items():
+            outcome.memory[f"{name}_peak"] = spent.peak_bytes
+            outcome.seconds |= {f"{name}: {part}": seconds for part, seconds in spent.seconds.items()}
 
     def run(self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand) -> Outcome:
         """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""

@@ -67,7 +67,7 @@ def planned(job: Job, sets: Mapping[str, SetMemory | None], baselines: bool) -> 
             continue
         kept = held - found.inputs
         timed = found.eager_peak if name == FULL and baselines else found.inputs
-        checked = found.inputs + found.block + found.block // 4
+        checked = found.inputs + found.block + found.block // 4 + found.workspace  # it may convolve as the reference does
         once = kept + max(found.making_peak, found.drawing_peak, checked, timed)
         replay, judge = max(replay, own + once), max(judge, found.judge_peak(draws))
         alone = max(alone, once + found.output + judge)
@@ -78,7 +78,7 @@ def planned(job: Job, sets: Mapping[str, SetMemory | None], baselines: bool) -> 
 
 def least_bytes(full: SetMemory) -> int:
     """What judging any candidate of a task takes at its full set, by the rehearsal: two draws, and two while it is timed."""
-    once = max(full.making_peak, full.drawing_peak, full.inputs + full.block + full.block // 4)
+    once = max(full.making_peak, full.drawing_peak, full.inputs + full.block + full.block // 4 + full.workspace)
     return once + full.output + full.judge_peak(4) + 2 * full.output
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base import cuda_driver
+from kernrl.verifier.base.clock import Clock, Spent
 from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.judge.compare import differ
@@ -70,7 +71,7 @@ class ReplayServer:
         self._candidate_pool, self._baseline_pool = GraphPool(), GraphPool()
         self._gpu_bytes = torch.cuda.get_device_properties(0).total_memory
         self._held_bytes = cuda_driver.granted_bytes(memory_share)
-        self._stopwatch = Stopwatch()
+        self._stopwatch, self._clock = Stopwatch(), Clock()
         self._full: Opened | None = None
         self._suspects: list[str] | None = None
         """Kernels that seem decoys so far; None before the first look."""
@@ -88,6 +89,7 @@ class ReplayServer:
         # what belongs to the last candidate, its outputs and a copy of its inputs among it, goes before memory is counted
         self.job, self._full, self._suspects, self._spot, self._gave_way = job, None, None, None, False
         torch.cuda.reset_peak_memory_stats()
+        self._clock.restart()
         self._modules.trim()
         crowded = self._make_room()
         if (need := max(job.held_bytes.values())) > self._gpu_bytes:
@@ -157,12 +159,14 @@ class ReplayServer:
 
     def _ask(self, opened: Opened, inputs: TaskInputs, i: int, result: Replayed) -> list[Tensor]:
         """One draw: new inputs, poisoned memory, one run, outputs to the judge. Returns two flags, without a sync."""
-        inputs.draw(self.job.draws[i])
-        snapshot = inputs.snapshot()
-        opened.runner.prepare(POISONS[i % 2] if self.job.poison else 0)
-        opened.run()
-        result.asked.append(i)
-        result.shown.append([self.outputs.put(y) for y in opened.outputs()])
+        with self._clock.at("draw"):
+            inputs.draw(self.job.draws[i])
+            snapshot = inputs.snapshot()
+        with self._clock.at("run"):
+            opened.runner.prepare(POISONS[i % 2] if self.job.poison else 0)
+            opened.run()
+            result.asked.append(i)
+            result.shown.append([self.outputs.put(y) for y in opened.outputs()])
         return [inputs.written(snapshot), self.memory.overrun()]
 
     @staticmethod
@@ -220,7 +224,8 @@ class ReplayServer:
         blocks: dict[str, list[timing.Block]] = {}
         for name in baselines:
             baseline = Timed(inputs.refresh, self._baseline(name, inputs))
-            blocks[name] = self._stopwatch.compare(baseline, candidate, noise)
+            with self._clock.at(f"time {name}"):
+                blocks[name] = self._stopwatch.compare(baseline, candidate, noise)
         node_us, unfused = self._node_times(opened.runner) if opened.runner.computed else ([], 0.0)
         self._spot = spot
         ended = torch.cuda.Event(enable_timing=True)
@@ -325,9 +330,10 @@ class ReplayServer:
             "driver": cuda_driver.version(),
         }
 
-    def peak_bytes(self) -> int:
-        """Most that was allocated for a candidate since `begin`, with the memory that the judge sees."""
-        return torch.cuda.max_memory_allocated() - self._stopwatch.nbytes + self.outputs.nbytes
+    def spent(self) -> Spent:
+        """The peak since `begin`, with the memory that the judge sees, and where the time went since then."""
+        peak = torch.cuda.max_memory_allocated() - self._stopwatch.nbytes + self.outputs.nbytes
+        return Spent(peak, self._clock.take())
 
     def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
         """`Stopwatch.null`."""
@@ -347,8 +353,13 @@ class ReplayServer:
             input_set = self.job.task.input_set(name)
             assert input_set is not None
             while len(self._prepared) >= MOST_PREPARED or self._prepared_bytes() > PREPARED_SHARE * self._held_bytes:
-                self._prepared.popitem(last=False)
-            made = TaskInputs(self.job.task, input_set, self.job.precision, "cuda", redraw_parameters=self._redraw)
+                # not another set of this task: its baselines would have to be compiled again while everybody waits
+                dropped = next((other for other in self._prepared if other[:-1] != key[:-1]), None)
+                if dropped is None:
+                    break
+                del self._prepared[dropped]
+            with self._clock.at("inputs"):
+                made = TaskInputs(self.job.task, input_set, self.job.precision, "cuda", redraw_parameters=self._redraw)
             self._prepared[key] = _Prepared(made)
         self._prepared.move_to_end(key)
         return self._prepared[key].inputs

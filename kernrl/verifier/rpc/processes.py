@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import importlib
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from kernrl.signals import INTERRUPTS, blocked_interrupts
@@ -66,6 +68,29 @@ def ignore_interrupts() -> None:
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
+
+
+def show_stacks_on_request() -> None:
+    """Write the stack of every thread to stderr on SIGUSR1: what a process waits for that seems to hang."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # stderr may be closed
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+
+def ask_for_stacks() -> None:
+    """Have every process below this one that gives them (`show_stacks_on_request`) show its stacks."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    below = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= more
+    for pid in below - {os.getpid()}:
+        with contextlib.suppress(OSError, StopIteration):
+            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+            caught = int(next(line for line in lines if line.startswith("SigCgt")).split()[1], 16)
+            if caught >> (signal.SIGUSR1 - 1) & 1:  # others would end
+                os.kill(pid, signal.SIGUSR1)
 
 
 def raise_priority() -> None:

@@ -18,7 +18,7 @@ import torch
 from kernrl.verifier.rpc.answers import OutOfMemory, answer_to, lacks_memory
 from kernrl.verifier.rpc.fork_loop import freeze_memory, serve_forks
 from kernrl.verifier.rpc.frames import ObjectChannel
-from kernrl.verifier.rpc.processes import die_with_parent, ignore_interrupts, raise_priority, resolve
+from kernrl.verifier.rpc.processes import die_with_parent, ignore_interrupts, raise_priority, resolve, show_stacks_on_request
 
 
 class Server(Protocol):
@@ -52,6 +52,7 @@ class Worker:
     def run(self, descriptors: Sequence[int]) -> None:
         """In the child."""
         die_with_parent()
+        show_stacks_on_request()
         if self._request["first"]:
             raise_priority()
         os.environ.update(self._request["env"])

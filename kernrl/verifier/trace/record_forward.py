@@ -25,7 +25,7 @@ from kernrl.verifier.plan.plan import (
     tensor_specs,
     walk_refs,
 )
-from kernrl.verifier.trace import outside
+from kernrl.verifier.trace import outside, running_statistics
 from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.own_methods import check_methods
@@ -72,6 +72,8 @@ def record_forward(
         _call_again(model, spec, recorder, kernels, setup, first, inputs, earlier if earlier is not None else [])
     recorder.nodes = list(first.nodes)
     setup = _each_call(setup, derived, recorder, outputs)
+    if again:
+        outputs += running_statistics.returned(spec, recorder, kernels[:count])
     return _finish(spec, recorder, _needed_setup(setup, recorder, outputs, unmatched), outputs, kernels[:count])
 
 
@@ -166,8 +168,8 @@ def _call_again(
 def _leaves(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
             yield from _leaves(item)
 
 
@@ -176,6 +178,8 @@ def _materialise(value: Any, recorder: Recorder, sources: Iterator[int]) -> Any:
         return recorder.empty(value, "input", next(sources))
     if isinstance(value, list | tuple):
         return type(value)(_materialise(v, recorder, sources) for v in value)
+    if isinstance(value, dict):
+        return {name: _materialise(v, recorder, sources) for name, v in value.items()}
     return value
 
 

@@ -140,10 +140,12 @@ def _arg(value: Any, precision: str, task_id: str) -> Arg:
         return _tensor_spec(value, precision)
     if isinstance(value, list | tuple):
         return type(value)(_arg(v, precision, task_id) for v in value)
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return {name: _arg(v, precision, task_id) for name, v in value.items()}
     if isinstance(value, torch.dtype):
         return Special("dtype", dtype_name(value))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UsageError(
-        f"{task_id}: an input of type {type(value).__name__} is not supported: use tensors, numbers, strings or lists."
+        f"{task_id}: an input of type {type(value).__name__} is not supported: use tensors, numbers, strings, lists, dicts."
     )

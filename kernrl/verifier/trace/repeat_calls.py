@@ -84,7 +84,7 @@ def check_state(setup: Sequence[Node], nodes: Sequence[Node], recorder: Recorder
 
     `setup` is what ran once: the constructor's nodes, and tables of the first call. Raises Untraceable.
     """
-    plan = _plan(kernels)
+    plan = kernels_alone(kernels)
     filled = {s for n in setup for s in checks.written(n, plan) if recorder.storages[s].kind == "temp"}
     filled -= recorder.statistics
     touched: set[int] = set()
@@ -115,14 +115,14 @@ def _check_new_memory(later: Call, recorder: Recorder) -> None:
     )
 
 
-def _plan(kernels: Sequence[KernelSource]) -> Plan:
+def kernels_alone(kernels: Sequence[KernelSource]) -> Plan:
     """As much of a plan as it takes to tell what its launches read and write."""
     return SimpleNamespace(kernels=kernels)  # pyright: ignore[reportReturnType]
 
 
 def _sources(one: Call, kernels: Sequence[KernelSource]) -> set[int]:
     """Positions of the inputs that the outputs depend on."""
-    plan = _plan(kernels)
+    plan = kernels_alone(kernels)
     wanted = {o.storage for o in one.outputs}
     for node in reversed(one.nodes):
         if checks.written(node, plan) & wanted:
@@ -166,7 +166,7 @@ class _Comparison:
 
     def _are_tables(self, once: Sequence[Node]) -> bool:
         """Whether work that only the first call did depends on no input, and is left as it is afterwards."""
-        plan, tainted, skipped = _plan(self.kernels), set(self.first.inputs), {id(n) for n in once}
+        plan, tainted, skipped = kernels_alone(self.kernels), set(self.first.inputs), {id(n) for n in once}
         for node in self.first.nodes:
             if checks.read(node, plan) & tainted:
                 if id(node) in skipped:

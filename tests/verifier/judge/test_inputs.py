@@ -136,7 +136,8 @@ def test_bf16_casts_floats_and_nothing_else() -> None:
     assert inputs.inputs[0].dtype == torch.bfloat16
     assert inputs.inputs[1].dtype == torch.int64
     answer = ReferenceAnswers(inputs).answer()
-    assert answer.dtypes == [torch.bfloat16]
+    assert answer.dtypes == [torch.bfloat16] * 3
+    assert answer.statistics == 2
     assert answer.truth[0].dtype == torch.float64
 
 

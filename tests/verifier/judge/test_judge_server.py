@@ -35,7 +35,9 @@ def test_answers_to_timed_calls_serve_the_whole_group_however_large(monkeypatch:
     """They are part of the planned memory; made for each candidate, they cost a float64 reference in each verdict."""
     judge, made = Judge("cpu", kept_bytes=0), []
     asked = judge_server._answer
-    monkeypatch.setattr(judge_server, "_answer", lambda reference, draw: made.append(draw) or asked(reference, draw))
+    monkeypatch.setattr(
+        judge_server, "_answer", lambda reference, draw, clock: made.append(draw) or asked(reference, draw, clock)
+    )
     draws = schedule([InputSet(FULL)], 7, big=True)
     every = (*draws, *spot_draws(draws))
     timed = [len(draws), len(draws) + 1]
@@ -49,7 +51,38 @@ def test_answers_to_timed_calls_serve_the_whole_group_however_large(monkeypatch:
     assert len(made) > len(set(made)), "another task's answers have taken their place"
 
 
+def test_a_tasks_sets_do_not_displace_one_another() -> None:
+    """Some candidates of a task need its ragged set here, and others had it interpreted."""
+    sets = [InputSet("ragged"), InputSet(FULL)]
+    judge, both = Judge("cpu", kept_bytes=0), schedule(sets, 7, big=True)
+    made = Task("sets", SOURCE, input_sets=tuple(sets))
+    full = [draw for draw in both if draw.input_set == FULL]
+    for draws in (full, both, full, both):
+        judge.prepare(made, "fp32", draws)
+    assert judge.made == 2
+    other = [draw for draw in schedule(sets, 8, big=True) if draw.input_set == FULL]
+    judge.prepare(made, "fp32", other)
+    judge.prepare(made, "fp32", full)
+    assert judge.made == 4, "other draws of the same set are as large, and take its place"
+
+
 def right(draw: Draw) -> list[torch.Tensor]:
     inputs = TaskInputs(task("large"), InputSet(FULL), "fp32", "cpu")
     inputs.draw(draw)
     return [torch.tanh(inputs.inputs[0]) * 2]
+
+
+def test_the_reference_of_a_large_set_is_made_once_for_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, made = Judge("cpu", keep_reference=True), []
+    monkeypatch.setattr(judge_server, "TaskInputs", lambda *a, **k: made.append(a[1].name) or TaskInputs(*a, **k))
+    draws = schedule([InputSet(FULL)], 7, big=True)
+    every = (*draws, *spot_draws(draws))
+    timed = [len(draws), len(draws) + 1]
+    for _ in range(2):
+        judge.prepare(task("large"), "fp32", draws)
+        records = judge.compare(task("large"), "fp32", every, timed, [right(every[i]) for i in timed])
+        assert all(record["excess"] <= 1 for record in records)
+    assert made == [FULL]
+    judge.forget()
+    judge.prepare(task("large"), "fp32", draws)
+    assert made == [FULL] * 2

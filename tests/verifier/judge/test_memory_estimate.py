@@ -86,6 +86,20 @@ def test_live_bytes_are_what_the_allocator_handed_out() -> None:
     assert (live.now, live.peak) == (0, 3 * (4 << 16))
 
 
+@pytest.mark.parametrize(
+    ("name", "precision", "counted"),
+    [
+        ("conv_bn_relu", "tf32", True), ("conv_bn_relu", "bf16", True), ("conv_bn_relu", "fp32", False),
+        ("two_pools", "tf32", False),
+    ],
+)  # fmt: skip
+def test_a_convolution_on_tensor_cores_takes_both_tensors_again(name: str, precision: str, counted: bool) -> None:
+    task = fixture(name)
+    found = rehearse(task, task.input_sets[-1], precision)
+    assert (found.workspace > found.block / 4) == counted
+    assert found.eager_peak >= found.inputs + found.workspace
+
+
 def test_figures_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     x = torch.randn(6, 5, 7)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernrl.tasks.task import Task
+from kernrl.verifier.judge import structure
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
@@ -111,3 +112,29 @@ def test_timed_numbers_come_from_the_same_draws_as_judged_ones() -> None:
     judged, timed = drawn("triangular", NOMINAL)[1], drawn("triangular", TIMED)[1]
     assert torch.equal(judged.inputs[0], timed.inputs[0])
     assert torch.equal(judged.state["act.weight"], timed.state["act.weight"])
+
+
+LARGE = {
+    **{
+        kind: text.replace("8, 16", "256, 64").replace("8, 8", "256, 32").replace("16, 16", "128, 128")
+        for kind, text in KINDS.items()
+    },
+    "mask, but for a row": "(torch.rand(256, 64) > 0.5).float().index_fill(0, torch.tensor(255), 0.25)",
+    "labels, but for a row": "torch.randint(0, 9, (256, 64)).float().index_fill(0, torch.tensor(255), 0.25)",
+    "probabilities, but for a row": "torch.cat([torch.softmax(torch.randn(255, 64), -1), torch.rand(1, 64)])",
+    "sorted, but for a row": "torch.cat([torch.rand(255, 64).sort(-1).values, torch.rand(1, 64)])",
+    "mostly zero": "torch.randn(256, 64) * (torch.rand(256, 64) > 0.6)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_large_input_has_the_structure_of_its_whole(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at in parts, of which the first may decide, and by samples of its pairs."""
+    torch.manual_seed(5)
+    first, second = (eval(LARGE[kind], {"torch": torch}) for _ in range(2))
+    [whole] = structure.structures([first], [second])
+    monkeypatch.setattr(structure, "_AT_ONCE", 1000)
+    monkeypatch.setattr(structure, "_LOOKED_AT", 128)
+    [found] = structure.structures([first], [second])
+    assert found.freedom is whole.freedom
+    assert (found.mean, found.std) == pytest.approx((whole.mean, whole.std), nan_ok=True)

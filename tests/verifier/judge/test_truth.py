@@ -9,7 +9,7 @@ from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.judge.compare import Inputs, error_figures, excess, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.truth import ReferenceAnswers
+from kernrl.verifier.judge.truth import ReferenceAnswers, cut_to_tf32
 
 QUANTISE = """
 import pytest
@@ -80,3 +80,14 @@ def test_a_loss_of_one_number_is_right_whatever_the_draw() -> None:
         bound = tolerances_for([a.levels for a in answers], 0)[-1][0]
         figures = error_figures(rows.mean(), answers[-1].truth[0], answers[-1].levels[0]).tolist()
         assert excess(figures, bound) <= 1, seed
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_operands_are_cut_to_the_bits_that_tensor_cores_read(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(64, 33).to(dtype).T * torch.logspace(-30, 30, 64, dtype=dtype)
+    mantissa, exponent = torch.frexp(x)
+    assert torch.equal(cut_to_tf32(x), torch.ldexp(torch.trunc(mantissa * 2048.0) / 2048.0, exponent))
+    ends = torch.tensor([torch.inf, -torch.inf, 0.0, -0.0], dtype=dtype)
+    assert torch.equal(cut_to_tf32(ends), ends)
+    assert cut_to_tf32(torch.tensor([torch.nan], dtype=dtype)).isnan().all()

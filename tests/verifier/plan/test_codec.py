@@ -43,10 +43,18 @@ def test_a_plan_survives_the_journey():
 
 def test_a_spec_survives_the_journey():
     spec = TraceSpec(
-        "ragged", (3, [1, 2], (4, "same"), None, True, 1.5), (TensorSpec("float32", (2, 3), (3, 1)), [TensorSpec("int64", (), ())], 2.0),
+        "ragged", (3, [1, 2], (4, "same"), None, True, 1.5), (TensorSpec("float32", (2, 3), (3, 1)), [TensorSpec("int64", (), ())], 2.0, {"mask": TensorSpec("bool", (2,), (1,)), "at": {"n": (1, None)}}),
         {"w": TensorSpec("float16", (3,), (1,))}, True, "fp16", "sm_90",
     )  # fmt: skip
     assert decode_spec(json.loads(json.dumps(encode_spec(spec)))) == spec
+
+
+def test_dictionaries_are_for_specs_alone():
+    def change(row):
+        row["nodes"][0]["args"] = [{"d": [["a", 1]]}]
+
+    with pytest.raises(PlanError, match="the tag 'd'"):
+        decode(forged(change))
 
 
 def forged(change) -> bytes:

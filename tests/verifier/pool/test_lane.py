@@ -223,6 +223,7 @@ def test_large_candidates_take_turns(gpu: Gpu, forks: FakeForkServer) -> None:
         assert_right(outcome)
         assert outcome.memory["planned"] == outcome.memory["planned_replay"] + outcome.memory["planned_judge"]
         assert outcome.memory["replay_peak"] == outcome.memory["judge_peak"] == 1 << 30
+        assert outcome.seconds["replay: draw"] == outcome.seconds["judge: draw"] == 0.5
     events = forks.events("replay")
     ran = [event for event in events if event in ("begins begin", "ends spot_checked", "ends give_way")]
     turns = ["begins begin", "ends spot_checked"]

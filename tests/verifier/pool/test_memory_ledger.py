@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -143,6 +144,10 @@ def test_a_plan_adds_up() -> None:
     untimed = planned(job(3 * GIB), {"full": SET}, baselines=False)
     assert untimed.replay == found.replay - GIB, "without the reference's run, drawing takes most"
     assert untimed.judge == 1 * 2 * GIB + 9 * GIB
+    convolves = planned(job(3 * GIB), {"full": replace(SET, workspace=8 * GIB)}, baselines=True)
+    assert convolves.replay - found.replay == 8 * GIB + (2 + 1.25 - 6) * GIB, (
+        "a candidate may convolve beside a copy of its inputs"
+    )
 
 
 def test_a_guess_refuses_nothing_but_a_candidates_own_buffers() -> None:

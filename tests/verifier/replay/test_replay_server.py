@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kernrl.tasks.task import FULL
+from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.replay import replay_server
 from kernrl.verifier.replay.replay_server import MOST_PREPARED, ReplayServer
 from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, SpotChecks
@@ -80,6 +81,7 @@ class Replay(ReplayServer):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self._prepared, self._last, self._held_bytes, self._redraw = OrderedDict(), None, 100.0, True
+        self._clock = Clock()
         self._full = self._suspects = None
         self.outputs, self.released, self.reserved = SimpleNamespace(nbytes=10), 0, 0  # pyright: ignore
         self.memory = SimpleNamespace(release=lambda: setattr(self, "released", self.released + 1))  # pyright: ignore
@@ -112,6 +114,16 @@ def test_inputs_go_by_least_recent_use(monkeypatch: pytest.MonkeyPatch) -> None:
         replay.takes(f"small {i}", 0)
     assert len(replay.kept()) == MOST_PREPARED
     assert replay.released == 0
+
+
+def test_a_tasks_sets_do_not_displace_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full set has its baselines with it, which would be compiled again while everybody waits for the GPU."""
+    replay = Replay(monkeypatch)
+    replay.takes("another", 12)
+    replay.takes("large", 60)
+    replay._task_inputs("ragged")
+    assert [key[-1] for key in replay._prepared] == [FULL, "ragged"]
+    assert replay.kept() == ["large", "large"]
 
 
 @pytest.mark.slow
