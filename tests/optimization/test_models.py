@@ -256,7 +256,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class Idle:
         class evaluator:
-            gpus = ()
+            gpus, workers = (), 1
             start = staticmethod(lambda: None)
 
         def __init__(self, config: object):
