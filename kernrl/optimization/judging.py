@@ -76,13 +76,13 @@ class FirstLook(HardenedVerifier):
     def __init__(self, whole: HardenedVerifier):
         super().__init__(whole.config.model_copy(update={"baseline": whole.config.baseline[:1]}))
         self.evaluator = _SameProcesses.of(whole.evaluator, self.config.baseline)
+        self.input_sets = whole.input_sets
 
     def close(self) -> None:
         """Drop what is being judged; the processes stay."""
         self.evaluator.close()
         self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
-        self.input_sets.close()
         self._cache.close()
 
 

@@ -130,8 +130,7 @@ class TaskSearch:
         precision = self.verifier.evaluator.precision_of(task)
         worked = Ahead(styles(self.read.graphs, task, device, precision) if lifted else iter(()))
         free = settings.candidates - len(first) - len(self.search.trials)
-        # the rest is for variants
-        wanted = max(0, (free - len(STYLES)) // 2) if lifted else max(0, free)
+        wanted = samples_wanted(free, lifted=lifted)
         samples = settings.model.sample(task, wanted) if settings.model and wanted else None
         self._round(first, worked, samples, last)
 
@@ -164,6 +163,13 @@ class TaskSearch:
     def write(self) -> Found:
         """Write the files of what was found so far."""
         return _written(self.read, self.search, self.settings, self.folder, self.improved)
+
+
+def samples_wanted(free: int, *, lifted: bool) -> int:
+    """How many samples a model is asked for: as many as variants get, and a quarter of what there is at least."""
+    if not lifted:
+        return max(0, free)
+    return max(0, (free + 3) // 4, (free - len(STYLES)) // 2)
 
 
 def _understood(task: Task, judges: Judges, settings: Settings) -> Understood:

@@ -164,6 +164,7 @@ class Sampled(Ahead):
     def __init__(self, model: Model, task: Task, count: int):
         self._model, self._task, self._count = model, task, count
         self._come, self._asking = 0, False
+        """Replies so far, and whether the model is at it."""
         super().__init__(self._proposals())
 
     def _proposals(self) -> Iterator[Proposal]:
@@ -200,7 +201,7 @@ class Sampled(Ahead):
 
     @property
     def left(self) -> int:
-        return self._count - self._come
+        return self._count - self._come + self._ready.qsize()
 
     def stop(self) -> None:
         """Sample no more: a reply that is being decoded ends at its next token, and a request is dropped."""

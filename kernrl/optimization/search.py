@@ -180,12 +180,13 @@ class Search:
             proposal = queue.popleft()
             if proposal.key not in self._seen:
                 return proposal
-        for source in (styles, samples):
+        kept_free = samples.left if samples is not None and not samples.done else 0
+        room = self._tried + kept_free < self.limits.candidates
+        for source in (styles if room else None, samples):
             while source is not None and (proposal := source.poll()):
                 if proposal.key not in self._seen:
                     return proposal
-        kept_free = samples.left if samples is not None and not samples.done else 0
-        if self._tried + kept_free >= self.limits.candidates:
+        if not room:
             return None
         if styles and not styles.done:
             return None

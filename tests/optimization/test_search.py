@@ -14,6 +14,7 @@ from support import ROOT
 from support.tiny import tiny_tasks, verdict_of
 
 from kernrl.optimization.budget import Budget
+from kernrl.optimization.one_task import samples_wanted
 from kernrl.optimization.proposals import styles
 from kernrl.optimization.search import FINAL_ROUNDS, Limits, Search
 from kernrl.optimization.trials import MODEL_MARGIN, Proposal, Trial, beats, combined, ranked
@@ -231,6 +232,22 @@ def test_samples_are_tried_before_variants_fill_the_rest() -> None:
     search = Search(TASK, judge, Limits(4, measured=False, in_flight=1), Budget(60.0))
     search.run([style(launching(4))], samples=Samples([launching(2, extra="  # a"), launching(2, extra="  # b")]))
     assert [t.proposal.origin for t in search.trials] == ["style", "model", "model", "variant"]
+
+
+def test_styles_leave_room_for_the_samples_that_were_asked_for() -> None:
+    styles_of, samples = Samples([launching(4, extra=f"  # {n}") for n in range(9)]), Samples([launching(2), launching(8)])
+    search = Search(TASK, Judge(by_warps), Limits(6, measured=False, in_flight=1), Budget(60.0))
+    search.run(styles=styles_of, samples=samples)
+    origins = [t.proposal.source for t in search.trials]
+    assert len(origins) == 6
+    assert {launching(2), launching(8)} <= set(origins)
+
+
+@pytest.mark.parametrize(("free", "wanted"), [(0, 0), (1, 1), (12, 3), (64, 64 - 32), (-3, 0)])
+def test_a_model_that_was_named_is_asked(free: int, wanted: int) -> None:
+    assert samples_wanted(free, lifted=False) == max(0, free)
+    asked = samples_wanted(free, lifted=True)
+    assert min(wanted, 3) <= asked <= wanted
 
 
 def timed(value: float, low: float, high: float, significant: bool = True, kind: str = "measured") -> Verdict:
