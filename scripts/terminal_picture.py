@@ -51,9 +51,11 @@ def recorded(commands: Sequence[str], columns: int) -> list[dict[str, Any]]:
 def draw(shown: Sequence[dict[str, Any]], columns: int, title: str) -> str:
     """The picture of a terminal."""
     picture = Console(record=True, width=columns, file=io.StringIO())
-    for entry in shown:
+    for number, entry in enumerate(shown):
+        if number:
+            picture.print()
         picture.print(Text.assemble(("$ ", "green"), (entry["command"], "bold")))
-        picture.print(Text.from_ansi(entry["output"]))
+        picture.print(Text.from_ansi(entry["output"].rstrip("\n")))
     return picture.export_svg(title=title)
 
 

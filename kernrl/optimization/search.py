@@ -39,7 +39,7 @@ PATIENCE = {"measured": 16, "modelled": 6}
 FINALISTS, FINAL_ROUNDS, FINAL_SHARE = 5, 3, 0.2
 """How many are timed again, how often, and the share of the budget that is kept for it where times are measured."""
 
-FINALS_AT_ONCE = 3
+FINALS_AT_ONCE = 2
 """Finalists in the verifier at once: while one is timed, the next is traced and judged."""
 
 PRIOR_GAIN, PRIOR_WEIGHT = 0.03, 1.0
