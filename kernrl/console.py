@@ -99,6 +99,16 @@ class Whole:
             yield from console.render(self.view, options.update(width=max(options.max_width, wanted)))
 
 
+class Lines:
+    """Text whose lines are as long as they are; a terminal wraps them."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Segment(f"{self.text}\n")
+
+
 @dataclass(frozen=True)
 class Result:
     """What `run(config)` of a stage returns, for the CLI to print."""

@@ -1,43 +1,84 @@
 """Run commands and draw what a terminal showed, as an SVG for the README.
 
-    python scripts/terminal_picture.py --out docs/images/optimize.svg \\
-        "kernrl optimize tests/foreign/wide_projection_norm.py --output /tmp/faster" "python /tmp/faster/best.py"
+    python scripts/terminal_picture.py --out docs/images/optimize.svg --transcript docs/images/optimize.json \\
+        "kernrl optimize my_module.py --precision tf32 --budget 60s --output faster" "python faster/best.py"
+    python scripts/terminal_picture.py --out docs/images/optimize.svg --transcript docs/images/optimize.json --columns 90
 
-The commands run as they stand, one after the other, and all that they print is drawn. It ends with the first that fails.
+The commands run as they stand, one after the other, and all that they print is drawn and kept in the transcript, with their
+seconds and what they ran on. It ends with the first that fails. Without commands, the transcript is drawn again.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from kernrl.runs.run_directory import environment
 
-def main() -> None:
-    """Run, echo and draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("commands", nargs="+")
-    parser.add_argument("--out", type=Path, required=True, help="the SVG to write")
-    parser.add_argument("--columns", type=int, default=100)
-    parser.add_argument("--title", default="kernrl", help="of the window")
-    given = parser.parse_args()
-    picture = Console(record=True, width=given.columns, file=io.StringIO())
-    environment = os.environ | {"COLUMNS": str(given.columns), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for command in given.commands:
-        picture.print(Text.assemble(("$ ", "green"), (command, "bold")))
-        ran = subprocess.run(command, shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+
+def recorded(commands: Sequence[str], columns: int) -> list[dict[str, Any]]:
+    """Run commands; what each printed, and how long it took. Exits where one fails."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    shown = []
+    for command in commands:
+        began = time.monotonic()
+        ran = subprocess.run(
+            command,
+            shell=True,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"COLUMNS": str(columns), "PATH": path},
+        )
         print(f"$ {command}\n{ran.stdout}", flush=True)
-        picture.print(Text.from_ansi(ran.stdout))
         if ran.returncode:
             sys.exit(f"{command} exited with {ran.returncode}; nothing was drawn.")
+        shown.append({"command": command, "output": ran.stdout, "seconds": round(time.monotonic() - began, 1)})
+    return shown
+
+
+def draw(shown: Sequence[dict[str, Any]], columns: int, title: str) -> str:
+    """The picture of a terminal."""
+    picture = Console(record=True, width=columns, file=io.StringIO())
+    for number, entry in enumerate(shown):
+        if number:
+            picture.print()
+        picture.print(Text.assemble(("$ ", "green"), (entry["command"], "bold")))
+        picture.print(Text.from_ansi(entry["output"].rstrip("\n")))
+    return picture.export_svg(title=title)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run, echo and draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commands", nargs="*")
+    parser.add_argument("--out", type=Path, required=True, help="the SVG to write")
+    parser.add_argument("--transcript", type=Path, help="what the commands printed: written with commands, read without")
+    parser.add_argument("--columns", type=int, default=100)
+    parser.add_argument("--title", default="kernrl", help="of the window")
+    given = parser.parse_args(words)
+    if given.commands:
+        kept = {**environment(), "commands": recorded(given.commands, given.columns)}
+        if given.transcript:
+            given.transcript.parent.mkdir(parents=True, exist_ok=True)
+            given.transcript.write_text(json.dumps(kept, indent=2) + "\n")
+    elif given.transcript and given.transcript.exists():
+        kept = json.loads(given.transcript.read_text())
+    else:
+        parser.error("name commands to run, or the --transcript of some that were run")
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    picture.save_svg(str(given.out), title=given.title)
+    given.out.write_text(draw(kept["commands"], given.columns, given.title))
 
 
 if __name__ == "__main__":

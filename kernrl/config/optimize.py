@@ -74,6 +74,12 @@ class OptimizeConfig(ResumableConfig, ServerConfig):
         "--resume.",
         json_schema_extra=SAMPLING,
     )
+    tasks_at_once: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tasks of a folder or dataset that are searched side by side; by the number of cores if not set.",
+        json_schema_extra=SAMPLING | RARE,
+    )
     temperature: float = Field(default=1.0, gt=0, description="Temperature of sampling.", json_schema_extra=SAMPLING)
     max_tokens: int = Field(default=2048, ge=1, description="Longest reply in tokens.", json_schema_extra=SAMPLING | RARE)
     improve: Literal["best-of-n", "reinforce"] | None = Field(

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from kernrl.config.optimize import LEAST_BUDGET_S
 from kernrl.errors import UsageError
 from kernrl.optimization.agreement import disagreement
 from kernrl.optimization.budget import WRITE_SHARE, Budget, TooSmallBudgetError
+from kernrl.optimization.judging import Judges, tasks_at_once
 from kernrl.optimization.module_task import Inputs, positional, precision_of
 from kernrl.optimization.one_task import Settings, optimize_task
 from kernrl.optimization.submodules import Part, Parts, find_parts, parts_below, weight
@@ -56,6 +58,16 @@ class PartReport:
     swapped: bool
     speedups_x: dict[str, float] = field(default_factory=dict)
     """Baseline → speedup of the part."""
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """What the search for a part came to."""
+
+    sentence: str
+    winner: Any = None
+    """The module of what is faster."""
+    speedups_x: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -122,29 +134,13 @@ def optimize(
     folder.mkdir(parents=True, exist_ok=True)
     parts = find_parts(made, arguments, budget.part(READ_SHARE))
     settings = (verifier or VerifierConfig()).model_copy(update={"baseline": tuple(baseline), "precision": policy})
-    reports = []
-    with HardenedVerifier(settings) as judge:
+    with HardenedVerifier(settings) as hardened, Judges(hardened) as judges:
         # the whole model is compared at the end, and the verifier's processes are ended
         search = budget.part(1 - WRITE_SHARE)
         if parts.found:
-            search.within("starting the verifier", judge.evaluator.start)
-        clock = "measured" if judge.evaluator.gpus else "modelled"
-        waiting, left = list(parts.found), list(parts.left)
-        while waiting:
-            # the most costly come first: where there is not enough for all, they get it
-            part = waiting.pop(0)
-            seconds = max(search.left_s / (len(waiting) + 1), min(PART_S, search.left_s))
-            place = folder / f"part-{len(reports)}"
-            place.mkdir(exist_ok=True)
-            try:
-                tried = _optimize_part(made, part, judge, Settings(candidates), place, policy, Budget(seconds))
-            except KeyboardInterrupt:
-                left += [(p.paths[0], "the search was interrupted") for p in (part, *waiting)]
-                break
-            reports.append(tried)
-            if not tried.swapped and search.left_s > LEAST_PART_S:
-                below = parts_below(made, part, parts, search)
-                waiting = sorted([*waiting, *below.found], key=weight, reverse=True)
+            search.within("starting the verifier", hardened.evaluator.start)
+        clock = "measured" if hardened.evaluator.gpus else "modelled"
+        reports, left = _search_parts(made, parts, judges, candidates, folder, policy, search)
     checked = _compared(module, made, arguments, policy, parts, reports)
     report = Report(reports, left, clock, checked, folder)
     if clock == "modelled":
@@ -156,38 +152,77 @@ def optimize(
     return made
 
 
+def _search_parts(
+    made: nn.Module, parts: Parts, judges: Judges, candidates: int, folder: Path, policy: str, search: Budget
+) -> tuple[list[PartReport], list[tuple[str, str]]]:
+    """Search the parts, several side by side, and swap in what wins; of one that does not, the parts inside are next."""
+    at_once = tasks_at_once(judges.verifier)
+    settings = Settings(candidates, tasks_at_once=at_once)
+    waiting, left, reports = list(parts.found), list(parts.left), list[PartReport]()
+    running: dict[Future[_Searched], Part] = {}
+    with ThreadPoolExecutor(at_once, thread_name_prefix="part") as pool:
+        try:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    # the most costly come first: where there is not enough for all, they get it
+                    share = min(1.0, at_once / (len(waiting) + len(running)))
+                    seconds = max(share * search.left_s, min(PART_S, search.left_s))
+                    place = folder / f"part-{len(reports) + len(running)}"
+                    place.mkdir(exist_ok=True)
+                    part = waiting.pop(0)
+                    job = pool.submit(_search_part, made, part, judges, settings, place, policy, search.now(seconds))
+                    running[job] = part
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    tried = _swapped_in(made, running[future], future.result())
+                    part = running.pop(future)
+                    reports.append(tried)
+                    if not tried.swapped and search.left_s > LEAST_PART_S:
+                        below = parts_below(made, part, parts, search)
+                        waiting = sorted([*waiting, *below.found], key=weight, reverse=True)
+        except KeyboardInterrupt:
+            search.stop()
+            left += [(p.paths[0], "the search was interrupted") for p in (*running.values(), *waiting)]
+    return reports, left
+
+
 def _copy(module: nn.Module) -> nn.Module:
     """The module's structure anew, its tensors shared, in eval mode."""
     shared: dict[int, Any] = {id(t): t for t in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, shared).eval()
 
 
-def _optimize_part(
-    model: nn.Module, part: Part, judge: HardenedVerifier, settings: Settings, place: Path, precision: str, budget: Budget
-) -> PartReport:
-    """Search for one part, and swap the winner in wherever it is."""
+def _search_part(
+    model: nn.Module, part: Part, judges: Judges, settings: Settings, place: Path, precision: str, budget: Budget
+) -> _Searched:
+    """Search for one part. Raises KeyboardInterrupt where that was interrupted."""
     if budget.seconds < LEAST_PART_S:
-        return PartReport(part.paths, f"{part}: the budget ended before it.", swapped=False)
+        return _Searched(f"{part}: the budget ended before it.")
     first = model.get_submodule(part.paths[0])
     tensors = {**dict(first.named_parameters()), **dict(first.named_buffers())}
     try:
         task = task_of_graph(part.graph, f"{part.kind}-{place.name}", tensors, precision)
-        found = optimize_task(task, judge, settings, place, budget)
+        found = optimize_task(task, judges, settings, place, budget)
     except TooSmallBudgetError:
-        return PartReport(part.paths, f"{part}: the budget ended before a candidate of it was judged.", swapped=False)
+        return _Searched(f"{part}: the budget ended before a candidate of it was judged.")
     except UsageError as error:
-        return PartReport(part.paths, str(error), swapped=False)
-    sentence = f"{part}: {found.results['sentence'].partition(': ')[2]}"
+        return _Searched(str(error))
     if found.interrupted:
         raise KeyboardInterrupt
+    sentence = f"{part}: {found.results['sentence'].partition(': ')[2]}"
     if found.best is None or found.best.verdict.timing is None:
-        return PartReport(part.paths, sentence, swapped=False)
-    loaded: Any = load_named(found.best.proposal.source, place)
+        return _Searched(sentence)
+    speedups = {name: speed.value for name, speed in found.best.verdict.timing.speedups_x.items()}
+    return _Searched(sentence, load_named(found.best.proposal.source, place), speedups)
+
+
+def _swapped_in(model: nn.Module, part: Part, searched: _Searched) -> PartReport:
+    """Swap the winner in, if there is one, wherever the part is."""
+    if searched.winner is None:
+        return PartReport(part.paths, searched.sentence, swapped=False)
     places = [int(i.place[0]) for i in part.graph.inputs]
     for path in part.paths:
-        swap(model.get_submodule(path), loaded.ModelNew.forward, part.call, places, ("cuda",))
-    speedups = {name: speed.value for name, speed in found.best.verdict.timing.speedups_x.items()}
-    return PartReport(part.paths, sentence, swapped=True, speedups_x=speedups)
+        swap(model.get_submodule(path), searched.winner.ModelNew.forward, part.call, places, ("cuda",))
+    return PartReport(part.paths, searched.sentence, swapped=True, speedups_x=searched.speedups_x)
 
 
 def load_named(source: str, folder: Path) -> Any:

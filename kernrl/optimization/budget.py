@@ -26,12 +26,21 @@ class Budget:
     """Seconds on a clock, which runs from the moment that this is made.
 
     Args:
+        stopping: Shared by budgets that are stopped together.
         clock: A monotonic clock in seconds.
         started: On that clock; now if not given.
     """
 
-    def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic, started: float | None = None):
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        started: float | None = None,
+        stopping: threading.Event | None = None,
+    ):
         self.seconds, self.clock = seconds, clock
+        self._stopping = stopping or threading.Event()
         self.started = clock() if started is None else started
 
     @property
@@ -42,15 +51,29 @@ class Budget:
     @property
     def left_s(self) -> float:
         """Seconds until its end; negative after it."""
-        return self.seconds - self.spent_s
+        left = self.seconds - self.spent_s
+        return min(left, 0.0) if self.stopped else left
+
+    def stop(self) -> None:
+        """Let nothing be left of it, nor of what it was taken from or was taken from it: as Ctrl-C, from any thread."""
+        self._stopping.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was ended by `stop`."""
+        return self._stopping.is_set()
 
     def part(self, share: float) -> Budget:
         """The first share of this one."""
-        return Budget(share * self.seconds, clock=self.clock, started=self.started)
+        return Budget(share * self.seconds, clock=self.clock, started=self.started, stopping=self._stopping)
 
     def rest(self, parts: int = 1) -> Budget:
         """One of so many equal parts of what is left, beginning now."""
-        return Budget(self.left_s / parts, clock=self.clock)
+        return self.now(self.left_s / parts)
+
+    def now(self, seconds: float) -> Budget:
+        """So many seconds, beginning now, and stopped with this one."""
+        return Budget(seconds, clock=self.clock, stopping=self._stopping)
 
     def within(self, what: str, work: Callable[[], T]) -> T:
         """The result of `work`, which nothing can cut short and which is abandoned when the budget ends.

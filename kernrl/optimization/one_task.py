@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.optimization.best_file import best_file
 from kernrl.optimization.budget import Budget, TooSmallBudgetError
+from kernrl.optimization.judging import Judges
 from kernrl.optimization.proposals import Ahead, Model, given, styles
-from kernrl.optimization.search import Limits, Search
+from kernrl.optimization.search import FINALISTS, Limits, Search
 from kernrl.optimization.trials import Progress, Proposal, Trial, beats
 from kernrl.optimization.words import not_won, require_usable, won
 from kernrl.reports.optimization_page import render
@@ -27,7 +28,6 @@ from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.base.verdict import Status
-from kernrl.verifier.verifier import HardenedVerifier
 
 REGRET_AFTER = (8, 16, 32, 64)
 CANDIDATES = "candidates.jsonl"
@@ -44,6 +44,8 @@ class Settings:
     more: Sequence[Proposal] = ()
     """Candidates from disk."""
     on_progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    tasks_at_once: int = 1
+    """Searches that share the verifier: each has its part of the candidates that are judged at once."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,14 @@ class Understood:
     """At each input set; none where it cannot be lifted."""
 
 
-def optimize_task(task: Task, verifier: HardenedVerifier, settings: Settings, folder: Path, budget: Budget) -> Found:
+def optimize_task(task: Task, judges: Judges, settings: Settings, folder: Path, budget: Budget) -> Found:
     """Search for a faster form of a task, and write what is found into `folder`; earlier trials there count.
 
     Raises:
         UsageError: The task cannot be lifted and there is nothing else to try, or its inputs have no elements.
         TooSmallBudgetError: The budget ended before one candidate was judged.
     """
-    search = TaskSearch(task, verifier, settings, folder, budget)
+    search = TaskSearch(task, judges, settings, folder, budget)
     search.first_round()
     return search.write()
 
@@ -84,16 +86,17 @@ def optimize_task(task: Task, verifier: HardenedVerifier, settings: Settings, fo
 class TaskSearch:
     """The search for a faster form of one task, and its files."""
 
-    def __init__(self, task: Task, verifier: HardenedVerifier, settings: Settings, folder: Path, budget: Budget):
+    def __init__(self, task: Task, judges: Judges, settings: Settings, folder: Path, budget: Budget):
         """Reads the task. Raises as `optimize_task`."""
-        self.verifier, self.settings, self.folder = verifier, settings, folder
+        verifier = self.verifier = judges.verifier
+        self.settings, self.folder = settings, folder
         self.improved = ""
         """What came of training a model on the task; '' where none was."""
         known = [Trial.from_row(row) for row in read_lines(folder / CANDIDATES)]
         known = [trial for trial in known if trial.verdict.status is not Status.INFRA_ERROR]
 
         def prepared() -> Understood:
-            found = _understood(task, verifier, settings)
+            found = _understood(task, judges, settings)
             verifier.evaluator.start()
             if unfit := verifier.unfit(found.task):
                 raise UsageError(unfit)
@@ -104,9 +107,11 @@ class TaskSearch:
         directory, measured = RunDirectory(folder), bool(verifier.evaluator.gpus)
         self.search = Search(
             self.task,
-            verifier,
-            Limits(settings.candidates, measured, max(2, verifier.evaluator.workers)),
+            judges.first,
+            Limits(settings.candidates, measured, max(2, verifier.evaluator.workers // settings.tasks_at_once)),
             budget,
+            finals_judge=verifier,
+            quiet=settings.model.turn if settings.model and settings.model.here else None,
             known=known,
             on_trial=lambda trial: directory.append(CANDIDATES, trial.to_row(self.task, len(self.search.trials) - 1)),
             on_progress=settings.on_progress,
@@ -125,8 +130,7 @@ class TaskSearch:
         precision = self.verifier.evaluator.precision_of(task)
         worked = Ahead(styles(self.read.graphs, task, device, precision) if lifted else iter(()))
         free = settings.candidates - len(first) - len(self.search.trials)
-        # the rest is for variants
-        wanted = max(0, (free - len(STYLES)) // 2) if lifted else max(0, free)
+        wanted = samples_wanted(free, lifted=lifted)
         samples = settings.model.sample(task, wanted) if settings.model and wanted else None
         if settings.model and not wanted:
             said = f"{task.id}: the model is not asked: worked solutions take all --n {settings.candidates} candidates."
@@ -164,11 +168,19 @@ class TaskSearch:
         return _written(self.read, self.search, self.settings, self.folder, self.improved)
 
 
-def _understood(task: Task, verifier: HardenedVerifier, settings: Settings) -> Understood:
+def samples_wanted(free: int, *, lifted: bool) -> int:
+    """How many samples a model is asked for: as many as variants get, and a quarter of what there is at least."""
+    if not lifted:
+        return max(0, free)
+    return max(0, (free + 3) // 4, (free - len(STYLES)) // 2)
+
+
+def _understood(task: Task, judges: Judges, settings: Settings) -> Understood:
     try:
         graph = lift(task)
         require_usable(task, graph)
-        task = with_input_sets(task, verifier.evaluator.cache_dir)
+        judges.start_ahead()  # as late as it is known to be needed, and before what takes a second
+        task = with_input_sets(task, judges.verifier.evaluator.cache_dir)
         return Understood(task, graph, graphs_of(task))
     except UsageError as error:
         if type(error) is UsageError or not (settings.model or settings.more or task.solutions):
@@ -187,6 +199,9 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
     device = device_for(timing.device if timing else "H200") or device_for("H200")
     assert device
     sentence = won(best, task) if best and faster else not_won(task, ranking, search.trials, graph, device)
+    if best and search.limits.measured and best.id not in search.finals:
+        why = "the search was interrupted" if search.ended == "interrupted" else "the budget ended"
+        sentence += f" Timed once and briefly, and not against every baseline: {why} before."
     results = {
         "task": task.id,
         "sentence": sentence,
@@ -194,6 +209,7 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
         "clock": timing.kind if timing else "measured" if search.limits.measured else "modelled",
         "device": timing.device if timing else None,
         "best": _best_row(best) if best else None,
+        "ranking": [row for trial in ranking[:FINALISTS] if (row := _ranked_row(trial))],
         "tried": len(search.trials),
         "judged": len(search.trials),
         "correct": sum(trial.verdict.correct for trial in search.trials),
@@ -201,6 +217,7 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
         "improved": improved,
         "budget_s": search.budget_s,
         "spent_s": round(search.spent_s, 2),
+        "first_right_s": next((round(trial.at_s, 2) for trial in search.trials if trial.ratio), None),
         "by_origin": by_origin(search.trials),
         "regret": regret(search.trials),
         "finals": {trial_id: verdict.to_json() for trial_id, verdict in search.finals.items()},
@@ -225,6 +242,16 @@ def _best_row(trial: Trial) -> dict[str, Any]:
     p = trial.proposal
     named = {"id": trial.id, "origin": p.origin, "name": p.name, "parent": p.parent, "sha": p.key, "source": p.source}
     return named | {"verdict": trial.verdict.to_json()}
+
+
+def _ranked_row(trial: Trial) -> dict[str, Any] | None:
+    """One of the best: what it is, and its time beside each baseline's."""
+    p, timing = trial.proposal, trial.verdict.timing
+    if timing is None:
+        return None
+    named = {"id": trial.id, "origin": p.origin, "name": p.name, "parent": p.parent, "clock": timing.kind}
+    speeds = {name: asdict(speed) for name, speed in timing.speedups_x.items()}
+    return named | {"us": timing.candidate_us, "baseline_us": dict(timing.baseline_us), "speedups_x": speeds}
 
 
 def by_origin(trials: Sequence[Trial]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from typing import Any
 from kernrl.config import EvalConfig, OptimizeConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
+from kernrl.optimization.budget import TICK_S
 from kernrl.optimization.trials import Origin, Proposal
 from kernrl.optimization.words import rates_of
 from kernrl.reports.kernelbench import read_candidates
@@ -97,8 +98,12 @@ class Model:
         settings |= {name: getattr(config, name) for name in ("server_url", "server_model", "server_timeout_s")}
         self.name, self.seed = config.model, config.seed
         self.origin: Origin = origin
+        self.here = config.engine != "server"
+        """Whether it samples on this machine's GPU, where candidates are timed."""
         self.replies, self.sampling_s = 0, 0.0
         """Sampled so far, and the seconds that took."""
+        self.turn, self.asking = threading.Lock(), threading.Lock()
+        """One task is sampled for at a time; and what is cancelled is that task's."""
         self.engine, self.collector = open_model(EvalConfig(**settings, verifier=config.judging, samples=1), verifier)
 
     def sample(self, task: Task, count: int) -> Sampled:
@@ -158,10 +163,24 @@ class Sampled(Ahead):
 
     def __init__(self, model: Model, task: Task, count: int):
         self._model, self._task, self._count = model, task, count
-        self._come = 0
+        self._come, self._asking = 0, False
+        """Replies so far, and whether the model is at it."""
         super().__init__(self._proposals())
 
     def _proposals(self) -> Iterator[Proposal]:
+        while not self._model.turn.acquire(timeout=TICK_S):
+            if self._stopped.is_set():
+                return
+        try:
+            with self._model.asking:
+                self._asking = True
+            yield from self._replies()
+        finally:
+            with self._model.asking:
+                self._asking = False
+            self._model.turn.release()
+
+    def _replies(self) -> Iterator[Proposal]:
         collector = self._model.collector
         [question] = collector.questions([self._task])
         sampling = replace(collector.sampling, n=self._count, seed=self._model.seed)
@@ -182,9 +201,11 @@ class Sampled(Ahead):
 
     @property
     def left(self) -> int:
-        return self._count - self._come
+        return self._count - self._come + self._ready.qsize()
 
     def stop(self) -> None:
         """Sample no more: a reply that is being decoded ends at its next token, and a request is dropped."""
         super().stop()
-        self._model.engine.cancel()
+        with self._model.asking:
+            if self._asking:
+                self._model.engine.cancel()

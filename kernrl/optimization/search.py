@@ -7,19 +7,22 @@ chosen by what was seen: a knob that made other candidates faster when turned up
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal, Protocol
+from typing import Literal
 
 from kernrl.optimization.budget import TICK_S, WRITE_SHARE, Budget
-from kernrl.optimization.trials import Progress, Proposal, Trial, combined, ranked
+from kernrl.optimization.judging import Judge
+from kernrl.optimization.trials import Progress, Proposal, Source, Trial, combined, ranked
 from kernrl.optimization.variants import Step, variants
 from kernrl.tasks.task import Task
-from kernrl.verifier.base.verdict import Verdict
+from kernrl.verifier.base.verdict import Status, Verdict
 
 Ended = Literal["no more ideas", "candidates", "budget", "interrupted"]
 """Why a search ended: nothing left to try, as many candidates as were allowed, no time left, or Ctrl-C."""
@@ -36,35 +39,14 @@ PATIENCE = {"measured": 16, "modelled": 6}
 FINALISTS, FINAL_ROUNDS, FINAL_SHARE = 5, 3, 0.2
 """How many are timed again, how often, and the share of the budget that is kept for it where times are measured."""
 
+FINALS_AT_ONCE = 2
+"""Finalists in the verifier at once: while one is timed, the next is traced and judged."""
+
 PRIOR_GAIN, PRIOR_WEIGHT = 0.03, 1.0
 """What a step is expected to gain (log speedup) before it was tried, and how many tries that counts as."""
 
 BETTER = 0.005
 """Log speedup from which a variant counts as better than all before it."""
-
-
-class Judge(Protocol):
-    """The part of the verifier that a search uses."""
-
-    def submit(self, task: Task, candidate: str, *, fresh: bool = False) -> Future[Verdict]: ...
-
-
-class Source(Protocol):
-    """Candidates that are written meanwhile, by rules or by a model."""
-
-    def poll(self) -> Proposal | None:
-        """The next one, None where there is none yet."""
-        ...
-
-    @property
-    def done(self) -> bool:
-        """Whether no more will come."""
-        ...
-
-    @property
-    def left(self) -> int:
-        """How many may still come."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +70,8 @@ class Search:
         limits: Limits,
         budget: Budget,
         *,
+        finals_judge: Judge | None = None,
+        quiet: threading.Lock | None = None,
         known: Sequence[Trial] = (),
         on_trial: Callable[[Trial], None] = lambda trial: None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
@@ -95,10 +79,13 @@ class Search:
         """
         Args:
             budget: Nothing is waited for after its end.
+            finals_judge: Judges the finalists, against further baselines; `judge` if not given.
+            quiet: Held by what keeps the GPU busy besides; the finalists are timed when it is free.
             known: Trials of an earlier, interrupted search: they are not judged again.
             on_trial: Called with every new trial as it is judged.
         """
         self.task, self.judge, self.limits, self.budget = task, judge, limits, budget
+        self.finals_judge, self._quiet = finals_judge or judge, quiet
         self.trials: list[Trial] = list(known)
         self.finals: dict[str, Verdict] = {}
         """Id → verdict of the long timing, of the finalists."""
@@ -106,6 +93,7 @@ class Search:
         self._on_trial, self._on_progress = on_trial, on_progress
         self._seen = {trial.proposal.key for trial in known}
         self._pending: dict[Future[Verdict], Proposal] = {}
+        self._made_ready = False
         self._variants: dict[str, list[Proposal]] = {}
         """Trial id → what is one step away from it."""
         self._progress = Progress(budget.seconds)
@@ -139,7 +127,11 @@ class Search:
         try:
             self._explore(queue, styles, samples, self.budget.part(1 - WRITE_SHARE - (FINAL_SHARE if final else 0)))
             if final:
-                self._time_finalists()
+                for source in (styles, samples):
+                    if source is not None:
+                        source.stop()
+                with self._quietly():
+                    self._time_finalists()
         except KeyboardInterrupt:
             self.ended = "interrupted"
 
@@ -162,6 +154,7 @@ class Search:
     def _explore(self, queue: deque[Proposal], styles: Source | None, samples: Source | None, until: Budget) -> None:
         sources = [source for source in (styles, samples) if source is not None]
         while until.left_s > 0:
+            self._require_going_on()
             while len(self._pending) < self.limits.in_flight and until.left_s > 0:
                 proposal = self._next(queue, styles, samples)
                 if proposal is None:
@@ -172,7 +165,12 @@ class Search:
                 self.ended = "candidates" if full else "no more ideas"
                 return
             self._collect(min(TICK_S, max(until.left_s, 0.0)))
+        self._require_going_on()
         self.ended = "budget"
+
+    def _require_going_on(self) -> None:
+        if self.budget.stopped:
+            raise KeyboardInterrupt
 
     def _next(self, queue: deque[Proposal], styles: Source | None, samples: Source | None) -> Proposal | None:
         """What to try next; None while nothing can be proposed."""
@@ -182,15 +180,18 @@ class Search:
             proposal = queue.popleft()
             if proposal.key not in self._seen:
                 return proposal
-        for source in (styles, samples):
+        kept_free = samples.left if samples is not None and not samples.done else 0
+        room = self._tried + kept_free < self.limits.candidates
+        for source in (styles if room else None, samples):
             while source is not None and (proposal := source.poll()):
                 if proposal.key not in self._seen:
                     return proposal
-        kept_free = samples.left if samples is not None and not samples.done else 0
-        if self._tried + kept_free >= self.limits.candidates:
+        if not room:
             return None
-        if (styles and not styles.done) or any(p.origin in ("style", "disk") for p in self._pending.values()):
-            return None  # their speeds decide what is varied
+        if styles and not styles.done:
+            return None
+        if any(p.origin in ("style", "disk") for p in self._pending.values()) and len(ranked(self.trials)) < VARIED:
+            return None  # their speeds decide what is varied; a last one that takes long to compile holds nothing up
         return self._variant()
 
     def _submit(self, proposal: Proposal) -> None:
@@ -208,7 +209,15 @@ class Search:
             proposal = self._pending.pop(future)
             self._seen.discard(proposal.key)
             self.add(proposal, future.result())
+            self._make_ready(proposal)
         self._report()
+
+    def _make_ready(self, proposal: Proposal) -> None:
+        """Have the further baselines compiled, by showing the first right candidate to the judge of the finals."""
+        if self._made_ready or self.finals_judge is self.judge or self.trials[-1].ratio is None:
+            return
+        self._made_ready = True
+        self.finals_judge.submit(self.task, proposal.source)
 
     # --- variants ----------------------------------------------------------------------------------------------------
 
@@ -246,20 +255,35 @@ class Search:
 
     # --- the finalists -----------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Within, nothing else that `quiet` guards runs; without it where half of what is left is spent on waiting."""
+        half, got = self.budget.left_s / 2, False
+        while self._quiet and not got and self.budget.left_s > half:
+            got = self._quiet.acquire(timeout=TICK_S)
+        try:
+            yield
+        finally:
+            if self._quiet and got:
+                self._quiet.release()
+
     def _time_finalists(self) -> None:
         """Judge and time the best again, in turns, each time on new inputs; who fails now is out."""
         until = self.budget.part(1 - WRITE_SHARE)
         finalists = ranked(self.trials)[:FINALISTS]
         found: dict[str, list[Verdict]] = {trial.id: [] for trial in finalists}
-        for trial in finalists * FINAL_ROUNDS:
-            if until.left_s <= 0:
-                break
-            future = self.judge.submit(self.task, trial.proposal.source, fresh=True)
-            while not future.done() and until.left_s > 0:
-                wait([future], timeout=min(TICK_S, max(until.left_s, 0.0)))
-                self._report()
-            if future.done():
-                found[trial.id].append(future.result())
+        waiting, running = deque(finalists * FINAL_ROUNDS), dict[Future[Verdict], Trial]()
+        while (waiting or running) and until.left_s > 0:
+            self._require_going_on()
+            while waiting and len(running) < FINALS_AT_ONCE and until.left_s > 0:
+                trial = waiting.popleft()
+                running[self.finals_judge.submit(self.task, trial.proposal.source, fresh=True)] = trial
+            for future in wait(running, timeout=min(TICK_S, max(until.left_s, 0.0)), return_when=FIRST_COMPLETED).done:
+                trial, verdict = running.pop(future), future.result()
+                if verdict.status is not Status.INFRA_ERROR:  # says nothing of it
+                    found[trial.id].append(verdict)
+            self._report()
+        self._require_going_on()
         for trial in finalists:
             verdicts = found[trial.id]
             wrong = next((v for v in verdicts if not v.correct), None)

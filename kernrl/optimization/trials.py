@@ -6,10 +6,10 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from kernrl.rollouts.sample_rows import row_of
 from kernrl.tasks.task import Task
-from kernrl.training.evaluation import row_of
 from kernrl.verifier.base.verdict import Speedup, Timing, Verdict
 
 Origin = Literal["style", "disk", "model", "improved", "variant"]
@@ -36,6 +36,28 @@ class Proposal:
     def key(self) -> str:
         """sha256 of the source, hex."""
         return hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Source(Protocol):
+    """Candidates that are written meanwhile, by rules or by a model."""
+
+    def poll(self) -> Proposal | None:
+        """The next one, None where there is none yet."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether no more will come."""
+        ...
+
+    @property
+    def left(self) -> int:
+        """How many may still come."""
+        ...
+
+    def stop(self) -> None:
+        """Make no more."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Variants of a candidate: the same text with another block size, warp count, stage count or number of rows.
 
 Only whole numbers that stand at a kernel's launch are changed, as text: `BLOCK=1024`, `num_warps=4`. A block size also
-stands in the grid (`triton.cdiv(n, 1024)`), and both change together.
+stands in the grid (`triton.cdiv(n, 1024)`), and wherever the number of tiles is used besides, as in the size of what they
+write; all of them change together.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def variants(source: str) -> Iterator[Variant]:
     except (SyntaxError, ValueError, RecursionError):
         return
     launches = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_launch(node)]
+    counts = _tile_counts(tree, launches)
     looping = {f.name for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and any(map(_is_loop, ast.walk(f)))}
     launches.sort(key=lambda node: (node.lineno, node.col_offset))
     for launch in launches:
@@ -46,7 +48,7 @@ def variants(source: str) -> Iterator[Variant]:
             if keyword.arg is None or not isinstance(value, ast.Constant) or type(value.value) is not int:
                 continue
             for way, number in _steps(keyword.arg, value.value):
-                edits = [(value, str(number)), *_in_grid(launch, keyword.arg, value.value, number)]
+                edits = [(value, str(number)), *_in_grid(launch, keyword.arg, value.value, number, counts)]
                 changed = _edited(source, edits)
                 yield Variant(changed, (_kind(keyword.arg), way), f"{keyword.arg}={number}{where}")
         for name, number in _missing(launch):
@@ -95,23 +97,45 @@ def _missing(launch: ast.Call) -> Iterator[tuple[str, int]]:
         yield from ((name, n) for name, n in (("num_warps", 8), ("num_stages", 2)) if name not in given)
 
 
-def _in_grid(launch: ast.Call, name: str, value: int, number: int) -> list[tuple[ast.expr, str]]:
-    """The same number where the grid divides by it: `triton.cdiv(n, 1024)`.
+def _on_grid(name: str) -> bool:
+    """Whether programs share an axis out by this number; a product's inner axis is walked by each of them."""
+    return _kind(name) in ("block", "rows") and not name.upper().endswith("_K")
+
+
+def _is_count(node: ast.AST) -> bool:
+    """`triton.cdiv(n, 1024)`: how many tiles there are."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("cdiv") and len(node.args) == 2
+
+
+def _tile_counts(tree: ast.AST, launches: list[ast.Call]) -> dict[str, list[ast.Call]]:
+    """Text → where it stands outside of grids: what is written tile by tile has a size that counts them."""
+    in_grids = {id(n) for launch in launches if isinstance(launch.func, ast.Subscript) for n in ast.walk(launch.func.slice)}
+    found: dict[str, list[ast.Call]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _is_count(node) and id(node) not in in_grids:
+            found.setdefault(ast.unparse(node), []).append(node)
+    return found
+
+
+def _in_grid(
+    launch: ast.Call, name: str, value: int, number: int, counts: dict[str, list[ast.Call]]
+) -> list[tuple[ast.expr, str]]:
+    """The same number where the grid divides by it, `triton.cdiv(n, 1024)`, and where that count stands besides.
 
     Two blocks of one size divide two axes; the grid has them in the order of the keywords.
     """
-    if _kind(name) not in ("block", "rows"):
+    if not _on_grid(name):
         return []
     assert isinstance(launch.func, ast.Subscript)
-    calls = [n for n in ast.walk(launch.func.slice) if isinstance(n, ast.Call) and ast.unparse(n.func).endswith("cdiv")]
+    calls = [n for n in ast.walk(launch.func.slice) if isinstance(n, ast.Call) and _is_count(n)]
     calls.sort(key=lambda call: (call.lineno, call.col_offset))
-    divisors = [call.args[1] for call in calls if len(call.args) == 2]
-    same = [d for d in divisors if isinstance(d, ast.Constant) and d.value == value]
+    same = [c for c in calls if isinstance(c.args[1], ast.Constant) and c.args[1].value == value]
     knobs = [k.arg for k in launch.keywords if isinstance(k.value, ast.Constant) and k.value.value == value]
-    knobs = [k for k in knobs if k and _kind(k) in ("block", "rows")]
-    if len(same) == len(knobs) > 1:
-        same = [same[knobs.index(name)]]
-    return [(divisor, str(number)) for divisor in same]
+    knobs = [k for k in knobs if k and _on_grid(k)]
+    mine = [same[knobs.index(name)]] if len(same) == len(knobs) > 1 else same
+    others = {ast.unparse(call) for call in same if call not in mine}
+    besides = [call for text in {ast.unparse(call) for call in mine} - others for call in counts.get(text, ())]
+    return [(call.args[1], str(number)) for call in [*mine, *besides]]
 
 
 def _edited(source: str, edits: list[tuple[ast.expr, str]]) -> str:

@@ -41,6 +41,7 @@ def _view(result: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
     best = result.get("best") or {}
     verdict = Verdict.from_json(best["verdict"]) if best else None
     graph = result.get("graph")
+    ranking = result.get("ranking", ())  # older runs have none
     counted = [f"{result['tried']} tried", f"{result['judged']} judged", f"{result['correct']} correct"]
     return {
         "task": result["task"],
@@ -51,11 +52,32 @@ def _view(result: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
         "plans": Markup(_inner(svg(verdict))) if verdict else "",
         "speeds": _speeds(rows, best.get("id")),
         "progress": _best_over_time(rows),
+        "ranking_head": ["the best", "µs", *(f"against {name}" for name in _baselines(ranking))],
+        "ranking": [_ranked(row, _baselines(ranking)) for row in ranking],
         "origins": [(origin, times(ratio)) for origin, ratio in result["by_origin"].items()],
         "regret": [(n, "none right" if r is None else percent(r)) for n, r in result["regret"].items()],
         "source": best.get("source", ""),
         "facts": [(name, str(value)) for name, value in result["versions"].items()],
     }
+
+
+def _baselines(ranking: Rows) -> list[str]:
+    return list(dict.fromkeys(name for row in ranking for name in row["speedups_x"]))
+
+
+def _ranked(row: Mapping[str, Any], baselines: Sequence[str]) -> list[str]:
+    """Name, time, and speed against each baseline with its interval where that was measured."""
+    cells = [f"{row['id']}: {row['name']}", f"{row['us']:.1f}"]
+    for name in baselines:
+        speed = row["speedups_x"].get(name)
+        if speed is None:
+            cells.append("not timed")
+        elif row["clock"] == "modelled":
+            cells.append(times(speed["value"]))
+        else:
+            noise = "" if speed["significant"] else ", within the noise"
+            cells.append(f"{times(speed['value'])} [{speed['low']:.2f}, {speed['high']:.2f}]{noise}")
+    return cells
 
 
 def _inner(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -18,9 +17,9 @@ from kernrl.policy.pairs import Message, PromptStyle, task_messages
 from kernrl.rollouts.advice import feedback
 from kernrl.rollouts.engines.engine import Rollout, RolloutEngine, Sampling
 from kernrl.rollouts.reward import UNKNOWN, Reward
+from kernrl.rollouts.sample_rows import candidate_key
 from kernrl.tasks.task import Task
-from kernrl.verifier.base.parse import parse_reply
-from kernrl.verifier.base.verdict import Rejection, Stage, Status, Verdict
+from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
 RewardOf = Callable[[Verdict], Reward | None]
 """What a verdict is worth; None where the candidate could not be judged."""
@@ -333,12 +332,6 @@ def _attempt(reply: _Reply, verdict: Verdict, turn: int, reward: Reward | None) 
         repeated=reply.repeated,
         reply=reply.reply,
     )
-
-
-def candidate_key(text: str) -> str:
-    """The sha256 of the candidate's source in a reply, or of the whole reply where there is none."""
-    parsed = parse_reply(text)
-    return hashlib.sha256(text.encode(errors="replace")).hexdigest() if isinstance(parsed, Rejection) else parsed.sha
 
 
 def _follow_up(attempt: Attempt) -> list[Message]:

@@ -227,7 +227,23 @@ def program() -> list[str]:
     on_path = shutil.which("kernrl")
     if on_path and Path(on_path).resolve() == script.resolve():
         return ["kernrl"]
-    return [os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)]
+    return [_as_typed(script)]
+
+
+def _as_typed(program: Path) -> str:
+    """A program of this installation, as short as it can be typed from here."""
+    return os.path.relpath(program) if program.is_relative_to(Path.cwd()) else str(program)
+
+
+def _what_to_do_with(folder: Path, file: str | None) -> str:
+    """Where the optimised module is, and the commands that come next."""
+    if file is None:
+        return f"What was tried: {folder / 'report.html'}"
+    return (
+        f"Read it: {folder / file}\n"
+        f"Check it: {_as_typed(Path(sys.executable))} {folder / file}\n"
+        f"Your own: {shlex.join(program())} optimize my_module.py"
+    )
 
 
 def say(text: str, style: str = "") -> None:
@@ -246,7 +262,8 @@ def ending(folder: Path, seconds: list[dict[str, Any]], total_s: float) -> Resul
         "A training this short changes little, and not the same in every run: look at the interval.\n"
         f"Report: {page}\n"
         f"{total_s / 60:.1f} minutes in all.\n\n"
-        f"{optimized['sentence']}\n{folder / 'optimize' / (optimized['file'] or 'report.html')}"
+        f"The module of step 1, optimised: {optimized['sentence']}\n"
+        f"{_what_to_do_with(folder / 'optimize', optimized['file'])}"
     )
     data = {"output": str(folder), "page": str(page), "seconds": total_s, "steps": seconds}
     return Result(data | figures | {"change": change, "optimized": optimized["sentence"]}, Prose(view))

@@ -20,7 +20,8 @@ from kernrl.files import next_folder
 from kernrl.reports.kernelbench import Found, read_candidates, write_kernelbench
 from kernrl.reports.results import summarise
 from kernrl.reports.run_files import UNJUDGED, read_rows, read_run
-from kernrl.rollouts.collect import Attempt, Collector, Verifier, candidate_key
+from kernrl.rollouts.collect import Attempt, Collector, Verifier
+from kernrl.rollouts.sample_rows import row_of
 from kernrl.runs.activity import Activity, SamplingWatch, time_left
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.service import client
@@ -121,28 +122,6 @@ def newest_rows(folder: Path) -> dict[str, dict[str, Any]]:
 def done_rows(folder: Path) -> dict[str, dict[str, Any]]:
     """The rows that have a verdict: a sample that could not be judged is judged again."""
     return {key: row for key, row in newest_rows(folder).items() if row["verdict"]["status"] not in UNJUDGED}
-
-
-def row_of(task: Task, member: int, text: str, verdict: Verdict, **rest: Any) -> dict[str, Any]:
-    """One line of `samples.jsonl`, with the fields that training stages write; there is no reward."""
-    return {
-        "id": f"{task.id}#{member}",
-        "step": 0,
-        "task": task.id,
-        "family": task.family,
-        "composition": list(task.composition),
-        "level": task.level,
-        "group": 0,
-        "member": member,
-        "turn": 1,
-        "finish": "stop",
-        "tokens": 0,
-        "text": text,
-        "key": candidate_key(text),
-        "reward": None,
-        "reward_parts": None,
-        "verdict": verdict.to_json(),
-    } | rest
 
 
 def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifier, activity: Activity) -> None:

@@ -120,6 +120,14 @@ def test_parts_of_a_budget_begin_with_it_and_the_rest_begins_now() -> None:
     assert budget.left_s == pytest.approx(-10)
 
 
+def test_budgets_taken_from_one_another_are_stopped_together() -> None:
+    budget = Budget(100.0, clock=Clock())
+    taken = [budget.part(0.5), budget.rest(2), budget.now(7.0), budget.now(7.0).part(0.1)]
+    assert all(one.left_s > 0 and not one.stopped for one in taken)
+    taken[2].stop()
+    assert all(one.left_s <= 0 and one.stopped for one in (budget, *taken))
+
+
 def test_parts_of_a_model_that_are_not_reached_in_time_are_named() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)), nn.Dropout(0.5)).eval()
     parts = find_parts(model, (randn(4, 8),), Budget(1.0, clock=Clock(step=2.0)))

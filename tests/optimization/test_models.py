@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -256,7 +257,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     class Idle:
         class evaluator:
-            gpus = ()
+            gpus, workers = (), 1
             start = staticmethod(lambda: None)
 
         def __init__(self, config: object):
@@ -292,6 +293,26 @@ def test_optimize_searches_distinct_parts_once_and_says_what_it_did(net: Net, no
     assert isinstance(model.blocks[0].__dict__["forward"], FastForward)
     with torch.no_grad():
         assert torch.equal(model(IDS), net.eval()(IDS))
+
+
+@pytest.mark.slow
+def test_parts_are_searched_side_by_side_where_there_are_cores(
+    net: Net, no_search: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, together = api.optimize_task, threading.Barrier(3)
+
+    def meet(task: Any, judges: Any, *rest: Any) -> Found:
+        if len(no_search) < 3:
+            together.wait(timeout=60)  # broken, unless all three are searched at the same time
+        return found(task, judges, *rest)
+
+    monkeypatch.setattr(api, "tasks_at_once", lambda verifier: 3)
+    monkeypatch.setattr(api, "optimize_task", meet)
+    with pytest.warns(UserWarning, match="there is no GPU"):
+        model = kernrl.optimize(net, IDS)
+    assert [is_swapped(block) for block in model.blocks] == [True, True, True, False]
+    folders = {path.name for path in model.kernrl_report.folder.iterdir() if path.is_dir()}
+    assert folders >= {f"part-{number}" for number in range(len(model.kernrl_report.parts))}
 
 
 def test_a_part_that_stays_is_searched_inside_and_ctrl_c_keeps_what_was_found(

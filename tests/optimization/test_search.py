@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,6 +14,7 @@ from support import ROOT
 from support.tiny import tiny_tasks, verdict_of
 
 from kernrl.optimization.budget import Budget
+from kernrl.optimization.one_task import samples_wanted
 from kernrl.optimization.proposals import styles
 from kernrl.optimization.search import FINAL_ROUNDS, Limits, Search
 from kernrl.optimization.trials import MODEL_MARGIN, Proposal, Trial, beats, combined, ranked
@@ -129,11 +131,66 @@ def test_finalists_are_timed_again_and_one_that_turns_out_wrong_loses() -> None:
     assert len(judge.again) == 2 * FINAL_ROUNDS
 
 
+def test_finalists_are_timed_by_the_judge_of_the_finals_which_sees_the_first_right_one_at_once() -> None:
+    quick, whole = Judge(lambda text: None if "wrong" in text else 1.5), Judge(lambda text: 1.2)
+    search = Search(TASK, quick, Limits(3, measured=True, in_flight=1), Budget(60.0), finals_judge=whole)
+    texts = ["class ModelNew: wrong = 1", "class ModelNew: a = 1", "class ModelNew: b = 1"]
+    search.run([style(text) for text in texts])
+    assert quick.asked == texts
+    assert quick.again == []
+    assert whole.asked == [texts[1]]  # what it compiles is ready when the finals begin
+    assert len(whole.again) == 2 * FINAL_ROUNDS
+    assert [t.ratio for t in search.best()[:2]] == [pytest.approx(1.2)] * 2
+    assert search.trials[1].ratio == 1.5
+
+
+def test_a_failure_of_the_verifier_in_the_finals_says_nothing_of_a_finalist() -> None:
+    class Flaky(Judge):
+        def submit(self, task: object, candidate: str, *, fresh: bool = False) -> Future[Verdict]:
+            future = super().submit(task, candidate, fresh=fresh)
+            if fresh and len(self.again) == 1:
+                future = Future()
+                future.set_result(verdict_of(candidate, Status.INFRA_ERROR))
+            return future
+
+    judge = Flaky(lambda text: 1.5)
+    search = Search(TASK, judge, Limits(1, measured=True, in_flight=1), Budget(60.0))
+    search.run([style("class ModelNew: a = 1")])
+    assert len(judge.again) == FINAL_ROUNDS
+    assert [v.status for v in search.finals.values()] == [Status.CORRECT]
+
+
+def test_a_search_is_stopped_from_another_thread_as_by_ctrl_c() -> None:
+    budget = Budget(60.0)
+
+    def judged(text: str) -> float:
+        if "num_warps=16" in text:
+            budget.stop()
+        return by_warps(text)
+
+    search = Search(TASK, Judge(judged), Limits(40, measured=True, in_flight=1), budget)
+    search.run([style(launching(4))])
+    assert search.ended == "interrupted"
+    assert warps_of(search.best()[0].proposal.source) == 16
+    assert not search.finals
+
+
+def test_one_style_that_takes_long_holds_no_variant_up_once_others_are_known() -> None:
+    judge = Judge(by_warps, stuck=lambda text: "slow" in text)
+    search = Search(TASK, judge, Limits(9, measured=False, in_flight=2), Budget(1.0))
+    styles_of = [launching(4, extra="  # slow"), *(launching(warps) for warps in (4, 8, 2))]
+    search.run([style(text) for text in styles_of])
+    assert {t.proposal.origin for t in search.trials} == {"style", "variant"}
+    held = Search(TASK, Judge(by_warps, judge.stuck), Limits(9, measured=False, in_flight=2), Budget(1.0))
+    held.run([style(text) for text in styles_of[:3]])
+    assert {t.proposal.origin for t in held.trials} == {"style"}
+
+
 class Samples:
     """A model that writes one candidate at a time, and then ends."""
 
     def __init__(self, texts: list[str]):
-        self.texts, self.count = list(texts), len(texts)
+        self.texts, self.stopped = list(texts), False
 
     def poll(self) -> Proposal | None:
         return Proposal(self.texts.pop(0), "model", "sample") if self.texts else None
@@ -146,12 +203,51 @@ class Samples:
     def left(self) -> int:
         return len(self.texts)
 
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_finalists_are_timed_when_no_model_samples() -> None:
+    quiet, samples, order = threading.Lock(), Samples([launching(2)]), list[str]()
+
+    def sampled() -> None:
+        order.append("sampled")
+        quiet.release()
+
+    def worth(text: str) -> float:
+        if samples.stopped:
+            order.append("timed" if quiet.locked() else "timed beside something")
+        return by_warps(text)
+
+    quiet.acquire()  # for another task, whose samples take some time
+    threading.Timer(0.3, sampled).start()
+    search = Search(TASK, Judge(worth), Limits(2, measured=True, in_flight=1), Budget(60.0), quiet=quiet)
+    search.run([style(launching(4))], samples=samples)
+    assert order == ["sampled", *["timed"] * (2 * FINAL_ROUNDS)]
+    assert not quiet.locked()
+
 
 def test_samples_are_tried_before_variants_fill_the_rest() -> None:
     judge = Judge(by_warps)
     search = Search(TASK, judge, Limits(4, measured=False, in_flight=1), Budget(60.0))
     search.run([style(launching(4))], samples=Samples([launching(2, extra="  # a"), launching(2, extra="  # b")]))
     assert [t.proposal.origin for t in search.trials] == ["style", "model", "model", "variant"]
+
+
+def test_styles_leave_room_for_the_samples_that_were_asked_for() -> None:
+    styles_of, samples = Samples([launching(4, extra=f"  # {n}") for n in range(9)]), Samples([launching(2), launching(8)])
+    search = Search(TASK, Judge(by_warps), Limits(6, measured=False, in_flight=1), Budget(60.0))
+    search.run(styles=styles_of, samples=samples)
+    origins = [t.proposal.source for t in search.trials]
+    assert len(origins) == 6
+    assert {launching(2), launching(8)} <= set(origins)
+
+
+@pytest.mark.parametrize(("free", "wanted"), [(0, 0), (1, 1), (12, 3), (64, 64 - 32), (-3, 0)])
+def test_a_model_that_was_named_is_asked(free: int, wanted: int) -> None:
+    assert samples_wanted(free, lifted=False) == max(0, free)
+    asked = samples_wanted(free, lifted=True)
+    assert min(wanted, 3) <= asked <= wanted
 
 
 def timed(value: float, low: float, high: float, significant: bool = True, kind: str = "measured") -> Verdict:

@@ -51,6 +51,37 @@ def test_of_two_equal_blocks_each_changes_its_own_axis() -> None:
     assert second.startswith("tile[(triton.cdiv(m, 32), triton.cdiv(n, 16))](x, y, n, BLOCK_I=32, BLOCK_J=16,")
 
 
+PARTS = """
+class ModelNew(nn.Module):
+    def forward(self, x):
+        part = torch.empty((triton.cdiv(D, 64), B * L))
+        product[(triton.cdiv(L, 64) * triton.cdiv(D, 64), B)](x, part, BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, num_warps=4)
+        settle[(triton.cdiv(B * L, 64),)](part, BLOCK=64, COUNT=triton.cdiv(D, 64), num_warps=4)
+"""
+
+
+def test_what_counts_tiles_outside_of_the_grid_changes_too() -> None:
+    lines = changed(PARTS)
+    part, product, settle = lines["BLOCK_N=32 of product"]
+    assert part == "part = torch.empty((triton.cdiv(D, 32), B * L))"
+    assert product.startswith("product[(triton.cdiv(L, 64) * triton.cdiv(D, 32), B)]")
+    assert settle.startswith("settle[(triton.cdiv(B * L, 64),)](part, BLOCK=64, COUNT=triton.cdiv(D, 32)")
+    [product] = lines["BLOCK_M=128 of product"]
+    assert product.startswith("product[(triton.cdiv(L, 128) * triton.cdiv(D, 64), B)](x, part, BLOCK_M=128, BLOCK_N=64")
+    [settle] = lines["BLOCK=128 of settle"]
+    assert settle.startswith("settle[(triton.cdiv(B * L, 128),)](part, BLOCK=128, COUNT=triton.cdiv(D, 64)")
+
+
+def test_the_inner_axis_of_a_product_is_on_no_grid() -> None:
+    [product] = changed(PARTS)["BLOCK_K=32 of product"]
+    assert "triton.cdiv(L, 64) * triton.cdiv(D, 64), B)](x, part, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32" in product
+
+
+def test_where_two_axes_have_one_text_nothing_besides_the_grid_changes() -> None:
+    lines = changed(PARTS.replace("(L, 64)", "(D, 64)"))
+    assert all(len(lines[name]) == 1 for name in ("BLOCK_M=32 of product", "BLOCK_N=32 of product"))
+
+
 def test_knobs_stay_within_what_triton_takes() -> None:
     names = changed(SOURCE).keys()
     assert not any("num_warps=64" in n or "num_warps=0" in n or "SCALE" in n for n in names)

@@ -16,6 +16,7 @@ from support.tiny import verdict_of
 
 from kernrl.optimization import one_task
 from kernrl.stages import optimize
+from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Status, Verdict
 
@@ -75,21 +76,79 @@ def test_a_stopped_run_is_finished_by_another_command_on_another_machine(
     monkeypatch.setattr(one_task, "styles", lambda graphs, task, *_: iter([one_task_style(task)]))
     words = [str(source), "--n", "1", "--budget", "20", "--out", "bench.json"]
     Verifier.stop_at.append("second")
-    bench.main([*words, "--run", "first"])
+    bench.main(words)
     record = json.loads(Path("bench.json").read_text())
     assert len(record["results"]) == record["modules"] == 1
     Verifier.stop_at.clear()
-    bench.main([*words, "--run", "elsewhere"])
+    bench.main(words)
     record = json.loads(Path("bench.json").read_text())
     assert sorted(r["task"] for r in record["results"]) == sorted(NAMES)
     assert record["right"] == 1.0
-    assert record["baselines"]["eager"] == {"faster": 1.0, "geomean_x": pytest.approx(2.0), "timed": 3}
+    eager = record["baselines"]["eager"]
+    assert (eager["faster"], eager["geomean_x"], eager["timed"]) == (1.0, pytest.approx(2.0), 3)
     assert record["baselines"]["compile"]["faster"] == 0.0
     assert record["winners"] == {"style": 3}
     assert len(Verifier.judged) == 3  # none twice
     capsys.readouterr()
-    bench.main([*words, "--run", "third"])
+    bench.main(words)
     assert "has every module" in capsys.readouterr().out
+
+
+def result(name: str, speedup: float | None, compile_x: float = 1.0, **more: Any) -> dict[str, Any]:
+    verdict = verdict_of(name, speedup_x=speedup, compile_x=compile_x, significant=True, task_id=name)
+    best = {"origin": "style", "name": "fused", "verdict": verdict.to_json()} if speedup else None
+    row = {"task": name, "best": best, "by_origin": {}, "regret": {}, "spent_s": 10.0, "clock": "measured", "family": "product"}
+    return row | {"first_right_s": 2.0, "ended": "budget"} | more
+
+
+def test_figures_are_of_all_modules_and_have_intervals(bench: Any) -> None:
+    rows = [result("a", 2.0, 1.5), result("b", 0.5, 0.5), result("c", None), result("d", 2.0, 0.9, family="norm")]
+    rows[0] |= {"by_origin": {"style": 1.6, "variant": 2.0}, "regret": {"8": 0.25, "16": 0.0}}
+    rows[1] |= {"regret": {"8": None}}
+    found = bench.summary(rows)
+    assert found["right"] == 0.75
+    eager = found["baselines"]["eager"]
+    assert eager["faster"] == 0.5  # of all four
+    low, high = eager["faster_interval"][1:]
+    assert low < 0.5 < high
+    assert eager["geomean_x"] == pytest.approx(2 ** (1 / 3))
+    low, high = eager["geomean_interval"][1:]
+    assert low < eager["geomean_x"] < high
+    assert found["baselines"]["compile"]["faster"] == 0.25
+    assert found["variants_over_styles_x"] == pytest.approx(1.25)
+    assert found["regret"]["8"] == {"modules": 2, "none_right": 1, "mean": 0.25}
+    assert found["regret"]["16"] == {"modules": 1, "none_right": 0, "mean": 0.0}
+    assert found["families"]["norm"]["geomean_x"]["compile"] == pytest.approx(0.9)
+    assert found["families"]["product"]["modules"] == 3
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_first_modules_are_of_different_families(bench: Any) -> None:
+    tasks = list(load_tasks(str(ROOT / "tests" / "foreign")).tasks)
+    taken = bench.spread(tasks)
+    assert sorted(t.id for t in taken) == sorted(t.id for t in tasks)
+    families = [bench.family(task.pytorch_code) for task in taken]
+    assert len(set(families)) >= 8
+    assert len(set(families[: len(set(families))])) == len(set(families))
+    assert [t.id for t in bench.spread(tasks[::-1])] == [t.id for t in taken]
+
+
+def test_what_is_done_is_recorded_while_the_run_goes_on(bench: Any, tmp_path: Path) -> None:
+    out, folder = tmp_path / "bench.json", tmp_path / "run"
+    record = bench.Record(out, folder, {"a": "product", "b": "norm"}, {})
+    for name, ended in (("a", "budget"), ("b", "interrupted")):
+        place = folder / "tasks" / name
+        place.mkdir(parents=True)
+        (place / "results.json").write_text(json.dumps(result(name, 2.0, ended=ended)))
+    cut = folder / "tasks" / "c"
+    cut.mkdir()
+    (cut / "results.json").write_text('{"task": "c", ')
+    record.update()
+    assert [row["task"] for row in json.loads(out.read_text())["results"]] == ["a"]
+    again = bench.Record(out, tmp_path / "elsewhere", {}, {})
+    assert set(again.results) == {"a"}
+    again.update([result("b", 1.0)])
+    assert json.loads(out.read_text())["modules"] == 2
 
 
 def one_task_style(task: Task) -> Any:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -93,8 +94,12 @@ def test_it_writes_the_winner_with_everything_beside_it(verifier: type[Verifier]
     assert hashlib.sha256(source.encode()).hexdigest() == verdict["candidate_sha"]
     assert "fused_kernel" in results["best"]["source"]
     assert "2.00x [1.98, 2.02]" in results["sentence"]
+    assert results["ranking"][0]["id"] == results["best"]["id"]
+    assert results["ranking"][0]["speedups_x"]["eager"]["low"] == pytest.approx(1.98)
     page = (out / "report.html").read_text()
     assert page.count("<svg") >= 3
+    assert "<th>against eager</th>" in page
+    assert re.search(r"<td>2\.00.? \[1\.98, 2\.02\]</td>", page)
     assert "<script" not in page
     assert len((out / "candidates.jsonl").read_text().splitlines()) == results["judged"] == 8
 
@@ -136,6 +141,30 @@ def test_an_interrupt_keeps_the_best_and_resume_goes_on(verifier: type[Verifier]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_with_a_gpu_the_best_are_timed_again_or_it_says_that_they_were_not(
+    verifier: type[Verifier], module: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    class OnGpu(verifier):
+        def __init__(self, config: object):
+            super().__init__(config)
+            self.evaluator.gpus = [object()]
+            self.config = SimpleNamespace(baseline=("eager",), executor="local")
+
+        def submit(self, task: Task, candidate: str, *, fresh: bool = False) -> Future[Verdict]:
+            if fresh and interrupted:
+                raise KeyboardInterrupt
+            return super().submit(task, candidate, fresh=fresh)
+
+    monkeypatch.setattr(optimize, "HardenedVerifier", OnGpu)
+    assert run("my_module.py", "--output", "out") == (130 if interrupted else 0)
+    results = json.loads(Path("out/results.json").read_text())
+    assert ("Timed once and briefly" in results["sentence"]) == interrupted
+    assert bool(results["finals"]) != interrupted
+    assert Path("out/best.py").exists()
+
+
+@pytest.mark.slow
 def test_many_tasks_give_a_table_and_kernelbench_s_layout(
     verifier: type[Verifier], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,7 +180,45 @@ def test_many_tasks_give_a_table_and_kernelbench_s_layout(
     asked = len(verifier.asked)
     assert run("tasks.jsonl", "--output", "many", "--resume") == 0
     assert len(verifier.asked) == asked
+    assert json.loads(Path("many/tasks/random/results.json").read_text())["ended"] == "not searched"  # nor read again
     assert "All tasks" in Path("many/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_several_tasks_are_searched_side_by_side_and_ctrl_c_leaves_the_finished_ones(
+    verifier: type[Verifier], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tasks = list(load_tasks("heldout", limit=3).tasks)
+    write_tasks(tmp_path / "tasks.jsonl", tasks)
+    together, met = threading.Barrier(2), set[str]()
+
+    class Pairs(verifier):
+        stop = True
+
+        def submit(self, task: Task, candidate: str, *, fresh: bool = False) -> Future[Verdict]:
+            if task.id == tasks[2].id:
+                if self.stop:
+                    signal.raise_signal(signal.SIGINT)
+                    return Future()  # which nobody waits for
+            elif task.id not in met:
+                met.add(task.id)
+                together.wait(timeout=60)  # broken, unless the other one is searched at the same time
+            return super().submit(task, candidate, fresh=fresh)
+
+    monkeypatch.setattr(optimize, "HardenedVerifier", Pairs)
+    words = ["tasks.jsonl", "--output", "many", "--tasks-at-once", "2", "--json"]
+    assert run(*words) == 130
+    rows = json.loads(capsys.readouterr().out)["tasks"]
+    assert next(row["task"] for row in rows if row["ended"] != "interrupted") in {task.id for task in tasks[:2]}
+    finished = sorted(path.parent.name for path in Path("many/tasks").glob("*/results.json"))
+    assert finished
+    assert optimize.place_of(Path("many"), tasks[2]).name not in finished
+    Pairs.stop = False
+    assert run(*words, "--resume") == 0
+    rows = json.loads(capsys.readouterr().out)["tasks"]
+    assert [row["task"] for row in rows] == [task.id for task in tasks]
+    assert all(row["judged"] for row in rows)
 
 
 RANDOM = """
@@ -205,7 +272,9 @@ def test_the_guide_runs(module: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     command = next(line for line in text.splitlines() if line.startswith("kernrl optimize my_module.py"))
     assert cli.run([*command.split()[1:], "--n", "6", "--verifier.device", "cpu"]) == 0
     shown = re.findall(r"```\n(my_module: .*?)```", text, re.DOTALL)[0]
-    assert capsys.readouterr().out == shown
+    said = capsys.readouterr().out
+    assert said.endswith(f"\n\n{shown}")
+    assert re.match(r"candidate +modelled us +eager\n\w+-\d+: ", said)
 
 
 @pytest.mark.usefixtures("warm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import sys
@@ -105,8 +106,11 @@ def test_it_says_what_changed(stub: Path, capfd: pytest.CaptureFixture[str]) -> 
 @pytest.mark.slow
 def test_the_optimised_module_is_the_last_that_it_says(stub: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["quickstart", "--output", "out"]) == 0
-    last = capfd.readouterr().out.replace("\n", " ").rstrip()
-    assert last.endswith("heldout: 2.00x the speed of eager. out/optimize/best.py")
+    said, read, check, own = capfd.readouterr().out.rstrip().splitlines()[-4:]
+    assert said == "The module of step 1, optimised: heldout: 2.00x the speed of eager."
+    assert read == "Read it: out/optimize/best.py"
+    assert re.fullmatch(r"Check it: \S*python[\d.]* out/optimize/best.py", check)
+    assert own.endswith(" optimize my_module.py")
 
 
 @pytest.mark.slow

@@ -1,0 +1,50 @@
+"""The picture of a terminal: what commands printed is drawn, and can be drawn again from the transcript."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT
+
+
+@pytest.fixture(scope="module")
+def picture() -> Any:
+    spec = importlib.util.spec_from_file_location("terminal_picture", ROOT / "scripts" / "terminal_picture.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def text_of(svg: Path) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", svg.read_text())).replace("\xa0", " ")
+
+
+def test_commands_are_drawn_and_drawn_again_without_running(
+    picture: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, kept, count = tmp_path / "a" / "one.svg", tmp_path / "b" / "one.json", tmp_path / "count"
+    picture.main(["--out", str(out), "--transcript", str(kept), f"echo ran >> {count}; echo 1.43x faster", "echo done >&2"])
+    assert "$ echo done" in text_of(out)
+    assert "1.43x faster" in text_of(out)
+    shown = json.loads(kept.read_text())["commands"]
+    assert [entry["output"] for entry in shown] == ["1.43x faster\n", "done\n"]
+    picture.main(["--out", str(tmp_path / "two.svg"), "--transcript", str(kept), "--columns", "60"])
+    assert "1.43x faster" in text_of(tmp_path / "two.svg")
+    assert count.read_text() == "ran\n"
+    assert "1.43x faster" in capsys.readouterr().out
+
+
+def test_a_command_that_fails_draws_nothing(picture: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="exited with 3; nothing was drawn"):
+        picture.main(["--out", str(tmp_path / "x.svg"), "exit 3"])
+    assert not (tmp_path / "x.svg").exists()
+    with pytest.raises(SystemExit):
+        picture.main(["--out", str(tmp_path / "x.svg")])
