@@ -139,7 +139,7 @@ def _many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path
     modelled = "; * by the roofline model: nothing was measured" if any(r["clock"] == "modelled" for r in results) else ""
     said = Lines(f"{faster} of {len(results)} faster than the first baseline{modelled}\n{folder / 'report.html'}")
     data = {"output": str(folder), "tasks": [{k: v for k, v in r.items() if k != "graph"} for r in results]}
-    return Result(data, Group(Rows(table), said), INTERRUPTED if interrupted else 0)
+    return Result(data, Group(Whole(table), said), INTERRUPTED if interrupted else 0)
 
 
 def _write_many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path) -> None:
