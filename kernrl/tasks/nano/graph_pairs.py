@@ -41,7 +41,7 @@ class GraphPair:
 
 @cache
 def excluded() -> frozenset[str]:
-    """Digests of the compositions of the foreign suite, none of which is trained on."""
+    """Digests of the compositions of the foreign suite and of `heldout`, none of which is trained on."""
     return frozenset(Path(__file__).with_name("excluded.txt").read_text().split())
 
 
@@ -51,7 +51,7 @@ def digest(composition: tuple[str, ...]) -> str:
 
 
 def split_of_graph(graph: Graph) -> str:
-    """`train`, `validation` or `heldout` by composition; `excluded` for one of the foreign suite."""
+    """`train`, `validation` or `heldout` by composition; `excluded` for one of an examination."""
     return "excluded" if digest(graph.composition) in excluded() else split_of(graph.composition)
 
 
