@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
+# a hundred processes of the tests would each compile the package again
+unexport PYTHONDONTWRITEBYTECODE
+
 # pip says nothing for a minute while it unpacks: a line now and then shows that it is alive
 define install
 	@echo "Installing what kernrl needs into $(VENV): one to three minutes."
@@ -20,10 +23,10 @@ quickstart: $(VENV)/.installed  ## set up, and see kernrl at work on this machin
 	$(BIN)/kernrl quickstart
 
 test: $(VENV)/.installed-dev  ## set up, and run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal -m "not gpu"
 
 test-fast: $(VENV)/.installed-dev  ## the tests that take seconds, for the loop of editing and testing
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m "not gpu and not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal -m "not gpu and not slow"
 
 lint: $(VENV)/.installed-dev  ## set up, and run ruff and pyright
 	$(BIN)/ruff check

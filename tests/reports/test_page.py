@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import EXHAUSTIVE
 from support.synthetic_run import correct, make_eval_run, make_reinforce_run, row, write_lines
 
 from kernrl.reports.page import render_report
@@ -125,8 +127,10 @@ def test_no_table_is_cut_on_a_desk(pages: dict[str, Path], tmp_path: Path) -> No
     assert look(page, tmp_path, "light", 1280)["cut"] == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width_px", [390, 768, 1280])
+@pytest.mark.parametrize(
+    ("width_px", "scheme"),
+    itertools.product((390, 768, 1280), SCHEME) if EXHAUSTIVE else [(390, "light"), (768, "dark"), (1280, "light")],
+)
 def test_screenshot(pages: dict[str, Path], tmp_path: Path, width_px: int, scheme: str) -> None:
     """To be looked at: they are in pytest's folder."""
     image, frame = tmp_path / f"page-{width_px}-{scheme}.png", tmp_path / "frame.html"
