@@ -43,6 +43,7 @@ def assert_kernel(
         UsageError: the reference cannot be read or does not run.
         InfrastructureError: the verifier cannot work on this machine.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test instead
     task = reference if isinstance(reference, Task) else load_tasks(reference).tasks[0]
     config = config or VerifierConfig()
     verdict = _verifier(config.model_dump_json()).verify(task, _text(candidate))
@@ -61,6 +62,7 @@ def assert_kernel(
 
 def _text(candidate: str | Path) -> str:
     """The source: a text of several lines is itself, anything else names a file."""
+    __tracebackhide__ = True
     if isinstance(candidate, str) and "\n" in candidate:
         return candidate
     try:

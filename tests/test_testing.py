@@ -48,6 +48,14 @@ def test_a_wrong_kernel_fails_with_its_reason(monkeypatch: pytest.MonkeyPatch) -
         testing.assert_kernel(TASK, SOURCE)
 
 
+def test_a_failure_is_shown_at_the_line_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch, Status.WRONG)
+    for candidate in (SOURCE, "absent.py"):
+        with pytest.raises((AssertionError, UsageError)) as raised:
+            testing.assert_kernel(TASK, candidate)
+        assert str(raised.traceback.filter(raised)[-1].path) == __file__
+
+
 def test_what_only_a_gpu_can_tell_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, Status.NEEDS_GPU)
     with pytest.raises(pytest.skip.Exception, match="the reason"):

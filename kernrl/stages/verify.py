@@ -121,7 +121,7 @@ def _by_task(lines: Sequence[str], done: Container[int]) -> list[int]:
 
 def _summary(out: Path, count: int, statuses: Counter[str], faults: int, rows: _Rows) -> Result:
     judged = count - len(rows.bad)
-    said = [f"{judged} verdicts in {out}", *(f"{n:6d}  {status}" for status, n in statuses.most_common())]
+    said = [f"{judged} verdict{'s' * (judged != 1)} in {out}", *(f"{n:6d}  {status}" for status, n in statuses.most_common())]
     if unknown := statuses[str(Status.NEEDS_GPU)]:
         said.append(f"judged {judged - unknown} of {judged}: the others need a GPU")
     if faults:
