@@ -71,8 +71,9 @@ class Jumps:
             exact = self.operands[at]
             off = (_operand(args).double() - exact).nan_to_num(0.0, 0.0, 0.0)
             rms = off.square().mean().sqrt()
-            # what no rounding moves, such as a zero, lies on one side for good
-            margin = torch.where(off != 0, MARGIN * rms, 0.0)
+            share = (off / exact).nan_to_num(0.0, torch.inf, torch.inf).square().mean().sqrt()
+            # what no rounding moves, such as a zero, lies on one side for good; an input keeps its sign, however small it is
+            margin = torch.where(off != 0, MARGIN * torch.fmin(rms, share * exact.abs()), 0.0)
             self.margins[at] = torch.maximum(self.margins[at], margin)
             wide = [exact, *(a.double() if isinstance(a, Tensor) else a for a in args[1:])]
             if len(args) > 1 and isinstance(args[1], Tensor):  # two tensors: their difference was kept
