@@ -96,7 +96,7 @@ class Group:
 
 def _groups(views: Sequence[RunView], story: Story) -> list[Group]:
     by_path = {view.run.path: view for view in views}
-    shared = f"Evaluations, on the {counted(story.tasks, 'task')} that they share"
+    shared = story.heading.capitalize()
     if story.left_out:
         shared += f"; {counted(story.left_out, 'sample')} of other tasks are left out"
     compared = [(by_path[run.path], summarise_run(run)) for run in story.compared]

@@ -9,6 +9,7 @@ from typing import Any
 
 from kernrl.reports.results import compare, summarise
 from kernrl.reports.run_files import Run, Sample
+from kernrl.reports.svg import counted
 
 LAST_SHARE = 10
 """Of a training run's steps, the last tenth is what its figures describe."""
@@ -32,6 +33,12 @@ class Story:
 
     left_out: int
     """Samples of `compared` that are of other tasks, which its figures leave out."""
+
+    @property
+    def heading(self) -> str:
+        """What `compared` is."""
+        many = len(self.compared) > 1
+        return f"evaluation{'s' * many}, on {'the ' * many}{counted(self.tasks, 'task')}{' that they share' * many}"
 
 
 def trains(run: Run) -> bool:

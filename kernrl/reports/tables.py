@@ -144,7 +144,7 @@ def runs_view(
     """
     parts: list[RenderableType] = []
     groups = (
-        (f"evaluations, on the {counted(story.tasks, 'task')} that they share", story.compared),
+        (story.heading, story.compared),
         ("training, each step on tasks of its own", story.training),
         ("other runs, on other tasks", story.apart),
     )

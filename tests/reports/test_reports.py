@@ -393,6 +393,7 @@ def test_a_table_never_mixes_tasks_and_has_every_run(tmp_path: Path, run: Run) -
     write_lines(tmp_path / "elsewhere" / "samples.jsonl", [row(correct("of its own", 2.0))])
     elsewhere = read_run(tmp_path / "elsewhere")
     trained, chosen = (read_run(make_reinforce_run(tmp_path / name, steps=2)) for name in ("rl", "best-of-n"))
+    assert tell([trained, run]).heading == "evaluation, on 12 tasks"
     story = tell([trained, run, chosen, elsewhere, more])
     assert [r.name for r in story.compared] == ["before", "more"]
     assert {s.task for s in story.compared[0].samples} == {s.task for s in story.compared[1].samples}
