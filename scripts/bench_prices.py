@@ -64,6 +64,10 @@ def main() -> int:
             for (task, style, _), row in zip(made, pool.map(of, made), strict=True):
                 if row is not None:
                     rows.append({"task": task.id, "style": style} | row)
+                    if len(rows) % 25 == 0:  # what is there if the time is over before the end
+                        options.out.write_text(
+                            json.dumps({"gpu": gpu if evaluator.gpus else None, **compared(rows), "rows": rows})
+                        )
         report = {
             "gpu": gpu if evaluator.gpus else None,
             "date": datetime.date.today().isoformat(),

@@ -1,13 +1,14 @@
 """All that the verifier has to prove beside its fixtures, on one machine with GPUs: a stream of work for each GPU, the rest on
 the other cores.
 
-    python scripts/prove_defences.py --out folder [--proof proof.json] [--seconds 390]
+    python scripts/prove_defences.py --out folder [--proof proof.json] [--seconds 390] [--gpus 2] [--only prices,mutants]
 
 Runs, each in processes of its own: the proof of the fixtures, if there is none (`prove_verifier.py`), every ablation and the
 cost of a verdict without that defence (`ablate_verifier.py`), 20 tasks confirmed by the plain evaluation
 (`validate_tasks.py`), modelled against measured times of 500 worked solutions (`bench_prices.py`), mutants of the worked
-solutions of 200 tasks (`prove_mutants.py`; their survivors again on a GPU), and 100,000 fuzzed cases. What is not done when the
-time is over is ended; the same command again goes on with what is missing.
+solutions of 200 tasks (`prove_mutants.py`; their survivors again on a GPU), and 100,000 fuzzed cases. Each writes what it has
+found while it runs. What is not done when the time is over, or when this is ended, is ended; the same command again goes on
+with what is missing. On one GPU: `--gpus 1 --seconds 200 --only proof`, then `--only prices,validation`, and so on.
 """
 
 from __future__ import annotations
@@ -50,7 +51,14 @@ class Machine:
 
     def __init__(self, out: Path, seconds: float) -> None:
         self.out, self._begun, self._seconds = out, time.monotonic(), seconds
+        self._groups: set[int] = set()
         out.mkdir(parents=True, exist_ok=True)
+
+    def end(self) -> None:
+        """End what runs."""
+        for group in list(self._groups):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
 
     @property
     def left_s(self) -> float:
@@ -68,12 +76,14 @@ class Machine:
                 [sys.executable, *job.command], cwd=ROOT, stdout=log, stderr=log, env=environment, start_new_session=True,
                 preexec_fn=lambda: os.sched_setaffinity(0, cores),
             )  # fmt: skip
+            self._groups.add(process.pid)
             try:
                 code = str(process.wait(max(1.0, self.left_s)))
             except subprocess.TimeoutExpired:
                 code = "ended, the time was over"
             with contextlib.suppress(ProcessLookupError):  # what the job has left behind, too
                 os.killpg(process.pid, signal.SIGKILL)
+            self._groups.discard(process.pid)
             process.wait()
         if code == "0" or (code == "1" and job.name == "proof"):  # that tells of escapes, and is whole
             done.touch()
@@ -83,11 +93,19 @@ class Machine:
 def main() -> int:
     options = _options()
     machine, cores = Machine(options.out, options.seconds), sorted(os.sched_getaffinity(0))
+
+    def cut_off(number: int, frame: object) -> None:
+        machine.end()
+        _report(options.out)
+        os._exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, cut_off)
     own = max(1, len(cores) * 9 // 32)  # a GPU's share of the cores
     queue, lock = _gpu_jobs(options), threading.Lock()
     rest = cores[own * options.gpus :] or cores
     mutants_done, proved = threading.Event(), threading.Event()
-    if options.proof:
+    if options.proof or not _asked("proof", options):
         proved.set()
 
     def stream(gpu: int) -> None:
@@ -102,7 +120,7 @@ def main() -> int:
                 proved.set()
             elif not job.name.startswith("ablation") or proved.wait(max(0.0, machine.left_s)):
                 machine.run(job, mine, gpu)
-        if gpu == 0:
+        if gpu == 0 and _asked("mutants", options):
             mutants_done.wait(max(0.0, machine.left_s - LEAST_S))
             if (options.out / "mutants.sources.json").exists() and machine.left_s > LEAST_S:
                 machine.run(_survivors(options), cores, gpu)
@@ -112,8 +130,12 @@ def main() -> int:
         mutants_done.set()
 
     threads = [threading.Thread(target=stream, args=(gpu,)) for gpu in range(options.gpus)]
-    threads.append(threading.Thread(target=mutants))
-    threads += [threading.Thread(target=machine.run, args=(_fuzzer(i), rest)) for i in range(FUZZERS)]
+    if _asked("mutants", options):
+        threads.append(threading.Thread(target=mutants))
+    else:
+        mutants_done.set()
+    fuzzers = FUZZERS if _asked("fuzz", options) else 0
+    threads += [threading.Thread(target=machine.run, args=(_fuzzer(i), rest)) for i in range(fuzzers)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -131,18 +153,25 @@ def _gpu_jobs(options: argparse.Namespace) -> list[Job]:
 
     first = [] if options.proof else [script("prove_verifier", "proof")]
     first += [
-        script("bench_prices", "prices", "--count", "500", "--seconds", "150"),
+        script("bench_prices", "prices", "--count", "500", "--seconds", str(min(150, options.seconds * 0.6))),
         script("validate_tasks", "validation", "--mutants", "--workers", "4"),
     ]
     kept = str(Path(tempfile.gettempdir(), "kernrl_prove_defences"))  # machine code, for all ablations
     arguments = ("--proof", str(proof), "--cost", "128", "--cache-dir", kept)
     ablations = [script("ablate_verifier", f"ablation_{n.replace(' ', '_')}", *arguments, "--only", n) for n in ABLATIONS]
-    return [*first, *ablations]
+    return [job for job in (*first, *ablations) if _asked(job.name.partition("_")[0], options)]
+
+
+def _asked(part: str, options: argparse.Namespace) -> bool:
+    """Whether a part is to be run."""
+    return not options.only or part in options.only.split(",")
 
 
 def _mutants(options: argparse.Namespace, processes: int) -> Job:
     asked = ["--tasks", str(options.tasks), "--each", "1", "--turns", "30", "--processes", str(processes)]
-    seconds = max(30.0, options.seconds - 150)  # the last ones end later, and survivors are judged again on a GPU
+    seconds = max(
+        options.seconds * 0.4, options.seconds - 150
+    )  # the last ones end later, and survivors are judged again on a GPU
     out = str(options.out / "mutants.json")
     return Job("mutants", ["scripts/prove_mutants.py", "--out", out, *asked, "--seconds", str(seconds)])
 
@@ -159,7 +188,10 @@ def _fuzzer(number: int) -> Job:
 
 def _report(out: Path) -> None:
     """What was found, in few lines; ablations together in one file."""
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
+    found = {}
+    for path in sorted(out.glob("*.json")):
+        with contextlib.suppress(json.JSONDecodeError):  # cut off while it was written
+            found[path.stem] = json.loads(path.read_text())
     if "proof" in found:
         kinds = ("counts", "escapes", "wrong_accepted", "wrong_refused_elsewhere", "honest_refused", "changed_afterwards")
         print("proof", json.dumps({kind: found["proof"][kind] for kind in kinds}))
@@ -188,7 +220,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--proof", type=Path, help="what prove_verifier.py wrote on this kind of machine")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--seconds", type=float, default=390)
-    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--gpus", type=int, default=2, help="0 for a dry run of mutants and fuzz")
+    parser.add_argument("--only", default="", help="comma-separated, of: proof, prices, validation, ablation, mutants, fuzz")
     parser.add_argument("--tasks", type=int, default=200, help="whose solutions are mutated")
     return parser.parse_args()
 

@@ -11,10 +11,13 @@ Exit code 1 when an exploit or a wrong candidate got through, or an honest one d
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import platform
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from support import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from kernrl.config import VerifierConfig  # noqa: E402
+from kernrl.tasks.task import Task  # noqa: E402
 from kernrl.verifier import funnel  # noqa: E402
 from kernrl.verifier.base.verdict import Verdict  # noqa: E402
 from kernrl.verifier.correctness import Defences  # noqa: E402
@@ -57,6 +61,7 @@ def main() -> int:
     )
     where = "gpu" if options.device != "cpu" and torch.cuda.is_available() else "cpu"
     begun = time.monotonic()
+    _rows.append(options.out.with_suffix(".rows.jsonl"))
     report: dict[str, Any] = {"where": where, "versions": _versions(), "rounds": options.rounds}
     rounds = [_round(config, options.only) for _ in range(options.rounds)]
     honest, wrong, exploits, _ = rounds[-1]
@@ -120,7 +125,20 @@ def fastest_honest(fixtures: Sequence[suite.Fixture], verdicts: dict[str, Verdic
 
 
 def _judge(evaluator: StagedEvaluator, fixtures: Sequence[suite.Fixture]) -> dict[str, Verdict]:
-    return suite.judge_all(evaluator.evaluate, fixtures, evaluator.workers)
+    """Verdicts by name; each is added to the rows file when it is there, for a run that is cut off."""
+    names, lock = {(f.task.id, f.source): f.name for f in fixtures}, threading.Lock()
+
+    def told(task: Task, source: str) -> Verdict:
+        verdict = evaluator.evaluate(task, source)
+        with lock, _rows[-1].open("a") if _rows else contextlib.nullcontext(io.StringIO()) as file:
+            file.write(json.dumps({"name": names[task.id, source]} | verdict.to_json()) + "\n")
+        return verdict
+
+    return suite.judge_all(told, fixtures, evaluator.workers)
+
+
+_rows: list[Path] = []
+"""The rows file of this run."""
 
 
 def _chosen(fixtures: Sequence[suite.Fixture], only: str) -> list[suite.Fixture]:

@@ -60,11 +60,16 @@ def main() -> int:
         for row, found in zip(rows, pool.map(confirm, sorted(Path(folder).iterdir(), key=lambda p: int(p.name))), strict=True):
             row["plain"] = found
             print(line(row), flush=True)
+            write(options.out, [one for one in rows if "plain" in one])
     agree = sum(row["verdict"]["correct"] == row["plain"].get("correct") for row in rows)
     refused = sum(not row["verdict"]["correct"] for row in rows)
-    options.out.write_text(json.dumps({"gpu": gpu_name(), "versions": rows[0]["verdict"]["versions"], "tasks": rows}, indent=1))
     print(f"{agree} of {len(rows)} verdicts confirmed, {refused} of them rejections")
     return 0
+
+
+def write(out: Path, rows: list[dict[str, Any]]) -> None:
+    """What has been confirmed so far."""
+    out.write_text(json.dumps({"gpu": gpu_name(), "versions": rows[0]["verdict"]["versions"], "tasks": rows}, indent=1))
 
 
 def chosen(run: Path | None, count: int) -> tuple[list[Any], list[str]]:

@@ -85,6 +85,8 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     # bounds and scales
     "clamp_upper_bound_missing": ("matmul_residual_clamp_fused", (("tl.minimum(tl.maximum(v, low), high)", "tl.maximum(v, low)"),)),
     "clamp_lower_bound_zero": ("matmul_residual_clamp_fused", (("tl.maximum(v, low)", "tl.maximum(v, 0.0)"),)),
+    "hardtanh_bound_off": ("mish_chain_flat", (("-1.0), 3.0)", "-1.0), 3.15)"),)),
+    "clamp_bounds_off": ("matmul_residual_clamp_fused", (("tl.minimum(tl.maximum(v, low), high)", "tl.minimum(tl.maximum(v, low * 1.05), high * 1.05)"),)),
     "hardtanh_symmetric": ("mish_chain_flat", (("-1.0), 3.0)", "-1.0), 1.0)"),)),
     "residual_dropped": ("matmul_residual_clamp_fused", ((" + tl.load(r + m * N + n, inside, 0.0)", ""),)),
     "residual_scaled_too": (

@@ -11,6 +11,7 @@ import copy
 import functools
 import json
 import os
+import socket
 from typing import Any
 
 import pytest
@@ -31,7 +32,8 @@ from kernrl.verifier.plan.codec import encode
 from kernrl.verifier.plan.kernel_flops import kernel_flops
 from kernrl.verifier.plan.plan import ITEM_BYTES
 from kernrl.verifier.plan.reading import Asked, PlansRead, read_plans
-from kernrl.verifier.trace.tracer import Traced
+from kernrl.verifier.rpc.frames import Channel
+from kernrl.verifier.trace.tracer import Traced, _receive
 
 CASES = int(os.environ.get("KERNRL_FUZZ", "2000"))
 pytestmark = pytest.mark.slow
@@ -258,6 +260,44 @@ def test_rows_of_pairs(tmp_path_factory: pytest.TempPathFactory, lines: list[str
     except UsageError as error:
         pytest.fail(str(error))
     assert len(taken) + len(rows.bad) == len(lines)
+
+
+class Said:
+    """A sandbox that says these frames, then nothing."""
+
+    def __init__(self, frames: list[bytes]) -> None:
+        self._frames = frames
+
+    def recv(self) -> bytes | None:
+        return self._frames.pop(0) if self._frames else None
+
+
+HEADERS = st.one_of(
+    st.binary(max_size=12), VALUES.map(lambda value: json.dumps(value).encode()),
+    st.dictionaries(st.sampled_from(["reject", "plans"]), st.one_of(VALUES, st.lists(VALUES, min_size=2, max_size=2))).map(
+        lambda row: json.dumps(row).encode()
+    ),
+)  # fmt: skip
+
+
+@cases(0.05)
+@given(HEADERS, st.lists(st.binary(max_size=8), max_size=3), st.integers(1, 3))
+def test_answers_of_the_sandbox(header: bytes, frames: list[bytes], count: int) -> None:
+    found: Any = _receive(Said([header, *frames]), count)  # pyright: ignore[reportArgumentType]
+    assert found is None or isinstance(found, Rejection) or len(found) == count
+
+
+@cases(0.05)
+@given(st.binary(max_size=40))
+def test_bytes_on_the_wire(sent: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(sent)
+        theirs.close()
+        channel = Channel(ours, max_bytes=64)
+        with contextlib.suppress(ValueError):
+            while (frame := channel.recv()) is not None:
+                assert len(frame) <= 64
 
 
 def test_an_encoded_plan_is_what_was_decoded() -> None:

@@ -226,7 +226,9 @@ class TaskInputs:
                 slot.view.copy_(slot.kept)
             elif slot.range and self._is_parameter[name]:
                 if wide and slot.range.one_sided:
-                    slot.view.copy_(self._wide(slot, WIDE_REGIMES.index(regime) + i))
+                    slot.view.copy_(self._wide(slot, WIDE_REGIMES.index(regime) + i, REGIMES[regime].reach))
+                if regime in REGIMES and REGIMES[regime].ends != 1.0 and slot.view.dim():
+                    slot.view[-1:].mul_(REGIMES[regime].ends)
                 if regime in SHIFTS and table and slot.view.dim() > 1:
                     slot.view.add_(min(SHIFTS[regime], self._most_shift))
                 if regime == LOW and name.endswith("bias"):
@@ -236,14 +238,14 @@ class TaskInputs:
                     slot.view.masked_fill_(slot.zero, 0.0)
         return biases
 
-    def _wide(self, slot: _Slot, turn: int) -> Tensor:
+    def _wide(self, slot: _Slot, turn: int, reach: float) -> Tensor:
         """Numbers for a parameter, a quarter of them from each of four bands: below −1, up to 0, up to 1 and above 1.
 
         Drawn one by one, a parameter of few elements would often miss a band. `turn` moves the bands on: over the wide
         regimes, a parameter of one element meets all four.
         """
         assert slot.range
-        reach = 1.5 * max(1.0, abs(slot.range.low), abs(slot.range.high))
+        reach *= max(1.0, abs(slot.range.low), abs(slot.range.high))
         edges = torch.tensor([-reach, -1.0, 0.0, 1.0, reach], device=self.device)
         band = ((torch.randperm(slot.view.numel(), device=self.device) + turn) % 4).reshape(slot.view.shape)
         return torch.lerp(edges[band], edges[band + 1], torch.rand(slot.view.shape, device=self.device))

@@ -41,6 +41,10 @@ class Regime:
     """Whether `change` is given the task's own numbers, not those with mean 0 and deviation 1."""
     wide: bool = False
     """Whether parameters that start as one number, or with one sign, get both signs and magnitudes above one."""
+    reach: float = 1.5
+    """The largest magnitude of wide parameters, over the larger of one and their initial values."""
+    ends: float = 1.0
+    """Factor on the last row of each parameter."""
     finite: bool = True
 
 
@@ -73,6 +77,15 @@ def _level_rows(z: Tensor, u: Tensor) -> Tensor:
     return torch.where(_rows(u) < 1 / 3, z.reshape(z.shape[0], -1)[:, :1].reshape(_rows(u).shape), z[..., :1].expand_as(z))
 
 
+def _ends(z: Tensor, _: Tensor) -> Tensor:
+    """Each row larger at the first and the last index of each axis, most in the corners."""
+    z = z.clone()
+    for axis in range(min(1, z.dim() - 1), z.dim()):
+        for place in {0, z.shape[axis] - 1}:
+            z.select(axis, place).mul_(ENDS)
+    return z
+
+
 def _nonfinite(x: Tensor, u: Tensor) -> Tensor:
     """In about half of the samples, one element is infinite or NaN."""
     if not x.dim():
@@ -83,6 +96,9 @@ def _nonfinite(x: Tensor, u: Tensor) -> Tensor:
     place = torch.zeros_like(flat, dtype=torch.bool).scatter_(1, flat.argmax(1, keepdim=True), lot < 0.5)
     return torch.where(place, value, x.reshape(flat.shape)).reshape(x.shape)
 
+
+ENDS = 6.0
+"""How much larger numbers are at the ends of each axis."""
 
 _VARIANCE = "a variance computed as E[x²] − E[x]² loses all its digits here: subtract the mean first, then square"
 _PARAMETERS = "weights, biases and slopes may be negative or above one: take no absolute value, and no max(x, a·x)"
@@ -110,6 +126,14 @@ REGIMES: dict[str, Regime] = {
         lambda x, _: x, "numbers that are all very negative",
         "a running maximum starts at 0, or masked lanes load 0: start at -inf, and load -inf where a maximum is taken",
         own_units=True,
+    ),
+    "spread": Regime(
+        lambda z, _: z**3, "numbers of very different sizes, and parameters up to 8 times as large as usual",
+        "a bound (of a clamp, a hardtanh, a relu6, a threshold) is off, or on the wrong side", wide=True, reach=8.0,
+    ),
+    "ends": Regime(
+        _ends, "inputs and parameters that are largest at the ends of each axis",
+        "a mask or a loop leaves out the first or the last element", pointwise=False, ends=ENDS,
     ),
     "ties": Regime(
         lambda z, _: z.round(), "inputs of a few whole numbers, with many equal elements",

@@ -173,6 +173,7 @@ def _load(source: str) -> types.ModuleType:
         file.write(source)
     module = types.ModuleType("candidate")
     module.__file__ = path
+    vars(module).update(outside.builtins_of_a_candidate())
     sys.modules["candidate"] = module
     exec(compile(source, path, "exec"), module.__dict__)
     return module

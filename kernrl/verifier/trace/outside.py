@@ -8,11 +8,13 @@ verdicts honest, and raises the price of others. Only for the trace child's proc
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
 import gc
 import importlib
 import os
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -25,14 +27,24 @@ _ASKED = {
     "time": "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time process_time_ns localtime gmtime"
     " ctime strftime",
     "random": "random randint randrange uniform choice choices sample shuffle gauss getrandbits betavariate expovariate",
-    "os": "getpid getppid urandom getenv times getloadavg",
+    "os": "getpid getppid urandom getenv times getloadavg listdir scandir",
+    "os.path": "exists isfile isdir getsize getmtime",
+    "sys": "getrefcount",
     "uuid": "uuid1 uuid4",
-    "torch.cuda": "memory_allocated memory_reserved max_memory_allocated max_memory_reserved memory_stats memory_snapshot",
+    "socket": "gethostname",
+    "platform": "node uname",
+    "numpy.random": "random rand randn randint uniform normal choice random_sample",
+    "torch": "get_num_threads",
+    "torch._C": "_len_torch_dispatch_stack _get_dispatch_stack_at",
+    "torch.cuda": "memory_allocated memory_reserved max_memory_allocated max_memory_reserved memory_stats memory_snapshot"
+    " device_count",
     "weakref": "finalize",
 }
 """Functions that forward may not call, by module."""
 
-_LATER = {"signal": "signal setitimer alarm", "_thread": "start_new_thread", "sys": "settrace setprofile"}
+_LATER = {
+    "signal": "signal setitimer alarm", "_thread": "start_new_thread", "sys": "settrace setprofile", "codecs": "register",
+}  # fmt: skip
 """Functions that nothing of a candidate may call."""
 
 _FOREIGN = (
@@ -41,8 +53,16 @@ _FOREIGN = (
     *("torch.cuda", "torch.testing", "torch.autograd", "torch.utils", "torch.linalg", "torch.overrides", "torch.backends"),
     *("triton", "triton.testing", "triton.language", "triton.language.core", "triton.language.math"),
     *("triton.language.standard", "triton.runtime", "triton.runtime.jit", "triton.runtime.autotuner", "triton.compiler"),
+    *("sys", "copy", "copyreg", "torch.testing._comparison", "torch.utils.benchmark", "torch.utils.benchmark.utils.timer"),
+    *("torch.profiler", "torch.autograd.profiler", "torch.autograd.grad_mode", "torch.optim", "torch.serialization"),
 )
-_CLASSES = ("torch:Tensor", "torch.nn:Module", "torch.nn:Linear", "triton.runtime.jit:JITFunction", "torch.cuda:Event")
+_OWN_NAMES = frozenset(("sys", "builtins", "math", "torch", "torch.nn", "torch.nn.functional", "triton", "triton.language"))
+"""Modules on which a candidate may not leave names of its own, either."""
+_CLASSES = (
+    *("torch.testing._comparison:TensorLikePair", "torch.testing._comparison:NumberPair", "torch._ops:OpOverload"),
+    *("torch.utils.benchmark.utils.timer:Timer", "torch.autograd.profiler:profile", "torch.profiler:profile"),
+    *("torch:Tensor", "torch.nn:Module", "torch.nn:Linear", "triton.runtime.jit:JITFunction", "torch.cuda:Event"),
+)
 _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "parameter_registration"))
 
 _in_forward = False
@@ -51,6 +71,36 @@ _before: dict[str, tuple[Mapping[str, Any], dict[str, Any]]] = {}
 _knobs: dict[str, Any] = {}
 """Triton's settings as they were."""
 _inherited: dict[str, frozenset[str]] = {}
+_tables: list[tuple[str, Any, list[Any]]] = []
+"""Name, object and contents of lists and dicts that decide how others import, copy and compute."""
+_attributes: dict[int, frozenset[str]] = {}
+"""Names that hang on each function of `_OWN_NAMES`."""
+
+
+def builtins_of_a_candidate() -> dict[str, Any]:
+    """Functions that stand for Python's own in a candidate's module: an address in memory is by chance."""
+
+    def of_contents(value: Any) -> int:
+        if _in_forward and type(value).__hash__ in (object.__hash__, torch.Tensor.__hash__):
+            raise Untraceable(_sentence("hash() of an object", always=False))
+        return hash(value)
+
+    return {"id": _guarded(id, "id()", always=False), "hash": of_contents}
+
+
+@contextlib.contextmanager
+def elsewhere(home: str) -> Iterator[None]:
+    """Within, a candidate's module goes by another name and file, in a program with other arguments."""
+    module, arguments = sys.modules.get(home), sys.argv
+    names: dict[str, Any] = vars(module) if module else {}
+    before = {name: names.get(name) for name in ("__name__", "__file__")}
+    names |= {"__name__": "__main__", "__file__": "/kernels/best.py"}
+    sys.argv = ["best.py", "--run"]
+    try:
+        yield
+    finally:
+        names.update(before)
+        sys.argv = arguments
 
 
 @contextlib.contextmanager
@@ -72,17 +122,38 @@ def install() -> None:
             if not hasattr(getattr(found, name, None), "__wrapped__"):
                 setattr(found, name, _guarded(getattr(found, name), f"{module}.{name}", always=module in _LATER))
     _guard_environment()
+    _guard_counts()
     _knobs.update(compat.knobs())
     for name in _FOREIGN:
         module = importlib.import_module(name)
         _before[name] = vars(module), dict(vars(module))
     for one in _CLASSES:
         module, _, name = one.partition(":")
-        cls = getattr(importlib.import_module(module), name)
-        if isinstance(cls, type):
-            place = f"{module}.{name}"
-            _before[place] = vars(cls), dict(vars(cls))
-            _inherited[place] = frozenset(attribute for base in cls.__mro__[1:] for attribute in vars(base))
+        _remember_class(f"{module}.{name}", getattr(importlib.import_module(module), name))
+    for name, cls in vars(torch.nn).items():
+        if isinstance(cls, type) and f"torch.nn.{name}" not in _before:
+            _remember_class(f"torch.nn.{name}", cls)
+    decompositions = importlib.import_module("torch._decomp").decomposition_table
+    tables = {
+        "sys.meta_path": sys.meta_path, "sys.path_hooks": sys.path_hooks, "copyreg.dispatch_table": copyreg.dispatch_table,
+        "torch._decomp.decomposition_table": decompositions,
+    }  # fmt: skip
+    for place in _OWN_NAMES:
+        functions = [value for value in _before[place][1].values() if type(value) is types.FunctionType]
+        _attributes.update((id(value), frozenset(vars(value))) for value in functions)
+    _tables.extend((name, table, _contents(table)) for name, table in tables.items())
+    operators = importlib.import_module("torch._ops")
+    operators.OperatorBase.py_impl = _guarded(operators.OperatorBase.py_impl, "py_impl", always=True)
+
+
+def _remember_class(place: str, cls: Any) -> None:
+    if isinstance(cls, type):
+        _before[place] = vars(cls), dict(vars(cls))
+        _inherited[place] = frozenset(attribute for base in cls.__mro__[1:] for attribute in vars(base))
+
+
+def _contents(table: Any) -> list[Any]:
+    return list(table.items()) if isinstance(table, dict) else list(table)
 
 
 def check_untouched() -> None:
@@ -92,6 +163,16 @@ def check_untouched() -> None:
             # a new name of a class may hide one that it inherits
             if value is not before.get(name, value if name not in _inherited.get(place, ()) else None):
                 raise Untraceable(f"the code replaces {place}.{name}: leave other modules as they are")
+            if name not in before and (place in _OWN_NAMES or place in _inherited) and _is_data(value):
+                raise Untraceable(f"the code leaves {place}.{name}: leave other modules as they are")
+    for place in _OWN_NAMES:
+        for name, value in _before.get(place, ({}, {}))[0].items():
+            if type(value) is types.FunctionType and (left := vars(value).keys() - _attributes.get(id(value), frozenset())):
+                raise Untraceable(f"the code leaves {min(left)} on {place}.{name}: leave other modules as they are")
+    for name, table, contents in _tables:
+        now = _contents(table)
+        if len(now) != len(contents) or any(a is not b and a != b for a, b in zip(now, contents, strict=True)):
+            raise Untraceable(f"the code changes {name}: leave other modules as they are")
     for name, value in compat.knobs().items() if _knobs else ():
         if value != _knobs.get(name):
             raise Untraceable(f"the code changes triton.knobs.{name}: leave Triton's settings as they are")
@@ -100,6 +181,10 @@ def check_untouched() -> None:
             raise Untraceable("the code hooks every module: leave other modules as they are")
     if gc.callbacks:
         raise Untraceable("the code leaves a callback with Python's garbage collector: do the work in forward()")
+
+
+def _is_data(value: Any) -> bool:
+    return isinstance(value, int | float | str | bytes | list | dict | set)
 
 
 def _guarded(function: Callable[..., Any], name: str, *, always: bool) -> Callable[..., Any]:
@@ -131,6 +216,27 @@ def _asked_by_candidate() -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def _guard_counts() -> None:
+    """What torch and Python count by themselves: hits of a cache, writes to a tensor; and where a tensor's memory lies."""
+    cached = functools.lru_cache
+
+    def with_guard(made: Any) -> Any:
+        made.cache_info = _guarded(made.cache_info, "cache_info", always=False)
+        return made
+
+    @functools.wraps(cached)
+    def lru_cache(maxsize: Any = 128, typed: bool = False) -> Any:
+        found = cached(maxsize, typed)
+        return with_guard(found) if callable(maxsize) else lambda function: with_guard(found(function))
+
+    if not hasattr(cached, "__wrapped__"):
+        functools.lru_cache = lru_cache  # pyright: ignore[reportAttributeAccessIssue]
+        version = torch.Tensor._version
+        torch.Tensor._version = property(_guarded(version.__get__, "Tensor._version", always=False))  # pyright: ignore[reportAttributeAccessIssue]
+        address = torch.UntypedStorage.data_ptr
+        torch.UntypedStorage.data_ptr = _guarded(address, "the data_ptr() of a storage", always=False)
 
 
 def _guard_environment() -> None:

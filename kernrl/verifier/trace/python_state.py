@@ -7,6 +7,7 @@ candidate is called to find out what it keeps.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 
 import torch
 from triton.runtime.jit import JITFunction
+
+from kernrl.verifier.trace.object_state import inside, is_library, of_process, own_state
 
 _MOST = 20_000
 """Objects looked at."""
@@ -27,6 +30,8 @@ _NOTHING = object()
 _PLAIN = (int, float, complex, str, bytes, bool, types.NoneType)
 _BUILTIN_ITERATORS = tuple(type(iter(one)) for one in (range(0), [], (), {}, {}.items(), set(), ""))
 _ITERATORS = (itertools.count, itertools.repeat, itertools.cycle, types.GeneratorType, *_BUILTIN_ITERATORS)
+_NUMPY = ("numpy", "numpy.random._generator", "numpy.random.mtrand")
+_NO_STATE = frozenset(("__builtins__", "__annotations__", "__dict__", "__weakref__", "__spec__", "__loader__"))
 
 
 def sources(module: types.ModuleType | None) -> dict[str, str]:
@@ -36,9 +41,10 @@ def sources(module: types.ModuleType | None) -> dict[str, str]:
 
 
 def remembered(model: torch.nn.Module) -> dict[str, Any]:
-    """Path → number, text or length, for all that an object and the module of its class keep."""
+    """Path → number, text or length, for all that an object and the module of its class keep, and for the process."""
     home = sys.modules.get(type(model).__module__)
-    return dict(itertools.islice(_Walk(type(model).__module__).walk(model, vars(home) if home else {}), _MOST))
+    walk = _Walk(type(model).__module__).walk(model, vars(home) if home else {})
+    return dict(of_process()) | dict(itertools.islice(walk, _MOST))
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -46,17 +52,45 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [path for path in {**before, **after} if before.get(path, _NOTHING) != after.get(path, _NOTHING)]
 
 
-def set_ahead(model: torch.nn.Module, paths: Sequence[str]) -> list[str]:
-    """Set the counts among `paths` that modules keep as attributes far ahead; the paths that are none of these."""
+def set_ahead(model: torch.nn.Module, paths: Sequence[str], answer: bool | None = None) -> list[str]:
+    """Set the counts among `paths` that modules keep as attributes far ahead; the paths that are none of these.
+
+    With an answer, whole numbers become counts that give it to every comparison: so what strikes at one number, or at every
+    seventh, strikes.
+    """
     left = list(paths)
     for name, part in model.named_modules():
         here = "".join(f"._modules.{step}" for step in name.split(".") if step)
         for key, value in list(vars(part).items()):
             path = f"self{here}.{key}"
-            if path in left and type(value) in (int, float):
-                vars(part)[key] = value + AHEAD
+            if path in left and isinstance(value, int | float) and type(value) is not bool:
+                ahead = value + AHEAD
+                vars(part)[key] = ahead if answer is None or isinstance(value, float) else _answering(answer)(ahead)
                 left.remove(path)
     return left
+
+
+@functools.cache
+def _answering(answer: bool) -> type[int]:
+    """Whole numbers that give one answer to every comparison, and whose sums, products and remainders do as well."""
+
+    def says(self: int, other: object = None) -> bool:
+        return answer
+
+    def computed(name: str) -> Any:
+        operation = getattr(int, name)
+
+        def compute(self: int, *others: Any) -> Any:
+            found = operation(self, *others)
+            return kind(found) if isinstance(found, int) else found
+
+        return compute
+
+    compared = dict.fromkeys(("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__"), says)
+    names = ("add", "radd", "sub", "rsub", "mul", "rmul", "mod", "rmod", "floordiv", "rfloordiv", "and", "or", "xor", "rshift")
+    arithmetic = {f"__{name}__": computed(f"__{name}__") for name in names}
+    kind = type("Count", (int,), {**compared, **arithmetic, "__hash__": int.__hash__})
+    return kind
 
 
 class _Walk:
@@ -67,9 +101,12 @@ class _Walk:
 
     def walk(self, model: torch.nn.Module, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield from self._of("self", model)
+        yield from self._names("", names)
+
+    def _names(self, path: str, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for name, value in list(names.items()):
-            if not name.startswith("__"):
-                yield from self._of(name, value)
+            if name not in _NO_STATE and (not name.startswith("__") or type(value) in _PLAIN):
+                yield from self._of(f"{path}.{name}" if path else name, value)
 
     def _of(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
         kind = type(value)
@@ -80,9 +117,15 @@ class _Walk:
             return
         self._seen.add(id(value))
         if issubclass(kind, torch.Tensor):
+            yield f"{path}.shape", tuple(value.shape)
+            yield from self._plain(path, vars(value))
             return
+        if base := next((one for one in (int, float, complex, str, bytes) if issubclass(kind, one)), None):
+            yield path, base.__repr__(value)
         if kind in _ITERATORS:
             yield path, _place(value)
+            if kind is types.GeneratorType and value.gi_frame is not None:
+                yield from self._names(path, value.gi_frame.f_locals)
         elif issubclass(kind, dict):
             yield f"{path}.len", dict.__len__(value)
             for key, item in list(dict.items(value)):
@@ -92,7 +135,8 @@ class _Walk:
             for i, item in enumerate((list if issubclass(kind, list) else tuple).__iter__(value)):
                 yield from self._of(f"{path}.{i}", item)
         elif issubclass(kind, set | frozenset):
-            yield f"{path}.len", (set if issubclass(kind, set) else frozenset).__len__(value)
+            items = (set if issubclass(kind, set) else frozenset).__iter__(value)
+            yield f"{path}.items", sorted(repr(one) if type(one) in _PLAIN else type(one).__name__ for one in items)
         elif kind is types.FunctionType:
             yield from self._function(path, value)
         elif kind is types.MethodType:
@@ -101,6 +145,11 @@ class _Walk:
             yield from self._cell(path, value)
         elif kind is property:
             yield from self._of(path, value.fget)
+        elif kind is types.ModuleType:
+            if value.__spec__ is None:  # one that the code has made
+                yield from self._names(path, vars(value))
+        elif is_library(kind) or kind.__module__ in _NUMPY or kind is torch.Generator:
+            yield from self._library(path, value)
         elif issubclass(kind, type):
             yield from self._attributes(path, value, value.__module__)
         else:
@@ -110,6 +159,7 @@ class _Walk:
         if value.__module__ != self._home:
             return
         yield f"{path}.code", id(value.__code__)
+        yield f"{path}.name", (value.__name__, value.__qualname__, value.__doc__)
         for i, part in enumerate((value.__defaults__, value.__kwdefaults__, value.__closure__, value.__dict__)):
             yield from self._of(f"{path}.{i}", part)
 
@@ -121,17 +171,43 @@ class _Walk:
         yield from self._of(path, inside)
 
     def _attributes(self, path: str, value: Any, home: str) -> Iterator[tuple[str, Any]]:
-        if home != self._home and not issubclass(type(value), torch.nn.Module):
-            return
+        is_class = issubclass(type(value), type)
         try:
-            names = (type if issubclass(type(value), type) else object).__getattribute__(value, "__dict__")
+            names = (type if is_class else object).__getattribute__(value, "__dict__")
         except AttributeError:
+            names = {}
+        if home != self._home and not issubclass(type(value), torch.nn.Module):
+            if not is_class:
+                yield from self._plain(path, names)
             return
-        if not issubclass(type(value), type):
+        if not is_class:
             yield f"{path}.class", id(type(value))
+            yield from self._slots(path, value)
+            if not issubclass(type(value), torch.nn.Module) and type(value).__base__ is not object:
+                yield from self._library(path, value)
+        yield from self._names(path, names)
+
+    def _slots(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        for cls in type(value).__mro__:
+            for name, slot in vars(cls).items() if cls.__module__ == self._home else ():
+                if type(slot) is types.MemberDescriptorType:
+                    try:
+                        yield from self._of(f"{path}.{name}", slot.__get__(value))
+                    except AttributeError:
+                        continue
+
+    @staticmethod
+    def _plain(path: str, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Numbers and texts that hang on an object of another library, such as a count on a kernel."""
         for name, item in list(names.items()):
-            if not name.startswith("__"):
-                yield from self._of(f"{path}.{name}", item)
+            if type(item) in _PLAIN:
+                yield f"{path}.{name}", repr(item)
+
+    def _library(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+        for i, part in enumerate(own_state(value)):
+            yield f"{path}<{i}>", part
+        for i, item in enumerate(inside(value)):
+            yield from self._of(f"{path}.{i}", item)
 
 
 def _place(value: Any) -> str:

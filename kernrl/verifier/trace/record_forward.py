@@ -5,6 +5,7 @@ Used for candidates inside the sandbox and for references outside it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
@@ -95,7 +96,12 @@ def _call(
     recorder.nodes, start = [], len(recorder.storages)
     before = _places(inputs, recorder)
     with gradients(), outside.forward():
+        on = torch.is_grad_enabled()
         returned = model(*inputs)
+        if strict and torch.is_grad_enabled() is not on:
+            raise Untraceable(
+                "forward() turns gradients on or off for those that come after it: use torch.no_grad() as a context"
+            )
     outputs = tuple(recorder.ref(t) for t in _outputs(returned, recorder, strict=strict))
     if strict and _places(inputs, recorder) != before:
         raise Untraceable("forward() changes what an input stands for (its memory, shape or attributes): leave inputs alone")
@@ -139,7 +145,8 @@ def _call_again(
     states = [remembered(model)]
 
     def noted(given: list[Any]) -> Call:
-        found = call(given)
+        with outside.elsewhere(type(model).__module__) if given is inputs else contextlib.nullcontext():
+            found = call(given)
         states.append(remembered(model))
         return found
 
@@ -148,6 +155,9 @@ def _call_again(
         if others := set_ahead(model, moved):
             raise Untraceable(f"forward() keeps a count or a history ({others[0]}), by which later calls may do something else")
         check_calls(call, fresh, first, fresh(), recorder, kernels)
+        for answer in (True, False):
+            set_ahead(model, moved, answer)
+            check_calls(call, fresh, first, fresh(), recorder, kernels)
     check_state(setup, first.nodes, recorder, kernels)
     mine = Earlier.of(spec, first, last, kernels)
 

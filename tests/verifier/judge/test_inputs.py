@@ -95,6 +95,46 @@ def test_over_the_wide_regimes_a_slope_is_below_minus_one_negative_positive_and_
     assert slopes < 4 or bands == [{0, 1, 2, 3}] * len(bands)
 
 
+BOUNDED = """
+import torch
+import torch.nn as nn
+B = 4
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(24)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+def get_inputs():
+    return [torch.randn(B, 24)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_numbers_behind_a_norm_reach_a_bound_and_what_is_beyond_it() -> None:
+    inputs = TaskInputs(Task("bounded", BOUNDED), InputSet(FULL), "fp32", "cpu")
+    for seed in range(20):
+        inputs.draw(Draw(FULL, "spread", seed))
+        y = inputs.module(*inputs.arguments)
+        assert (y > 6.3).any(), "a relu6 that ends at 6.3 shows"
+        assert ((y > 0) & (y < 6)).any()
+
+
+def test_the_last_element_of_a_row_is_sometimes_the_largest() -> None:
+    inputs = TaskInputs(Task("bounded", BOUNDED), InputSet(FULL, {"B": 64}), "fp32", "cpu")
+    inputs.draw(Draw(FULL, "ends", 1))
+    assert (inputs.inputs[0].argmax(1) == 23).float().mean() > 0.2
+    assert inputs.state["norm.weight"][-1] > 2.5
+
+
 def test_a_write_to_an_input_a_parameter_or_a_guard_is_seen() -> None:
     inputs = made()
     inputs.draw(Draw("small", "offset", 5))

@@ -12,6 +12,26 @@ REFUSED = {
     "the time": (module(f"import time\ntime.time()\n{LAUNCH}"), "forward() calls time.time"),
     "a lot": (module(f"import random\nrandom.choice([1, 2])\n{LAUNCH}"), "forward() calls random.choice"),
     "the environment": (module(f"import os\nos.environ.get('HOME')\n{LAUNCH}"), "forward() calls os.environ"),
+    "an address": (module(f"id(x)\n{LAUNCH}"), "forward() calls id()"),
+    "the hash of an object": (module(f"hash(object())\n{LAUNCH}"), "forward() calls hash() of an object"),
+    "writes to a tensor": (module(f"x._version\n{LAUNCH}"), "forward() calls Tensor._version"),
+    "hits of a cache": (
+        "import functools\n@functools.cache\ndef f(n): return n\n" + module(f"f.cache_info()\n{LAUNCH}"),
+        "forward() calls cache_info",
+    ),
+    "its name": (module("return launch(launch(x)) if __name__ == '__main__' else launch(x)"), "does something else"),
+    "gradients": (module("torch.set_grad_enabled(False)\nreturn launch(x)"), "leaves gradients switched on or off"),
+    "a replaced layer": (
+        "import torch\ntorch.nn.Conv2d.forward = print\n" + module(LAUNCH),
+        "replaces torch.nn.Conv2d.forward",
+    ),
+    "a number on a class": ("import torch\ntorch.nn.Identity.n = 0\n" + module(LAUNCH), "leaves torch.nn.Identity.n"),
+    "a number on a function": ("import torch\ntorch.nn.functional.relu.n = 0\n" + module(LAUNCH), "leaves n on"),
+    "an import hook": ("import sys\nsys.meta_path.append(object())\n" + module(LAUNCH), "changes sys.meta_path"),
+    "an operator's kernel": (
+        "import torch\ntorch.ops.aten.allclose.default.py_impl(torch._C.DispatchKey.CUDA)(print)\n" + module(LAUNCH),
+        "py_impl",
+    ),
     "an alarm": (module(LAUNCH, init="import signal\nsignal.alarm(9)"), "signal.alarm leaves work for later"),
     "a replaced function": ("import torch\ntorch.equal = lambda a, b: True\n" + module(LAUNCH), "replaces torch.equal"),
     "a replaced method": ("import torch\ntorch.Tensor.allclose = print\n" + module(LAUNCH), "replaces torch.Tensor.allclose"),
@@ -36,6 +56,8 @@ def test_is_refused(source: str, said: str) -> None:
 
 
 HONEST = {
+    "the hash of a shape": module("hash(tuple(x.shape))\nreturn launch(x)"),
+    "a part for scripts": module(LAUNCH) + "\nif __name__ == '__main__':\n    raise SystemExit\n",
     "the environment at import": "import os\nLARGE = os.environ.get('LARGE', '1')\n" + module(LAUNCH),
     "the time at import": "import time, random\nBEGUN = time.time() + random.random()\n" + module(LAUNCH),
     "flags of torch": "import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n" + module(LAUNCH),

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import collections
+import contextvars
+import functools
+import io
 import itertools
+import random
+import sys
+import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.front import dense, spec
@@ -68,7 +77,46 @@ def history(self: Any, x: Tensor) -> None:
     HISTORY.append(x.shape)
 
 
+DEQUE: collections.deque[int] = collections.deque()
+PARTIAL, NAMESPACE = functools.partial(max, [0]), types.SimpleNamespace(calls=0)
+READER, LOTS, ARRAY, LOCAL = io.BytesIO(bytes(99)), random.Random(1), np.zeros(2), threading.local()
+VARIABLE = contextvars.ContextVar("VARIABLE", default=0)
+MADE = types.ModuleType("made")
+
+
+class Slots:
+    __slots__ = ("calls",)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+SLOTS, ONE = Slots(), {0}
+
+
+@functools.cache
+def cached(key: object) -> int:
+    return 0
+
+
+def one_more(holder: Any) -> None:
+    holder.calls = getattr(holder, "calls", 0) + 1
+
+
 COUNTED = {
+    "a deque": lambda self, x: DEQUE.append(1),
+    "an argument of a partial": lambda self, x: PARTIAL.args[0].append(1),
+    "a namespace": lambda self, x: one_more(NAMESPACE),
+    "a reader": lambda self, x: READER.read(1),
+    "a generator of lots": lambda self, x: LOTS.random(),
+    "an array": lambda self, x: ARRAY.__iadd__(1),
+    "a thread's own": lambda self, x: one_more(LOCAL),
+    "a context": lambda self, x: VARIABLE.set(VARIABLE.get() + 1),
+    "a module that is made": lambda self, x: one_more(MADE),
+    "slots": lambda self, x: one_more(SLOTS),
+    "the one member of a set": lambda self, x: ONE.add(ONE.pop() + 1),
+    "the size of a cache": lambda self, x: cached(object()),
+    "the recursion limit": lambda self, x: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
     "a number in a dict": in_a_dict,
     "an attribute of a class": of_a_class,
     "a mutable default": default,
@@ -116,7 +164,15 @@ def last_input(self: Any, x: Tensor) -> None:
     self.shape = tuple(x.shape)
 
 
-@pytest.mark.parametrize("late", [lambda self: self.calls > 100, lambda self: self.part.calls > 100])
+LATE = (
+    lambda self: self.calls > 100,
+    lambda self: self.part.calls > 100,
+    lambda self: self.calls % 7 == 6,
+    lambda self: self.calls == 1000,
+)
+
+
+@pytest.mark.parametrize("late", LATE)
 def test_a_count_that_matters_later_is_refused(late):
     def keep(self: Any, x: Tensor) -> None:
         attribute(self, x)
@@ -128,7 +184,25 @@ def test_a_count_that_matters_later_is_refused(late):
         record(keep)
 
 
-HONEST = {"what is made once": once, "the last input": last_input, "a count for a log": attribute, "a part's count": of_a_part}
+def recent(self: Any, x: Tensor) -> None:
+    tables = vars(self).setdefault("tables", collections.OrderedDict())
+    tables[x.shape] = 1
+    tables.move_to_end(x.shape)
+
+
+def locked(self: Any, x: Tensor) -> None:
+    with vars(self).setdefault("lock", threading.Lock()):
+        cached(x.shape)
+
+
+HONEST = {
+    "a table by recent use": recent,
+    "a lock and a cache": locked,
+    "what is made once": once,
+    "the last input": last_input,
+    "a count for a log": attribute,
+    "a part's count": of_a_part,
+}
 
 
 @pytest.mark.parametrize("keep", HONEST.values(), ids=HONEST.keys())
