@@ -4,8 +4,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from kernrl.policy.nano import CONTEXT, trained_nano
-from kernrl.policy.pairs import task_messages
 from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.nano.form import ask, candidate
 
 TASKS = 3
 
@@ -29,10 +29,10 @@ def test_plain_transformers_samples_right_candidates_from_it(folder, cpu_verifie
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.num_parameters() <= 18_000_000
     assert model.config.max_position_embeddings == CONTEXT
-    tasks = load_tasks("heldout").tasks[:TASKS]
+    tasks = load_tasks("graph-heldout", limit=TASKS).tasks
     # all at once: most of a small model's time is spent between its kernels
     ids = tokenizer.apply_chat_template(
-        [task_messages(task, "nano") for task in tasks],
+        [[{"role": "user", "content": ask(task, "fp32")}] for task in tasks],
         add_generation_prompt=True,
         padding=True,
         tokenizer_kwargs={"padding_side": "left"},
@@ -41,6 +41,7 @@ def test_plain_transformers_samples_right_candidates_from_it(folder, cpu_verifie
     )
     output = model.generate(**ids, do_sample=False, temperature=None, top_p=None, top_k=None, max_new_tokens=512)
     replies = tokenizer.batch_decode(output[:, ids["input_ids"].shape[1] :], skip_special_tokens=True)
-    verdicts = [verdict for _, verdict in cpu_verifier.verify_many(zip(tasks, replies, strict=True))]
+    files = [candidate(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+    verdicts = [verdict for _, verdict in cpu_verifier.verify_many(zip(tasks, files, strict=True))]
     assert len(verdicts) == TASKS
     assert sum(verdict.correct for verdict in verdicts) >= TASKS - 1, [v.reason for v in verdicts]
