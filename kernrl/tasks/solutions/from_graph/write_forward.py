@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 
 from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.solutions.from_graph.codegen.convolution_tile import write_convolution
@@ -18,12 +17,12 @@ from kernrl.tasks.solutions.from_graph.fusion.contraction import Contraction, Ta
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Group, Mode, partition
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule, schedule
 from kernrl.tasks.solutions.from_graph.fusion.tiles import TileCutter, is_tile
-from kernrl.tasks.solutions.from_graph.host_values import HostValues
+from kernrl.tasks.solutions.from_graph.host_memory import HostMemory
 from kernrl.tasks.solutions.from_graph.library_calls import keyword_arguments, library_call
 from kernrl.tasks.solutions.from_graph.lowering.builder import Bare, How
 from kernrl.tasks.solutions.from_graph.lowering.lower import lower
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
-from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, Shape, over
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, over
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ class _ApartError(Exception):
         self.value = value
 
 
-class _Forward(HostValues):
+class _Forward(HostMemory):
     def __init__(
         self,
         graphs: Sequence[Graph],
@@ -141,9 +140,7 @@ class _Forward(HostValues):
         )
         self.names = names
         self.host = {}
-        self.orders: dict[str, tuple[int, ...]] = {}
-        self.wide: set[str] = set()
-        """Values that are float32 in memory whatever the task's precision: statistics, and what holds one."""
+        self.algebra, self.orders, self.wide = style.algebra, {}, set()
         self.factors = {r for op in self.program.ops if self._multiplies(op) for r in map(self._base, op.reads)}
         self.answer = Answer(program=self.program)
         for value in self.program.last:
@@ -324,7 +321,7 @@ class _Forward(HostValues):
             allocations.append(f"{self.host[value]} = torch.empty({shape}, device={device}.device, dtype=torch.float32)")
         for value in kernel.writes:
             result = self.names.free(value)
-            allocations.append(f"{result} = {self._allocation(value, kernel)}")
+            allocations.append(f"{result} = {self.allocation(value, kernel)}")
             self.host[value] = result
         constants = [f"{k}={v}" for k, v in kernel.constants.items()]
         launch = f"{kernel.name}[{kernel.grid}]({', '.join([*kernel.arguments, *constants])})"
@@ -332,49 +329,6 @@ class _Forward(HostValues):
         for value in kernel.writes:
             self.names.add(self.host[value], self.program.shapes[value])
         self.answer.kernels.append(kernel)
-
-    def _keeps_precision(self, value: str) -> bool:
-        """Statistics stay float32, whatever the precision of the rest; so does what algebra makes of them, which is small."""
-        if self.style.algebra:
-            size, inputs = (prod(s[0] for s in self.program.shapes[v]) for v in (value, self._largest_input()))
-            return size * 8 > inputs
-        unit = self.s.plan.unit_of[value]
-        return not (
-            isinstance(unit, Group) and unit.reduced and not any(a in unit.reduced for d in unit.layouts[value] for a in d)
-        )
-
-    def _allocation(self, value: str, kernel: Kernel) -> str:
-        shape, dtype = self.program.shapes[value], self.program.dtypes[value]
-        last = ""
-        if value in self.orders and len(shape) > 3:
-            last = f", memory_format=torch.channels_last{'_3d' if len(shape) == 5 else ''}"
-        likes = [r for r in kernel.reads if r in self.program.shapes and r in self.host and r not in kernel.writes]
-        floats = [r for r in likes if self.program.dtypes[r] == "float32"]
-        own = value in self.program.outputs or value in self.factors or self._keeps_precision(value)
-        typed = [r for r in floats if r not in self.wide] or self._given(likes if dtype == "float32" else floats)
-        if dtype == "float32" and not own:
-            self.wide.add(value)
-        for like in typed if own and value not in self.orders else ():
-            if self._shaped_alike(like, shape) and dtype == "float32":
-                return f"torch.empty_like({self.host[like]})"
-        like = self.host[(typed or likes or [next(v for v in self.host if v in self.program.shapes)])[0]]
-        sizes = [self.names.expression(s) for s in shape]
-        shown = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
-        kind = f"{like}.dtype" if dtype == "float32" and own else f"torch.{dtype}"
-        return f"torch.empty({shown}, device={like}.device, dtype={kind}{last})"
-
-    def _largest_input(self) -> str:
-        return max(self.program.graph.inputs, key=lambda i: i.value.numel).value.name
-
-    def _given(self, reads: Sequence[str]) -> list[str]:
-        """Where a kernel reads nothing but statistics: the tensors that the task brings, whose dtype is its precision's."""
-        held = [i.value.name for i in self.program.graph.inputs] + [
-            p.value.name for p in self.program.graph.parameters if p.path
-        ]
-        return [v for v in held if self.program.dtypes[v] == "float32"] if reads else []
-
-    def _shaped_alike(self, like: str, shape: Shape) -> bool:
-        return self.program.shapes[like] == shape and like not in self.orders and not like.startswith("p")
 
 
 def bound(path: str) -> str:
