@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import select
-import signal
-import sys
 import time
 from collections.abc import Sequence
+
+from support.warm_commands import start
 
 
 def interrupted(arguments: Sequence[str], when: str, *, presses: int = 1, close: bool = False) -> tuple[int, str]:
@@ -21,11 +20,9 @@ def interrupted(arguments: Sequence[str], when: str, *, presses: int = 1, close:
 
     Returns its exit code, and what it wrote from the first Ctrl-C on.
     """
-    pid, terminal = pty.fork()
-    if pid == 0:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
-        os.environ.update(OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", TERM="xterm", COLUMNS="200")
-        os.execv(sys.executable, [sys.executable, "-m", "kernrl", *arguments])
+    terminal, theirs = os.openpty()
+    process = start(["-m", "kernrl", *arguments], theirs, terminal=True, TERM="xterm", COLUMNS="200")
+    os.close(theirs)
     written, after, next_s = "", 0, 0.0
     try:
         while True:
@@ -42,4 +39,4 @@ def interrupted(arguments: Sequence[str], when: str, *, presses: int = 1, close:
                 presses, next_s = presses - 1, time.monotonic() + 0.5
     finally:
         os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), written[after:].replace("\r", "")
+    return process.wait(), written[after:].replace("\r", "")
