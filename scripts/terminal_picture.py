@@ -14,8 +14,11 @@ import argparse
 import io
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +32,16 @@ from kernrl.runs.run_directory import environment
 
 def recorded(commands: Sequence[str], columns: int) -> list[dict[str, Any]]:
     """Run commands; what each printed, and how long it took. Exits where one fails."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        if shutil.which("kernrl", path=path) is None:  # a checkout that is not installed
+            script = Path(folder) / "kernrl"
+            script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m kernrl "$@"\n')
+            script.chmod(0o755)
+        return _recorded(commands, columns, f"{path}:{folder}")
+
+
+def _recorded(commands: Sequence[str], columns: int, path: str) -> list[dict[str, Any]]:
     shown = []
     for command in commands:
         began = time.monotonic()

@@ -6,6 +6,7 @@ import html
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,3 +49,12 @@ def test_a_command_that_fails_draws_nothing(picture: Any, tmp_path: Path) -> Non
     assert not (tmp_path / "x.svg").exists()
     with pytest.raises(SystemExit):
         picture.main(["--out", str(tmp_path / "x.svg")])
+
+
+def test_a_checkout_that_is_not_installed_has_the_command_all_the_same(
+    picture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "a python"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    [entry] = picture.recorded(["cat $(command -v kernrl)"], 80)
+    assert entry["output"].splitlines()[1] == f"exec '{tmp_path}/a python' -m kernrl \"$@\""
