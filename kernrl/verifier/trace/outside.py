@@ -27,8 +27,7 @@ _ASKED = {
     "time": "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time process_time_ns localtime gmtime"
     " ctime strftime",
     "random": "random randint randrange uniform choice choices sample shuffle gauss getrandbits betavariate expovariate",
-    "os": "getpid getppid urandom getenv times getloadavg listdir scandir",
-    "os.path": "exists isfile isdir getsize getmtime",
+    "os": "getpid getppid urandom getenv times getloadavg",
     "sys": "getrefcount",
     "uuid": "uuid1 uuid4",
     "socket": "gethostname",
