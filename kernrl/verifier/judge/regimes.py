@@ -80,7 +80,7 @@ def _level_rows(z: Tensor, u: Tensor) -> Tensor:
 def _ends(z: Tensor, _: Tensor) -> Tensor:
     """Each row larger at the last index of each axis, most in the last corner."""
     z = z.clone()
-    for axis in range(min(1, z.dim() - 1), z.dim()):
+    for axis in range(1 if z.dim() > 1 else 0, z.dim()):
         z.narrow(axis, z.shape[axis] - 1, 1).mul_(ENDS)
     return z
 
