@@ -78,11 +78,10 @@ def _level_rows(z: Tensor, u: Tensor) -> Tensor:
 
 
 def _ends(z: Tensor, _: Tensor) -> Tensor:
-    """Each row larger at the first and the last index of each axis, most in the corners."""
+    """Each row larger at the last index of each axis, most in the last corner."""
     z = z.clone()
-    for axis in range(min(1, z.dim() - 1), z.dim()):
-        for place in {0, z.shape[axis] - 1}:
-            z.select(axis, place).mul_(ENDS)
+    for axis in range(1 if z.dim() > 1 else 0, z.dim()):
+        z.narrow(axis, z.shape[axis] - 1, 1).mul_(ENDS)
     return z
 
 
@@ -98,7 +97,7 @@ def _nonfinite(x: Tensor, u: Tensor) -> Tensor:
 
 
 ENDS = 6.0
-"""How much larger numbers are at the ends of each axis."""
+"""How much larger numbers are at the end of each axis."""
 
 _VARIANCE = "a variance computed as E[x²] − E[x]² loses all its digits here: subtract the mean first, then square"
 _PARAMETERS = "weights, biases and slopes may be negative or above one: take no absolute value, and no max(x, a·x)"
@@ -132,8 +131,8 @@ REGIMES: dict[str, Regime] = {
         "a bound (of a clamp, a hardtanh, a relu6, a threshold) is off, or on the wrong side", wide=True, reach=8.0,
     ),
     "ends": Regime(
-        _ends, "inputs and parameters that are largest at the ends of each axis",
-        "a mask or a loop leaves out the first or the last element", pointwise=False, ends=ENDS,
+        _ends, "inputs and parameters that are largest at the end of each axis",
+        "a mask or a loop leaves out the last element", pointwise=False, ends=ENDS,
     ),
     "ties": Regime(
         lambda z, _: z.round(), "inputs of a few whole numbers, with many equal elements",

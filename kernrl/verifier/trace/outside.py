@@ -27,8 +27,7 @@ _ASKED = {
     "time": "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time process_time_ns localtime gmtime"
     " ctime strftime",
     "random": "random randint randrange uniform choice choices sample shuffle gauss getrandbits betavariate expovariate",
-    "os": "getpid getppid urandom getenv times getloadavg listdir scandir",
-    "os.path": "exists isfile isdir getsize getmtime",
+    "os": "getpid getppid urandom getenv times getloadavg",
     "sys": "getrefcount",
     "uuid": "uuid1 uuid4",
     "socket": "gethostname",
@@ -116,11 +115,11 @@ def forward() -> Iterator[None]:
 
 def install() -> None:
     """Replace the functions of `_ASKED` and `_LATER`, for good, and remember what modules hold. Once, before candidates."""
-    for module, names in (*_ASKED.items(), *_LATER.items()):
+    for always, module, names in (*((False, *one) for one in _ASKED.items()), *((True, *one) for one in _LATER.items())):
         found = importlib.import_module(module)
         for name in names.split():
             if not hasattr(getattr(found, name, None), "__wrapped__"):
-                setattr(found, name, _guarded(getattr(found, name), f"{module}.{name}", always=module in _LATER))
+                setattr(found, name, _guarded(getattr(found, name), f"{module}.{name}", always=always))
     _guard_environment()
     _guard_counts()
     _knobs.update(compat.knobs())

@@ -99,9 +99,7 @@ def _call(
         on = torch.is_grad_enabled()
         returned = model(*inputs)
         if strict and torch.is_grad_enabled() is not on:
-            raise Untraceable(
-                "forward() turns gradients on or off for those that come after it: use torch.no_grad() as a context"
-            )
+            raise Untraceable("forward() leaves gradients switched on or off: use torch.no_grad() as a context")
     outputs = tuple(recorder.ref(t) for t in _outputs(returned, recorder, strict=strict))
     if strict and _places(inputs, recorder) != before:
         raise Untraceable("forward() changes what an input stands for (its memory, shape or attributes): leave inputs alone")
