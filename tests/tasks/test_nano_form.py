@@ -215,6 +215,7 @@ PARTS = {
         "A",
     ),
     "a square of an axis": ("self.l = nn.Linear(60, 49)", "return self.l(x).reshape(-1, 7, 7) @ y[:, :7, None]", "A"),
+    "as long as two axes": ("pass", "return (x.reshape(20, 5, 12).softmax(1).flatten(1) + 1) * z.tanh()", "A"),
     "one of two": ("self.l = nn.Linear(60, 2)", "p = self.l(x).softmax(1); return p[:, :1] * y + p[:, 1:]", "A"),
 }
 """What of a Graph cannot change as it likes → constructor, forward, and a letter that the listing has all the same."""
@@ -223,12 +224,21 @@ PARTS = {
 @pytest.mark.parametrize("name", PARTS)
 def test_sizes_that_cannot_change_leave_letters_to_the_others(name: str) -> None:
     init, forward, letter = PARTS[name]
-    partly = task(init, forward, "torch.randn(20, 60), torch.randn(20, 24)", "self, x, y")
+    inputs = "torch.randn(20, 60), torch.randn(20, 24), torch.randn(20, 60)"
+    partly = task(init, forward, inputs, "self, x, y, z")
     graphs = spread(lift(partly))
     assert len(graphs) == 3
     assert f"{letter}=" in ask(partly, "fp32").splitlines()[0]
     for graph in graphs:
         assert [n.op for n in graph.nodes] == [n.op for n in graphs[0].nodes]
+
+
+def test_an_axis_as_long_as_two_of_another_follows_them() -> None:
+    init, forward = "pass", "return torch.relu(x).flatten(1) * torch.tanh(y)"
+    flat = task(init, forward, "torch.randn(20, 5, 12), torch.randn(20, 60)", "self, x, y")
+    for graph in spread(lift(flat)):
+        (_, one, other), (_, both) = (i.value.shape for i in graph.inputs)
+        assert both == one * other
 
 
 def test_an_axis_and_its_double_are_told_of_each_other() -> None:
