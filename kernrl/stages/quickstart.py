@@ -56,6 +56,8 @@ class Size:
     """Tasks that both stages learn from."""
     search: str
     """Flags of optimize: what it may spend."""
+    max_tokens: int
+    """Longest reply: three in a hundred are longer than 400 tokens, and a CPU waits for the last of them."""
     evaluation: str = ""
     """Further flags of the two evaluations."""
     reinforcement: str = ""
@@ -74,6 +76,7 @@ ON_CPU = Size(
     updates=2,
     train_tasks=80,
     search="--budget 120s --n 16",
+    max_tokens=512,
     reinforcement=" --overlap 0",  # sampling and judging would share the same few cores
 )
 ON_GPU = Size(
@@ -87,6 +90,7 @@ ON_GPU = Size(
     updates=6,
     train_tasks=500,
     search="--budget 60s",
+    max_tokens=1024,
     evaluation=" --sampling-batch 1024",  # a small model decodes a thousand replies as fast as ten
 )
 
@@ -95,9 +99,6 @@ LEARNING = "--time-limit-s 300"
 
 HELD_OUT = "graph-heldout"
 """Where the tasks come from that are asked before and after."""
-
-MAX_TOKENS = 1024
-"""Longest reply of an evaluation: three in a hundred worked ones are longer than 400 tokens."""
 
 SHOWN = "heldout#2"
 """The task that is shown first, and optimised last."""
@@ -142,7 +143,7 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
             "optimize",
         )
     }
-    sampling = f"--max-tokens {MAX_TOKENS}{size.evaluation} --temperature 0.8"
+    sampling = f"--max-tokens {size.max_tokens}{size.evaluation} --temperature 0.8"
     asked = f"--tasks {HELD_OUT} --limit {size.held_out} --samples {size.samples} {sampling}"
     taught = Step(
         "SFT: teach a small model from nothing on random tasks and worked solutions, which are made meanwhile.",
@@ -178,7 +179,7 @@ def story(config: QuickstartConfig, folder: Path, size: Size) -> list[Step]:
         Step(
             "What it is for: a faster form of the task of step 1. Worked solutions, the improved model's candidates, and "
             "variants of the best are judged.",
-            f"optimize {SHOWN} --model {made['reinforce']}/model --max-tokens {MAX_TOKENS} {size.search} --keep-tie "
+            f"optimize {SHOWN} --model {made['reinforce']}/model --max-tokens {size.max_tokens} {size.search} --keep-tie "
             f"--output {made['optimize']}",
         ),
     ]
@@ -191,12 +192,13 @@ def practice(model: str, tasks: str, folder: Path, size: Size) -> list[Step]:
         Step(
             "Best-of-N: sample on training tasks, and fine-tune on the best correct candidates of each, against its worst.",
             f"best-of-n --model {model} --tasks {tasks} --rounds {size.rounds} --tasks-per-round {size.round_tasks} "
-            f"--samples {size.samples} --output {best}",
+            f"--samples {size.samples} --max-tokens {size.max_tokens} --output {best}",
         ),
         Step(
             "REINFORCE: sample again, and push every token by how much better its candidate was than the others of its task.",
             f"reinforce --model {best}/model --tasks {tasks} --steps {size.steps} --tasks-per-step {size.step_tasks} "
-            f"--samples {size.step_samples} --updates-per-epoch {size.updates}{size.reinforcement} --seed 1 --output {rl}",
+            f"--samples {size.step_samples} --max-tokens {size.max_tokens} --updates-per-epoch {size.updates}"
+            f"{size.reinforcement} --seed 1 --output {rl}",
         ),
     ]
 
