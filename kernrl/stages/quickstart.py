@@ -64,14 +64,14 @@ class Size:
     """Further flags of reinforce."""
 
 
-# some three minutes on two cores
+# some four minutes on two cores
 ON_CPU = Size(
     held_out=12,
     samples=4,
     rounds=1,
-    round_tasks=32,
+    round_tasks=16,
     steps=2,
-    step_tasks=12,
+    step_tasks=8,
     step_samples=4,
     updates=2,
     train_tasks=80,

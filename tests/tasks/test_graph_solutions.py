@@ -76,6 +76,11 @@ CORNERS = {
     "larger_pixels": module(
         "self.a = nn.Conv2d(C, 8, 3)", "return F.interpolate(self.a(x), scale_factor=2).sigmoid() + x.mean()", IMAGE
     ),
+    "ones_moved": module(
+        "self.l = nn.Linear(C, 8); self.b = nn.Conv2d(8, 4, 1)",
+        "y = self.l(x.mean((2, 3))[:, None]); return self.b(y.reshape(-1, 8, 1, 1)).relu()",
+        IMAGE,
+    ),
     "cosine": module("self.l = nn.Linear(C, C)", "return F.cosine_similarity(self.l(x), x, dim=1) + 1", ROWS),
     "long_rows": module(
         "pass", "return x.softmax(1) + (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", "torch.randn(3, 20000)"

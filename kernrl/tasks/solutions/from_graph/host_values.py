@@ -51,8 +51,9 @@ class HostValues:
     def _reshaped(self, x: str, before: Shape, shape: Shape) -> str:
         plain = [s for s in shape if not is_one(s)]
         if plain == [s for s in before if not is_one(s)] and len(shape) == len(before) + 1:
-            at = next(i for i in range(len(shape)) if [*shape[:i], *shape[i + 1 :]] == list(before) and is_one(shape[i]))
-            return f"{x}.unsqueeze({at})"
+            fitting = [i for i in range(len(shape)) if [*shape[:i], *shape[i + 1 :]] == list(before) and is_one(shape[i])]
+            if fitting:  # else ones have moved as well
+                return f"{x}.unsqueeze({fitting[0]})"
         for start in range(len(before)):
             end = start + len(before) - len(shape)
             if end > start and before[:start] == shape[:start] and before[end + 1 :] == shape[start + 1 :]:
