@@ -221,7 +221,7 @@ def ratio(figure: Any) -> str:
 
 def test_readme_counts_wins_beyond_the_noise_against_both_baselines() -> None:
     methods = {
-        "nano, where all start": "start",
+        "the nano of 21 November, where all start": "start",
         "more SFT": "further-sft",
         "best-of-N": "best-of-n",
         "reward-weighted SFT": "reward-weighted",
@@ -262,7 +262,7 @@ def test_readme_has_conditions_commit_and_date_of_every_figure() -> None:
         ("verifier: its", "verifier"),
         ("verifier: speed", "verifier"),
         ("losses", "loss"),
-        ("nano after", "sft"),
+        ("nano after", "nano"),
     ):
         _figure, where, commit, date = next(row for title, row in claimed.items() if title.startswith(start))
         data = record(name)

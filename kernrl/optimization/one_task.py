@@ -133,7 +133,7 @@ class TaskSearch:
         wanted = samples_wanted(free, lifted=lifted)
         samples = settings.model.sample(task, wanted) if settings.model and wanted else None
         if settings.model and not wanted:
-            said = f"{task.id}: the model is not asked: worked solutions take all --n {settings.candidates} candidates."
+            said = f"{task.id}: the model is not asked: candidates that are there already take all --n {settings.candidates}."
             log.print(said, markup=False, highlight=False, soft_wrap=True)
         self._round(first, worked, samples, last)
 

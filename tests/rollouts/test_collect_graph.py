@@ -66,7 +66,7 @@ def test_a_nano_is_asked_in_the_form_that_its_folder_records(tmp_path: Path) -> 
     assert prompt_style(loaded["new"], "chat") == "chat"
     assert FORM not in loaded["old"].init_kwargs
     shipped = Path(__file__).parents[2] / "checkpoints" / "nano"
-    assert form_of(load_tokenizer(str(shipped))) == "program"
+    assert form_of(load_tokenizer(str(shipped))) == "graph"
 
 
 def test_names_are_the_same_tokens_everywhere() -> None:

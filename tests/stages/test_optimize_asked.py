@@ -69,8 +69,8 @@ def test_a_prompt_longer_than_the_context_is_said(model: Path, capsys: pytest.Ca
 
 
 def test_a_model_that_is_not_asked_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["optimize", "my_module.py", "--n", "4", "--output", "out", "--model", str(model)]) == 0
-    assert "the model is not asked: worked solutions take all --n 4 candidates." in capsys.readouterr().err
+    assert cli.run(["optimize", "heldout#2", "--n", "2", "--output", "out", "--model", str(model)]) == 0
+    assert "the model is not asked: candidates that are there already take all --n 2." in capsys.readouterr().err
     assert replies() == []
 
 

@@ -30,8 +30,9 @@ def get_init_inputs():
 
 
 @pytest.fixture
-def evaluator() -> StagedEvaluator:
-    """One that has a GPU with 20 GiB, by its word."""
+def evaluator(monkeypatch: pytest.MonkeyPatch) -> StagedEvaluator:
+    """One that has a GPU with 20 GiB, by its word, and four lanes on it."""
+    monkeypatch.setattr(StagedEvaluator, "_lanes", 4)
     made = StagedEvaluator(VerifierConfig(device="cpu"))
     made.gpus, made._started = [SimpleNamespace(facts={"free_bytes": str(20 << 30)})], True  # pyright: ignore
     made._device = device_aimed_at("H200", None)
