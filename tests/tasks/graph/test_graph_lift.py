@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import json
 import math
+import warnings
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Event, Thread
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch import nn
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import LiftError, lift, lift_module
 from kernrl.tasks.graph.lifting.aten_ops import ATEN
+from kernrl.tasks.graph.lifting.trace import quiet
 from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import InputSet, Task
@@ -438,6 +440,27 @@ def test_lifts_in_several_threads_do_not_break_each_other() -> None:
 
     with ThreadPoolExecutor(3) as threads:
         assert list(threads.map(lifted, modules)) == [20, 20, 20]
+
+
+def test_lifts_in_several_threads_leave_warnings_as_they_were() -> None:
+    before, inside, second = list(warnings.filters), Event(), Event()
+
+    def first() -> None:
+        with quiet():
+            inside.set()
+            second.wait(0.3)  # the other one is in here meanwhile, or waits for this one
+
+    def other() -> None:
+        inside.wait()
+        with quiet():
+            second.set()
+            thread.join(0.3)
+
+    thread = Thread(target=first)
+    thread.start()
+    other()
+    thread.join()
+    assert warnings.filters == before
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -26,8 +26,8 @@ SMALL = 4096
 """Most elements of a tensor that is made for real."""
 
 
-EXPORTING = threading.Lock()
-"""Held while a module is exported: torch.export keeps what it does in globals, and a second one beside it breaks both."""
+EXPORTING = threading.RLock()
+"""Held while a module is made and exported: torch.export and `quiet` change globals, and a second one beside breaks both."""
 
 BY_COUNT = -1.0
 """Stands for a batch norm's momentum of None while it is traced: 1 / the number of calls."""
@@ -123,16 +123,17 @@ def quiet() -> Iterator[None]:
     """No warnings, and nothing logged or printed about what cannot be traced: what matters is raised."""
     names = ("torch._subclasses.fake_tensor", "torch.fx", "torch.export", "torch._export")
     loggers = [logging.getLogger(name) for name in names]
-    levels = [log.level for log in loggers]
-    for log in loggers:
-        log.setLevel(logging.CRITICAL + 1)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for log, level in zip(loggers, levels, strict=True):
-            log.setLevel(level)
+    with EXPORTING:  # of two threads in here, the later one would leave behind what the earlier one changed
+        levels = [log.level for log in loggers]
+        for log in loggers:
+            log.setLevel(logging.CRITICAL + 1)
+        try:
+            with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            for log, level in zip(loggers, levels, strict=True):
+                log.setLevel(level)
 
 
 @contextlib.contextmanager
