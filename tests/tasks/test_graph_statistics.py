@@ -71,6 +71,7 @@ def written(name: str, style: str, precision: str = "fp32") -> Solution:
     return solution
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("style", "name"), CASES)
 def test_each_is_written_as_its_class_says(style: str, name: str) -> None:
     code = written(name, style).triton_code

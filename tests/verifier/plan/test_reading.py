@@ -38,6 +38,7 @@ def readers(cpu_forks: ForkServer) -> Iterator[PlanReaders]:
     made.close()
 
 
+@pytest.mark.slow
 def test_an_honest_plan_is_read_by_one_worker(readers: PlanReaders, frames: list[bytes]) -> None:
     for _ in range(3):
         found = readers.read(frames, ASKED)

@@ -120,6 +120,7 @@ def test_baselines_are_captured_while_the_last_phase_is_judged(gpu: Gpu, forks: 
     assert_right(run(gpu, "right"))
 
 
+@pytest.mark.slow
 def test_a_candidate_does_not_pay_for_its_tasks_baselines(gpu: Gpu) -> None:
     assert_right(run(gpu, "has a baseline that compiles for long"))
 
