@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -41,7 +42,7 @@ WANTED_PROGRAMS = 1056
 """How many programs a reduction is cut into where its sets are few."""
 
 
-class SplitWriter:
+class SplitWriter(ABC):
     """Writes the two kernels of reductions that are cut."""
 
     group: Group
@@ -53,13 +54,13 @@ class SplitWriter:
     traits: list[str]
     assembly: Assembly
 
+    @abstractmethod
     def body(self, layout: Layout) -> Body:
         """An empty body on a tile."""
-        raise NotImplementedError
 
+    @abstractmethod
     def needed_reductions(self) -> dict[str, int]:
         """Reductions that the outputs need → how many reductions deep each one lies."""
-        raise NotImplementedError
 
     def inner(self, body: Body) -> bool:
         """The reduced elements of a set are neighbours in memory."""
