@@ -72,6 +72,13 @@ CORNERS = {
     ),
     "mask_times_numbers": module("pass", "return x * (x > 0.2) + (x > y), (x < 0) * 2.0", f"{ROWS}, {ROWS}", "self, x, y"),
     "celu_of_any_alpha": module("pass", "return F.celu(x, 1.06)", ROWS),
+    "norm_of_what_is_returned": module(
+        "self.n = nn.GroupNorm(4, C)", "y = F.leaky_relu(x, 0.7); return self.n(y) - y, y", IMAGE
+    ),
+    "turned_for_the_library": module("pass", "return x.permute(0, 2, 3, 1).flip(1).softmax(-1)", IMAGE),
+    "doubled_convolution": of_a_few_pixels(
+        "self.a = nn.Conv2d(C, 8, 3, bias=False)", "y = self.a(x); return torch.cat((y, y), 3).softmax(1), y.round().amax(3)"
+    ),
     "turned_round": module("self.a = nn.Conv2d(C, 8, 1)", "y = self.a(x); return y.flip(2).relu() + y.roll(1, 3)", IMAGE),
     "larger_pixels": module(
         "self.a = nn.Conv2d(C, 8, 3)", "return F.interpolate(self.a(x), scale_factor=2).sigmoid() + x.mean()", IMAGE

@@ -249,12 +249,22 @@ class _Forward(HostMemory):
             text = self._channels_last(node, op, operands, self.functional)
         else:
             text = library_call(op, operands, self.program.graphs, self.names, self.functional, self.host)
+            if node.op == "einsum" or (node.kind != "product" and any(map(self._turned, op.reads))):
+                text += ".contiguous()"  # the call gives what it was given: axes that lie in another order
         self._say(f"{', '.join(results)} = {text}")
         if not self._multiplies(op) and any(self._base(r) in self.wide for r in op.reads):
             self.wide.update(op.results)
         for value, result in zip(op.results, results, strict=True):
             self.host[value] = result
             self.names.add(result, self.program.shapes[value])
+
+    def _turned(self, value: str) -> bool:
+        """A tensor of `forward` whose axes may lie in another order in memory than its own."""
+        while (op := self.s.plan.giver.get(value)) and op.kind == "view":
+            if op.how in ("permute", "expand"):
+                return True
+            value = op.reads[0]
+        return value in self.orders
 
     def _channels_last(self, node: Node, op: Op, operands: list[str], f: str) -> str:
         if node.op[-2] == "1":

@@ -112,7 +112,8 @@ class Body:
                 return scope[value, index]
         op = self.schedule.plan.giver.get(value)
         own = value in self.group.members and index == self.layout(value)
-        if (root := self._memory(value)) and not own:
+        root = None if own else self._memory(value)
+        if root and root not in self.group.members:  # what this very kernel writes is not yet there to be read
             return self._load(value, root, index)
         assert op is not None
         if op.kind == "view":
