@@ -55,6 +55,10 @@ class AxisNames(Names):
             self._take(tensor, shape)
         return self.named.get(size)
 
+    def has_name(self, size: Size) -> bool:
+        """Quotients, such as the channels of a group, are no axes of the listing."""
+        return is_constant(size) or size in self.named or size in self.letters
+
     def _take(self, tensor: str, shape: tuple[Size, ...]) -> None:
         """Name all axes of a tensor, known or not, in one line that reads as its line of the listing."""
         words = [self.letters.get(size, "_") for size in shape]

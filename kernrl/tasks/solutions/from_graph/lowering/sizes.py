@@ -93,6 +93,10 @@ class Names:
                 return name
         return None
 
+    def has_name(self, size: Size) -> bool:
+        """Whether `dim` has a name for a dimension of some tensor."""
+        return True
+
     def free(self, base: str) -> str:
         """`base`, numbered when it is taken; it is taken from here on."""
         name, number = base, 1
@@ -142,11 +146,11 @@ class Names:
 
     def _composed(self, size: Size) -> str | None:
         """A size as a product or quotient of dimensions."""
-        dims = list(dict.fromkeys(s for _, shape in self.live for s in shape if not is_one(s)))
+        dims = list(dict.fromkeys(s for _, shape in self.live for s in shape if not is_one(s) and self.has_name(s)))
         for _, shape in self.live:  # neighbours first: `H * W`
             for i in range(len(shape)):
                 for j in range(i + 2, len(shape) + 1):
-                    if times(*shape[i:j]) == size:
+                    if times(*shape[i:j]) == size and all(is_one(s) or self.has_name(s) for s in shape[i:j]):
                         return " * ".join(str(self.dim(s)) for s in shape[i:j] if not is_one(s))
         for a in [
             *self.windows,
