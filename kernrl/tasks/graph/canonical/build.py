@@ -68,6 +68,10 @@ class Builder:
         """`operand` is a tensor of the module."""
         return operand in self._parameters
 
+    def held(self, name: str) -> Parameter:
+        """The tensor of the module of that name."""
+        return self._parameters[name]
+
     def add(self, op: str, *operands: Operand, **attributes: Any) -> str:
         """The name of the value that a known op gives, in whatever form is canonical.
 
