@@ -14,6 +14,7 @@ import gc
 import importlib
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -21,25 +22,8 @@ from typing import Any
 import torch
 
 from kernrl.verifier.base import compat
+from kernrl.verifier.trace import clocks_and_lots
 from kernrl.verifier.trace.recorder import Untraceable
-
-_ASKED = {
-    "time": "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time process_time_ns localtime gmtime"
-    " ctime strftime",
-    "random": "random randint randrange uniform choice choices sample shuffle gauss getrandbits betavariate expovariate",
-    "os": "getpid getppid urandom getenv times getloadavg",
-    "sys": "getrefcount",
-    "uuid": "uuid1 uuid4",
-    "socket": "gethostname",
-    "platform": "node uname",
-    "numpy.random": "random rand randn randint uniform normal choice random_sample",
-    "torch": "get_num_threads",
-    "torch._C": "_len_torch_dispatch_stack _get_dispatch_stack_at",
-    "torch.cuda": "memory_allocated memory_reserved max_memory_allocated max_memory_reserved memory_stats memory_snapshot"
-    " device_count",
-    "weakref": "finalize",
-}
-"""Functions that forward may not call, by module."""
 
 _LATER = {
     "signal": "signal setitimer alarm", "_thread": "start_new_thread", "sys": "settrace setprofile", "codecs": "register",
@@ -64,6 +48,11 @@ _CLASSES = (
 )
 _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "parameter_registration"))
 
+_READERS = ("/inspect.py", "/traceback.py")
+"""Files of the library through which frames are read."""
+
+_frame = sys._getframe
+
 _in_forward = False
 _before: dict[str, tuple[Mapping[str, Any], dict[str, Any]]] = {}
 """Names of each module and class: as they are now, and as they were."""
@@ -84,7 +73,7 @@ def builtins_of_a_candidate() -> dict[str, Any]:
             raise Untraceable(_sentence("hash() of an object", always=False))
         return hash(value)
 
-    return {"id": _guarded(id, "id()", always=False), "hash": of_contents}
+    return {"id": _guarded(id, "id()", always=False), "hash": of_contents, "open": _guarded(open, "open()", always=False)}
 
 
 @contextlib.contextmanager
@@ -114,12 +103,11 @@ def forward() -> Iterator[None]:
 
 
 def install() -> None:
-    """Replace the functions of `_ASKED` and `_LATER`, for good, and remember what modules hold. Once, before candidates."""
-    for always, module, names in (*((False, *one) for one in _ASKED.items()), *((True, *one) for one in _LATER.items())):
-        found = importlib.import_module(module)
-        for name in names.split():
-            if not hasattr(getattr(found, name, None), "__wrapped__"):
-                setattr(found, name, _guarded(getattr(found, name), f"{module}.{name}", always=always))
+    """Replace what may not be called, for good, and remember what modules hold. Once, before candidates."""
+    _guard_functions(clocks_and_lots.ASKED, always=False)
+    _guard_functions(_LATER, always=True)
+    _guard_frames()
+    clocks_and_lots.guard_classes(_guarded)
     _guard_environment()
     _guard_counts()
     _knobs.update(compat.knobs())
@@ -186,10 +174,23 @@ def _is_data(value: Any) -> bool:
     return isinstance(value, int | float | str | bytes | list | dict | set)
 
 
+def _guard_functions(functions: Mapping[str, str], *, always: bool) -> None:
+    """Replace functions, by module; those that this platform has."""
+    for module, names in functions.items():
+        with contextlib.suppress(ImportError):
+            found = importlib.import_module(module)
+            for name in names.split():
+                function = getattr(found, name, None)
+                if function is not None and not hasattr(function, "__wrapped__"):
+                    setattr(found, name, _guarded(function, f"{module}.{name}", always=always))
+
+
 def _guarded(function: Callable[..., Any], name: str, *, always: bool) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        if (always or _in_forward) and _asked_by_candidate():
+        # whoever starts a thread is told so, not that `threading` asks for its number meanwhile
+        inside = name == "threading.get_ident" and sys._getframe(1).f_globals is vars(threading)
+        if (always or _in_forward) and not inside and _asked_by_candidate():
             raise Untraceable(_sentence(name, always=always))
         return function(*args, **kwargs)
 
@@ -202,19 +203,43 @@ def _sentence(name: str, *, always: bool) -> str:
     return f"forward() calls {name}: what it does may depend on shapes and arguments, and on no time, lot or process"
 
 
-def _asked_by_candidate() -> bool:
-    """Whether the guarded function was called from a candidate's code, perhaps through the standard library."""
-    frame = sys._getframe(2)
+def _asked_by_candidate(depth: int = 2) -> bool:
+    """Whether the guarded function was called from a candidate's code, perhaps through the standard library. `depth`: of who
+    called it."""
+    frame = _frame(depth)
     for _ in range(4):
         if frame is None:
             return False
         path = frame.f_code.co_filename
         if path.endswith("candidate.py"):
             return True
-        if any(f"/{package}/" in path for package in ("torch", "triton", "kernrl", "numpy")):
+        ours = path == clocks_and_lots.__file__
+        if not ours and any(f"/{package}/" in path for package in ("torch", "triton", "kernrl", "numpy")):
             return False
         frame = frame.f_back
     return False
+
+
+def _guard_frames() -> None:
+    """Who has called forward: refused where a candidate asks, itself or by `inspect`. Python makes tuples and logs by it."""
+
+    def asked() -> bool:
+        file = _frame(2).f_code.co_filename
+        return _in_forward and file.endswith(("candidate.py", *_READERS)) and _asked_by_candidate(3)
+
+    def getframe(depth: int = 0, /) -> types.FrameType:
+        if asked():
+            raise Untraceable(_sentence("sys._getframe", always=False))
+        return _frame(depth + 1)
+
+    def current_frames() -> dict[int, types.FrameType]:
+        if asked():
+            raise Untraceable(_sentence("sys._current_frames", always=False))
+        return frames()
+
+    if sys._getframe is _frame:
+        frames = sys._current_frames
+        sys._getframe, sys._current_frames = getframe, current_frames
 
 
 def _guard_counts() -> None:

@@ -32,10 +32,15 @@ def check_methods(model: torch.nn.Module, code: str) -> None:
         for cls in type(part).__mro__:
             if cls.__module__ == code and (own := sorted(_TAKEN & vars(cls).keys())):
                 raise Untraceable(f"{cls.__name__} has a method {own[0]} of its own: write __init__ and forward, no more")
-        if own := sorted(_TAKEN & vars(part).keys()):
+        if own := sorted(name for name in _TAKEN & vars(part).keys() if not _is_a_value(name, vars(part)[name])):
             raise Untraceable(f"the module replaces its {own[0]}: write __init__ and forward, no more")
         if any(not _of_torch(hook) for hook in _hooks(part)):
             raise Untraceable(f"{type(part).__name__} has a hook: do the work in forward()")
+
+
+def _is_a_value(name: str, value: object) -> bool:
+    """A number that is called as a method is, such as `self.half = width // 2`: whoever calls it gets an error, and no lie."""
+    return not name.startswith("_") and isinstance(value, bool | int | float | str)
 
 
 def _hooks(part: torch.nn.Module) -> Iterator[object]:

@@ -3,6 +3,7 @@
 
 import concurrent.futures
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -138,6 +139,14 @@ class ModelNew(nn.Module):
         y = torch.empty_like(x)
         self.kernel[(4,)](x, y, x.numel(), BLOCK=64)
         return y
+""",
+    "a number under the name of a method": HEAD + """
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.half, self.type = 1, "same"
+    def forward(self, x):
+        return launch(x[self.half - 1 :])
 """,
     "device queried at import": HEAD + """
 DEVICE = triton.runtime.driver.active.get_active_torch_device()
@@ -626,6 +635,44 @@ def test_specs_of_a_task():
     assert outputs_of(TASK, InputSet(FULL), "fp32", "sm_90") == (dense(128, 32),)
 
 
+CONFIGURED = (
+    HEAD
+    + """
+import dataclasses
+@dataclasses.dataclass
+class Inner:
+    rate: float = 0.5
+class Config:
+    width = 32
+    def __init__(self):
+        self.rows, self.inner, self.seen = 8, Inner(), {1, 2}
+    @property
+    def size(self):
+        return self.rows * self.width
+    def scaled(self):
+        return 0
+class Model(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.rate = config.inner.rate * config.size
+    def forward(self, x):
+        return %s * self.rate
+def get_inputs():
+    return [torch.rand(Config().rows, Config.width)]
+def get_init_inputs():
+    return [Config()]
+"""
+)
+
+
+def test_a_constructor_may_take_an_object_that_holds_settings():
+    task = Task("t", CONFIGURED % "x")
+    (settings,) = spec_of(task, InputSet(FULL), "fp32", "sm_90").init_inputs
+    assert vars(settings) == {"inner": SimpleNamespace(rate=0.5), "rows": 8, "size": 256, "width": 32}
+    plan = plan_of((CONFIGURED % "launch(x)").replace("Model(", "ModelNew("), spec_of(task, InputSet(FULL), "fp32", "sm_90"))
+    assert [n.args[1] for n in plan.nodes if isinstance(n, AtenNode) and n.op == "aten.mul.Tensor"] == [128.0]
+
+
 def test_the_reference_is_a_plan_too():
     plan = reference_plan(TASK, InputSet(FULL), "fp32", "sm_90")
     assert ops(plan) == [
@@ -644,6 +691,7 @@ def test_the_reference_is_a_plan_too():
     }
 
 
+@pytest.mark.slow
 def test_a_trace_of_many_gibibytes_needs_none() -> None:
     """The sandbox has 2 GiB; inputs, parameters and outputs would take 24."""
     source = (
