@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -106,7 +108,7 @@ def _spec(
             state[key] = _tensor_spec(tensor.float() if is_float8(tensor.dtype) else tensor, precision)
     return TraceSpec(
         input_set=name,
-        init_inputs=tuple(_arg(v, precision, task_id) for v in init_inputs),
+        init_inputs=tuple(_setting(v, precision, task_id) for v in init_inputs),
         inputs=tuple(_arg(v, precision, task_id) for v in inputs),
         state=state,
         training=model.training,
@@ -133,6 +135,25 @@ def _without_memory(make: Callable[[], T]) -> T:
 
 def _tensor_spec(tensor: torch.Tensor, precision: str) -> TensorSpec:
     return TensorSpec(dtype_name(cast_dtype(tensor.dtype, precision)), tuple(tensor.shape), tuple(tensor.stride()))
+
+
+def _setting(value: Any, precision: str, task_id: str) -> Arg:
+    """An argument of the constructor: also an object that holds settings, of which a candidate gets those that are plain."""
+    if isinstance(value, list | tuple | dict | torch.Tensor | str) or callable(value) or not _settings(value):
+        return _arg(value, precision, task_id)
+    found = SimpleNamespace()
+    for name, held in _settings(value).items():
+        with contextlib.suppress(UsageError):  # a candidate that reads it is told that it is not there
+            setattr(found, name, _setting(held, precision, task_id))
+    return found
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    """The public attributes of an object of a class that torch and Python do not know, less its methods."""
+    if type(value).__module__.partition(".")[0] in ("builtins", "torch"):
+        return {}
+    found = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}
+    return {name: held for name, held in found.items() if not callable(held)}
 
 
 def _arg(value: Any, precision: str, task_id: str) -> Arg:

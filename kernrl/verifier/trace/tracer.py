@@ -55,7 +55,7 @@ class Tracer:
         with self._slots, self._sandbox.open(timeout_s) as session:
             begun = time.monotonic()
             session.send(request)
-            answer = _receive(session, len(specs))
+            answer = receive_plans(session, len(specs))
             if answer is not None:
                 return answer if isinstance(answer, Rejection) else Traced(answer, time.monotonic() - begun)
             return rejection_of(session.end(), timeout_s)
@@ -65,7 +65,7 @@ class Tracer:
         self._sandbox.close()
 
 
-def _receive(session: Session, count: int) -> list[bytes] | Rejection | None:
+def receive_plans(session: Session, count: int) -> list[bytes] | Rejection | None:
     """The child's answer, or None if it gave none that makes sense."""
     said = session.recv() or b""
     try:
