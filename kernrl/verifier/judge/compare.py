@@ -241,12 +241,17 @@ def excess(figures: list[float], tolerance: Tolerance) -> float:
     return max(value / bound if bound else math.inf if value else 0.0 for value, bound in ratios)
 
 
-def differ(a: Tensor, b: Tensor, precision: str) -> Tensor:
-    """A 0-dim bool tensor: whether two outputs differ by more than admissible rounding, or in where they are finite."""
+def differ(a: Tensor, b: Tensor, precision: str, *, finite: bool = False) -> Tensor:
+    """A 0-dim bool tensor: whether two outputs differ by more than admissible rounding, or in where they are finite.
+
+    `finite`: only elements count that are finite in both.
+    """
     if not a.is_floating_point():
         return (a != b).any()
     x, y = a.double(), b.double()
     same = (x == y) | (torch.isnan(x) & torch.isnan(y))
+    if finite:
+        same = same | ~torch.isfinite(x) | ~torch.isfinite(y)
     gap = torch.where(same, 0.0, (x - y).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
     scale = torch.linalg.vector_norm(torch.where(torch.isfinite(x), x, 0.0)) / math.sqrt(max(x.numel(), 1))
     return (gap > MAX_ROUNDOFFS * UNIT_ROUNDOFF[precision] * scale).any()

@@ -1,10 +1,17 @@
-"""The search for decoys: authored launches that change no output. The caller runs the plan; this decides what is left."""
+"""The search for decoys: authored launches that change no output. The caller runs the plan; this decides what is left.
+
+Only finite inputs show that a launch matters: an infinity turns `0 · y` into NaN, and lets `where(y > 1e30, y, z)` choose what
+it never chooses otherwise. On inputs that are scaled, or changed by a regime, elements count where both outputs are finite:
+numbers that overflow there do the same. On the task's own inputs all elements count, since NaN and infinity are then judged to
+be where the reference has them (a kernel that masks by -inf does nothing else).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.plan.plan import LaunchNode, Plan
 
 T = TypeVar("T")
@@ -13,6 +20,11 @@ T = TypeVar("T")
 def authored_launches(plan: Plan) -> list[int]:
     """Positions of the launches in `Plan.nodes`."""
     return [i for i, node in enumerate(plan.nodes) if isinstance(node, LaunchNode)]
+
+
+def telling(draws: Sequence[Draw]) -> list[int]:
+    """Positions of the draws that may show that a launch matters."""
+    return [i for i, draw in enumerate(draws) if draw.finite]
 
 
 def idle_launches(

@@ -41,6 +41,16 @@ class Draw:
     seed: int
     """Secret; 63 bits."""
 
+    @property
+    def own(self) -> bool:
+        """Whether these are the task's own inputs."""
+        return self.regime in (NOMINAL, TIMED)
+
+    @property
+    def finite(self) -> bool:
+        """Whether nothing infinite or NaN was put among the inputs."""
+        return self.own or REGIMES[self.regime].finite
+
 
 def schedule(
     sets: Sequence[InputSet], seed: int, regimes: Sequence[str] | None = None, *, big: bool = False

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kernrl.verifier.judge.decoys import idle_launches
+import math
+
+import torch
+
+from kernrl.verifier.judge.compare import differ
+from kernrl.verifier.judge.decoys import idle_launches, telling
+from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.reasons import worst_of, wrong_reason
 
 MATTERS = {"small": {1}, "large": {2, 3}}
@@ -52,3 +58,15 @@ def test_a_failure_in_a_regime_names_its_inputs_and_what_usually_fails() -> None
         assert part in reason
     records[0] |= {"excess": 2.0, "index": [0], "output": 0, "got": 0.0, "expected": 1.0}
     assert worst_of(records) is records[0], "what fails on the task's own inputs is no matter of the regime"
+
+
+def test_only_elements_that_are_finite_in_both_count_where_asked() -> None:
+    a, b = torch.tensor([1.0, math.inf, math.nan, 2.0]), torch.tensor([1.0, 5.0, 0.0, math.nan])
+    assert bool(differ(a, b, "fp32"))
+    assert not bool(differ(a, b, "fp32", finite=True))
+    assert bool(differ(a, torch.tensor([1.5, 5.0, 0.0, math.nan]), "fp32", finite=True))
+
+
+def test_draws_with_infinities_tell_nothing() -> None:
+    draws = [Draw("small", regime, 1) for regime in ("nonfinite", "nominal", "far", "nonfinite", "timed")]
+    assert telling(draws) == [1, 2, 4]
