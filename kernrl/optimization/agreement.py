@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from kernrl.optimization.module_task import tensors_in
 from kernrl.verifier.base.precision import UNIT_ROUNDOFF, policy_flags
+from kernrl.verifier.base.wide import Wide
 
 FACTOR, ROUNDOFFS = 3.0, 32.0
 """A model may be three times as far from float64 as the original, and a few dozen roundings of its outputs' scale."""
@@ -29,7 +30,9 @@ def disagreement(original: nn.Module, made: nn.Module, arguments: Sequence[Any],
             for seed in range(count):
                 inputs = [fresh(argument, seed) for argument in arguments]
                 wide = pytree.tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, inputs)
-                truth, theirs, mine = (tensors_in(m(*x)) for m, x in ((exact, wide), (original, inputs), (made, inputs)))
+                theirs, mine = tensors_in(original(*inputs)), tensors_in(made(*inputs))
+                with Wide(precision):
+                    truth = tensors_in(exact(*wide))
                 if problem := _differs(mine, theirs, truth, precision):
                     return f"input {seed}: {problem}"
     finally:

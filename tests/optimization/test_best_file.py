@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -159,6 +160,24 @@ def test_a_file_of_several_tuples_and_chains_is_checked_at_small_sizes(tmp_path:
     namespace["KERNRL"] = {"reference": source}
     module = namespace["_reference"]({"SHAPE": (1, 2), "W": 8, "A": 7, "C": 1})  # pyright: ignore
     assert (module.SHAPE, module.H, module.W, module.A, module.B, module.C, module.D) == ((1, 2), 128, 8, 7, 4, 1, 28)
+
+
+class Narrow(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(4, device=x.device).to(torch.float32)
+        return x @ (places[:, None] * torch.ones(4, 3, dtype=torch.float32)) + x.float().sum()
+
+
+def test_the_check_is_exact_where_the_reference_names_float32() -> None:
+    namespace: dict[str, Any] = {"__name__": "best", "KERNRL": {"precision": "tf32"}}
+    from kernrl.optimization.best_file import _checking
+
+    exec(compile(_checking(), "check", "exec"), namespace)
+    x = torch.rand(2, 4)
+    [found] = namespace["_exactly"](Narrow(), [x])
+    exact = x.double() @ torch.arange(4.0, dtype=torch.float64)[:, None].expand(4, 3) + x.double().sum()
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, exact, rtol=1e-14, atol=0)
 
 
 def test_of_a_real_task_the_file_loads_and_holds_its_class() -> None:

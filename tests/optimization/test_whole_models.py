@@ -6,6 +6,7 @@ so this needs no search: it holds the way from a call to its Graph, to a file, a
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import sys
 import tempfile
@@ -22,10 +23,12 @@ from torch.utils import _pytree as pytree
 
 from kernrl.optimization import api
 from kernrl.optimization.agreement import disagreement
-from kernrl.optimization.module_task import positional
+from kernrl.optimization.module_task import positional, task_of_module
 from kernrl.optimization.submodules import Parts, find_parts
 from kernrl.optimization.swap import FastForward, is_swapped, swap
 from kernrl.tasks.graph.writing.plain import task_of_graph
+from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.judge.truth import ReferenceAnswers
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +132,64 @@ class Whole(nn.Module):
         return (y.double().float() * pair.coarse["mean"][..., None]).float()
 
 
+class Rotary(nn.Module):
+    """A table of angles in float32 whatever the inputs are, with autocast switched off: as older transformers write it."""
+
+    def __init__(self, d: int):
+        super().__init__()
+        self.register_buffer("rates", 100.0 ** -(torch.arange(0, d, 2).float() / d), persistent=False)
+        self.rates: Tensor
+
+    def forward(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        rates = self.rates[None, :, None].float().expand(places.shape[0], -1, 1)
+        with torch.autocast(device_type="cpu", enabled=False):
+            angles = (rates.float() @ places[:, None, :].float()).transpose(1, 2)
+        angles = torch.cat([angles, angles], -1)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
+class Narrow(nn.Module):
+    """Products of what is made or cast in float32, of a plain attribute, and of a number's tensor, with what is not."""
+
+    def __init__(self, d: int = 16):
+        super().__init__()
+        self.rotary, self.up = Rotary(d), nn.Linear(d, d)
+        self.table = torch.randn(d, d, generator=torch.Generator().manual_seed(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(x.shape[1], device=x.device)[None]
+        cosine, sine = self.rotary(x, places)
+        scores = torch.softmax(x @ x.transpose(1, 2), -1, dtype=torch.float32)
+        y = scores @ self.up(x) * cosine + x.to(torch.float32) @ self.table * sine
+        causal = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float32, device=x.device)
+        causal.add_(2.0)
+        return causal @ y
+
+
 X = torch.randn(4, 10, 16, generator=torch.Generator().manual_seed(0))
+
+
+def test_float32_by_name_is_float64_in_the_truth() -> None:
+    torch.manual_seed(0)
+    model = Narrow().eval()
+    made, parts, called = all_swapped(model, X)
+    assert [part.kind for part in parts.found] == ["Narrow"]
+    assert disagreement(model, made, (X,), "fp32", 2) == ""
+    assert called
+    off = copy.deepcopy(model)
+    with torch.no_grad():
+        off.up.weight += 0.01  # pyright: ignore[reportOperatorIssue]
+    assert "off by" in disagreement(model, off, (X,), "fp32", 1)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_a_part_that_names_float32_has_a_truth(precision: str) -> None:
+    task = task_of_module(Narrow().eval(), X, "narrow", precision)
+    assert "torch.float32" in task.pytorch_code
+    full = task.input_set("full")
+    assert full
+    answer = ReferenceAnswers(TaskInputs(task, full, precision, "cpu")).answer()
+    assert [y.dtype for y in answer.truth] == [torch.float64]
 
 
 def test_arguments_by_name_nested_outputs_and_shared_modules() -> None:

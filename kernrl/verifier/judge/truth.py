@@ -17,6 +17,7 @@ from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.base.compat import normalisations
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, is_float8, policy_flags, widened
+from kernrl.verifier.base.wide import narrow_dtypes, widened_call
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_level
 from kernrl.verifier.judge.inputs import TaskInputs, bind
 from kernrl.verifier.judge.jumps import Jumps, slack
@@ -124,7 +125,8 @@ def cut_to_tf32(x: Tensor) -> Tensor:
 
 class Exact(TorchDispatchMode):
     """Runs float64 convolutions as matrix products. `tf32` truncates the operands of products as tensor cores do; `roundoff`
-    perturbs every result at random, as rounding in that precision would; `jumps` sees to ops whose result jumps."""
+    perturbs every result at random, as rounding in that precision would; `jumps` sees to ops whose result jumps; `narrow` are
+    the dtypes in place of which everything is float64 (`base/wide.py`)."""
 
     _OPERANDS: ClassVar = {
         **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),
@@ -137,14 +139,18 @@ class Exact(TorchDispatchMode):
     """Their results are operands, or whole numbers, which a cast to an integer would cut if they were moved."""
     _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
 
-    def __init__(self, *, tf32: bool = False, roundoff: float = 0.0, jumps: Jumps | None = None):
+    def __init__(
+        self, *, tf32: bool = False, roundoff: float = 0.0, jumps: Jumps | None = None,
+        narrow: frozenset[torch.dtype] = frozenset(),
+    ):  # fmt: skip
         super().__init__()
-        self._tf32, self._roundoff, self._jumps = tf32, roundoff, jumps
+        self._tf32, self._roundoff, self._jumps, self._narrow = tf32, roundoff, jumps, narrow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._roundoff:
-            return self._rounding(func, args, kwargs or {})
-        return self._run(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if self._narrow:
+            args, kwargs = widened_call(func, args, kwargs, self._narrow)
+        return self._rounding(func, args, kwargs) if self._roundoff else self._run(func, args, kwargs)
 
     def _rounding(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The operation as in a program of lower precision: norms and softmax in steps, sums sequential."""
@@ -259,7 +265,8 @@ class ReferenceAnswers:
         return Answer(truth, levels, [y.dtype for y in eager], len(self.inputs.statistics))
 
     def _exact_run(self, jumps: Jumps) -> list[Tensor]:
-        return self._wide.run(lambda x: x.double() if x.is_floating_point() else x, Exact(jumps=jumps))
+        mode = Exact(jumps=jumps, narrow=narrow_dtypes(self.inputs.precision))
+        return self._wide.run(lambda x: x.double() if x.is_floating_point() else x, mode)
 
     def _rounded_run(self, jumps: Jumps) -> list[Tensor]:
         """Outputs of a run with more rounding than eager's."""

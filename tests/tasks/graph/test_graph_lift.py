@@ -273,6 +273,24 @@ def test_every_rule_makes_known_ops() -> None:
     assert {"linear", "conv2d", "conv_transpose3d", "softmax", "einsum"} <= ATEN.keys() & OPS.keys()
 
 
+class Autocast(nn.Module):
+    def __init__(self, enabled: bool):
+        super().__init__()
+        self.enabled = enabled
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.enabled):
+            y = x @ x.mT
+        return y + 1
+
+
+def test_autocast_that_is_off_changes_nothing_and_one_that_is_on_is_refused() -> None:
+    x = torch.randn(3, 4)
+    assert_same(lift_module(Autocast(False), (x,)), Autocast(False), (x,))
+    with pytest.raises(LiftError, match="wrap_with_autocast"):
+        lift_module(Autocast(True), (x,))
+
+
 def test_a_module_is_left_as_it_was() -> None:
     module = Norms()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}

@@ -134,14 +134,21 @@ class Reading:
         elif isinstance(target, torch._ops.OpOverload):
             self._aten(node, target)
         elif "wrap_with_set_grad_enabled" in str(target):
-            inner: Any = getattr(owner, str(node.args[1].target))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-            for hole, filler in zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args[2:], strict=True):
-                self.env[hole] = self.env[filler]
-                self._alias(hole, filler, whole=True)
-            self.env[node] = [self.env[o] for o in self._nodes(inner, inner.graph)]
-            self.storage[node] = node
+            self._within(owner, node, 1)
+        elif "wrap_with_autocast" in str(target) and node.args[2] is False:  # what is switched off changes nothing
+            self._within(owner, node, 4)
         else:
             raise LiftError(f"{self.title}: {_said(target)}{self._at()} is no op of a Graph; {REMEDY}.")
+
+    def _within(self, owner: nn.Module, node: torch.fx.Node, place: int) -> None:
+        """Read a graph inside a call: its name is that argument of the call, and the rest is what it is given."""
+        name: Any = node.args[place]
+        inner: Any = getattr(owner, str(name.target))
+        for hole, filler in zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args[place + 1 :], strict=True):
+            self.env[hole] = self.env[filler]  # pyright: ignore[reportArgumentType]
+            self._alias(hole, filler, whole=True)
+        self.env[node] = [self.env[o] for o in self._nodes(inner, inner.graph)]
+        self.storage[node] = node
 
     def _aten(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> None:
         name = target._schema.name.partition("::")[2]

@@ -1,0 +1,56 @@
+"""A module written for float32, run in float64: the truth beside which results are judged."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernrl.verifier.base.precision import COMPUTE_DTYPE
+
+
+def narrow_dtypes(precision: str) -> frozenset[torch.dtype]:
+    """The dtypes that a float64 run takes for float64: float32, and the policy's own. Others round by intent."""
+    return frozenset((torch.float32, COMPUTE_DTYPE[precision]))
+
+
+def widened_call(func: Any, args: Any, kwargs: Any, narrow: frozenset[torch.dtype]) -> tuple[list[Any], dict[str, Any]]:
+    """A call's arguments with float64 for what is narrow: a dtype that is named, as by `x.float()`, and tensors that it reads.
+
+    Tensors that it writes to stay, and so do those of views, which are other names of the same memory.
+    """
+    if kwargs.get("dtype") in narrow:
+        kwargs = {**kwargs, "dtype": torch.float64}
+    if func.is_view:
+        return list(args), kwargs
+    written = _written(func)
+    read = {name: value if name in written else _widened(value, narrow) for name, value in kwargs.items()}
+    return [value if i in written else _widened(value, narrow) for i, value in enumerate(args)], read
+
+
+@cache
+def _written(func: Any) -> frozenset[int | str]:
+    """Positions and names of the arguments that an op writes to."""
+    found = [(i, a.name) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    return frozenset(key for pair in found for key in pair)
+
+
+def _widened(value: Any, narrow: frozenset[torch.dtype]) -> Any:
+    if isinstance(value, Tensor):
+        return value.double() if value.dtype in narrow else value
+    return [_widened(item, narrow) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+class Wide(TorchDispatchMode):
+    """Within, ops compute in float64 what a policy computes in its own dtype, also where that is named, as by `x.float()`."""
+
+    def __init__(self, precision: str):
+        super().__init__()
+        self._narrow = narrow_dtypes(precision)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = widened_call(func, args, kwargs or {}, self._narrow)
+        return func(*args, **kwargs)
