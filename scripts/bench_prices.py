@@ -2,17 +2,23 @@
 
     python scripts/bench_prices.py --count 500 --out prices.json          # on a GPU: judge, time and price
     python scripts/bench_prices.py --count 8 --device cpu --out prices.json   # a dry run: prices alone
+    python scripts/bench_prices.py --measured docs/benchmarks/styles.json docs/benchmarks/styles_losers.json --out prices.json
 
 Every candidate is a worked solution of a generated level-2 task, from the grammar and from the Graph writer. Its modelled
 time is what the verifier without a GPU would say, for the GPU that is here. Reported are the rank correlation within each
 task (of tasks with at least four solutions whose times are not all within 5 %), the median over tasks, and for each style
 the median of modelled over measured speedup against eager: 1 is right, 2 promises twice what is measured.
+
+With `--measured`, no GPU is needed: the styles in records of `bench_styles.py` are written again and priced, and compared with
+the times that were recorded. Where a task is in several records, the last one counts. Styles whose text has changed since are
+priced as they are now. A third of the tasks, by a hash of the name, is the test set: the model was not mended on it.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import json
 import math
 import statistics
@@ -26,12 +32,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import torch  # noqa: E402
+from bench_styles import tasks  # noqa: E402
 
 from kernrl.config import VerifierConfig  # noqa: E402
 from kernrl.tasks.grammar.generate import generate_tasks  # noqa: E402
+from kernrl.tasks.graph.input_sets import with_input_sets  # noqa: E402
 from kernrl.tasks.solutions.from_graph.styles import write_solutions  # noqa: E402
 from kernrl.tasks.task import FULL, Task  # noqa: E402
 from kernrl.verifier.base.devices import Device, device_for  # noqa: E402
@@ -41,10 +49,22 @@ from kernrl.verifier.plan.price import price  # noqa: E402
 
 LEAST_SOLUTIONS, LEAST_SPREAD = 4, 1.05
 """A task with fewer solutions, or with times closer than this, has no order that could be got wrong."""
+NOISE = 1.03
+"""Times closer than this are equal."""
+COMMON = 3
+"""A style of fewer rows says little."""
+FIRST = (1, 4, 8, 16)
+RECORDED_TASKS = 200
+"""Among the first of these, `bench_styles.py` chose what it judged."""
 
 
 def main() -> int:
     options = _options()
+    if options.measured:
+        report = against_records(options.measured, options.seconds)
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+        print(json.dumps({k: v for k, v in report.items() if k != "rows"}, indent=1))
+        return 0
     config = VerifierConfig(device=options.device, cache=False, baseline=("eager",))
     evaluator = StagedEvaluator(config)
     rows: list[dict[str, Any]] = []
@@ -82,6 +102,49 @@ def main() -> int:
     return 0
 
 
+def against_records(records: Sequence[Path], seconds: float) -> dict[str, Any]:
+    """Prices of today for times that were recorded, with the tasks that are held back apart."""
+    found = {row["task"]: row for path in records for row in json.loads(path.read_text())["rows"]}
+    deadline = time.monotonic() + seconds
+    rows: list[dict[str, Any]] = []
+    evaluator = StagedEvaluator(VerifierConfig(device="cpu", cache=False, baseline=("eager",)))
+    try:
+        evaluator.start()
+        device = device_for("NVIDIA H200")
+        assert device
+        with ThreadPoolExecutor(evaluator.workers) as pool:
+            for precision in sorted({row["precision"] for row in found.values()}):
+                named = [t for t in tasks(RECORDED_TASKS, precision, 0) if t.id in found]
+                for task in (t for t in named if found[t.id]["precision"] == precision and time.monotonic() < deadline):
+                    rows += _recorded(evaluator, task, found[task.id], device, pool)
+    finally:
+        evaluator.close()
+    parts = {"all": rows, "train": [r for r in rows if not held_back(r["task"])]}
+    parts["test"] = [r for r in rows if held_back(r["task"])]
+    return {name: compared(part) for name, part in parts.items()} | {"rows": rows}
+
+
+def _recorded(
+    evaluator: StagedEvaluator, task: Task, record: dict[str, Any], device: Device, pool: ThreadPoolExecutor
+) -> list[dict[str, Any]]:
+    """Rows of a task's styles that were measured and that can be written."""
+    measured = {s["style"]: s["us"] for s in record["styles"] if s["status"] == "correct" and "us" in s}
+    sources = {s.style: s.triton_code for s in write_solutions(with_input_sets(task)) if s.style in measured}
+    priced_rows = pool.map(lambda style: priced(evaluator, task, sources[style], device), sources)
+    return [
+        {"task": task.id, "style": style, "measured_us": measured[style]}
+        | {"reference_measured_us": record["baseline_us"]["eager"]}
+        | row
+        for style, row in zip(sources, priced_rows, strict=True)
+        if row is not None
+    ]
+
+
+def held_back(task: str) -> bool:
+    """Whether a task is of the test set."""
+    return int(hashlib.sha256(task.encode()).hexdigest(), 16) % 3 == 0
+
+
 def candidates(count: int, seed: int) -> Iterator[tuple[Task, str, str]]:
     """`count` different solutions: task, style, source; those of a task together."""
     made = 0
@@ -103,7 +166,7 @@ def priced(evaluator: StagedEvaluator, task: Task, source: str, device: Device) 
     full = next(plan for plan in plans if plan.input_set == FULL)
     cost = price(full, device, evaluator.precision_of(task), profile_plan(full))
     row: dict[str, Any] = {
-        "modelled_us": max(cost.modelled_us, facts.least_modelled_us),
+        "modelled_us": max(cost.modelled_us, facts.least_modelled_us, facts.reference.modelled_us if cost.unknown else 0.0),
         "reference_modelled_us": facts.reference.modelled_us,
         "unknown": cost.unknown,
     }
@@ -123,11 +186,13 @@ def compared(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             by_task[row["task"]].append((row["modelled_us"], row["measured_us"]))
             modelled = row["reference_modelled_us"] / row["modelled_us"]
             by_style[row["style"]].append(modelled / (row["reference_measured_us"] / row["measured_us"]))
-    ranks = [
-        rank_correlation(times)
+    ordered = [
+        times
         for times in by_task.values()
         if len(times) >= LEAST_SOLUTIONS and max(m for _, m in times) > LEAST_SPREAD * min(m for _, m in times)
     ]
+    ranks = [rank_correlation(times) for times in ordered]
+    rounded = [rank_correlation([(_on_grid(a), _on_grid(b)) for a, b in times]) for times in ordered]
     styles = {
         style: {"count": len(found), "misprice_x": round(statistics.median(found), 3)}
         for style, found in sorted(by_style.items())
@@ -139,10 +204,31 @@ def compared(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "tasks": len(ranks),
             "median": round(statistics.median(ranks), 3) if ranks else None,
             "mean": round(statistics.fmean(ranks), 3) if ranks else None,
+            "median_within_noise": round(statistics.median(rounded), 3) if ranks else None,
         },
+        "best_among_first": {str(n): sum(_found(times, n) for times in ordered) for n in FIRST},
+        "fastest_modelled_over_fastest": _first_choice(ordered),
         "worst_style_x": max((max(s["misprice_x"], 1 / s["misprice_x"]) for s in styles.values()), default=None),
+        "worst_common_style_x": max(
+            (max(s["misprice_x"], 1 / s["misprice_x"]) for s in styles.values() if s["count"] >= COMMON), default=None
+        ),
         "styles": styles,
     }
+
+
+def _on_grid(us: float) -> int:
+    return round(math.log(us) / math.log(NOISE))
+
+
+def _found(times: Sequence[tuple[float, float]], first: int) -> bool:
+    """Whether the fastest by measurement is among the first by the model."""
+    return min(times, key=lambda t: t[1]) in sorted(times)[:first]
+
+
+def _first_choice(tasks: Sequence[Sequence[tuple[float, float]]]) -> float | None:
+    """Measured time of the solution that the model puts first, over that of the fastest one; the geometric mean."""
+    ratios = [min(times)[1] / min(measured for _, measured in times) for times in tasks]
+    return round(math.exp(statistics.fmean(map(math.log, ratios))), 3) if ratios else None
 
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
@@ -165,6 +251,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=3600, help="take no further solution after so long")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--measured", type=Path, nargs="*", default=[], help="records of bench_styles.py to compare with")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     return parser.parse_args()
 

@@ -28,13 +28,13 @@ from kernrl.verifier.interpret.interpreter import Case, Unable, interpret_cases
 from kernrl.verifier.interpret.output_memory import OutputMemory
 from kernrl.verifier.interpret.profile import overflowing, profile_plan, uncovered
 from kernrl.verifier.judge.compare import differ
-from kernrl.verifier.judge.decoys import authored_launches, function_names, idle_launches
+from kernrl.verifier.judge.decoys import authored_launches, function_names, idle_launches, telling
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs
 from kernrl.verifier.judge.reasons import decoy_reason
 from kernrl.verifier.plan import ttir
+from kernrl.verifier.plan.launch_time import Profiles
 from kernrl.verifier.plan.plan import Plan
-from kernrl.verifier.plan.price import Profiles
 from kernrl.verifier.rpc.limits import CpuClock, cpu_limit, data_bytes, limit_memory
 
 KEPT_BYTES = 128 << 20
@@ -150,7 +150,7 @@ class Interpreter:
                 for i in positions
             ]
             left_s = SHARE_TO_STOP * job.cpu_s - clock.seconds
-            found, idle = _with_launches_left_out(job.plan, cases, [] if first else launches, job.precision, left_s)
+            found, idle = _with_launches_left_out(job.plan, cases, [] if first else launches, job, left_s)
             if isinstance(found, Rejection):
                 return Ran(found)
             ran.idle += idle
@@ -254,37 +254,43 @@ class DrawnInputs:
 
 
 def _with_launches_left_out(
-    plan: Plan, cases: Sequence[Case], launches: list[int], precision: str, timeout_s: float
+    plan: Plan, cases: Sequence[Case], launches: list[int], job: SetJob, timeout_s: float
 ) -> tuple[list[list[torch.Tensor]] | Rejection, list[int]]:
     """Outputs of the cases, and those of `launches` that change nothing in the first case: one run does both."""
-    first = cases[0].tensors
-    extra = [Case(first, poison=0, skip=i) for i in (None, *launches)] if launches else []
+    first, draw = cases[0].tensors, job.draws[0]
+    extra = [Case(first, poison=0, skip=i) for i in (None, *launches)] if launches and draw.finite else []
     found = interpret_cases(plan, [*cases, *extra], timeout_s=timeout_s)
     if isinstance(found, Rejection):  # perhaps because a launch was left out
         if extra and found.status in (Status.CRASH, Status.NEEDS_GPU):
             found = interpret_cases(plan, cases, timeout_s=timeout_s)
         return found, launches
     outputs, looked = found[: len(cases)], found[len(cases) :]
-    return outputs, [i for i, other in zip(launches, looked[1:], strict=True) if _same(looked[0], other, precision)]
+    if not extra:
+        return outputs, launches
+    finite = not draw.own
+    return outputs, [
+        i for i, one in zip(launches, looked[1:], strict=True) if _same(looked[0], one, job.precision, finite=finite)
+    ]
 
 
 def _decoys(plan: Plan, drawn: DrawnInputs, precision: str, cpu_s: float) -> list[str]:
     """Kernels whose launch changes no output.
 
-    Tried on two draws, each also with inputs 64 times and a thousandth as large (a clamp may otherwise have no effect), and
-    with memory that holds zeros (a launch left out may have made indices) or another number.
+    Tried on two draws of finite inputs, each also with inputs 64 times and a thousandth as large (a clamp may otherwise have no
+    effect), and with memory that holds zeros (a launch left out may have made indices) or another number.
     """
 
     clock = CpuClock()
 
-    def unchanged(condition: tuple[dict[int | str, torch.Tensor], int], launches: list[int]) -> list[bool]:
-        tensors, poison = condition
+    def unchanged(condition: tuple[dict[int | str, torch.Tensor], bool, int], launches: list[int]) -> list[bool]:
+        tensors, own, poison = condition
         cases = [Case(tensors, poison=poison, skip=i) for i in (None, *launches)]
         whole, *without = _each(plan, cases, cpu_s - clock.seconds)
-        return [_same(whole, other, precision) for other in without]
+        return [_same(whole, other, precision, finite=not own) for other in without]
 
-    scaled = itertools.product(range(min(2, len(drawn.draws))), (1.0, 64.0, 2.0**-10))
-    conditions = ((tensors, poison) for tensors in (drawn.scaled(*one) for one in scaled) for poison in (0, 0x3C))
+    looks = itertools.product(telling(drawn.draws)[:2], (1.0, 64.0, 2.0**-10))
+    scaled = ((drawn.scaled(i, factor), drawn.draws[i].own and factor == 1.0) for i, factor in looks)
+    conditions = ((tensors, own, poison) for tensors, own in scaled for poison in (0, 0x3C))
     return function_names(plan, idle_launches(authored_launches(plan), conditions, unchanged))
 
 
@@ -303,8 +309,8 @@ def sources(inputs: TaskInputs) -> dict[int | str, torch.Tensor]:
     return {**dict(enumerate(inputs.inputs)), **inputs.state}
 
 
-def _same(a: list[torch.Tensor] | Rejection, b: list[torch.Tensor] | Rejection, precision: str) -> bool:
+def _same(a: list[torch.Tensor] | Rejection, b: list[torch.Tensor] | Rejection, precision: str, *, finite: bool) -> bool:
     """Whether outputs agree up to rounding. A run that fails differs from one that does not."""
     if isinstance(a, Rejection) or isinstance(b, Rejection):
         return isinstance(a, Rejection) and isinstance(b, Rejection)
-    return not any(differ(x, y, precision) for x, y in zip(a, b, strict=True))
+    return not any(differ(x, y, precision, finite=finite) for x, y in zip(a, b, strict=True))

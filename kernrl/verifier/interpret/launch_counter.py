@@ -11,86 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernrl.verifier.interpret.checked_memory import STORAGE_BITS
+from kernrl.verifier.interpret.counted_memory import CountedMemory
+from kernrl.verifier.interpret.issue_slots import (
+    INTEGER,
+    OTHER,
+    SINGLE_INTEGER,
+    counts_places,
+    exchange_slots,
+    issue_slots,
+    tile_elements,
+)
 from kernrl.verifier.interpret.launch_interpreter import LaunchInterpreter
 from kernrl.verifier.interpret.ttir_types import read_type, result_type
 from kernrl.verifier.plan.kernel_flops import dot_flops
 from kernrl.verifier.plan.ttir import Block, Function, Op
 
-SECTOR_BYTES = 32
+AHEAD_SHARE = 0.7
+"""Of a wait for memory, what is left in a loop with `num_stages` of its own: 0.7 to 1 was measured on an H200."""
 WHILE_TRIPS = 64
 """Trips of a `while` that are run; with more it counts as unknown."""
-
-
-class CountedMemory:
-    """In place of `CheckedMemory`: holds nothing, counts everything."""
-
-    def __init__(self, programs: int, *, keep: bool = False) -> None:
-        """With `keep`, every access is kept in `accessed`."""
-        self.accessed: list[Tensor] | None = [] if keep else None
-        """Of each access the addresses [programs, elements], -1 where it is masked."""
-        self.cases, self.first_program, self.races, self.in_turn, self.changed = 1, 0, None, False, False
-        self.weight, self.programs = 1.0, programs
-        self.loads = 0
-        self.loaded: dict[int, Tensor] = {}
-        """Sectors that each program loads, by storage."""
-        self.stored: dict[int, Tensor] = {}
-        self.lanes: dict[int, Tensor] = {}
-        """Elements that each program stores, by storage."""
-        self._made = torch.Generator().manual_seed(0)
-
-    def load(
-        self, address: Tensor, mask: Tensor, other: Tensor | None, dtype: torch.dtype, *, volatile: bool = False
-    ) -> Tensor:
-        self.loads += 1
-        self._count(self.loaded, address, mask, dtype)
-        if dtype.is_floating_point or dtype == torch.bool:
-            return torch.ones(1, 1, *[1] * (address.dim() - 2)).to(dtype)
-        # indices that are likely to be all different
-        return torch.randint(0, 1 << min(20, 8 * dtype.itemsize - 1), address.shape, generator=self._made).to(dtype)
-
-    def store(self, address: Tensor, value: Tensor, mask: Tensor) -> None:
-        self._count(self.stored, address, mask, value.dtype, self.lanes)
-
-    def update(self, kind: str, address: Tensor, value: Tensor, mask: Tensor, compared: Tensor | None = None) -> Tensor:
-        # an atomic travels to the second-level cache and back
-        self._count(self.loaded, address, mask, value.dtype)
-        self._count(self.stored, address, mask, value.dtype, self.lanes)
-        return torch.zeros(1, 1, *[1] * (address.dim() - 2), dtype=value.dtype)
-
-    def _count(
-        self,
-        table: dict[int, Tensor],
-        address: Tensor,
-        mask: Tensor,
-        dtype: torch.dtype,
-        lanes: dict[int, Tensor] | None = None,
-    ) -> None:
-        shape = (self.programs, -1)
-        address, mask = (v.expand(1, self.programs, *v.shape[2:]).reshape(shape) for v in (address, mask))
-        if self.accessed is not None:
-            self.accessed.append(torch.where(mask, address, -1))
-        storages = address >> STORAGE_BITS
-        for number in storages[:, 0].unique().tolist():  # programs may take their pointers from different branches
-            self._count_storage(table, number, address, mask & (storages == number), dtype, lanes)
-
-    def _count_storage(
-        self,
-        table: dict[int, Tensor],
-        number: int,
-        address: Tensor,
-        mask: Tensor,
-        dtype: torch.dtype,
-        lanes: dict[int, Tensor] | None,
-    ) -> None:
-        active = mask.sum(1).double()
-        sectors = torch.where(mask, address // SECTOR_BYTES, -1).sort(1).values
-        distinct = (sectors[:, 1:] != sectors[:, :-1]).sum(1) + 1 - (sectors[:, 0] == -1).long()
-        least = active * dtype.itemsize / SECTOR_BYTES
-        found = torch.maximum(distinct.double(), least) * self.weight
-        table[number] = table.get(number, torch.zeros(self.programs, dtype=torch.float64)) + found
-        if lanes is not None:
-            lanes[number] = lanes.get(number, torch.zeros(self.programs, dtype=torch.float64)) + active * self.weight
 
 
 class LaunchCounter(LaunchInterpreter):
@@ -105,13 +44,21 @@ class LaunchCounter(LaunchInterpreter):
         chosen: Sequence[int],
         *,
         wide: bool = False,
+        threads: int = 128,
     ) -> None:
-        """With `wide`, integers of 32 bits do not overflow."""
+        """With `wide`, integers of 32 bits do not overflow. `threads`: of one program."""
         super().__init__(function, memory, grid, deadline)  # pyright: ignore[reportArgumentType]
         self.counted, self.programs = memory, torch.tensor(chosen)
         self.loaded = loaded_values(function)
         self.dots: dict[str, float] = {}
-        self.points = self.rounds = self.pipelined = 0.0
+        self.turned: dict[str, float] = {}
+        """Of `dots`, those whose operands do not lie along the axis that is summed."""
+        self.points = self.rounds = self.pipelined = self.slots = self.places = self.reduces = 0.0
+        """`slots` without accesses and without whole numbers, whose operations are `places`."""
+        self.threads, self.tile, self.staged = threads, 0, 0.0
+        """Elements of the largest tile of numbers; bytes of both operands of the largest product."""
+        self._along: dict[int, int] = {}
+        """The axis along which a loaded tile of two axes lies in memory."""
         self.unknown = False
         self.wide, self.overflowed = wide, False
         """Whether some integer of 32 bits overflowed that does not depend on loaded numbers."""
@@ -122,6 +69,14 @@ class LaunchCounter(LaunchInterpreter):
 
     def _operation(self, op: Op, active: Tensor) -> Sequence[Any]:
         self.points += self.counted.weight * _point_flops(op.name, op.text)
+        slots = self.counted.weight * issue_slots(op.name, op.text, self.threads)
+        if counts_places(op.name):
+            self.places += slots / OTHER
+        else:
+            self.slots += slots
+        if op.name.startswith(("math.", "tt.reduce")) or (op.name.startswith("arith.") and op.name.endswith("f")):
+            self.tile = max(self.tile, tile_elements(op.text))
+        self._follow(op)
         if op.name in _WRAPS and op.results[0] not in self.loaded and result_type(op).dtype == torch.int32:
             return [self._wrapped(op)]
         if op.name == "scf.for":
@@ -131,10 +86,10 @@ class LaunchCounter(LaunchInterpreter):
         if op.name == "scf.if" and op.operands[0] in self.loaded:
             return self._both(op, active)
         if op.name == "tt.dot":
-            flops, unit = dot_flops(op)
-            self.dots[unit] = self.dots.get(unit, 0.0) + flops * self.counted.weight
-            return [_one(op)]
+            return self._dot(op)
         if op.name in ("tt.reduce", "tt.scan", "tt.histogram", "tt.gather"):
+            self.reduces += self.counted.weight
+            self.slots += self.counted.weight * exchange_slots(op.text, self.threads)
             return [torch.ones(1, 1, *[1] * len(t.shape)).to(t.dtype) for t in _result_types(op)]
         if op.name in ("tt.assert", "llvm.intr.assume"):
             return []
@@ -142,10 +97,43 @@ class LaunchCounter(LaunchInterpreter):
             return self._through_descriptor(op, active)
         if op.name in ("tt.load", "tt.store"):
             op = self._without_mask(op, 1 if op.name == "tt.load" else 2)
+        if op.name == "tt.load":
+            self._see_axis(op)
         results = super()._operation(op, active)
         if op.results and op.results[0] in self.loaded and isinstance(results[0], Tensor) and results[0].is_floating_point():
             return [r[(slice(0, 1), slice(0, 1), *[slice(0, 1)] * (r.dim() - 2))] for r in results]
         return results
+
+    def all_slots(self) -> float:
+        """Lanes that one program occupies (`issue_slots.py`)."""
+        alone = self.counted.singles / self.counted.elements if self.counted.elements else 0.0
+        return self.slots + self.counted.slots + self.places * (INTEGER + alone * (SINGLE_INTEGER - INTEGER))
+
+    def _dot(self, op: Op) -> Sequence[Any]:
+        flops, unit = dot_flops(op)
+        self.dots[unit] = self.dots.get(unit, 0.0) + flops * self.counted.weight
+        if any(self._along.get(v, depth) != depth for v, depth in zip(op.operands[:2], (1, 0), strict=True)):
+            self.turned[unit] = self.turned.get(unit, 0.0) + flops * self.counted.weight
+        shapes = [t.shape for t in (read_type(part) for part in _TILE.findall(op.types)[:2])]
+        size = 2 if unit == "half" else 4
+        self.staged = max(self.staged, float(size * sum(math.prod(shape) for shape in shapes)))
+        return [_one(op)]
+
+    def _see_axis(self, op: Op) -> None:
+        """Note along which of two axes a tile lies in memory."""
+        address = self._of(op.operands[0])
+        if not isinstance(address, Tensor) or address.dim() != 4 or min(address.shape[2:]) < 2:
+            return
+        steps = (address[0, 0, 1, 0] - address[0, 0, 0, 0], address[0, 0, 0, 1] - address[0, 0, 0, 0])
+        self._along[op.results[0]] = int(abs(int(steps[1])) <= abs(int(steps[0])))
+
+    def _follow(self, op: Op) -> None:
+        """What is made of a tile, element by element, lies as it does; what is transposed, the other way."""
+        if op.name == "tt.dot" or not op.results or op.name.startswith("scf."):
+            return
+        found = next((self._along[v] for v in op.operands if v in self._along), None)
+        if found is not None and op.name != "tt.load":
+            self._along[op.results[0]] = 1 - found if op.name == "tt.trans" else found
 
     def _wrapped(self, op: Op) -> Tensor:
         """A sum, difference or product of integers of 32 bits."""
@@ -242,13 +230,15 @@ class LaunchCounter(LaunchInterpreter):
         return (left.long() - right.long()).expand(1, len(self.programs))
 
     def _trip(self, op: Op, body: Block, going: Tensor, carried: list[Any]) -> list[Any]:
-        loads = self.counted.loads
+        loads, around_dot = self.counted.loads, any(inner.name == "tt.dot" for inner in body.ops)
+        before, self.counted.ahead = self.counted.ahead, around_dot
         last = self.block(body, going)
+        self.counted.ahead = before
         if self.counted.loads > loads:
-            if any(inner.name == "tt.dot" for inner in body.ops):
+            if around_dot:
                 self.pipelined += self.counted.weight
-            else:
-                self.rounds += self.counted.weight
+            else:  # where the loop says how far ahead to ask, some of the wait is hidden
+                self.rounds += self.counted.weight * (AHEAD_SHARE if "tt.num_stages" in op.text else 1.0)
         return [self._merge(going, self._of(v), old) for v, old in zip(last.operands, carried, strict=True)]
 
 
@@ -278,6 +268,7 @@ def _result_types(op: Op) -> list[Any]:
 
 
 _SHAPES = re.compile(r"tensor<((?:\d+x)+)")
+_TILE = re.compile(r"tensor<[^>]+>")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -34,7 +34,7 @@ def plain_mistake(judged: Judged, source: str, specs: Sequence[TraceSpec]) -> bo
     rejection, by_name = judged.rejection, {spec.input_set: spec for spec in specs}
     if rejection is None or judged.input_set != SMALL:
         return False
-    full, small, numbers = by_name[FULL], by_name[SMALL], set(_numbers(source))
+    full, small, numbers = by_name[FULL], by_name[SMALL], set(numbers_in(source))
     is_a_wrong_number = any(record["excess"] > 1 for record in judged.errors)
     if is_a_wrong_number or rejection.status is Status.TIMEOUT:
         return not numbers & (_sizes(full) - _sizes(small))
@@ -67,7 +67,7 @@ def _sizes(spec: TraceSpec) -> set[float]:
     return found | {1 / size for size in found}
 
 
-def _numbers(source: str) -> Iterator[float]:
+def numbers_in(source: str) -> Iterator[float]:
     """The numbers in a source, and those that two of them make (`4 * 1024`)."""
     known: dict[ast.AST, float | None] = {}
     # inner nodes come after outer ones in a walk, so backwards each node is worked out once, from its parts

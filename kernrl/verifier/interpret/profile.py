@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from kernrl.verifier.interpret.checked_memory import STORAGE_BITS
-from kernrl.verifier.interpret.launch_counter import SECTOR_BYTES, CountedMemory, LaunchCounter
+from kernrl.verifier.interpret.counted_memory import SECTOR_BYTES, CountedMemory
+from kernrl.verifier.interpret.launch_counter import LaunchCounter
 from kernrl.verifier.interpret.launch_interpreter import TooSlow
 from kernrl.verifier.plan.call_aten import plain_value
+from kernrl.verifier.plan.launch_time import LaunchProfile, Profiles
 from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, LaunchNode, Plan, TensorRef, Variant, walk_refs
-from kernrl.verifier.plan.price import LaunchProfile, Profiles
 from kernrl.verifier.plan.ttir import Function, TtirError, parse
 
 SAMPLED, SAMPLED_FOR_COVERAGE = 4, 64
@@ -94,11 +95,12 @@ def _stored_at_most(plan: Plan, storage: int, profiles: Mapping[tuple[int, int],
 
 def profile_launch(plan: Plan, variant: Variant, deadline: float, sampled: int = SAMPLED) -> LaunchProfile:
     """Count one launch. Raises TtirError, TooSlow, and whatever torch raises for nonsense."""
-    function = parse(plan.kernels[variant.kernel].ttir)
+    kernel = plan.kernels[variant.kernel]
+    function = parse(kernel.ttir)
     total = math.prod(variant.grid)
     chosen = sorted({round(i * (total - 1) / max(1, sampled - 1)) for i in range(sampled)}) if total > 1 else [0]
     memory = CountedMemory(len(chosen))
-    run = LaunchCounter(function, memory, variant.grid, deadline, chosen)
+    run = LaunchCounter(function, memory, variant.grid, deadline, chosen, threads=32 * kernel.num_warps)
     run.count([_argument(v) for v in variant.args.values()])
     share = total / len(chosen)
     return LaunchProfile(
@@ -107,12 +109,25 @@ def profile_launch(plan: Plan, variant: Variant, deadline: float, sampled: int =
         stored_bytes={s: float(count.sum()) * SECTOR_BYTES * share for s, count in memory.stored.items()},
         stored_at_most={s: float(count.max()) * total for s, count in memory.lanes.items()},
         dot_flops={unit: flops * total for unit, flops in run.dots.items()},
+        turned_flops={unit: flops * total for unit, flops in run.turned.items()},
         point_flops=run.points * total,
+        slots=run.all_slots() * total,
+        uneven=_uneven(memory),
+        reduces=run.reduces,
+        tile=run.tile,
+        staged_bytes=run.staged,
         rounds=1 + run.rounds,
         pipelined_rounds=run.pipelined,
         unknown_trips=run.unknown,
         overflows=run.overflowed and _other_accesses(function, variant, chosen, deadline),
     )
+
+
+def _uneven(memory: CountedMemory) -> float:
+    """What the busiest of the programs that were run accesses, over their mean."""
+    every = [*memory.loaded.values(), *memory.stored.values()]
+    total = torch.stack(every).sum(0) if every else torch.zeros(1)
+    return float(total.max() / total.mean()) if total.sum() else 1.0
 
 
 def _other_accesses(function: Function, variant: Variant, chosen: list[int], deadline: float) -> bool:

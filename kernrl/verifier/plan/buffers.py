@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernrl.verifier.plan.compiled import CompiledKernel
-from kernrl.verifier.plan.plan import ITEM_BYTES, LaunchNode, Node, Plan
+from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, LaunchNode, Node, Plan
 
 
 def memory_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> int:
@@ -17,6 +17,12 @@ def temporary_bytes(plan: Plan, kernels: Sequence[CompiledKernel]) -> int:
     """The part of `memory_bytes` that is the candidate's own: without inputs and parameters."""
     own = sum(storage.nbytes for storage in plan.storages if storage.kind == "temp")
     return own + sum(scratch_bytes(plan, kernels))
+
+
+def library_bytes(plan: Plan) -> int:
+    """The part of `temporary_bytes` that forward's library calls return."""
+    made = {ref.storage for node in plan.nodes if isinstance(node, AtenNode) for ref in node.outputs if ref is not None}
+    return sum(plan.storages[i].nbytes for i in made if plan.storages[i].kind == "temp")
 
 
 def output_bytes(plan: Plan) -> int:

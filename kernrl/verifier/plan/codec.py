@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
 from kernrl.verifier.plan.plan import (
@@ -54,6 +55,8 @@ def encode_arg(arg: Arg) -> Any:
         return {"l": [encode_arg(a) for a in arg]}
     if isinstance(arg, dict):
         return {"d": [[name, encode_arg(part)] for name, part in arg.items()]}
+    if isinstance(arg, SimpleNamespace):
+        return {"n": [[name, encode_arg(part)] for name, part in vars(arg).items()]}
     if isinstance(arg, TensorRef):
         return {"t": [arg.storage, arg.dtype, arg.shape, arg.stride, arg.offset]}
     if isinstance(arg, TensorSpec):
@@ -280,11 +283,13 @@ class _Reader:
 
 
 class _SpecReader(_Reader):
-    """Also reads dictionaries, which a constructor or a forward may take and no ATen call."""
+    """Also reads dictionaries and objects with settings, which a constructor or a forward may take and no ATen call."""
 
     def other(self, tag: Any, body: Any, where: str, depth: int) -> Arg:
         if tag == "d":
             return {name: self.arg(part, where, depth + 1) for name, part in body}
+        if tag == "n":
+            return SimpleNamespace(**{name: self.arg(part, where, depth + 1) for name, part in body})
         return super().other(tag, body, where, depth)
 
 

@@ -61,7 +61,7 @@ class TensorRef:
 
 Arg = Any
 """An argument: None, bool, int, finite float, str, TensorRef, TensorSpec, `Special`, or a tuple or list of these; of a
-spec also a dict of these."""
+spec also a dict of these, or a SimpleNamespace: the settings that an object holds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """What a plan costs: bytes moved, arithmetic, and time by a roofline model.
 
-In the model, every tensor that a node reads or writes crosses device memory once, arithmetic runs at the vendor's peak, and
-a node takes the longer of the two plus a launch. Where a launch was profiled (`interpret/profile.py`) it costs what it was
-seen to do: sectors loaded again come from the second-level cache, a launch of few programs uses few multiprocessors, and a
-program waits for memory in each trip of a loop. These times are called `modelled` wherever they are shown.
+Library calls cost what `library_time.py` says of their operands, and launches what `launch_time.py` says of what they were
+seen to do (`interpret/profile.py`). What one node leaves in the second-level cache, the next reads from there. A launch that
+was not profiled moves its arguments once and computes at the peak rate. These times are called `modelled` wherever shown.
 """
 
 from __future__ import annotations
@@ -14,43 +13,14 @@ from dataclasses import dataclass
 
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.plan import aten, ttir
+from kernrl.verifier.plan.cache_contents import CacheContents
 from kernrl.verifier.plan.kernel_flops import KernelFlops, kernel_flops
+from kernrl.verifier.plan.launch_time import CACHE_BYTES_PER_US, START_US, LaunchProfile, Profiles, launch_us
+from kernrl.verifier.plan.library_time import BANDWIDTH_SHARE, LATENCY_US, LAUNCH_US, peak, work_of
 from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant, walk_refs
 
-LAUNCH_US = 2.0
-"""Device time between dependent nodes of a CUDA graph: an assumption, close to what Hopper GPUs show."""
-
-CACHE_FACTOR = 3.0
-"""Bandwidth of the second-level cache over that of device memory: an assumption between 2 (A100) and 4 (L40S)."""
-
-LATENCY_US = 0.7
-"""From asking device memory to the answer, as measured on Hopper GPUs; a trip of a loop waits for it once."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchProfile:
-    """What one launch was seen to do, summed over its programs."""
-
-    programs: int
-    loaded_bytes: Mapping[int, float]
-    """32-byte sectors loaded, in bytes, by storage; each access of each trip counts."""
-    stored_bytes: Mapping[int, float]
-    stored_at_most: Mapping[int, float]
-    """Upper bound of the elements stored, by storage."""
-    dot_flops: Mapping[str, float]
-    point_flops: float
-    rounds: float
-    """How often a program waits for memory, one wait after another."""
-    pipelined_rounds: float
-    """The same in loops around a `tl.dot`, whose loads the compiler prefetches."""
-    unknown_trips: bool
-    """Whether a loop's length depends on loaded numbers."""
-    overflows: bool = False
-    """Whether indices of 32 bits overflow, so that other elements are accessed than are meant."""
-
-
-Profiles = Mapping[tuple[int, int], LaunchProfile]
-"""By position of the node in the plan, and of the variant in the node."""
+GRAPH_US = 3.0
+"""What a CUDA graph takes besides its nodes, as measured between events on an H200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +58,8 @@ def price(plan: Plan, device: Device, precision: str = "fp32", profiles: Profile
 
     With `profiles`, launches cost what they were seen to do; without, what their arguments say.
     """
-    nodes = tuple(_node(i, n, plan, device, precision, profiles or {}) for i, n in enumerate(plan.nodes))
+    cache = CacheContents(device)
+    nodes = tuple(_node(i, n, plan, device, precision, profiles or {}, cache) for i, n in enumerate(plan.nodes))
     return Price(
         device=device.name,
         nodes=nodes,
@@ -96,7 +67,7 @@ def price(plan: Plan, device: Device, precision: str = "fp32", profiles: Profile
         flops=sum(n.flops for n in nodes),
         launches=sum(1 for n in nodes if n.kind == "authored"),
         unfused=sum(1 for n in nodes if n.kind == "unfused"),
-        modelled_us=sum(n.us for n in nodes),
+        modelled_us=sum(n.us for n in nodes) + GRAPH_US,
         unknown=profiles is not None and not all(_known(i, n, profiles) for i, n in enumerate(plan.nodes)),
     )
 
@@ -135,7 +106,8 @@ def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
     products = sum(flops_of(n.op, n.args, n.outputs) for n in plan.nodes if isinstance(n, AtenNode))
     half = any(o.dtype in ("float16", "bfloat16") for o in plan.outputs)
     unit = "half" if half else "tf32" if precision == "tf32" else "fp32"
-    return max(physical_floor_us(plan, device) + LAUNCH_US, _us(0, {unit: products / 2}, 0.0, device))
+    moving = physical_floor_us(plan, device) / BANDWIDTH_SHARE + LAUNCH_US
+    return GRAPH_US + max(moving, _us(0, {unit: products / 2}, 0.0, device))
 
 
 def flops_of(op: str, args: tuple[object, ...], outputs: tuple[TensorRef | None, ...]) -> float:
@@ -165,23 +137,38 @@ def _gathered_from(node: Node) -> TensorRef | None:
     return found if isinstance(found, TensorRef) else None
 
 
-def _node(position: int, node: Node, plan: Plan, device: Device, precision: str, profiles: Profiles) -> NodeCost:
+def _node(
+    position: int, node: Node, plan: Plan, device: Device, precision: str, profiles: Profiles, cache: CacheContents
+) -> NodeCost:
     if isinstance(node, LaunchNode):
         seen = [profiles.get((position, number)) for number in range(len(node.variants))]
-        costs = [
-            _profiled(v, p, plan, device) if p else _launch(v, plan, device) for v, p in zip(node.variants, seen, strict=True)
-        ]
+        pairs = list(zip(node.variants, seen, strict=True))
+        costs = [_profiled(v, p, plan, device, cache) if p else _launch(v, plan, device) for v, p in pairs]
+        for storage in dict.fromkeys(s for p in seen if p for s in (*p.loaded_bytes, *p.stored_bytes)):
+            cache.touch(storage, _size(plan, storage))
         return min(costs, key=lambda cost: cost.us)
     name = aten.base_name(node.op)
     written = {r for r in node.outputs if r is not None}
     read = set() if name in aten.FILL or node.op == CONSTANT_OP else set(_operands(node)) - written
     source, made = _gathered_from(node), sum(r.nbytes for r in written)
-    moved = made + sum(min(r.nbytes, made) if r == source else r.nbytes for r in read)
+    sizes = {r: min(r.nbytes, made) if r == source else r.nbytes for r in read}
+    moved = made + sum(sizes.values())
     flops = flops_of(node.op, node.args, node.outputs)
     kind = "library" if name in aten.LIBRARY else "fill" if name in aten.FILL or node.op == CONSTANT_OP else "unfused"
     half = bool(written) and next(iter(written)).dtype in ("float16", "bfloat16")
     unit = "half" if half else "tf32" if precision == "tf32" else "fp32"
-    return NodeCost(node.op, kind, moved, flops, _us(moved, {unit: flops}, 0.0, device))
+    work = work_of(node, device, unit)
+    cached = sum(size * cache.share(r.storage) for r, size in sizes.items())
+    for ref in (*read, *written):
+        cache.touch(ref.storage, _size(plan, ref.storage))
+    bandwidth = device.bandwidth_gb_s * 1e3 * BANDWIDTH_SHARE
+    main = max((moved - cached) / bandwidth, moved / (device.sm_count * CACHE_BYTES_PER_US), work.us)
+    us = main + work.extra_bytes / bandwidth + work.launches * (LAUNCH_US + START_US + LATENCY_US)
+    return NodeCost(node.op, kind, moved, flops, us)
+
+
+def _size(plan: Plan, storage: int) -> int:
+    return plan.storages[storage].nbytes if 0 <= storage < len(plan.storages) else 0
 
 
 def _launch(variant: Variant, plan: Plan, device: Device) -> NodeCost:
@@ -201,22 +188,21 @@ def _launch(variant: Variant, plan: Plan, device: Device) -> NodeCost:
     return NodeCost(kernel.function, "authored", moved, flops, _us(moved, done.dot_flops, done.point_flops, device))
 
 
-def _profiled(variant: Variant, seen: LaunchProfile, plan: Plan, device: Device) -> NodeCost:
+def _profiled(variant: Variant, seen: LaunchProfile, plan: Plan, device: Device, cache: CacheContents) -> NodeCost:
     kernel = plan.kernels[variant.kernel]
-    sides = [*seen.loaded_bytes.items(), *seen.stored_bytes.items()]
-    # of a storage that is smaller than what is loaded, the rest is loaded again: from the cache
-    moved = sum(min(seen_bytes, plan.storages[s].nbytes if 0 <= s < len(plan.storages) else 0) for s, seen_bytes in sides)
-    cached = sum(seen_bytes for _, seen_bytes in sides) / (CACHE_FACTOR * device.bandwidth_gb_s * 1e3)
-    throughput = max(_us(int(moved), seen.dot_flops, seen.point_flops, device) - LAUNCH_US, cached)
-    # a multiprocessor holds 64 warps in at most 32 programs; more than fit wait for their turn
-    waves = max(1.0, seen.programs / (device.sm_count * min(32, 64 / kernel.num_warps)))
-    waits = waves * LATENCY_US * (seen.rounds + seen.pipelined_rounds / max(1, kernel.num_stages))
-    us = max(throughput / min(1.0, seen.programs / device.sm_count), waits) + LAUNCH_US
-    return NodeCost(kernel.function, "authored", int(moved), sum(seen.dot_flops.values()) + seen.point_flops, us)
+    moved = crossing = 0.0
+    for storage, loaded in seen.loaded_bytes.items():
+        # of a storage that is smaller than what is loaded, the rest is loaded again: from the cache
+        once = min(loaded, _size(plan, storage))
+        moved += once
+        crossing += once * (1.0 - cache.share(storage))
+    stored = sum(min(count, _size(plan, storage)) for storage, count in seen.stored_bytes.items())
+    us = launch_us(seen, kernel, crossing + stored, device) + LAUNCH_US
+    done = sum(seen.dot_flops.values()) + seen.point_flops
+    return NodeCost(kernel.function, "authored", int(moved + stored), done, us)
 
 
 def _us(moved: int, products: Mapping[str, float], pointwise: float, device: Device) -> float:
-    rates = {"half": device.half_tflops, "tf32": device.tf32_tflops, "fp32": device.fp32_tflops}
     memory = moved / (device.bandwidth_gb_s * 1e3)
-    arithmetic = sum(flops / (rates[unit] * 1e6) for unit, flops in products.items()) + pointwise / (device.fp32_tflops * 1e6)
+    arithmetic = sum(flops / peak(device, unit) for unit, flops in products.items()) + pointwise / (device.fp32_tflops * 1e6)
     return max(memory, arithmetic) + LAUNCH_US

@@ -225,6 +225,7 @@ class _Reader:
             closing = self.line()
         if not re.fullmatch(r"\}( (attributes )?\{.*\})?", closing):
             raise TtirError(f"not the end of a loop: {closing[:80]}")
+        op.text += closing
         return op
 
 

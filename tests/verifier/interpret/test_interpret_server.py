@@ -108,3 +108,40 @@ def test_a_launch_that_never_does_anything_is_a_decoy(judge) -> None:
     assert rejection is not None
     assert rejection.status is Status.DECOY
     assert "idle" in rejection.reason
+
+
+BESIDE = """
+@triton.jit
+def beside(x_ptr, y_ptr, n):
+    i = tl.program_id(0) * 64 + tl.arange(0, 64)
+    v = tl.load(x_ptr + i)
+    tl.store(y_ptr + i, {made}, mask=i < n)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        z = x * 2
+        y = torch.zeros_like(x)
+        beside[(2,)](x, y, 128)
+        return {returned}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "returned", "second"),
+    [
+        ("v", "torch.where(y.isfinite(), z.nan_to_num(8.0, 8.0, 8.0), 7.0)", "nonfinite"),
+        ("v", "z + 0.0 * y", "nonfinite"),
+        ("tl.abs(v * v * v) * v * v * tl.abs(v * v * v) * v * v * v * v", "z + 0.0 * y", "large"),
+    ],
+)
+def test_what_only_infinities_show_is_a_decoy(judge, made: str, returned: str, second: str) -> None:
+    draws = [Draw("small", "nominal", 5), Draw("small", second, 6)]
+    rejection = judge(task("x * 2"), BESIDE.format(made=made, returned=returned), draws)
+    assert rejection is not None
+    assert rejection.status is Status.DECOY
+    assert "beside" in rejection.reason
+
+
+def test_a_launch_that_only_makes_infinities_is_no_decoy(judge) -> None:
+    masked = task("torch.where(x > 1.0, float('-inf'), x * 2)")
+    source = SHRUNK.format(name="mask", condition="y > AT", at=2.0).replace("0.0, y)", "float('-inf'), y)")
+    assert judge(masked, source) is None

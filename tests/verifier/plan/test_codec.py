@@ -3,6 +3,7 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -43,17 +44,18 @@ def test_a_plan_survives_the_journey():
 
 def test_a_spec_survives_the_journey():
     spec = TraceSpec(
-        "ragged", (3, [1, 2], (4, "same"), None, True, 1.5), (TensorSpec("float32", (2, 3), (3, 1)), [TensorSpec("int64", (), ())], 2.0, {"mask": TensorSpec("bool", (2,), (1,)), "at": {"n": (1, None)}}),
+        "ragged", (3, [1, 2], (4, "same"), None, True, 1.5, SimpleNamespace(width=3, inner=SimpleNamespace(rate=0.5))), (TensorSpec("float32", (2, 3), (3, 1)), [TensorSpec("int64", (), ())], 2.0, {"mask": TensorSpec("bool", (2,), (1,)), "at": {"n": (1, None)}}),
         {"w": TensorSpec("float16", (3,), (1,))}, True, "fp16", "sm_90",
     )  # fmt: skip
     assert decode_spec(json.loads(json.dumps(encode_spec(spec)))) == spec
 
 
-def test_dictionaries_are_for_specs_alone():
+@pytest.mark.parametrize("tag", ["d", "n"])
+def test_dictionaries_and_settings_are_for_specs_alone(tag):
     def change(row):
-        row["nodes"][0]["args"] = [{"d": [["a", 1]]}]
+        row["nodes"][0]["args"] = [{tag: [["a", 1]]}]
 
-    with pytest.raises(PlanError, match="the tag 'd'"):
+    with pytest.raises(PlanError, match=f"the tag '{tag}'"):
         decode(forged(change))
 
 

@@ -1,0 +1,203 @@
+"""Modelled time of ATen calls: matrix products, convolutions, and PyTorch's own kernels that are bound by more than bytes.
+
+What is modelled is how these libraries work, not single kernels of them. A product is cut into tiles, and what does not fill a
+tile or a wave of multiprocessors is wasted. A convolution on tensor cores is a product over pixels, channels out, and channels
+in times taps; it wants its channels innermost, and where they are not, cuDNN turns input and output around. Norms and softmaxes
+give a row or a channel to one block, which loads a little and waits. Shares of the peak were read off an H200 under tf32
+(`docs/notes/2026-11-24-prices.md`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kernrl.verifier.base.devices import Device
+from kernrl.verifier.plan import aten
+from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, TensorRef, walk_refs
+
+LAUNCH_US = 2.0
+"""Device time between dependent nodes of a CUDA graph: an assumption, close to what Hopper GPUs show."""
+
+LATENCY_US = 0.7
+"""From asking device memory to the answer, as measured on Hopper GPUs."""
+
+BANDWIDTH_SHARE = 0.9
+"""What copies reach of the bandwidth that is printed."""
+
+PRODUCT_TILES = ((256, 128, 0.82), (128, 128, 0.72), (128, 64, 0.55), (64, 64, 0.4), (64, 32, 0.25))
+"""Rows and columns that a block of a product makes, and the share of the peak that it reaches."""
+UNALIGNED_SHARE = 0.3
+"""Of the rate outside the tensor cores, what a product of rows reaches that do not begin at 16 bytes."""
+SPLIT_DEPTH = 256
+"""A product of few tiles is cut along its depth, into parts of at least this."""
+
+CONVOLUTION_TILES = ((128, 0.67), (64, 0.45), (32, 0.18))
+"""Channels out that a block of a convolution makes, and the share of the peak that it reaches."""
+CONVOLUTION_DEPTH = 32
+"""Channels in that a block reads at once, of each tap; fewer are padded."""
+STRIDED_TRANSPOSED = 1.5
+"""By how much a transposed convolution with a stride is slower: its taps differ from pixel to pixel."""
+CONVOLUTION_PIXELS = 128
+"""That a block makes."""
+UNTURNED = 2.3
+"""By how much cuDNN is slower with channels innermost in groups and volumes; the mean of 1.4 to 4.5 times on an H200."""
+DEPTHWISE_SLOTS = 80
+"""Lanes of a multiprocessor that are busy for one multiply-add of a convolution of one channel a group."""
+
+BLOCK_BYTES = 2048
+"""What a block of a norm asks memory for before it waits."""
+WARPS = 64
+"""That a multiprocessor holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a call does besides moving its operands once."""
+
+    us: float
+    """That its main launch takes at least."""
+    extra_bytes: float = 0.0
+    """Moved in other launches, before and after."""
+    launches: int = 1
+
+
+def work_of(node: AtenNode, device: Device, unit: str) -> Work:
+    """What a call does, with operands of this unit (`half`, `tf32`, `fp32`); nothing where its operands make no sense."""
+    try:
+        return _product_work(node, device, unit) if aten.base_name(node.op) in aten.LIBRARY else _own_work(node, device)
+    except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError):
+        return Work(0.0)  # its bytes and operations still count
+
+
+def _product_work(node: AtenNode, device: Device, unit: str) -> Work:
+    refs = [r for a in node.args for r in walk_refs(a)]
+    out = next((r for r in node.outputs if r is not None), None)
+    name = aten.base_name(node.op)
+    if out is None or len(refs) < 2:
+        return Work(0.0)
+    if "conv" in name:
+        return _convolution(node, refs[0], refs[1], out, device, unit)
+    left, right = refs[1:3] if name.startswith(("add", "badd")) and len(refs) > 2 else refs[:2]
+    if len(left.shape) < 2 or len(right.shape) < 2:
+        return Work(0.0)
+    rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
+    aligned = all(n * ITEM_BYTES[left.dtype] % 16 == 0 for n in (depth, columns))
+    batch = math.prod(left.shape[:-2])
+    if not aligned:  # no tensor core reads rows that do not begin at 16 bytes
+        return Work(2 * batch * rows * columns * depth / (UNALIGNED_SHARE * peak(device, "fp32")))
+    return Work(product_us(batch, rows, columns, depth, device, unit))
+
+
+def product_us(batch: int, rows: int, columns: int, depth: int, device: Device, unit: str) -> float:
+    """The best that tiles make of a product."""
+    sides = ((rows, columns), (columns, rows))
+    return min(_tiled_us(batch, a, b, depth, tile, device, unit) for a, b in sides for tile in PRODUCT_TILES)
+
+
+def _tiled_us(
+    batch: int, rows: int, columns: int, depth: int, tile: tuple[int, int, float], device: Device, unit: str
+) -> float:
+    tall, wide, share = tile
+    tiles = batch * math.ceil(rows / tall) * math.ceil(columns / wide)
+    parts = max(1, min(device.sm_count // max(1, tiles), depth // SPLIT_DEPTH))
+    each = 2 * tall * wide * (depth / parts) / (share * peak(device, unit) / device.sm_count)
+    return _waves(tiles * parts, device) * each + LATENCY_US * (1 + (parts > 1))
+
+
+def peak(device: Device, unit: str) -> float:
+    """Floating-point operations a microsecond."""
+    return {"half": device.half_tflops, "tf32": device.tf32_tflops, "fp32": device.fp32_tflops}[unit] * 1e6
+
+
+def channels_innermost(ref: TensorRef) -> bool:
+    """Whether the channels of an image lie side by side."""
+    return len(ref.shape) > 2 and ref.shape[1] > 1 and ref.stride[1] == 1
+
+
+def _convolution(node: AtenNode, x: TensorRef, w: TensorRef, out: TensorRef, device: Device, unit: str) -> Work:
+    strides, _, _, transposed, _, groups = node.args[3:9]
+    strided = max(strides, default=1) > 1
+    dims = len(x.shape) - 2
+    deep, wide = x.shape[1] // groups, out.shape[1] // groups
+    taps = math.prod(w.shape[2:])
+    # a strided transposed convolution of volumes has no kernel of its own: it meets every tap at every output
+    places = x if transposed and (dims < 3 or not strided) else out
+    pixels = places.numel / places.shape[1]
+    innermost = channels_innermost(x)
+    if deep == 1 and wide <= 2 and groups > 1:
+        lanes = device.fp32_tflops * 1e6 / 2
+        us = pixels * groups * wide * taps * DEPTHWISE_SLOTS / lanes
+        return Work(us * (UNTURNED if innermost else 1.0))
+    if unit == "fp32":
+        return Work(2 * pixels * out.shape[1] * deep * taps / (0.6 * peak(device, unit)))
+    depth = _ceil(deep, CONVOLUTION_DEPTH) * taps
+    us = min(
+        _windows_us(pixels, groups, wide, depth, tile, share * peak(device, unit), device) for tile, share in CONVOLUTION_TILES
+    )
+    us *= STRIDED_TRANSPOSED if transposed and strided else 1.0
+    if innermost:
+        return Work(us * (UNTURNED if dims == 3 or groups > 1 else 1.0))
+    turned = (x.numel + out.numel) * ITEM_BYTES[x.dtype]
+    return Work(us, extra_bytes=2.0 * turned, launches=3)
+
+
+def _windows_us(pixels: float, groups: int, wide: int, depth: int, tile: int, rate: float, device: Device) -> float:
+    """A convolution as a product, in blocks of some pixels and channels out."""
+    blocks = math.ceil(pixels / CONVOLUTION_PIXELS) * groups * math.ceil(wide / tile)
+    return _waves(blocks, device) * 2 * CONVOLUTION_PIXELS * tile * depth / (rate / device.sm_count) + LATENCY_US
+
+
+def _waves(blocks: float, device: Device) -> float:
+    """Rounds in which a device runs blocks that fill a multiprocessor; of many rounds, blocks end one by one."""
+    waves = blocks / device.sm_count
+    return math.ceil(waves) if waves < 4 else waves
+
+
+def _ceil(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+def _own_work(node: AtenNode, device: Device) -> Work:
+    """PyTorch's own kernels for norms and softmaxes, whose blocks walk along a row or a channel."""
+    refs = [r for a in node.args for r in walk_refs(a)]
+    name = aten.base_name(node.op)
+    if not refs or not refs[0].shape:
+        return Work(0.0)
+    x = refs[0]
+    size = ITEM_BYTES[x.dtype]
+    if name in ("native_layer_norm", "_fused_rms_norm", "rms_norm"):
+        axes = next((a for a in node.args if isinstance(a, (tuple, list)) and a and isinstance(a[0], int)), (x.shape[-1],))
+        row = math.prod(axes)
+        return Work(_blocks_us(x.numel / max(1, row), row * size, 4, device))
+    if name in ("native_batch_norm", "cudnn_batch_norm") and any(a is True for a in node.args):
+        channels = x.shape[1]
+        return Work(_blocks_us(channels, x.numel * size / channels, 16, device, 0.4), extra_bytes=x.nbytes, launches=2)
+    if name == "native_group_norm":
+        numbers = [a for a in node.args if isinstance(a, int) and not isinstance(a, bool)]
+        rows = numbers[0] * numbers[-1] if len(numbers) >= 4 else x.shape[0]
+        return Work(_blocks_us(rows, x.numel * size / max(1, rows), 16, device, 0.4), extra_bytes=x.nbytes, launches=3)
+    if name in ("_softmax", "_log_softmax"):
+        return _softmax(node, x, device)
+    if name == "logsumexp":  # maximum, difference, exponential, sum, and what mends them
+        return Work(0.0, extra_bytes=6.0 * x.nbytes, launches=6)
+    return Work(0.0)
+
+
+def _softmax(node: AtenNode, x: TensorRef, device: Device) -> Work:
+    axis = next((a for a in node.args if isinstance(a, int) and not isinstance(a, bool)), -1) % len(x.shape)
+    length, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
+    if inner == 1:
+        return Work(0.0, extra_bytes=x.nbytes if length > 1024 else 0.0)
+    # a thread goes down a column three times; of narrow columns, several threads share one
+    threads = 1
+    while inner <= 64 and length >= 64 and threads < min(length, 1024 // inner):
+        threads *= 2
+    waves = max(1.0, x.numel / length * threads / (device.sm_count * WARPS * 32))
+    return Work(waves * 3 * length / threads * LATENCY_US / 2, extra_bytes=2.0 * x.nbytes)
+
+
+def _blocks_us(blocks: float, nbytes: float, warps: int, device: Device, wait_us: float = LATENCY_US) -> float:
+    """Blocks that each go through a row and wait for every part of it; a row costs four waits besides."""
+    waves = max(1.0, blocks / (device.sm_count * (WARPS / warps)))
+    return waves * (4 * LATENCY_US + nbytes / BLOCK_BYTES * wait_us)

@@ -1,0 +1,116 @@
+"""Library calls and launches are priced as libraries and hardware work: layouts, tiles, the cache, and how operands lie."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.front import HEAD, dense, plan_of, spec
+
+from kernrl.verifier.base.devices import device_for
+from kernrl.verifier.interpret.issue_slots import exchange_slots, in_vectors
+from kernrl.verifier.interpret.profile import profile_plan
+from kernrl.verifier.plan.cache_contents import CacheContents
+from kernrl.verifier.plan.library_time import peak, product_us, work_of
+from kernrl.verifier.plan.plan import AtenNode, TensorRef
+from kernrl.verifier.plan.price import price
+
+torch.set_num_threads(1)
+
+H200 = device_for("NVIDIA H200")
+assert H200
+
+
+def ref(shape: tuple[int, ...], stride: tuple[int, ...] | None = None, storage: int = 0) -> TensorRef:
+    return TensorRef(storage, "float32", shape, stride or torch.empty(shape, device="meta").stride())
+
+
+def convolution(deep: int, wide: int, *, groups: int = 1, innermost: bool = False) -> AtenNode:
+    shape, made = (32, deep, 64, 64), (32, wide, 64, 64)
+    order = torch.channels_last if innermost else torch.contiguous_format
+    strides = [tuple(torch.empty(s, device="meta").to(memory_format=order).stride()) for s in (shape, made)]
+    weight = ref((wide, deep // groups, 3, 3), storage=1)
+    numbers = ((1, 1), (1, 1), (1, 1), False, (0, 0), groups)
+    return AtenNode(
+        "aten.convolution.default", (ref(shape, strides[0]), weight, None, *numbers), {}, (ref(made, strides[1], 2),)
+    )
+
+
+def test_a_convolution_turns_images_whose_channels_are_not_innermost() -> None:
+    turned, innermost = (work_of(convolution(64, 64, innermost=i), H200, "tf32") for i in (False, True))
+    assert turned.extra_bytes == 2 * 2 * 4 * 32 * 64 * 64 * 64
+    assert (innermost.extra_bytes, innermost.launches, turned.launches) == (0, 1, 3)
+    assert innermost.us == turned.us
+
+
+def test_few_channels_cost_as_many_as_a_tile_holds() -> None:
+    costs = [work_of(convolution(deep, wide), H200, "tf32").us for deep, wide in ((3, 8), (32, 32), (64, 32))]
+    assert costs[0] == costs[1] < costs[2]
+    grouped, whole = (work_of(convolution(64, 64, groups=g, innermost=True), H200, "tf32").us for g in (2, 1))
+    assert grouped > whole, "although it does half of the operations"
+
+
+def test_a_call_that_makes_no_sense_costs_its_operands_alone() -> None:
+    odd = AtenNode("aten.convolution.default", (ref((2, 2)), ref((2,), storage=1)), {}, (ref((2, 2), storage=2),))
+    assert work_of(odd, H200, "tf32").us == 0
+
+
+def test_products_waste_what_fills_no_tile_and_no_round() -> None:
+    assert product_us(1, 8192, 8192, 8192, H200, "tf32") < 1.3 * 2 * 8192**3 / peak(H200, "tf32")
+    assert product_us(1, 129, 128, 4096, H200, "tf32") >= product_us(1, 128, 128, 4096, H200, "tf32")
+    rows = [
+        AtenNode("aten.mm.default", (ref((65536, k)), ref((k, 64), storage=1)), {}, (ref((65536, 64), storage=2),))
+        for k in (32, 30)
+    ]
+    aligned, odd = (work_of(node, H200, "tf32").us for node in rows)
+    assert odd > 2 * aligned, "rows of 120 bytes miss the tensor cores"
+
+
+def test_the_cache_holds_what_was_touched_last() -> None:
+    cache = CacheContents(H200)
+    cache.touch(0, cache.capacity * 0.6)
+    assert cache.share(0) == 1
+    cache.touch(1, cache.capacity * 0.6)
+    assert (cache.share(0), cache.share(1)) == (0, 1)
+    cache.touch(2, cache.capacity * 2)
+    assert cache.share(2) == 0
+
+
+def test_single_accesses_and_collisions_are_seen() -> None:
+    address = 4 * torch.arange(1024)[None, None]
+    kept = torch.ones(1, 1, 1, dtype=torch.bool)
+    assert in_vectors(address, kept, 4)
+    assert not in_vectors(address * 2, kept, 4)
+    assert not in_vectors(address + 4, kept, 4)
+    assert not in_vectors(address, (torch.arange(1024) % 4 < 3)[None, None], 4)
+    over = '"tt.reduce"(%1) <{{axis = {} : i32}}> (tensor<32x128xf32>) -> tensor<128xf32>'
+    assert exchange_slots(over.format(0), 256) == 8 * exchange_slots(over.format(0), 64) / 2 > 0
+    assert exchange_slots(over.format(0), 32) == exchange_slots(over.format(1), 256) == 0
+
+
+PRODUCT = f"""{HEAD}
+@triton.jit
+def k(x, w, y, K, A: tl.constexpr, B: tl.constexpr):
+    m, n, d = tl.program_id(0) * 128 + tl.arange(0, 128), tl.arange(0, 128), tl.arange(0, 32)
+    total = tl.zeros((128, 128), tl.float32)
+    for s in range(0, K, 32):
+        left = tl.load(x + m[:, None] * K + s + d[None, :])
+        right = tl.load(w + (s + d[:, None]) * A + n[None, :] * B)
+        total = tl.dot(left, right, total, input_precision="tf32")
+    tl.store(y + m[:, None] * 128 + n[None, :], total)
+class ModelNew(nn.Module):
+    def forward(self, x, w):
+        y = torch.empty((x.shape[0], 128), device=x.device)
+        k[(x.shape[0] // 128,)](x, w, y, x.shape[1], A=STRIDES, num_warps=8)
+        return y
+"""
+
+
+@pytest.mark.parametrize("lies", ["along", "across"])
+def test_tf32_operands_that_lie_across_the_summed_axis_are_slow(lies: str) -> None:
+    strides = "1, B=4096" if lies == "along" else "128, B=1"
+    made = plan_of(PRODUCT.replace("STRIDES", strides), spec(dense(16384, 4096), dense(4096, 128)))
+    profile = next(iter(profile_plan(made).values()))
+    assert profile.dot_flops == {"tf32": 2 * 16384 * 4096 * 128}
+    assert profile.turned_flops == ({} if lies == "along" else profile.dot_flops)
+    floor = 2 * 16384 * 4096 * 128 / peak(H200, "tf32")
+    assert (price(made, H200, profiles=profile_plan(made)).modelled_us > 5 * floor) == (lies == "across")
