@@ -7,18 +7,20 @@
 
 Four phases: `eager` and `eager,compile`, each cold (a new cache folder) and warm (the same folder, other candidates). A task's
 candidates are its worked styles, repeated with another comment until there are `--styles`, so that none is judged twice. All
-of them are right: any other verdict is listed. `--out` keeps every verdict as it comes, and a second call goes on where the
-first ended. The phases share `--seconds`; what has not ended `--grace` seconds later is shown, with the stack of every thread
-that waits for it, and given up.
+of them are right: any other verdict is listed. `--out` keeps every verdict and the summary as they come, and a second call goes
+on where the first ended. The phases share `--seconds`; what has not ended `--grace` seconds later is shown, with the stack of
+every thread that waits for it, and given up. Ctrl-C (`timeout -s INT`) writes and prints what is known, and ends at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import itertools
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,12 +30,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from kernrl.config import VerifierConfig
-from kernrl.errors import UsageError
+from kernrl.errors import InfrastructureError, UsageError
 from kernrl.files import replace_file
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.sample import sample
@@ -54,6 +56,9 @@ BEGIN_SHARE = 0.75
 
 SAVE_S = 2.0
 """How often what is known is written: a run may be cut off."""
+
+INTERRUPTED = 130
+"""Exit code."""
 
 Written = tuple[Task, float, str, str]
 """A task, the GiB that it holds, and a candidate's style and text."""
@@ -120,15 +125,17 @@ def judge(verifier: HardenedVerifier, written: Sequence[Written], until: float, 
         judged = Counter(row["task"] for row in rows)
         return [name for name, count in owed.items() if judged[name] == count]
 
-    for position, verdict in verifier.verify_many(pairs()):
-        task, held, style = taken[position]
-        rows.append(row_of(task, held, style, verdict) | {"at_s": round(time.monotonic() - begun, 2)})
-        if time.monotonic() - told > SAVE_S:
-            told = time.monotonic()
-            said = f"{len(rows)} verdicts in {told - begun:.0f} s, {len(rows) / (told - begun):.2f}/s"
-            print(f"{said}; the GPU: {verifier.doing() or 'idle'}", file=sys.stderr, flush=True)
-            keep(rows, done(), told - begun)
-    keep(rows, done(), time.monotonic() - begun)
+    try:
+        for position, verdict in verifier.verify_many(pairs()):
+            task, held, style = taken[position]
+            rows.append(row_of(task, held, style, verdict) | {"at_s": round(time.monotonic() - begun, 2)})
+            if time.monotonic() - told > SAVE_S:
+                told = time.monotonic()
+                said = f"{len(rows)} verdicts in {told - begun:.0f} s, {len(rows) / (told - begun):.2f}/s"
+                print(f"{said}; the GPU: {verifier.doing() or 'idle'}", file=sys.stderr, flush=True)
+                keep(rows, done(), told - begun)
+    finally:
+        keep(rows, done(), time.monotonic() - begun)
 
 
 def steady_per_s(at_s: Sequence[float]) -> float | None:
@@ -144,44 +151,57 @@ def summary(phase: dict[str, Any]) -> dict[str, Any]:
     rows = phase["rows"]
     measured = [row["memory"] for row in rows if "replay_peak" in row["memory"]]
     off = [(memory["replay_peak"] + memory["judge_peak"]) / memory["planned"] for memory in measured]
+    full = [(m["replay_held"] + m["judge_held"]) / m["granted"] for m in measured if m.get("granted")]
     return {
         "tasks": len({row["task"] for row in rows}),
         "verdicts": len(rows),
+        "seconds": phase["seconds"],
         "verdicts_per_s": len(rows) / phase["seconds"] if phase["seconds"] else None,
         "steady_per_s": steady_per_s([row["at_s"] for row in rows if "at_s" in row]),
         "statuses": dict(Counter(row["status"] for row in rows)),
         "infra_errors": sum(row["status"] == "infra_error" for row in rows),
         "restarts": phase["restarts"],
-        "peak_over_planned": {"median": statistics.median(off), "most": max(off)} if off else None,
+        "peak_over_planned": _spread(off),
+        "held_over_granted": _spread(full),
+        "seconds_a_verdict": _parts(rows),
     }
+
+
+def _spread(found: Sequence[float]) -> dict[str, float] | None:
+    return {"median": statistics.median(found), "most": max(found)} if found else None
 
 
 def table(record: dict[str, Any]) -> str:
     """One line a phase."""
     lines = [
-        "| baselines | cache | tasks | verdicts | per s | steady | infra errors | restarts | not correct | peak / planned |"
+        "| baselines | cache | tasks | verdicts | seconds | per s | steady | infra errors | restarts | not correct "
+        "| peak / planned | held / granted |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---|",
     ]
-    lines += ["|---|---|---:|---:|---:|---:|---:|---:|---:|---|"]
     for name, phase in record["phases"].items():
         s, (baseline, heat) = summary(phase), name.split(" ")
         wrong = s["verdicts"] - s["statuses"].get("correct", 0)
-        peaks = s["peak_over_planned"]
-        said = f"{peaks['median']:.2f}, at most {peaks['most']:.2f}" if peaks else "–"
+        peaks = [s["peak_over_planned"], s["held_over_granted"]]
+        said = " | ".join(f"{one['median']:.2f}, at most {one['most']:.2f}" if one else "–" for one in peaks)
         rate = f"{s['verdicts_per_s']:.2f}" if s["verdicts_per_s"] else "–"
         steady = f"{s['steady_per_s']:.2f}" if s["steady_per_s"] else "–"
         counts = f"{s['infra_errors']} | {s['restarts']} | {wrong}"
-        lines.append(f"| {baseline} | {heat} | {s['tasks']} | {s['verdicts']} | {rate} | {steady} | {counts} | {said} |")
-    lines += ["", *(f"{name}, mean seconds a verdict: {_parts(phase['rows'])}" for name, phase in record["phases"].items())]
+        begins = f"| {baseline} | {heat} | {s['tasks']} | {s['verdicts']} | {s['seconds']:.0f}"
+        lines.append(f"{begins} | {rate} | {steady} | {counts} | {said} |")
+    lines.append("")
+    for name, phase in record["phases"].items():
+        parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in _parts(phase["rows"]).items())
+        lines.append(f"{name}, mean seconds a verdict: {parts}")
     bad = [r for phase in record["phases"].values() for r in phase["rows"] if r["status"] != "correct"]
     return "\n".join([*lines, *(f"{r['task']} {r['style']}: {r['status']}: {r['reason']}" for r in bad)])
 
 
-def _parts(rows: Sequence[dict[str, Any]]) -> str:
-    """Where the time of a verdict goes, the longest part first; parts may overlap."""
+def _parts(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Where the time of a verdict goes, in mean seconds, the longest part first; parts may overlap."""
     spent: Counter[str] = Counter()
     for row in rows:
         spent.update(row["seconds"])
-    return ", ".join(f"{name} {s / len(rows):.2f}" for name, s in spent.most_common() if s / len(rows) >= 0.01)
+    return {name: s / len(rows) for name, s in spent.most_common() if s / len(rows) >= 0.01}
 
 
 def main() -> None:
@@ -209,10 +229,22 @@ def main() -> None:
     limit = threading.Timer(args.seconds + args.grace, _give_up, (args.out, record))
     limit.daemon = True
     limit.start()
-    left = 0
+    try:
+        left = run_phases(args, record, cache, until)
+    except KeyboardInterrupt:
+        _interrupted(args.out, record)
+    limit.cancel()
+    print(table(record))
+    print(f"\n{left} tasks to do, over all phases", file=sys.stderr)
+
+
+def run_phases(args: argparse.Namespace, record: dict[str, Any], cache: Path, until: float) -> int:
+    """Judge what is left in each phase; returns how many tasks are left after that."""
+    left, begun = 0, time.monotonic()
     tasks = list(sized_tasks(args.source, args.tasks, args.least, args.most, args.seed)) if args.seconds > 0 else []
     styles = {task.id: write_solutions(with_input_sets(task)) for task, _ in tasks}
     tasks = [(task, held) for task, held in tasks if styles[task.id]]
+    print(f"{len(tasks)} tasks are ready after {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     phases = [(baseline, heat) for baseline in args.baselines for heat in args.heats]
     for number, (baseline, heat) in enumerate(phases if tasks else ()):
         phase = record["phases"].setdefault(f"{baseline} {heat}", {"rows": [], "done": [], "seconds": 0.0, "restarts": 0})
@@ -234,11 +266,9 @@ def main() -> None:
             run_phase(config, phase, written, now + BEGIN_SHARE * (until - now) / (len(phases) - number), args.out, record)
             print(table({"phases": {f"{baseline} {heat}": phase}}), flush=True)
         left += sum(task.id not in phase["done"] for task, _ in todo)
-    limit.cancel()
     if args.seconds > 0 and not tasks:
         raise UsageError(f"{args.source}: no task holds {args.least:g} to {args.most:g} GiB.")
-    print(table(record))
-    print(f"\n{left} tasks to do, over all phases", file=sys.stderr)
+    return left
 
 
 def run_phase(
@@ -248,15 +278,27 @@ def run_phase(
     before = dict(phase)
 
     def keep(rows: list[dict[str, Any]], done: list[str], seconds: float) -> None:
-        restarts = sum(getattr(gpu, "restarts", int)() for gpu in verifier.evaluator.gpus)
         phase["rows"], phase["done"] = before["rows"] + rows, before["done"] + done
-        phase["seconds"], phase["restarts"] = before["seconds"] + seconds, before["restarts"] + restarts
+        phase["seconds"] = before["seconds"] + seconds
+        with contextlib.suppress(InfrastructureError):
+            restarts = sum(getattr(gpu, "restarts", int)() for gpu in verifier.evaluator.gpus)
+            phase["restarts"] = before["restarts"] + restarts
+        record["summary"] = {name: summary(one) for name, one in record["phases"].items()}
         replace_file(out, json.dumps(record, indent=1))
 
     with HardenedVerifier(config) as verifier:
         verifier.evaluator.start()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has started this in the background
         record |= {"versions": verifier.evaluator.versions, "commit": _commit(), "date": time.strftime("%Y-%m-%d")}
-        judge(verifier, written, until, keep)
+        try:
+            judge(verifier, written, until, keep)
+        except KeyboardInterrupt:
+            _interrupted(out, record)
+
+
+def _interrupted(out: Path, record: dict[str, Any]) -> NoReturn:
+    print(table(record), f"\ninterrupted: {out} has what is known", flush=True)
+    os._exit(INTERRUPTED)  # the processes below end with this one
 
 
 def _give_up(out: Path, record: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from kernrl.errors import UsageError
 from kernrl.reports.svg import Scale, log_ticks
 from kernrl.verifier.base.devices import device_for
 
-AT_WORK = ("correctness", "compile_baseline", "baseline", "timing")
+AT_WORK = ("correctness", "load_baseline", "baseline", "timing")
 """Parts of a verdict's seconds in which it keeps a lane, without what it waits for."""
 
 INPUTS = {1: 8, 2: 12}

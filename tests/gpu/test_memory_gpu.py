@@ -80,6 +80,23 @@ def test_planned_is_measured(verifier: HardenedVerifier, name: str) -> None:
     print(f"{name}: {memory}, {verdict.seconds}")
     assert memory["replay_peak"] == pytest.approx(memory["planned_replay"], rel=0.1)
     assert memory["judge_peak"] == pytest.approx(memory["planned_judge"], rel=0.1)
+    assert memory["replay_held"] + memory["judge_held"] <= memory["granted"]
+
+
+def test_a_baseline_that_is_compiled_takes_what_was_granted() -> None:
+    """With two graphs kept, and the second baseline's first run."""
+    with HardenedVerifier(VerifierConfig(cache=False, precision="tf32", baseline=("eager", "compile"))) as both:
+        for name in ("segmentation_confidence", "climate_film_big"):
+            task = foreign(name)
+            verdicts = [both.verify(task, one.triton_code) for one in write_solutions(task)[:2]]
+            for verdict in verdicts:
+                assert verdict.correct, verdict.reason
+                print(f"{name}: {verdict.memory}, {verdict.seconds}")
+                assert verdict.memory["replay_held"] + verdict.memory["judge_held"] <= verdict.memory["granted"]
+            assert "compile_baseline" in verdicts[0].seconds
+            assert "load_baseline" in verdicts[0].seconds
+            assert "compile_baseline" not in verdicts[1].seconds
+        assert sum(gpu.restarts() for gpu in both.evaluator.gpus) == 0  # pyright: ignore
 
 
 def test_many_large_ones_at_once_are_all_right(verifier: HardenedVerifier) -> None:

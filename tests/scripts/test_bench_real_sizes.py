@@ -35,13 +35,14 @@ def row(status: str, planned: int, *peaks: int) -> dict[str, Any]:
 
 def test_figures_of_a_phase(bench: ModuleType) -> None:
     rows = [row("correct", 100, 50, 40), row("correct", 100, 60, 60), row("infra_error", 100)]
+    rows[0]["memory"] |= {"granted": 200, "replay_held": 90, "judge_held": 60}
     phase = {"rows": rows, "done": ["t"], "seconds": 1.5, "restarts": 2}
     found = bench.summary(phase)
     assert (found["verdicts_per_s"], found["infra_errors"], found["restarts"]) == (2.0, 1, 2)
     assert found["peak_over_planned"] == {"median": pytest.approx(1.05), "most": 1.2}
     lines = bench.table({"phases": {"eager,compile warm": phase}}).splitlines()
     assert lines[-4:] == [
-        "| eager,compile | warm | 1 | 3 | 2.00 | – | 1 | 2 | 1 | 1.05, at most 1.20 |",
+        "| eager,compile | warm | 1 | 3 | 2 | 2.00 | – | 1 | 2 | 1 | 1.05, at most 1.20 | 0.75, at most 0.75 |",
         "",
         "eager,compile warm, mean seconds a verdict: gpu_queue 2.00, judge 0.25",
         "t fused: infra_error: because",

@@ -25,7 +25,18 @@ def row(task: str, gib: float, seconds: dict[str, float], us: float | None = 100
 
 PHASE = {
     "rows": [
-        row("two", 2.0, {"correctness": 0.5, "baseline": 0.25, "compile_baseline": 1.0, "timing": 0.25, "gpu_queue": 99.0}),
+        row(
+            "two",
+            2.0,
+            {
+                "correctness": 0.5,
+                "baseline": 0.25,
+                "load_baseline": 1.0,
+                "compile_baseline": 9.0,
+                "timing": 0.25,
+                "gpu_queue": 99.0,
+            },
+        ),
         row("one", 1.0, {"correctness": 0.25, "timing": 0.25, "judge": 0.2}),
         row("two", 2.0, {"correctness": 0.25, "timing": 0.25}),
         row("refused", 4.0, {"correctness": 0.1}, us=None),

@@ -41,7 +41,7 @@ class Server:
     """Every call of both roles."""
 
     def __init__(self) -> None:
-        self.manner, self.gave_way = "", False
+        self.manner = ""
 
     def facts(self) -> dict[str, str]:
         free = 10 << 30 if Path(sys.argv[3] + ".busy").exists() else FREE_BYTES
@@ -50,34 +50,32 @@ class Server:
     def null(self, pairs: int, rounds: tuple[int, ...], noise: Any, slowdown: float) -> Any:
         return [(50.0, [[(1.0, 1.0)] * 5] * pairs)]
 
-    def begin(self, job: Any) -> Any:
+    def begin(self, job: Any, most_bytes: int | None) -> Any:
         self.manner = job.task.id
-        self.gave_way = False
         if self.manner == "too big":
             raise ValueError("it asks for too much memory")
         if self.manner == "never finds memory":
             raise MemoryError("tried to allocate too much")
-        if self.manner == "needs the others' memory" and "ends give_way" not in read(sys.argv[3]):
+        if self.manner.startswith("takes more than planned") and "ends give_back" not in read(sys.argv[3]):
             raise MemoryError("tried to allocate too much")
         return SimpleNamespace(version=1)
 
     def memory(self, task: Any, precision: str, names: list[str]) -> dict[str, None]:
+        if task.id == "has a rehearsal that dies" and read(sys.argv[3]).count("begins memory") == 1:
+            os._exit(9)
         return dict.fromkeys(names)
 
     def spent(self) -> Any:
-        return SimpleNamespace(peak_bytes=1 << 30, seconds={"draw": 0.5})
+        return SimpleNamespace(peak_bytes=1 << 30, held_bytes=2 << 30, seconds={"draw": 0.5})
 
-    def give_way(self) -> None:
-        self.gave_way = True
-
-    def forget(self) -> None:
-        """A judge's answers."""
+    def give_back(self) -> int:
+        return 1 << 20
 
     def check(self, asked: list[int]) -> Any:
         time.sleep(WORK_S)
         if self.manner.startswith("hangs"):
             time.sleep(60)
-        if self.manner == "an engine is missing" and read(sys.argv[3]).count("begins begin") == 1:
+        if self.manner.startswith("an engine is missing") and "ends give_back" not in read(sys.argv[3]):
             raise RuntimeError("FIND was unable to find an engine to execute this computation")
         if self.manner == "slow in every step":
             time.sleep(1.0)
@@ -87,22 +85,23 @@ class Server:
         return SimpleNamespace(asked=asked, shown=[], written=[], overrun=overrun, decoys=[])
 
     def measure(self, baselines: list[str], noise: Any) -> Any:
-        if self.gave_way:
-            raise MemoryError("it gave way")
         return SimpleNamespace(gpu_seconds=0.001, pid=os.getpid())
 
     def spot_checked(self) -> Any:
-        if self.gave_way:
-            raise MemoryError("it gave way")
         return SimpleNamespace(asked=[1], shown=[], written=[], overrun=[], decoys=[])
 
-    def compile(self, baselines: list[str]) -> None:
-        time.sleep(1.0 if self.manner == "has a slow compiler" else WORK_S)
+    def use_gpu(self) -> None:
+        """Sets up CUDA."""
+
+    def compile(self, *arguments: Any) -> None:
+        """In a preparer: compiles a task's baselines. In replay: loads them."""
+        manner = arguments[0].id if sys.argv[2] == "preparer" else ""
+        if manner == "has a compiler that dies":
+            os._exit(9)
+        time.sleep(1.0 if manner == "has a slow compiler" else WORK_S)
 
     def prepare(self, *arguments: Any) -> None:
         """A judge's answers, or a replay's baselines."""
-        if self.gave_way:
-            raise MemoryError("it gave way")
         if self.manner == "has a baseline that compiles for long":
             time.sleep(2.5)
         if getattr(arguments[0], "id", "") == "hangs and keeps the judge":

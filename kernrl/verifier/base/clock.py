@@ -20,6 +20,9 @@ class Spent:
     """What one candidate took of a process."""
 
     peak_bytes: int
+    """Most that was in use."""
+    held_bytes: int
+    """Most that was taken from the GPU, what is cached and what graphs keep included."""
     seconds: dict[str, float]
     """See `Clock.take`."""
 

@@ -44,6 +44,7 @@ __all__ = [
     "parse_ttir",
     "rehint",
     "replace_run",
+    "set_allocator",
     "set_driver",
     "specialise",
     "storage_key",
@@ -63,6 +64,15 @@ def inductor_backend(mode: str | None) -> Any:
     import torch
 
     return torch._TorchCompileInductorWrapper(mode, None, False)
+
+
+def set_allocator(settings: str) -> None:
+    """Settings of torch's allocator of GPU memory, such as `max_split_size_mb:256`, for this process."""
+    import torch
+
+    # torch before 2.10 has it under the other name
+    made: Any = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    (made or torch._C._cuda_cudaCachingAllocator_set_allocator_settings)(settings)  # pyright: ignore
 
 
 @contextlib.contextmanager

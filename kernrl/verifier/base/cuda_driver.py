@@ -124,7 +124,9 @@ class Launch:
 class _ArrayInterface:
     """Device memory in the form that torch reads."""
 
-    def __init__(self, address: int, nbytes: int):
+    def __init__(self, address: int, nbytes: int, owner: object = None):
+        """`owner` lives as long as the tensor."""
+        self._owner = owner
         self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
@@ -140,6 +142,15 @@ def shareable(nbytes: int) -> tuple[torch.Tensor, bytes]:
     check(code, f"allocate {nbytes} bytes")
     check(_library().cuIpcGetMemHandle(ctypes.byref(handle), address), "share memory")
     return torch.as_tensor(_ArrayInterface(address.value, nbytes), device="cuda"), bytes(handle)
+
+
+def claimed(nbytes: int) -> torch.Tensor:
+    """uint8 [nbytes] on the GPU that has one byte of memory: for code that looks at tensors' shapes and never at their numbers.
+
+    Whatever reads or writes it may fault.
+    """
+    byte = torch.zeros(1, dtype=torch.uint8, device="cuda")
+    return torch.as_tensor(_ArrayInterface(byte.data_ptr(), nbytes, byte), device="cuda")
 
 
 def free(memory: torch.Tensor) -> None:

@@ -104,8 +104,9 @@ class Verdict:
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by stage."""
     memory: dict[str, int] = field(default_factory=dict)
-    """On a GPU, bytes at the peak of judging it: `planned` before anything was allocated, in all and by process; `replay_peak`
-    and `judge_peak` as measured, where that is much."""
+    """On a GPU, bytes at the peak of judging it: `planned` before anything was allocated, in all and by process, and `granted`,
+    what the processes might hold; `replay_peak` and `judge_peak`, `replay_held` and `judge_held` as measured, where that is
+    much."""
     versions: dict[str, str] = field(default_factory=dict)
     cached: bool = False
     specialised: str = ""

@@ -7,7 +7,6 @@ kept for the candidates of a group, which all get the same draws.
 from __future__ import annotations
 
 import importlib
-import logging
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -17,19 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.clock import Clock, Spent
+from kernrl.verifier.base.memory_limit import keep_large_blocks_whole, limit_memory
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.memory_estimate import SetMemory, rehearse
-from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
+from kernrl.verifier.judge.regimes import NOMINAL, TIMED
 from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -48,8 +44,7 @@ class _SetAnswers:
 def _answer(reference: ReferenceAnswers, draw: Draw, clock: Clock) -> Answer:
     with clock.at("draw"):
         reference.inputs.draw(draw)
-    own, finite = draw.regime in (NOMINAL, TIMED), draw.regime not in REGIMES or REGIMES[draw.regime].finite
-    return reference.answer(Inputs.OWN if own else Inputs.FINITE if finite else Inputs.NONFINITE)
+    return reference.answer(Inputs.OWN if draw.own else Inputs.FINITE if draw.finite else Inputs.NONFINITE)
 
 
 def _tolerances(draws: Sequence[Draw], answers: Sequence[Answer]) -> list[list[Tolerance]]:
@@ -190,6 +185,7 @@ class JudgeServer:
 
     def __init__(self, *, redraw_parameters: bool = True, memory_share: float = 0.2):
         """`memory_share`: of the GPU's memory that is free now, to hold between candidates; half of it is for answers."""
+        keep_large_blocks_whole()
         torch.zeros(1, device="cuda")  # the driver calls below need a context
         importlib.import_module("torch._dynamo")  # takes seconds, and would otherwise delay the first answer
         self._held_bytes = cuda_driver.granted_bytes(memory_share)
@@ -210,29 +206,14 @@ class JudgeServer:
         self._opened = shared, shared.open()
         return True
 
-    def memory(self, task: Task, precision: str, names: Sequence[str]) -> dict[str, SetMemory | None]:
-        """What each of those input sets takes; None where its reference cannot be rehearsed. Allocates nothing."""
-        return {name: self._rehearsed(task, precision, name) for name in names}
-
-    @staticmethod
-    def _rehearsed(task: Task, precision: str, name: str) -> SetMemory | None:
-        input_set = task.input_set(name)
-        assert input_set is not None
-        try:
-            return rehearse(task, input_set, precision)
-        except UsageError:
-            raise
-        except Exception as error:  # whatever a reference does on tensors without contents
-            log.info("%s: its memory is guessed at the %s set: %s", task.id, name, error)
-            return None
-
     def spent(self) -> Spent:
         """The peak since the last `prepare`, and where the time went since then."""
-        return Spent(torch.cuda.max_memory_allocated(), self._judge.clock.take())
+        return Spent(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), self._judge.clock.take())
 
-    def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
-        """`Judge.prepare`, while replay runs the candidate."""
+    def prepare(self, task: Task, precision: str, draws: Sequence[Draw], most_bytes: int | None = None) -> None:
+        """`Judge.prepare`, while replay runs the candidate; this process may take so much of the GPU's memory for it."""
         before = self._judge.made
+        limit_memory(most_bytes, self._judge.forget)
         torch.cuda.reset_peak_memory_stats()
         self._judge.clock.restart()
         try:
@@ -243,9 +224,14 @@ class JudgeServer:
         if self._judge.made > before and torch.cuda.memory_reserved() > self._held_bytes:
             torch.cuda.empty_cache()
 
-    def forget(self) -> None:
-        """Drop every answer: another candidate needs the memory."""
+    def give_back(self) -> int:
+        """Drop every answer, and close replay's memory, since another lane needs the room. Returns the bytes still held."""
+        if self._opened:
+            before, memory = self._opened
+            self._opened = None
+            before.close(memory)
         self._judge.forget()
+        return torch.cuda.memory_reserved()
 
     def compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[StoredTensor]]

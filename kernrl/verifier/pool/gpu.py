@@ -14,15 +14,16 @@ from pathlib import Path
 import torch
 
 from kernrl.errors import InfrastructureError, UsageError
+from kernrl.tasks.task import FULL
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status
 from kernrl.verifier.base.version import version_of
 from kernrl.verifier.judge.draws import Seeds
-from kernrl.verifier.judge.memory_estimate import SetMemory
 from kernrl.verifier.pool.backend import Outcome
-from kernrl.verifier.pool.gpu_lock import AlreadyLocked, GpuLock
-from kernrl.verifier.pool.lane import Lane
+from kernrl.verifier.pool.gpu_lock import GpuLock
+from kernrl.verifier.pool.lane import Lane, inductor_environment
 from kernrl.verifier.pool.memory_ledger import MemoryLedger, Planned, gib, is_small, planned, usable_bytes
 from kernrl.verifier.pool.scheduler import MAX_TASKS, AffinityScheduler
+from kernrl.verifier.pool.task_preparers import TaskPreparers
 from kernrl.verifier.replay import stopwatch, timing
 from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.replay.job import Job
@@ -35,10 +36,10 @@ log = logging.getLogger(__name__)
 
 LANES, COMPILING_LANES = 4, 6
 """Lanes a GPU, on a machine with enough cores; each holds two CUDA contexts. While one times, the others wait: the more have
-passed correctness by then, the more are timed in a row. The second number holds where baselines are compiled."""
+passed correctness by then, the more are timed in a row. The second number holds where baselines are compiled, which takes a
+lane a second without the GPU for each task."""
 
-
-TELLING = ("timing", "compiling", "waiting for memory")
+TELLING = ("timing", "compiling", "loading", "waiting for memory")
 """What a lane may be at that explains where the time goes; judging and waiting for a turn go on all the time."""
 
 SOLE_SHARE = 0.9
@@ -46,7 +47,7 @@ SOLE_SHARE = 0.9
 
 
 def _record(need: Planned) -> dict[str, int]:
-    return {"planned": need.total, "planned_replay": need.replay, "planned_judge": need.judge}
+    return {"planned": need.total, "planned_replay": need.replay, "planned_judge": need.judge, "granted": need.most}
 
 
 def _too_large(need: Planned, own_bytes: int, total_bytes: float, said: str = "") -> Rejection:
@@ -64,30 +65,33 @@ class Gpu:
 
     def __init__(
         self, workers: ForkServer, device: str, *, lanes: int, cache_dir: Path | None, timeout_s: float, share: bool = True,
-        redraw_parameters: bool = True, memory_share: float = 0.15, noise: timing.NoiseBand | None = None,
+        redraw_parameters: bool = True, memory_share: float = 0.15, noise: timing.NoiseBand | None = None, compilers: int = 0,
     ):  # fmt: skip
-        """`memory_share`: of the GPU's free memory, what all lanes together may hold between candidates; `noise`: as calibrated
-        before."""
+        """`memory_share`: of the GPU's free memory, what all lanes together may keep of small tasks; `noise`: as calibrated
+        before; `compilers`: processes that compile baselines beside the lanes."""
+        env = inductor_environment(cache_dir)
         self._lanes = [
             Lane(
                 workers, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
-                memory_share=memory_share / (2 * lanes), cache_dir=cache_dir,
+                memory_share=memory_share / (2 * lanes), env=env,
             )
             for _ in range(lanes)
         ]  # fmt: skip
         self.facts: dict[str, str] = self._lanes[0].replay.ask(ReplayServer.facts, 60)
-        usable = usable_bytes(float(self.facts["free_bytes"]), lanes)
+        usable = usable_bytes(float(self.facts["free_bytes"]), lanes, compilers)
         self._least_bytes = int(memory_share * usable / lanes)
         """What a lane may hold in any case."""
-        self.memory: MemoryLedger[Lane] = MemoryLedger(usable, Lane.give_way)
-        self._rehearsed: OrderedDict[tuple[str, str, tuple[str, ...]], dict[str, SetMemory | None]] = OrderedDict()
+        self._seen: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        """Tasks that took more than was planned, and what replay and the judge held then."""
         self._lock = GpuLock(self.facts["uuid"])
+        self.preparers = TaskPreparers(workers, device, env, self._lock, compilers)
         self._cache_dir = cache_dir
         self._seeds = Seeds()
         self.scheduler, self._calibrating = AffinityScheduler(self._lanes), threading.Lock()
+        self.memory: MemoryLedger[Lane] = MemoryLedger(usable, Lane.give_back, self.scheduler.is_busy)
         self._closed = False
         self.restarts = 0
-        """Lanes that were restarted because one of their processes was lost or found no memory."""
+        """How often a lane got new processes because one was lost."""
         self._noise = noise
         threading.Thread(target=self._warm_up, daemon=True).start()
 
@@ -104,87 +108,116 @@ class Gpu:
 
         Raises InfrastructureError when the processes cannot work, UsageError for a broken task.
         """
-        _ = self.noise  # before a lane is assigned: calibration uses the first one
         begun = time.monotonic()
+        need = self._planned(job, baselines, task_key)
+        if need.task > self.memory.total_bytes:
+            sentence = f"judging any candidate takes {gib(need.task)}, and the GPU has {gib(self.memory.total_bytes)}"
+            raise UsageError(f"{job.task.id}: {sentence} for it: give the task smaller sizes.")
+        if need.sure > self.memory.total_bytes:
+            found = _too_large(need, max(job.temporary_bytes.values()), self.memory.total_bytes)
+            return Outcome(Stage.CORRECTNESS, found, memory=_record(need))
+        compiled = self.preparers.compile(job, baselines, task_key) if FULL in job.plans else 0.0
+        _ = self.noise  # before a lane is assigned: calibration uses the first one
         costly = not is_small(job) or any(name in MODES for name in baselines)
-        with self.scheduler.worker(task_key, costly=costly) as lane:
-            try:
-                with lane.mutex:
-                    need = self._planned(lane, job, baselines, task_key)
-                    if need.task > self.memory.total_bytes:
-                        sentence = (
-                            f"judging any candidate takes {gib(need.task)}, and the GPU has {gib(self.memory.total_bytes)}"
-                        )
-                        raise UsageError(f"{job.task.id}: {sentence} for it: give the task smaller sizes.")
-                    if need.sure > self.memory.total_bytes:
-                        found = _too_large(need, max(job.temporary_bytes.values()), self.memory.total_bytes)
-                        return Outcome(Stage.CORRECTNESS, found, memory=_record(need))
+        try:
+            with self.scheduler.worker(task_key, costly=costly) as lane, lane.mutex:
+                try:
+                    self._make_way(lane, job, task_key)
                     lane.doing = f"waiting for memory for {job.task.id}"
-                    with self.memory.admitted(lane, max(need.total, self._least_bytes)):
-                        waited = time.monotonic() - begun
-                        outcome = self._admitted(lane, job, baselines, need)
-                    outcome.seconds["gpu_queue"] = outcome.seconds.get("gpu_queue", 0.0) + waited
-                    return outcome
-            except InfrastructureError:
-                lane.close()
-                raise
-            finally:
-                lane.doing = ""
+                    outcome, began = self._in_turn(lane, job, baselines, need, task_key)
+                except InfrastructureError:
+                    self._drop(lane)
+                    raise
+                finally:
+                    lane.doing = ""
+        finally:
+            self.memory.wake()  # the lane may be free now
+        waited = max(0.0, began - begun - compiled)
+        outcome.seconds["gpu_queue"] = waited + outcome.seconds.get("gpu_queue", 0.0)
+        if compiled:
+            outcome.seconds["compile_baseline"] = compiled
+        return outcome
 
     def doing(self) -> str:
         """What the lanes are at, for people, the rarest first: `timing a_task, compiling a baseline of another`."""
-        said = [lane.doing for lane in self._lanes if lane.doing]
+        said = [*(lane.doing for lane in self._lanes if lane.doing), *self.preparers.doing()]
         return ", ".join(dict.fromkeys(one for kind in TELLING for one in said if one.startswith(kind))) or ", ".join(said[:1])
 
-    def _planned(self, lane: Lane, job: Job, baselines: Sequence[str], task_key: str) -> Planned:
+    def _planned(self, job: Job, baselines: Sequence[str], task_key: str) -> Planned:
         """What a candidate takes; rehearsed once for each task, unless it is small."""
-        if is_small(job):
-            return planned(job, {}, bool(baselines))
-        key = task_key, job.precision, tuple(job.plans)
-        if key not in self._rehearsed:
-            with self._lock.shared():  # a process that is set up disturbs what another lane times
-                lane.start()
-            self._rehearsed[key] = lane.memory(job)
-            while len(self._rehearsed) > MAX_TASKS:
-                self._rehearsed.popitem(last=False)
-        return planned(job, self._rehearsed[key], bool(baselines))
+        sets = {} if is_small(job) else self.preparers.memory(job, task_key)
+        return planned(job, sets, len(baselines)).at_least(*self._seen.get(task_key, (0, 0)))
 
-    def _admitted(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned) -> Outcome:
-        """Run a job for which there is room; once more if a process was lost, and with the GPU to itself if it lacked memory
-        all the same: other programs may use the GPU, and libraries take memory that no plan sees."""
+    def _make_way(self, lane: Lane, job: Job, task_key: str) -> None:
+        """What a lane has kept of another task goes before a large candidate comes, or after one."""
+        if lane.kept not in (None, task_key) and (not is_small(job) or self.memory.held_bytes(lane) > self._least_bytes):
+            self.memory.released(lane, lane.give_back())
+
+    def _in_turn(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned, task_key: str) -> tuple[Outcome, float]:
+        """Run a job once there is memory for it. Should it find too little all the same (libraries take memory that no plan
+        sees, and other programs may use the GPU), it alone runs again: next, and with all memory there is. The time is that at
+        which it began."""
         try:
-            outcome = lane.run(job, baselines, self._lock, self.noise)
+            with self.memory.admitted(lane, max(need.most, self._least_bytes)) as alone:
+                began, lane.kept = time.monotonic(), task_key
+                return self._admitted(lane, job, baselines, need, alone=alone), began
+        except OutOfMemory as error:
+            if self._closed:
+                raise
+            log.warning("%s runs again with the whole GPU's memory: %s", job.task.id, error)
+        lane.doing = f"waiting for the whole GPU's memory for {job.task.id}"
+        self.restarts += not (lane.replay.running and lane.judge.running)
+        self.memory.released(lane, lane.give_back())
+        with self.memory.admitted(lane, self.memory.total_bytes, alone=True):
+            began, lane.kept = time.monotonic(), task_key
+            try:
+                outcome = self._admitted(lane, job, baselines, need, alone=True)
+            except OutOfMemory as error:
+                return self._without_memory(lane, job, need, str(error)), began
+        if "replay_held" in outcome.memory:
+            self._learn(task_key, (outcome.memory["replay_held"], outcome.memory["judge_held"]))
+        self.memory.released(lane, lane.give_back())
+        return outcome, began
+
+    def _admitted(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned, *, alone: bool) -> Outcome:
+        """Run a job for which there is room; once more if a process was lost."""
+        most = (None, None) if alone else (need.most_replay, need.most_judge)
+        try:
+            outcome = lane.run(job, baselines, self._lock, self.noise, most, alone=alone)
+        except OutOfMemory:
+            raise
         except InfrastructureError as error:
             if self._closed:
                 raise
             log.warning("a lane is restarted: %s", error)
             self.restarts += 1
             lane.close()  # whatever killed one of its processes may have killed the other
-            if isinstance(error, OutOfMemory):
-                outcome = self._alone(lane, job, baselines, need)
-            else:
-                outcome = lane.run(job, baselines, self._lock, self.noise)
+            outcome = lane.run(job, baselines, self._lock, self.noise, most, alone=alone)
         outcome.memory = _record(need)
-        if outcome.measured and not is_small(job):
+        if outcome.measured and (alone or not is_small(job)):
             lane.spent(outcome)
         return outcome
 
-    def _alone(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned) -> Outcome:
-        with self._lock.exclusive():
-            for other in self._lanes:
-                other.give_way()
-                if other is not lane:
-                    self.memory.released(other)
-            try:
-                return lane.run(job, baselines, AlreadyLocked(), self.noise)
-            except OutOfMemory as error:
-                lane.close()
-                free = float(lane.replay.ask(ReplayServer.facts, 60)["free_bytes"])
-                if free < SOLE_SHARE * self.memory.total_bytes:
-                    raise OutOfMemory(f"other programs use the GPU's memory, {gib(free)} of which are free: {error}") from None
-                return Outcome(
-                    Stage.CORRECTNESS, _too_large(need, max(job.temporary_bytes.values()), self.memory.total_bytes, str(error))
-                )
+    def _without_memory(self, lane: Lane, job: Job, need: Planned, said: str) -> Outcome:
+        """The outcome of a job that found no memory with the GPU to itself. Raises OutOfMemory if that is no fault of its."""
+        self._drop(lane)
+        free = float(lane.replay.ask(ReplayServer.facts, 60)["free_bytes"])
+        if free < SOLE_SHARE * self.memory.total_bytes:
+            raise OutOfMemory(f"other programs use the GPU's memory, {gib(free)} of which are free: {said}") from None
+        own_bytes = max(job.temporary_bytes.values())
+        return Outcome(Stage.CORRECTNESS, _too_large(need, own_bytes, self.memory.total_bytes, said), memory=_record(need))
+
+    def _learn(self, task_key: str, held: tuple[int, int]) -> None:
+        """Plan a task's next candidates with what this one held, rather than run each of them alone."""
+        before = self._seen.get(task_key, (0, 0))
+        self._seen[task_key] = max(held[0], before[0]), max(held[1], before[1])
+        while len(self._seen) > MAX_TASKS:
+            self._seen.popitem(last=False)
+
+    def _drop(self, lane: Lane) -> None:
+        """End a lane's processes; the next candidate starts new ones."""
+        lane.close()
+        self.memory.released(lane)
 
     def untimed(self) -> contextlib.AbstractContextManager[None]:
         """Keep the GPU busy with something else: nothing is timed meanwhile."""
@@ -224,7 +257,7 @@ class Gpu:
 
     def _null(self, pairs: int, noise: timing.NoiseBand, slowdown: float) -> Sizes:
         first = self._lanes[0]
-        with first.mutex, self._lock.exclusive():
+        with first.mutex, first.asking, self._lock.exclusive():
             try:
                 return first.replay.ask(ReplayServer.null, 300, pairs, NULL_ROUNDS, noise, slowdown)
             except (Failed, Died, TimedOut) as error:
@@ -237,5 +270,6 @@ class Gpu:
 
     def close(self) -> None:
         self._closed = True
+        self.preparers.close()
         for lane in self._lanes:
             lane.close(wait=False)

@@ -80,13 +80,3 @@ class GpuLock:
             os.close(self._descriptor)
             self._descriptor = None
         self._changed.notify_all()
-
-
-class AlreadyLocked:
-    """The lock inside a block that holds the GPU exclusively."""
-
-    def shared(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def exclusive(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()

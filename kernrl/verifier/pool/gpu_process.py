@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 SWITCH_S = 0.0002
 """How long one of these threads may keep the interpreter lock while another waits."""
 
-_WORKER_MODULES = ("kernrl.verifier.replay.replay_server", "kernrl.verifier.judge.judge_server")
+_WORKER_MODULES = (
+    "kernrl.verifier.replay.replay_server", "kernrl.verifier.judge.judge_server", "kernrl.verifier.replay.task_preparer",
+)  # fmt: skip
 
 
 def worker_fork_server() -> ForkServer:
-    """The fork server of a GPU's replay and judge processes."""
+    """The fork server of a GPU's replay and judge processes, and of those that prepare tasks."""
     return ForkServer("the GPU's fork server", "kernrl.verifier.rpc.worker", {"modules": _WORKER_MODULES})
 
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.base.verdict import Rejection, Stage, Status
 from kernrl.verifier.judge.judge_server import JudgeServer
-from kernrl.verifier.judge.memory_estimate import SetMemory
 from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, worst_of, wrong_reason
 from kernrl.verifier.pool.backend import Outcome
-from kernrl.verifier.pool.gpu_lock import AlreadyLocked, Lock
+from kernrl.verifier.pool.gpu_lock import Lock
 from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.replay.job import Job, Measured, Replayed
 from kernrl.verifier.replay.replay_server import ReplayServer
@@ -31,6 +30,12 @@ from kernrl.verifier.rpc.worker_client import Client
 
 TRUSTED_TIMEOUT_S = 300.0
 """Limit for trusted code alone: answers in float64, and baselines, which may have to be compiled."""
+
+
+S = TypeVar("S")
+
+Most = tuple[int | None, int | None]
+"""Bytes that replay and the judge may take from the GPU; None: no limit."""
 
 
 class _Rejected(Exception):
@@ -44,12 +49,11 @@ class Lane:
 
     def __init__(
         self, workers: ForkServer, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float,
-        cache_dir: Path | None = None,
+        env: Mapping[str, str],
     ):  # fmt: skip
         """`timeout_s`: how long a candidate may keep replay waiting in all; `memory_share`: of the GPU's memory, what each
-        process may keep of tasks."""
+        process may keep of small tasks; `env`: where replay finds what Inductor has compiled."""
         settings = {"redraw_parameters": redraw_parameters, "memory_share": memory_share}
-        env = inductor_environment(cache_dir)
         self.replay = Client(
             workers, ReplayServer, settings | {"share": share}, name="replay", device=device, first=True, env=env
         )  # fmt: skip
@@ -62,45 +66,41 @@ class Lane:
         self._preparing: tuple[str, ...] = ()
         """Baselines that replay is capturing."""
         self._alone = False
-        """Whether the candidate at hand has the GPU to itself."""
+        """Whether the candidate at hand has the GPU's memory to itself."""
+        self.kept: str | None = None
+        """The task of the last candidate, of which the processes may keep something; None where they keep nothing."""
         self.doing = ""
         """What the lane is at, for people: `timing a_task`; '' while it is idle."""
-        self.mutex, self._ending, self._asking = threading.Lock(), threading.Lock(), threading.Lock()
+        self.mutex, self.asking = threading.Lock(), threading.Lock()
 
     def start(self) -> None:
         """Make sure that both processes run. Raises InfrastructureError."""
         self.replay.start()
         self.judge.start()
 
-    def memory(self, job: Job) -> dict[str, SetMemory | None]:
-        """What each input set of the task takes, by the judge's rehearsal. Raises InfrastructureError, and UsageError for a
-        task that does not run."""
-        with self._asking:  # another lane may want this one's memory meanwhile
-            self.judge.start()
-            try:
-                return self.judge.ask(JudgeServer.memory, TRUSTED_TIMEOUT_S, job.task, job.precision, list(job.plans))
-            except (Failed, Died, TimedOut) as error:
-                self.judge.kill()
-                raise InfrastructureError(f"the judge process failed: {error}") from None
-
-    def spent(self, outcome: Outcome) -> None:
-        """Note bytes at the last candidate's peak, and where its time on the GPU went, by process."""
-        with self._asking:  # another lane may want this one's memory meanwhile
-            found = {
-                "replay": self.replay.ask(ReplayServer.spent, TRUSTED_TIMEOUT_S),
-                "judge": self.judge.ask(JudgeServer.spent, TRUSTED_TIMEOUT_S),
-            }
-        for name, spent in found.items():
-            outcome.memory[f"{name}_peak"] = spent.peak_bytes
+    def spent(self, outcome: Outcome) -> tuple[int, int]:
+        """Note bytes at the last candidate's peak, and where its time on the GPU went, by process. Returns what replay and the
+        judge had taken from the GPU at most."""
+        replay = self.replay.ask(ReplayServer.spent, TRUSTED_TIMEOUT_S)
+        judge = self.judge.ask(JudgeServer.spent, TRUSTED_TIMEOUT_S)
+        for name, spent in (("replay", replay), ("judge", judge)):
+            outcome.memory |= {f"{name}_peak": spent.peak_bytes, f"{name}_held": spent.held_bytes}
             outcome.seconds |= {f"{name}: {part}": seconds for part, seconds in spent.seconds.items()}
+        return replay.held_bytes, judge.held_bytes
 
-    def run(self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand) -> Outcome:
-        """Correctness, then time. Raises InfrastructureError when the processes cannot work, UsageError for a broken task."""
+    def run(
+        self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand, most: Most, *, alone: bool = False
+    ) -> Outcome:
+        """Correctness, then time. `most`: bytes that replay and the judge may take from the GPU. `alone`: no other lane holds
+        memory, so that who lacks some lacks it for good.
+
+        Raises OutOfMemory, InfrastructureError when the processes cannot work, and UsageError for a broken task.
+        """
         outcome, name = Outcome(Stage.CORRECTNESS), job.task.id
         self.doing = f"judging {name}"
         if not self.replay.running or self._ready[1:] != self._what(job, baselines)[1:]:
             self._ready = ()  # replay may drop the last task to make room for this one
-        self._left_s, self._alone = self._timeout_s, isinstance(lock, AlreadyLocked)
+        self._left_s, self._alone = self._timeout_s, alone
         timed = tuple(baselines) if FULL in job.plans else ()
         # those that need no compiling are captured while the judge is at work
         at_once = timed if self._ready else tuple(name for name in timed if name not in MODES)
@@ -109,14 +109,14 @@ class Lane:
                 self.start()  # here, since a process that is set up disturbs what another lane times
                 with self._drained():
                     with outcome.clock("correctness"):
-                        self._correctness(job, at_once, outcome)
+                        self._correctness(job, at_once, most, outcome)
                     if not timed:
                         return outcome
                     outcome.stage = Stage.TIMING
                     self._captured(outcome)
             if at_once != timed:
-                self.doing = f"compiling a baseline of {name}"
-                self._compile(timed, outcome)
+                self.doing = f"loading a baseline of {name}"
+                self._load(timed, outcome)
                 with _entered(lock.shared(), outcome), self._drained():
                     self._capture(timed)
                     self._captured(outcome)
@@ -148,14 +148,14 @@ class Lane:
             self.replay.drain(TRUSTED_TIMEOUT_S if self._preparing else self._left_s)
             self.judge.drain(TRUSTED_TIMEOUT_S)
 
-    def _correctness(self, job: Job, baselines: Sequence[str], outcome: Outcome) -> None:
+    def _correctness(self, job: Job, baselines: Sequence[str], most: Most, outcome: Outcome) -> None:
         """All calls are sent at once: the judge makes its answers while replay runs, replay's full set runs while the small
         sets are judged, and the baselines are captured while the full set is judged."""
         cheap = [i for i, d in enumerate(job.draws) if d.input_set != FULL]
         full = [i for i, d in enumerate(job.draws) if d.input_set == FULL]
         phases = [phase for phase in (cheap, full) if phase]
-        self.judge.send(JudgeServer.prepare, job.task, job.precision, job.draws)
-        self.replay.send(ReplayServer.begin, job)
+        self.judge.send(JudgeServer.prepare, job.task, job.precision, job.draws, most[1])
+        self.replay.send(ReplayServer.begin, job, most[0])
         for phase in phases:
             self.replay.send(ReplayServer.check, phase)
         owed = 1 + self._attach(self._replayed(outcome))
@@ -196,12 +196,10 @@ class Lane:
                 self._from_replay(trusted=True)
             self._preparing = ()
 
-    def _compile(self, baselines: Sequence[str], outcome: Outcome) -> None:
-        """Have replay compile what is compiled of these baselines, which takes seconds and leaves the GPU to other lanes.
-
-        Whoever wants this lane's memory waits meanwhile; what had been prepared may be gone afterwards.
-        """
-        with outcome.clock("compile_baseline"), self._asking:
+    def _load(self, baselines: Sequence[str], outcome: Outcome) -> None:
+        """Have replay load what has been compiled of these baselines, without the GPU, which it leaves to other lanes. What has
+        not been compiled is compiled here."""
+        with outcome.clock("load_baseline"):
             self.replay.send(ReplayServer.compile, list(baselines))
             self._from_replay(trusted=True)
 
@@ -273,28 +271,36 @@ class Lane:
         try:
             return self.judge.receive(TRUSTED_TIMEOUT_S)
         except (TimedOut, Died, Failed) as error:
+            if not self._alone and may_lack_memory(str(error)):
+                raise OutOfMemory(f"the GPU may have no memory left: {error}") from None
             self.judge.kill()
             raise InfrastructureError(f"the judge process failed: {error}") from None
 
-    def give_way(self) -> None:
-        """Drop what the processes keep, including a candidate that waits to be timed: its `run` then raises OutOfMemory.
-
-        The caller must hold the GPU exclusively, or know that the lane is idle, so that no call is under way here.
-        """
-        with self._ending, self._asking:
-            with contextlib.suppress(Failed, Died, TimedOut, InfrastructureError):
-                if self.replay.running:
-                    self.replay.ask(ReplayServer.give_way, TRUSTED_TIMEOUT_S)
-            with contextlib.suppress(Failed, Died, TimedOut, InfrastructureError):
-                if self.judge.running:
-                    self.judge.ask(JudgeServer.forget, TRUSTED_TIMEOUT_S)
-            self._ready = ()
+    def give_back(self) -> int:
+        """Have the processes drop what they keep; returns the bytes that they hold all the same. No candidate may be at work
+        here. A process that does not answer is ended."""
+        with self.asking:
+            # the judge first: it has replay's memory for outputs open
+            left = _given_back(self.judge, JudgeServer.give_back) + _given_back(self.replay, ReplayServer.give_back)
+            self._ready, self._attached, self.kept = (), None, None
+            return left
 
     def close(self, *, wait: bool = True) -> None:
         """End both processes."""
-        with self._ending:
-            self.replay.kill(wait=wait)
-            self.judge.kill(wait=wait)
+        self.replay.kill(wait=wait)
+        self.judge.kill(wait=wait)
+        self.kept = None
+
+
+def _given_back(client: Client[S], give_back: Callable[[S], int]) -> int:
+    """Bytes that a process holds after giving back; none if it does not run, or has to be ended."""
+    if not client.running:
+        return 0
+    try:
+        return client.ask(give_back, TRUSTED_TIMEOUT_S)
+    except (Failed, Died, TimedOut, InfrastructureError):
+        client.kill()
+        return 0
 
 
 def inductor_environment(cache_dir: Path | None) -> dict[str, str]:

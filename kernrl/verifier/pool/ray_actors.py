@@ -17,6 +17,7 @@ from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu import LANES, Gpu
 from kernrl.verifier.pool.gpu_process import worker_fork_server
 from kernrl.verifier.pool.local import LocalFront
+from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Answer, answer_to
@@ -64,6 +65,7 @@ class GpuActor(Actor):
         self._gpu = Gpu(
             worker_fork_server(), device, lanes=LANES, cache_dir=cache_dir, timeout_s=config.gpu_timeout_s,
             redraw_parameters=redraw_parameters, memory_share=config.gpu_memory_share,
+            compilers=int(any(name in MODES for name in config.baseline)),
         )  # fmt: skip
 
     def about(self) -> tuple[dict[str, str], NoiseBand]:

@@ -13,8 +13,9 @@ STEAL_QUEUE, COSTLY_STEAL_QUEUE = 2, 8
 """Queue length at which an idle worker takes a candidate whose task another worker has cached; the same where that costs
 seconds, as for a task of gigabytes, or one whose baseline is compiled: a usual group stays together."""
 
-MAX_OVERTAKEN = 32
-"""How often the candidate that has waited longest is overtaken by later ones."""
+MAX_OVERTAKEN, COSTLY_MAX_OVERTAKEN = 32, 256
+"""How often the candidate that has waited longest is overtaken by later ones; the same where another worker would have to
+prepare for seconds: the last of a usual group is overtaken by those of every other worker's group."""
 
 MAX_TASKS = 256
 """Tasks whose workers are remembered."""
@@ -26,6 +27,7 @@ W = TypeVar("W", bound=Hashable)
 class _Waiting(Generic[W]):
     task_key: Hashable
     steal_queue: int
+    most_overtaken: int
     assigned: threading.Event = field(default_factory=threading.Event)
     worker: W | None = None
     overtaken: int = 0
@@ -58,6 +60,11 @@ class AffinityScheduler(Generic[W]):
         with self._mutex:
             return len(self._cached_by)
 
+    def is_busy(self, worker: W) -> bool:
+        """Whether a candidate has been assigned to a worker."""
+        with self._mutex:
+            return worker not in self._free
+
     def workers_of(self, task_key: Hashable) -> list[W]:
         """The workers that have prepared for a task."""
         with self._mutex:
@@ -66,7 +73,8 @@ class AffinityScheduler(Generic[W]):
     @contextlib.contextmanager
     def worker(self, task_key: Hashable, *, costly: bool = False) -> Iterator[W]:
         """Wait for a worker for one candidate of a task, and have it alone. `costly`: preparing for the task takes seconds."""
-        mine = _Waiting[W](task_key, COSTLY_STEAL_QUEUE if costly else STEAL_QUEUE)
+        limits = (COSTLY_STEAL_QUEUE, COSTLY_MAX_OVERTAKEN) if costly else (STEAL_QUEUE, MAX_OVERTAKEN)
+        mine = _Waiting[W](task_key, *limits)
         with self._mutex:
             self._waiting.append(mine)
             self._assign()
@@ -102,7 +110,7 @@ class AffinityScheduler(Generic[W]):
     def _next(self, worker: W) -> _Waiting[W] | None:
         """The best candidate for a free worker: of its last task, else of a task that it has cached, else of a task that no
         worker has cached, else of one whose workers are all busy with queues of its `steal_queue` or more."""
-        if self._waiting and self._waiting[0].overtaken >= MAX_OVERTAKEN:
+        if self._waiting and self._waiting[0].overtaken >= self._waiting[0].most_overtaken:
             return self._waiting[0]
         waiting = [(one, self._cached_by.get(one.task_key, [])) for one in self._waiting]
         queued = Counter(other for _, cached_by in waiting for other in cached_by)

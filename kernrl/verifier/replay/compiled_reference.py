@@ -1,4 +1,4 @@
-"""A reference under `torch.compile`, compiled in a step of its own that leaves the GPU to others."""
+"""A reference under `torch.compile`, compiled in a step of its own that runs nothing on the GPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from kernrl.verifier.base.compat import before_gpu_benchmarks, inductor_backend
 
 MODES: dict[str, str | None] = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
 """Baseline → mode of `torch.compile`; every baseline is captured as a CUDA graph."""
+
+
+def compiled_reference(module: nn.Module, baseline: str) -> CompiledReference:
+    """The module under a baseline of `MODES`. Inductor compiles its kernels one after another, since processes do that."""
+    torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
+    return CompiledReference(module, baseline)
 
 
 class _WantsGpu(BaseException):

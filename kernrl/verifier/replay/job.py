@@ -9,10 +9,10 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.base.shared_memory import StoredTensor
 from kernrl.verifier.base.verdict import Timing
 from kernrl.verifier.judge.draws import Draw, spot_checks, spot_draws
-from kernrl.verifier.plan.buffers import memory_bytes, output_bytes, temporary_bytes
+from kernrl.verifier.plan.buffers import library_bytes, memory_bytes, output_bytes, temporary_bytes
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import Plan
-from kernrl.verifier.replay.timing import Block, NoiseBand, shorter_us, speedup
+from kernrl.verifier.replay.timing import Block, NoiseBand, own_noise, shorter_us, speedup
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Job:
     decoys: bool = True
     overwrites: bool = True
     """Whether memory is poisoned, decoys are looked for, and stray writes are looked for. Tests switch these off."""
+    at_length: bool = False
+    """Whether it is timed at length: all baselines in turns, beside what two equal programs seem to differ by meanwhile."""
 
     @property
     def held_bytes(self) -> dict[str, int]:
@@ -39,6 +41,11 @@ class Job:
     def temporary_bytes(self) -> dict[str, int]:
         """Of that, the candidate's own."""
         return {name: temporary_bytes(plan, self.kernels[name]) for name, plan in self.plans.items()}
+
+    @property
+    def library_bytes(self) -> dict[str, int]:
+        """Of that, what forward's library calls return."""
+        return {name: library_bytes(plan) for name, plan in self.plans.items()}
 
     @property
     def output_bytes(self) -> dict[str, int]:
@@ -84,10 +91,14 @@ class Measured:
     choice: list[int]
     """Variant used at each node."""
     gpu_seconds: float
+    alike: list[Block] = field(default_factory=list)
+    """Of a program with itself, timed meanwhile; only where timing was at length."""
 
     def timing(self, device: str, noise: NoiseBand) -> Timing:
-        """The candidate's and the baselines' times with their speedups, for a verdict."""
+        """The candidate's and the baselines' times with their speedups, for a verdict; `noise` is as calibrated before."""
         first = next(iter(self.blocks.values()))
+        if self.alike:
+            noise = own_noise(self.alike)
         return Timing(
             kind="measured",
             device=device,

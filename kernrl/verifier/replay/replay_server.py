@@ -20,13 +20,14 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.clock import Clock, Spent
+from kernrl.verifier.base.memory_limit import limit_memory
 from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.judge.compare import differ
-from kernrl.verifier.judge.decoys import function_names, idle_launches
+from kernrl.verifier.judge.decoys import function_names, idle_launches, telling
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs
-from kernrl.verifier.replay import compiled_reference, timing
-from kernrl.verifier.replay.compiled_reference import CompiledReference
+from kernrl.verifier.replay import timing
+from kernrl.verifier.replay.compiled_reference import MODES, CompiledReference, compiled_reference
 from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 from kernrl.verifier.replay.job import Job, Measured, Replayed
 from kernrl.verifier.replay.runner import Opened, Runner
@@ -76,7 +77,6 @@ class ReplayServer:
         self._suspects: list[str] | None = None
         """Kernels that seem decoys so far; None before the first look."""
         self._spot: SpotChecks | None = None
-        self._gave_way = False
 
     def healthy(self) -> bool:
         """Whether CUDA still works here."""
@@ -84,11 +84,11 @@ class ReplayServer:
 
     # --- correctness ---------------------------------------------------------------------------------------------
 
-    def begin(self, job: Job) -> SharedMemory:
-        """Start a candidate. Returns the memory of its outputs, which the judge opens again if its version has changed."""
+    def begin(self, job: Job, most_bytes: int | None = None) -> SharedMemory:
+        """Start a candidate, for which this process may take so much of the GPU's memory. Returns the memory of its outputs,
+        which the judge opens again if its version has changed."""
         # what belongs to the last candidate, its outputs and a copy of its inputs among it, goes before memory is counted
-        self.job, self._full, self._suspects, self._spot, self._gave_way = job, None, None, None, False
-        torch.cuda.reset_peak_memory_stats()
+        self.job, self._full, self._suspects, self._spot = job, None, None, None
         self._clock.restart()
         self._modules.trim()
         crowded = self._make_room()
@@ -97,6 +97,9 @@ class ReplayServer:
         large = need > PREPARED_SHARE * self._held_bytes
         if large:  # its memory is planned, and the last candidate's is no part of that
             self.memory.shrink(max(job.temporary_bytes.values()))
+            self._candidate_pool = GraphPool()  # a pool keeps what its graphs have taken, the last candidate's included
+        limit_memory(None if most_bytes is None else most_bytes - shared_bytes(job), self.forget)
+        torch.cuda.reset_peak_memory_stats()
         self.memory.seal()
         self.outputs.reserve(shared_bytes(job), spare=not crowded and not large)
         self.outputs.clear()
@@ -121,7 +124,8 @@ class ReplayServer:
                 if name == FULL and self._full is None:
                     opened = self._full = self._captured(opened.runner)
             if name == names[0] and self.job.decoys and self._suspects != []:
-                self._suspects = self._decoys(opened.runner, inputs, positions[0])
+                for finite in telling([self.job.draws[i] for i in positions])[:1]:
+                    self._suspects = self._decoys(opened.runner, inputs, positions[finite])
         result.decoys = self._suspects or []
         return self._replayed(result, flags)
 
@@ -152,10 +156,18 @@ class ReplayServer:
 
     def _captured(self, runner: Runner) -> Opened:
         """A plan as a graph. It must have run before, since libraries cannot be initialised during capture."""
+        runner.forget()
         with policy_flags(self.job.precision, autotune=True), torch.no_grad():
-            graph = self._candidate_pool.capture(runner.run)
+            graph = self._graph(self._candidate_pool, runner.run)
         outputs, alive = runner.held()
         return Opened(runner, graph.replay, lambda: outputs, alive)
+
+    def _graph(self, pool: GraphPool, run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+        """A graph of what has run before. It allocates memory of its own, and nothing can be given back meanwhile: where much
+        is cached, that goes first."""
+        if torch.cuda.memory_reserved() > self._held_bytes:
+            torch.cuda.empty_cache()
+        return pool.capture(run)
 
     def _ask(self, opened: Opened, inputs: TaskInputs, i: int, result: Replayed) -> list[Tensor]:
         """One draw: new inputs, poisoned memory, one run, outputs to the judge. Returns two flags, without a sync."""
@@ -177,21 +189,25 @@ class ReplayServer:
     def _decoys(self, runner: Runner, inputs: TaskInputs, draw: int) -> list[str]:
         """Names of authored launches without which the outputs are the same.
 
-        Tried on the draw, on 64 times its inputs and on a thousandth of them (a clamp may otherwise have no effect), each
-        with memory of zeros (a skipped launch may have made indices, and 0 is in range) and of another number.
+        Tried on the draw, whose inputs are finite, on 64 times them and on a thousandth (a clamp may otherwise have no effect),
+        each with memory of zeros (a skipped launch may have made indices, and 0 is in range) and of another number.
         """
-        inputs.draw(self.job.draws[draw])
+        drawn = self.job.draws[draw]
+        inputs.draw(drawn)
 
-        def conditions() -> Iterator[int]:
+        def conditions() -> Iterator[tuple[int, bool]]:
             for factor in (1.0, 64.0, 2.0**-16):  # each on top of the one before
                 inputs.scale(factor)
-                yield from (0, POISONS[1])
+                yield from ((poison, drawn.own and factor == 1.0) for poison in (0, POISONS[1]))
 
-        idle = idle_launches(runner.authored, conditions(), lambda poison, launches: self._unchanged(runner, launches, poison))
-        return function_names(runner.plan, idle)
+        def unchanged(condition: tuple[int, bool], launches: Sequence[int]) -> list[bool]:
+            poison, own = condition
+            return self._unchanged(runner, launches, poison, finite=not own)
 
-    def _unchanged(self, runner: Runner, launches: Sequence[int], poison: int) -> list[bool]:
-        """For each launch, whether the outputs are the same without it, from memory filled with that byte."""
+        return function_names(runner.plan, idle_launches(runner.authored, conditions(), unchanged))
+
+    def _unchanged(self, runner: Runner, launches: Sequence[int], poison: int, *, finite: bool) -> list[bool]:
+        """For each launch, whether the outputs (their elements that are `finite`) are the same without it, in such memory."""
         outputs = []
         for skip in (None, *launches):
             runner.prepare(poison)
@@ -200,7 +216,8 @@ class ReplayServer:
             outputs.append([y.clone() for y in runner.outputs()])
         # by value, not by bits: a result that is multiplied by zero, or rounded away, can still change the sign of a zero
         whole, precision = outputs[0], self.job.precision
-        changed = [torch.stack([differ(a, b, precision) for a, b in zip(whole, one, strict=True)]).any() for one in outputs[1:]]
+        pairs = [zip(whole, one, strict=True) for one in outputs[1:]]
+        changed = [torch.stack([differ(a, b, precision, finite=finite) for a, b in of_one]).any() for of_one in pairs]
         return [not differs for differs in torch.stack(changed).tolist()]
 
     # --- timing --------------------------------------------------------------------------------------------------
@@ -211,7 +228,6 @@ class ReplayServer:
         Some timed calls, chosen at random, compute a draw that is judged, and so does one more call after the last: a kernel
         that recognises timed calls, or counts them, is judged on what it did in them (`spot_checked`).
         """
-        self._still_prepared()
         begun = torch.cuda.Event(enable_timing=True)
         begun.record()
         inputs = self._task_inputs(FULL)
@@ -221,28 +237,28 @@ class ReplayServer:
             opened, inputs, draws, range(len(self.job.draws), len(draws)), self.outputs, self.memory, self.job.spot_checks
         )
         candidate = Timed(spot.before, opened.run, spot.after)
+        others = {name: Timed(inputs.refresh, self._baseline(name, inputs)) for name in baselines}
         blocks: dict[str, list[timing.Block]] = {}
-        for name in baselines:
-            baseline = Timed(inputs.refresh, self._baseline(name, inputs))
-            with self._clock.at(f"time {name}"):
-                blocks[name] = self._stopwatch.compare(baseline, candidate, noise)
+        alike: list[timing.Block] = []
+        if self.job.at_length and others:
+            with self._clock.at("time at length"):
+                blocks, alike = self._stopwatch.compare_at_length(others, candidate)
+        else:
+            for name, baseline in others.items():
+                with self._clock.at(f"time {name}"):
+                    blocks[name] = self._stopwatch.compare(baseline, candidate, noise)
         node_us, unfused = self._node_times(opened.runner) if opened.runner.computed else ([], 0.0)
         self._spot = spot
         ended = torch.cuda.Event(enable_timing=True)
         ended.record()
         ended.synchronize()
-        return Measured(blocks, node_us, unfused, opened.runner.choice, begun.elapsed_time(ended) / 1e3)
+        return Measured(blocks, node_us, unfused, opened.runner.choice, begun.elapsed_time(ended) / 1e3, alike)
 
     def spot_checked(self) -> Replayed:
         """Results of the judged calls in `measure`, and of one more call, which other lanes need not wait for."""
-        self._still_prepared()
         assert self._spot
         self._spot.last()
         return self._replayed(self._spot.result, self._spot.flags)
-
-    def _still_prepared(self) -> None:
-        if self._gave_way:
-            raise torch.OutOfMemoryError("what had been prepared gave way to another candidate")
 
     def _choose(self, runner: Runner) -> None:
         """Autotune on the trusted side: choose each launch's variant with the shorter of two cold calls."""
@@ -268,26 +284,20 @@ class ReplayServer:
         return us, sum(us[i] for i in runner.computed) / max(sum(us), 1e-9)
 
     def compile(self, baselines: Sequence[str]) -> None:
-        """Compile the task's baselines, unless they are kept already, while others use the GPU: nothing is run here.
+        """Compile the task's baselines, unless they are kept already, while others use the GPU: nothing is run here. What a
+        `TaskPreparer` has compiled is found on disk.
 
         What cannot be compiled yet, or at all, is left to `prepare`, which says why.
         """
-        self._still_prepared()
         inputs, prepared = self._task_inputs(FULL), self._prepared[self._key(FULL)]
         for name in baselines:
-            if name in compiled_reference.MODES and name not in prepared.baselines and name not in prepared.compiled:
-                prepared.compiled[name] = reference = self._compiled_reference(name, inputs)
+            if name in MODES and name not in prepared.baselines and name not in prepared.compiled:
+                prepared.compiled[name] = reference = compiled_reference(inputs.module, name)
                 with policy_flags(self.job.precision, autotune=True), torch.no_grad(), contextlib.suppress(Exception):
                     reference.compile(inputs.arguments)
 
-    @staticmethod
-    def _compiled_reference(name: str, inputs: TaskInputs) -> CompiledReference:
-        torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
-        return CompiledReference(inputs.module, name)
-
     def prepare(self, baselines: Sequence[str]) -> None:
         """Capture the task's baselines, unless they are kept already. Raises UsageError if the reference does not run."""
-        self._still_prepared()
         inputs = self._task_inputs(FULL)
         for name in baselines:
             try:
@@ -305,15 +315,13 @@ class ReplayServer:
         kept = prepared.baselines
         if name not in kept:
             module: Any = inputs.module
-            if name in compiled_reference.MODES:
-                module = prepared.compiled.pop(name, None) or self._compiled_reference(name, inputs)
+            if name in MODES:
+                module = prepared.compiled.pop(name, None) or compiled_reference(inputs.module, name)
             inputs.refresh()  # on judged inputs, its results would be right answers, which the next candidate could find
             with policy_flags(self.job.precision, autotune=True), torch.no_grad():
                 module(*inputs.arguments)  # compiles, tunes, and initialises libraries
-                if torch.cuda.memory_reserved() > self._held_bytes:
-                    torch.cuda.empty_cache()  # a graph allocates from memory of its own
                 # its results are not read, so the next baseline may use the same memory
-                graph = self._baseline_pool.capture(lambda: module(*inputs.arguments))
+                graph = self._graph(self._baseline_pool, lambda: module(*inputs.arguments))
             graph.replay()  # the first replay also uploads the graph, which must not be timed
             kept[name] = graph.replay
         return kept[name]
@@ -331,9 +339,9 @@ class ReplayServer:
         }
 
     def spent(self) -> Spent:
-        """The peak since `begin`, with the memory that the judge sees, and where the time went since then."""
+        """The peaks since `begin`, with the memory that the judge sees, and where the time went since then."""
         peak = torch.cuda.max_memory_allocated() - self._stopwatch.nbytes + self.outputs.nbytes
-        return Spent(peak, self._clock.take())
+        return Spent(peak, torch.cuda.max_memory_reserved() + self.outputs.nbytes, self._clock.take())
 
     def null(self, pairs: int, rounds: Sequence[int], noise: timing.NoiseBand, slowdown: float = 0.0) -> Sizes:
         """`Stopwatch.null`."""
@@ -360,6 +368,8 @@ class ReplayServer:
                 del self._prepared[dropped]
             with self._clock.at("inputs"):
                 made = TaskInputs(self.job.task, input_set, self.job.precision, "cuda", redraw_parameters=self._redraw)
+            if torch.cuda.memory_reserved() > self._held_bytes:
+                torch.cuda.empty_cache()  # what lives long would end up in large blocks that were needed to make them
             self._prepared[key] = _Prepared(made)
         self._prepared.move_to_end(key)
         return self._prepared[key].inputs
@@ -379,10 +389,12 @@ class ReplayServer:
         self.forget()
         return True
 
-    def give_way(self) -> None:
-        """Drop everything, the current candidate's too, since another needs the memory; the current one must start again."""
+    def give_back(self) -> int:
+        """Drop everything, between candidates, since another lane needs the room; the judge has closed the outputs' memory.
+        Returns the bytes still held."""
         self.forget()
-        self._gave_way = True
+        self.outputs.shrink()
+        return torch.cuda.memory_reserved() + self.outputs.nbytes
 
     def forget(self) -> None:
         """Drop what is kept of tasks, and the memory of plans."""

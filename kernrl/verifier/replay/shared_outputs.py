@@ -67,6 +67,15 @@ class SharedOutputs:
             self._allocate(needed)
             self._retired.append(old)
 
+    def shrink(self) -> None:
+        """Give back all but the least, between candidates. The judge has closed the memory."""
+        while self._retired:
+            self._free(*self._retired.pop())
+        if self.nbytes > LEAST_BYTES:
+            self._free(self.memory, self.shared)
+            self._used = 0
+            self._allocate(LEAST_BYTES)
+
     def _free(self, memory: Tensor, shared: SharedMemory) -> None:
         if self._on_device:
             cuda_driver.free(memory)

@@ -80,7 +80,7 @@ def serve(name: str, settings: dict[str, Any], channel: ObjectChannel) -> None:
             method, arguments = channel.recv()
         except (EOFError, OSError):
             return
-        answer = answer_to(partial(_call, server, method, arguments), healthy=server.healthy)
+        answer = answer_to(partial(call, server, method, arguments), healthy=server.healthy)
         try:
             channel.send(answer)
         except OSError:  # the client has gone
@@ -89,7 +89,7 @@ def serve(name: str, settings: dict[str, Any], channel: ObjectChannel) -> None:
             os._exit(1)  # without destructors: those of what a faulted GPU held write a warning each
 
 
-def _call(server: Server, method: str, arguments: tuple[Any, ...]) -> Any:
+def call(server: Server, method: str, arguments: tuple[Any, ...]) -> Any:
     try:
         return getattr(server, method)(*arguments)
     except RuntimeError as error:

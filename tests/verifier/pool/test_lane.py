@@ -24,7 +24,7 @@ from kernrl.verifier.base.verdict import Stage, Status
 from kernrl.verifier.judge.memory_estimate import SetMemory
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu import Gpu
-from kernrl.verifier.pool.lane import Lane
+from kernrl.verifier.pool.task_preparers import TaskPreparers
 from kernrl.verifier.rpc.worker_client import Client
 
 STAND_IN = TESTS / "support" / "lane_stand_in.py"
@@ -36,6 +36,7 @@ class FakeForkServer:
     ROLES: ClassVar = {
         "kernrl.verifier.replay.replay_server:ReplayServer": "replay",
         "kernrl.verifier.judge.judge_server:JudgeServer": "judge",
+        "kernrl.verifier.replay.task_preparer:TaskPreparer": "preparer",
     }
 
     def __init__(self, log: Path) -> None:
@@ -67,7 +68,7 @@ def forks(tmp_path: Path) -> Iterator[FakeForkServer]:
 
 @pytest.fixture
 def gpu(forks: FakeForkServer) -> Iterator[Gpu]:
-    made = Gpu(forks, "0", lanes=2, cache_dir=None, timeout_s=2.0)  # pyright: ignore[reportArgumentType]
+    made = Gpu(forks, "0", lanes=2, cache_dir=None, timeout_s=2.0, compilers=2)  # pyright: ignore[reportArgumentType]
     yield made
     made.close()
 
@@ -79,8 +80,15 @@ def job(manner: str, sets: Sequence[str] = ("small", "full"), held_bytes: int = 
     held = {"small": 1 << 20, "full": held_bytes}
     return SimpleNamespace(
         task=task, precision="fp32", draws=draws, all_draws=draws, plans={"small": 0, "full": 1}, kernels={},
-        held_bytes=held, temporary_bytes=held, output_bytes=dict.fromkeys(held, 1024), spot_checks=5,
+        held_bytes=held, temporary_bytes=held, library_bytes=held, output_bytes=dict.fromkeys(held, 1024), spot_checks=5,
     )  # fmt: skip
+
+
+def large(manner: str, held_bytes: int = 6 << 30) -> Any:
+    """A candidate that is planned with 72 GiB, where the GPU has 90."""
+    one = job(manner, held_bytes=held_bytes)
+    one.temporary_bytes = one.library_bytes = dict.fromkeys(one.held_bytes, 0)
+    return one
 
 
 def run(gpu: Gpu, manner: str, key: str = "task") -> Outcome:
@@ -152,16 +160,42 @@ def test_trouble_is_the_candidates_alone(
 
 
 @pytest.mark.slow
-def test_who_lacks_memory_is_asked_again_alone(gpu: Gpu, forks: FakeForkServer) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda i: assert_right(run(gpu, "right", f"task {i}")), range(2)))
-    with ThreadPoolExecutor(8) as pool:
-        others = [pool.submit(run, gpu, "right", f"task {i % 2}") for i in range(6)]
-        assert_right(pool.submit(run, gpu, "needs the others' memory", "a big task").result())
-        for other in others:  # one that waited for its turn to be timed gave way, and was run again
-            assert_right(other.result())
-    assert "ends give_way" in forks.events("replay")
-    assert "ends forget" in forks.events("judge")
+def test_who_lacks_memory_runs_again_alone_and_nobody_else_does(forks: FakeForkServer) -> None:
+    """One of six lanes runs out, while the others are at work and more candidates wait."""
+    gpu = Gpu(forks, "0", lanes=6, cache_dir=None, timeout_s=5.0)  # pyright: ignore[reportArgumentType]
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            others = [pool.submit(run, gpu, "right", f"task {i % 6}") for i in range(12)]
+            lacks = pool.submit(run, gpu, "takes more than planned", "a big task")
+            assert_right(lacks.result())
+            for other in others:
+                assert_right(other.result())
+        events = forks.events("replay")
+        assert events.count("begins begin") == 12 + 2
+        assert gpu.restarts == 0
+        assert len(forks.started) <= 12, "no process was replaced"
+        assert_right(run(gpu, "right"))
+    finally:
+        gpu.close()
+
+
+@pytest.mark.slow
+def test_a_task_that_took_more_than_planned_is_planned_with_what_it_took(gpu: Gpu, forks: FakeForkServer) -> None:
+    before = gpu.run(large("takes more than planned"), ["eager"], "task").memory
+    assert (before["replay_held"], before["judge_held"]) == (2 << 30, 2 << 30)
+    gpu._learn("task", (90 << 30, 1 << 30))
+    after = gpu.run(large("right"), ["eager"], "task").memory
+    assert after["granted"] == (90 << 30) + before["planned_judge"]
+    assert gpu.run(large("right"), ["eager"], "another").memory["granted"] == before["granted"]
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_of_full_memory_is_replaced_and_counted(gpu: Gpu, forks: FakeForkServer) -> None:
+    assert_right(run(gpu, "right"))
+    assert_right(run(gpu, "an engine is missing later"))
+    assert gpu.restarts == 1
+    assert_right(run(gpu, "right"))
+    assert gpu.memory.held_bytes() <= gpu.memory.total_bytes
 
 
 @pytest.mark.slow
@@ -194,7 +228,7 @@ def test_a_candidate_larger_than_the_gpu_is_refused_before_it_runs(gpu: Gpu, for
     rejection = gpu.run(one, ["eager"], "task").rejection
     assert rejection is not None
     assert rejection.status is Status.TOO_LARGE
-    assert re.search(r"200\.0 GiB of it for its own buffers, and 92\.1 GiB are there", rejection.reason)
+    assert re.search(r"200\.0 GiB of it for its own buffers, and 90\.7 GiB are there", rejection.reason)
     assert "begins begin" not in forks.events("replay")
     assert_right(run(gpu, "right"))
 
@@ -203,8 +237,8 @@ def test_a_task_larger_than_the_gpu_is_refused_by_name(
     gpu: Gpu, forks: FakeForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = dict.fromkeys(SetMemory.__dataclass_fields__, 60 << 30)
-    monkeypatch.setattr(Lane, "memory", lambda lane, job: dict.fromkeys(job.plans, SetMemory(**sizes)))
-    with pytest.raises(UsageError, match=r"^huge: judging any candidate takes \d+\.\d GiB, and the GPU has 92\.1 GiB for it"):
+    monkeypatch.setattr(TaskPreparers, "memory", lambda self, job, key: dict.fromkeys(job.plans, SetMemory(**sizes)))
+    with pytest.raises(UsageError, match=r"^huge: judging any candidate takes \d+\.\d GiB, and the GPU has 90\.7 GiB for it"):
         gpu.run(job("huge", held_bytes=10 << 30), ["eager"], "task")
     assert "begins begin" not in forks.events("replay")
     monkeypatch.undo()
@@ -213,12 +247,9 @@ def test_a_task_larger_than_the_gpu_is_refused_by_name(
 
 @pytest.mark.slow
 def test_large_candidates_take_turns(gpu: Gpu, forks: FakeForkServer) -> None:
-    """Two of 72 GiB do not fit into 92 GiB at once, in two lanes."""
-    large = [job("right", held_bytes=6 << 30) for _ in range(2)]
-    for one in large:
-        one.temporary_bytes = dict.fromkeys(one.held_bytes, 0)
+    """Two of 72 GiB do not fit into 90 GiB at once, in two lanes."""
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(gpu.run, one, ["eager"], f"task {i}") for i, one in enumerate(large)]
+        asked = [pool.submit(gpu.run, large("right"), ["eager"], f"task {i}") for i in range(2)]
         outcomes = [one.result() for one in asked]
     for outcome in outcomes:
         assert_right(outcome)
@@ -226,18 +257,30 @@ def test_large_candidates_take_turns(gpu: Gpu, forks: FakeForkServer) -> None:
         assert outcome.memory["replay_peak"] == outcome.memory["judge_peak"] == 1 << 30
         assert outcome.seconds["replay: draw"] == outcome.seconds["judge: draw"] == 0.5
     events = forks.events("replay")
-    ran = [event for event in events if event in ("begins begin", "ends spot_checked", "ends give_way")]
-    turns = ["begins begin", "ends spot_checked"]
-    assert [e for e in ran if e != "ends give_way"] == turns * 2, "one after the other"
-    if len(forks.started) > 3:  # the second one in a lane of its own: the idle one gave way
-        assert "ends give_way" in events
+    ran = [event for event in events if event in ("begins begin", "ends spot_checked", "ends give_back")]
+    assert ran == ["begins begin", "ends spot_checked", "ends give_back", *ran[:2]], "the idle lane gave back in between"
+
+
+@pytest.mark.slow
+def test_a_large_group_keeps_its_lane_while_others_wait_for_its_memory(gpu: Gpu, forks: FakeForkServer) -> None:
+    """Two groups of four, which do not fit at once: what was made for the first serves all of it."""
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(gpu.run, large("right"), ["eager"], f"task {i % 2}") for i in range(8)]
+        for one in asked:
+            assert_right(one.result())
+    events = forks.events("replay")
+    assert events.count("begins prepare") == 2, "the baselines of each task were captured once"
+    assert events.count("begins give_back") == 1
+    assert gpu.restarts == 0
 
 
 def test_baselines_are_compiled_into_the_cache_folder(forks: FakeForkServer, tmp_path: Path) -> None:
     forks.env["replay"] = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
-    made = Gpu(forks, "0", lanes=1, cache_dir=tmp_path, timeout_s=2.0)  # pyright: ignore[reportArgumentType]
+    forks.env["preparer"] = forks.env["replay"]
+    made = Gpu(forks, "0", lanes=1, cache_dir=tmp_path, timeout_s=2.0, compilers=1)  # pyright: ignore[reportArgumentType]
     try:
-        assert_right(run(made, "right"))
+        assert_right(made.run(job("right"), ["eager", "compile"], "task"))
+        assert "ends compile" in forks.events("preparer")
     finally:
         made.close()
 
@@ -275,56 +318,67 @@ def test_a_judge_that_dies_again_is_broken_machinery(gpu: Gpu) -> None:
 
 
 @pytest.mark.slow
-def test_a_baseline_is_compiled_while_others_are_timed(gpu: Gpu, forks: FakeForkServer) -> None:
-    """Two tasks in two lanes: nothing of the one waits for the other's compiler, and no task's baseline is compiled twice."""
-    compiles = [("compiled", ["eager", "compile"])] * 3
+def test_a_baseline_is_compiled_once_while_no_lane_waits_for_it(gpu: Gpu, forks: FakeForkServer) -> None:
+    """Two tasks: a lane is at work on the one while the other's baseline is compiled, for all its candidates at once."""
     with ThreadPoolExecutor(6) as pool:
-        asked = [pool.submit(gpu.run, job("right"), names, key) for key, names in [*compiles, *[("eager", ["eager"])] * 3]]
+        slow = [pool.submit(gpu.run, job("has a slow compiler"), ["eager", "compile"], "compiled") for _ in range(3)]
+        for one in [pool.submit(gpu.run, job("right"), ["eager"], "eager") for _ in range(2)]:
+            assert_right(one.result())
+        assert "ends compile" not in forks.events("preparer"), "eager candidates did not wait"
+        assert gpu.memory.held_bytes() <= gpu._least_bytes, "nobody holds memory meanwhile"
+        outcomes = [one.result() for one in slow]
+        for outcome in outcomes:
+            assert_right(outcome)
+    assert sum("compile_baseline" in outcome.seconds for outcome in outcomes) == 1
+    assert_right(gpu.run(job("has a slow compiler"), ["eager", "compile"], "compiled"))
+    assert forks.events("preparer").count("begins compile") == 1
+    assert forks.events("replay").count("begins compile") == 1, "it was loaded in one lane"
+
+
+@pytest.mark.slow
+def test_a_compiler_that_dies_leaves_its_work_to_the_lane(gpu: Gpu, forks: FakeForkServer) -> None:
+    assert_right(gpu.run(job("has a compiler that dies"), ["eager", "compile"], "task"))
+    assert "begins compile" in forks.events("preparer")
+    assert "ends compile" not in forks.events("preparer")
+    assert "ends compile" in forks.events("replay")
+    assert_right(gpu.run(job("right"), ["eager", "compile"], "another"))
+    assert "ends compile" in forks.events("preparer")
+    assert gpu.restarts == 0
+
+
+@pytest.mark.slow
+def test_a_compiler_killed_at_work_leaves_its_work_to_the_lane(gpu: Gpu, forks: FakeForkServer) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(gpu.run, job("has a slow compiler"), ["eager", "compile"], "task") for _ in range(3)]
+        while "begins compile" not in forks.events("preparer"):
+            time.sleep(0.02)
+        [compiler] = [process for process in forks.started if "preparer" in process.args]  # pyright: ignore
+        compiler.kill()
         for one in asked:
             assert_right(one.result())
-    events = forks.events("replay")
-    assert events.count("begins compile") == 1, "three candidates of one task stay in one lane"
-    inside = events[events.index("begins compile") : events.index("ends compile")]
-    assert len(inside) > 1, "the other lane was at work meanwhile"
-    assert_right(gpu.run(job("right"), ["eager", "compile"], "compiled"))
-    assert forks.events("replay").count("begins compile") == 1
+    assert "ends compile" not in forks.events("preparer")
+    assert forks.events("replay").count("ends compile") == 1
+
+
+@pytest.mark.slow
+def test_a_rehearsal_that_is_killed_is_made_again(gpu: Gpu, forks: FakeForkServer) -> None:
+    assert_right(gpu.run(large("has a rehearsal that dies"), ["eager"], "task"))
+    assert forks.events("preparer").count("begins memory") == 2
 
 
 @pytest.mark.slow
 def test_what_a_gpu_is_at_is_said(gpu: Gpu) -> None:
-    """One candidate compiles, and another of the same size waits for its memory."""
+    """Of two large candidates, one compiles for long, and then waits for the other's memory."""
     assert gpu.doing() == ""
-    large = [job(manner, held_bytes=6 << 30) for manner in ("has a slow compiler", "right")]
-    for one in large:
-        one.temporary_bytes = dict.fromkeys(one.held_bytes, 0)
     heard: set[str] = set()
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(gpu.run, one, ["eager", "compile"], f"task {i}") for i, one in enumerate(large)]
-        while not all(one.done() for one in asked):
+        other = pool.submit(gpu.run, large("has a baseline that compiles for long"), ["eager"], "other")
+        slow = pool.submit(gpu.run, large("has a slow compiler"), ["eager", "compile"], "slow")
+        while not slow.done():
             heard |= set(gpu.doing().split(", "))
             time.sleep(0.01)
-    assert {"compiling a baseline of has a slow compiler", "compiling a baseline of right"} <= heard
-    assert heard & {"waiting for memory for right", "waiting for memory for has a slow compiler"}
+        assert_right(slow.result())
+        assert_right(other.result())
     assert gpu.doing() == ""
-
-
-@pytest.mark.slow
-def test_only_a_right_candidates_task_is_compiled(gpu: Gpu, forks: FakeForkServer) -> None:
-    rejection = gpu.run(job("wrong"), ["eager", "compile"], "task").rejection
-    assert rejection is not None
-    assert "begins compile" not in forks.events("replay")
-
-
-@pytest.mark.slow
-def test_who_compiles_gives_way_only_afterwards(gpu: Gpu, forks: FakeForkServer) -> None:
-    """Another lane that lacks memory takes this one's between the compiler and the clock: the candidate is run again."""
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(gpu.run, job("has a slow compiler"), ["eager", "compile"], "task")
-        while "begins compile" not in forks.events("replay"):
-            assert not first.done()
-            time.sleep(0.02)
-        assert_right(gpu.run(job("needs the others' memory"), ["eager"], "a big task"))
-        assert_right(first.result())
-    events = forks.events("replay")
-    assert events.index("ends compile") < events.index("begins give_way")
-    assert events.count("begins compile") == 2
+    assert {"compiling a baseline of has a slow compiler", "loading a baseline of has a slow compiler"} <= heard
+    assert "waiting for memory for has a slow compiler" in heard

@@ -112,6 +112,30 @@ def test_only_so_many_tasks_are_remembered() -> None:
     assert scheduler.load() == 0
 
 
+def test_the_last_of_a_costly_group_is_not_moved_for_being_overtaken() -> None:
+    """While other workers go on with their groups, it is overtaken more often than it would be if preparing were cheap."""
+    scheduler, release = AffinityScheduler(list("ab")), threading.Event()
+    served: list[str] = []
+
+    def candidate() -> None:
+        with scheduler.worker("task", costly=True) as worker:
+            served.append(worker)
+            release.wait(10)
+
+    threads = [threading.Thread(target=candidate) for _ in range(2)]
+    for i, thread in enumerate(threads):
+        thread.start()
+        while scheduler.load() <= i:
+            pass
+    for i in range(2 * MAX_OVERTAKEN):
+        with scheduler.worker("another", costly=True) as worker:
+            assert worker == "b", i
+    release.set()
+    for thread in threads:
+        thread.join(10)
+    assert served == ["a", "a"]
+
+
 def test_a_group_of_a_costly_task_stays_with_its_worker() -> None:
     """Eight candidates of one task, with a worker idle: it would spend seconds on preparing what one has."""
     scheduler, release = AffinityScheduler(list("ab")), threading.Event()

@@ -11,10 +11,12 @@ import torch
 
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base.clock import Clock
+from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.plan.plan import LaunchNode, Variant
 from kernrl.verifier.replay import replay_server
 from kernrl.verifier.replay.replay_server import MOST_PREPARED, ReplayServer
 from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, SpotChecks
-from kernrl.verifier.replay.timing import NoiseBand
+from kernrl.verifier.replay.timing import NOISE_FLOOR, NoiseBand
 
 
 def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
@@ -157,6 +159,9 @@ class Watched:
     def run(self) -> None:
         self._log.append("run")
 
+    def forget(self) -> None:
+        self._log.append("forget")
+
     def outputs(self) -> list[Any]:
         return []
 
@@ -183,8 +188,21 @@ def test_a_candidate_is_run_as_often_as_it_is_asked(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(replay, "_task_inputs", lambda name: inputs)
     monkeypatch.setattr(replay, "_replayed", lambda result, flags: (result, flags))
     result, flags = replay.check([0, 1, 2])  # pyright: ignore
-    assert log == ["poison", "run", "capture", "poison", "replay", "poison", "replay"], "the first wakes what the rest record"
+    again = ["poison", "replay", "poison", "replay"]
+    assert log == ["poison", "run", "forget", "capture", *again], "the first wakes what the rest record"
     assert (result.asked, len(flags)) == ([0, 1, 2], 6)
+
+
+def test_what_is_cached_goes_before_a_large_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a capture nothing can be given back: a graph's memory would come on top of what its first run left."""
+    log: list[str] = []
+    replay = Replay(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: log.append("give back"))
+    pool: Any = SimpleNamespace(capture=lambda run: log.append("capture"))
+    for reserved in (99, 101):
+        replay.reserved = reserved
+        replay._graph(pool, lambda: None)
+    assert log == ["capture", "give back", "capture"]
 
 
 def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,10 +216,16 @@ def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.Monke
     assert log == ["fresh", "baseline", "replay"]
 
     timed = []
-    replay._stopwatch = SimpleNamespace(compare=lambda baseline, *_: timed.append(baseline) or [])  # pyright: ignore
+
+    def at_length(others: Any, candidate: Any) -> Any:
+        return {name: [(4.0, 2.0)] for name in others}, [(2.0, 2.0)]
+
+    replay._stopwatch = SimpleNamespace(  # pyright: ignore
+        compare=lambda baseline, *_: timed.append(baseline) or [], compare_at_length=at_length
+    )
     replay._gave_way, replay._full, replay._prepared[replay._key(FULL)].inputs = False, None, inputs  # pyright: ignore
     replay.job.draws = replay.job.all_draws = [SimpleNamespace(input_set=FULL, regime="mixed")]  # pyright: ignore
-    replay.job.spot_checks = 5  # pyright: ignore
+    replay.job.spot_checks, replay.job.at_length = 5, False  # pyright: ignore
     replay.outputs.clear = lambda: None
     opened = SimpleNamespace(runner=SimpleNamespace(computed=(), choice=[0]), run=lambda: None)
     monkeypatch.setattr(replay, "_open", lambda *_: opened)
@@ -212,3 +236,47 @@ def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.Monke
     timed[0].before()
     timed[0].run()
     assert log == ["fresh", "replay"]
+    replay.job.at_length = True  # pyright: ignore
+    measured = replay.measure(["eager"], NoiseBand(((1.0, 0.3),)))
+    assert (len(timed), measured.alike) == (1, [(2.0, 2.0)])
+    found = measured.timing("a GPU", NoiseBand(((1.0, 0.3),)))
+    assert found.noise == NOISE_FLOOR, "the band of the timing itself, not the one that was calibrated"
+
+
+class FakeRunner:
+    """A plan of one launch whose output is `z` where `y` stays below a bound, on the CPU."""
+
+    authored = (0,)
+    plan = SimpleNamespace(nodes=[LaunchNode((Variant(0, (1, 1, 1), {}),))], kernels=[SimpleNamespace(function="beside")])
+
+    def __init__(self, inputs: Any) -> None:
+        self.inputs, self.variants, self.choice = inputs, lambda node: 1, [0]
+
+    def prepare(self, poison: int) -> None:
+        pass
+
+    def run(self, *, skip: int | None = None) -> None:
+        x = self.inputs.x
+        y = torch.zeros_like(x) if skip == 0 else x.exp()
+        self.made = torch.where(y > 1e30, y, 2 * x)
+
+    def outputs(self) -> list[torch.Tensor]:
+        return [self.made]
+
+
+@pytest.mark.parametrize(("regime", "found"), [("nominal", ["beside"]), ("nonfinite", None)])
+def test_numbers_that_overflow_are_no_work(regime: str, found: list[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = SimpleNamespace(x=torch.linspace(-3.0, 3.0, 16), draw=lambda draw: None)
+    inputs.scale = lambda factor: inputs.x.mul_(factor)
+    replay = Replay(monkeypatch)
+    replay.job = SimpleNamespace(precision="fp32", decoys=True, draws=[Draw("small", regime, 1)])  # pyright: ignore
+    replay._suspects = None
+    runner = FakeRunner(inputs)
+    opened = SimpleNamespace(runner=runner, outputs=runner.outputs)
+    monkeypatch.setattr(replay, "_task_inputs", lambda name: inputs)
+    monkeypatch.setattr(replay, "_open", lambda name, inputs: opened)
+    monkeypatch.setattr(replay, "_ask", lambda opened, inputs, i, result: [])
+    monkeypatch.setattr(replay, "_vary", lambda runner, i: None)
+    monkeypatch.setattr(replay, "_replayed", lambda result, flags: result)
+    assert replay.check([0]).decoys == (found or [])
+    assert replay._suspects == found
