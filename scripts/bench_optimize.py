@@ -102,6 +102,11 @@ def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         }
     winners = [r["best"]["origin"] for r in right]
     figures["winners"] = {origin: winners.count(origin) for origin in dict.fromkeys(winners)}
+    figures["origins"] = {origin: share_of(origin, right) for r in right for origin in r["by_origin"]}
+    noises = sorted(v.timing.noise for v in verdicts.values() if v.timing)
+    figures["noise"] = {"median": noises[len(noises) // 2], "largest": noises[-1]} if noises else None
+    counts = sorted(r["judged"] for r in right)
+    figures["judged"] = {"median": counts[len(counts) // 2], "fewest": counts[0]} if counts else None
     figures["styles"] = _counted(r["best"]["name"] for r in right if r["best"]["origin"] == "style")
     gains = [
         r["by_origin"]["variant"] / r["by_origin"]["style"] for r in right if {"variant", "style"} <= r["by_origin"].keys()
@@ -121,6 +126,16 @@ def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     figures["seconds_of_searches"] = sum(r["spent_s"] for r in results)
     figures["clock"] = sorted({r["clock"] for r in right})
     return figures
+
+
+def share_of(origin: str, right: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What an origin of candidates brought: modules that it was right on, those whose best is from it, and by how much the best
+    of all was faster for it. A variant counts as its own, whatever it is a variant of."""
+    mine = [r["by_origin"] for r in right if origin in r["by_origin"]]
+    others = [(ratios[origin], max((x for name, x in ratios.items() if name != origin), default=None)) for ratios in mine]
+    gains = [max(1.0, ratio / best) for ratio, best in others if best]
+    wins = sum(r["best"]["origin"] == origin for r in right)
+    return {"modules": len(mine), "wins": wins, "alone": len(mine) - len(gains), "gain_x": geomean(gains)}
 
 
 def regret_after(right: Sequence[Mapping[str, Any]], count: str) -> dict[str, Any]:

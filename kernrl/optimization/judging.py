@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Protocol
 
+from kernrl.config.verifier import Baselines
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Verdict
 from kernrl.verifier.correctness import PlanJudge
@@ -35,7 +36,8 @@ class Judges:
 
     def __init__(self, verifier: HardenedVerifier):
         self.verifier = verifier
-        self._first: FirstLook | None = None
+        self._first: Look | None = None
+        self._last: Look | None = None
         self._making = threading.Lock()
 
     def start_ahead(self) -> None:
@@ -59,23 +61,39 @@ class Judges:
             return verifier
         with self._making:
             if self._first is None:
-                self._first = FirstLook(verifier)
+                self._first = Look(verifier, verifier.config.baseline[:1])
             return self._first
+
+    @property
+    def last(self) -> Judge:
+        """Judges as the verifier does, and times at length: against every baseline, beside what equal programs seem to
+        differ by in those moments. The verifier itself where times are modelled, or are taken on other machines.
+
+        The verifier must have started.
+        """
+        verifier = self.verifier
+        if not verifier.evaluator.gpus or verifier.config.executor != "local":
+            return verifier
+        with self._making:
+            if self._last is None:
+                self._last = Look(verifier, verifier.config.baseline, at_length=True)
+            return self._last
 
     def __enter__(self) -> Judges:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._first is not None:
-            self._first.close()
+        for look in (self._first, self._last):
+            if look is not None:
+                look.close()
 
 
-class FirstLook(HardenedVerifier):
-    """A verifier on another one's processes that times against the first of its baselines. Its verdicts are cached apart."""
+class Look(HardenedVerifier):
+    """A verifier on another one's processes that times in its own way. Its verdicts are cached by its baselines."""
 
-    def __init__(self, whole: HardenedVerifier):
-        super().__init__(whole.config.model_copy(update={"baseline": whole.config.baseline[:1]}))
-        self.evaluator = _SameProcesses.of(whole.evaluator, self.config.baseline)
+    def __init__(self, whole: HardenedVerifier, baselines: Baselines, *, at_length: bool = False):
+        super().__init__(whole.config.model_copy(update={"baseline": baselines}))
+        self.evaluator = _SameProcesses.of(whole.evaluator, baselines, at_length)
         self.input_sets = whole.input_sets
 
     def close(self) -> None:
@@ -90,14 +108,15 @@ class _SameProcesses(StagedEvaluator):
     """An evaluator that has started in another one's name."""
 
     @classmethod
-    def of(cls, whole: StagedEvaluator, baselines: tuple[str, ...]) -> _SameProcesses:
+    def of(cls, whole: StagedEvaluator, baselines: Baselines, at_length: bool) -> _SameProcesses:
         """With the processes, the facts and the locks of `whole`, and these baselines."""
         assert whole.front
         mine = copy.copy(whole)
         mine.__class__ = cls
         assert isinstance(mine, cls)
         mine.config = whole.config.model_copy(update={"baseline": baselines})
-        mine._plan_judge = PlanJudge(mine.config, mine.defences, mine._device, whole.front, whole.gpus)
+        given = (mine.config, mine.defences, mine._device, whole.front, whole.gpus)
+        mine._plan_judge = PlanJudge(*given, at_length=at_length)
         return mine
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class TaskSearch:
             judges.first,
             Limits(settings.candidates, measured, max(2, verifier.evaluator.workers // settings.tasks_at_once)),
             budget,
-            finals_judge=verifier,
+            finals_judge=judges.last,
             quiet=settings.model.turn if settings.model and settings.model.here else None,
             known=known,
             on_trial=lambda trial: directory.append(CANDIDATES, trial.to_row(self.task, len(self.search.trials) - 1)),

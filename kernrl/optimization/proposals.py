@@ -40,6 +40,7 @@ def styles(graphs: Sequence[Graph], task: Task, device: Device, precision: str) 
 
     Args:
         graphs: `graphs_of(task)`.
+        precision: The policy they are judged under, for which products are written.
     """
     try:
         source = read_source(task.pytorch_code)
@@ -49,14 +50,14 @@ def styles(graphs: Sequence[Graph], task: Task, device: Device, precision: str) 
     if len(graphs[0].nodes) <= ORDERED_NODES:
         found = plausible(graphs, rates_of(device, precision), precision=precision, within=inf)
         promising = [style for style, _ in found]
-    simple = simplified(graphs, task.precision)
+    simple = simplified(graphs, precision)
     seen: set[str] = set()
     for style in [*promising, *(style for style in STYLES if style not in promising)]:
         mine = simple if style.algebra else graphs
         if not mine or (style.channels_last and not has_channels(mine[0], style)):
             continue
         try:
-            solution = write_solution(source, mine, style)
+            solution = write_solution(source, mine, style, precision)
         except CannotWriteError:
             continue
         if solution.triton_code not in seen:

@@ -27,8 +27,9 @@ from kernrl.verifier.interpreted_sets import (
 from kernrl.verifier.judge.draws import BIG_BYTES, Draw, Seeds, schedule
 from kernrl.verifier.plan.checks import launchable
 from kernrl.verifier.plan.compiled import CompiledKernel
+from kernrl.verifier.plan.launch_time import Profiles
 from kernrl.verifier.plan.plan import Plan
-from kernrl.verifier.plan.price import Price, Profiles, price
+from kernrl.verifier.plan.price import Price, price
 from kernrl.verifier.pool.backend import Front, GpuBackend
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.task_facts import TaskFacts
@@ -69,10 +70,15 @@ class PlanJudge:
     """Judges checked plans where this machine can: on its GPUs if it has any, by the interpreter if not. Thread-safe."""
 
     def __init__(
-        self, config: VerifierConfig, defences: Defences, device: Device, front: Front, gpus: Sequence[GpuBackend]
-    ) -> None:
-        """`device` is the one that code is compiled and modelled for."""
-        self.config, self.defences = config, defences
+        self, config: VerifierConfig, defences: Defences, device: Device, front: Front, gpus: Sequence[GpuBackend],
+        *, at_length: bool = False,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            device: The one that code is compiled and modelled for.
+            at_length: Time at length on a GPU (`Job.at_length`), for few candidates of which much must be known.
+        """
+        self.config, self.defences, self._at_length = config, defences, at_length
         self.front, self.gpus = front, gpus
         self._device, self._seeds = device, Seeds()
 
@@ -118,6 +124,7 @@ class PlanJudge:
             poison=self.defences.poison,
             decoys=decoys,
             overwrites=self.defences.overwrites,
+            at_length=self._at_length,
         )
         outcome = gpu.run(job, self.config.baseline, facts.key)
         progress.stage = outcome.stage

@@ -39,6 +39,7 @@ from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.pool.memory_ledger import gib, least_bytes, usable_bytes
 from kernrl.verifier.pool.ray import Cluster
+from kernrl.verifier.pool.task_preparers import compilers
 from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.task_facts import TaskFacts, device_aimed_at, gather_facts
 from kernrl.verifier.trace.tracer import CPU_S as TRACE_CPU_S
@@ -97,6 +98,7 @@ class StagedEvaluator:
                     timeout_s=self.config.gpu_timeout_s,
                     memory_share=self.config.gpu_memory_share,
                     redraw_parameters=self.defences.redraw_parameters,
+                    compilers=self._compilers,
                 )
                 for device in self._devices
             ]
@@ -119,9 +121,14 @@ class StagedEvaluator:
 
     @property
     def _lanes(self) -> int:
-        """Lanes of each GPU: a lane that compiles a baseline leaves the GPU to others for seconds, so there are more then."""
-        most = COMPILING_LANES if any(name in MODES for name in self.config.baseline) else LANES
+        """Lanes of each GPU: one that loads what was compiled leaves the GPU to others for a second, so there are more then."""
+        most = COMPILING_LANES if self._compilers else LANES
         return max(1, min(most, self.workers // 2))
+
+    @property
+    def _compilers(self) -> int:
+        """Processes that compile baselines, for each GPU."""
+        return compilers(self.workers) if any(name in MODES for name in self.config.baseline) else 0
 
     def _start_on(self, cluster: Cluster) -> None:
         """Use the cluster's actors in place of processes on this machine."""
@@ -299,7 +306,7 @@ class StagedEvaluator:
         full = task.input_set(FULL)
         if not self.gpus or full is None:
             return ""
-        there = min(usable_bytes(float(gpu.facts["free_bytes"]), self._lanes) for gpu in self.gpus)
+        there = min(usable_bytes(float(gpu.facts["free_bytes"]), self._lanes, self._compilers) for gpu in self.gpus)
         try:
             facts = self.facts_of(task)
             if facts.reference.bytes_moved < there / SMALL_SHARE:

@@ -29,10 +29,12 @@ class Gpu(StandIn):
     def __init__(self, *arguments: Any, **settings: Any):
         super().__init__(*arguments, **settings)
         self.asked: list[tuple[str, ...]] = []
+        self.at_length: list[bool] = []
         self.closed = False
 
     def run(self, job: Job, baselines: Any, task_key: str) -> Outcome:
         self.asked.append(tuple(baselines))
+        self.at_length.append(job.at_length)
         return super().run(job, baselines, task_key)
 
     def untimed(self) -> AbstractContextManager[None]:
@@ -69,9 +71,23 @@ def test_a_first_look_times_against_one_baseline_and_is_kept_apart(verifier: Har
     assert verifier.submit(TASK, RIGHT, fresh=True).result().correct
 
 
+@pytest.mark.slow
+def test_the_last_look_alone_times_at_length_and_against_every_baseline(verifier: HardenedVerifier) -> None:
+    with Judges(verifier) as judges:
+        verifier.evaluator.start()
+        [gpu] = verifier.evaluator.gpus
+        assert isinstance(gpu, Gpu)
+        for judge in (judges.first, verifier, judges.last):
+            assert judge.submit(TASK, RIGHT, fresh=True).result().correct
+        assert gpu.asked == [("eager",), ("eager", "compile"), ("eager", "compile")]
+        assert gpu.at_length == [False, False, True]
+        assert judges.last is judges.last
+    assert not gpu.closed
+
+
 def test_without_a_gpu_or_with_one_baseline_there_is_one_judge() -> None:
     with HardenedVerifier(VerifierConfig(device="cpu", baseline=("eager", "compile"))) as verifier:
-        assert Judges(verifier).first is verifier
+        assert Judges(verifier).first is Judges(verifier).last is verifier
     with HardenedVerifier(VerifierConfig(device="cpu", baseline=("compile",))) as verifier:
         verifier.evaluator.gpus.append(Gpu())
         assert Judges(verifier).first is verifier

@@ -315,6 +315,7 @@ def test_parts_are_searched_side_by_side_where_there_are_cores(
     assert folders >= {f"part-{number}" for number in range(len(model.kernrl_report.parts))}
 
 
+@pytest.mark.slow
 def test_a_part_that_stays_is_searched_inside_and_ctrl_c_keeps_what_was_found(
     net: Net, no_search: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 from support import ROOT
@@ -312,3 +313,15 @@ def test_worked_styles_come_in_the_order_of_their_modelled_time() -> None:
 @pytest.mark.parametrize("name", ["linear_groupnorm_leaky", "conv_groupnorm_mean"])
 def test_groups_that_differ_between_input_sets_are_no_crash(name: str) -> None:
     write_solutions(load_tasks(str(ROOT / "tests" / "fixture_tasks" / f"{name}.py")).tasks[0])
+
+
+def test_worked_styles_are_written_for_the_precision_that_they_are_judged_under() -> None:
+    task = load_tasks(str(ROOT / "tests" / "fixture_tasks" / "matmul_residual_clamp.py")).tasks[0]
+    h200 = device_for("NVIDIA H200")
+    assert h200
+    graphs = graphs_of(task)
+    for precision in ("fp32", "tf32"):
+        found = {p.source for p in styles(graphs, task, h200, precision)}
+        assert found == {s.triton_code for s in write_solutions(replace(task, precision=precision))}
+        how = {"fp32": "ieee", "tf32": "tf32"}
+        assert any(f'input_precision="{how[precision]}"' in text for text in found)

@@ -98,13 +98,15 @@ def result(name: str, speedup: float | None, compile_x: float = 1.0, **more: Any
     verdict = verdict_of(name, speedup_x=speedup, compile_x=compile_x, significant=True, task_id=name)
     best = {"origin": "style", "name": "fused", "verdict": verdict.to_json()} if speedup else None
     row = {"task": name, "best": best, "by_origin": {}, "regret": {}, "spent_s": 10.0, "clock": "measured", "family": "product"}
+    row |= {"judged": 12}
     return row | {"first_right_s": 2.0, "ended": "budget"} | more
 
 
 def test_figures_are_of_all_modules_and_have_intervals(bench: Any) -> None:
     rows = [result("a", 2.0, 1.5), result("b", 0.5, 0.5), result("c", None), result("d", 2.0, 0.9, family="norm")]
     rows[0] |= {"by_origin": {"style": 1.6, "variant": 2.0}, "regret": {"8": 0.25, "16": 0.0}}
-    rows[1] |= {"regret": {"8": None}}
+    rows[1] |= {"regret": {"8": None}, "by_origin": {"model": 0.5}}
+    rows[3] |= {"by_origin": {"style": 2.0, "model": 1.0}, "judged": 8}
     found = bench.summary(rows)
     assert found["right"] == 0.75
     eager = found["baselines"]["eager"]
@@ -116,6 +118,13 @@ def test_figures_are_of_all_modules_and_have_intervals(bench: Any) -> None:
     assert low < eager["geomean_x"] < high
     assert found["baselines"]["compile"]["faster"] == 0.25
     assert found["variants_over_styles_x"] == pytest.approx(1.25)
+    assert found["origins"] == {
+        "style": {"modules": 2, "wins": 3, "alone": 0, "gain_x": pytest.approx(2**0.5)},
+        "variant": {"modules": 1, "wins": 0, "alone": 0, "gain_x": pytest.approx(1.25)},
+        "model": {"modules": 2, "wins": 0, "alone": 1, "gain_x": 1.0},
+    }
+    assert found["judged"] == {"median": 12, "fewest": 8}
+    assert found["noise"]["largest"] == max(r["best"]["verdict"]["timing"]["noise"] for r in rows if r["best"])
     assert found["regret"]["8"] == {"modules": 2, "none_right": 1, "mean": 0.25}
     assert found["regret"]["16"] == {"modules": 1, "none_right": 0, "mean": 0.0}
     assert found["families"]["norm"]["geomean_x"]["compile"] == pytest.approx(0.9)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,10 +19,20 @@ HEAD_START = 3
 """Flushes of about 30 µs before a block's first call: the GPU must not reach the start event before the program is queued, or
 the wait would count as the program's time."""
 
+MOST_LEAD, MOST_TRIES, TRIES_AT_MOST_LEAD = 32, 12, 3
+"""Most flushes before one call, and how often a call is made that the GPU came to before all of it was queued; the last where
+the lead is the most already: a graph of thousands of nodes takes longer to queue than that."""
+
 NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 2, 4, 40)
 """To calibrate noise: comparisons of a program with itself, at each of these lengths (see `Stopwatch.null`)."""
 
-Sizes = list[tuple[float, list[list[timing.Block]]]]
+TURNS = ((True, False, False, True), (False, True, True, False))
+"""Whether a block's calls are the candidate's. Blocks take turns in what goes first: a first call is slower, and the very first
+one is the candidate's."""
+
+Blocks = list[timing.Block]
+
+Sizes = list[tuple[float, list[Blocks]]]
 """(µs, the blocks of each comparison) for each size."""
 
 
@@ -34,6 +45,8 @@ class Timed:
     run: Callable[[], None]
     after: Callable[[], None] = lambda: None
     """Untimed, after each call."""
+    lead: int = 1
+    """Flushes before each call. They keep the GPU at work while the call is queued; a large graph takes longer."""
 
 
 class Stopwatch:
@@ -49,44 +62,87 @@ class Stopwatch:
         """What it holds of the GPU's memory."""
         return self._flush.nbytes
 
-    def compare(self, baseline: Timed, candidate: Timed, noise: timing.NoiseBand) -> list[timing.Block]:
+    def compare(self, baseline: Timed, candidate: Timed, noise: timing.NoiseBand) -> Blocks:
         """Paired blocks of two programs, as many as needed (`timing.sample_blocks`)."""
-        # they take turns in going first: a first call is slower, and the very first one is the candidate's
-        turns = itertools.cycle(([candidate, baseline, baseline, candidate], [baseline, candidate, candidate, baseline]))
+        turns = itertools.cycle(TURNS)
 
-        def timed(orders: list[list[Timed]]) -> list[list[tuple[bool, float]]]:
-            us = iter(self.time([program for order in orders for program in order]))
-            return [[(program is candidate, next(us)) for program in order] for order in orders]
+        def blocks(count: int, calls: int) -> Blocks:
+            asked = [(baseline, candidate, next(turns) * calls) for _ in range(count)]
+            return [_block(*found) for found in self._called(asked)]
 
-        def blocks(count: int, calls: int) -> list[timing.Block]:
-            return [self._block(block) for block in timed([next(turns) * calls for _ in range(count)])]
+        [(others, mine)] = self._called([(baseline, candidate, next(turns))])
+        first = _block(others, mine)
+        return [first] if timing.far_slower(others, mine) else timing.sample_blocks(blocks, noise, first)
 
-        [first] = timed([next(turns)])
-        if timing.far_slower([us for mine, us in first if not mine], [us for mine, us in first if mine]):
-            return [self._block(first)]
-        return timing.sample_blocks(blocks, noise, self._block(first))
+    def compare_at_length(self, baselines: Mapping[str, Timed], candidate: Timed) -> tuple[dict[str, Blocks], Blocks]:
+        """Paired blocks with each baseline, and of the shortest program with itself, all in turns.
 
-    @staticmethod
-    def _block(calls: list[tuple[bool, float]]) -> timing.Block:
-        """Means of the baseline's and of the candidate's calls. `calls` are (whether it is the candidate's, µs)."""
-        mine, others = ([us for whose, us in calls if whose is asked] for asked in (True, False))
-        return sum(others) / len(others), sum(mine) / len(mine)
+        The last ones tell by how much equal programs seem to differ in these very moments (`timing.own_noise`).
+        """
+        turns = itertools.cycle(TURNS)
+        pairs = [(baseline, candidate) for baseline in baselines.values()]
+
+        def blocks(asked: Sequence[tuple[Timed, Timed]], calls: int) -> Blocks:
+            turn = next(turns) * calls
+            return [_block(*found) for found in self._called([(*pair, turn) for pair in asked])]
+
+        began = perf_counter()
+        first = blocks(pairs, 1)  # warms them up
+        round_us = 1e6 * (perf_counter() - began) * (len(pairs) + 1) / len(pairs)  # with all that is not timed
+        us = [(us, program) for block, pair in zip(first, pairs, strict=True) for us, program in zip(block, pair, strict=True)]
+        shortest_us, shortest = min(us, key=lambda one: one[0])
+        calls = timing.calls_per_block(shortest_us)
+        fewest, most = timing.rounds_at_length(shortest_us, calls * round_us)
+        found: list[Blocks] = [[] for _ in [*pairs, shortest]]
+        while len(found[-1]) < most:
+            for kept, block in zip(found, blocks([*pairs, (shortest, shortest)], calls), strict=True):
+                kept.append(block)
+            if len(found[-1]) >= fewest and timing.all_clear(found[:-1], found[-1]):
+                break
+        return dict(zip(baselines, found[:-1], strict=True)), found[-1]
+
+    def _called(self, blocks: Sequence[tuple[Timed, Timed, Sequence[bool]]]) -> list[tuple[list[float], list[float]]]:
+        """µs of the first program's calls and of the second's in each block: two programs, and which calls are the second's."""
+        us = iter(self.time([second if turn else first for first, second, turns in blocks for turn in turns]))
+        found = [[(turn, next(us)) for turn in turns] for _, _, turns in blocks]
+        return [([us for turn, us in calls if not turn], [us for turn, us in calls if turn]) for calls in found]
 
     def time(self, order: Sequence[Timed]) -> list[float]:
-        """Device µs of each program in turn, each with a cold L2, new inputs and poisoned buffers."""
+        """Device µs of each program in turn, each with a cold L2, new inputs and poisoned buffers.
+
+        A call that the GPU came to before all of it was queued is made again: this process may be held up at any time, most of
+        all on a machine that traces and compiles meanwhile, and the GPU's wait for it is no time of the program.
+        """
         while len(self._events) < len(order):
-            self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
+            self._events.append((self._event(), self._event()))
         for _ in range(HEAD_START):
             self._flush.zero_()
         for (start, stop), program in zip(self._events, order, strict=False):
-            program.before()
-            self._flush.zero_()
-            start.record()
-            program.run()
-            stop.record()
-            program.after()
-        torch.cuda.current_stream().synchronize()
+            for late in range(MOST_TRIES if program.lead < MOST_LEAD else TRIES_AT_MOST_LEAD):
+                if late > 1:  # once is chance
+                    program.lead = min(2 * program.lead, MOST_LEAD)
+                if self._queued_in_time(program, start, stop):
+                    break
+        self._wait()
         return [start.elapsed_time(stop) * 1e3 for start, stop in self._events[: len(order)]]
+
+    def _queued_in_time(self, program: Timed, start: torch.cuda.Event, stop: torch.cuda.Event) -> bool:
+        """Queue one call between two events. False where the GPU had passed the first before the second was queued."""
+        program.before()
+        for _ in range(program.lead):
+            self._flush.zero_()
+        start.record()  # pyright: ignore[reportCallIssue]
+        program.run()
+        stop.record()  # pyright: ignore[reportCallIssue]
+        in_time = not start.query()
+        program.after()
+        return in_time
+
+    def _event(self) -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=True)
+
+    def _wait(self) -> None:
+        torch.cuda.current_stream().synchronize()
 
     def steps(self, steps: Sequence[Callable[[], None]]) -> list[float]:
         """Device µs of each step of one run; caches stay warm from step to step."""
@@ -120,6 +176,11 @@ class Stopwatch:
             us = sorted(b for blocks in found for b, _ in blocks)
             results.append((us[len(us) // 2], found))
         return results
+
+
+def _block(others: Sequence[float], mine: Sequence[float]) -> timing.Block:
+    """Means of the baseline's and of the candidate's calls."""
+    return sum(others) / len(others), sum(mine) / len(mine)
 
 
 class GraphPool:

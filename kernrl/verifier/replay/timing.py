@@ -38,6 +38,9 @@ NOISE_FLOOR = 0.01
 OVERHEAD_US = 20.0
 """Below this, the GPU's launch gaps dominate; no speedup is significant there."""
 
+LENGTH_US, LONG_ROUND_US = 2e5, 1e6
+"""What timing at length may take, inputs and all, unless the fewest rounds take longer; and from where one round is all."""
+
 BOOTSTRAPS = 1000
 
 Block = tuple[float, float]
@@ -152,6 +155,25 @@ def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
     outside = low > band or high < -band
     slower_of_both = max(float(np.median([b for b, _ in blocks])), float(np.median([c for _, c in blocks])))
     return Speedup(math.exp(median_log(blocks)), math.exp(low), math.exp(high), outside and slower_of_both >= OVERHEAD_US)
+
+
+def rounds_at_length(us: float, round_us: float) -> tuple[int, int]:
+    """The fewest and the most rounds of blocks that are timed at length, for a program of that duration and rounds of that."""
+    fewest = SURE_BLOCKS if us < LONG_US else SURE_LONG_BLOCKS if round_us < LONG_ROUND_US else 1
+    return fewest, max(fewest, min(MOST_BLOCKS, int(LENGTH_US / round_us)))
+
+
+def all_clear(compared: Sequence[Sequence[Block]], alike: Sequence[Block]) -> bool:
+    """Whether all blocks of every pair show the same clear difference, so that further rounds change nothing."""
+    clear = max(CLEAR, 5 * own_noise(alike).at(1.0))
+    return all(min(logs) > clear or max(logs) < -clear for logs in map(_logs, compared))
+
+
+def own_noise(alike: Sequence[Block]) -> NoiseBand:
+    """The band of some moments, from blocks of one program with itself that were timed in them: what the median of so many
+    blocks stays within 99 times in 100."""
+    logs = np.sort(_logs(alike))
+    return NoiseBand(((1.0, null_quantile(logs[_resampled(len(logs))].mean(axis=1).tolist())),))
 
 
 def null_quantile(ratios: Sequence[float], q: float = 0.99) -> float:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from kernrl.verifier.replay import timing
 from kernrl.verifier.replay.stopwatch import Stopwatch, Timed
-from kernrl.verifier.replay.timing import Block, NoiseBand, far_slower, interval, null_quantile, sample_blocks, speedup
+from kernrl.verifier.replay.timing import (
+    Block,
+    NoiseBand,
+    far_slower,
+    interval,
+    null_quantile,
+    own_noise,
+    rounds_at_length,
+    sample_blocks,
+    speedup,
+)
 
 BAND = NoiseBand(((10.0, 0.03), (1000.0, 0.005)))
 
@@ -139,3 +151,161 @@ def test_an_interval_holds_its_estimate_and_narrows() -> None:
 
 def test_null_quantile_is_of_absolute_values() -> None:
     assert null_quantile([-0.02, 0.01, 0.0], 1.0) == pytest.approx(0.02)
+
+
+# --- at length, beside the noise of the same moments -------------------------------------------------------------------
+
+
+class Noisy(Clock):
+    """Programs that take about as long as they say."""
+
+    def __init__(self, noise: float, seed: int) -> None:
+        super().__init__()
+        self.noise, self.rng = noise, random.Random(seed)
+
+    def time(self, order: Sequence[Timed]) -> list[float]:
+        return [us * self.rng.gauss(1, self.noise) for us in super().time(order)]
+
+
+def program(us: float) -> Timed:
+    return Timed(lambda: None, lambda: us)  # pyright: ignore[reportArgumentType]
+
+
+def at_length(clock: Clock, candidate_us: float, *others_us: float):
+    """Speedups over each of the others, and the band of those moments."""
+    others = {f"baseline {i}": program(us) for i, us in enumerate(others_us)}
+    blocks, alike = clock.compare_at_length(others, program(candidate_us))
+    return [speedup(blocks[name], own_noise(alike)) for name in others], own_noise(alike)
+
+
+def test_at_length_every_baseline_is_timed_in_turns_with_the_shortest_program_beside_itself() -> None:
+    clock = Clock()
+    blocks, alike = clock.compare_at_length({"eager": program(300.0), "compile": program(80.0)}, program(100.0))
+    assert set(blocks["eager"]) == {(300.0, 100.0)}
+    assert set(blocks["compile"]) == {(80.0, 100.0)}
+    assert set(alike) == {(80.0, 80.0)}
+    assert len(alike) == len(blocks["eager"]) == len(blocks["compile"]) == 5, "both differences are clear"
+    assert clock.calls == 2 * 4 + 5 * 3 * 4, "one round warms up"
+    clock = Clock()
+    blocks, _ = clock.compare_at_length({"eager": program(300.0), "compile": program(105.0)}, program(100.0))
+    assert len(blocks["eager"]) == 15
+    assert clock.calls == 2 * 4 + 15 * 3 * 4
+
+
+def test_rounds_at_length_are_fewer_where_calls_are_long() -> None:
+    found = [rounds_at_length(us, 30 * us) for us in (100, 900, 1_100, 5_000, 100_000)]
+    assert found == [(5, 15), (5, 7), (3, 6), (3, 3), (1, 1)]
+
+
+def test_at_length_one_round_of_a_very_long_program_claims_no_small_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "LONG_ROUND_US", 0.0)
+    monkeypatch.setattr(timing, "LENGTH_US", 0.0)
+    runs = [at_length(Noisy(0.003, seed), 50_000.0, 50_000.0) for seed in range(300)]
+    assert sum(found.significant for [found], _ in runs) <= 3
+    [found], _ = at_length(Noisy(0.003, 0), 50_000.0, 100_000.0)
+    assert found.significant
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.01, 0.05])
+@pytest.mark.parametrize("us", [100.0, 20_000.0])
+def test_at_length_the_same_program_is_not_faster_than_itself(us: float, noise: float) -> None:
+    runs = [at_length(Noisy(noise, seed), us, us, us) for seed in range(300)]
+    assert sum(found.significant for speeds, _ in runs for found in speeds) <= 6
+
+
+def test_at_length_five_per_cent_is_seen_whatever_the_noise_was_before() -> None:
+    runs = [at_length(Noisy(0.01, seed), 100.0, 105.0) for seed in range(100)]
+    assert sum(found.significant and found.value > 1 for [found], _ in runs) >= 97
+    assert max(band.at(100.0) for _, band in runs) < 0.02
+
+
+# --- a host that is held up --------------------------------------------------------------------------------------------
+
+
+class HeldUp(Stopwatch):
+    """A made-up host and GPU: the host queues, and is stopped now and then; the GPU does what is queued, in order."""
+
+    FLUSH_US, QUEUE_US, PAUSE_US, PAUSES = 30.0, 4.0, 400.0, 0.05
+
+    def __init__(self, seed: int = 0) -> None:
+        self.host_us = self.gpu_us = 0.0
+        self.queued, self.pause_at, self._events, self._flush = 0, -1, [], self  # pyright: ignore[reportAttributeAccessIssue]
+        self.rng = random.Random(seed)
+
+    def queue(self, us: float, queue_us: float = QUEUE_US) -> None:
+        held_up = self.queued == self.pause_at or self.rng.random() < self.PAUSES
+        self.host_us += queue_us + (self.PAUSE_US if held_up else 0.0)
+        self.gpu_us = max(self.gpu_us, self.host_us) + us
+        self.queued += 1
+
+    def zero_(self) -> None:
+        self.queue(self.FLUSH_US)
+
+    def _event(self) -> Any:
+        return Reached(self)
+
+    def _wait(self) -> None:
+        self.host_us = max(self.host_us, self.gpu_us)
+
+    def program(self, us: float, queue_us: float = QUEUE_US) -> Timed:
+        return Timed(lambda: None, lambda: self.queue(us, queue_us))
+
+
+class Reached:
+    """When the made-up GPU came to a place in its queue."""
+
+    def __init__(self, machine: HeldUp) -> None:
+        self.machine, self.us = machine, 0.0
+
+    def record(self) -> None:
+        self.machine.queue(0.0)
+        self.us = self.machine.gpu_us
+
+    def query(self) -> bool:
+        return self.us <= self.machine.host_us
+
+    def elapsed_time(self, later: Reached) -> float:
+        return (later.us - self.us) / 1e3
+
+
+def test_what_the_gpu_waits_for_the_host_is_no_time_of_a_program() -> None:
+    for seed in range(20):
+        machine = HeldUp(seed)
+        found = machine.time([machine.program(us) for us in (36.0, 120.0, 700.0)] * 20)
+        assert found == pytest.approx([36.0, 120.0, 700.0] * 20)
+
+
+def test_one_pause_makes_no_longer_lead() -> None:
+    machine = HeldUp()
+    machine.PAUSES, machine.pause_at = 0.0, 5
+    program = machine.program(36.0)
+    assert machine.time([program, program]) == pytest.approx([36.0, 36.0])
+    assert machine.queued == 3 + 3 * 4, "the first call is made twice"
+    assert program.lead == 1
+
+
+def test_a_graph_that_takes_long_to_queue_gets_a_longer_lead() -> None:
+    machine = HeldUp()
+    machine.PAUSES = 0.0
+    large = machine.program(50.0, queue_us=200.0)
+    assert machine.time([large] * 10) == pytest.approx([50.0] * 10)
+    assert large.lead == 8
+    before = machine.queued
+    machine.time([large])
+    assert machine.queued - before == 3 + 8 + 3, "its next call is made once"
+
+
+def test_a_host_that_is_always_late_is_asked_no_more_than_so_often() -> None:
+    machine = HeldUp()
+    machine.PAUSES, calls = 0.0, 0
+
+    def counted() -> None:
+        nonlocal calls
+        calls += 1
+        machine.queue(10.0, queue_us=1e5)
+
+    program = Timed(lambda: None, counted)
+    machine.time([program])
+    assert calls == 12
+    machine.time([program])
+    assert calls == 12 + 3
