@@ -87,14 +87,14 @@ def solutions(data: Any) -> list[Row]:
 
 
 def shipped(data: Any) -> list[Row]:
-    found, training = data["foreign"], (data["training_before"], data["training"])
+    found = data["foreign"]
     each = f"{found['tasks']} modules of `tests/foreign` × {found['samples_a_task']}, T = {found['temperature']}"
     fast = found["baselines"]["eager"]
     text = (
         f"{figure_text(found['correct'])} correct, pass@8 {figure_text(found['pass@8'])}; faster than eager "
         f"{figure_text(fast['fast_1'])} beyond the noise ({percent(fast['fast_1_plain']['value'])} if every win counts)"
     )
-    seconds = sum(run["train_s"] for run in training)
+    seconds = sum(run["train_s"] for run in data["trainings"])
     where = h200(data, ", tf32")
     return [[f"nano after SFT ({seconds:.0f} s), {each}", text, *where]]
 

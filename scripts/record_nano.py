@@ -26,12 +26,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("evaluations", nargs="+", metavar="NAME=FOLDER")
     parser.add_argument("--training", type=Path, required=True, help="results.json of the SFT run")
+    parser.add_argument("--before", type=Path, help="the record of the nano that the training went on from")
     parser.add_argument("--commit", required=True, help="of the code that trained and judged")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d"))
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    record: dict[str, Any] = {"date": given.date, "commit": given.commit, "training": json.loads(given.training.read_text())}
-    record["training"].pop("model", None)
+    training = json.loads(given.training.read_text())
+    training.pop("model", None)
+    before = json.loads(given.before.read_text())["trainings"] if given.before else []
+    trainings = [*before, {"commit": given.commit} | training]
+    record: dict[str, Any] = {"date": given.date, "commit": given.commit, "trainings": trainings}
     for named in given.evaluations:
         name, _, folder = named.partition("=")
         run = read_run(Path(folder))

@@ -116,7 +116,8 @@ class PairStream:
             self._failed += 1
             if self._failed > FAILED_SHARE * self._number / self.ranks.size + 1:
                 raise
-            log.warning("a chunk of pairs was left out: %s: %s", type(error).__name__, error)
+            where = ", ".join(getattr(error, "__notes__", ()))
+            log.warning("a chunk of pairs was left out: %s: %s (%s)", type(error).__name__, error, where)
             return []
         finally:
             self._fill()

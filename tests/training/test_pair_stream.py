@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +15,8 @@ from kernrl.config import SftConfig
 from kernrl.policy.nano import train_tokenizer
 from kernrl.policy.stream import ExampleStream
 from kernrl.tasks.graph.run import infer
-from kernrl.tasks.nano.graph_pairs import GraphPair
+from kernrl.tasks.nano.draw import draw_graph
+from kernrl.tasks.nano.graph_pairs import GraphPair, chunk_of_pairs, split_of_graph
 from kernrl.training.pair_stream import PairStream
 
 GOOD = [GraphPair("fp32 A=4\nx0 A\n", "# fused\ndef forward():\n    return x0\n", ("relu",))]
@@ -80,3 +83,15 @@ def test_operands_that_only_an_assertion_refuses_are_refused_as_others_are(monke
     monkeypatch.setattr("kernrl.tasks.graph.run._function", lambda op: asserts)
     with pytest.raises(RuntimeError, match="pixel_shuffle"):
         infer("pixel_shuffle", (((2, 7, 4, 4), "float32"),), (("upscale_factor", 3),))
+
+
+def test_a_graph_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> str:
+        raise KeyError("v4_sum")
+
+    monkeypatch.setattr("kernrl.tasks.nano.graph_pairs.write_reply", fails)
+    with pytest.raises(KeyError) as raised:
+        chunk_of_pairs(0, seed=5, split="train")
+    named = re.fullmatch(r"Graph (\d+) of seed 5", raised.value.__notes__[0])
+    assert named is not None
+    assert split_of_graph(draw_graph(Random(f"kernrl/graph/5/{named[1]}"))) == "train"

@@ -12,7 +12,7 @@ from random import Random
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, sample
-from kernrl.tasks.nano import draw_again
+from kernrl.tasks.nano import draw_again, draw_weights
 from kernrl.tasks.nano import draw_branches as branches
 from kernrl.tasks.nano import draw_sizes as sizes
 from kernrl.tasks.nano import draw_wide as wide
@@ -34,7 +34,9 @@ def draw_graph(rng: Random, ops: int | None = None) -> Graph:
 def _start(d: Draft) -> None:
     """The first input, at sizes that people use."""
     rng = d.rng
-    kind = rng.choice(("rows", "rows", "rows", "image", "image", "image", "tokens", "tokens", "line", "volume", "heads"))
+    kind = rng.choice(
+        ("rows", "rows", "rows", "image", "image", "image", "tokens", "tokens", "line", "volume", "volume", "heads")
+    )
     if kind == "rows":
         shape = (sizes.size(rng, 2, 200_000), sizes.size(rng, 4, 16_384))
     elif kind == "tokens":
@@ -262,10 +264,10 @@ def _rarely_pooled(d: Draft) -> str | None:
 STEPS: dict[base.Step, float] = {
     wide.unary: 5.0, wide.number: 3.5, base.parameter: 1.6, base.further_input: 0.8, base.earlier: 1.5, wide.reduce: 1.7,
     base.centre: 0.3, wide.softmax: 0.7, wide.norm: 1.5, wide.pool: 0.8, wide.product: 2.4, base.view: 0.4, _rare: 1.0,
-    wide.of_parameter: 0.5, wide.normed_weight: 0.3, wide.compare: 0.4, wide.shuffle: 0.25, wide.choice: 0.5, wide.rounded: 0.3,
+    wide.of_parameter: 0.5, wide.mixed_rows: 0.15, wide.compare: 0.4, wide.shuffle: 0.25, wide.choice: 0.5, wide.rounded: 0.3,
     wide.along: 0.3, wide.with_full: 0.1, wide.cosine: 0.1,
     _gate: 0.4, _branch: 0.9, _excite: 0.35, _film: 0.35, _scores: 0.4, _spelled_norm: 0.5, _blend: 0.5, _outer: 0.25,
     _turn: 0.45, _heads: 0.35, _cut: 0.5, _rarely_pooled: 0.4, **branches.STEPS,
-    **draw_again.STEPS,
+    **draw_again.STEPS, **draw_weights.STEPS,
 }  # fmt: skip
 """What may come next, and how often it is drawn."""

@@ -89,23 +89,12 @@ def of_parameter(d: Draft) -> str | None:
     return b.add(rng.choice(("mul", "mul", "add", "sub", "div")), d.x, side)
 
 
-def normed_weight(d: Draft) -> str | None:
-    """A product whose weight is normalised, or whose operand is a value of before."""
+def mixed_rows(d: Draft) -> str | None:
+    """A product from the left: a mixing of rows, as graphs and token mixers have it."""
     rng, b, shape = d.rng, d.b, d.shape
-    if len(shape) < 2 or shape[-1] > 8192:
+    if len(shape) < 2 or shape[-2] > 2048:
         return None
-    if rng.random() < 0.5:
-        w = d.parameter(rng.choice((32, 64, 100, 128, 256, 512, 1000)), shape[-1])
-        size = b.add("norm", w, dim=(1,), keepdim=True)
-        if rng.random() < 0.5:
-            size = b.add("clamp", size, min=1e-12, max=None)
-        w = b.add("div", w, size)
-        if rng.random() < 0.4:
-            w = b.add("mul", w, d.parameter(b.value(w).shape[0], 1))
-        return b.add("linear", d.x, w, d.parameter(b.value(w).shape[0]) if rng.random() < 0.4 else None)
-    square = d.parameter(shape[-2], shape[-2])  # a mixing of rows, as graphs and token mixers have it
-    if shape[-2] > 2048:
-        return None
+    square = d.parameter(shape[-2], shape[-2])
     weight = b.add(rng.choice(("sigmoid", "tanh", "relu")), square) if rng.random() < 0.4 else square
     return b.add("matmul", weight, d.x)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from kernrl.errors import UsageError
@@ -70,7 +71,7 @@ def replies(task: Task) -> list[str]:
     return list(found.values())
 
 
-def unasked(tasks: list[Task]) -> list[tuple[Task, str]]:
+def unasked(tasks: Iterable[Task]) -> list[tuple[Task, str]]:
     """The tasks that cannot be asked by their Graph, each with the reason."""
     found = []
     for task in tasks:

@@ -78,9 +78,13 @@ def chunk_of_pairs(number: int, *, seed: int, split: str, styles: int = 3) -> li
     found: list[list[GraphPair]] = []
     for index in range(number * CHUNK, (number + 1) * CHUNK):
         rng = Random(f"kernrl/graph/{seed}/{index}")
-        graph = draw_graph(rng)
-        if split_of_graph(graph) == split:
-            found.append(graph_pairs(rng, graph, styles))
+        try:
+            graph = draw_graph(rng)
+            if split_of_graph(graph) == split:
+                found.append(graph_pairs(rng, graph, styles))
+        except Exception as error:
+            error.add_note(f"Graph {index} of seed {seed}")  # whoever reads this can draw it again
+            raise
     return [pairs for pairs in found if pairs]
 
 
