@@ -51,6 +51,14 @@ CORNERS = {
     "scalar": module("self.s = nn.Parameter(torch.randn(()))", "return x * self.s.exp() + torch.arange(x.shape[1])", ROWS),
     "masks": module("pass", "return torch.where(x > y, x, -y).sum(1), (x > y)", f"{ROWS}, {ROWS}", "self, x, y"),
     "one_element": module("self.l = nn.Linear(C, 1)", "y = self.l(x); return y - y.mean(1, keepdim=True) + y.softmax(1)", ROWS),
+    "statistics_of_one_element": module(
+        "self.l = nn.Linear(C, 1)",
+        "y = self.l(x); return y.mean(1, keepdim=True) * 2 + y.var(1, correction=0, keepdim=True) + F.layer_norm(y, (1,))",
+        ROWS,
+    ),
+    "ten_axes_turned": module(
+        "pass", "return torch.tanh(x).reshape(x.shape[0], *[2] * 9).permute(*range(9, -1, -1)) * 2", "torch.randn(B, 512)"
+    ),
     "two_convolutions": of_a_few_pixels(
         "self.a = nn.Conv2d(C, 16, 3, padding=1); self.b = nn.Conv2d(16, C, 1)", "return self.b(F.mish(self.a(x))) + x"
     ),

@@ -23,13 +23,14 @@ class Draft:
     """A small Graph that grows from one input."""
 
     def __init__(self, rng: Random) -> None:
-        self.rng, self.b = rng, Builder(rewrite)
+        self.rng, self.b, self.parameters = rng, Builder(rewrite), 0
 
     def x(self, *shape: int) -> str:
         return self.b.input(shape, "float32", (len(self.b.inputs),))
 
     def p(self, *shape: int) -> str:
-        return self.b.parameter(shape, "float32", "parameter", f"p{len(self.b._parameters)}")
+        self.parameters += 1
+        return self.b.parameter(shape, "float32", "parameter", f"p{self.parameters}")
 
     def maybe(self, *shape: int) -> str | None:
         return self.p(*shape) if self.rng.random() < 0.7 else None

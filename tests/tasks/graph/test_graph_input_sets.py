@@ -214,24 +214,26 @@ def test_stated_sets_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_derived_sets_are_kept_by_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derived_sets_are_kept_by_source(tmp_path: Path) -> None:
     code = CHAIN + "# kept\n"
     first = with_input_sets(Task("a", code), tmp_path)
     [kept] = (tmp_path / "input_sets").iterdir()
     rows = json.loads(kept.read_text())
     assert [row["name"] for row in rows] == ["small", "ragged"]
-    kept.write_text(json.dumps([{"name": "small", "constants": {"rows": 9, "SIZE": [3, 5]}}]))
-    import kernrl.tasks.graph.input_sets as module
 
-    module._derived.cache_clear()
-    again = with_input_sets(Task("b", code), tmp_path)
-    assert again.input_sets[1:] == (InputSet("small", {"rows": 9, "SIZE": (3, 5)}, derived=True),)
-    kept.write_text("not json")
-    module._derived.cache_clear()
-    assert with_input_sets(Task("c", code), tmp_path).input_sets == first.input_sets
+    def found_with(text: str, folder: Path) -> tuple[InputSet, ...]:
+        (folder / "input_sets").mkdir(parents=True)
+        (folder / "input_sets" / kept.name).write_text(text)
+        return with_input_sets(Task("b", code), folder).input_sets
+
+    sets = [{"name": "small", "constants": {"rows": 9, "SIZE": [3, 5]}}]
+    [_, small] = found_with(json.dumps(sets), tmp_path / "another")
+    assert small == InputSet("small", {"rows": 9, "SIZE": (3, 5)}, derived=True)
+    assert found_with("not json", tmp_path / "broken") == first.input_sets
     assert MOST_LIFTS > 10
 
 
+@pytest.mark.slow
 def test_a_file_may_state_its_sets(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(TASK + '\nINPUT_SETS = {"small": {"BATCH": 2, "SIZE": (16, 9)}, "odd": {"LIMIT": 7}}\n')

@@ -33,6 +33,7 @@ def assert_comes_back(seed: int) -> None:
     assert found == graph, f"{source}\n{graph.listing()}\n\n{found.listing()}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 20, 10))
 def test_lifting_what_was_written_gives_back_the_graph(start: int) -> None:
     for seed in range(start, start + 10):
@@ -64,6 +65,7 @@ def test_what_was_written_computes_what_the_graph_says(seed: int) -> None:
         assert_same(lift(task, found), module, list(reference.get_inputs()))
 
 
+@pytest.mark.slow
 def test_one_graph_in_many_hands_is_many_texts() -> None:
     graph = sample(Random(3), 8)
     texts = {write(graph, Hand.draw(rng), rng) for rng in map(Random, range(40))}

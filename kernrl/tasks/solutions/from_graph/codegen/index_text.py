@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, count, pairwise
 
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Names, Size, is_one, times
@@ -73,11 +73,8 @@ class Sizes:
     def variable(self, size: Size) -> str:
         """A name for an index that runs to a size."""
         wish = self.texts.get(size, "").lower()
-        name = next(
-            n
-            for n in (wish, *"ijklmno", *(f"i{k}" for k in range(9, 99)))
-            if n.isidentifier() and len(n) < 3 and n not in self.taken
-        )
+        short = [wish] if wish.isidentifier() and len(wish) < 3 else []
+        name = next(n for n in chain(short, "ijklmno", (f"i{k}" for k in count(9))) if n not in self.taken)
         self.taken.add(name)
         return name
 

@@ -85,9 +85,9 @@ class Builder:
     def reduce(self, name: str | tuple[str, str], how: str, x: str, dims: Sequence[int]) -> str:
         names = (name,) if isinstance(name, str) else name
         if all(is_one(self.shape(x)[d]) for d in dims):  # of one element
-            for each, text in zip(names, ALONE.get(how, ("{0}",)), strict=True):
-                self.point(each, text, x)
-            return names[0]
+            texts = ALONE.get(how, ("{0}",))
+            first, *_ = [self.point(each, text, x) for each, text in zip(names, texts, strict=True)]
+            return first
         if len(names) == 1 and (cut := self.cut(x, dims)):
             x, dims = self._reduced(f"{names[0]}_rows", how, x, cut[0]), cut[1]
         return self._reduced(name, how, x, dims)
