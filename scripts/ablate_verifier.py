@@ -3,11 +3,11 @@
     python scripts/prove_verifier.py --out proof.json
     python scripts/ablate_verifier.py --proof proof.json --out ablation.json [--device cpu] [--only poison,decoys]
 
-Judged again are the exploits and the quietly wrong candidates of tests/ that the proof let reach the defence in question:
-what was stopped before it is stopped there still. Candidates that hang are left out. Honest candidates are not asked: a
-check that is not made refuses nobody. With `--cost N`, N worked solutions are judged with the defence off as well, their
-machine code known: core-milliseconds of all processes a verdict, milliseconds of its correctness on the GPU (shared with other
-lanes, which wait in it) and of the GPU alone in timing. `nothing` switches nothing off.
+Judged again are the exploits and the quietly wrong candidates of tests/ whose verdict in the proof the defence in question may
+have given: what another rule stopped is stopped by it still. Candidates that hang are left out. Honest candidates are not
+asked: a check that is not made refuses nobody. With `--cost N`, N worked solutions are judged with the defence off as well,
+their machine code known: core-milliseconds of all processes a verdict, milliseconds of its correctness on the GPU (shared with
+other lanes, which wait in it) and of the GPU alone in timing. `nothing` switches nothing off.
 """
 
 from __future__ import annotations
@@ -45,24 +45,39 @@ class Ablation:
     defences: Defences = field(default_factory=Defences)
     one_shape: bool = False
     """Whether candidates are asked at one input set alone: the full one on a GPU, the small one without."""
-    stage: Stage = Stage.CORRECTNESS
-    """The first stage whose refusals may have been this defence's."""
+    stages: tuple[Stage, ...] = (Stage.CORRECTNESS, Stage.TIMING)
+    """The stages whose refusals may have been this defence's."""
+    statuses: tuple[Status, ...] = (Status.WRONG,)
+    """The statuses that may have been this defence's; `correct` where it may have kept a candidate from being overpaid."""
+    words: str = ""
+    """Of several sentences, divided by `|`: one is in each reason that this defence gives. Empty where any may be."""
 
 
 ABLATIONS = {
     "nothing": Ablation("all defences on, for comparison"),
     "plan checks": Ablation(
-        "rules on operations, data flow and storages of the plan", Defences(plan_checks=False), stage=Stage.PLAN
+        "rules on operations, data flow and storages of the plan", Defences(plan_checks=False), stages=(Stage.PLAN,),
+        statuses=tuple(Status),
     ),
     "input regimes": Ablation(
-        "inputs of other distributions than the task's own", Defences(regimes=("nominal",))
+        "inputs of other distributions than the task's own", Defences(regimes=("nominal",)), words=" inputs ("
     ),
     "parameter redraw": Ablation("fresh numbers in parameters and statistics", Defences(redraw_parameters=False)),
     "ragged shapes": Ablation("shapes that divide by nothing", one_shape=True),
-    "poison": Ablation("numbers in every buffer before each run", Defences(poison=False)),
-    "decoy search": Ablation("each authored launch left out in turn", Defences(decoys=False)),
-    "overwrite search": Ablation("guards around buffers, inputs compared bit by bit", Defences(overwrites=False)),
-    "floor": Ablation("times under the physical floor are not believed", Defences(floor=False), stage=Stage.TIMING),
+    "poison": Ablation(
+        "numbers in every buffer before each run", Defences(poison=False), statuses=(Status.WRONG, Status.CORRECT)
+    ),
+    "decoy search": Ablation(
+        "each authored launch left out in turn", Defences(decoys=False), statuses=(Status.DECOY,)
+    ),
+    "overwrite search": Ablation(
+        "guards around buffers, inputs compared bit by bit", Defences(overwrites=False),
+        words="writes outside its tensors|An input or a parameter is changed",
+    ),
+    "floor": Ablation(
+        "times under the physical floor are not believed", Defences(floor=False), stages=(Stage.TIMING,),
+        statuses=(Status.WRONG, Status.CORRECT),
+    ),
 }  # fmt: skip
 
 BEFORE_RULES = (Status.TIMEOUT, Status.CRASH)
@@ -101,7 +116,7 @@ def ablated(
 ) -> dict[str, Any]:
     """Names of the fixtures that get through without one defence, and what a verdict on one of `pairs` costs."""
     exploits, wrong = (
-        [f for f in fixtures if reaches(proof.get(f.name), ablation.stage)]
+        [f for f in fixtures if may_be_of(ablation, proof.get(f.name))]
         for fixtures in (suite.exploits(), suite.quietly_wrong())
     )
     if ablation == ABLATIONS["nothing"]:
@@ -124,10 +139,12 @@ def ablated(
     }
 
 
-def reaches(verdict: Verdict | None, stage: Stage) -> bool:
-    """Whether a candidate came as far as this stage in the proof, and was stopped there by a rule, if at all."""
-    order = list(Stage)
-    return verdict is not None and order.index(verdict.stage) >= order.index(stage) and verdict.status not in BEFORE_RULES
+def may_be_of(ablation: Ablation, verdict: Verdict | None) -> bool:
+    """Whether the defence may have given this verdict of the proof: at its stages, by a rule, and in its words."""
+    if verdict is None or verdict.status in BEFORE_RULES or verdict.status not in ablation.statuses:
+        return False
+    said = verdict.correct or any(part in verdict.reason for part in ablation.words.split("|"))
+    return said and verdict.stage in ablation.stages
 
 
 def judge(

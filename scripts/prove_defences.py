@@ -8,7 +8,8 @@ cost of a verdict without that defence (`ablate_verifier.py`), 20 tasks confirme
 (`validate_tasks.py`), modelled against measured times of 500 worked solutions (`bench_prices.py`), mutants of the worked
 solutions of 200 tasks (`prove_mutants.py`; their survivors again on a GPU), and 100,000 fuzzed cases. Each writes what it has
 found while it runs. What is not done when the time is over, or when this is ended, is ended; the same command again goes on
-with what is missing. On one GPU: `--gpus 1 --seconds 200 --only proof`, then `--only prices,validation`, and so on.
+with what is missing. On one GPU: `--gpus 1 --seconds 200 --only proof`, then `--only validation,ablation --proof proof.json
+--seconds 140`, again until nothing is missing, and so on. Ablations need the proof of this machine.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ ABLATIONS = (
     "overwrite search", "floor",
 )  # fmt: skip
 FUZZERS, FUZZED = 6, 100_002
-LEAST_S = 40.0
-"""No job of a GPU is started with less time left."""
+LEAST_S, LEAST_ABLATION_S = 40.0, 15.0
+"""No job of a GPU is started with less time left; an ablation writes what it has, and is short."""
+SHORT_S, COST, SHORT_COST = 240.0, 128, 32
+"""Runs of less than so many seconds take the cost of a verdict from fewer worked solutions."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,8 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, cut_off)
-    own = max(1, len(cores) * 9 // 32)  # a GPU's share of the cores
+    beside = _asked("mutants", options) or _asked("fuzz", options)
+    own = max(1, len(cores) * 9 // 32 if beside else len(cores) // max(options.gpus, 1))  # a GPU's share of the cores
     queue, lock = _gpu_jobs(options), threading.Lock()
     rest = cores[own * options.gpus :] or cores
     mutants_done, proved = threading.Event(), threading.Event()
@@ -109,9 +113,9 @@ def main() -> int:
         proved.set()
 
     def stream(gpu: int) -> None:
-        while machine.left_s > LEAST_S:
+        while True:
             with lock:
-                job = queue.pop(0) if queue else None
+                job = queue.pop(0) if queue and machine.left_s > _least_s(queue[0]) else None
             if job is None:
                 break
             mine = cores[own * gpu : own * (gpu + 1)]
@@ -157,9 +161,15 @@ def _gpu_jobs(options: argparse.Namespace) -> list[Job]:
         script("validate_tasks", "validation", "--mutants", "--workers", "4"),
     ]
     kept = str(Path(tempfile.gettempdir(), "kernrl_prove_defences"))  # machine code, for all ablations
-    arguments = ("--proof", str(proof), "--cost", "128", "--cache-dir", kept)
+    cost = COST if options.seconds >= SHORT_S else SHORT_COST
+    arguments = ("--proof", str(proof), "--cost", str(cost), "--cache-dir", kept)
     ablations = [script("ablate_verifier", f"ablation_{n.replace(' ', '_')}", *arguments, "--only", n) for n in ABLATIONS]
     return [job for job in (*first, *ablations) if _asked(job.name.partition("_")[0], options)]
+
+
+def _least_s(job: Job) -> float:
+    """The least time that a job of a GPU is started with."""
+    return LEAST_ABLATION_S if job.name.startswith("ablation") else LEAST_S
 
 
 def _asked(part: str, options: argparse.Namespace) -> bool:
@@ -223,7 +233,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, default=2, help="0 for a dry run of mutants and fuzz")
     parser.add_argument("--only", default="", help="comma-separated, of: proof, prices, validation, ablation, mutants, fuzz")
     parser.add_argument("--tasks", type=int, default=200, help="whose solutions are mutated")
-    return parser.parse_args()
+    options = parser.parse_args()
+    proof = options.proof or options.out / "proof.json"
+    if options.only and not _asked("proof", options) and _asked("ablation", options) and not proof.exists():
+        parser.error(f"ablations need a proof: there is no {proof}; give --proof, or run --only proof first")
+    return options
 
 
 if __name__ == "__main__":
