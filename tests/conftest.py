@@ -1,6 +1,8 @@
 """A quiet console is undone after each test; and fixtures of the tests that train: a tiny model, tasks, a toy verifier."""
 
+import gc
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
 settings.register_profile("repeatable", derandomize=True, database=None)
 if not EXHAUSTIVE:  # at night hypothesis looks for what it has not tried yet
     settings.load_profile("repeatable")
+
+
+gc.disable()  # while modules are imported and tests collected nothing is garbage, and looking for it takes CPU seconds
+
+
+def pytest_collection_finish() -> None:
+    """What there is by now stays: garbage is looked for in what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -40,6 +51,27 @@ def known_draws() -> None:
     random.seed(0)
     if (torch := sys.modules.get("torch")) and hasattr(torch, "manual_seed"):
         torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_processes() -> Iterator[None]:
+    """Processes that the verifier starts are forks of one that has imported torch and triton; with a GPU they are new ones."""
+    if Path("/dev/nvidiactl").exists():
+        yield
+        return
+    from support import warm_processes
+
+    with warm_processes.started_as_forks():
+        yield
+    warm_processes.close()
+
+
+@pytest.fixture(scope="module")
+def new_processes() -> Iterator[None]:
+    """Processes that the verifier starts are new ones, as they are for users."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernrl.verifier.rpc.processes.subprocess", subprocess)
+        yield
 
 
 @pytest.fixture(scope="session")

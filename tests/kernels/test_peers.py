@@ -106,6 +106,7 @@ def compare_with_trl(case, ours, **theirs):
     assert relative(leaf.grad, exact.grad) < 2e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_type", TRL)
 def test_agrees_with_trl(case, loss_type):
     ours, theirs = TRL[loss_type]

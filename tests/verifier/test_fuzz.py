@@ -26,14 +26,14 @@ from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.screen import screen
 from kernrl.verifier.base.verdict import Rejection
-from kernrl.verifier.interpret.plain_mistake import _numbers
+from kernrl.verifier.interpret.plain_mistake import numbers_in
 from kernrl.verifier.plan import ttir
 from kernrl.verifier.plan.codec import encode
 from kernrl.verifier.plan.kernel_flops import kernel_flops
 from kernrl.verifier.plan.plan import ITEM_BYTES
 from kernrl.verifier.plan.reading import Asked, PlansRead, read_plans
 from kernrl.verifier.rpc.frames import Channel
-from kernrl.verifier.trace.tracer import Traced, _receive
+from kernrl.verifier.trace.tracer import Traced, receive_plans
 
 CASES = int(os.environ.get("KERNRL_FUZZ", "2000"))
 pytestmark = pytest.mark.slow
@@ -241,7 +241,7 @@ def test_replies(text: str) -> None:
     assert len(found.sha) == 64
     for source in (found.source, found.source + "\nimport triton\nk = triton.jit\nclass ModelNew: pass\n"):
         if screen(source) is None:
-            list(_numbers(source))
+            list(numbers_in(source))
 
 
 ROWS = st.dictionaries(st.sampled_from(verify.TEXTS), VALUES).map(json.dumps)
@@ -283,7 +283,7 @@ HEADERS = st.one_of(
 @cases(0.05)
 @given(HEADERS, st.lists(st.binary(max_size=8), max_size=3), st.integers(1, 3))
 def test_answers_of_the_sandbox(header: bytes, frames: list[bytes], count: int) -> None:
-    found: Any = _receive(Said([header, *frames]), count)  # pyright: ignore[reportArgumentType]
+    found: Any = receive_plans(Said([header, *frames]), count)  # pyright: ignore[reportArgumentType]
     assert found is None or isinstance(found, Rejection) or len(found) == count
 
 

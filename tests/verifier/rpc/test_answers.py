@@ -94,7 +94,7 @@ def test_a_failed_call_keeps_nothing_alive() -> None:
 def test_a_full_gpu_is_told_from_other_errors(error: Exception, raised: type[Exception]) -> None:
     server: Any = SimpleNamespace(call=raising(error))
     with pytest.raises(raised) as found:
-        worker._call(server, "call", ())
+        worker.call(server, "call", ())
     assert isinstance(found.value, OutOfMemory) == (raised is OutOfMemory)
 
 

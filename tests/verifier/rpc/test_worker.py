@@ -19,7 +19,7 @@ from kernrl.verifier.rpc.frames import ObjectChannel
 from kernrl.verifier.rpc.worker import serve
 from kernrl.verifier.rpc.worker_client import Client
 
-pytestmark = pytest.mark.slow  # its processes take seconds to start
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("new_processes")]  # which take seconds to start
 
 
 @pytest.fixture(scope="module")

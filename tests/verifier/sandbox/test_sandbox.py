@@ -16,6 +16,8 @@ from kernrl.errors import InfrastructureError
 from kernrl.verifier.sandbox.isolation import LARGE_PAGES, NOBODY, features
 from kernrl.verifier.sandbox.sandbox import End, Sandbox, Walls
 
+pytestmark = pytest.mark.usefixtures("new_processes")
+
 HERE = features()
 ROOT = os.geteuid() == 0
 
