@@ -19,8 +19,9 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -91,7 +92,7 @@ def run(arguments: Sequence[str]) -> int:
     Any other exception is a bug of ours and is left to show its traceback.
     """
     try:
-        ended = app(list(arguments), prog_name="kernrl", standalone_mode=False)
+        ended = _commands(app)(list(arguments), prog_name="kernrl", standalone_mode=False)
         if isinstance(ended, Launch):
             from kernrl.runs.accelerate_launch import start
 
@@ -122,6 +123,12 @@ def run(arguments: Sequence[str]) -> int:
     # a code comes from typer itself: 130 for Ctrl-C in a command, 0 for --help and --version
     # a launcher says it for its ranks
     return _fail("" if launched() else "Interrupted.", INTERRUPTED) if ended == INTERRUPTED else ended or 0
+
+
+@cache
+def _commands(app: typer.Typer) -> Callable[..., Any]:
+    """All commands with their flags, which take 30 ms to make: once for a process that runs several, as the quickstart does."""
+    return typer.main.get_command(app)
 
 
 def _fail(sentence: str, exit_code: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import json
@@ -233,10 +234,12 @@ def _help_flags(rare: Sequence[str]) -> list[inspect.Parameter]:
 
     def show_all(context: typer.Context, wanted: bool) -> None:
         if wanted:
-            for parameter in context.command.params:  # which typer makes anew for every command line
+            command = context.command = copy.copy(context.command)  # the next command line of this process has the other
+            command.params = [copy.copy(parameter) for parameter in command.params]
+            for parameter in command.params:
                 if parameter.name in rare:
                     cast(Any, parameter).hidden = False
-            context.command.epilog = None
+            command.epilog = None
             show(context, wanted)
 
     return [

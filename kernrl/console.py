@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -61,6 +62,13 @@ log = _Console(stderr=True)
 """stderr: remarks and progress. `--quiet` sets `log.quiet`."""
 
 
+class LogLines(logging.Handler):
+    """Remarks of the libraries' loggers, as our own are printed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.print(self.format(record), style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
 class Code:
     """Source as it is, in colours in a terminal. No line is broken, so that what is copied from a terminal runs, too."""
 
@@ -100,13 +108,14 @@ class Whole:
 
 
 class Lines:
-    """Text whose lines are as long as they are; a terminal wraps them."""
+    """Text whose lines are as long as they are; a terminal wraps them. Prose is broken between words there."""
 
     def __init__(self, text: str):
         self.text = text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Segment(f"{self.text}\n")
+        text = console.by_words(self.text) if isinstance(self.text, Prose) and isinstance(console, _Console) else self.text
+        yield Segment(f"{text}\n")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kernrl import console
 from kernrl.command import Output
-from kernrl.console import Code, Prose, Result, Whole, progress, waiting
+from kernrl.console import Code, Lines, Prose, Result, Whole, progress, waiting
 
 
 def test_progress_says_where_it_is_where_there_is_no_terminal(capsys):
@@ -104,6 +104,8 @@ def test_sentences_are_broken_between_words_in_terminals_alone(capsys, monkeypat
     ]
     said = capsys.readouterr()
     assert said.out.splitlines() == said.err.splitlines() == [*lines, ""]
+    Output(Result({}, Group(Text("a table"), Lines(view))), as_json=False).print()
+    assert capsys.readouterr().out.splitlines() == ["a table", *lines, ""]
 
 
 def test_source_is_not_broken_in_a_terminal(capsys, monkeypatch):

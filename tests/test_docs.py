@@ -23,7 +23,8 @@ from kernrl.verifier.judge.regimes import REGIMES
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 SHELVED = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "benchmarks")
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "data" / "README.md", *SHELVED]
+OTHERS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "checkpoints/nano/README.md")
+PAGES = [*(ROOT / page for page in OTHERS), *SHELVED]
 """Pages that are true now: a changelog names files where they were."""
 
 

@@ -46,3 +46,8 @@ def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="other"), atomic_write(tmp_path / "page") as file:
         file.write((tmp_path / "other").read_text())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_takes_no_files_is_named() -> None:
+    with pytest.raises(UsageError, match="/proc/page: no file can be made in /proc; name another folder"):
+        replace_file(Path("/proc/page"), "text")

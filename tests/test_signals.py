@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.forked import run_forked
 from support.terminal import interrupted
 from support.toy_runs import losses, sft_arguments
 
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.worker_pool import worker_pool
 from kernrl.verifier.rpc.answers import Ended
-from kernrl.verifier.rpc.fork_loop import _ForkLoop
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.processes import spawn
 from kernrl.verifier.rpc.worker_client import Client
+
+pytestmark = pytest.mark.usefixtures("new_processes")
 
 NOISE = ("Traceback", "Exception", "terminate called", "leaked", "destroy_process_group", "death signal", "Error")
 
@@ -81,14 +82,22 @@ def test_processes_that_are_starting_are_out_of_reach() -> None:
         ours.close()
 
 
-def test_a_fork_server_that_is_left_ends_in_silence() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    loop: Any = object.__new__(_ForkLoop)
-    loop._control = theirs
-    theirs.send(b"ready")
+LEAVES = """
+import select, socket, threading
+from kernrl.verifier.rpc.fork_loop import serve_forks
+
+def leave():
+    select.select([ours], [], [])
     ours.close()  # with a message unread, which resets the connection
-    with theirs:
-        assert loop._accept() is False
+
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+threading.Thread(target=leave).start()
+serve_forks(theirs, None)
+"""
+
+
+def test_a_fork_server_that_is_left_ends_in_silence() -> None:
+    assert run_forked(LEAVES) == 0
 
 
 def test_closing_does_not_wait_for_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

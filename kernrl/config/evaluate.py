@@ -13,7 +13,7 @@ from kernrl.config.resume import ResumableConfig
 from kernrl.config.sampling import SamplingConfig
 from kernrl.config.training import FACTS, Columns, PromptForm, PromptTemplate, ServerConfig
 from kernrl.config.verifier import Baselines, VerifierConfig, one_baseline
-from kernrl.settings import OLD, RARE
+from kernrl.settings import ALSO, OLD, RARE
 
 
 def _model(validated: dict[str, Any]) -> str | None:
@@ -65,7 +65,7 @@ class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig):
         default_factory=lambda validated: 1 if validated.get("temperature") == 0 else 8,
         ge=1,
         description="Candidates a task. [default: 8]",
-        json_schema_extra=SAMPLING,
+        json_schema_extra=SAMPLING | {ALSO: "--n"},
     )
     max_tokens: int = Field(default=2048, ge=1, description="Longest reply in tokens.", json_schema_extra=SAMPLING)
     sampling_batch: int = Field(

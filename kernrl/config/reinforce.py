@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from kernrl.config.by_model import ByModel, is_nano
 from kernrl.config.groups import LOSS, OPTIMISER, REWARD, RUN, SAMPLING, TASKS
 from kernrl.config.heldout_checks import CheckedConfig
-from kernrl.settings import RARE
+from kernrl.config.training import Schedule
+from kernrl.settings import ALSO, RARE
 
 
 def _bars_overlap(settings: dict[str, Any]) -> dict[str, bool]:
@@ -39,7 +40,10 @@ class ReinforceConfig(CheckedConfig):
         json_schema_extra=TASKS | RARE,
     )
     samples: int = Field(
-        default_factory=ByModel(nano=16, others=8), ge=1, description="Candidates a task.", json_schema_extra=SAMPLING
+        default_factory=ByModel(nano=16, others=8),
+        ge=1,
+        description="Candidates a task.",
+        json_schema_extra=SAMPLING | {ALSO: "--n"},
     )
     turns: int = Field(
         default=1,
@@ -126,6 +130,12 @@ class ReinforceConfig(CheckedConfig):
         default_factory=ByModel(nano=1, others=5),
         ge=0,
         description="Steps over which the rate rises to --learning-rate.",
+        json_schema_extra=OPTIMISER | RARE,
+    )
+    schedule: Schedule = Field(
+        default="constant",
+        description="The learning rate after warm-up: falls to a tenth by the last of --steps, along a cosine or a line, or "
+        "stays.",
         json_schema_extra=OPTIMISER | RARE,
     )
     adam_epsilon: float = Field(

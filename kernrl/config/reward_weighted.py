@@ -9,6 +9,7 @@ from pydantic import Field
 from kernrl.config.by_model import ByModel
 from kernrl.config.finetune_on_samples import FinetuneOnSamplesConfig
 from kernrl.config.groups import LOSS, OPTIMISER, SAMPLING, TASKS
+from kernrl.settings import ALSO
 
 
 def _limit(validated: dict[str, Any]) -> int | None:
@@ -26,7 +27,10 @@ class RewardWeightedConfig(FinetuneOnSamplesConfig):
         json_schema_extra=TASKS,
     )
     samples: int = Field(
-        default_factory=ByModel(nano=8, others=4), ge=1, description="Candidates a task.", json_schema_extra=SAMPLING
+        default_factory=ByModel(nano=8, others=4),
+        ge=1,
+        description="Candidates a task.",
+        json_schema_extra=SAMPLING | {ALSO: "--n"},
     )
     weighting: Literal["reward", "exp"] = Field(
         default_factory=ByModel(nano="exp", others="reward"),

@@ -31,6 +31,17 @@ WARMUP_STEPS = 200
 """Steps in which the rate rises where there is a deadline, and so no number of steps."""
 
 
+FINAL_RATIO = 0.1
+"""Ratio of the last step's rate to the highest."""
+
+
+def falling(schedule: Literal["cosine", "linear", "constant"], progress: float) -> float:
+    """What is left of a rate at this share of the way, from 1 to 0 along a cosine or a line; 1 throughout if constant."""
+    if schedule == "constant":
+        return 1.0
+    return 1 - progress if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+
+
 @dataclass(frozen=True, slots=True)
 class FinetuneSettings:
     """Everything that determines the trained weights, besides the data and the weights at the start."""
@@ -43,8 +54,6 @@ class FinetuneSettings:
     warmup_ratio: float = 0.03
     """Share of the steps in which the rate rises linearly; then it falls by `schedule`."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    final_ratio: float = 0.1
-    """Ratio of the last step's rate to the highest; of no account under `constant`."""
     weight_decay: float = 0.1
     """On matrices only; norms and biases are left alone."""
     optimizer: Literal["adamw", "muon"] = "adamw"
@@ -128,7 +137,7 @@ class Finetuner:
         self._dtype = torch.bfloat16 if ranks.accelerator.mixed_precision == "bf16" else policy.head_weight.dtype
 
     def learning_rate(self, step: int) -> float:
-        """Linear warm-up, then a cosine or a line down to `final_ratio`, or the same rate to the end.
+        """Linear warm-up, then a cosine or a line down to FINAL_RATIO, or the same rate to the end.
 
         Where there is a deadline, the rate falls by the time, from the second step on: the first one compiles.
         """
@@ -139,10 +148,10 @@ class Finetuner:
         if s.schedule == "constant" or (rise < 1 and not timed):
             return s.learning_rate * rise
         progress = 1 - max(0.0, self.left_s) / self._all_s if timed else max(0, step - warmup) / max(1, s.steps - warmup)
-        left = 1 - progress if s.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        left = falling(s.schedule, progress)
         if timed:
             return s.learning_rate * rise * left
-        return s.learning_rate * (s.final_ratio + (1 - s.final_ratio) * left)
+        return s.learning_rate * (FINAL_RATIO + (1 - FINAL_RATIO) * left)
 
     def run(self, on_step: Callable[[dict[str, Any]], None]) -> None:
         """Train from the current step to the last; `on_step` gets the metrics after each.

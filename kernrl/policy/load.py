@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -204,19 +205,31 @@ def add_lora(
         from peft import LoraConfig, PeftModel, get_peft_model
     except ImportError:
         raise UsageError("LoRA needs peft: pip install 'kernrl[lora]', or train all weights with --no-lora.") from None
-    adapted: Any
-    if checkpoint:
-        adapted = PeftModel.from_pretrained(model, str(checkpoint), is_trainable=True)
-    else:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")  # peft reads it
+        if checkpoint:
+            return PeftModel.from_pretrained(model, str(checkpoint), is_trainable=True)  # pyright: ignore[reportReturnType]
         modules = targets[0] if tuple(targets) == ("all-linear",) else list(targets)
         settings: Any = LoraConfig(
             r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=modules, task_type="CAUSAL_LM"
         )  # pyright: ignore[reportArgumentType]
         try:
-            adapted = get_peft_model(model, settings)
+            adapted: Any = get_peft_model(model, settings)
         except ValueError as error:
             raise UsageError(f"--lora-targets {','.join(targets)}: {_first_line(error)}.") from None
     return adapted
+
+
+def check_targets(model: PretrainedConfig, targets: Sequence[str]) -> None:
+    """Refuse names that no layer of such a model ends with, before its weights are loaded (UsageError)."""
+    if tuple(targets) == ("all-linear",):
+        return
+    with torch.device("meta"):
+        layers = dict(AutoModelForCausalLM.from_config(model).named_modules())
+    for target in targets:
+        if not any(f".{name}".endswith(f".{target}") for name in layers):
+            linear = {name.rpartition(".")[2]: None for name, part in layers.items() if isinstance(part, torch.nn.Linear)}
+            raise UsageError(f"--lora-targets {target}: no layer of the model has that name; there are {', '.join(linear)}.")
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from kernrl.tasks.task import RAGGED
 from kernrl.verifier.base.verdict import Status, Verdict
 from kernrl.verifier.judge.reasons import cause_of, worst_of
 from kernrl.verifier.judge.regimes import NOMINAL, TIMED
-from kernrl.verifier.plan.price import LAUNCH_US
+from kernrl.verifier.plan.library_time import BANDWIDTH_SHARE, LAUNCH_US
+from kernrl.verifier.plan.price import GRAPH_US
 
 HINTS = {
     Status.NO_CODE: "Reply with one fenced Python block that defines `ModelNew` and its kernels.",
@@ -140,7 +141,7 @@ def _against_the_floor(nodes: list[dict[str, Any]], modelled_us: float, floor_us
             f"{once}; {product_us:.0f} µs are library products, so save the passes around them: compute them where the "
             "product's result is read or written, or inside a kernel of your own with tl.dot."
         ]
-    if modelled_us > NEAR_FLOOR * (floor_us + LAUNCH_US):
+    if modelled_us > NEAR_FLOOR * (floor_us / BANDWIDTH_SHARE + LAUNCH_US + GRAPH_US):
         slowest = f": {nodes[0]['name']} is the slowest" if len(nodes) > 1 and nodes[0]["us"] > 1.1 * nodes[1]["us"] else ""
         return [
             f"{once}, and this is {modelled_us / floor_us:.1f} times as much{slowest}. Keep intermediate results in registers, "

@@ -167,9 +167,9 @@ class Collector:
     precision: str | None = None
     """Precision policy named in the prompt, in place of the task's own."""
     facts: bool = False
+    """Facts of each task's Graph in chat prompts."""
     template: str = ""
     """Text of a prompt template of the user's own, for `chat`."""
-    """Facts of each task's Graph in chat prompts."""
     turns: int = 1
     known: dict[tuple[str, str], Verdict] = field(default_factory=dict)
     """(task id, candidate key) → its verdict."""

@@ -30,8 +30,14 @@ CORRECT_FALL_ALARM = 0.1
 
 def speed_geomean_x(verdicts: Sequence[Verdict]) -> float | None:
     """Geometric mean of the first baseline's speedups over the correct and timed; None where there are none."""
-    logs = [math.log(next(iter(v.timing.speedups_x.values())).value) for v in verdicts if v.correct and v.timing]
+    logs = [math.log(x) for v in verdicts for x in _speedup_x(v)]
     return math.exp(fmean(logs)) if logs else None
+
+
+def _speedup_x(verdict: Verdict) -> list[float]:
+    """The first baseline's, if the verdict is correct and timed."""
+    timed = verdict.timing.speedups_x if verdict.correct and verdict.timing else {}
+    return [speedup.value for speedup in timed.values()][:1]
 
 
 def step_metrics(collected: Collected, first_length: float | None = None, most_correct: float | None = None) -> dict[str, Any]:
@@ -42,10 +48,10 @@ def step_metrics(collected: Collected, first_length: float | None = None, most_c
         most_correct: the greatest share of correct attempts of any step before.
 
     Returns:
-        `reward`, `correct`, `fast_1` (see `Verdict.faster`) and `truncated` as means over the attempts that could be judged;
-        `speed_geomean_x`; `modelled`, whether speeds are the roofline model's; lengths in tokens; `statuses`; `unknown`, the
-        number that could not be judged, and `internal_errors`, those of them that are faults of the verifier itself; and
-        `alarms`, sentences for a person.
+        `reward`, `correct`, `fast_1` (see `Verdict.faster`), `fast_1_plain` (every win counted) and `truncated` as means over
+        the attempts that could be judged; `speed_geomean_x`; `modelled`, whether speeds are the roofline model's; lengths in
+        tokens; `statuses`; `unknown`, the number that could not be judged, and `internal_errors`, those of them that are
+        faults of the verifier itself; and `alarms`, sentences for a person.
     """
     attempts = collected.attempts
     judged = [a for a in attempts if a.verdict.status not in UNKNOWN]
@@ -61,6 +67,7 @@ def step_metrics(collected: Collected, first_length: float | None = None, most_c
         "reward": _mean([a.reward.value for a in judged if a.reward]),
         "correct": correct,
         "fast_1": _mean([v.faster() for v in verdicts]),
+        "fast_1_plain": _mean([any(x > 1 for x in _speedup_x(v)) for v in verdicts]),
         "speed_geomean_x": speed_geomean_x(verdicts),
         "modelled": modelled,
         "length": length,

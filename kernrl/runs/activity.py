@@ -13,7 +13,7 @@ from types import TracebackType
 from rich.live import Live
 from rich.text import Text
 
-from kernrl.console import leads, log
+from kernrl.console import FIRST_S, leads, log
 
 EVERY_S = 30.0
 """Seconds between lines where there is no terminal, and in the log file."""
@@ -45,8 +45,14 @@ class Activity:
         self._line = lambda: ""
 
     def phase(self, text: str) -> None:
-        """Say at once what begins now."""
-        self._line = lambda: text
+        """Say at once what begins now, and later for how long it has been going on."""
+        began = time.monotonic()
+
+        def line() -> str:
+            passed = time.monotonic() - began
+            return text if passed < FIRST_S else f"{text}: {passed:.0f} s"
+
+        self._line = line
         self._say(text)
 
     def follow(self, line: Callable[[], str]) -> None:

@@ -42,5 +42,7 @@ def require_room(folder: Path, model: torch.nn.Module, *, kept: int, optimizer: 
 
 
 def size_text(count: float) -> str:
-    """A number of bytes as a person says it: `223 MB`, `1.4 GB`."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+    """A number of bytes as a person says it: `12 kB`, `223 MB`, `1.4 GB`."""
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

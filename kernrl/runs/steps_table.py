@@ -40,7 +40,10 @@ COLUMNS = {
 }
 """Metric → its format; a metric that no step has is left out."""
 
-ESSENTIAL = ("step", "reward", "correct", "fast_1", "speed_geomean_x", "length", "entropy", "seconds.step")
+ESSENTIAL = (
+    "step", "reward", "correct", "fast_1", "speed_geomean_x", "heldout.reward", "heldout.correct", "length", "entropy",
+    "seconds.step",
+)  # fmt: skip
 """The columns of a terminal narrower than `WIDE`."""
 
 WIDE = 120

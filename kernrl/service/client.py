@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -83,6 +84,7 @@ class RemoteVerifier:
         self.config, self._patience_s = config, patience_s
         self._server = Server(config.executor, timeout_s=WAIT_S + 30, flag=config.EXECUTOR, key=TOKEN)
         self._threads = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="verify")
+        self._away, self._telling = False, threading.Lock()
         self.about: dict[str, Any] = self._server.get("/v1/about")
         """What the server says of its verifier: baselines, device, versions."""
         self._check()
@@ -102,11 +104,21 @@ class RemoteVerifier:
             except InfrastructureError as error:
                 if time.monotonic() > until:
                     raise
-                log.warning("asking again: %s", error)
+                self._tell(str(error))
                 continue
+            self._tell("")
             if isinstance(answer, dict) and "verdict" in answer:
                 return Verdict.from_json(answer["verdict"])
             until = time.monotonic() + self._patience_s  # it answers: the candidate is in its queue
+
+    def _tell(self, problem: str) -> None:
+        """Say once, for all that wait, that the server does not answer, and once that it does again."""
+        with self._telling:
+            if problem and not self._away:
+                log.warning("%s Asking again for %g minutes.", f"{problem.rstrip('.')}.", self._patience_s / 60)
+            elif self._away and not problem:
+                log.warning("%s answers again.", self._server.url)
+            self._away = bool(problem)
 
     def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
         """(position, verdict) of each pair as it completes, as HardenedVerifier gives them."""

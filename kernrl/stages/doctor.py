@@ -52,7 +52,7 @@ class Finding:
 def run(_: DoctorConfig) -> Result:
     """Look at everything; always exits 0, since a missing GPU is not a failure."""
     with console.waiting("looking"):
-        findings = [*_packages(), *_gpus(), *_compiler(), *_sandbox(), *_machine(), *_optional()]
+        findings = [*_packages(), *gpu_findings(), *_compiler(), *_sandbox(), *_machine(), *_optional()]
     return Result([asdict(finding) for finding in findings], _view(findings))
 
 
@@ -65,7 +65,7 @@ def _packages() -> list[Finding]:
     return found
 
 
-def _gpus() -> list[Finding]:
+def gpu_findings() -> list[Finding]:
     import torch
 
     if not torch.cuda.is_available():

@@ -114,7 +114,7 @@ def _best_few(ranking: Sequence[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("candidate")
     baselines = dict.fromkeys(name for row in ranking for name in row["speedups_x"])
-    us = "modelled us" if any(row["clock"] == "modelled" for row in ranking) else "us"
+    us = "modelled µs" if any(row["clock"] == "modelled" for row in ranking) else "µs"
     for name in (us, *baselines):
         table.add_column(name, justify="right")
     for row in ranking:
@@ -137,9 +137,9 @@ def _many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path
         table.add_row(*table_row(result))
     faster = sum(result["faster"] for result in results)
     modelled = "; * by the roofline model: nothing was measured" if any(r["clock"] == "modelled" for r in results) else ""
-    said = Lines(f"{faster} of {len(results)} faster than the first baseline{modelled}\n{folder / 'report.html'}")
+    said = Prose(f"{faster} of {len(results)} faster than the first baseline{modelled}\n{folder / 'report.html'}")
     data = {"output": str(folder), "tasks": [{k: v for k, v in r.items() if k != "graph"} for r in results]}
-    return Result(data, Group(Whole(table), said), INTERRUPTED if interrupted else 0)
+    return Result(data, Group(Whole(table), Lines(said)), INTERRUPTED if interrupted else 0)
 
 
 def _write_many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path) -> None:

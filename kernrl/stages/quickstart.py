@@ -108,9 +108,13 @@ def run(config: QuickstartConfig) -> Result:
     """Print and run every step; ends with what changed on the held-out tasks, and the module that was made faster."""
     import torch
 
+    from kernrl.policy.nano import trained_nano
+
     on_gpu = torch.cuda.is_available()
     if config.full and not on_gpu:
         raise UsageError("--full trains from nothing, which needs a GPU; leave it out to start from the shipped model.")
+    if not config.full:
+        trained_nano()  # a wheel is without it: say so before anything is done
     folder = new_folder(config.output or next_folder(Path("checkpoints"), "quickstart"), "--output")
     steps = story(config, folder, ON_GPU if on_gpu else ON_CPU)
     if not on_gpu:

@@ -32,6 +32,7 @@ from kernrl.console import Result, log
 from kernrl.kernels import check_ids
 from kernrl.policy.checkpoint import read_json, write_json
 from kernrl.policy.examples import Example
+from kernrl.policy.finetune import FINAL_RATIO, falling
 from kernrl.policy.parallel import accumulating, clip_gradients, load_optimizer, save_training, wrap_for_ranks
 from kernrl.rollouts.batch import LossRow, pack_rollouts, rows_of_rank
 from kernrl.rollouts.collect import Collected, Verifier
@@ -239,8 +240,13 @@ class Learner:
 
     @property
     def learning_rate(self) -> float:
-        """Of the step in flight: a linear warm-up, then constant."""
-        return self.config.learning_rate * min(1.0, (self.step + 1) / (self.config.warmup_steps + 1))
+        """Of the step in flight: a linear warm-up, then what `--schedule` says, by the share of the steps after it."""
+        config = self.config
+        rise = min(1.0, (self.step + 1) / (config.warmup_steps + 1))
+        if config.schedule == "constant":
+            return config.learning_rate * rise
+        progress = max(0, self.step - config.warmup_steps) / max(1, config.steps - 1 - config.warmup_steps)
+        return config.learning_rate * rise * (FINAL_RATIO + (1 - FINAL_RATIO) * falling(config.schedule, progress))
 
     def update(self, rows: list[LossRow]) -> dict[str, float]:
         """Take the step's optimizer steps: `--epochs` passes over the rows, each in `--updates-per-epoch` updates.

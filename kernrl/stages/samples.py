@@ -65,7 +65,7 @@ def export(config: SamplesConfig, rows: list[dict[str, Any]], folder: Path) -> R
         written.append({"file": str(path), "task": task, "id": row["id"], "speedup_x": row["verdict"].get("speedup_x")})
         table.add_row(path.name, _speedup(row), row["id"])
     notes = [Text(MODELLED, style="dim")] if any(MARK in _speedup(row) for row, _ in best.values()) else []
-    return Result(written, Group(table, *notes, Text(f"{len(written)} kernels in {folder}")))
+    return Result(written, Group(table, *notes, Text(f"{len(written)} kernel{'s' * (len(written) != 1)} in {folder}")))
 
 
 def read_samples(config: SamplesConfig) -> list[dict[str, Any]]:

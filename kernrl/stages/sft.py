@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -77,10 +77,11 @@ def run(config: SftConfig) -> Result:
         ranks.lead(lambda: check_upload(config.push_to_hub))
 
         config = check_model(config, latest, ranks)
-        activity.phase(f"sft: preparing pairs ({config.data})")
+        doing = f"sft: preparing pairs ({config.data})"
+        activity.phase(doing)
         source = stack.enter_context(PairStream(config, ranks)) if streamed(config) else None
         few = source.first(TOKENIZER_PAIRS // ranks.size) if source else []
-        pairs = few or (list(read_pairs(config, "train")) if ranks.leads else [])
+        pairs = few or (_read(read_pairs(config, "train"), activity, doing) if ranks.leads else [])
         policy = starting_policy(config, latest, pairs, ranks)
         if source:
             row_tokens, (_, limit) = config.row_tokens or config.max_length, longest(policy, config)
@@ -110,6 +111,15 @@ def run(config: SftConfig) -> Result:
         results = {"architecture": policy.model.config.model_type, "parameters": policy.model.num_parameters()}
         results |= {"pairs": train.seen if isinstance(train, ExampleStream) else len(train.examples), "data_s": data_s}
         return finish(config, policy, directory, results, ranks)
+
+
+def _read(pairs: Iterable[Pair], activity: Activity, doing: str) -> list[Pair]:
+    """All of them, counted as they come: twenty thousand take minutes."""
+    read: list[Pair] = []
+    activity.follow(lambda: f"{doing}: {len(read):,} so far" if read else doing)
+    for pair in pairs:
+        read.append(pair)
+    return read
 
 
 def with_defaults(config: SftConfig, *, on_gpu: bool, processes: int) -> SftConfig:

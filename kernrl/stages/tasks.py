@@ -26,8 +26,8 @@ from kernrl.tasks.loaders import LoadedTasks, load_tasks
 from kernrl.tasks.rows import parse_columns, task_to_row, write_tasks
 from kernrl.tasks.task import Task
 
-SIDE_BY_SIDE_COLUMNS = 120
-"""Width of a terminal, in characters, from which two sources fit next to each other."""
+CELL_FRAME = 3
+"""Characters that a cell of a table with lines takes beside its text."""
 
 MOST_ROWS = 30
 """Longest table of counts shown to a person."""
@@ -143,7 +143,7 @@ def check(config: CheckConfig) -> Result:
     with console.progress() as bar, ThreadPoolExecutor(2) as pool:
         folder = VerifierConfig().cache_folder
         checks = pool.map(lambda task: _checked(partial(check_task, timeout_s=config.timeout_s, cache_dir=folder), task), tasks)
-        results = list(bar.track(checks, total=len(tasks), description="references"))
+        results = list(bar.track(checks, total=len(tasks), description="checking references"))
     problems = [result for result in results if isinstance(result, str)]
     if len(tasks) == 1 and problems:
         raise UsageError(problems[0])
@@ -178,12 +178,15 @@ def _heading(task: Task) -> str:
 
 
 def _side_by_side(sources: Sequence[tuple[str, str]]) -> RenderableType:
-    """Highlighted sources in columns, or one after the other where the terminal is narrow."""
-    code = [(title, console.Code(text)) for title, text in sources]
-    if len(code) == 1 or console.out.width < SIDE_BY_SIDE_COLUMNS or not console.out.is_terminal:
-        return Group(*(part for title, syntax in code for part in (Rule(title), syntax)))
-    grid = Table(*(title for title, _ in code), expand=True)
-    grid.add_row(*(syntax for _, syntax in code))
+    """Sources in columns where every line of them fits, or one after the other."""
+    widths = [max(map(len, (title, *text.splitlines()))) for title, text in sources]
+    code = [console.Code(text) for _, text in sources]
+    if len(code) == 1 or not console.out.is_terminal or console.out.width < sum(width + CELL_FRAME for width in widths) + 1:
+        return Group(*(part for (title, _), one in zip(sources, code, strict=True) for part in (Rule(title), one)))
+    grid = Table()
+    for (title, _), width in zip(sources, widths, strict=True):
+        grid.add_column(title, width=width)
+    grid.add_row(*code)
     return grid
 
 

@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.logging import RichHandler
-
 from kernrl import console
 from kernrl.config import VerifyConfig
 from kernrl.console import Prose, Result
@@ -47,8 +45,7 @@ def run(config: VerifyConfig) -> Result:
         UsageError: Arguments that do not go together, or a task or file that cannot be read.
         InfrastructureError: The machinery cannot work here at all.
     """
-    shown = RichHandler(console=console.log, show_time=False, show_path=False)
-    logging.basicConfig(format="%(message)s", handlers=[shown], level=logging.WARNING)
+    logging.basicConfig(format="%(message)s", handlers=[console.LogLines()], level=logging.WARNING)
     if config.pairs is not None:
         if config.task or config.candidate:
             raise UsageError("--pairs brings its own tasks and candidates: leave TASK and CANDIDATE out.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,11 +152,27 @@ def read_rows(source: str | Path, *, split: str | None = None, revision: str | N
 
 def _own_entries(path: str, columns: Mapping[str, str]) -> Entries:
     """What a user's function returns: tasks, or rows as a table has them."""
-    for number, entry in enumerate(load_function(path, "the source of tasks")(), start=1):
+    for number, entry in enumerate(_returned(path), start=1):
         try:
+            if not isinstance(entry, Task | Mapping):
+                raise BadRow(f"is a {type(entry).__name__}, where a task or a row (a mapping) is wanted")
             yield number, entry if isinstance(entry, Task) else task_from_row(entry, f"row-{number}", columns)
         except BadRow as error:
             yield number, Problem(f"{path}, row {number},", str(error))
+
+
+def _returned(path: str) -> Iterator[Any]:
+    """What a user's function returns, one by one: it may be a generator, and without an end."""
+    function = load_function(path, "the source of tasks")
+    try:
+        yield from function()
+    except UsageError:
+        raise
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        where = f" ({Path(line.filename).name}, line {line.lineno})" if line.filename != __file__ else ""
+        said = f"{type(error).__name__}: {str(error).rstrip('.')}{where}"
+        raise UsageError(f"the source of tasks {path}: it should return tasks or rows: {said}.") from error
 
 
 def _entries(base: str, split: str | None, revision: str | None, columns: Mapping[str, str]) -> Entries:

@@ -87,7 +87,7 @@ def read_template(path: Path) -> str:
     try:
         asked = render_prompt(probe, "chat", template=text)
     except jinja2.TemplateSyntaxError as error:
-        raise UsageError(f"{where}: line {error.lineno}: {error.message}.") from None
+        raise UsageError(f"{where}: line {error.lineno}: {str(error.message).rstrip('.')}.") from None
     except jinja2.TemplateError as error:
         raise UsageError(f"{where}: {error}; it is given task, precision, precision_words, example and gpu.") from None
     if probe.pytorch_code not in str(asked):

@@ -94,7 +94,9 @@ def load_reference(task: Task, input_set: InputSet | None = None) -> Reference:
     try:
         exec(compile(source, filename, "exec"), module.__dict__)
     except Exception as error:
-        raise UsageError(f"{task.id}: the task's source does not run: {type(error).__name__}: {error}") from error
+        alone = isinstance(error, ModuleNotFoundError)
+        hint = ". A task is one file: what it imports must be installed, or on PYTHONPATH" if alone else ""
+        raise UsageError(f"{task.id}: the task's source does not run: {type(error).__name__}: {error}{hint}") from error
     parts = [module.__dict__.get(name) for name in ("Model", "get_inputs", "get_init_inputs")]
     missing = [name for name, part in zip(("Model", "get_inputs", "get_init_inputs"), parts, strict=True) if part is None]
     if missing:

@@ -76,6 +76,8 @@ def _run(work: Callable[[Task], Any], task: Task, sender: Connection) -> None:
         problem = str(error)
     except Exception as error:
         problem = f"{task.id}: the reference raises {type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}."
+        if "CUDA" in problem:
+            problem += " References are checked on the CPU: name no device, kernrl moves inputs and parameters itself."
     sender.send((result, problem))
 
 
@@ -88,7 +90,10 @@ def _check(task: Task, cache_dir: Path | None) -> Task:
     torch.set_num_threads(1)
     reference = load_reference(task, _smallest(task))
     torch.manual_seed(0)
-    model = reference.Model(*reference.get_init_inputs())
+    arguments = reference.get_init_inputs()
+    if isinstance(arguments, dict):
+        raise UsageError(f"{task.id}: get_init_inputs returns a dict, where a list is wanted, of arguments in their order.")
+    model = reference.Model(*arguments)
     outputs = []
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -104,8 +109,12 @@ def _problem(*outputs: Any) -> str:
     import torch
 
     first, second = ([out] if isinstance(out, torch.Tensor) else out for out in outputs)
-    if not isinstance(first, list | tuple) or not first or not all(isinstance(out, torch.Tensor) for out in first):
-        return f"returns a {type(outputs[0]).__name__}, where a tensor is wanted"
+    if not isinstance(first, list | tuple):
+        return f"returns a {type(first).__name__}, where a tensor or a tuple of tensors is wanted"
+    if others := [type(out).__name__ for out in first if not isinstance(out, torch.Tensor)]:
+        return f"returns a {type(first).__name__} with a {others[0]} in it, where a tensor or a tuple of tensors is wanted"
+    if not first:
+        return f"returns an empty {type(first).__name__}"
     for one, other in zip(first, second, strict=True):
         if one.numel() == 0:
             return "returns an empty tensor"

@@ -55,6 +55,8 @@ def evaluate(config: EvalConfig) -> dict[str, Any]:
     if candidates is None:
         confirm_samples(config.samples, len(tasks), yes=config.yes)
         require_model(config)
+        if config.prompt_template:
+            read_template(config.prompt_template)  # a wrong one is refused before there is a folder and a model is loaded
     directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "eval"), config, resume=config.resume)
     with Activity(directory.path) as activity, activity.shown(), open_verifier(config) as verifier:
         tasks = fitting_tasks(tasks, verifier)

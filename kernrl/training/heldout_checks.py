@@ -50,10 +50,14 @@ class HeldoutChecks:
     def _check(self, step: int) -> dict[str, Any]:
         started, session, config = time.perf_counter(), self._session, self._config
         collector = replace(session.collector, sampling=replace(session.collector.sampling, n=config.evaluate_samples))
-        collected = collector.collect(
-            self._tasks,
-            (config.seed, STREAM),
-            on_attempt=lambda attempt: session.directory.add_heldout_sample(sample_row(attempt, step)),
-        )
+        session.watch.title = "held-out tasks"
+        try:
+            collected = collector.collect(
+                self._tasks,
+                (config.seed, STREAM),
+                on_attempt=lambda attempt: session.directory.add_heldout_sample(sample_row(attempt, step)),
+            )
+        finally:
+            session.watch.title = ""
         found = step_metrics(collected)
         return {name: found[name] for name in KEPT} | {"tasks": len(self._tasks), "seconds": time.perf_counter() - started}

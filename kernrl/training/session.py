@@ -15,7 +15,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from kernrl.config import EvalConfig, ImproveConfig, ReinforceConfig
 from kernrl.config.heldout_checks import CheckedConfig
 from kernrl.config.training import PromptForm
-from kernrl.console import Result, log
+from kernrl.console import Result, log, progress
 from kernrl.errors import RunError, UsageError
 from kernrl.policy.checkpoint import commit_checkpoint
 from kernrl.policy.four_bit import require_four_bit
@@ -262,6 +262,8 @@ def prompt_style(tokenizer: PreTrainedTokenizerBase, asked: PromptForm | None = 
 def askable(tasks: list[Task], style: PromptStyle) -> list[Task]:
     """The tasks that can be asked in a style: all, but for those that have no Graph, of which stderr says why.
 
+    Generated tasks (those with a composition) have one. They are lifted when they are asked: few of two thousand are.
+
     Raises:
         UsageError: There is none.
     """
@@ -269,7 +271,9 @@ def askable(tasks: list[Task], style: PromptStyle) -> list[Task]:
         return tasks
     from kernrl.tasks.nano.form import unasked
 
-    refused = unasked(tasks)
+    unknown = [task for task in tasks if not task.composition]
+    with progress() as bar:
+        refused = unasked(bar.track(unknown, total=len(unknown), description="lifting tasks"))
     for task, reason in refused:
         log.print(f"Skipped: {task.id} has no Graph to ask nano for: {reason}", markup=False, highlight=False, soft_wrap=True)
     left = {task.id for task, _ in refused}

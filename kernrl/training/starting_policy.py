@@ -9,7 +9,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from kernrl.config import ImproveConfig, SftConfig
-from kernrl.policy.load import Policy, add_lora, load_config, load_policy, load_tokenizer
+from kernrl.policy.load import Policy, add_lora, check_targets, load_config, load_policy, load_tokenizer
 from kernrl.policy.memory_plan import check_training_memory
 from kernrl.policy.ranks import Ranks
 
@@ -29,7 +29,10 @@ def load_starting_policy(
         UsageError: it cannot be loaded, or there is not enough memory to train it.
     """
     source, revision = _source(config, checkpoint)
-    check_memory(config, load_config(source, revision=revision), row_tokens, ranks, compiled=compiled)
+    model = load_config(source, revision=revision)
+    if config.lora:
+        check_targets(model, config.lora_targets)
+    check_memory(config, model, row_tokens, ranks, compiled=compiled)
     dtype = "bf16" if _in_bf16(config) else "fp32"
     policy = load_policy(source, dtype=dtype, revision=revision, four_bit=config.load_in_4bit)
     if config.lora:
@@ -55,7 +58,10 @@ def load_starting_tokenizer(
     Arguments and errors are those of `load_starting_policy`.
     """
     source, revision = _source(config, checkpoint)
-    check_memory(config, load_config(source, revision=revision), row_tokens, ranks, compiled=compiled)
+    model = load_config(source, revision=revision)
+    if config.lora:
+        check_targets(model, config.lora_targets)
+    check_memory(config, model, row_tokens, ranks, compiled=compiled)
     return load_tokenizer(source, revision=revision)
 
 

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kernrl.errors import UsageError
-from kernrl.policy.load import Policy, add_lora, load_policy
+from kernrl.policy.load import Policy, add_lora, check_targets, load_config, load_policy
 from kernrl.policy.parallel import save_final
 from kernrl.policy.ranks import open_ranks
 from kernrl.runs.tracking import open_accelerator
@@ -33,6 +33,16 @@ def test_every_linear_layer_is_the_default(model: Path) -> None:
 def test_a_layer_that_is_not_there_is_one_sentence(model: Path) -> None:
     with pytest.raises(UsageError, match="--lora-targets nothing: "):
         add_lora(load_policy(str(model)).model, rank=4, alpha=8, targets=("nothing",))
+
+
+def test_names_of_layers_are_checked_before_weights_are_loaded(model: Path) -> None:
+    config = load_config(str(model))
+    for fine in (("all-linear",), ("q_proj", "mlp.up_proj")):
+        check_targets(config, fine)
+    with pytest.raises(
+        UsageError, match=r"--lora-targets q_poj: no layer of the model has that name; there are q_proj, k_proj"
+    ):
+        check_targets(config, ("v_proj", "q_poj"))
 
 
 def test_the_final_model_is_merged_and_keeps_its_adapters(model: Path, tmp_path: Path) -> None:

@@ -115,16 +115,12 @@ def test_phone_shows_the_page_without_scrolling_sideways(pages: dict[str, Path],
     assert all(250 < width <= PHONE_PX for width in seen["charts"])  # a chart's text is drawn for 360 px
 
 
-@pytest.mark.parametrize("name", ["several", "long"])
-def test_nothing_is_cut_on_a_phone(pages: dict[str, Path], name: str, tmp_path: Path) -> None:
-    seen = look(pages[name], tmp_path, "dark", 390)
-    assert (seen["cut"], seen["short"]) == (0, 0)  # rows below the edge of a box that scrolls look as if there were none
-
-
-def test_no_table_is_cut_on_a_desk(pages: dict[str, Path], tmp_path: Path) -> None:
-    page = tmp_path / "tables.html"  # long lines of source may scroll there
-    page.write_text(pages["several"].read_text().replace("<pre", "<div").replace("</pre", "</div"))
-    assert look(page, tmp_path, "light", 1280)["cut"] == 0
+@pytest.mark.parametrize(
+    ("name", "width_px"), [("several", 390), ("long", 390), ("several", 768), ("several", 1280)], ids=lambda value: str(value)
+)
+def test_nothing_is_cut(pages: dict[str, Path], name: str, width_px: int, tmp_path: Path) -> None:
+    seen = look(pages[name], tmp_path, "dark", width_px)
+    assert (seen["cut"], seen["short"]) == (0, 0)  # what is beyond the edge of a box that scrolls looks as if it were not there
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,16 @@ def test_fast_1_needs_more_than_noise():
     assert speed_geomean_x([verdict_of("")]) is None
 
 
+def test_wins_within_the_noise_are_counted_apart(tokenizer):
+    speeds = {"good": (1.1, True), "better": (1.01, False), "bad": (0.9, False)}
+    c = collector(
+        tokenizer, lambda prompt, sample, call: list(speeds)[sample],
+        FakeVerifier(lambda text: verdict_of(text, speedup_x=speeds[text][0], significant=speeds[text][1])), n=3,
+    )  # fmt: skip
+    metrics = step_metrics(c.collect(tiny_tasks(1), (0, 1)))
+    assert (metrics["fast_1"], metrics["fast_1_plain"]) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
+
+
 def test_a_modelled_win_counts_and_is_said_to_be_modelled(tokenizer):
     def modelled(text):
         verdict = verdict_of(text, speedup_x=1.5, significant=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from kernrl.policy.pairs import task_pairs
 from kernrl.rollouts.collect import Collector
 from kernrl.rollouts.engines.engine import Sampling
 from kernrl.rollouts.reward import reward
+from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.nano.form import ask, replies
 from kernrl.tasks.nano.suites import suite
 from kernrl.tasks.prompt import render_prompt
@@ -85,6 +87,14 @@ def test_tasks_without_a_graph_are_left_out_with_the_reason(tasks: list[Task], c
     assert askable([LSTM], "chat") == [LSTM]
     with pytest.raises(UsageError, match="no task can be asked of this nano"):
         askable([LSTM], "graph")
+
+
+def test_generated_tasks_are_not_lifted_before_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list(generate_tasks(level=2, count=3, seed=5, split="train", workers=1))
+    monkeypatch.setattr("kernrl.tasks.nano.form.lift", lambda task: pytest.fail(f"{task.id} was lifted"))
+    assert askable(made, "graph") == made
+    with pytest.raises(pytest.fail.Exception, match="was lifted"):
+        askable([replace(made[0], composition=())], "graph")
 
 
 def test_sft_makes_pairs_of_the_form() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from support import EXHAUSTIVE, TESTS
+from support.tiny import verdict_of
 from support.warm_commands import Running, start
 
 from kernrl import cli, http_client
@@ -265,6 +266,32 @@ def test_an_id_says_what_is_asked() -> None:
     row = task_to_row(TASK)
     assert job_id(row, "x") == job_id(dict(reversed(row.items())), "x")
     assert len({job_id(row, "x"), job_id(row, "y"), job_id(row | {"precision": "bf16"}, "x")}) == 3
+
+
+def test_a_server_that_is_away_is_told_of_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    about = {"baseline": ["eager"], "any_shape": False, "gpus": [], "precision": None, "versions": {}}
+    answers = iter([*["nobody answers"] * 3, verdict_of("x", Status.CORRECT).to_json()] * 2)
+
+    class Away:
+        url = "http://there"
+
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def get(self, path: str) -> object:
+            return about
+
+        def post(self, path: str, body: object) -> object:
+            if isinstance(answer := next(answers), str):
+                raise InfrastructureError(answer)
+            return {"verdict": answer}
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(client, "Server", Away)
+    verifier = RemoteVerifier(VerifierConfig(executor="http://there"))
+    assert [verifier.verify(TASK, "x").status for _ in range(2)] == [Status.CORRECT] * 2
+    one = ["nobody answers. Asking again for 10 minutes.", "http://there answers again."]
+    assert [record.getMessage() for record in caplog.records] == one * 2
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ def test_gpu_is_named_with_its_architecture(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: h200)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
-    findings = found(doctor._gpus())
+    findings = found(doctor.gpu_findings())
     assert findings["gpu 0"].detail == "NVIDIA H200, 140 GiB, sm_90, UUID GPU-1"
     assert findings["target architecture"].detail == "sm_90"
     assert all(finding.ok for finding in findings.values())
@@ -30,7 +30,7 @@ def test_gpu_is_named_with_its_architecture(monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_gpu_says_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    gpu = found(doctor._gpus())["gpu"]
+    gpu = found(doctor.gpu_findings())["gpu"]
     assert not gpu.ok
     assert "the driver finds none" in gpu.detail
     assert gpu.remedy

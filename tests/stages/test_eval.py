@@ -225,6 +225,7 @@ def test_limits_read_and_compare() -> None:
         pytest.param(["--model", "absent"], marks=pytest.mark.slow),  # the hub is asked first
         ["--model", ""],  # an unset variable, and not the shipped model
         ["--model", "x", "--from-run", "y"],
+        ["--model", "nano", "--prompt-template", "absent.j2"],
         ["--from-run", "absent"],
         ["--from-run", ".", "--resume"],
         ["--engine", "server", "--server-url", ""],
@@ -236,6 +237,7 @@ def test_bad_input(tasks: Path, arguments: list[str], capsys: pytest.CaptureFixt
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_run_is_judged_again(tmp_path: Path, tasks: Path, candidates: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     evaluated("--tasks", tasks, "--from-run", candidates, "--output", first)

@@ -150,7 +150,7 @@ def test_a_run_that_the_disk_cannot_hold_is_refused_with_its_size(model, tasks, 
     size = disk_space.size_text(12 * sum(p.numel() for p in policy.model.parameters()))
     said = capsys.readouterr().err
     assert f"checkpoints take {size} each" in said
-    assert "where 0 MB are free; make room, or name another disk" in said
+    assert "where 0 kB are free; make room, or name another disk" in said
 
 
 @pytest.mark.slow
@@ -316,6 +316,16 @@ def test_a_run_says_what_it_does_in_a_log_file_and_where_there_is_no_terminal(tm
     assert "step 2 of 5: 34 of 96 replies, 340 tokens, " in lines[1]
     assert "20 verdicts, about " in lines[1]
     assert "34 of 96 replies" in capsys.readouterr().err
+
+
+def test_what_cannot_be_counted_says_for_how_long_it_has_been_going_on(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("kernrl.runs.activity.time.monotonic", lambda: now[0])
+    activity = Activity()
+    activity.phase("preparing pairs")
+    assert activity.line() == "preparing pairs"
+    now[0] = 165.0
+    assert activity.line() == "preparing pairs: 65 s"
 
 
 def test_the_line_says_when_the_weights_are_updated():

@@ -274,7 +274,7 @@ def test_the_guide_runs(module: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     shown = re.findall(r"```\n(my_module: .*?)```", text, re.DOTALL)[0]
     said = capsys.readouterr().out
     assert said.endswith(f"\n\n{shown}")
-    assert re.match(r"candidate +modelled us +eager\n\w+-\d+: ", said)
+    assert re.match(r"candidate +modelled µs +eager\n\w+-\d+: ", said)
 
 
 @pytest.mark.usefixtures("warm")

@@ -49,6 +49,7 @@ def replies() -> list[dict[str, Any]]:
     return [row for row in rows if row["origin"] == "model"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", ["nano", "chat"])
 def test_replies_of_a_folder_s_model_are_tried(model: Path, prompt: str) -> None:
     assert run("--model", str(model), "--prompt", prompt) == 0

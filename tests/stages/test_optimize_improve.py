@@ -98,6 +98,7 @@ def test_several_tasks_are_learnt_together_and_resume_leaves_them_alone(model: P
     assert asked == len(optimize.HardenedVerifier.asked)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [

@@ -155,6 +155,15 @@ def test_from_nothing_needs_a_gpu(stub: Path, tmp_path: Path, capfd: pytest.Capt
     assert not (tmp_path / "checkpoints").exists()
 
 
+def test_without_the_trained_nano_nothing_is_begun(
+    stub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernrl.policy.nano.__file__", str(tmp_path / "site-packages" / "kernrl" / "policy" / "nano.py"))
+    assert cli.run(["quickstart"]) == 2
+    assert "there is no trained nano in" in capfd.readouterr().err
+    assert not (tmp_path / "checkpoints").exists()
+
+
 def test_what_is_shown_can_be_called() -> None:
     command = quickstart.program()
     assert command == ["kernrl"] or Path(command[0]).exists()

@@ -79,6 +79,16 @@ def test_the_rate_rises_and_goes_on_where_it_was(model, tasks, tmp_path):
     assert rates == pytest.approx([0.0025, 0.005, 0.0075, 0.01, 0.01, 0.01])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("schedule", "middle"), [("linear", 0.55), ("cosine", 0.55), ("constant", 1.0)])
+def test_the_rate_falls_to_a_tenth_by_the_last_step_where_asked(model, tasks, tmp_path, schedule, middle):
+    output = tmp_path / "run"
+    assert run(arguments(model, tasks, output, "--warmup-steps", "1", "--schedule", schedule, steps=4)) == 0
+    rates = [line["learning_rate"] for line in read_lines(output / "metrics.jsonl")]
+    last = 1.0 if schedule == "constant" else 0.1
+    assert [rate / 0.01 for rate in rates] == pytest.approx([0.5, 1.0, middle, last])
+
+
 @pytest.mark.parametrize(("epsilon", "as_long_as_gradients"), [("1e-8", False), ("1", True)])
 def test_how_far_weights_without_much_gradient_move(model, tasks, tmp_path, epsilon, as_long_as_gradients):
     output = tmp_path / "run"

@@ -87,6 +87,10 @@ def test_show_reference_and_solution(table: Path, capsys: pytest.CaptureFixture[
     monkeypatch.setattr(type(console.out), "is_terminal", property(lambda self: True))
     wide = answer(capsys, "show", f"{table}::a").splitlines()
     assert any("import torch" in line and "FUSED = 1" in line for line in wide)
+    # and where a line of one would be cut, one after the other
+    monkeypatch.setattr(console.out, "width", 120)
+    stacked = answer(capsys, "show", "heldout#2").splitlines()
+    assert "    return [torch.randn(batch_size, rows, inner), torch.randn(batch_size, inner, columns)]" in stacked
     assert json.loads(answer(capsys, "show", f"{table}#2", "--json"))["id"] == "b"
 
 

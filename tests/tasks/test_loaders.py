@@ -293,6 +293,19 @@ def test_a_function_of_the_users_is_a_source(tmp_path, monkeypatch):
     assert loaded.tasks[1].id == "mine"
     assert str(loaded.problems[0]).startswith("tasks_of_a_test:make, row 3, has code that defines no Model")
     assert load_tasks("tasks_of_a_test:make::mine").tasks[0].id == "mine"
+    (tmp_path / "sources_of_a_test.py").write_text(
+        "import itertools\nfrom kernrl.tasks.loaders import load_tasks\n"
+        "def number():\n    return 3\n\ndef lost():\n    return open('nowhere.jsonl')\n\ndef texts():\n    return ['abc']\n\n"
+        "def endless():\n    yield from itertools.repeat(load_tasks('heldout', limit=1).tasks[0])\n"
+    )
+    for name, reason in (
+        ("number", "it should return tasks or rows: TypeError: 'int' object is not iterable"),
+        ("lost", r"FileNotFoundError: .*nowhere.jsonl' \(sources_of_a_test.py, line 7\)"),
+        ("texts", "row 1, is a str, where a task or a row"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            load_tasks(f"sources_of_a_test:{name}")
+    assert len(load_tasks("sources_of_a_test:endless", limit=1).tasks) == 1
     with pytest.raises(
         UsageError, match="the source of tasks tasks_of_a_test:other: the module tasks_of_a_test has no 'other'"
     ):

@@ -60,6 +60,8 @@ def test_reference_runs_at_an_input_set() -> None:
 def test_source_that_does_not_run_is_named() -> None:
     with pytest.raises(UsageError, match=r"^x: .*does not run: NameError"):
         load_reference(Task(id="x", pytorch_code=SOURCE + "nothing()\n"))
+    with pytest.raises(UsageError, match=r"No module named 'helpers'\. A task is one file"):
+        load_reference(Task(id="x", pytorch_code="from helpers import act\n" + SOURCE))
     with pytest.raises(UsageError, match="x: the task's source defines no Model and no get_init_inputs"):
         load_reference(Task(id="x", pytorch_code="def get_inputs(): return []"))
 
@@ -78,7 +80,10 @@ def test_good_reference_passes() -> None:
         ("x[:0]", "empty tensor"),
         ("1 / 0", "raises ZeroDivisionError: division by zero"),
         ("self.missing(x)", "raises AttributeError"),
-        ("{'y': x}", "returns a dict"),
+        ("{'y': x}", "returns a dict, where a tensor or a tuple of tensors is wanted"),
+        ("(x, {'y': x})", "returns a tuple with a dict in it, where a tensor or a tuple of tensors is wanted"),
+        ("()", "returns an empty tuple"),
+        ("x.to('cuda:99')", "References are checked on the CPU: name no device"),
         ("__import__('os').abort()", r"kills its process \(exit code -6\)"),
         pytest.param("__import__('time').sleep(60)", "does not finish in 2 s", marks=pytest.mark.slow),
     ],
@@ -87,6 +92,12 @@ def test_reference_that_cannot_teach_is_refused(forward: str, reason: str) -> No
     with pytest.raises(UsageError, match=f"^t: the reference .*{reason}") as raised:
         check_task(task(forward), timeout_s=2.0 if "sleep" in forward else 60.0)
     assert "\n" not in str(raised.value)
+
+
+def test_arguments_by_name_are_refused() -> None:
+    code = SOURCE.partition("def get_init_inputs")[0] + "def get_init_inputs():\n    return {'n': 8}\n"
+    with pytest.raises(UsageError, match="get_init_inputs returns a dict, where a list is wanted"):
+        check_task(Task(id="t", pytorch_code=code))
 
 
 def test_check_runs_the_smallest_input_set() -> None:

@@ -69,6 +69,7 @@ def test_a_scheduler_that_stops_the_launcher_saves_the_step(model, pairs, tmp_pa
     assert (tmp_path / "run" / f"step_{last}" / "COMPLETE").exists()
 
 
+@pytest.mark.slow
 def test_one_process_is_not_launched(model, pairs, tmp_path, capsys):
     assert run(sft(model, pairs, tmp_path / "run", "--launch", "ddp", "--num-processes", "1")) == 2
     assert "is for two processes or more" in capsys.readouterr().err
