@@ -53,6 +53,9 @@ TOKENIZER_PAIRS = 4_000
 ENDLESS = 10**9
 """Steps where the time ends the run."""
 
+MAY_CHANGE_ON_RESUME = ("steps", "epochs", "time_limit_s")
+"""Settings that a resume may change, so that a run can be made longer. The rate then falls by the new length."""
+
 SPEEDS = (("tokens_per_s", ",.0f"), ("mfu", ".0%"))
 """Metrics of speed in the final table, and their formats."""
 
@@ -71,8 +74,12 @@ def run(config: SftConfig) -> Result:
         config = with_defaults(config, on_gpu=on_gpu, processes=ranks.size)
         if config.load_in_4bit:
             ranks.lead(require_four_bit)
-        directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume))
+        directory = ranks.lead(
+            lambda: RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE_ON_RESUME)
+        )
         activity.folder = directory.path if ranks.leads else None
+        if config.resume and (ended := ranks.lead(lambda: results_of_ended(directory, config))):
+            return Result(ended, summary(ended, ranks.lead(lambda: directory.history)))
         latest = ranks.lead(directory.latest) if config.resume else None
         ranks.lead(lambda: check_upload(config.push_to_hub))
 
@@ -103,6 +110,8 @@ def run(config: SftConfig) -> Result:
         )
         if latest:
             finetuner.restore(latest)
+            if finetuner.step > settings.steps:
+                raise UsageError(f"--steps {settings.steps}: the run is at step {finetuner.step} already; name more.")
         tracked = ranks.lead(lambda: directory.forget_after(finetuner.step)) if config.resume else 0
         start_tracker(ranks.accelerator, config)  # only now: a run that is refused must leave nothing behind
         checking = sample_check(config, policy, directory) if config.verify_every and ranks.leads else nullcontext()
@@ -110,6 +119,7 @@ def run(config: SftConfig) -> Result:
             train_and_save(finetuner, validation, directory, config, check, activity, tracked)
         results = {"architecture": policy.model.config.model_type, "parameters": policy.model.num_parameters()}
         results |= {"pairs": train.seen if isinstance(train, ExampleStream) else len(train.examples), "data_s": data_s}
+        results["length"] = length(config)
         return finish(config, policy, directory, results, ranks)
 
 
@@ -120,6 +130,21 @@ def _read(pairs: Iterable[Pair], activity: Activity, doing: str) -> list[Pair]:
     for pair in pairs:
         read.append(pair)
     return read
+
+
+def length(config: SftConfig) -> dict[str, Any]:
+    """What decides when the run ends."""
+    return {name: getattr(config, name) for name in MAY_CHANGE_ON_RESUME}
+
+
+def results_of_ended(directory: RunDirectory, config: SftConfig) -> dict[str, Any] | None:
+    """The results of a run that has come to its end, unless it is asked to be longer now."""
+    path = directory.path / "results.json"
+    found = read_json(path) if path.exists() else {}
+    if found.get("length") != length(config):
+        return None
+    log.print(ENDED.format(found["model"]), highlight=False, soft_wrap=True)
+    return found
 
 
 def with_defaults(config: SftConfig, *, on_gpu: bool, processes: int) -> SftConfig:
@@ -149,6 +174,11 @@ def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: 
         directory.write_results(results)
     return Result(results, summary(results, history))
 
+
+ENDED = (
+    "The run has ended. To make it longer, give --resume more --steps, --epochs or --time-limit-s; to train its model on with "
+    "other settings, give --model {} and another --output."
+)
 
 NEW_NANO = (
     "A new nano is made from random weights. To go on with the one that the other commands call nano, give its folder, such as "
@@ -306,7 +336,7 @@ def figures(history: list[dict[str, Any]]) -> dict[str, Any]:
         "train_s": sum(line["seconds"] for line in history),
         "data_wait_s": sum(line["data_wait_s"] for line in history),
         "loss": last["loss"],
-        "validation_loss": last["validation_loss"],
+        "validation_loss": next((line["validation_loss"] for line in reversed(history) if "validation_loss" in line), None),
         **middle,
         **{name: last[name] for name in ("correct", "compiled") if name in last},
     }

@@ -144,6 +144,23 @@ def test_a_run_is_not_written_over_nor_resumed_with_other_settings(model, pairs,
 
 
 @pytest.mark.slow
+def test_a_run_that_has_ended_is_left_alone_and_can_be_made_longer(model, pairs, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "run"
+    assert run(arguments(model, pairs, output)) == 0
+    before = (output / "results.json").read_text(), (output / "model" / "model.safetensors").stat().st_mtime_ns
+    monkeypatch.setattr(sft, "train_and_save", lambda *args: pytest.fail("trained again"))
+    assert run([word for word in arguments(model, pairs, output, "--resume") if word != "--quiet"]) == 0
+    assert "The run has ended." in capsys.readouterr().err
+    assert before == ((output / "results.json").read_text(), (output / "model" / "model.safetensors").stat().st_mtime_ns)
+    monkeypatch.undo()
+    assert run(arguments(model, pairs, output, "--steps", "3", "--resume")) == 2
+    assert "--steps 3: the run is at step 6 already" in capsys.readouterr().err
+    assert run(arguments(model, pairs, output, "--steps", "10", "--resume")) == 0
+    assert sorted(losses(output)) == list(range(1, 11))
+    assert json.loads((output / "results.json").read_text())["steps"] == 10
+
+
+@pytest.mark.slow
 def test_what_the_model_writes_is_looked_at_and_its_card_says_how_good_it_is(model, pairs, tmp_path, monkeypatch):
     verifier = FakeVerifier(lambda text: verdict_of(text, Status.CORRECT if "answer" in text else Status.NO_CODE))
     monkeypatch.setattr(sft_evaluation, "open_verifier", lambda config: verifier)
