@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -45,6 +47,10 @@ class ForkedProcess:
         """Return once it has ended. Raises `subprocess.TimeoutExpired`."""
         if not select.select([self._handle], [], [], timeout)[0]:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        with contextlib.suppress(ProcessLookupError):
+            while True:  # until its parent has noted that, which takes less than a millisecond
+                signal.pidfd_send_signal(self._handle, 0)
+                time.sleep(1e-4)
 
     def __del__(self) -> None:
         os.close(self._handle)
