@@ -41,8 +41,10 @@ except BaseException:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_is_not_lost_in_an_import(tmp_path: Path, number: int) -> None:
     (tmp_path / "torch.py").write_text(SLOW_TORCH)
-    take = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
-    line = [sys.executable, "-c", take, sys.executable, "-m", "kernrl", "sft", "--output", str(tmp_path / "run")]
+    # under nohup or in the background some of them are ignored
+    take = "import os, signal, sys; signal.signal(int(sys.argv[1]), signal.SIG_DFL); os.execv(sys.argv[2], sys.argv[2:])"
+    command = [sys.executable, "-m", "kernrl", "sft", "--output", str(tmp_path / "run")]
+    line = [sys.executable, "-c", take, str(int(number)), *command]
     process = subprocess.Popen(line, env=os.environ | {"PYTHONPATH": str(tmp_path)}, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     assert process.stderr.readline() == "loading\n"
