@@ -206,6 +206,7 @@ def test_at_length_one_round_of_a_very_long_program_claims_no_small_difference(m
     assert found.significant
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.001, 0.01, 0.05])
 @pytest.mark.parametrize("us", [100.0, 20_000.0])
 def test_at_length_the_same_program_is_not_faster_than_itself(us: float, noise: float) -> None:
