@@ -63,7 +63,7 @@ log = _Console(stderr=True)
 
 
 class LogLines(logging.Handler):
-    """Remarks of the libraries' loggers, as our own are printed."""
+    """Prints messages of the libraries' loggers as our own are printed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log.print(self.format(record), style="yellow", highlight=False, markup=False, soft_wrap=True)

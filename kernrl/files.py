@@ -59,7 +59,7 @@ def _beside(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError) and str(error.filename) in ("None", str(temporary)):
             error.filename = str(path)  # of a full disk it names no file, of others the temporary one
             if isinstance(error, FileNotFoundError) and path.parent.is_dir():  # such as /proc
-                raise UsageError(f"{path}: no file can be made in {path.parent}; name another folder.") from None
+                raise UsageError(f"{path}: no file can be created in {path.parent}; name another folder.") from None
         raise
 
 

@@ -49,5 +49,5 @@ def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_takes_no_files_is_named() -> None:
-    with pytest.raises(UsageError, match="/proc/page: no file can be made in /proc; name another folder"):
+    with pytest.raises(UsageError, match="/proc/page: no file can be created in /proc; name another folder"):
         replace_file(Path("/proc/page"), "text")

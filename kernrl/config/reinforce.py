@@ -134,8 +134,8 @@ class ReinforceConfig(CheckedConfig):
     )
     schedule: Schedule = Field(
         default="constant",
-        description="The learning rate after warm-up: falls to a tenth by the last of --steps, along a cosine or a line, or "
-        "stays.",
+        description="The learning rate after warm-up: it falls to a tenth by the last of --steps, along a cosine or a line, or "
+        "stays constant.",
         json_schema_extra=OPTIMISER | RARE,
     )
     adam_epsilon: float = Field(

@@ -18,7 +18,9 @@ class TrackingConfig(Config):
     report_to: Tracker = Field(default="none", description="Tracker, besides metrics.jsonl.", json_schema_extra=RUN | RARE)
     project: str = Field(default="kernrl", description="The tracker's project.", json_schema_extra=RUN | RARE)
     run_name: str | None = Field(
-        default=None, description="The run's name in wandb or trackio; its folder's if not set.", json_schema_extra=RUN | RARE
+        default=None,
+        description="The run's name in wandb or trackio; the name of its folder if not set.",
+        json_schema_extra=RUN | RARE,
     )
     push_to_hub: str | None = Field(
         default=None,

@@ -66,8 +66,8 @@ class Judges:
 
     @property
     def last(self) -> Judge:
-        """Judges as the verifier does, and times at length: against every baseline, beside what equal programs seem to
-        differ by in those moments. The verifier itself where times are modelled, or are taken on other machines.
+        """Judges as the verifier does, and times at length: against every baseline, and a program against itself to see the
+        noise at that time. The verifier itself where times are modelled, or are taken on other machines.
 
         The verifier must have started.
         """

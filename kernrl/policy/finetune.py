@@ -32,11 +32,11 @@ WARMUP_STEPS = 200
 
 
 FINAL_RATIO = 0.1
-"""Ratio of the last step's rate to the highest."""
+"""The last step's learning rate over the highest."""
 
 
 def falling(schedule: Literal["cosine", "linear", "constant"], progress: float) -> float:
-    """What is left of a rate at this share of the way, from 1 to 0 along a cosine or a line; 1 throughout if constant."""
+    """The factor of a learning rate after this share of the run: from 1 to 0 along a cosine or a line; always 1 if constant."""
     if schedule == "constant":
         return 1.0
     return 1 - progress if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))

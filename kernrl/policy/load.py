@@ -221,7 +221,7 @@ def add_lora(
 
 
 def check_targets(model: PretrainedConfig, targets: Sequence[str]) -> None:
-    """Refuse names that no layer of such a model ends with, before its weights are loaded (UsageError)."""
+    """Refuse names that match the end of no layer's name, before the model's weights are loaded (UsageError)."""
     if tuple(targets) == ("all-linear",):
         return
     with torch.device("meta"):

@@ -45,7 +45,7 @@ class Activity:
         self._line = lambda: ""
 
     def phase(self, text: str) -> None:
-        """Say at once what begins now, and later for how long it has been going on."""
+        """Say at once what begins now, and later also how long it has been running."""
         began = time.monotonic()
 
         def line() -> str:

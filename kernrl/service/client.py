@@ -112,7 +112,7 @@ class RemoteVerifier:
             until = time.monotonic() + self._patience_s  # it answers: the candidate is in its queue
 
     def _tell(self, problem: str) -> None:
-        """Say once, for all that wait, that the server does not answer, and once that it does again."""
+        """Say once, for all calls that wait, that the server does not answer, and once that it answers again."""
         with self._telling:
             if problem and not self._away:
                 log.warning("%s Asking again for %g minutes.", f"{problem.rstrip('.')}.", self._patience_s / 60)

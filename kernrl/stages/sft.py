@@ -111,7 +111,7 @@ def run(config: SftConfig) -> Result:
         if latest:
             finetuner.restore(latest)
             if finetuner.step > settings.steps:
-                raise UsageError(f"--steps {settings.steps}: the run is at step {finetuner.step} already; name more.")
+                raise UsageError(f"--steps {settings.steps}: the run is at step {finetuner.step} already; give a larger one.")
         tracked = ranks.lead(lambda: directory.forget_after(finetuner.step)) if config.resume else 0
         start_tracker(ranks.accelerator, config)  # only now: a run that is refused must leave nothing behind
         checking = sample_check(config, policy, directory) if config.verify_every and ranks.leads else nullcontext()
@@ -176,8 +176,8 @@ def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: 
 
 
 ENDED = (
-    "The run has ended. To make it longer, give --resume more --steps, --epochs or --time-limit-s; to train its model on with "
-    "other settings, give --model {} and another --output."
+    "The run has ended. To make it longer, add a larger --steps, --epochs or --time-limit-s to --resume; to go on training its "
+    "model with other settings, give --model {} and another --output."
 )
 
 NEW_NANO = (

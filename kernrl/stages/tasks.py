@@ -27,7 +27,7 @@ from kernrl.tasks.rows import parse_columns, task_to_row, write_tasks
 from kernrl.tasks.task import Task
 
 CELL_FRAME = 3
-"""Characters that a cell of a table with lines takes beside its text."""
+"""Characters that a cell takes besides its text, in a table with lines."""
 
 MOST_ROWS = 30
 """Longest table of counts shown to a person."""

@@ -77,7 +77,7 @@ def _run(work: Callable[[Task], Any], task: Task, sender: Connection) -> None:
     except Exception as error:
         problem = f"{task.id}: the reference raises {type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}."
         if "CUDA" in problem:
-            problem += " References are checked on the CPU: name no device, kernrl moves inputs and parameters itself."
+            problem += " References are checked on the CPU. Name no device: kernrl moves inputs and parameters itself."
     sender.send((result, problem))
 
 
@@ -92,7 +92,7 @@ def _check(task: Task, cache_dir: Path | None) -> Task:
     torch.manual_seed(0)
     arguments = reference.get_init_inputs()
     if isinstance(arguments, dict):
-        raise UsageError(f"{task.id}: get_init_inputs returns a dict, where a list is wanted, of arguments in their order.")
+        raise UsageError(f"{task.id}: get_init_inputs returns a dict; return a list of the constructor's arguments, in order.")
     model = reference.Model(*arguments)
     outputs = []
     for seed in (1, 2):

@@ -262,7 +262,7 @@ def prompt_style(tokenizer: PreTrainedTokenizerBase, asked: PromptForm | None = 
 def askable(tasks: list[Task], style: PromptStyle) -> list[Task]:
     """The tasks that can be asked in a style: all, but for those that have no Graph, of which stderr says why.
 
-    Generated tasks (those with a composition) have one. They are lifted when they are asked: few of two thousand are.
+    Generated tasks (those with a composition) have one. Each is lifted when nano is asked for it: few of two thousand are.
 
     Raises:
         UsageError: There is none.

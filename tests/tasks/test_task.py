@@ -83,7 +83,7 @@ def test_good_reference_passes() -> None:
         ("{'y': x}", "returns a dict, where a tensor or a tuple of tensors is wanted"),
         ("(x, {'y': x})", "returns a tuple with a dict in it, where a tensor or a tuple of tensors is wanted"),
         ("()", "returns an empty tuple"),
-        ("x.to('cuda:99')", "References are checked on the CPU: name no device"),
+        ("x.to('cuda:99')", "References are checked on the CPU. Name no device"),
         ("__import__('os').abort()", r"kills its process \(exit code -6\)"),
         pytest.param("__import__('time').sleep(60)", "does not finish in 2 s", marks=pytest.mark.slow),
     ],
@@ -96,7 +96,7 @@ def test_reference_that_cannot_teach_is_refused(forward: str, reason: str) -> No
 
 def test_arguments_by_name_are_refused() -> None:
     code = SOURCE.partition("def get_init_inputs")[0] + "def get_init_inputs():\n    return {'n': 8}\n"
-    with pytest.raises(UsageError, match="get_init_inputs returns a dict, where a list is wanted"):
+    with pytest.raises(UsageError, match="get_init_inputs returns a dict; return a list"):
         check_task(Task(id="t", pytorch_code=code))
 
 

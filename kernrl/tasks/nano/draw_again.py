@@ -1,4 +1,4 @@
-"""Steps of `graph/sample.py` that do again what was done: any op beside itself, a chain repeated, values that meet late.
+"""Steps of `graph/sample.py` that repeat what was done: an op beside one of its kind, a chain once more, values that meet late.
 
 `draw_branches.py` projects rows several ways. Here convolutions, pools, norms and reductions have a second one beside them,
 and what is small (a number a sample, a weight a channel, a gate a branch) scales what is large.

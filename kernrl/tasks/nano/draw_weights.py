@@ -1,7 +1,7 @@
 """Steps of `graph/sample.py` with weights that are computed, products along any axes, and values against their surroundings.
 
-Modules hold what a layer multiplies by in parts: a direction and a length, a matrix and its mask, two thin matrices. They
-measure distances to rows that they hold, name the axes of a product by letters, and take away from a value what lies around it.
+Modules may hold a layer's weight in parts: a direction and a length, a matrix and its mask, two thin matrices. They measure
+distances to rows that they hold, name the axes of a product by letters, and compare a value with those around it.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def shareable(nbytes: int) -> tuple[torch.Tensor, bytes]:
 
 
 def claimed(nbytes: int) -> torch.Tensor:
-    """uint8 [nbytes] on the GPU that has one byte of memory: for code that looks at tensors' shapes and never at their numbers.
+    """uint8 [nbytes] on the GPU, with one byte of memory behind it: for code that reads tensors' shapes, never their numbers.
 
     Whatever reads or writes it may fault.
     """

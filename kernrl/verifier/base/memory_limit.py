@@ -14,17 +14,17 @@ WHOLE_BLOCKS_MB = 256
 
 
 def keep_large_blocks_whole() -> None:
-    """For this process, before it allocates. Not where graphs are captured: a graph's blocks cannot be given back, so that its
-    smaller tensors have to go into its larger blocks."""
+    """For this process, before it allocates. Not where graphs are captured: a graph's blocks cannot be given back, so its
+    smaller tensors must be able to use its larger blocks."""
     with contextlib.suppress(RuntimeError, AttributeError):  # without it, more memory is cached than is needed
         set_allocator(f"max_split_size_mb:{WHOLE_BLOCKS_MB}")
 
 
 def limit_memory(nbytes: float | None, forget: Callable[[], None]) -> None:
-    """Most that torch may take in this process, blocks that it caches included; None: all that is free. `forget` drops what is
-    kept, where that is more already.
+    """Limit what torch may take in this process, cached blocks included; None: all that is free. `forget` drops what is kept,
+    for when that is more already.
 
-    At the limit, torch gives cached blocks back before it raises OutOfMemoryError, and cuDNN tries what does with less.
+    At the limit, torch gives cached blocks back before it raises OutOfMemoryError, and cuDNN tries algorithms that need less.
     """
     if nbytes is not None and torch.cuda.memory_reserved() > nbytes:
         torch.cuda.empty_cache()

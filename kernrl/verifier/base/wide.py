@@ -1,4 +1,4 @@
-"""A module written for float32, run in float64: the truth beside which results are judged."""
+"""Runs a module that is written for float32 in float64: the true result, against which others are judged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernrl.verifier.base.precision import COMPUTE_DTYPE
 
 
 def narrow_dtypes(precision: str) -> frozenset[torch.dtype]:
-    """The dtypes that a float64 run takes for float64: float32, and the policy's own. Others round by intent."""
+    """The dtypes that a float64 run replaces by float64: float32, and the policy's own. Others are there to round."""
     return frozenset((torch.float32, COMPUTE_DTYPE[precision]))
 
 

@@ -1,4 +1,4 @@
-"""What stands in for memory while a launch is counted: it holds nothing, and counts every access."""
+"""Stands in for memory while a launch is counted: holds nothing, and counts every access."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """How much of a multiprocessor's instruction issue one operation of a kernel takes, in lanes.
 
 An operation on a tile takes an instruction for each element, masked or not: less where the compiler folds it into another
-(integers into addresses, sums into multiply-adds), and more where the hardware has none for it: divisions and transcendental
-functions. The counts are roughly those of the machine code that Triton's compiler makes for sm_90. What only gives a tile
-another shape takes none.
+(integers into addresses, sums into multiply-adds), and more where the hardware has no instruction for it: divisions and
+transcendental functions. The counts are roughly those of the machine code that Triton's compiler makes for sm_90. Operations
+that only reshape a tile take none.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The search for decoys: authored launches that change no output. The caller runs the plan; this decides what is left.
 
-Only finite inputs show that a launch matters: an infinity turns `0 · y` into NaN, and lets `where(y > 1e30, y, z)` choose what
-it never chooses otherwise. On inputs that are scaled, or changed by a regime, elements count where both outputs are finite:
-numbers that overflow there do the same. On the task's own inputs all elements count, since NaN and infinity are then judged to
-be where the reference has them (a kernel that masks by -inf does nothing else).
+Only finite inputs show that a launch matters: an infinity turns `0 · y` into NaN, and makes `where(y > 1e30, y, z)` choose what
+it never chooses otherwise. Numbers that overflow have the same effect, so on inputs that are scaled, or changed by a regime,
+only elements count that are finite in both outputs. On the task's own inputs all elements count, since NaN and infinity must
+then be where the reference has them (a kernel that masks by -inf does nothing else).
 """
 
 from __future__ import annotations

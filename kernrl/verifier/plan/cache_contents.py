@@ -1,15 +1,15 @@
-"""What of a plan's memory the second-level cache still holds when the next node reads it."""
+"""Which of a plan's storages the L2 cache still holds when the next node reads them."""
 
 from __future__ import annotations
 
 from kernrl.verifier.base.devices import Device
 
 KEPT_SHARE = 0.6
-"""Of the cache, what data outlives: it is in two halves, and what is read in both is there twice."""
+"""Share of the cache that holds different data: it has two halves, and what both have read is there twice."""
 
 
 class CacheContents:
-    """Whole storages, the least recently used ones leaving first. A storage that is larger than the cache leaves nothing."""
+    """Whole storages; the least recently used one leaves first. A storage larger than the cache leaves nothing there."""
 
     def __init__(self, device: Device) -> None:
         self.capacity = device.l2_mib * (1 << 20) * KEPT_SHARE

@@ -1,9 +1,9 @@
 """Modelled time of one launch, from what it was seen to do (`interpret/profile.py`).
 
-A launch takes as long as what it needs most of: device memory, the second-level cache, instruction issue or tensor cores. Few
-programs use few multiprocessors, and the last of them are alone. A program also waits, for memory in every trip of a loop and
-for its threads in every reduction, and the programs that a multiprocessor holds at once wait at the same time; how many it
-holds is limited by warps, registers and shared memory.
+A launch takes as long as the resource that it uses longest: device memory, the L2 cache, instruction issue or tensor cores. Few
+programs use few multiprocessors, and the last programs run alone. A program also waits, for memory in every trip of a loop and
+for its threads in every reduction. The programs that a multiprocessor holds at once wait at the same time; how many it holds
+is limited by warps, registers and shared memory.
 """
 
 from __future__ import annotations

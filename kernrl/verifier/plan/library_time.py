@@ -2,8 +2,8 @@
 
 What is modelled is how these libraries work, not single kernels of them. A product is cut into tiles, and what does not fill a
 tile or a wave of multiprocessors is wasted. A convolution on tensor cores is a product over pixels, channels out, and channels
-in times taps; it wants its channels innermost, and where they are not, cuDNN turns input and output around. Norms and softmaxes
-give a row or a channel to one block, which loads a little and waits. Shares of the peak were read off an H200 under tf32
+in times taps; it wants its channels innermost, and where they are not, cuDNN rearranges input and output. Norms and softmaxes
+give a row or a channel to one block, which loads a little and waits. Shares of the peak were measured on an H200 under tf32
 (`docs/notes/2026-11-24-prices.md`).
 """
 
@@ -23,7 +23,7 @@ LATENCY_US = 0.7
 """From asking device memory to the answer, as measured on Hopper GPUs."""
 
 BANDWIDTH_SHARE = 0.9
-"""What copies reach of the bandwidth that is printed."""
+"""What copies reach of the bandwidth in the data sheet."""
 
 PRODUCT_TILES = ((256, 128, 0.82), (128, 128, 0.72), (128, 64, 0.55), (64, 64, 0.4), (64, 32, 0.25))
 """Rows and columns that a block of a product makes, and the share of the peak that it reaches."""

@@ -1,8 +1,8 @@
 """What a plan costs: bytes moved, arithmetic, and time by a roofline model.
 
-Library calls cost what `library_time.py` says of their operands, and launches what `launch_time.py` says of what they were
-seen to do (`interpret/profile.py`). What one node leaves in the second-level cache, the next reads from there. A launch that
-was not profiled moves its arguments once and computes at the peak rate. These times are called `modelled` wherever shown.
+Library calls are priced from their operands (`library_time.py`), and launches from what they were seen to do (`launch_time.py`,
+`interpret/profile.py`). What one node leaves in the L2 cache, the next reads from there. A launch that was not profiled moves
+its arguments once and computes at the peak rate. These times are called `modelled` wherever shown.
 """
 
 from __future__ import annotations

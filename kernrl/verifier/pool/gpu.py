@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 LANES, COMPILING_LANES = 4, 6
 """Lanes a GPU, on a machine with enough cores; each holds two CUDA contexts. While one times, the others wait: the more have
-passed correctness by then, the more are timed in a row. The second number holds where baselines are compiled, which takes a
-lane a second without the GPU for each task."""
+passed correctness by then, the more are timed in a row. The second number is for baselines that are compiled: loading them
+keeps a lane busy for a second a task, without the GPU."""
 
 TELLING = ("timing", "compiling", "loading", "waiting for memory")
 """What a lane may be at that explains where the time goes; judging and waiting for a turn go on all the time."""
@@ -149,14 +149,14 @@ class Gpu:
         return planned(job, sets, len(baselines)).at_least(*self._seen.get(task_key, (0, 0)))
 
     def _make_way(self, lane: Lane, job: Job, task_key: str) -> None:
-        """What a lane has kept of another task goes before a large candidate comes, or after one."""
+        """Have a lane drop what it has kept of another task, before a large candidate runs there or after one did."""
         if lane.kept not in (None, task_key) and (not is_small(job) or self.memory.held_bytes(lane) > self._least_bytes):
             self.memory.released(lane, lane.give_back())
 
     def _in_turn(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned, task_key: str) -> tuple[Outcome, float]:
-        """Run a job once there is memory for it. Should it find too little all the same (libraries take memory that no plan
-        sees, and other programs may use the GPU), it alone runs again: next, and with all memory there is. The time is that at
-        which it began."""
+        """Run a job once there is memory for it; the outcome, and the time at which it began. If memory runs out all the same
+        (libraries take memory that no plan sees, and other programs may use the GPU), it alone runs again: next, and with all
+        the memory there is."""
         try:
             with self.memory.admitted(lane, max(need.most, self._least_bytes)) as alone:
                 began, lane.kept = time.monotonic(), task_key
@@ -199,11 +199,11 @@ class Gpu:
         return outcome
 
     def _without_memory(self, lane: Lane, job: Job, need: Planned, said: str) -> Outcome:
-        """The outcome of a job that found no memory with the GPU to itself. Raises OutOfMemory if that is no fault of its."""
+        """The outcome of a job that ran out of memory with the GPU to itself. Raises OutOfMemory if that is not its fault."""
         self._drop(lane)
         free = float(lane.replay.ask(ReplayServer.facts, 60)["free_bytes"])
         if free < SOLE_SHARE * self.memory.total_bytes:
-            raise OutOfMemory(f"other programs use the GPU's memory, {gib(free)} of which are free: {said}") from None
+            raise OutOfMemory(f"other programs use the GPU's memory, and only {gib(free)} are free: {said}") from None
         own_bytes = max(job.temporary_bytes.values())
         return Outcome(Stage.CORRECTNESS, _too_large(need, own_bytes, self.memory.total_bytes, said), memory=_record(need))
 

@@ -92,7 +92,7 @@ class Lane:
         self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand, most: Most, *, alone: bool = False
     ) -> Outcome:
         """Correctness, then time. `most`: bytes that replay and the judge may take from the GPU. `alone`: no other lane holds
-        memory, so that who lacks some lacks it for good.
+        memory, so that waiting would not give this one more.
 
         Raises OutOfMemory, InfrastructureError when the processes cannot work, and UsageError for a broken task.
         """
@@ -197,8 +197,8 @@ class Lane:
             self._preparing = ()
 
     def _load(self, baselines: Sequence[str], outcome: Outcome) -> None:
-        """Have replay load what has been compiled of these baselines, without the GPU, which it leaves to other lanes. What has
-        not been compiled is compiled here."""
+        """Have replay load what has been compiled of these baselines, while other lanes use the GPU. What has not been compiled
+        is compiled here."""
         with outcome.clock("load_baseline"):
             self.replay.send(ReplayServer.compile, list(baselines))
             self._from_replay(trusted=True)

@@ -31,7 +31,7 @@ GAPS, LIBRARY_BYTES = 0.1, 512 << 20
 """What a process may hold beyond its plan: a share of it in gaps between blocks, and buffers of libraries and of the clock."""
 
 MAX_OVERTAKEN = 128
-"""How often whoever waits first is overtaken by candidates whose lane holds what they need already."""
+"""How often the candidate that waits first may be overtaken by ones whose lane already holds what they need."""
 
 GIB = 1 << 30
 
@@ -129,9 +129,9 @@ class _Ticket(Generic[W]):
 class MemoryLedger(Generic[W]):
     """Admits candidates to lanes by what the lane's processes will hold at most. Thread-safe; first come, first served.
 
-    A lane is reckoned with what it was admitted for until its processes have given that back or are gone: what it keeps for its
-    task's next candidates is memory that nobody else can have. So a lane's next candidate enters at once where it needs no more
-    than that. Whoever waits first has idle lanes give back what they keep.
+    What a lane was admitted for counts as taken until its processes have given it back or are gone: what it keeps for its
+    task's next candidates is memory that nobody else can have. So a lane's next candidate enters at once if it needs no more
+    than that. The candidate that waits first has idle lanes give back what they keep.
     """
 
     def __init__(self, total_bytes: float, release: Callable[[W], int], busy: Callable[[W], bool] = lambda lane: False):
@@ -157,7 +157,7 @@ class MemoryLedger(Generic[W]):
     def admitted(self, lane: W, nbytes: float, *, alone: bool = False) -> Iterator[bool]:
         """Wait until there is room, and take it for one candidate; the value says whether no other lane is at work.
 
-        `alone`: before everybody who waits, and with all memory that there is. What exceeds the GPU runs alone, in its turn.
+        `alone`: before all that wait, and with all the memory there is. What exceeds the GPU runs alone, in its turn.
         """
         ticket = _Ticket(lane, nbytes, alone or nbytes > self.total_bytes)
         try:
@@ -171,7 +171,7 @@ class MemoryLedger(Generic[W]):
                 self._changed.notify_all()
 
     def released(self, lane: W, left: float = 0) -> None:
-        """Note that a lane's processes hold only so much any more."""
+        """Note that a lane's processes now hold no more than this."""
         with self._changed:
             self._held[lane] = left
             self._bare.add(lane)
@@ -183,8 +183,8 @@ class MemoryLedger(Generic[W]):
             self._changed.notify_all()
 
     def _goes_on(self, ticket: _Ticket[W]) -> bool:
-        """Enter at once, where the lane holds enough already, or keeps something and there is room for more, and whoever waits
-        first has not been overtaken too often."""
+        """Enter at once if the lane holds enough already, or keeps something and there is room for more, and if the candidate
+        that waits first has not been overtaken too often."""
         with self._changed:
             first = self._queue[0] if self._queue else None
             held = self._held.get(ticket.lane, 0)
@@ -246,13 +246,13 @@ class MemoryLedger(Generic[W]):
         need = max(ticket.nbytes, self._held.get(ticket.lane, 0))
         if not ticket.alone and need + self._others(ticket, self._held) <= self.total_bytes:
             return True
-        # what the bare processes of idle lanes take cannot be helped
+        # idle lanes that have given back all they can still hold something, which cannot be avoided
         return not self._working and not self._releasing and not any(map(self._keeps, self._asked(ticket)))
 
     def _victim(self, ticket: _Ticket[W]) -> W | None:
-        """A lane that should give back, the one that began least recently; None where that would not make room yet."""
+        """A lane that should give back what it keeps, the least recently used one; None where that would not make room yet."""
         idle = [lane for lane in self._asked(ticket) if self._keeps(lane) and self._is_idle(lane)]
-        idle.sort(key=self._busy)  # what those keep that wait for more will be needed
+        idle.sort(key=self._busy)  # a lane whose candidate waits for more will need what it keeps
         if ticket.alone:
             return idle[0] if idle and not self._working else None
         rest = [lane for lane in self._held if lane not in idle]

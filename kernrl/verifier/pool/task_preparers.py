@@ -1,5 +1,5 @@
-"""What is found out about a task before any of its candidates has a lane, once for all of them: its memory, and what Inductor
-makes of its baselines. Processes beside the lanes do it, and have neither answers nor candidates."""
+"""Prepares a task once, before any of its candidates has a lane: how much memory it takes, and its baselines compiled by
+Inductor. Processes beside the lanes do it; they have neither answers nor candidates."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ V = TypeVar("V")
 
 
 class TaskPreparers:
-    """Thread-safe: the first candidate of a task has the work done, the others wait for it."""
+    """Thread-safe: the first candidate of a task starts the work, and the others wait for it."""
 
     def __init__(self, workers: ForkServer, device: str, env: Mapping[str, str], lock: Lock, compilers: int):
         """`env`: where Inductor keeps what it has compiled; `lock`: the GPU's. Nothing is started yet."""
@@ -74,8 +74,8 @@ class TaskPreparers:
         raise AssertionError
 
     def compile(self, job: Job, baselines: Sequence[str], task_key: str) -> float:
-        """Have what is compiled of these baselines compiled on disk. Returns the seconds that this caller spent on it, rather
-        than waited for another. Where it fails, the lane compiles."""
+        """Compile those of the baselines that need it, to disk. Returns the seconds that this caller spent on it; 0 if it
+        waited for another one. Where it fails, the lane compiles."""
         names = tuple(name for name in baselines if name in MODES)
         if not names or not self._compilers.clients:
             return 0.0
@@ -95,7 +95,7 @@ class TaskPreparers:
             self._names[task.id] += 1
             try:
                 if not client.running:
-                    with self._lock.shared():  # a process that is set up disturbs what a lane times
+                    with self._lock.shared():  # setting up a process disturbs what a lane times
                         client.ask(TaskPreparer.use_gpu, TIMEOUT_S)
                 client.ask(TaskPreparer.compile, TIMEOUT_S, task, precision, names)
             except (Failed, Died, TimedOut, InfrastructureError, UsageError) as error:
@@ -120,7 +120,7 @@ def _client(workers: ForkServer, device: str, env: Mapping[str, str]) -> Client[
 
 
 class _Processes:
-    """Lends processes, the first ones first: one that is not needed is not started."""
+    """Lends processes, always the first one that is free: one that is never needed is never started."""
 
     def __init__(self, clients: Sequence[Client[TaskPreparer]]):
         self.clients = list(clients)
@@ -142,8 +142,8 @@ class _Processes:
 
 
 class _Once(Generic[K, V]):
-    """Values that are made once, while others wait for them. A failure is not kept, except a task's own; who waited tries
-    again."""
+    """Values that are made once, while others wait for them. A failure is not kept, unless it is the task's own: those who
+    waited try again."""
 
     def __init__(self) -> None:
         self._made: OrderedDict[K, Future[V]] = OrderedDict()

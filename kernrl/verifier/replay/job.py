@@ -30,7 +30,7 @@ class Job:
     overwrites: bool = True
     """Whether memory is poisoned, decoys are looked for, and stray writes are looked for. Tests switch these off."""
     at_length: bool = False
-    """Whether it is timed at length: all baselines in turns, beside what two equal programs seem to differ by meanwhile."""
+    """Whether it is timed at length: all baselines in turns, and a program against itself to see the noise meanwhile."""
 
     @property
     def held_bytes(self) -> dict[str, int]:
@@ -92,7 +92,7 @@ class Measured:
     """Variant used at each node."""
     gpu_seconds: float
     alike: list[Block] = field(default_factory=list)
-    """Of a program with itself, timed meanwhile; only where timing was at length."""
+    """Of a program against itself, timed in the same rounds; only if timing was at length."""
 
     def timing(self, device: str, noise: NoiseBand) -> Timing:
         """The candidate's and the baselines' times with their speedups, for a verdict; `noise` is as calibrated before."""

@@ -20,14 +20,14 @@ HEAD_START = 3
 the wait would count as the program's time."""
 
 MOST_LEAD, MOST_TRIES, TRIES_AT_MOST_LEAD = 32, 12, 3
-"""Most flushes before one call, and how often a call is made that the GPU came to before all of it was queued; the last where
-the lead is the most already: a graph of thousands of nodes takes longer to queue than that."""
+"""Most flushes before one call; how often a call is made if the GPU reaches it before all of it is queued; and the same once
+the lead is the most: a graph of thousands of nodes takes longer to queue than that."""
 
 NULL_PAIRS, NULL_ROUNDS = 100, (0, 1, 2, 4, 40)
 """To calibrate noise: comparisons of a program with itself, at each of these lengths (see `Stopwatch.null`)."""
 
 TURNS = ((True, False, False, True), (False, True, True, False))
-"""Whether a block's calls are the candidate's. Blocks take turns in what goes first: a first call is slower, and the very first
+"""Which calls of a block are the candidate's. Blocks alternate in what goes first: a first call is slower, and the very first
 one is the candidate's."""
 
 Blocks = list[timing.Block]
@@ -77,7 +77,7 @@ class Stopwatch:
     def compare_at_length(self, baselines: Mapping[str, Timed], candidate: Timed) -> tuple[dict[str, Blocks], Blocks]:
         """Paired blocks with each baseline, and of the shortest program with itself, all in turns.
 
-        The last ones tell by how much equal programs seem to differ in these very moments (`timing.own_noise`).
+        The latter show how much equal programs seem to differ at this time (`timing.own_noise`).
         """
         turns = itertools.cycle(TURNS)
         pairs = [(baseline, candidate) for baseline in baselines.values()]
@@ -110,8 +110,8 @@ class Stopwatch:
     def time(self, order: Sequence[Timed]) -> list[float]:
         """Device µs of each program in turn, each with a cold L2, new inputs and poisoned buffers.
 
-        A call that the GPU came to before all of it was queued is made again: this process may be held up at any time, most of
-        all on a machine that traces and compiles meanwhile, and the GPU's wait for it is no time of the program.
+        A call that the GPU reaches before all of it is queued is made again: this process may be held up at any time, above all
+        on a machine that traces and compiles meanwhile, and the GPU's wait for it is not the program's time.
         """
         while len(self._events) < len(order):
             self._events.append((self._event(), self._event()))

@@ -1,7 +1,7 @@
-"""What is found out about a task beside the lanes, in a process without answers, inputs or candidates.
+"""Prepares tasks beside the lanes, in a process without answers, inputs or candidates.
 
 Inductor works for seconds on a baseline. It needs shapes and a GPU's properties, not the GPU's memory: here the reference gets
-tensors that claim the sizes which the lanes' tensors have, and have a byte of memory in all. What is compiled for them lands in
+tensors that have the sizes of the lanes' tensors, and one byte of memory for each storage. What is compiled for them lands in
 Inductor's folder on disk, where the lanes' processes find it by graph, precision flags, GPU and versions.
 """
 
@@ -29,8 +29,7 @@ from kernrl.verifier.replay.compiled_reference import compiled_reference
 log = logging.getLogger(__name__)
 
 COMPILING_BYTES = 256 << 20
-"""Most that a process takes of the GPU's memory while it compiles. What would take more, to measure something, is left to the
-lane."""
+"""Most that a process takes of the GPU's memory while it compiles. What needs more, since it measures, is left to the lane."""
 
 Claim = Callable[[int], Tensor]
 """A uint8 tensor of so many bytes on the GPU, whose memory is never touched."""
@@ -70,8 +69,8 @@ class TaskPreparer:
             return None
 
     def compile(self, task: Task, precision: str, baselines: Sequence[str]) -> None:
-        """Have Inductor compile these baselines into its folder. What cannot be compiled so, or at all, is left to the lane,
-        which says why."""
+        """Have Inductor compile these baselines into its folder. What cannot be compiled in this way, or at all, is left to the
+        lane, which says why."""
         input_set = task.input_set(FULL)
         assert input_set is not None
         with contextlib.suppress(Exception):

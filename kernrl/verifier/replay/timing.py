@@ -39,7 +39,8 @@ OVERHEAD_US = 20.0
 """Below this, the GPU's launch gaps dominate; no speedup is significant there."""
 
 LENGTH_US, LONG_ROUND_US = 2e5, 1e6
-"""What timing at length may take, inputs and all, unless the fewest rounds take longer; and from where one round is all."""
+"""What timing at length may take, with all that is not timed, unless the fewest rounds take longer; and from which length of a
+round a single one is made."""
 
 BOOTSTRAPS = 1000
 
@@ -158,7 +159,7 @@ def speedup(blocks: Sequence[Block], noise: NoiseBand) -> Speedup:
 
 
 def rounds_at_length(us: float, round_us: float) -> tuple[int, int]:
-    """The fewest and the most rounds of blocks that are timed at length, for a program of that duration and rounds of that."""
+    """The fewest and the most rounds of timing at length, for a program that takes `us` and rounds that take `round_us`."""
     fewest = SURE_BLOCKS if us < LONG_US else SURE_LONG_BLOCKS if round_us < LONG_ROUND_US else 1
     return fewest, max(fewest, min(MOST_BLOCKS, int(LENGTH_US / round_us)))
 
@@ -170,8 +171,8 @@ def all_clear(compared: Sequence[Sequence[Block]], alike: Sequence[Block]) -> bo
 
 
 def own_noise(alike: Sequence[Block]) -> NoiseBand:
-    """The band of some moments, from blocks of one program with itself that were timed in them: what the median of so many
-    blocks stays within 99 times in 100."""
+    """The noise band at the time of `alike`, blocks of one program against itself: what the median of so many blocks stays
+    within 99 times in 100."""
     logs = np.sort(_logs(alike))
     return NoiseBand(((1.0, null_quantile(logs[_resampled(len(logs))].mean(axis=1).tolist())),))
 

@@ -1,7 +1,7 @@
-"""What forward may not ask: the time, a lot, the process, the machine's load, files, and the frames that called it.
+"""What forward may not ask for: the time, random numbers, the process, the machine's load, files, and frames of its callers.
 
-Each of them may differ from call to call or from trace to use. Names are replaced in their modules; what belongs to classes of
-C is replaced by subclasses. A lot with a seed is no lot: it is the same in every call.
+Each of them may differ from call to call or from trace to use. Functions are replaced in their modules, and classes written in
+C by subclasses. A generator with a seed is allowed: it gives the same numbers in every call.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ASKED = {
 
 
 def guard_classes(guard: Guard) -> None:
-    """Replace what asks the same as `ASKED`, and belongs to a class. Once, before candidates."""
+    """Replace methods and classes that give what `ASKED` gives. Once, before candidates."""
     if hasattr(random.SystemRandom.random, "__wrapped__"):
         return
     for name in ("random", "getrandbits", "randbytes"):
@@ -73,7 +73,7 @@ def guard_classes(guard: Guard) -> None:
 
 
 def _guard_dates(guard: Guard) -> None:
-    """`now` and `today` of dates, which ask the system and not `time.time`."""
+    """Guard `now` and `today` of dates, which ask the system and not `time.time`."""
 
     def asked(cls: type, name: str) -> Any:
         return staticmethod(guard(getattr(cls, name), f"datetime.{cls.__name__}.{name}", always=False))
@@ -86,7 +86,7 @@ def _guard_dates(guard: Guard) -> None:
 
 
 def _guard_numpy(guard: Guard) -> None:
-    """Generators of numpy that are made without a seed."""
+    """Guard numpy's generators that are made without a seed."""
     by_chance = guard(lambda: None, "a generator of numpy without a seed", always=False)
     states, default_rng = np.random.RandomState, np.random.default_rng
 

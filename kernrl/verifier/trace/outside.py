@@ -1,8 +1,8 @@
-"""What a module must leave alone: clocks and lots in forward, work for later, and the modules of others.
+"""What a module must leave alone: clocks and random numbers in forward, work for later, and the modules of others.
 
 A plan shows what one forward did. A module that decides by the calendar, that sets an alarm, or that replaces
-`torch.allclose` is right in the trace and wrong in use. A candidate could undo what is installed here: this keeps honest
-verdicts honest, and raises the price of others. Only for the trace child's process.
+`torch.allclose` is right in the trace and wrong in use. A candidate could undo what is installed here: this keeps verdicts on
+honest modules right, and makes it harder to cheat. Only for the trace child's process.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CLASSES = (
 _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "parameter_registration"))
 
 _READERS = ("/inspect.py", "/traceback.py")
-"""Files of the library through which frames are read."""
+"""Files of the standard library through which frames are read."""
 
 _frame = sys._getframe
 
@@ -188,7 +188,7 @@ def _guard_functions(functions: Mapping[str, str], *, always: bool) -> None:
 def _guarded(function: Callable[..., Any], name: str, *, always: bool) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        # whoever starts a thread is told so, not that `threading` asks for its number meanwhile
+        # a thread that is started is refused as such, not because `threading` asks for a number meanwhile
         inside = name == "threading.get_ident" and sys._getframe(1).f_globals is vars(threading)
         if (always or _in_forward) and not inside and _asked_by_candidate():
             raise Untraceable(_sentence(name, always=always))
@@ -200,12 +200,12 @@ def _guarded(function: Callable[..., Any], name: str, *, always: bool) -> Callab
 def _sentence(name: str, *, always: bool) -> str:
     if always:
         return f"{name} leaves work for later or for others, which is not traced: call things in order"
-    return f"forward() calls {name}: what it does may depend on shapes and arguments, and on no time, lot or process"
+    return f"forward() calls {name}: its work may depend only on shapes and arguments, not on time, chance or the process"
 
 
 def _asked_by_candidate(depth: int = 2) -> bool:
-    """Whether the guarded function was called from a candidate's code, perhaps through the standard library. `depth`: of who
-    called it."""
+    """Whether a guarded function was called from a candidate's code, perhaps through the standard library. `depth`: frames up
+    to its caller."""
     frame = _frame(depth)
     for _ in range(4):
         if frame is None:
@@ -221,7 +221,8 @@ def _asked_by_candidate(depth: int = 2) -> bool:
 
 
 def _guard_frames() -> None:
-    """Who has called forward: refused where a candidate asks, itself or by `inspect`. Python makes tuples and logs by it."""
+    """Refuse frames, which tell who has called forward, where a candidate asks for them, itself or through `inspect`. Python
+    needs them itself, for named tuples and logging."""
 
     def asked() -> bool:
         file = _frame(2).f_code.co_filename

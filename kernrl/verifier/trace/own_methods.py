@@ -39,7 +39,7 @@ def check_methods(model: torch.nn.Module, code: str) -> None:
 
 
 def _is_a_value(name: str, value: object) -> bool:
-    """A number that is called as a method is, such as `self.half = width // 2`: whoever calls it gets an error, and no lie."""
+    """Whether it is a plain value under a method's name, such as `self.half = width // 2`: calling it fails openly."""
     return not name.startswith("_") and isinstance(value, bool | int | float | str)
 
 

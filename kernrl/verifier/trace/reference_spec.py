@@ -138,18 +138,18 @@ def _tensor_spec(tensor: torch.Tensor, precision: str) -> TensorSpec:
 
 
 def _setting(value: Any, precision: str, task_id: str) -> Arg:
-    """An argument of the constructor: also an object that holds settings, of which a candidate gets those that are plain."""
+    """An argument of the constructor. Of an object that holds settings, a candidate gets those that are plain values."""
     if isinstance(value, list | tuple | dict | torch.Tensor | str) or callable(value) or not _settings(value):
         return _arg(value, precision, task_id)
     found = SimpleNamespace()
     for name, held in _settings(value).items():
-        with contextlib.suppress(UsageError):  # a candidate that reads it is told that it is not there
+        with contextlib.suppress(UsageError):  # a candidate that reads it gets an AttributeError
             setattr(found, name, _setting(held, precision, task_id))
     return found
 
 
 def _settings(value: Any) -> dict[str, Any]:
-    """The public attributes of an object of a class that torch and Python do not know, less its methods."""
+    """The public attributes, without methods, of an object whose class is neither Python's nor torch's."""
     if type(value).__module__.partition(".")[0] in ("builtins", "torch"):
         return {}
     found = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}

@@ -161,7 +161,7 @@ class _Comparison:
     @staticmethod
     def _differs(when: str) -> Untraceable:
         return Untraceable(
-            f"forward() does something else {when}: what it does may depend on shapes and arguments, and on no count or state"
+            f"forward() does something else {when}: its work may depend only on shapes and arguments, not on a count or state"
         )
 
     def _are_tables(self, once: Sequence[Node]) -> bool:

@@ -211,7 +211,7 @@ def test_who_finds_no_memory_even_alone_is_too_large(gpu: Gpu) -> None:
 def test_who_finds_no_memory_beside_another_program_is_not_judged(gpu: Gpu, forks: FakeForkServer) -> None:
     busy = forks.log.with_name("log.busy")
     busy.touch()
-    with pytest.raises(InfrastructureError, match=r"other programs use .* 10\.0 GiB of which are free"):
+    with pytest.raises(InfrastructureError, match=r"other programs use .* only 10\.0 GiB are free"):
         run(gpu, "never finds memory")
     busy.unlink()
     assert_right(run(gpu, "right"))

@@ -141,7 +141,7 @@ class Reading:
             raise LiftError(f"{self.title}: {_said(target)}{self._at()} is no op of a Graph; {REMEDY}.")
 
     def _within(self, owner: nn.Module, node: torch.fx.Node, place: int) -> None:
-        """Read a graph inside a call: its name is that argument of the call, and the rest is what it is given."""
+        """Read a graph inside a call: argument `place` of the call names it, and the arguments after that are its inputs."""
         name: Any = node.args[place]
         inner: Any = getattr(owner, str(name.target))
         for hole, filler in zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args[place + 1 :], strict=True):
