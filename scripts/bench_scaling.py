@@ -42,7 +42,7 @@ from kernrl.files import replace_file
 from kernrl.policy.attention import VARLEN
 from kernrl.policy.examples import Example
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
-from kernrl.policy.load import Policy, add_lora
+from kernrl.policy.load import Policy, add_lora, recompute_activations
 from kernrl.policy.memory_plan import GIB
 from kernrl.policy.nano import create_nano, train_tokenizer
 from kernrl.policy.packing import PackedDataset
@@ -95,7 +95,7 @@ def seven(device: torch.device, *, lora: bool, small: bool) -> Policy:
         model = Qwen2ForCausalLM(seven_billion(small=small)).to(torch.bfloat16 if lora else torch.float32)  # pyright: ignore
     if lora:
         model = add_lora(model, rank=16, alpha=32)
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    recompute_activations(model)
     return Policy(model, Qwen2Tokenizer())
 
 

@@ -141,7 +141,8 @@ class SftConfig(TrainingConfig, TrackingConfig):
     )
     schedule: Schedule = Field(
         default_factory=ByModel(nano="linear", others="cosine"),
-        description="The learning rate after warm-up: it falls to a tenth along a cosine or a line, or stays constant.",
+        description="The learning rate after warm-up: it falls to a tenth (to 0 under --time-limit-s) along a cosine or a "
+        "line, or stays constant.",
         json_schema_extra=OPTIMISER | RARE,
     )
     weight_decay: float = Field(default=0.1, ge=0, description="AdamW's decay of matrices.", json_schema_extra=OPTIMISER | RARE)

@@ -232,6 +232,13 @@ def check_targets(model: PretrainedConfig, targets: Sequence[str]) -> None:
             raise UsageError(f"--lora-targets {target}: no layer of the model has that name; there are {', '.join(linear)}.")
 
 
+def recompute_activations(model: PreTrainedModel) -> None:
+    """Keep each layer's input alone in the forward pass, and compute the layer again in the backward pass."""
+    # earlier versions of transformers have it under the other name
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+
+
 @contextmanager
 def _hushed() -> Iterator[None]:
     """Silence transformers' report of weights that do not fit: `load_policy` says it in one sentence."""

@@ -8,7 +8,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from kernrl.cli import run
 from kernrl.errors import UsageError
 from kernrl.policy import memory_plan
-from kernrl.policy.load import add_lora
+from kernrl.policy.load import add_lora, recompute_activations
 from kernrl.policy.memory_plan import GIB, count_adapters, count_parameters, estimate_training, layer_bytes
 from kernrl.stages import sft
 from kernrl.tasks.rows import write_tasks
@@ -34,7 +34,7 @@ def on_meta(config, *, lora, checkpointing=False):
         if lora:
             model = add_lora(model, rank=16, alpha=32)
     if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        recompute_activations(model)
     if lora:
         model.enable_input_require_grads()
     return model.train()
