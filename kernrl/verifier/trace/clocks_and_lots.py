@@ -10,6 +10,7 @@ import _datetime  # pyright: ignore[reportMissingImports]  (it has no stub)
 import _random
 import datetime
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ ASKED = {
     "sys": "getrefcount getallocatedblocks",
     "gc": "get_count get_stats get_objects get_referrers",
     "tracemalloc": "get_traced_memory",
+    "secrets": "randbits",
     "uuid": "uuid1 uuid4",
     "socket": "gethostname",
     "platform": "node uname",
@@ -46,6 +48,10 @@ ASKED = {
     "weakref": "finalize getweakrefcount getweakrefs",
 }
 """Functions that forward may not call, by module."""
+
+_NUMPY_LOTS = ("RandomState", "SeedSequence", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+_SEEDS = ("seed", "entropy", "key")
+"""By which of these names each of them takes its seed; it is the first argument, too."""
 
 
 def guard_classes(guard: Guard) -> None:
@@ -86,19 +92,27 @@ def _guard_dates(guard: Guard) -> None:
 
 
 def _guard_numpy(guard: Guard) -> None:
-    """Generators of numpy that are made without a seed."""
+    """Lots of numpy that are made without a seed."""
     by_chance = guard(lambda: None, "a generator of numpy without a seed", always=False)
-    states, default_rng = np.random.RandomState, np.random.default_rng
-
-    class RandomState(states):
-        def __init__(self, seed: Any = None) -> None:
-            if seed is None:
-                by_chance()
-            super().__init__(seed)
+    default_rng = np.random.default_rng
 
     def default(seed: Any = None) -> np.random.Generator:
         if seed is None:
             by_chance()
         return default_rng(seed)
 
-    np.random.RandomState, np.random.default_rng = RandomState, default  # pyright: ignore
+    def seeded(cls: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            if all(seed is None for seed in (*args[:1], *map(kwargs.get, _SEEDS))):
+                by_chance()
+            cls.__init__(self, *args, **kwargs)
+
+        # of numpy, for whoever looks into what numpy's objects keep
+        return type(cls.__name__, (cls,), {"__module__": cls.__module__, "__init__": init})
+
+    np.random.default_rng = default  # pyright: ignore[reportAttributeAccessIssue]
+    for name in _NUMPY_LOTS:
+        cls = getattr(np.random, name)
+        made = seeded(cls)
+        for module in (np.random, sys.modules[cls.__module__]):
+            setattr(module, name, made)

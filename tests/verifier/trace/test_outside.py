@@ -11,6 +11,28 @@ LAUNCH = "return launch(x)"
 REFUSED = {
     "the time": (module(f"import time\ntime.time()\n{LAUNCH}"), "forward() calls time.time"),
     "a lot": (module(f"import random\nrandom.choice([1, 2])\n{LAUNCH}"), "forward() calls random.choice"),
+    **{
+        f"a lot by {made}": (f"import secrets\nimport numpy as np\n{module(f'{made}{LAUNCH}')}", f"forward() calls {said}")
+        for made, said in {
+            "secrets.randbits(8);": "secrets.randbits",
+            "np.random.mtrand.RandomState();": "a generator of numpy without a seed",
+            "np.random.Generator(np.random.PCG64());": "a generator of numpy without a seed",
+            "np.random.Philox(seed=None);": "a generator of numpy without a seed",
+            "np.random.SeedSequence();": "a generator of numpy without a seed",
+        }.items()
+    },
+    **{
+        f"a lot of its own, {made}": (
+            f"import numpy as np\n{module(f'return launch(launch(x) if {drawn} else x)', init=f'self.lot = np.random.{made}')}",
+            "keeps a count or a history (self.lot",
+        )
+        for made, drawn in {
+            "default_rng(0)": "self.lot.random() > 0.97",
+            "RandomState(0)": "self.lot.rand() > 0.97",
+            "PCG64(0)": "self.lot.random_raw() % 1000 == 0",
+            "SeedSequence(0)": "len(self.lot.spawn(1)[0].spawn_key) > 1",
+        }.items()
+    },
     "the environment": (module(f"import os\nos.environ.get('HOME')\n{LAUNCH}"), "forward() calls os.environ"),
     "an address": (module(f"id(x)\n{LAUNCH}"), "forward() calls id()"),
     "the hash of an object": (module(f"hash(object())\n{LAUNCH}"), "forward() calls hash() of an object"),
@@ -60,6 +82,13 @@ HONEST = {
     "a part for scripts": module(LAUNCH) + "\nif __name__ == '__main__':\n    raise SystemExit\n",
     "the environment at import": "import os\nLARGE = os.environ.get('LARGE', '1')\n" + module(LAUNCH),
     "the time at import": "import time, random\nBEGUN = time.time() + random.random()\n" + module(LAUNCH),
+    "lots of numpy with a seed": (
+        "import numpy as np\n"
+        + module(
+            "np.random.Generator(np.random.Philox(key=3)).random(), np.random.RandomState(3).rand()\n"
+            "np.random.default_rng(np.random.SeedSequence(3)).random()\nreturn launch(x)"
+        )
+    ),
     "flags of torch": "import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n" + module(LAUNCH),
     "a name that was missing": "import torch\ntorch.nn.functional.my_own = lambda x: x\n" + module(LAUNCH),
     "a mode that is left again": module("with torch.overrides.BaseTorchFunctionMode():\n    y = launch(x)\nreturn y"),
