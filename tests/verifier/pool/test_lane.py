@@ -111,6 +111,14 @@ def test_a_right_candidate_passes_and_what_was_prepared_is_kept(gpu: Gpu, forks:
     assert len(forks.started) == 2, "a task's candidates stay in one lane, and the other has not been needed"
 
 
+def test_baselines_that_had_to_go_are_captured_again_before_the_gpu_is_taken(gpu: Gpu, forks: FakeForkServer) -> None:
+    """A candidate that may take less memory than its task's last one makes replay drop what it has kept."""
+    for _ in range(2):
+        assert_right(gpu.run(job("holds more than this candidate may"), ["eager", "compile"], "task"))
+    assert forks.events("replay").count("begins prepare") == 2 * 2, "without and with compiling"
+    assert gpu.restarts == 0
+
+
 def test_nothing_of_a_rejected_candidate_is_left_at_work(gpu: Gpu, forks: FakeForkServer) -> None:
     outcome = run(gpu, "wrong")
     events = forks.events("replay")
