@@ -110,6 +110,8 @@ class Server:
         """A judge's answers, or a replay's baselines."""
         if self.manner == "has a baseline that compiles for long":
             time.sleep(2.5)
+        if sys.argv[2] == "replay" and self.manner == "has a baseline that cannot be made":
+            raise ValueError("no such thing")
         if sys.argv[2] == "replay":
             self.captured.setdefault(self.manner, []).extend(arguments[0])
         if getattr(arguments[0], "id", "") == "hangs and keeps the judge":

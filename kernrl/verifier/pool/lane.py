@@ -225,16 +225,21 @@ class Lane:
     def _from_replay(self, *, trusted: bool = False) -> Any:
         """The next answer of the process that runs the candidate, whose errors are the candidate's, except UsageError.
 
-        What it waits for comes off the candidate's time, unless `trusted`: then replay runs only the reference.
+        What it waits for comes off the candidate's time, and what it fails at is the candidate's fault, unless `trusted`: then
+        replay runs only the reference.
         """
         begun, limit_s = time.monotonic(), TRUSTED_TIMEOUT_S if trusted else self._timeout_s
         try:
             return self.replay.receive(TRUSTED_TIMEOUT_S if trusted else self._left_s)
         except TimedOut:
+            if trusted:
+                raise InfrastructureError(f"the baselines are not ready after {limit_s:g} s") from None
             raise _Rejected(Status.TIMEOUT, hang_reason(f"no answer within {limit_s:g} s")) from None
         except Failed as error:
             if not self._alone and may_lack_memory(str(error)):
                 raise OutOfMemory(f"the GPU may have no memory left: {error}") from None
+            if trusted:
+                raise InfrastructureError(f"the baselines cannot be made: {error}") from None
             raise _Rejected(Status.CRASH, f"The plan cannot be launched: {error}.") from None
         except Died as error:
             if not self._alone and may_lack_memory(str(error)):

@@ -143,6 +143,24 @@ def test_a_candidate_does_not_pay_for_its_tasks_baselines(gpu: Gpu) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("manner", "said"),
+    [
+        ("has a baseline that compiles for long", "the baselines are not ready after 1 s"),
+        ("has a baseline that cannot be made", "the baselines cannot be made: no such thing"),
+    ],
+)
+def test_baselines_that_are_not_made_are_no_fault_of_the_candidate(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, manner: str, said: str
+) -> None:
+    assert_right(run(gpu, "right"))
+    monkeypatch.setattr("kernrl.verifier.pool.lane.TRUSTED_TIMEOUT_S", 1.0)
+    with pytest.raises(InfrastructureError, match=said):
+        run(gpu, manner)
+    assert_right(run(gpu, "right"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("manner", "status", "restarts"),
     [
         ("too big", Status.CRASH, False),
