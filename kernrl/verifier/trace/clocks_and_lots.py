@@ -1,14 +1,15 @@
 """What forward may not ask: the time, a lot, the process, the machine's load, files, and the frames that called it.
 
-Each of them may differ from call to call or from trace to use. Names are replaced in their modules; what belongs to classes of
-C is replaced by subclasses. A lot with a seed is no lot: it is the same in every call.
+Each of them may differ from call to call or from trace to use. Names are replaced in their modules and classes, or
+classes by subclasses. A lot with a seed is no lot: it is the same in every call.
 """
 
 from __future__ import annotations
 
-import _datetime  # pyright: ignore[reportMissingImports]  (it has no stub)
 import _random
+import ctypes
 import datetime
+import gc
 import random
 import sys
 from collections.abc import Callable
@@ -79,16 +80,19 @@ def guard_classes(guard: Guard) -> None:
 
 
 def _guard_dates(guard: Guard) -> None:
-    """`now` and `today` of dates, which ask the system and not `time.time`."""
+    """`now` and `today` of dates, which ask the system and not `time.time`.
 
-    def asked(cls: type, name: str) -> Any:
-        return staticmethod(guard(getattr(cls, name), f"datetime.{cls.__name__}.{name}", always=False))
+    Replaced in the classes themselves, though these are of C: no date that Python makes would be an instance of a subclass.
+    """
 
-    date, moment = datetime.date, datetime.datetime
-    for cls, names in ((date, ("today",)), (moment, ("now", "today", "utcnow"))):
-        made = type(cls.__name__, (cls,), {"__module__": "datetime", **{name: asked(cls, name) for name in names}})
-        for module in (datetime, _datetime):
-            setattr(module, cls.__name__, made)
+    def of_class(method: Any) -> Callable[..., Any]:
+        return lambda cls, *args, **kwargs: method.__get__(None, cls)(*args, **kwargs)
+
+    for cls, names in ((datetime.date, ("today",)), (datetime.datetime, ("now", "utcnow"))):
+        [table] = gc.get_referents(vars(cls))  # `vars` shows it, and lets nobody write
+        for name in names:
+            table[name] = classmethod(guard(of_class(table[name]), f"datetime.{cls.__name__}.{name}", always=False))
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
 
 def _guard_numpy(guard: Guard) -> None:

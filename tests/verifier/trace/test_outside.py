@@ -10,6 +10,16 @@ from kernrl.verifier.base.verdict import Rejection
 LAUNCH = "return launch(x)"
 REFUSED = {
     "the time": (module(f"import time\ntime.time()\n{LAUNCH}"), "forward() calls time.time"),
+    **{
+        f"the date by {asked}": (f"import datetime\nclass Mine(datetime.datetime): pass\n{module(f'{asked}; {LAUNCH}')}", said)
+        for asked, said in {
+            "datetime.date.today()": "forward() calls datetime.date.today",
+            "datetime.datetime.today()": "forward() calls datetime.date.today",
+            "datetime.datetime.now(datetime.UTC)": "forward() calls datetime.datetime.now",
+            "Mine.utcnow()": "forward() calls datetime.datetime.utcnow",
+            "datetime.datetime(2020, 1, 1).now()": "forward() calls datetime.datetime.now",
+        }.items()
+    },
     "a lot": (module(f"import random\nrandom.choice([1, 2])\n{LAUNCH}"), "forward() calls random.choice"),
     **{
         f"a lot by {made}": (f"import secrets\nimport numpy as np\n{module(f'{made}{LAUNCH}')}", f"forward() calls {said}")
@@ -82,6 +92,14 @@ HONEST = {
     "a part for scripts": module(LAUNCH) + "\nif __name__ == '__main__':\n    raise SystemExit\n",
     "the environment at import": "import os\nLARGE = os.environ.get('LARGE', '1')\n" + module(LAUNCH),
     "the time at import": "import time, random\nBEGUN = time.time() + random.random()\n" + module(LAUNCH),
+    "dates are what they are": (
+        "import copy, datetime, pickle\n"
+        "now = datetime.datetime.now()\n"
+        "assert isinstance(now, datetime.datetime) and isinstance(now, datetime.date) and type(now.date()) is datetime.date\n"
+        "for one in (now, now.date(), datetime.date.today(), datetime.datetime.today(), datetime.datetime.now(datetime.UTC)):\n"
+        "    assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == one\n"
+        + module(f"self.made - datetime.datetime(2020, 1, 1)\n{LAUNCH}", init="self.made = datetime.datetime.utcnow()")
+    ),
     "lots of numpy with a seed": (
         "import numpy as np\n"
         + module(
