@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import dataclasses
 import functools
 import gc
 import importlib
@@ -50,6 +51,10 @@ _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "b
 
 _READERS = ("/inspect.py", "/traceback.py")
 """Files of the library through which frames are read."""
+
+_TELL_THREADS_APART = frozenset(id(vars(module)) for module in (threading, dataclasses))
+"""Names of modules that ask for a thread's number themselves: whoever starts a thread is told so instead, and a dataclass has a
+repr()."""
 
 _frame = sys._getframe
 
@@ -188,8 +193,7 @@ def _guard_functions(functions: Mapping[str, str], *, always: bool) -> None:
 def _guarded(function: Callable[..., Any], name: str, *, always: bool) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        # whoever starts a thread is told so, not that `threading` asks for its number meanwhile
-        inside = name == "threading.get_ident" and sys._getframe(1).f_globals is vars(threading)
+        inside = name.endswith(".get_ident") and id(_frame(1).f_globals) in _TELL_THREADS_APART
         if (always or _in_forward) and not inside and _asked_by_candidate():
             raise Untraceable(_sentence(name, always=always))
         return function(*args, **kwargs)

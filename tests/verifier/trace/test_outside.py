@@ -92,6 +92,9 @@ HONEST = {
     "a part for scripts": module(LAUNCH) + "\nif __name__ == '__main__':\n    raise SystemExit\n",
     "the environment at import": "import os\nLARGE = os.environ.get('LARGE', '1')\n" + module(LAUNCH),
     "the time at import": "import time, random\nBEGUN = time.time() + random.random()\n" + module(LAUNCH),
+    "the text of a dataclass": (
+        "from dataclasses import dataclass\n@dataclass\nclass Block:\n    size: int = 64\n" + module(f"str(Block())\n{LAUNCH}")
+    ),
     "dates are what they are": (
         "import copy, datetime, pickle\n"
         "now = datetime.datetime.now()\n"
