@@ -115,6 +115,7 @@ def install() -> None:
     clocks_and_lots.guard_classes(_guarded)
     _guard_environment()
     _guard_counts()
+    _fill_in()
     _knobs.update(compat.knobs())
     for name in _FOREIGN:
         module = importlib.import_module(name)
@@ -136,6 +137,13 @@ def install() -> None:
     _tables.extend((name, table, _contents(table)) for name, table in tables.items())
     operators = importlib.import_module("torch._ops")
     operators.OperatorBase.py_impl = _guarded(operators.OperatorBase.py_impl, "py_impl", always=True)
+
+
+def _fill_in() -> None:
+    """Have libraries set what they set when it is first needed: it would seem to be replaced by the candidate who needs it."""
+    importlib.import_module("_strptime")  # sets `time.tzname`
+    with torch.profiler.record_function("first"):
+        pass
 
 
 def _remember_class(place: str, cls: Any) -> None:

@@ -92,6 +92,10 @@ HONEST = {
     "a part for scripts": module(LAUNCH) + "\nif __name__ == '__main__':\n    raise SystemExit\n",
     "the environment at import": "import os\nLARGE = os.environ.get('LARGE', '1')\n" + module(LAUNCH),
     "the time at import": "import time, random\nBEGUN = time.time() + random.random()\n" + module(LAUNCH),
+    "what libraries fill in when it is first needed": (
+        "import datetime\nBEGUN = datetime.datetime.strptime('2020', '%Y')\n"
+        + module("with torch.profiler.record_function('all of it'):\n    return launch(x)")
+    ),
     "the text of a dataclass": (
         "from dataclasses import dataclass\n@dataclass\nclass Block:\n    size: int = 64\n" + module(f"str(Block())\n{LAUNCH}")
     ),
