@@ -741,6 +741,32 @@ def test_the_reference_is_a_plan_too():
     }
 
 
+TRUNCATED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.empty(32, 32))
+        nn.init.trunc_normal_(self.w, std=0.02)
+        nn.init.trunc_normal_(self.w, mean=3.0)
+    def forward(self, x):
+        return {} @ self.w
+def get_inputs():
+    return [torch.rand(8, 32)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_an_initialiser_that_draws_until_it_likes_the_numbers_is_traced():
+    task = Task("t", HEAD + TRUNCATED.format("x"))
+    assert ops(reference_plan(task, InputSet(FULL), "fp32", "sm_90")) == ["aten.mm.default"]
+    source = (HEAD + TRUNCATED.format("launch(x)")).replace("Model(", "ModelNew(")
+    assert ops(plan_of(source, spec_of(task, InputSet(FULL), "fp32", "sm_90"))) == ["aten.mm.default"]
+    found = trace(source, spec(dense(8, 32)))
+    assert isinstance(found, Rejection)
+    assert "w [32, 32]" in found.reason, "of which nobody knows the numbers"
+
+
 @pytest.mark.slow
 def test_a_trace_of_many_gibibytes_needs_none() -> None:
     """The sandbox has 2 GiB; inputs, parameters and outputs would take 24."""
