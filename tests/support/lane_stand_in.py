@@ -70,6 +70,8 @@ class Server:
         return dict.fromkeys(names)
 
     def spent(self) -> Any:
+        if self.manner == "is lost after its last call":
+            raise RuntimeError("an illegal memory access was encountered")
         return SimpleNamespace(peak_bytes=1 << 30, held_bytes=2 << 30, seconds={"draw": 0.5})
 
     def give_back(self) -> int:

@@ -76,15 +76,21 @@ class Lane:
         self.replay.start()
         self.judge.start()
 
-    def spent(self, outcome: Outcome) -> tuple[int, int]:
-        """Note bytes at the last candidate's peak, and where its time on the GPU went, by process. Returns what replay and the
-        judge had taken from the GPU at most."""
-        replay = self.replay.ask(ReplayServer.spent, TRUSTED_TIMEOUT_S)
-        judge = self.judge.ask(JudgeServer.spent, TRUSTED_TIMEOUT_S)
-        for name, spent in (("replay", replay), ("judge", judge)):
+    def spent(self, outcome: Outcome) -> None:
+        """Note bytes at the last candidate's peak, and where its time on the GPU went, by process.
+
+        Raises InfrastructureError where one of them cannot say.
+        """
+        try:
+            found = {
+                "replay": self.replay.ask(ReplayServer.spent, TRUSTED_TIMEOUT_S),
+                "judge": self.judge.ask(JudgeServer.spent, TRUSTED_TIMEOUT_S),
+            }
+        except (Failed, Died, TimedOut) as error:
+            raise InfrastructureError(f"a lane cannot say what a candidate took: {error}") from None
+        for name, spent in found.items():
             outcome.memory |= {f"{name}_peak": spent.peak_bytes, f"{name}_held": spent.held_bytes}
             outcome.seconds |= {f"{name}: {part}": seconds for part, seconds in spent.seconds.items()}
-        return replay.held_bytes, judge.held_bytes
 
     def run(
         self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand, most: Most, *, alone: bool = False

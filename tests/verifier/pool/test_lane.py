@@ -344,6 +344,14 @@ def test_a_judge_that_dies_again_is_broken_machinery(gpu: Gpu) -> None:
 
 
 @pytest.mark.slow
+def test_a_process_that_is_lost_after_the_last_call_is_broken_machinery(gpu: Gpu) -> None:
+    with pytest.raises(InfrastructureError, match="a lane cannot say what a candidate took: an illegal memory access"):
+        gpu.run(large("is lost after its last call"), ["eager"], "task")
+    assert_right(run(gpu, "right"))
+    assert gpu.memory.held_bytes() <= gpu._least_bytes
+
+
+@pytest.mark.slow
 def test_a_baseline_is_compiled_once_while_no_lane_waits_for_it(gpu: Gpu, forks: FakeForkServer) -> None:
     """Two tasks: a lane is at work on the one while the other's baseline is compiled, for all its candidates at once."""
     with ThreadPoolExecutor(6) as pool:
