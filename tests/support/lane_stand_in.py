@@ -42,6 +42,8 @@ class Server:
 
     def __init__(self) -> None:
         self.manner = ""
+        self.captured: dict[str, list[str]] = {}
+        """Baselines, by task."""
 
     def facts(self) -> dict[str, str]:
         free = 10 << 30 if Path(sys.argv[3] + ".busy").exists() else FREE_BYTES
@@ -58,7 +60,9 @@ class Server:
             raise MemoryError("tried to allocate too much")
         if self.manner.startswith("takes more than planned") and "ends give_back" not in read(sys.argv[3]):
             raise MemoryError("tried to allocate too much")
-        return SimpleNamespace(version=1)
+        if self.manner == "holds more than this candidate may":
+            self.captured = {}
+        return SimpleNamespace(version=1), tuple(self.captured.get(self.manner, ()))
 
     def memory(self, task: Any, precision: str, names: list[str]) -> dict[str, None]:
         if task.id == "has a rehearsal that dies" and read(sys.argv[3]).count("begins memory") == 1:
@@ -66,9 +70,12 @@ class Server:
         return dict.fromkeys(names)
 
     def spent(self) -> Any:
+        if self.manner == "is lost after its last call":
+            raise RuntimeError("an illegal memory access was encountered")
         return SimpleNamespace(peak_bytes=1 << 30, held_bytes=2 << 30, seconds={"draw": 0.5})
 
     def give_back(self) -> int:
+        self.captured = {}
         return 1 << 20
 
     def check(self, asked: list[int]) -> Any:
@@ -85,6 +92,7 @@ class Server:
         return SimpleNamespace(asked=asked, shown=[], written=[], overrun=overrun, decoys=[])
 
     def measure(self, baselines: list[str], noise: Any) -> Any:
+        assert set(baselines) <= set(self.captured.get(self.manner, ())), "nobody else may use the GPU while they are made"
         return SimpleNamespace(gpu_seconds=0.001, pid=os.getpid())
 
     def spot_checked(self) -> Any:
@@ -104,6 +112,10 @@ class Server:
         """A judge's answers, or a replay's baselines."""
         if self.manner == "has a baseline that compiles for long":
             time.sleep(2.5)
+        if sys.argv[2] == "replay" and self.manner == "has a baseline that cannot be made":
+            raise ValueError("no such thing")
+        if sys.argv[2] == "replay":
+            self.captured.setdefault(self.manner, []).extend(arguments[0])
         if getattr(arguments[0], "id", "") == "hangs and keeps the judge":
             while replay_at_work(sys.argv[3]):
                 time.sleep(0.05)

@@ -21,6 +21,8 @@ from support import forked_python
 READ_BY_LIBRARIES = ("CUDA", "GLIBC", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "TORCH")
 """Beginnings of the variables that torch and triton read when they are loaded; a fork can still be given any other."""
 
+REAPED_MS = 2000
+
 _servers: dict[str, ForkServer] = {}
 
 
@@ -44,13 +46,13 @@ class ForkedProcess:
             return
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return once it has ended. Raises `subprocess.TimeoutExpired`."""
+        """Return once it has ended and its number is free. Raises `subprocess.TimeoutExpired`."""
         if not select.select([self._handle], [], [], timeout)[0]:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         with contextlib.suppress(ProcessLookupError):
-            while True:  # until its parent has noted that, which takes less than a millisecond
+            for _ in range(REAPED_MS):  # its parent, which is another process, has yet to see that
                 signal.pidfd_send_signal(self._handle, 0)
-                time.sleep(1e-4)
+                time.sleep(0.001)
 
     def __del__(self) -> None:
         os.close(self._handle)

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import triton
@@ -30,6 +31,7 @@ __all__ = [
     "Specialised",
     "before_gpu_benchmarks",
     "check_globals",
+    "draws_unless_meta",
     "entry",
     "excerpt",
     "inductor_backend",
@@ -73,6 +75,14 @@ def set_allocator(settings: str) -> None:
     # torch before 2.10 has it under the other name
     made: Any = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     (made or torch._C._cuda_cudaCachingAllocator_set_allocator_settings)(settings)  # pyright: ignore
+
+
+def draws_unless_meta(frame: FrameType) -> bool:
+    """Whether a frame is that of `trunc_normal_`, which from torch 2.13 on draws until it likes the numbers that it sees, and
+    does nothing to a tensor on the meta device."""
+    from torch.nn import init
+
+    return frame.f_code is init._no_grad_trunc_normal_.__code__
 
 
 @contextlib.contextmanager

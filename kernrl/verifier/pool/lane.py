@@ -61,8 +61,6 @@ class Lane:
         self._timeout_s = self._left_s = timeout_s
         """The limit, and what is left of it for the candidate at hand."""
         self._attached: tuple[int, int, int] | None = None
-        self._ready: tuple[Any, ...] = ()
-        """Which baselines were captured last, and in which process."""
         self._preparing: tuple[str, ...] = ()
         """Baselines that replay is capturing."""
         self._alone = False
@@ -78,15 +76,21 @@ class Lane:
         self.replay.start()
         self.judge.start()
 
-    def spent(self, outcome: Outcome) -> tuple[int, int]:
-        """Note bytes at the last candidate's peak, and where its time on the GPU went, by process. Returns what replay and the
-        judge had taken from the GPU at most."""
-        replay = self.replay.ask(ReplayServer.spent, TRUSTED_TIMEOUT_S)
-        judge = self.judge.ask(JudgeServer.spent, TRUSTED_TIMEOUT_S)
-        for name, spent in (("replay", replay), ("judge", judge)):
+    def spent(self, outcome: Outcome) -> None:
+        """Note bytes at the last candidate's peak, and where its time on the GPU went, by process.
+
+        Raises InfrastructureError where one of them cannot say.
+        """
+        try:
+            found = {
+                "replay": self.replay.ask(ReplayServer.spent, TRUSTED_TIMEOUT_S),
+                "judge": self.judge.ask(JudgeServer.spent, TRUSTED_TIMEOUT_S),
+            }
+        except (Failed, Died, TimedOut) as error:
+            raise InfrastructureError(f"a lane cannot say what a candidate took: {error}") from None
+        for name, spent in found.items():
             outcome.memory |= {f"{name}_peak": spent.peak_bytes, f"{name}_held": spent.held_bytes}
             outcome.seconds |= {f"{name}: {part}": seconds for part, seconds in spent.seconds.items()}
-        return replay.held_bytes, judge.held_bytes
 
     def run(
         self, job: Job, baselines: Sequence[str], lock: Lock, noise: NoiseBand, most: Most, *, alone: bool = False
@@ -98,29 +102,24 @@ class Lane:
         """
         outcome, name = Outcome(Stage.CORRECTNESS), job.task.id
         self.doing = f"judging {name}"
-        if not self.replay.running or self._ready[1:] != self._what(job, baselines)[1:]:
-            self._ready = ()  # replay may drop the last task to make room for this one
         self._left_s, self._alone = self._timeout_s, alone
         timed = tuple(baselines) if FULL in job.plans else ()
-        # those that need no compiling are captured while the judge is at work
-        at_once = timed if self._ready else tuple(name for name in timed if name not in MODES)
         try:
             with _entered(lock.shared(), outcome):
                 self.start()  # here, since a process that is set up disturbs what another lane times
                 with self._drained():
                     with outcome.clock("correctness"):
-                        self._correctness(job, at_once, most, outcome)
+                        compiled = self._correctness(job, timed, most, outcome)
                     if not timed:
                         return outcome
                     outcome.stage = Stage.TIMING
                     self._captured(outcome)
-            if at_once != timed:
+            if compiled:
                 self.doing = f"loading a baseline of {name}"
-                self._load(timed, outcome)
+                self._load(compiled, outcome)
                 with _entered(lock.shared(), outcome), self._drained():
-                    self._capture(timed)
+                    self._capture(compiled)
                     self._captured(outcome)
-            self._ready = self._what(job, timed) if timed else ()
             self.doing = f"waiting to time {name}"
             with _entered(lock.exclusive(), outcome), outcome.clock("timing"):
                 self.doing = f"timing {name}"
@@ -148,9 +147,10 @@ class Lane:
             self.replay.drain(TRUSTED_TIMEOUT_S if self._preparing else self._left_s)
             self.judge.drain(TRUSTED_TIMEOUT_S)
 
-    def _correctness(self, job: Job, baselines: Sequence[str], most: Most, outcome: Outcome) -> None:
+    def _correctness(self, job: Job, baselines: Sequence[str], most: Most, outcome: Outcome) -> list[str]:
         """All calls are sent at once: the judge makes its answers while replay runs, replay's full set runs while the small
-        sets are judged, and the baselines are captured while the full set is judged."""
+        sets are judged, and baselines that need no compiling are captured while the full set is judged. Returns the others,
+        less those that replay has kept."""
         cheap = [i for i, d in enumerate(job.draws) if d.input_set != FULL]
         full = [i for i, d in enumerate(job.draws) if d.input_set == FULL]
         phases = [phase for phase in (cheap, full) if phase]
@@ -158,12 +158,13 @@ class Lane:
         self.replay.send(ReplayServer.begin, job, most[0])
         for phase in phases:
             self.replay.send(ReplayServer.check, phase)
-        owed = 1 + self._attach(self._replayed(outcome))
-        decoys: list[str] = []
+        shared, kept = self._replayed(outcome)
+        missing = [name for name in baselines if name not in kept]
+        owed, decoys = 1 + self._attach(shared), list[str]()
         for left in reversed(range(len(phases))):
             replayed: Replayed = self._replayed(outcome)
-            if not left and not replayed.overrun and self._ready != self._what(job, baselines):
-                self._capture(baselines)
+            if not left and not replayed.overrun:
+                self._capture([name for name in missing if name not in MODES])
             with outcome.clock("answers"):
                 while owed:
                     self._from_busy_judge(replaying=left > 0)
@@ -173,6 +174,7 @@ class Lane:
         # at small shapes a few columns may happen not to depend on a launch: a decoy is idle at full size too
         if decoys:
             raise _Rejected(Status.DECOY, decoy_reason(decoys[0]))
+        return [name for name in missing if name in MODES]
 
     def _attach(self, shared: SharedMemory) -> bool:
         """Tell the judge where outputs will be, if that has changed. Returns whether the judge owes an answer."""
@@ -184,7 +186,7 @@ class Lane:
         return True
 
     def _capture(self, baselines: Sequence[str]) -> None:
-        """Have replay capture these baselines, unless it has."""
+        """Have replay capture these baselines."""
         if baselines:
             self.replay.send(ReplayServer.prepare, list(baselines))
             self._preparing = tuple(baselines)
@@ -202,10 +204,6 @@ class Lane:
         with outcome.clock("load_baseline"):
             self.replay.send(ReplayServer.compile, list(baselines))
             self._from_replay(trusted=True)
-
-    def _what(self, job: Job, baselines: Sequence[str]) -> tuple[Any, ...]:
-        """The process, and what is captured in it."""
-        return self.replay.starts, job.task.id, job.task.pytorch_code, job.precision, *baselines
 
     def _compare(self, job: Job, replayed: Replayed, outcome: Outcome) -> None:
         """Have the judge compare outputs; raises when anything is wrong with them."""
@@ -233,16 +231,21 @@ class Lane:
     def _from_replay(self, *, trusted: bool = False) -> Any:
         """The next answer of the process that runs the candidate, whose errors are the candidate's, except UsageError.
 
-        What it waits for comes off the candidate's time, unless `trusted`: then replay runs only the reference.
+        What it waits for comes off the candidate's time, and what it fails at is the candidate's fault, unless `trusted`: then
+        replay runs only the reference.
         """
         begun, limit_s = time.monotonic(), TRUSTED_TIMEOUT_S if trusted else self._timeout_s
         try:
             return self.replay.receive(TRUSTED_TIMEOUT_S if trusted else self._left_s)
         except TimedOut:
+            if trusted:
+                raise InfrastructureError(f"the baselines are not ready after {limit_s:g} s") from None
             raise _Rejected(Status.TIMEOUT, hang_reason(f"no answer within {limit_s:g} s")) from None
         except Failed as error:
             if not self._alone and may_lack_memory(str(error)):
                 raise OutOfMemory(f"the GPU may have no memory left: {error}") from None
+            if trusted:
+                raise InfrastructureError(f"the baselines cannot be made: {error}") from None
             raise _Rejected(Status.CRASH, f"The plan cannot be launched: {error}.") from None
         except Died as error:
             if not self._alone and may_lack_memory(str(error)):
@@ -282,7 +285,7 @@ class Lane:
         with self.asking:
             # the judge first: it has replay's memory for outputs open
             left = _given_back(self.judge, JudgeServer.give_back) + _given_back(self.replay, ReplayServer.give_back)
-            self._ready, self._attached, self.kept = (), None, None
+            self._attached = self.kept = None
             return left
 
     def close(self, *, wait: bool = True) -> None:

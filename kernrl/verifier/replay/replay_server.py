@@ -84,9 +84,9 @@ class ReplayServer:
 
     # --- correctness ---------------------------------------------------------------------------------------------
 
-    def begin(self, job: Job, most_bytes: int | None = None) -> SharedMemory:
+    def begin(self, job: Job, most_bytes: int | None = None) -> tuple[SharedMemory, tuple[str, ...]]:
         """Start a candidate, for which this process may take so much of the GPU's memory. Returns the memory of its outputs,
-        which the judge opens again if its version has changed."""
+        which the judge opens again if its version has changed, and which of its task's baselines have been kept."""
         # what belongs to the last candidate, its outputs and a copy of its inputs among it, goes before memory is counted
         self.job, self._full, self._suspects, self._spot = job, None, None, None
         self._clock.restart()
@@ -103,7 +103,8 @@ class ReplayServer:
         self.memory.seal()
         self.outputs.reserve(shared_bytes(job), spare=not crowded and not large)
         self.outputs.clear()
-        return self.outputs.shared
+        prepared = self._prepared.get(self._key(FULL))
+        return self.outputs.shared, tuple(prepared.baselines) if prepared else ()
 
     def check(self, asked: Sequence[int]) -> Replayed:
         """Run the draws at these positions, one input set after another.

@@ -1,15 +1,17 @@
 """What forward may not ask for: the time, random numbers, the process, the machine's load, files, and frames of its callers.
 
-Each of them may differ from call to call or from trace to use. Functions are replaced in their modules, and classes written in
-C by subclasses. A generator with a seed is allowed: it gives the same numbers in every call.
+Each of them may differ from call to call or from trace to use. Functions are replaced in their modules and classes, and some
+classes by subclasses. A generator with a seed is allowed: it gives the same numbers in every call.
 """
 
 from __future__ import annotations
 
-import _datetime  # pyright: ignore[reportMissingImports]  (it has no stub)
 import _random
+import ctypes
 import datetime
+import gc
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +35,7 @@ ASKED = {
     "sys": "getrefcount getallocatedblocks",
     "gc": "get_count get_stats get_objects get_referrers",
     "tracemalloc": "get_traced_memory",
+    "secrets": "randbits",
     "uuid": "uuid1 uuid4",
     "socket": "gethostname",
     "platform": "node uname",
@@ -46,6 +49,10 @@ ASKED = {
     "weakref": "finalize getweakrefcount getweakrefs",
 }
 """Functions that forward may not call, by module."""
+
+_NUMPY_GENERATORS = ("RandomState", "SeedSequence", "MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+_SEEDS = ("seed", "entropy", "key")
+"""By which of these names each of them takes its seed; it is the first argument, too."""
 
 
 def guard_classes(guard: Guard) -> None:
@@ -73,32 +80,43 @@ def guard_classes(guard: Guard) -> None:
 
 
 def _guard_dates(guard: Guard) -> None:
-    """Guard `now` and `today` of dates, which ask the system and not `time.time`."""
+    """Guard `now` and `today` of dates, which ask the system and not `time.time`.
 
-    def asked(cls: type, name: str) -> Any:
-        return staticmethod(guard(getattr(cls, name), f"datetime.{cls.__name__}.{name}", always=False))
+    Replaced in the classes themselves, though these are of C: no date that Python makes would be an instance of a subclass.
+    """
 
-    date, moment = datetime.date, datetime.datetime
-    for cls, names in ((date, ("today",)), (moment, ("now", "today", "utcnow"))):
-        made = type(cls.__name__, (cls,), {"__module__": "datetime", **{name: asked(cls, name) for name in names}})
-        for module in (datetime, _datetime):
-            setattr(module, cls.__name__, made)
+    def of_class(method: Any) -> Callable[..., Any]:
+        return lambda cls, *args, **kwargs: method.__get__(None, cls)(*args, **kwargs)
+
+    for cls, names in ((datetime.date, ("today",)), (datetime.datetime, ("now", "utcnow"))):
+        [table] = gc.get_referents(vars(cls))  # `vars` shows it, and lets nobody write
+        for name in names:
+            table[name] = classmethod(guard(of_class(table[name]), f"datetime.{cls.__name__}.{name}", always=False))
+        ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
 
 def _guard_numpy(guard: Guard) -> None:
-    """Guard numpy's generators that are made without a seed."""
+    """Guard generators of numpy that are made without a seed."""
     by_chance = guard(lambda: None, "a generator of numpy without a seed", always=False)
-    states, default_rng = np.random.RandomState, np.random.default_rng
-
-    class RandomState(states):
-        def __init__(self, seed: Any = None) -> None:
-            if seed is None:
-                by_chance()
-            super().__init__(seed)
+    default_rng = np.random.default_rng
 
     def default(seed: Any = None) -> np.random.Generator:
         if seed is None:
             by_chance()
         return default_rng(seed)
 
-    np.random.RandomState, np.random.default_rng = RandomState, default  # pyright: ignore
+    def seeded(cls: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            if all(seed is None for seed in (*args[:1], *map(kwargs.get, _SEEDS))):
+                by_chance()
+            cls.__init__(self, *args, **kwargs)
+
+        # of numpy, for whoever looks into what numpy's objects keep
+        return type(cls.__name__, (cls,), {"__module__": cls.__module__, "__init__": init})
+
+    np.random.default_rng = default  # pyright: ignore[reportAttributeAccessIssue]
+    for name in _NUMPY_GENERATORS:
+        cls = getattr(np.random, name)
+        made = seeded(cls)
+        for module in (np.random, sys.modules[cls.__module__]):
+            setattr(module, name, made)

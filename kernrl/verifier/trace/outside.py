@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import dataclasses
 import functools
 import gc
 import importlib
@@ -50,6 +51,10 @@ _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "b
 
 _READERS = ("/inspect.py", "/traceback.py")
 """Files of the standard library through which frames are read."""
+
+_TELL_THREADS_APART = frozenset(id(vars(module)) for module in (threading, dataclasses))
+"""Names of modules that ask for a thread's number themselves: whoever starts a thread is told so instead, and a dataclass has a
+repr()."""
 
 _frame = sys._getframe
 
@@ -110,6 +115,7 @@ def install() -> None:
     clocks_and_lots.guard_classes(_guarded)
     _guard_environment()
     _guard_counts()
+    _fill_in()
     _knobs.update(compat.knobs())
     for name in _FOREIGN:
         module = importlib.import_module(name)
@@ -131,6 +137,13 @@ def install() -> None:
     _tables.extend((name, table, _contents(table)) for name, table in tables.items())
     operators = importlib.import_module("torch._ops")
     operators.OperatorBase.py_impl = _guarded(operators.OperatorBase.py_impl, "py_impl", always=True)
+
+
+def _fill_in() -> None:
+    """Have libraries set what they set when it is first needed: it would seem to be replaced by the candidate who needs it."""
+    importlib.import_module("_strptime")  # sets `time.tzname`
+    with torch.profiler.record_function("first"):
+        pass
 
 
 def _remember_class(place: str, cls: Any) -> None:
@@ -188,8 +201,7 @@ def _guard_functions(functions: Mapping[str, str], *, always: bool) -> None:
 def _guarded(function: Callable[..., Any], name: str, *, always: bool) -> Callable[..., Any]:
     @functools.wraps(function, updated=())
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        # a thread that is started is refused as such, not because `threading` asks for a number meanwhile
-        inside = name == "threading.get_ident" and sys._getframe(1).f_globals is vars(threading)
+        inside = name.endswith(".get_ident") and id(_frame(1).f_globals) in _TELL_THREADS_APART
         if (always or _in_forward) and not inside and _asked_by_candidate():
             raise Untraceable(_sentence(name, always=always))
         return function(*args, **kwargs)

@@ -30,7 +30,8 @@ _NOTHING = object()
 _PLAIN = (int, float, complex, str, bytes, bool, types.NoneType)
 _BUILTIN_ITERATORS = tuple(type(iter(one)) for one in (range(0), [], (), {}, {}.items(), set(), ""))
 _ITERATORS = (itertools.count, itertools.repeat, itertools.cycle, types.GeneratorType, *_BUILTIN_ITERATORS)
-_NUMPY = ("numpy", "numpy.random._generator", "numpy.random.mtrand")
+_LOTS = ("_generator", "mtrand", "bit_generator", "_mt19937", "_pcg64", "_philox", "_sfc64")
+_NUMPY = frozenset(("numpy", *(f"numpy.random.{name}" for name in _LOTS)))
 _NO_STATE = frozenset(("__builtins__", "__annotations__", "__dict__", "__weakref__", "__spec__", "__loader__"))
 
 

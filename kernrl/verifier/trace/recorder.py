@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernrl.verifier.base.compat import mode_depth, no_dispatch, no_torch_functions, storage_key
+from kernrl.verifier.base.compat import draws_unless_meta, mode_depth, no_dispatch, no_torch_functions, storage_key
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 from kernrl.verifier.trace.constant_tensors import constant_value
 from kernrl.verifier.trace.convolution_layout import CONVOLUTIONS, as_cudnn_writes
@@ -336,8 +337,14 @@ class _LookLikeCuda(TorchFunctionMode):
         if owner is torch.Tensor.is_cpu:
             return self.recorder.is_cpu(args[0])
         if owner is torch.Tensor.is_meta:
-            return False
+            return draws_unless_meta(sys._getframe(2)) and self._draw(args[0])
         return func(*args)
+
+    def _draw(self, tensor: torch.Tensor) -> bool:
+        """Numbers by chance, in place of those that torch would draw until it likes what it sees."""
+        with torch.no_grad():
+            tensor.normal_()
+        return True
 
     def _literal(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
         device = torch.device(kwargs.pop("device", None) or "cpu")

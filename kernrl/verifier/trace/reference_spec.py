@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -17,6 +18,9 @@ from kernrl.verifier.base.precision import COMPUTE_DTYPE, cast_dtype, is_float8
 from kernrl.verifier.plan.plan import Arg, Plan, Special, TensorSpec, TraceSpec
 from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import Recorder, Untraceable, dtype_name
+
+DEEPEST = 4
+"""Objects of settings inside one another that are read."""
 
 T = TypeVar("T")
 
@@ -137,22 +141,36 @@ def _tensor_spec(tensor: torch.Tensor, precision: str) -> TensorSpec:
     return TensorSpec(dtype_name(cast_dtype(tensor.dtype, precision)), tuple(tensor.shape), tuple(tensor.stride()))
 
 
-def _setting(value: Any, precision: str, task_id: str) -> Arg:
-    """An argument of the constructor. Of an object that holds settings, a candidate gets those that are plain values."""
-    if isinstance(value, list | tuple | dict | torch.Tensor | str) or callable(value) or not _settings(value):
+def _setting(value: Any, precision: str, task_id: str, outer: tuple[object, ...] = ()) -> Arg:
+    """An argument of the constructor: also an object that holds settings, of which a candidate gets the plain values.
+
+    `outer`: the objects that it was found in, which it may hold in turn.
+    """
+    try:
         return _arg(value, precision, task_id)
+    except UsageError:
+        settings = _settings(value)
+        if not settings or len(outer) == DEEPEST or any(one is value for one in outer):
+            raise
     found = SimpleNamespace()
-    for name, held in _settings(value).items():
+    for name, held in settings.items():
         with contextlib.suppress(UsageError):  # a candidate that reads it gets an AttributeError
-            setattr(found, name, _setting(held, precision, task_id))
+            setattr(found, name, _setting(held, precision, task_id, (*outer, value)))
     return found
 
 
 def _settings(value: Any) -> dict[str, Any]:
-    """The public attributes, without methods, of an object whose class is neither Python's nor torch's."""
-    if type(value).__module__.partition(".")[0] in ("builtins", "torch"):
+    """The public attributes of an object that is neither a function nor a value of a library (a path, a date, a number of
+    numpy), less its methods and what cannot be read."""
+    library = type(value).__module__.partition(".")[0]
+    is_value = library in sys.stdlib_module_names and not hasattr(value, "__dict__")
+    if callable(value) or is_value or library in ("builtins", "torch", "numpy"):
         return {}
-    found = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}
+    found: dict[str, Any] = {}
+    for name in dir(value):
+        if not name.startswith("_"):
+            with contextlib.suppress(Exception):  # a property may raise
+                found[name] = getattr(value, name)
     return {name: held for name, held in found.items() if not callable(held)}
 
 

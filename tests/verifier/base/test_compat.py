@@ -1,7 +1,9 @@
 """Every private name of torch and triton the verifier uses: when a release moves one, the test that breaks here names it."""
 
+import contextlib
 import importlib.metadata
 import re
+import sys
 
 import pytest
 import torch
@@ -55,6 +57,21 @@ def test_modes_can_be_left_for_a_moment():
 
     with Refuse(), compat.no_dispatch():
         assert torch.ones(2).sum().item() == 2.0
+
+
+def test_the_initialiser_is_known_that_draws_until_it_likes_the_numbers():
+    class Tensor:
+        @property
+        def is_meta(self):
+            asked.append(compat.draws_unless_meta(sys._getframe(1)))
+            return True
+
+    asked: list[bool] = []
+    with contextlib.suppress(AttributeError):  # before torch 2.13, it draws at once
+        torch.nn.init.trunc_normal_(Tensor())  # pyright: ignore[reportArgumentType]
+    assert asked in ([True], [])
+    assert Tensor().is_meta
+    assert asked[-1] is False
 
 
 def test_function_modes_can_be_left_for_a_moment():

@@ -111,6 +111,14 @@ def test_a_right_candidate_passes_and_what_was_prepared_is_kept(gpu: Gpu, forks:
     assert len(forks.started) == 2, "a task's candidates stay in one lane, and the other has not been needed"
 
 
+def test_baselines_that_had_to_go_are_captured_again_before_the_gpu_is_taken(gpu: Gpu, forks: FakeForkServer) -> None:
+    """A candidate that may take less memory than its task's last one makes replay drop what it has kept."""
+    for _ in range(2):
+        assert_right(gpu.run(job("holds more than this candidate may"), ["eager", "compile"], "task"))
+    assert forks.events("replay").count("begins prepare") == 2 * 2, "without and with compiling"
+    assert gpu.restarts == 0
+
+
 def test_nothing_of_a_rejected_candidate_is_left_at_work(gpu: Gpu, forks: FakeForkServer) -> None:
     outcome = run(gpu, "wrong")
     events = forks.events("replay")
@@ -131,6 +139,24 @@ def test_baselines_are_captured_while_the_last_phase_is_judged(gpu: Gpu, forks: 
 @pytest.mark.slow
 def test_a_candidate_does_not_pay_for_its_tasks_baselines(gpu: Gpu) -> None:
     assert_right(run(gpu, "has a baseline that compiles for long"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("manner", "said"),
+    [
+        ("has a baseline that compiles for long", "the baselines are not ready after 1 s"),
+        ("has a baseline that cannot be made", "the baselines cannot be made: no such thing"),
+    ],
+)
+def test_baselines_that_are_not_made_are_no_fault_of_the_candidate(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, manner: str, said: str
+) -> None:
+    assert_right(run(gpu, "right"))
+    monkeypatch.setattr("kernrl.verifier.pool.lane.TRUSTED_TIMEOUT_S", 1.0)
+    with pytest.raises(InfrastructureError, match=said):
+        run(gpu, manner)
+    assert_right(run(gpu, "right"))
 
 
 @pytest.mark.slow
@@ -315,6 +341,14 @@ def test_a_judge_that_dies_again_is_broken_machinery(gpu: Gpu) -> None:
     with pytest.raises(InfrastructureError, match="judge"):
         run(gpu, "judge dies")
     assert_right(run(gpu, "right"))
+
+
+@pytest.mark.slow
+def test_a_process_that_is_lost_after_the_last_call_is_broken_machinery(gpu: Gpu) -> None:
+    with pytest.raises(InfrastructureError, match="a lane cannot say what a candidate took: an illegal memory access"):
+        gpu.run(large("is lost after its last call"), ["eager"], "task")
+    assert_right(run(gpu, "right"))
+    assert gpu.memory.held_bytes() <= gpu._least_bytes
 
 
 @pytest.mark.slow

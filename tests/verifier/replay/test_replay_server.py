@@ -142,6 +142,24 @@ def test_too_much_held_is_dropped_but_not_for_the_same_task_again(monkeypatch: p
     assert not replay.takes("c")
 
 
+@pytest.mark.parametrize(("most_bytes", "kept"), [(None, ("eager",)), (50, ())])
+def test_it_says_which_baselines_it_has_kept(
+    monkeypatch: pytest.MonkeyPatch, most_bytes: int | None, kept: tuple[str, ...]
+) -> None:
+    """A limit below what it holds makes it drop them, those of the same task included."""
+    replay: Any = Replay(monkeypatch)
+    replay.takes("a", 12)
+    replay._prepared[replay._key(FULL)].baselines["eager"] = lambda: None
+    replay.job.held_bytes = {FULL: 12}
+    replay._gpu_bytes, replay._modules, replay.memory.seal = 1000, SimpleNamespace(trim=lambda: None), lambda: None
+    replay.outputs = SimpleNamespace(nbytes=10, shared="memory", reserve=lambda nbytes, spare: None, clear=lambda: None)
+    monkeypatch.setattr(replay_server, "GraphPool", lambda: None)
+    monkeypatch.setattr(replay_server, "shared_bytes", lambda job: 0)
+    monkeypatch.setattr(replay_server, "limit_memory", lambda nbytes, forget: nbytes is None or forget())
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    assert replay.begin(replay.job, most_bytes) == ("memory", kept)
+
+
 class Watched:
     """A plan of one node, made note of where it would run."""
 
@@ -223,7 +241,7 @@ def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.Monke
     replay._stopwatch = SimpleNamespace(  # pyright: ignore
         compare=lambda baseline, *_: timed.append(baseline) or [], compare_at_length=at_length
     )
-    replay._gave_way, replay._full, replay._prepared[replay._key(FULL)].inputs = False, None, inputs  # pyright: ignore
+    replay._full, replay._prepared[replay._key(FULL)].inputs = None, inputs  # pyright: ignore
     replay.job.draws = replay.job.all_draws = [SimpleNamespace(input_set=FULL, regime="mixed")]  # pyright: ignore
     replay.job.spot_checks, replay.job.at_length = 5, False  # pyright: ignore
     replay.outputs.clear = lambda: None

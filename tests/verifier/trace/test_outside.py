@@ -10,7 +10,39 @@ from kernrl.verifier.base.verdict import Rejection
 LAUNCH = "return launch(x)"
 REFUSED = {
     "the time": (module(f"import time\ntime.time()\n{LAUNCH}"), "forward() calls time.time"),
+    **{
+        f"the date by {asked}": (f"import datetime\nclass Mine(datetime.datetime): pass\n{module(f'{asked}; {LAUNCH}')}", said)
+        for asked, said in {
+            "datetime.date.today()": "forward() calls datetime.date.today",
+            "datetime.datetime.today()": "forward() calls datetime.date.today",
+            "datetime.datetime.now(datetime.UTC)": "forward() calls datetime.datetime.now",
+            "Mine.utcnow()": "forward() calls datetime.datetime.utcnow",
+            "datetime.datetime(2020, 1, 1).now()": "forward() calls datetime.datetime.now",
+        }.items()
+    },
     "a lot": (module(f"import random\nrandom.choice([1, 2])\n{LAUNCH}"), "forward() calls random.choice"),
+    **{
+        f"a lot by {made}": (f"import secrets\nimport numpy as np\n{module(f'{made}{LAUNCH}')}", f"forward() calls {said}")
+        for made, said in {
+            "secrets.randbits(8);": "secrets.randbits",
+            "np.random.mtrand.RandomState();": "a generator of numpy without a seed",
+            "np.random.Generator(np.random.PCG64());": "a generator of numpy without a seed",
+            "np.random.Philox(seed=None);": "a generator of numpy without a seed",
+            "np.random.SeedSequence();": "a generator of numpy without a seed",
+        }.items()
+    },
+    **{
+        f"a lot of its own, {made}": (
+            f"import numpy as np\n{module(f'return launch(launch(x) if {drawn} else x)', init=f'self.lot = np.random.{made}')}",
+            "keeps a count or a history (self.lot",
+        )
+        for made, drawn in {
+            "default_rng(0)": "self.lot.random() > 0.97",
+            "RandomState(0)": "self.lot.rand() > 0.97",
+            "PCG64(0)": "self.lot.random_raw() % 1000 == 0",
+            "SeedSequence(0)": "len(self.lot.spawn(1)[0].spawn_key) > 1",
+        }.items()
+    },
     "the environment": (module(f"import os\nos.environ.get('HOME')\n{LAUNCH}"), "forward() calls os.environ"),
     "an address": (module(f"id(x)\n{LAUNCH}"), "forward() calls id()"),
     "the hash of an object": (module(f"hash(object())\n{LAUNCH}"), "forward() calls hash() of an object"),
@@ -60,6 +92,28 @@ HONEST = {
     "a part for scripts": module(LAUNCH) + "\nif __name__ == '__main__':\n    raise SystemExit\n",
     "the environment at import": "import os\nLARGE = os.environ.get('LARGE', '1')\n" + module(LAUNCH),
     "the time at import": "import time, random\nBEGUN = time.time() + random.random()\n" + module(LAUNCH),
+    "what libraries fill in when it is first needed": (
+        "import datetime\nBEGUN = datetime.datetime.strptime('2020', '%Y')\n"
+        + module("with torch.profiler.record_function('all of it'):\n    return launch(x)")
+    ),
+    "the text of a dataclass": (
+        "from dataclasses import dataclass\n@dataclass\nclass Block:\n    size: int = 64\n" + module(f"str(Block())\n{LAUNCH}")
+    ),
+    "dates are what they are": (
+        "import copy, datetime, pickle\n"
+        "now = datetime.datetime.now()\n"
+        "assert isinstance(now, datetime.datetime) and isinstance(now, datetime.date) and type(now.date()) is datetime.date\n"
+        "for one in (now, now.date(), datetime.date.today(), datetime.datetime.today(), datetime.datetime.now(datetime.UTC)):\n"
+        "    assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == one\n"
+        + module(f"self.made - datetime.datetime(2020, 1, 1)\n{LAUNCH}", init="self.made = datetime.datetime.utcnow()")
+    ),
+    "lots of numpy with a seed": (
+        "import numpy as np\n"
+        + module(
+            "np.random.Generator(np.random.Philox(key=3)).random(), np.random.RandomState(3).rand()\n"
+            "np.random.default_rng(np.random.SeedSequence(3)).random()\nreturn launch(x)"
+        )
+    ),
     "flags of torch": "import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n" + module(LAUNCH),
     "a name that was missing": "import torch\ntorch.nn.functional.my_own = lambda x: x\n" + module(LAUNCH),
     "a mode that is left again": module("with torch.overrides.BaseTorchFunctionMode():\n    y = launch(x)\nreturn y"),

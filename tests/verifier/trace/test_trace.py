@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.front import HEAD, compiler, dense, interpret, module, plan_of, spec, trace
 
+from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.plan.checks import check_plan
@@ -673,6 +674,55 @@ def test_a_constructor_may_take_an_object_that_holds_settings():
     assert [n.args[1] for n in plan.nodes if isinstance(n, AtenNode) and n.op == "aten.mul.Tensor"] == [128.0]
 
 
+HELD = """
+import datetime, enum, pathlib
+import numpy as np, torch
+class Kind(enum.IntEnum):
+    SAME = 1
+class Inner:
+    def __init__(self, outer):
+        self.outer, self.rate, self.number = outer, 0.5, np.float32(0.5)
+class Config:
+    rows = 8
+    def __init__(self):
+        self.inner, self.folder = Inner(self), pathlib.Path("a")
+    @property
+    def missing(self):
+        raise RuntimeError("not yet")
+    @property
+    def another(self):
+        return Config()
+class Model(torch.nn.Module):
+    def __init__(self, setting):
+        super().__init__()
+    def forward(self, x):
+        return x
+def get_inputs():
+    return [torch.rand(4)]
+def get_init_inputs():
+    return [%s]
+"""
+
+
+def test_settings_that_hold_themselves_or_cannot_be_read_are_left_out():
+    (found,) = spec_of(Task("t", HELD % "Config()"), InputSet(FULL), "fp32", "sm_90").init_inputs
+    assert vars(found).keys() == {"rows", "inner", "another"}
+    assert (found.rows, found.inner, found.another.rows) == (8, SimpleNamespace(rate=0.5), 8)
+
+
+@pytest.mark.parametrize(("made", "number"), [("np.float64(0.5)", 0.5), ("Kind.SAME", 1)])
+def test_a_setting_that_is_a_number_stays_one(made, number):
+    (found,) = spec_of(Task("t", HELD % made), InputSet(FULL), "fp32", "sm_90").init_inputs
+    assert found == number
+
+
+@pytest.mark.parametrize("made", ["np.float32(0.5)", "pathlib.Path('a')", "datetime.date(2020, 1, 1)"])
+def test_a_value_of_a_library_is_no_object_of_settings(made):
+    """Its parts are of its own kind, without end."""
+    with pytest.raises(UsageError, match=r"an input of type (float32|PosixPath|date) is not supported"):
+        spec_of(Task("t", HELD % made), InputSet(FULL), "fp32", "sm_90")
+
+
 def test_the_reference_is_a_plan_too():
     plan = reference_plan(TASK, InputSet(FULL), "fp32", "sm_90")
     assert ops(plan) == [
@@ -689,6 +739,32 @@ def test_the_reference_is_a_plan_too():
         "bn.weight",
         "bn.bias",
     }
+
+
+TRUNCATED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.empty(32, 32))
+        nn.init.trunc_normal_(self.w, std=0.02)
+        nn.init.trunc_normal_(self.w, mean=3.0)
+    def forward(self, x):
+        return {} @ self.w
+def get_inputs():
+    return [torch.rand(8, 32)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_an_initialiser_that_draws_until_it_likes_the_numbers_is_traced():
+    task = Task("t", HEAD + TRUNCATED.format("x"))
+    assert ops(reference_plan(task, InputSet(FULL), "fp32", "sm_90")) == ["aten.mm.default"]
+    source = (HEAD + TRUNCATED.format("launch(x)")).replace("Model(", "ModelNew(")
+    assert ops(plan_of(source, spec_of(task, InputSet(FULL), "fp32", "sm_90"))) == ["aten.mm.default"]
+    found = trace(source, spec(dense(8, 32)))
+    assert isinstance(found, Rejection)
+    assert "w [32, 32]" in found.reason, "of which nobody knows the numbers"
 
 
 @pytest.mark.slow
