@@ -37,7 +37,7 @@ from kernrl.verifier.pool.backend import Front, GpuBackend
 from kernrl.verifier.pool.gpu import COMPILING_LANES, LANES
 from kernrl.verifier.pool.gpu_client import GpuClient
 from kernrl.verifier.pool.local import LocalFront
-from kernrl.verifier.pool.memory_ledger import gib, least_bytes, usable_bytes
+from kernrl.verifier.pool.memory_ledger import gib, least_bytes
 from kernrl.verifier.pool.ray import Cluster
 from kernrl.verifier.pool.task_preparers import compilers
 from kernrl.verifier.replay.compiled_reference import MODES
@@ -306,7 +306,7 @@ class StagedEvaluator:
         full = task.input_set(FULL)
         if not self.gpus or full is None:
             return ""
-        there = min(usable_bytes(float(gpu.facts["free_bytes"]), self._lanes, self._compilers) for gpu in self.gpus)
+        there = min(float(gpu.facts["usable_bytes"]) for gpu in self.gpus)
         try:
             facts = self.facts_of(task)
             if facts.reference.bytes_moved < there / SMALL_SHARE:

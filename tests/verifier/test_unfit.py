@@ -31,10 +31,10 @@ def get_init_inputs():
 
 @pytest.fixture
 def evaluator(monkeypatch: pytest.MonkeyPatch) -> StagedEvaluator:
-    """One that has a GPU with 20 GiB, by its word, and four lanes on it."""
+    """One that has a GPU with 13.3 GiB for candidates, by its word."""
     monkeypatch.setattr(StagedEvaluator, "_lanes", 4)
     made = StagedEvaluator(VerifierConfig(device="cpu"))
-    made.gpus, made._started = [SimpleNamespace(facts={"free_bytes": str(20 << 30)})], True  # pyright: ignore
+    made.gpus, made._started = [SimpleNamespace(facts={"usable_bytes": str(13.3 * 2**30)})], True  # pyright: ignore
     made._device = device_aimed_at("H200", None)
     return made
 

@@ -21,7 +21,7 @@ from kernrl.verifier.judge.draws import Seeds
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import GpuLock
 from kernrl.verifier.pool.lane import Lane, inductor_environment
-from kernrl.verifier.pool.memory_ledger import MemoryLedger, Planned, gib, is_small, planned, usable_bytes
+from kernrl.verifier.pool.memory_ledger import MemoryLedger, Planned, crew, gib, is_small, planned, usable_bytes
 from kernrl.verifier.pool.scheduler import MAX_TASKS, AffinityScheduler
 from kernrl.verifier.pool.task_preparers import TaskPreparers
 from kernrl.verifier.replay import stopwatch, timing
@@ -68,7 +68,7 @@ class Gpu:
         redraw_parameters: bool = True, memory_share: float = 0.15, noise: timing.NoiseBand | None = None, compilers: int = 0,
     ):  # fmt: skip
         """`memory_share`: of the GPU's free memory, what all lanes together may keep of small tasks; `noise`: as calibrated
-        before; `compilers`: processes that compile baselines beside the lanes."""
+        before; `compilers`: processes that compile baselines beside the lanes. A small GPU has fewer of both."""
         env = inductor_environment(cache_dir)
         self._lanes = [
             Lane(
@@ -78,7 +78,11 @@ class Gpu:
             for _ in range(lanes)
         ]  # fmt: skip
         self.facts: dict[str, str] = self._lanes[0].replay.ask(ReplayServer.facts, 60)
-        usable = usable_bytes(float(self.facts["free_bytes"]), lanes, compilers)
+        free_bytes = float(self.facts["free_bytes"])
+        lanes, compilers = crew(free_bytes, lanes, compilers)
+        del self._lanes[lanes:]
+        usable = usable_bytes(free_bytes, lanes, compilers)
+        self.facts["usable_bytes"] = str(int(usable))
         self._least_bytes = int(memory_share * usable / lanes)
         """What a lane may hold in any case."""
         self._seen: OrderedDict[str, tuple[int, int]] = OrderedDict()

@@ -18,6 +18,9 @@ from kernrl.verifier.replay.shared_outputs import shared_bytes
 CONTEXT_BYTES = 768 << 20
 """Of a process on the GPU: its context, and the workspaces of cuBLAS and cuDNN."""
 
+PROCESS_SHARE = 0.25
+"""Most of a GPU's free memory that goes to processes by themselves."""
+
 SMALL_BYTES = 128 << 20
 """A candidate whose plans hold less than this is not worth a rehearsal."""
 
@@ -111,6 +114,13 @@ def least_bytes(full: SetMemory) -> int:
     """What judging any candidate of a task takes at its full set, by the rehearsal: two draws, and two while it is timed."""
     once = max(full.making_peak, full.drawing_peak, full.inputs + full.block + full.block // 4 + full.workspace)
     return once + full.output + full.judge_peak(4) + 2 * full.output
+
+
+def crew(free_bytes: float, lanes: int, compilers: int) -> tuple[int, int]:
+    """How many of so many lanes and compiling processes a GPU has: on a small one, they must leave room for candidates."""
+    most = int(PROCESS_SHARE * free_bytes / CONTEXT_BYTES)
+    compilers = min(compilers, max(1, most // 3))
+    return max(1, min(lanes, (most - compilers) // 2)), compilers
 
 
 def usable_bytes(free_bytes: float, lanes: int, compilers: int = 0) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kernrl.verifier.judge.memory_estimate import SetMemory
-from kernrl.verifier.pool.memory_ledger import GAPS, LIBRARY_BYTES, MAX_OVERTAKEN, MemoryLedger, planned
+from kernrl.verifier.pool.memory_ledger import GAPS, LIBRARY_BYTES, MAX_OVERTAKEN, MemoryLedger, crew, planned, usable_bytes
 from kernrl.verifier.replay.device_memory import block_bytes
 
 
@@ -360,3 +360,15 @@ def test_what_a_process_was_seen_to_hold_is_planned_for_the_next_one() -> None:
     assert found.at_least(50 * GIB, 0).most == 50 * GIB + (found.most_judge or 0)
     guessed = planned(job(1 * GIB), {"full": None}, 1)
     assert guessed.at_least(50 * GIB, 60 * GIB).most == 110 * GIB
+
+
+@pytest.mark.parametrize("free_gib", [4, 8, 12, 16, 24, 40])
+def test_processes_leave_most_of_a_small_gpu_to_candidates(free_gib: int) -> None:
+    lanes, compilers = crew(free_gib * GIB, 6, 5)
+    assert (lanes, compilers) >= (1, 1)
+    assert usable_bytes(free_gib * GIB, lanes, compilers) > 0.4 * free_gib * GIB
+    assert crew(free_gib * GIB, 1, 0) == (1, 0)
+
+
+def test_a_large_gpu_has_what_is_asked() -> None:
+    assert crew(78 * GIB, 6, 5) == (6, 5)
