@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from kernrl.verifier.base.compat import GPUTarget, set_driver
+from kernrl.verifier.base.compat import GPUTarget, answer_generated_code, set_driver
 from kernrl.verifier.base.devices import arch_number, device_for
 from kernrl.verifier.trace import custom_ops
 from kernrl.verifier.trace.recorder import CUDA, Untraceable
@@ -168,6 +168,7 @@ def install(arch: str) -> GPUTarget:
     for name in ("Stream", "Event"):  # of any accelerator; torch derives classes of its own from these
         setattr(torch, name, type(name, (), {"__new__": answers[name]}))
     torch.accelerator.set_stream = answers["set_stream"]
+    answer_generated_code()
     custom_ops.install()
     threading.Thread.start = _refuse("threads are not traced: call things in order")
     target = GPUTarget("cuda", number, 32)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernrl.verifier.base.compat import mode_depth, no_dispatch, no_torch_functions, storage_key
+from kernrl.verifier.base.compat import mode_depth, no_dispatch, no_torch_functions, redraws, storage_key
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 from kernrl.verifier.trace.constant_tensors import constant_value
 from kernrl.verifier.trace.convolution_layout import CONVOLUTIONS, as_cudnn_writes
@@ -303,6 +304,8 @@ class _LookLikeCuda(TorchFunctionMode):
         if name in _VALUES and args and isinstance(args[0], torch.Tensor):
             if name == "cpu" and self.recorder.is_cpu(args[0]):
                 return args[0]
+            if name == "__bool__" and redraws(sys._getframe(1)):
+                return False  # numbers that are out of range; what a parameter starts as is no part of a plan
             if (real := self.recorder.constant_value(args[0])) is not None:
                 with no_torch_functions(), no_dispatch():
                     return func(real, *args[1:], **kwargs)
@@ -363,10 +366,11 @@ class _LookLikeCuda(TorchFunctionMode):
         if rest and isinstance(rest[0], torch.Tensor):
             wanted = CPU if self.recorder.is_cpu(rest[0]) else CUDA
             rest[0] = rest[0].dtype
-        elif rest and isinstance(rest[0], str | torch.device | int) and not isinstance(rest[0], bool):
-            wanted = torch.device(rest.pop(0))
-        elif rest and rest[0] is None:
-            rest.pop(0)
+        elif rest and (rest[0] is None or (isinstance(rest[0], str | torch.device | int) and not isinstance(rest[0], bool))):
+            place = rest.pop(0)
+            wanted = torch.device(place) if place is not None else None
+        if rest and rest[0] is None:  # a module's `to` gives no dtype to integers, and none that is not asked for
+            rest = [tensor.dtype, *rest[1:]]
         if kwargs.get("device") is not None:
             wanted = torch.device(kwargs["device"])
         kwargs = {k: v for k, v in kwargs.items() if k != "device"}

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import sys
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernrl.verifier.base import compat
 from kernrl.verifier.base.devices import ARCHITECTURES, arch_number, device_for
 from kernrl.verifier.trace import fake_cuda
+from kernrl.verifier.trace.recorder import Recorder
 
 TARGET = compat.GPUTarget("cuda", 90, 32)
 
@@ -146,6 +148,22 @@ def test_runs_can_be_replaced(monkeypatch):
     scale[(2,)](1, BLOCK=32)  # pyright: ignore[reportCallIssue]
     triton.autotune([triton.Config({"BLOCK": 32})], key=[])(scale)[(1,)](1)
     assert seen == [((1,), (2,), False), "tuned"]
+
+
+def test_redrawing_initialisation_is_known_by_its_frame():
+    """From torch 2.13 it asks whether a number is out of range; a recording answers no."""
+    assert not compat.redraws(sys._getframe())
+    with Recorder().recording():
+        torch.nn.init.trunc_normal_(torch.empty(4, 4, device="cuda"))
+
+
+def test_names_of_generated_code_are_answered(monkeypatch):
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", None, raising=False)
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", torch._C._dynamo.guards._empty_strided_cuda)
+    compat.answer_generated_code()
+    assert torch._C._cuda_getCurrentRawStream(0) == 0
+    with Recorder().recording():
+        assert torch._C._dynamo.guards._empty_strided_cuda((4, 8), (8, 1), torch.float16).is_cuda
 
 
 def test_the_pretended_gpu_is_in_the_table():
