@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernrl.verifier.base.strides import unexpanded
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.interpret.checked_memory import STORAGE_BITS, CheckedMemory, Fault
 from kernrl.verifier.interpret.hints import FalseHint
@@ -148,7 +149,8 @@ class _PlanRun:
                 if storage.source is not None:
                     tensor = case.tensors[storage.source]
                     flat = span[: storage.nbytes // tensor.element_size() * tensor.element_size()].view(tensor.dtype)
-                    flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset()).copy_(tensor)
+                    own = unexpanded(tensor)
+                    flat.as_strided(own.shape, own.stride(), flat.storage_offset()).copy_(own)
 
     def tensor(self, ref: TensorRef, case: int) -> Tensor:
         """A plan's view as a torch tensor over a case's memory."""
