@@ -125,7 +125,7 @@ def _parse(text: str) -> Function:
     params = tuple(reader.define(name) for name, _ in found)
     body = reader.region()
     if reader.line() != "}" or reader.rest() not in ([], ["}"]):
-        raise TtirError("more than one function")
+        raise TtirError("more than one function: leave noinline out")
     return Function(head[1], params, tuple(kind for _, kind in found), body)
 
 

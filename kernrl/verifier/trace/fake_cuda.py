@@ -147,9 +147,12 @@ def install(arch: str) -> GPUTarget:
         "is_bf16_supported": lambda including_emulation=True: number >= 80,
         "current_stream": lambda device=None: stream,
         "default_stream": lambda device=None: stream,
+        "mem_get_info": lambda device=None: (properties.total_memory, properties.total_memory),
         "memory_allocated": lambda device=None: 0,
         "max_memory_allocated": lambda device=None: 0,
         "reset_peak_memory_stats": lambda device=None: None,
+        "manual_seed": lambda seed: None,
+        "manual_seed_all": lambda seed: None,
         "device": lambda device=None: contextlib.nullcontext(),
         "device_of": lambda tensor=None: contextlib.nullcontext(),
     }
@@ -168,6 +171,7 @@ def install(arch: str) -> GPUTarget:
     for name in ("Stream", "Event"):  # of any accelerator; torch derives classes of its own from these
         setattr(torch, name, type(name, (), {"__new__": answers[name]}))
     torch.accelerator.set_stream = answers["set_stream"]
+    torch.Tensor.record_stream = lambda self, s: None  # a note to the allocator  # pyright: ignore[reportAttributeAccessIssue]
     answer_generated_code()
     custom_ops.install()
     threading.Thread.start = _refuse("threads are not traced: call things in order")

@@ -317,6 +317,10 @@ class _LookLikeCuda(TorchFunctionMode):
             return self._literal(torch.tensor, args[1:], {"dtype": args[0].dtype, "device": device, **kwargs})
         if func in (torch.Tensor.to, torch.Tensor.cuda):
             return self._move(func, args, kwargs)
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            with no_torch_functions(), no_dispatch():
+                name = torch.empty(0, dtype=args[0].dtype).type()
+            return name if self.recorder.is_cpu(args[0]) else name.replace("torch.", "torch.cuda.")
         if func is torch.Tensor.get_device:
             return -1 if self.recorder.is_cpu(args[0]) else 0
         if func is torch.Tensor.data_ptr:
