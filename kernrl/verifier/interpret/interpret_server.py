@@ -147,7 +147,7 @@ class Interpreter:
             positions = range(first, min(first + drawn.at_once, len(job.draws)))
             # the draws cycle through the variants of autotuned launches: every configuration must be right
             cases = [
-                Case(drawn.tensors(i), poison=POISONS[job.turns[i] % 2] if self._poison else 0, turn=job.turns[i])
+                Case(drawn.tensors(i), poison=(*POISONS, None)[job.turns[i] % 3] if self._poison else 0, turn=job.turns[i])
                 for i in positions
             ]
             left_s = SHARE_TO_STOP * job.cpu_s - clock.seconds

@@ -29,6 +29,10 @@ _REFUSED = {
 }
 
 
+CUDA_VERSION, CUDNN_VERSION = "12.8", 91_000
+"""What a build of torch without CUDA answers."""
+
+
 def _refuse(sentence: str) -> Any:
     def refused(*_: Any, **__: Any) -> NoReturn:
         raise Untraceable(sentence)
@@ -160,6 +164,9 @@ def install(arch: str) -> GPUTarget:
     answers |= {name: _refuse(sentence) for name, sentence in _REFUSED.items()}
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    torch.version.cuda = torch.version.cuda or CUDA_VERSION
+    torch.backends.cuda.is_built = torch.backends.cudnn.is_available = lambda: True
+    torch.backends.cudnn.version = lambda: CUDNN_VERSION
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):  # marks for a profiler
         setattr(torch.cuda.nvtx, name, lambda *_, **__: 0)
     torch.is_inference_mode_enabled = lambda: _NoGrad.depth > 0  # pyright: ignore[reportPrivateImportUsage]

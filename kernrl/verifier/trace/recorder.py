@@ -12,7 +12,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -33,6 +33,22 @@ FAKE_ADDRESS_BITS = 46
 
 class Untraceable(RuntimeError):
     """The code needs a tensor's value, or does what a plan cannot express. The message says what to write instead."""
+
+    last: ClassVar[Untraceable | None] = None
+    """The one raised last. Who catches it goes on in a way that nobody takes in use, where nothing is refused."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        Untraceable.last = self
+
+
+@contextlib.contextmanager
+def none_swallowed() -> Iterator[None]:
+    """Raise Untraceable if code within catches one and goes on."""
+    Untraceable.last = None
+    yield
+    if (swallowed := Untraceable.last) is not None:
+        raise Untraceable(f"{swallowed}; it must not be caught")
 
 
 VALUE_NEEDED = (
