@@ -20,7 +20,6 @@ MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
     "splits_not_rescaled": ("paged_decode_splits", (("            acc *= old_scale\n", ""),)),
     "nibble_zero_points_ignored": ("awq_gemm_interleaved_nibbles", (("(b - zeros) * scales", "b * scales"),)),
     "group_of_half_the_splits": ("awq_gemm_interleaved_nibbles", (("(BLOCK_SIZE_K * SPLIT_K * k + pid_z", "(BLOCK_SIZE_K * k + pid_z"),)),
-    "router_weights_not_normalised": ("topk_router_namedtuple", (("value / total", "value"),)),
     "one_butterfly_short": ("hadamard_butterflies", (("tl.static_range(LOG_N)", "tl.static_range(LOG_N - 1)"),)),
     "second_moment_uncorrected": ("adamw_step_tuples_of_tensors", (("tl.div_rn(v, bias2 + tl.zeros_like(v))", "v"),)),
     "state_not_decayed": ("gated_linear_attention_guarded_inputs", (("b_h = b_h * exp(b_g[:, None])", "b_h = b_h + 0 * b_g[:, None]"),)),
