@@ -177,14 +177,14 @@ class PlanJudge:
         self._compiled(plans[-1:], progress)  # code that does not compile is not correct, even if it can be interpreted
         with progress.at(Stage.CORRECTNESS):
             mine = interpreted(plans, on_gpu=False)
+            too_large = needs_gpu(f"{progress.specialised} {ONLY_AT_FULL}" if progress.specialised else TOO_LARGE)
             if not mine:
-                reason = f"{progress.specialised} {ONLY_AT_FULL}" if progress.specialised else TOO_LARGE
-                raise Stopped(needs_gpu(reason))
+                raise Stopped(too_large)
             draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
             judged = self._interpret(task, mine, draws, plans[-1], progress)
             if took_too_long(judged) and FULL in mine:
                 small = {name: plan for name, plan in mine.items() if name != FULL}
-                judged = self._interpret(task, small, draws, plans[-1], progress) if small else Judged(needs_gpu(TOO_LARGE))
+                judged = self._interpret(task, small, draws, plans[-1], progress) if small else Judged(too_large)
                 mine = small
             progress.errors = judged.errors
             if judged.rejection is None:

@@ -13,6 +13,23 @@ from support.suite import Fixture, fixture_of
 Change = tuple[str, str]
 
 MUTATIONS: dict[str, tuple[str, tuple[Change, ...]]] = {
+    # in the habits of public libraries
+    "loss_over_ignored_tokens": ("lm_head_loss_chunks", (("(y != ignore_index)", "(y == y)"),)),
+    "pages_of_the_first_sequence": ("paged_decode_splits", (("Req_to_page + stride_tb * cur_batch", "Req_to_page"),)),
+    "last_key_dropped": ("paged_decode_splits", (("mask=(offs_n[:, None] < split_end) & (mask_d[None, :]), other=0.0)\n            qk = tl.sum", "mask=(offs_n[:, None] < cur_len - 1) & (mask_d[None, :]), other=0.0)\n            qk = tl.sum"),)),
+    "splits_not_rescaled": ("paged_decode_splits", (("            acc *= old_scale\n", ""),)),
+    "nibble_zero_points_ignored": ("awq_gemm_interleaved_nibbles", (("(b - zeros) * scales", "b * scales"),)),
+    "group_of_half_the_splits": ("awq_gemm_interleaved_nibbles", (("(BLOCK_SIZE_K * SPLIT_K * k + pid_z", "(BLOCK_SIZE_K * k + pid_z"),)),
+    "one_butterfly_short": ("hadamard_butterflies", (("tl.static_range(LOG_N)", "tl.static_range(LOG_N - 1)"),)),
+    "second_moment_uncorrected": ("adamw_step_tuples_of_tensors", (("tl.div_rn(v, bias2 + tl.zeros_like(v))", "v"),)),
+    "state_not_decayed": ("gated_linear_attention_guarded_inputs", (("b_h = b_h * exp(b_g[:, None])", "b_h = b_h + 0 * b_g[:, None]"),)),
+    "bag_weights_ignored": ("embedding_bag_loaded_ends", ((" * tl.load(scale + i)", ""),)),
+    "last_row_of_the_bag_dropped": ("embedding_bag_loaded_ends", (("while i < end:", "while i < end - 1:"),)),
+    "expert_weight_ignored": ("expert_mlp_sorted_blocks", (("accumulator * moe_weight[:, None]", "accumulator + 0 * moe_weight[:, None]"),)),
+    "optional_bias_ignored": ("scaled_int8_mm_optional_bias", (("c += bias\n", "c += 0 * bias\n"),)),
+    "rotation_backwards": ("complex_rope_table_of_pairs", (("a * cos - b * sin, a * sin + b * cos", "a * cos + b * sin, b * cos - a * sin"),)),
+    "casting_offset_forgotten": ("rmsnorm_offset_casting_modes", (("X_row * (offset + W_row)", "X_row * W_row"),)),
+    "turns_not_awaited": ("tanh_matmul_turns", (("while tl.atomic_cas(lock, pid_k, pid_k, sem=\"acquire\") != pid_k:\n        pass\n", "tl.atomic_cas(lock, pid_k, pid_k, sem=\"acquire\")\n"),)),
     # parameters that look like nothing when they are freshly initialised
     "layernorm_affine_ignored": ("add_layernorm_row", (("d * rstd * w + b", "d * rstd"),)),
     "layernorm_weight_ignored": ("add_layernorm_row", (("d * rstd * w + b", "d * rstd + b"),)),
@@ -379,6 +396,7 @@ RACES = frozenset((
     "start_and_sum_in_one_launch",
     "statistics_of_another_program",
     "splits_added_without_atomics",
+    "turns_not_awaited",
 ))  # fmt: skip
 """Mutations whose result depends on the order in which programs run."""
 

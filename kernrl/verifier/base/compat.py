@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import triton
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 __all__ = [
     "GPUTarget",
     "Specialised",
+    "answer_generated_code",
     "before_gpu_benchmarks",
     "check_globals",
-    "draws_unless_meta",
     "entry",
     "excerpt",
     "inductor_backend",
@@ -44,6 +44,7 @@ __all__ = [
     "normalisations",
     "operations",
     "parse_ttir",
+    "redraws",
     "rehint",
     "replace_run",
     "set_allocator",
@@ -75,14 +76,6 @@ def set_allocator(settings: str) -> None:
     # torch before 2.10 has it under the other name
     made: Any = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     (made or torch._C._cuda_cudaCachingAllocator_set_allocator_settings)(settings)  # pyright: ignore
-
-
-def draws_unless_meta(frame: FrameType) -> bool:
-    """Whether a frame is that of `trunc_normal_`, which from torch 2.13 on draws until it likes the numbers that it sees, and
-    does nothing to a tensor on the meta device."""
-    from torch.nn import init
-
-    return frame.f_code is init._no_grad_trunc_normal_.__code__
 
 
 @contextlib.contextmanager
@@ -128,6 +121,25 @@ def no_dispatch() -> Any:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
+
+
+def redraws(frame: types.FrameType) -> bool:
+    """Whether a frame is torch's initialisation that draws again until no number is out of range (from torch 2.13)."""
+    import torch
+
+    return frame.f_code is torch.nn.init._no_grad_trunc_normal_.__code__
+
+
+def answer_generated_code() -> None:
+    """Give what Inductor's generated code imports from torch's C parts; a build without CUDA lacks it, or asks for a driver."""
+    import torch
+
+    def empty_strided_cuda(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+
+    parts: Any = torch._C
+    parts._cuda_getCurrentRawStream = lambda device: 0
+    parts._dynamo.guards._empty_strided_cuda = empty_strided_cuda
 
 
 @cache

@@ -20,6 +20,13 @@ def cast_dtype(dtype: torch.dtype, precision: str) -> torch.dtype:
     return COMPUTE_DTYPE[precision] if dtype.is_floating_point and not is_float8(dtype) else dtype
 
 
+def cast_module(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """The module with its floating parameters and buffers cast; `module.to(dtype)` also drops imaginary parts."""
+    kind = torch.nn.Module
+    casts = {torch.float64: kind.double, torch.float32: kind.float, torch.bfloat16: kind.bfloat16, torch.float16: kind.half}
+    return casts[dtype](module)
+
+
 def is_float8(dtype: torch.dtype) -> bool:
     """Whether this is a floating dtype of one byte: numbers for storage, with which torch does not compute."""
     return dtype.is_floating_point and dtype.itemsize == 1

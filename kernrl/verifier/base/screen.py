@@ -149,11 +149,16 @@ def _used(tree: ast.Module) -> Iterator[ast.AST]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
             running += node.args[:1]
         elif isinstance(node, ast.Try) and any(_catches_import(h) for h in node.handlers):
-            running += [
-                n for n in (*node.body, *node.orelse, *node.finalbody) if not isinstance(n, ast.Import | ast.ImportFrom)
-            ]
+            running += [n for n in (*node.body, *node.orelse, *node.finalbody) if not _imports(n)]
         elif not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
             running += ast.iter_child_nodes(node)
+
+
+def _imports(node: ast.stmt) -> bool:
+    """Whether a statement imports, also by a name that is made at run time: `module = importlib.import_module(name)`."""
+    value = node.value if isinstance(node, ast.Assign | ast.Expr | ast.Return) else None
+    called = _dotted(value.func) if isinstance(value, ast.Call) and isinstance(value.func, ast.Name | ast.Attribute) else ""
+    return isinstance(node, ast.Import | ast.ImportFrom) or called in ("importlib.import_module", "import_module")
 
 
 def _catches_import(handler: ast.ExceptHandler) -> bool:

@@ -23,6 +23,7 @@ from kernrl.errors import InternalError, UsageError
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.compat import normalisations
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
+from kernrl.verifier.base.strides import unexpanded
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.interpret.interpreter import Case, Unable, interpret_cases
 from kernrl.verifier.interpret.output_memory import OutputMemory
@@ -146,7 +147,7 @@ class Interpreter:
             positions = range(first, min(first + drawn.at_once, len(job.draws)))
             # the draws cycle through the variants of autotuned launches: every configuration must be right
             cases = [
-                Case(drawn.tensors(i), poison=POISONS[job.turns[i] % 2] if self._poison else 0, turn=job.turns[i])
+                Case(drawn.tensors(i), poison=(*POISONS, None)[job.turns[i] % 3] if self._poison else 0, turn=job.turns[i])
                 for i in positions
             ]
             left_s = SHARE_TO_STOP * job.cpu_s - clock.seconds
@@ -246,11 +247,13 @@ class DrawnInputs:
         """The tensors of one draw, with floating inputs multiplied by `factor`."""
         self._inputs.draw(self.draws[position])
         self._inputs.scale(factor)
-        return {
-            # with the same strides and gaps, which `clone` would not keep
-            key: torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
-            for key, tensor in sources(self._inputs).items()
-        }
+        return {key: _copied(tensor) for key, tensor in sources(self._inputs).items()}
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """With the same strides and gaps, which `clone` would not keep."""
+    own = unexpanded(tensor)
+    return torch.empty_strided(own.shape, own.stride(), dtype=own.dtype).copy_(own).expand(tensor.shape)
 
 
 def _with_launches_left_out(

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernrl.verifier.base.strides import unexpanded
 from kernrl.verifier.base.verdict import Rejection, Status
 from kernrl.verifier.interpret.checked_memory import STORAGE_BITS, CheckedMemory, Fault
 from kernrl.verifier.interpret.hints import FalseHint
@@ -60,8 +61,8 @@ class Case:
     """With the spec's dtypes and strides, by `Storage.source`: inputs by position, state by key. Not changed."""
     skip: int | None = None
     """A node that is left out, to see whether it matters, or None."""
-    poison: int = POISON
-    """The byte that fresh memory is filled with."""
+    poison: int | None = POISON
+    """The byte that fresh memory is filled with; None for ordinary numbers, which no kernel can tell from those of others."""
     turn: int = 0
     """An autotuned launch with n variants runs variant `turn` mod n."""
 
@@ -144,11 +145,15 @@ class _PlanRun:
         for number, storage in enumerate(plan.storages):
             for i, case in enumerate(cases):
                 span = self.memory.bytes_of(number, i)
-                span.fill_(case.poison if storage.source is None else POISON)
+                if storage.source is None and case.poison is None:
+                    span.copy_(torch.randn(storage.nbytes // 4 + 1).view(torch.uint8)[: storage.nbytes])
+                else:
+                    span.fill_(case.poison if storage.source is None else POISON)
                 if storage.source is not None:
                     tensor = case.tensors[storage.source]
                     flat = span[: storage.nbytes // tensor.element_size() * tensor.element_size()].view(tensor.dtype)
-                    flat.as_strided(tensor.shape, tensor.stride(), flat.storage_offset()).copy_(tensor)
+                    own = unexpanded(tensor)
+                    flat.as_strided(own.shape, own.stride(), flat.storage_offset()).copy_(own)
 
     def tensor(self, ref: TensorRef, case: int) -> Tensor:
         """A plan's view as a torch tensor over a case's memory."""

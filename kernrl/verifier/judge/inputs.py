@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 from kernrl.verifier.base.nested import flatten, rebuild
-from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_dtype, is_float8
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_dtype, cast_module, is_float8
+from kernrl.verifier.base.strides import unexpanded
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.input_ranges import ValueRange, value_ranges
 from kernrl.verifier.judge.regimes import LOW, LOW_BIAS, LOW_INPUT, NOMINAL, REGIMES, SHIFTS, TIMED, WIDE_REGIMES, changed
@@ -85,15 +86,15 @@ class TaskInputs:
         found = structures(first, second)
         del again, second
         state = {k: v for k, v in self.module.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
-        slots = self._lay_out([*state.values(), *first])
+        slots = self._lay_out([*state.values(), *map(unexpanded, first)])
         self._state_slots, self._input_slots = slots[: len(state)], slots[len(state) :]
         self.state = {name: slot.view for name, slot in zip(state, self._state_slots, strict=True)}
         """The reference's parameters and buffers by `state_dict` key, as views of the block."""
         running = ("running_mean", "running_var")
         self.statistics = [name for name in self.state if self.module.training and name.endswith(running)]
         """Of the state, what every call in training mode changes."""
-        self.inputs = [slot.view for slot in self._input_slots]
-        """Forward's tensors, flattened, as views of the block."""
+        self.inputs = [slot.view.expand(leaf.shape) for slot, leaf in zip(self._input_slots, first, strict=True)]
+        """Forward's tensors, flattened, as views of the block; expanded ones as the task expands them."""
         views = iter(self.inputs)
         self.arguments = rebuild(given, [next(views) if isinstance(leaf, Tensor) else leaf for leaf in leaves])
         """Forward's arguments, whose tensors are `inputs`."""
@@ -107,7 +108,7 @@ class TaskInputs:
         _seed(self.device, seed)
         with torch.device(self.device):
             module = reference.Model(*reference.get_init_inputs())
-        return module.to(self.device, COMPUTE_DTYPE[self.precision])
+        return cast_module(module.to(self.device), COMPUTE_DTYPE[self.precision])
 
     def _constants(self, reference: Reference) -> set[str]:
         """Buffers that are the same in every construction, such as a table of frequencies: constants, which a candidate may
@@ -123,11 +124,10 @@ class TaskInputs:
         _seed(self.device, seed)
         with torch.device(self.device):
             given = list(self._get_inputs())  # the only place where inputs come from: judged, spot-checked and timed
-        cast = [
-            leaf.to(self.device, cast_dtype(leaf.dtype, self.precision)) if isinstance(leaf, Tensor) else leaf
-            for leaf in flatten(given)
-        ]
-        return rebuild(given, cast)
+        return rebuild(given, [self._cast(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flatten(given)])
+
+    def _cast(self, leaf: Tensor) -> Tensor:
+        return unexpanded(leaf).to(self.device, cast_dtype(leaf.dtype, self.precision)).expand(leaf.shape)
 
     def _lay_out(self, tensors: list[Tensor]) -> list[_Slot]:
         """A slot for each tensor: floating ones in a block of the policy's dtype, others in a byte block. Tied ones share."""
@@ -182,12 +182,12 @@ class TaskInputs:
 
     def draw(self, draw: Draw) -> None:
         """Fill inputs and state in place with the numbers of a draw."""
-        own = [leaf for leaf in flatten(self._nominal(draw.seed)) if isinstance(leaf, Tensor)]
+        own = [unexpanded(leaf) for leaf in flatten(self._nominal(draw.seed)) if isinstance(leaf, Tensor)]
         _seed(self.device, draw.seed ^ 0x5DEECE66D)
         biases = self._draw_state(draw.regime)
         if draw.regime in (NOMINAL, TIMED):
-            for view, leaf in zip(self.inputs, own, strict=True):
-                view.copy_(leaf)
+            for slot, leaf in zip(self._input_slots, own, strict=True):
+                slot.view.copy_(leaf)
             return
         for slot, leaf in zip(self._input_slots, own, strict=True):
             structure = slot.structure

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.base.compat import normalisations
 from kernrl.verifier.base.nested import flatten, rebuild
-from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, is_float8, policy_flags, widened
+from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_module, is_float8, policy_flags, widened
 from kernrl.verifier.base.wide import narrow_dtypes, widened_call
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_level
 from kernrl.verifier.judge.inputs import TaskInputs, bind
@@ -289,7 +289,7 @@ class _Copy:
 
     def __init__(self, inputs: TaskInputs, dtype: torch.dtype):
         self._inputs, self._dtype = inputs, dtype
-        self._module = copy.deepcopy(inputs.module).to(dtype)
+        self._module = cast_module(copy.deepcopy(inputs.module), dtype)
         # copies also where the dtype is the same: this run must not move what eager runs on
         self._state = {k: v.to(dtype, copy=True) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
         bind(self._module, self._state)

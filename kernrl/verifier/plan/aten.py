@@ -33,11 +33,11 @@ MOVE = _names(
 
 POINT = _names(
     "abs acos acosh add addcdiv addcmul addr asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or"
-    " bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min copysign cos cosh digamma div elu eq erf erfc"
+    " bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min complex copysign cos cosh digamma div elu eq erf erfc"
     " erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac ge gelu glu gt hardshrink hardsigmoid hardswish hardtanh"
     " heaviside hypot isfinite isinf isnan le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid_forward logaddexp"
-    " logaddexp2 logical_and logical_not logical_or logical_xor logit lt maximum minimum mish mul nan_to_num ne neg pow prelu"
-    " _prelu_kernel reciprocal relu relu6 remainder round rsqrt rsub sgn sigmoid sign signbit silu sin sinc sinh softplus"
+    " logaddexp2 logical_and logical_not logical_or logical_xor logit lt maximum minimum mish mul nan_to_num ne neg polar pow"
+    " prelu _prelu_kernel reciprocal relu relu6 remainder round rsqrt rsub sgn sigmoid sign signbit silu sin sinc sinh softplus"
     " softshrink sqrt square sub tan tanh threshold trunc xlogy"
 )
 """Element by element."""

@@ -125,7 +125,7 @@ def _parse(text: str) -> Function:
     params = tuple(reader.define(name) for name, _ in found)
     body = reader.region()
     if reader.line() != "}" or reader.rest() not in ([], ["}"]):
-        raise TtirError("more than one function")
+        raise TtirError("more than one function: leave noinline out")
     return Function(head[1], params, tuple(kind for _, kind in found), body)
 
 
@@ -272,6 +272,7 @@ def _access(function: Function, pointers: frozenset[int]) -> Access:
     roots = _roots({function.params[i]: {i} for i in pointers}, flows)
     reads: set[int] = set()
     writes: set[int] = set()
+    tested = _tested_for_null(function)
     for op in function.walk():
         first = roots.get(op.operands[0], set()) if op.operands else set()
         if op.name in _LOADS | _UPDATES:
@@ -280,11 +281,26 @@ def _access(function: Function, pointers: frozenset[int]) -> Access:
             writes |= first
         touched = set().union(*(roots.get(v, set()) for v in op.operands)) if op.operands else set()
         understood = _LOADS | _STORES | _UPDATES | _POINTER_FLOWS | _YIELDS
+        if op.name == "tt.ptr_to_int" and op.results[0] in tested:
+            continue
         if touched and op.name not in understood and not op.name.startswith(("scf.", "cf.")) and op.name != "arith.select":
             raise TtirError(f"a pointer goes into {op.name}")
         if op.name == "tt.int_to_ptr":
             raise TtirError("a pointer is made from an integer")
     return Access(frozenset(reads), frozenset(writes))
+
+
+def _tested_for_null(function: Function) -> set[int]:
+    """Numbers of addresses that are only compared with zero: `if bias_ptr:`, which any pointer passes."""
+    zeros, found, other = set[int](), set[int](), set[int]()
+    for op in function.walk():
+        if op.name == "arith.constant" and re.fullmatch(r" 0 : i64", op.text):
+            zeros.update(op.results)
+        elif op.name == "tt.ptr_to_int":
+            found.update(op.results)
+        elif not (op.name == "arith.cmpi" and op.text.startswith((" ne,", " eq,")) and zeros & set(op.operands)):
+            other.update(op.operands)
+    return found - other
 
 
 def _roots(roots: dict[int, set[int]], flows: Sequence[tuple[int, int]]) -> dict[int, set[int]]:

@@ -45,7 +45,7 @@ ASKED = {
     "torch": "get_num_threads",
     "torch._C": "_len_torch_dispatch_stack _get_dispatch_stack_at",
     "torch.cuda": "memory_allocated memory_reserved max_memory_allocated max_memory_reserved memory_stats memory_snapshot"
-    " device_count",
+    " mem_get_info device_count",
     "weakref": "finalize getweakrefcount getweakrefs",
 }
 """Functions that forward may not call, by module."""

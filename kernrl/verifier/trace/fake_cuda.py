@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from kernrl.verifier.base.compat import GPUTarget, set_driver
+from kernrl.verifier.base.compat import GPUTarget, answer_generated_code, set_driver
 from kernrl.verifier.base.devices import arch_number, device_for
 from kernrl.verifier.trace import custom_ops
 from kernrl.verifier.trace.recorder import CUDA, Untraceable
@@ -27,6 +27,10 @@ _REFUSED = {
     "graph": "CUDA graphs are not traced: write plain launches, the verifier captures them itself",
     "make_graphed_callables": "CUDA graphs are not traced: write plain launches, the verifier captures them itself",
 }
+
+
+CUDA_VERSION, CUDNN_VERSION = "12.8", 91_000
+"""What a build of torch without CUDA answers."""
 
 
 def _refuse(sentence: str) -> Any:
@@ -147,9 +151,12 @@ def install(arch: str) -> GPUTarget:
         "is_bf16_supported": lambda including_emulation=True: number >= 80,
         "current_stream": lambda device=None: stream,
         "default_stream": lambda device=None: stream,
+        "mem_get_info": lambda device=None: (properties.total_memory, properties.total_memory),
         "memory_allocated": lambda device=None: 0,
         "max_memory_allocated": lambda device=None: 0,
         "reset_peak_memory_stats": lambda device=None: None,
+        "manual_seed": lambda seed: None,
+        "manual_seed_all": lambda seed: None,
         "device": lambda device=None: contextlib.nullcontext(),
         "device_of": lambda tensor=None: contextlib.nullcontext(),
     }
@@ -157,6 +164,9 @@ def install(arch: str) -> GPUTarget:
     answers |= {name: _refuse(sentence) for name, sentence in _REFUSED.items()}
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    torch.version.cuda = torch.version.cuda or CUDA_VERSION
+    torch.backends.cuda.is_built = torch.backends.cudnn.is_available = lambda: True
+    torch.backends.cudnn.version = lambda: CUDNN_VERSION
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):  # marks for a profiler
         setattr(torch.cuda.nvtx, name, lambda *_, **__: 0)
     torch.is_inference_mode_enabled = lambda: _NoGrad.depth > 0  # pyright: ignore[reportPrivateImportUsage]
@@ -168,6 +178,8 @@ def install(arch: str) -> GPUTarget:
     for name in ("Stream", "Event"):  # of any accelerator; torch derives classes of its own from these
         setattr(torch, name, type(name, (), {"__new__": answers[name]}))
     torch.accelerator.set_stream = answers["set_stream"]
+    torch.Tensor.record_stream = lambda self, s: None  # a note to the allocator  # pyright: ignore[reportAttributeAccessIssue]
+    answer_generated_code()
     custom_ops.install()
     threading.Thread.start = _refuse("threads are not traced: call things in order")
     target = GPUTarget("cuda", number, 32)

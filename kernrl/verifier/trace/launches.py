@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import triton
 
 from kernrl.verifier.base import compat
-from kernrl.verifier.plan.plan import Arg, KernelSource, LaunchNode, Special, TensorRef, Variant
+from kernrl.verifier.plan.plan import Arg, AtenNode, KernelSource, LaunchNode, Node, Special, TensorRef, Variant
 from kernrl.verifier.plan.ttir import access
 from kernrl.verifier.trace import host_descriptors
 from kernrl.verifier.trace.launched import Launched
@@ -103,16 +103,18 @@ class Launches:
         configs = tuner.prune_configs({k: v for k, v in kwargs.items() if k not in ("grid", "warmup")})
         if len(configs) > MAX_CONFIGS:
             raise Untraceable(f"{len(configs)} autotune configs: keep at most {MAX_CONFIGS}")
-        before, failure = len(self.recorder.nodes), None
+        failure = None
         compiled: list[tuple[Any, Launched]] = []
+        prepared: list[list[Node]] = []
+        """What each compiled configuration's hook does to tensors before the launch."""
         self._collecting = []
         try:
             for config in configs:
                 chosen = config.all_kwargs()
-                if config.pre_hook is not None:
-                    config.pre_hook({**tuner.nargs, **kwargs, **chosen})
+                hooked = self._hooked(config, {**tuner.nargs, **kwargs, **chosen})
                 try:
                     compiled.append((config, tuner.fn.run(*args, **kwargs, **chosen)))
+                    prepared.append(hooked)
                 except triton.compiler.errors.CompilationError as error:
                     failure = failure or error
                 if compiled and id(tuner) in self._pinned:
@@ -120,12 +122,14 @@ class Launches:
             variants = tuple(self._collecting)
         finally:
             self._collecting = None
-        if len(self.recorder.nodes) != before:
-            raise Untraceable("an autotune pre_hook runs tensor operations: do them before the launch")
         if not compiled:
             raise failure or Untraceable("autotune is left without a config")
-        if len(configs) > 1 and variants and not tuner.user_defined_pre_hook:
-            self._check_tuning(tuner, variants[0])
+        if variants:
+            hooked = self._agreed(prepared, variants)
+            if len(configs) > 1 and not tuner.user_defined_pre_hook:
+                self._check_tuning(tuner, variants, hooked)
+            for node in hooked:
+                self.recorder.record(node)
         config, launched = compiled[0]
         nodes = self._tuned.get(id(tuner), (None, []))[1]
         self._tuned[id(tuner)] = config, nodes
@@ -134,21 +138,48 @@ class Launches:
             self.recorder.record(nodes[-1])
         return launched
 
-    def _check_tuning(self, tuner: Any, variant: Variant) -> None:
-        """Refuse what is wrong after the tuner's own runs, which come before the first launch in use."""
-        kernel, values = self.kernels[variant.kernel], list(variant.args.items())
-        touched = access(kernel.ttir)
+    def _hooked(self, config: Any, arguments: dict[str, Any]) -> list[Node]:
+        """Call a configuration's pre_hook, such as one that zeroes what the kernel adds to; the operations that it records."""
+        start = len(self.recorder.nodes)
+        if config.pre_hook is not None:
+            config.pre_hook(arguments)
+        found = self.recorder.nodes[start:]
+        del self.recorder.nodes[start:]
+        return found
+
+    def _agreed(self, prepared: Sequence[list[Node]], variants: Sequence[Variant]) -> list[Node]:
+        """What to do before the launch, whichever configuration is taken."""
+        hooked = max(prepared, key=len)
+        touched = {o.storage for node in hooked if isinstance(node, AtenNode) for o in node.outputs if o is not None}
+        for nodes, variant in zip(prepared, variants, strict=True):
+            # one without the hook may overwrite what that fills, and finds other numbers there in use
+            if nodes != hooked and (nodes or touched & self._accessed(variant)[0]):
+                raise Untraceable("pre_hooks of autotune configs do different things to tensors: give each config the same one")
+        return hooked
+
+    def _accessed(self, variant: Variant) -> tuple[set[int], set[int]]:
+        """Storages that a launch reads, and those that it writes."""
+        touched, values = access(self.kernels[variant.kernel].ttir), list(variant.args.values())
         read, written = (
-            {v.storage for i, (_, v) in enumerate(values) if isinstance(v, TensorRef) and i in side}
+            {v.storage for i, v in enumerate(values) if isinstance(v, TensorRef) and i in side}
             for side in (touched.reads, touched.writes)
         )
-        kept = {v.storage for n, v in values if isinstance(v, TensorRef) and n in (*tuner.restore_value, *tuner.reset_to_zero)}
-        for name, value in values:
-            if isinstance(value, TensorRef) and value.storage in (read & written) - kept:
-                raise Untraceable(
-                    f"{kernel.function} is autotuned and changes {name}, which it also reads, so that trying configurations "
-                    f'changes the result: add restore_value=["{name}"] or reset_to_zero=["{name}"]'
-                )
+        return read, written
+
+    def _check_tuning(self, tuner: Any, variants: Sequence[Variant], hooked: Sequence[Node]) -> None:
+        """Refuse what is wrong after the tuner's own runs, which come before the first launch in use."""
+        again = {o.storage for node in hooked if isinstance(node, AtenNode) for o in node.outputs if o is not None}
+        for variant in variants:
+            read, written = self._accessed(variant)
+            values = {n: v.storage for n, v in variant.args.items() if isinstance(v, TensorRef)}
+            kept = {s for n, s in values.items() if n in (*tuner.restore_value, *tuner.reset_to_zero)} | again
+            for name, storage in values.items():
+                if storage in (read & written) - kept:
+                    function = self.kernels[variant.kernel].function
+                    raise Untraceable(
+                        f"{function} is autotuned and changes {name}, which it also reads, so that trying configurations "
+                        f'changes the result: add restore_value=["{name}"] or reset_to_zero=["{name}"]'
+                    )
 
     def best_config(self, tuner: Any) -> Any:
         """What `kernel.best_config` gives: the first configuration that compiles.

@@ -32,7 +32,7 @@ from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.own_methods import check_methods
 from kernrl.verifier.trace.parameters import counterparts
 from kernrl.verifier.trace.python_state import changed, remembered, set_ahead
-from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable
+from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable, none_swallowed
 from kernrl.verifier.trace.repeat_calls import Call, check_calls, check_other_mode, check_state
 
 
@@ -50,7 +50,8 @@ def record_forward(
     `kernels` is filled by launches while forward runs. `again`: check that further calls do the same, also after one at the
     shapes of `earlier`, to which these are added. Raises Untraceable, and whatever `cls` raises.
     """
-    model = cls(*spec.init_inputs)
+    with none_swallowed() if again else contextlib.nullcontext():
+        model = cls(*spec.init_inputs)
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{cls.__name__} is no torch.nn.Module")
     if again and type(model) is not cls:
@@ -95,7 +96,7 @@ def _call(
     """Call a module. `strict`: refuse what a candidate may not do to its inputs and outputs. `gradients`: torch's mode."""
     recorder.nodes, start = [], len(recorder.storages)
     before = _places(inputs, recorder)
-    with gradients(), outside.forward():
+    with gradients(), outside.forward(), none_swallowed() if strict else contextlib.nullcontext():
         on = torch.is_grad_enabled()
         returned = model(*inputs)
         if strict and torch.is_grad_enabled() is not on:

@@ -12,13 +12,13 @@ import contextlib
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernrl.verifier.base.compat import draws_unless_meta, mode_depth, no_dispatch, no_torch_functions, storage_key
+from kernrl.verifier.base.compat import mode_depth, no_dispatch, no_torch_functions, redraws, storage_key
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 from kernrl.verifier.trace.constant_tensors import constant_value
 from kernrl.verifier.trace.convolution_layout import CONVOLUTIONS, as_cudnn_writes
@@ -33,6 +33,22 @@ FAKE_ADDRESS_BITS = 46
 
 class Untraceable(RuntimeError):
     """The code needs a tensor's value, or does what a plan cannot express. The message says what to write instead."""
+
+    last: ClassVar[Untraceable | None] = None
+    """The one raised last. Who catches it goes on in a way that nobody takes in use, where nothing is refused."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        Untraceable.last = self
+
+
+@contextlib.contextmanager
+def none_swallowed() -> Iterator[None]:
+    """Raise Untraceable if code within catches one and goes on."""
+    Untraceable.last = None
+    yield
+    if (swallowed := Untraceable.last) is not None:
+        raise Untraceable(f"{swallowed}; it must not be caught")
 
 
 VALUE_NEEDED = (
@@ -304,6 +320,8 @@ class _LookLikeCuda(TorchFunctionMode):
         if name in _VALUES and args and isinstance(args[0], torch.Tensor):
             if name == "cpu" and self.recorder.is_cpu(args[0]):
                 return args[0]
+            if name == "__bool__" and redraws(sys._getframe(1)):
+                return False  # numbers that are out of range; what a parameter starts as is no part of a plan
             if (real := self.recorder.constant_value(args[0])) is not None:
                 with no_torch_functions(), no_dispatch():
                     return func(real, *args[1:], **kwargs)
@@ -315,6 +333,10 @@ class _LookLikeCuda(TorchFunctionMode):
             return self._literal(torch.tensor, args[1:], {"dtype": args[0].dtype, "device": device, **kwargs})
         if func in (torch.Tensor.to, torch.Tensor.cuda):
             return self._move(func, args, kwargs)
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            with no_torch_functions(), no_dispatch():
+                name = torch.empty(0, dtype=args[0].dtype).type()
+            return name if self.recorder.is_cpu(args[0]) else name.replace("torch.", "torch.cuda.")
         if func is torch.Tensor.get_device:
             return -1 if self.recorder.is_cpu(args[0]) else 0
         if func is torch.Tensor.data_ptr:
@@ -337,14 +359,8 @@ class _LookLikeCuda(TorchFunctionMode):
         if owner is torch.Tensor.is_cpu:
             return self.recorder.is_cpu(args[0])
         if owner is torch.Tensor.is_meta:
-            return draws_unless_meta(sys._getframe(2)) and self._draw(args[0])
+            return False
         return func(*args)
-
-    def _draw(self, tensor: torch.Tensor) -> bool:
-        """Numbers by chance, in place of those that torch would draw until it likes what it sees."""
-        with torch.no_grad():
-            tensor.normal_()
-        return True
 
     def _literal(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
         device = torch.device(kwargs.pop("device", None) or "cpu")
@@ -370,10 +386,11 @@ class _LookLikeCuda(TorchFunctionMode):
         if rest and isinstance(rest[0], torch.Tensor):
             wanted = CPU if self.recorder.is_cpu(rest[0]) else CUDA
             rest[0] = rest[0].dtype
-        elif rest and isinstance(rest[0], str | torch.device | int) and not isinstance(rest[0], bool):
-            wanted = torch.device(rest.pop(0))
-        elif rest and rest[0] is None:
-            rest.pop(0)
+        elif rest and (rest[0] is None or (isinstance(rest[0], str | torch.device | int) and not isinstance(rest[0], bool))):
+            place = rest.pop(0)
+            wanted = torch.device(place) if place is not None else None
+        if rest and rest[0] is None:  # a module's `to` gives no dtype to integers, and none that is not asked for
+            rest = [tensor.dtype, *rest[1:]]
         if kwargs.get("device") is not None:
             wanted = torch.device(kwargs["device"])
         kwargs = {k: v for k, v in kwargs.items() if k != "device"}

@@ -1,6 +1,5 @@
 """Every private name of torch and triton the verifier uses: when a release moves one, the test that breaks here names it."""
 
-import contextlib
 import importlib.metadata
 import re
 import sys
@@ -14,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernrl.verifier.base import compat
 from kernrl.verifier.base.devices import ARCHITECTURES, arch_number, device_for
 from kernrl.verifier.trace import fake_cuda
+from kernrl.verifier.trace.recorder import Recorder
 
 TARGET = compat.GPUTarget("cuda", 90, 32)
 
@@ -57,21 +57,6 @@ def test_modes_can_be_left_for_a_moment():
 
     with Refuse(), compat.no_dispatch():
         assert torch.ones(2).sum().item() == 2.0
-
-
-def test_the_initialiser_is_known_that_draws_until_it_likes_the_numbers():
-    class Tensor:
-        @property
-        def is_meta(self):
-            asked.append(compat.draws_unless_meta(sys._getframe(1)))
-            return True
-
-    asked: list[bool] = []
-    with contextlib.suppress(AttributeError):  # before torch 2.13, it draws at once
-        torch.nn.init.trunc_normal_(Tensor())  # pyright: ignore[reportArgumentType]
-    assert asked in ([True], [])
-    assert Tensor().is_meta
-    assert asked[-1] is False
 
 
 def test_function_modes_can_be_left_for_a_moment():
@@ -163,6 +148,22 @@ def test_runs_can_be_replaced(monkeypatch):
     scale[(2,)](1, BLOCK=32)  # pyright: ignore[reportCallIssue]
     triton.autotune([triton.Config({"BLOCK": 32})], key=[])(scale)[(1,)](1)
     assert seen == [((1,), (2,), False), "tuned"]
+
+
+def test_redrawing_initialisation_is_known_by_its_frame():
+    """From torch 2.13 it asks whether a number is out of range; a recording answers no."""
+    assert not compat.redraws(sys._getframe())
+    with Recorder().recording():
+        torch.nn.init.trunc_normal_(torch.empty(4, 4, device="cuda"))
+
+
+def test_names_of_generated_code_are_answered(monkeypatch):
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", None, raising=False)
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", torch._C._dynamo.guards._empty_strided_cuda)
+    compat.answer_generated_code()
+    assert torch._C._cuda_getCurrentRawStream(0) == 0
+    with Recorder().recording():
+        assert torch._C._dynamo.guards._empty_strided_cuda((4, 8), (8, 1), torch.float16).is_cuda
 
 
 def test_the_pretended_gpu_is_in_the_table():

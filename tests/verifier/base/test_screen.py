@@ -79,6 +79,7 @@ def test_what_is_refused_says_what_to_write_instead(line, says):
         "import os, sys, importlib, einops, requests, subprocess",
         "import importlib.util\nHAS_APEX = importlib.util.find_spec('apex') is not None",
         "try:\n    import apex\nexcept ImportError:\n    apex = None",
+        "import importlib\ntry:\n    apex = importlib.import_module('apex')\nexcept ImportError:\n    apex = None",
         "try:\n    from torch.utils.cpp_extension import load\n    fused = load('x')\nexcept Exception:\n    fused = None",
         "import torch.distributed as dist\ndef local(x): return isinstance(x, dist.tensor.DTensor)\nlocal(1)",
         "import threading\nLOCK = threading.Lock()",

@@ -394,7 +394,7 @@ def test_honest_candidates_are_right(fixture):
         got = interpret(plan, sources(inputs))
         assert isinstance(got, list), got
         with torch.no_grad():
-            want = inputs.module(*inputs.arguments)
-        for ours, theirs in zip(got, flatten(want), strict=True):
+            want = flatten(inputs.module(*inputs.arguments))
+        for ours, theirs in zip(got[: len(want)], want, strict=True):  # running statistics come last
             error = (ours.double() - theirs.double()).norm() / theirs.double().norm()
             assert error < {"tf32": 2e-3, "bf16": 2e-2, "fp16": 3e-3}.get(precision, 2e-6), input_set.name

@@ -253,6 +253,23 @@ def k(a, b, c, M, N, K, B: tl.constexpr):
 """
 
 
+@pytest.mark.parametrize(("test", "known"), [("if b:", True), ("if b.to(tl.int64) % 4096:", False)])
+def test_an_address_may_be_tested_for_null_alone(test, known):
+    source = f"""
+import triton
+import triton.language as tl
+@triton.jit
+def k(x, b, y, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    v = tl.load(x + i, mask=i < n)
+    {test}
+        v += tl.load(b + i, mask=i < n)
+    tl.store(y + i, v, mask=i < n)
+"""
+    found = ttir.access(ir_of(source, "k[(1,)](x, y, z, x.shape[0], B=64)"))
+    assert (found.writes == {2}) is known
+
+
 def test_a_product_is_counted_through_its_loop():
     source = (
         HEAD

@@ -437,6 +437,39 @@ def test_whoever_reads_the_best_configuration_has_no_other():
         assert [len(n.variants) for n in launches(plan_of(source))] == counts
 
 
+HOOKED = """
+def zero(args): args["y_ptr"].zero_()
+@triton.autotune([triton.Config({"BLOCK": 32}, pre_hook=%s), triton.Config({"BLOCK": 64}, pre_hook=zero)], key=["n"])
+@triton.jit
+def double(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if BLOCK == 32:
+        tl.%s(y_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
+    else:
+        tl.atomic_add(y_ptr + i, 2 * tl.load(x_ptr + i, mask=i < n), mask=i < n)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        double[lambda m: (triton.cdiv(256, m["BLOCK"]),)](x, y, 256)
+        return y
+"""
+IMPORTS = HEAD.partition("@triton.jit")[0]
+
+
+@pytest.mark.parametrize(("hook", "how"), [("zero", "atomic_add"), ("None", "store")])
+def test_what_hooks_of_configurations_do_comes_before_the_launch(hook, how):
+    first, second = plan_of(IMPORTS + HOOKED % (hook, how)).nodes
+    assert first.op == "aten.zero_.default"
+    assert len(second.variants) == 2
+
+
+@pytest.mark.parametrize("hook", ["None", "lambda args: args['y_ptr'].fill_(1.0)"])
+def test_hooks_of_configurations_must_agree(hook):
+    rejection = trace(IMPORTS + HOOKED % (hook, "atomic_add"))
+    assert isinstance(rejection, Rejection)
+    assert "pre_hooks of autotune configs do different things" in rejection.reason
+
+
 def test_clusters_of_blocks():
     plan = plan_of(module("y = torch.empty_like(x); double[(4,)](x, y, 256, BLOCK=64, num_ctas=2); return y"))
     assert plan.kernels[0].num_ctas == 2

@@ -1,0 +1,38 @@
+# habit: The versions of CUDA and cuDNN are asked for.
+# task: mish_chain
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def mish_chain(x, y, n, scale, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < n, other=0.0)
+    t = v * scale
+    e = tl.exp(tl.minimum(t, 20.0))
+    m = e * (e + 2.0)
+    t = tl.where(t > 20.0, t, t * m / (m + 2.0))
+    tl.store(y + i, tl.minimum(tl.maximum(t + v, -1.0), 3.0), mask=i < n)
+
+
+def launch(x, scale):
+    y = torch.empty_like(x)
+    n = x.numel()
+    mish_chain[(triton.cdiv(n, 1024),)](x, y, n, scale, BLOCK=1024)
+    return y
+
+
+CUDA_VERSION = tuple(map(int, torch.version.cuda.split(".")))
+IS_CUDA = torch.version.cuda is not None and torch.version.hip is None
+HAS_FP8 = CUDA_VERSION >= (11, 8) and torch.cuda.get_device_capability() >= (8, 9)
+
+class ModelNew(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x):
+        assert torch.backends.cudnn.version() >= 8000 and torch.backends.cuda.is_built() and torch.backends.cudnn.is_available()
+        return launch(x, self.scale)
