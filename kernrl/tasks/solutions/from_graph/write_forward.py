@@ -133,8 +133,8 @@ class _Forward(HostMemory):
         self.style, self.functional, self.precision = style, functional, precision
         self.windows = bool(style.product and style.product.windows)
         how = How(style.merged, style.bare, style.channels_last, self.windows, style.pads or self.windows, style.levels)
-        self.program = lower(graphs, how)
         forced, self.apart = memory
+        self.program = lower(graphs, how, forced)
         self.s: Schedule = schedule(
             partition(self.program, style.mode, self.apart, TileCutter if style.tiles else None), forced | self.apart
         )
@@ -154,8 +154,10 @@ class _Forward(HostMemory):
                 self._sizes_behind_taps(op, found.taps)
         graph = graphs[0]
         for node in graph.nodes:
-            parted = ("num_groups", "chunks", "upscale_factor", *(("groups",) if self.windows else ()))
-            found = {v for k, v in node.attributes if k in parted and isinstance(v, int)}
+            parted = ("num_groups", "chunks", "upscale_factor", "downscale_factor", "output_size")
+            parted += ("groups",) if self.windows else ()
+            held = [v if isinstance(v, tuple) else (v,) for k, v in node.attributes if k in parted]
+            found = {n for numbers in held for n in numbers if isinstance(n, int) and n > 1}
             self.names.divisors += sorted((found | {v * v for v in found}) - {1} - set(self.names.divisors))
         for held, expression in zip(graph.inputs, arguments, strict=True):
             if held.stride:
@@ -249,7 +251,8 @@ class _Forward(HostMemory):
             text = self._channels_last(node, op, operands, self.functional)
         else:
             text = library_call(op, operands, self.program.graphs, self.names, self.functional, self.host)
-            if node.op == "einsum" or (node.kind != "product" and any(map(self._turned, op.reads))):
+            turned = node.kind not in ("product", "unknown") and any(map(self._turned, op.reads))
+            if node.op == "einsum" or turned:
                 text += ".contiguous()"  # the call gives what it was given: axes that lie in another order
         self._say(f"{', '.join(results)} = {text}")
         if not self._multiplies(op) and any(self._base(r) in self.wide for r in op.reads):
