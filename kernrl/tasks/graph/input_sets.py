@@ -32,6 +32,8 @@ SMALLEST = 8
 SMALL_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 SMALL_BATCHES = (2, 4)
 PRIMES = (13, 19, 11, 23, 17, 29, 7, 37)
+PRIMES_OF_VOLUMES = (11, 7, 13, 5, 17, 19, 23, 29)
+"""For tasks with three axes of space, which hold a thousand pixels soon; transposed convolutions make eight of each."""
 RAGGED_BATCHES = (3, 5)
 """What a first axis of an input is asked at, before other sizes are tried."""
 
@@ -170,7 +172,8 @@ class _Search:
             # of a number of heads or groups that is no power of two, what it divides: 12 * 8 for 768
             shared = [n * m for n in (2, 4, 8) for m in range(3, 65) if value % m == 0 and m & (m - 1) and n * m >= SMALLEST]
             return [n for n in (*sizes, *shared) if n < value]
-        primes = [PRIMES[(turn + i) % len(PRIMES)] for i in range(3)]
+        known = PRIMES_OF_VOLUMES if any(len(i.value.shape) > 4 for i in self.full.inputs) else PRIMES
+        primes = [known[(turn + i) % len(known)] for i in range(3)]
         plain = [p for p in primes if p < max(value, 16) and p != value]
         # of a number that groups or heads divide, what is left over: 8 * 5 divides by 8 as 128 does
         shared = [next((m * p for p in (5, 3, 7, 13) if m * p < value), 0) for m in range(2, 65) if value % m == 0]
