@@ -1,5 +1,7 @@
-"""Steps of `graph/sample.py` for images, volumes and what is left of them: several windows side by side, pools in a row, weights
-over pixels, channels in another order, pairs of halves turned, and reductions of a single element.
+"""Steps of `graph/sample.py` for images, volumes and what is left of them.
+
+Several windows side by side, pools in a row, weights over pixels, channels in another order, halves that are turned by an
+angle, and reductions of a single element.
 """
 
 from __future__ import annotations
