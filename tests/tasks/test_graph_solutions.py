@@ -124,7 +124,7 @@ CORNERS = {
     "picked": module(
         "pass",
         "i = x.argmax(1, keepdim=True); p = x.gather(1, i) * 2, x.index_select(1, i[:3, 0]).exp()\n        "
-        "return *p, F.embedding(i[:, 0], x.T).tanh(), F.one_hot(i[:, 0], 12).float() * x",
+        "return *p, F.embedding(i[:, 0].clamp(max=9), x.T).tanh(), F.one_hot(i[:, 0], 12).float() * x",
         ROWS,
     ),
     "norms_of_any_order": module("pass", "return x.norm(p=3, dim=1) + x.norm(p=0.5, dim=1), x.var(1, correction=2) * 2", ROWS),
@@ -132,6 +132,7 @@ CORNERS = {
         "pass", "m = (x > -0.5) & (x < 0.5); return m * x, (m | (x > 1)).float().mean(1), m.sum(1) * 2, ~m", ROWS
     ),
     "copies": module("pass", "return x.repeat(2, 3).tanh(), x.tile(2, 1, 1).exp(), x.repeat_interleave(2, 1) + 1", ROWS),
+    "patches": module("pass", "return F.unfold(x, 2, stride=2).amax(1), x[:, :, ::2, 1::2].exp()", IMAGE),
     "resized": module("pass", "return F.interpolate(x.relu(), size=(2 * H, 2 * W), mode='bilinear').exp() + 1", IMAGE),
 }
 """Name → source of what is easily got wrong."""

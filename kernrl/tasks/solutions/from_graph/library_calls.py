@@ -19,7 +19,7 @@ PLAIN_CALLS = {
     },
     **{
         op: f"torch.{op}"
-        for op in ("remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum", "minimum", "div", "where")
+        for op in ("remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum", "minimum", "div", "where", "clamp")
     },
     # of dtypes that kernels do not write, such as whole numbers
     **{op: f"torch.{op}" for op in ("sum", "mean", "amax", "amin", "var", "std", "logsumexp")},

@@ -184,7 +184,7 @@ class Names:
             if rest and (parts := self._factors(rest, dims, 5)):
                 return " * ".join([*(self.expression(p) for p in parts), str(by)])
         shares = [part for a in dims for divisor in self.divisors if (part := over(a, (divisor,) * len(a)))]
-        if (parts := self._factors(size, dict.fromkeys(shares), 3)) and len(parts) > 1:  # of a window that is a share each way
+        if (parts := self._factors(size, dict.fromkeys([*dims, *shares]), 5)) and len(parts) > 1:  # windows that are a share
             return " * ".join(f"({self.expression(p)})" for p in parts)
         for tensor, shape in self.live:
             whole = over(times((1,) * len(size), *shape), size)
