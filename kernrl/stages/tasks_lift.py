@@ -106,7 +106,10 @@ def _summary(graph: Graph) -> dict[str, Any]:
 
 
 def _unknown_lines(graph: Graph) -> list[str]:
-    return [f"unknown: {node.op}{_at(node.line)}; it is listed and split, and has no worked solution" for node in graph.unknown]
+    from kernrl.tasks.solutions.from_graph.calls_by_name import has_name
+
+    ends = {True: "worked solutions leave it to the library", False: "it is listed and split, and has no worked solution"}
+    return [f"unknown: {node.op}{_at(node.line)}; {ends[has_name(node)]}" for node in graph.unknown]
 
 
 def _number(fused: list[Kernel], node: object) -> int:

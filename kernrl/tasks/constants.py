@@ -7,6 +7,7 @@ or a tuple of numbers. What is computed from names (`N = HEADS * DIM`) is none, 
 from __future__ import annotations
 
 import ast
+import symtable
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,32 @@ class _Assignment:
 def module_constants(source: str) -> dict[str, Constant]:
     """Name → value of every constant, in the order of the source. The last assignment of a name counts."""
     return {name: found.value for name, found in _assignments(source).items()}
+
+
+def names_in_the_model(source: str) -> set[str]:
+    """Names of the top level that `Model` reads, other than in `forward`, and all that these are made of."""
+    read: dict[str, set[str]] = {}
+    for scope in symtable.symtable(source, "task", "exec").get_children():
+        read.setdefault(scope.get_name(), set()).update(_globals_of(scope))
+    for statement in parse_python(source).body:
+        for name, expression, _ in _assigned(statement):
+            read.setdefault(name, set()).update(n.id for n in ast.walk(expression) if isinstance(n, ast.Name))
+    for statement in parse_python(source).body:
+        if isinstance(statement, ast.ClassDef):
+            bases = {n.id for base in statement.bases for n in ast.walk(base) if isinstance(n, ast.Name)}
+            read[statement.name] |= bases
+    found, more = set[str](), {"Model"}
+    while more:
+        found |= more
+        more = {name for known in more for name in read.get(known, ())} - found
+    return found
+
+
+def _globals_of(scope: symtable.SymbolTable) -> Iterator[str]:
+    yield from (symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global() and symbol.is_referenced())
+    for inner in scope.get_children():
+        if (scope.get_type(), inner.get_name()) != ("class", "forward"):
+            yield from _globals_of(inner)
 
 
 def override_constants(source: str, constants: Mapping[str, Constant], *, where: str = "task") -> str:

@@ -16,9 +16,11 @@ from support.graph_tasks import IMAGE, ROWS, ask, module, on_a_cpu
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.solutions.from_graph.calls_by_name import CALLED_BY_NAME
 from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
 from kernrl.tasks.task import FULL, InputSet, Solution, Task
 from kernrl.verifier import HardenedVerifier
+from kernrl.verifier.plan import aten
 
 FOREIGN = sorted((TESTS / "foreign").glob("*.py"))
 
@@ -100,6 +102,38 @@ CORNERS = {
     "long_rows": module(
         "pass", "return x.softmax(1) + (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", "torch.randn(3, 20000)"
     ),
+    "pixels_of_channels": module(
+        "pass", "return F.pixel_unshuffle(F.pixel_shuffle(x.repeat(1, 4, 1, 1), 4).tanh(), 2).amax(1)", IMAGE
+    ),
+    "windows_of_a_share": module(
+        "self.a = nn.Conv2d(C, 8, 3, 2, 1)",
+        "return F.adaptive_avg_pool2d(self.a(x).relu(), 2).exp()",
+        "torch.randn(B, C, 16, 24)",
+    ).replace("B, C, H, W = 6", "B, C, H, W = 2"),
+    "infinite": module("pass", "y = F.relu(x - 9); return torch.log1p(x.exp() / y) + x, torch.log1p(y - 1)", ROWS),
+    "left_to_the_library": module(
+        "pass",
+        "y = x.tanh(); return y.topk(3, 1).values.mean(1), y.median(1).values * 2, y.cummax(1)[0] + x, y.unfold(1, 3, 1).exp()",
+        ROWS,
+    ),
+    "beside_itself_turned": module(
+        "pass",
+        "s = x.square().sum(1, keepdim=True); return torch.exp(-s - s.T) + F.cosine_similarity(x[:, None], x[None], -1)",
+        ROWS,
+    ),
+    "picked": module(
+        "pass",
+        "i = x.argmax(1, keepdim=True); p = x.gather(1, i) * 2, x.index_select(1, i[:3, 0]).exp()\n        "
+        "return *p, F.embedding(i[:, 0].clamp(max=9), x.T).tanh(), F.one_hot(i[:, 0], 12).float() * x",
+        ROWS,
+    ),
+    "norms_of_any_order": module("pass", "return x.norm(p=3, dim=1) + x.norm(p=0.5, dim=1), x.var(1, correction=2) * 2", ROWS),
+    "two_masks": module(
+        "pass", "m = (x > -0.5) & (x < 0.5); return m * x, (m | (x > 1)).float().mean(1), m.sum(1) * 2, ~m", ROWS
+    ),
+    "copies": module("pass", "return x.repeat(2, 3).tanh(), x.tile(2, 1, 1).exp(), x.repeat_interleave(2, 1) + 1", ROWS),
+    "patches": module("pass", "return F.unfold(x, 2, stride=2).amax(1), x[:, :, ::2, 1::2].exp()", IMAGE),
+    "resized": module("pass", "return F.interpolate(x.relu(), size=(2 * H, 2 * W), mode='bilinear').exp() + 1", IMAGE),
 }
 """Name → source of what is easily got wrong."""
 
@@ -137,6 +171,14 @@ def test_every_style_and_layout_appears() -> None:
         if not missing:
             break
     assert not missing
+
+
+COMPOSITE = {"argsort", "unfold", "cdist", "diagonal", "diag", "cross", "take_along_dim", "grid_sampler"}
+"""Ops that the verifier sees as what they are made of."""
+
+
+def test_what_is_called_by_name_is_allowed_where_candidates_are_judged() -> None:
+    assert set(" ".join(CALLED_BY_NAME).split()) - aten.ALLOWED == COMPOSITE
 
 
 MUTANTS = {

@@ -14,6 +14,7 @@ from kernrl.tasks.graph.sample import sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
+from kernrl.tasks.nano import draw_space
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import spread
 from kernrl.tasks.nano.form import ask, candidate, replies
@@ -264,6 +265,15 @@ def test_an_axis_that_is_a_width_here_and_none_there_ends_in_sizes_that_fit() ->
 def test_worked_replies_are_right() -> None:
     found = [problem for problems in interpreted.ask("nano_worker", range(1000, 1030)) for problem in problems]
     assert len(found) > 40
+    assert not [problem for problem in found if problem]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [getattr(step, "__name__", "") for step in draw_space.STEPS])
+def test_worked_replies_to_a_step_in_space_are_right(step: str) -> None:
+    seeds = [f"{step}/{i}" for i in range(6)]
+    found = [problem for problems in interpreted.ask("nano_worker", seeds) for problem in problems]
+    assert len(found) > 3
     assert not [problem for problem in found if problem]
 
 

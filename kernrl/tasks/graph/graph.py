@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
 
-from kernrl.tasks.graph.ops import OPS, REQUIRED, RESHAPES, SIZED, Kind
+from kernrl.tasks.graph.ops import OPS, REQUIRED, RESHAPES, SIZED, SIZED_IF_UNKNOWN, Kind
 
 Number = bool | int | float
 Operand = str | Number | None
@@ -283,7 +283,7 @@ def _without_sizes(graph: Graph, numbers: bool) -> Iterator[list[Any]]:
         yield [held.value.name, len(held.value.shape), held.value.dtype]
     values = graph.values
     for node in graph.nodes:
-        sized = SIZED.get(node.op, ())
+        sized = SIZED.get(node.op, () if node.op in OPS else SIZED_IF_UNKNOWN)
         if node.kind == "convolution":
             yield list(values[node.reads[1]].shape[2:])  # the window is no size, it is what is computed
             if node["groups"] == values[node.reads[0]].shape[1] > 1:

@@ -2,7 +2,8 @@
 
 Whole numbers that the source assigns at its top level (`constants.py`) are given other values, one after the other, and a
 value is kept only while the task's Graph keeps its ops, its wiring, its axes of size 1 and enough to reduce over, and
-some shape follows. So a kernel size, a group count or a factor stays what it is; batch, features and pixels change.
+some shape follows. So a kernel size, a group count or a factor stays what it is; batch, features and pixels change. What
+the constructor reads by its name stays too: candidates have the same constructor, and with it that number.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pathlib import Path
 
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
-from kernrl.tasks.constants import Constant, module_constants
+from kernrl.tasks.constants import Constant, module_constants, names_in_the_model
+from kernrl.tasks.graph.canonical.views import axis_groups
 from kernrl.tasks.graph.graph import Graph, Node, Value
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.task import FULL, RAGGED, SMALL, InputSet, Task
@@ -30,6 +32,8 @@ SMALLEST = 8
 SMALL_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 SMALL_BATCHES = (2, 4)
 PRIMES = (13, 19, 11, 23, 17, 29, 7, 37)
+PRIMES_OF_VOLUMES = (11, 7, 13, 5, 17, 19, 23, 29)
+"""For tasks with three axes of space, which hold a thousand pixels soon; transposed convolutions make eight of each."""
 RAGGED_BATCHES = (3, 5)
 """What a first axis of an input is asked at, before other sizes are tried."""
 
@@ -90,15 +94,22 @@ def _path(source: str, cache_dir: Path | None) -> Path | None:
 
 def derive_input_sets(task: Task) -> tuple[InputSet, ...]:
     """A small and a ragged set, as far as they exist; none where the task cannot be lifted."""
-    slots = {slot: value for slot, value in _slots(module_constants(task.pytorch_code)) if value >= SMALLEST}
-    if not slots:
-        return ()
     try:
+        constants, fixed = module_constants(task.pytorch_code), names_in_the_model(task.pytorch_code)
+        slots = {slot: n for slot, n in _slots(constants) if n >= SMALLEST and slot[0] not in fixed}
+        if not slots:
+            return ()
         full = lift(task)
-    except UsageError:
+    except (UsageError, SyntaxError):
         return ()
-    found = (_Search(task, full, slots, name).run() for name in (SMALL, RAGGED))
-    return tuple(input_set for input_set in found if input_set)
+    found, graphs = [], [full]
+    for name in (SMALL, RAGGED):
+        search = _Search(task, full, slots, name, graphs)
+        if input_set := search.run():
+            found.append(input_set)
+            assert search.graph
+            graphs = [*graphs, search.graph]
+    return tuple(found)
 
 
 @dataclass
@@ -109,18 +120,22 @@ class _Search:
     full: Graph
     slots: dict[Slot, int]
     name: str
+    graphs: Sequence[Graph]
+    """The task's at the sets that there are: a candidate has to follow the sizes of all of them."""
     kept: dict[Slot, int] = field(default_factory=dict)
     """What has been changed so far, and is kept."""
     graph: Graph | None = None
     lifts: int = 0
 
     def run(self) -> InputSet | None:
-        """Every number by itself, then those that only change together."""
-        firsts = {slot: next(iter(self._candidates(slot)), value) for slot, value in self.slots.items()}
-        if not self._try(firsts, every=True):
-            for slot in self.slots:
-                self._first_that_fits([{slot: size} for size in self._candidates(slot)])
-            self._together()
+        """Every size at once, or else by itself; then other numbers, and those that only change together."""
+        held = {size for part in (*self.full.inputs, *self.full.parameters) for size in part.value.shape}
+        sizes = [slot for slot, value in self.slots.items() if value in held]
+        firsts = {slot: next(iter(self._candidates(slot)), self.slots[slot]) for slot in sizes}
+        every = self._try(firsts, every=True)
+        for slot in [*([] if every else sizes), *(slot for slot in self.slots if slot not in sizes)]:
+            self._first_that_fits([{slot: size} for size in self._candidates(slot)])
+        self._together()
         return InputSet(self.name, self._constants(self.kept), derived=True) if self.kept else None
 
     def _together(self) -> None:
@@ -154,8 +169,11 @@ class _Search:
             # what divides by 16 goes on doing so: a failure at such sizes is no matter of masks
             first = SMALL_SIZES[turn % 2 + (value % 16 == 0)]
             sizes = (*(SMALL_BATCHES if batch else ()), first, *(n for n in SMALL_SIZES if n != first))
-            return [n for n in sizes if n < value]
-        primes = [PRIMES[(turn + i) % len(PRIMES)] for i in range(3)]
+            # of a number of heads or groups that is no power of two, what it divides: 12 * 8 for 768
+            shared = [n * m for n in (2, 4, 8) for m in range(3, 65) if value % m == 0 and m & (m - 1) and n * m >= SMALLEST]
+            return [n for n in (*sizes, *shared) if n < value]
+        known = PRIMES_OF_VOLUMES if any(len(i.value.shape) > 4 for i in self.full.inputs) else PRIMES
+        primes = [known[(turn + i) % len(known)] for i in range(3)]
         plain = [p for p in primes if p < max(value, 16) and p != value]
         # of a number that groups or heads divide, what is left over: 8 * 5 divides by 8 as 128 does
         shared = [next((m * p for p in (5, 3, 7, 13) if m * p < value), 0) for m in range(2, 65) if value % m == 0]
@@ -172,7 +190,7 @@ class _Search:
         except UsageError:
             return False
         before = self.graph or self.full
-        if not _alike(self.full, graph) or _shapes(before) == _shapes(graph):
+        if not _alike(self.full, graph) or _shapes(before) == _shapes(graph) or not _tells_sizes([*self.graphs, graph]):
             return False
         if every and graph.fingerprint != self.full.fingerprint:  # a number may have moved that is no size
             return False
@@ -219,6 +237,25 @@ def _alike(full: Graph, other: Graph) -> bool:
         _length(b, theirs) >= min(_length(a, ours), 8 if "norm" in a.op else 5)
         for a, b in zip(full.nodes, other.nodes, strict=True)
     )
+
+
+def _tells_sizes(graphs: Sequence[Graph]) -> bool:
+    """Every size that a view makes follows from shapes: nothing tells `forward` a number of heads but the constructor."""
+    full, values = graphs[0], [graph.values for graph in graphs]
+
+    def axes(value: Value) -> list[tuple[int, ...]]:
+        return list(zip(*(each[value.name].shape for each in values), strict=True))
+
+    known = {axis for held in (*full.inputs, *full.parameters) for axis in axes(held.value)}
+    for node in full.nodes:
+        made = axes(node.value)
+        if node.op in ("reshape", "unflatten"):
+            for _, pieces in axis_groups(values[0][node.reads[0]].shape, node.value.shape):
+                # one piece is what the others leave of the axis
+                if sum(made[d] not in known and len(set(made[d])) > 1 for d in pieces) > 1:
+                    return False
+        known |= {axis for result in node.results for axis in axes(result)}
+    return True
 
 
 def _length(node: Node, values: Mapping[str, Value]) -> int:

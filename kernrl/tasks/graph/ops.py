@@ -132,6 +132,8 @@ OPS: dict[str, Op] = {
 SIZED = {"reshape": ("shape",), "unflatten": ("sizes",), "expand": ("shape",), "full": ("shape",), "arange": ("end",)}
 SIZED |= {"slice": ("start", "stop")}
 """Op → attributes that are sizes: they follow the shapes and play no part in a fingerprint."""
+SIZED_IF_UNKNOWN = ("output_size", "size")
+"""Those of an unknown op, by the names that ATen has for them."""
 
 RESHAPES = ("reshape", "flatten", "unflatten", "squeeze", "unsqueeze")
 """Views that keep the order of the elements."""

@@ -18,8 +18,14 @@ GATES = ("sigmoid", "tanh", "relu", "gelu", "silu", "softplus", "exp", "square")
 
 
 def outputs(rng: Random, draft: Draft) -> list[str]:
-    """What is given back: mostly the last value, else two or three in any order."""
+    """What is given back: mostly the last value, else two or three in any order; seldom also where the largest one is."""
     others = [e for e in dict.fromkeys(draft.earlier) if e != draft.x and e not in draft.b.inputs]
+    if rng.random() < 0.03:
+        of = rng.choice([draft.x, *others])
+        rank = len(draft.b.value(of).shape)
+        if rank > 1 and draft.b.value(of).dtype == "float32":
+            where = draft.b.add(rng.choice(("argmax", "argmax", "argmin")), of, dim=rng.choice((1, rank - 1)))
+            return [draft.x, where] if rng.random() < 0.8 else [where]
     if rng.random() > 0.12 or not others:
         return [draft.x]
     found = [draft.x, *rng.sample(others, min(len(others), rng.choice((1, 1, 2))))]

@@ -145,10 +145,12 @@ class _PlanRun:
         for number, storage in enumerate(plan.storages):
             for i, case in enumerate(cases):
                 span = self.memory.bytes_of(number, i)
-                if storage.source is None and case.poison is None:
-                    span.copy_(torch.randn(storage.nbytes // 4 + 1).view(torch.uint8)[: storage.nbytes])
+                if storage.source is not None:
+                    span.fill_(POISON)
+                elif case.poison is not None:
+                    span.fill_(case.poison)
                 else:
-                    span.fill_(case.poison if storage.source is None else POISON)
+                    span.copy_(torch.randn(storage.nbytes // 4 + 1).view(torch.uint8)[: storage.nbytes])
                 if storage.source is not None:
                     tensor = case.tensors[storage.source]
                     flat = span[: storage.nbytes // tensor.element_size() * tensor.element_size()].view(tensor.dtype)

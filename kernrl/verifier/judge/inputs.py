@@ -106,7 +106,8 @@ class TaskInputs:
     def _construct(self, reference: Reference, seed: int) -> nn.Module:
         """The reference's module; its initial values depend on the seed."""
         _seed(self.device, seed)
-        with torch.device(self.device):
+        # without gradients: a weight that hooks compute, as weight_norm's, could not be copied with the module
+        with torch.device(self.device), torch.no_grad():
             module = reference.Model(*reference.get_init_inputs())
         return cast_module(module.to(self.device), COMPUTE_DTYPE[self.precision])
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from kernrl.verifier.base.nested import flatten, nesting
+from kernrl.verifier.plan.overlap import span_bytes
 from kernrl.verifier.plan.plan import (
     AtenNode,
     KernelSource,
@@ -227,9 +228,10 @@ def _bind_state(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> 
 
 def _stand_for(tensor: torch.Tensor, spec: TensorSpec, key: str, recorder: Recorder) -> None:
     ref = recorder.ref(tensor)
-    same = (ref.dtype, ref.stride, ref.offset) == (spec.dtype, spec.stride, 0)
-    if not same or recorder.storages[ref.storage].kind != "temp":
-        # cast by the precision policy, or two parameters that share memory
+    held = recorder.storages[ref.storage]
+    same = (ref.dtype, ref.stride, ref.offset, held.nbytes) == (spec.dtype, spec.stride, 0, span_bytes(spec))
+    if not same or held.kind != "temp":
+        # cast by the precision policy, a part of a larger tensor, or two parameters that share memory
         tensor.data = recorder.empty(spec)
     recorder.adopt(tensor, "state", key)
 

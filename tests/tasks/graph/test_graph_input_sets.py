@@ -10,7 +10,7 @@ import pytest
 from support.graph_cases import assert_task_same
 
 from kernrl.errors import UsageError
-from kernrl.tasks.constants import Constant, module_constants, override_constants
+from kernrl.tasks.constants import Constant, module_constants, names_in_the_model, override_constants
 from kernrl.tasks.graph.input_sets import MOST_LIFTS, derive_input_sets, with_input_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.loaders import load_tasks
@@ -163,6 +163,53 @@ def test_numbers_that_hang_together_change_together() -> None:
         assert found.constants["cols"] == 2 * found.constants["half"]  # pyright: ignore[reportOperatorIssue]
         assert found.constants["rows"] != found.constants["cols"]
         assert_task_same(Task("t", CHAIN), found)
+
+
+ATTENTION = """\
+import torch
+import torch.nn as nn
+
+BATCH, TIME, WIDTH, HEADS = 16, 512, 768, 12
+TABLE = 2 * 32
+DROPPED = TABLE + 4
+
+
+class Model(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        TIME = heads
+        self.heads, self.qk = TIME, nn.Linear(width, 2 * width)
+        self.register_buffer("table", torch.randn(DROPPED, width))
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k = self.qk(x + self.table[:, None].mean(0)).view(b, t, 2, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        return torch.softmax(q @ k.mT, dim=-1)
+
+
+def get_inputs():
+    return [torch.randn(BATCH, TIME, WIDTH)]
+
+
+def get_init_inputs():
+    return [WIDTH, HEADS]
+"""
+
+
+@pytest.mark.slow
+def test_a_number_of_heads_stays_since_no_shape_tells_it() -> None:
+    small, ragged = derive_input_sets(Task("t", ATTENTION))
+    for found in (small, ragged):
+        assert {"BATCH", "TIME", "WIDTH"} == found.constants.keys()
+        assert found.constants["WIDTH"] % 12 == 0  # pyright: ignore[reportOperatorIssue]
+
+
+def test_what_the_model_reads_by_its_name_is_known() -> None:
+    assert names_in_the_model(ATTENTION) & set(module_constants(ATTENTION)) == {"TABLE"}
+    helper = "N = 8\nM = 9\ndef f():\n    return N\nclass Base:\n    size = f()\n    def forward(self):\n        return M\n"
+    helper += "class Model(Base):\n    pass"
+    assert {"N", "f", "Base"} <= names_in_the_model(helper)
+    assert "M" not in names_in_the_model(helper)
 
 
 @pytest.mark.slow

@@ -45,6 +45,26 @@ def get_init_inputs():
 """
 
 
+WEIGHT_NORM = """
+import torch.nn as nn
+import torch
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.utils.weight_norm(nn.Linear(8, 4))
+
+    def forward(self, x):
+        return self.linear(x)
+
+def get_inputs():
+    return [torch.randn(16, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
 def reference(code: str) -> ReferenceAnswers:
     task = Task(id="t", pytorch_code=code, input_sets=(InputSet("full"),))
     return ReferenceAnswers(TaskInputs(task, task.input_sets[0], "fp32", "cpu"))
@@ -91,3 +111,13 @@ def test_operands_are_cut_to_the_bits_that_tensor_cores_read(dtype: torch.dtype)
     ends = torch.tensor([torch.inf, -torch.inf, 0.0, -0.0], dtype=dtype)
     assert torch.equal(cut_to_tf32(ends), ends)
     assert cut_to_tf32(torch.tensor([torch.nan], dtype=dtype)).isnan().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_weights_that_hooks_compute_follow_the_parameters() -> None:
+    normed = reference(WEIGHT_NORM)
+    normed.inputs.draw(Draw("full", "nominal", 3))
+    state = normed.inputs.state
+    v, g = state["linear.weight_v"].double(), state["linear.weight_g"].double()
+    expected = normed.inputs.inputs[0].double() @ (v * g / v.norm(dim=1, keepdim=True)).T + state["linear.bias"].double()
+    torch.testing.assert_close(normed.answer().truth[0], expected)

@@ -631,6 +631,14 @@ def test_module_level_tensors_are_constants_of_every_plan():
     )
 
 
+def test_buffers_that_are_parts_of_one_tensor_have_memory_of_their_own():
+    init = "both = torch.arange(64.).view(2, 32); self.register_buffer('a', both[0]); self.register_buffer('b', both[1])"
+    asked = spec(state={"a": dense(32), "b": dense(32)})
+    plan = plan_of(module("return launch(x + self.a * self.b)", init), asked)
+    held = [(s.source, s.nbytes) for s in plan.storages if s.kind == "state"]
+    assert sorted(held) == [("a", 128), ("b", 128)]
+
+
 @pytest.mark.slow
 def test_candidates_do_not_meet():
     with concurrent.futures.ThreadPoolExecutor(4) as pool:

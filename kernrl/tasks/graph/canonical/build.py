@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernrl.tasks.graph.graph import Graph, Input, Node, Operand, Parameter, Value
-from kernrl.tasks.graph.ops import OPS, REQUIRED, SIZED
+from kernrl.tasks.graph.ops import OPS, REQUIRED, SIZED, SIZED_IF_UNKNOWN
 from kernrl.tasks.graph.run import infer
 
 Rewrite = Callable[["Builder", str, tuple[Operand, ...], dict[str, Any]], str | None]
@@ -142,7 +142,7 @@ class Builder:
         read = [self._orders[o] if isinstance(o, str) else o for o in operands]
         depth = 1 + max((-o[1] for o in read if isinstance(o, tuple)), default=0)
         # sizes play no part, or the same module would be ordered otherwise at another input set
-        sized = SIZED.get(op, ())
+        sized = SIZED.get(op, () if op in OPS else SIZED_IF_UNKNOWN)
         identity = [op, [o[::2] if isinstance(o, tuple) else o for o in read], [kv for kv in attributes if kv[0] not in sized]]
         digest = hashlib.sha256(repr(identity).encode()).hexdigest()
         for i, value in enumerate(values):

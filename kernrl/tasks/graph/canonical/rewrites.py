@@ -192,6 +192,8 @@ def _merging(op: str) -> Rule:
 
 def _cast(b: Builder, operands: tuple[Operand, ...], attributes: Attributes) -> str | None:
     x = operands[0]
+    if (before := b.node(x, "cast")) and b.value(before.operands[0]).dtype == "bool":  # pyright: ignore[reportArgumentType]
+        return b.add("cast", before.operands[0], **attributes)  # zeros and ones, whatever they were called between
     return x if isinstance(x, str) and b.value(x).dtype == attributes["dtype"] else None
 
 

@@ -1,6 +1,7 @@
 """What ATen calls say, in the ops of a Graph: overloads, aliases and fused calls as the few forms that there are.
 
-Arithmetic, reductions, norms and products are here; convolutions, pools, views and copies in `aten_shapes.py`.
+Arithmetic, reductions, norms and products are here; convolutions, pools, views and copies in `aten_shapes.py`, and what is
+several ops at once in `composed.py` and `losses.py`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kernrl.tasks.graph.lifting import composed
 from kernrl.tasks.graph.lifting.aten_shapes import SHAPES, Arguments, Rule, first, named
 from kernrl.tasks.graph.lifting.einsum import add_einsum
 from kernrl.tasks.graph.ops import OPS
@@ -22,7 +24,7 @@ DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropou
 
 TAKE_NUMBERS = {op for op, known in OPS.items() if known.kind == "pointwise" and not op.startswith(("batch", "prelu"))}
 TAKE_NUMBERS |= {"rsub", "lerp", "addcmul", "addcdiv", "multiply", "subtract", "divide", "true_divide", "floor_divide"}
-TAKE_NUMBERS |= {"max", "min", "clip", "clamp_min", "clamp_max", "masked_fill"}
+TAKE_NUMBERS |= {"max", "min", "clip", "clamp_min", "clamp_max", "masked_fill", *composed.TAKE_NUMBERS}
 """Calls in which a tensor of one element may as well be a number."""
 
 
@@ -37,6 +39,16 @@ def _same(op: str) -> Rule:
     def rule(b: Builder, a: Arguments) -> str:
         second = [a[name] for name in ("other", "exponent") if name in a]
         return b.add(op, first(a), *second)
+
+    return rule
+
+
+def _bitwise(word: str) -> Rule:
+    """Of masks, which have one bit, it is the logical op."""
+
+    def rule(b: Builder, a: Arguments) -> str:
+        masks = all(not isinstance(x, str) or b.value(x).dtype == "bool" for x in (a["self"], a["other"]))
+        return b.add(f"{'logical' if masks else 'bitwise'}_{word}", a["self"], a["other"])
 
     return rule
 
@@ -132,6 +144,8 @@ def _spread_and_mean(op: str) -> Rule:
 
 def _norm(b: Builder, a: Arguments) -> str | None:
     p, dim = a.get("ord", a.get("p", 2)), a.get("dim")
+    if p == "fro":  # of a matrix, which is that of its elements
+        return None if a.get("dtype") else b.add("norm", a["self"], dim=dim, keepdim=a["keepdim"], p=2.0)
     a_matrix_norm = "linalg" in a["name"] and "vector" not in a["name"] and p is not None and len(dim or (0, 1)) > 1
     if a.get("dtype") or a_matrix_norm or isinstance(p, str):
         return None
@@ -244,18 +258,10 @@ def _each_repeated(b: Builder, heads: str, times: int) -> str:
     return b.add("reshape", repeated, shape=(*batch, count * times, length, width))
 
 
-def _loss(op: str) -> Rule:
-    def rule(b: Builder, a: Arguments) -> str:
-        each = b.add(op, b.add("sub", a["self"], a["target"]))
-        return b.add(("mean", "sum")[a["reduction"] - 1], each, dim=None) if a["reduction"] else each
-
-    return rule
-
-
 ATEN: dict[str, Rule] = {
     **{name: (lambda b, a: first(a)) for name in (*IDENTITIES, *DROPOUTS)},
     **{op: _same(op) for op, known in OPS.items() if known.kind == "pointwise" and not known.attributes},
-    **{f"__{word}__": _same(f"bitwise_{word}") for word in ("and", "or", "xor")},
+    **{name.format(word): _bitwise(word) for name in ("__{}__", "bitwise_{}") for word in ("and", "or", "xor")},
     "round": lambda b, a: None if a.get("decimals") else b.add("round", a["self"]),
     **dict.fromkeys(("mul", "multiply"), _arithmetic("mul")),
     "relu6": _between(0.0, 6.0),
@@ -291,7 +297,7 @@ ATEN: dict[str, Rule] = {
     "std": _spread("std"),
     "var_mean": _spread_and_mean("var"),
     "std_mean": _spread_and_mean("std"),
-    **dict.fromkeys(("norm", "linalg_norm", "linalg_vector_norm"), _norm),
+    **dict.fromkeys(("norm", "linalg_norm", "linalg_matrix_norm", "linalg_vector_norm"), _norm),
     **{name: _softmax(name.removeprefix("_")) for name in ("softmax", "log_softmax", "_softmax", "_log_softmax")},
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
@@ -300,7 +306,7 @@ ATEN: dict[str, Rule] = {
     "group_norm": _group_norm,
     **{op: lambda b, a, op=op: b.add(op, a["self"], dim=a["dim"]) for op in ("cumsum", "cumprod")},
     "linear": lambda b, a: b.add("linear", a["input"], a["weight"], a["bias"]),
-    **dict.fromkeys(("matmul", "inner"), _matmul("self", "other")),
+    "matmul": _matmul("self", "other"),
     **dict.fromkeys(("mm", "bmm"), _matmul("self", "mat2")),
     "mv": _matmul("self", "vec"),
     "addmm": _add_product("mat1", "mat2"),
@@ -312,8 +318,8 @@ ATEN: dict[str, Rule] = {
     "_weight_norm": _weight_norm,
     "scaled_dot_product_attention": _attention,
     "cosine_similarity": _cosine_similarity,
-    "mse_loss": _loss("square"),
-    "l1_loss": _loss("abs"),
+    **composed.COMPOSED,
     **SHAPES,
 }
+ATEN |= {f"special_{name}": rule for name, rule in ATEN.items() if f"special_{name}" not in ATEN}
 """Name of an ATen op, without its overload → what it says."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.ops import OPS
+from kernrl.tasks.solutions.from_graph.calls_by_name import call_by_name
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
 from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names
 
@@ -18,7 +19,13 @@ PLAIN_CALLS = {
     },
     **{
         op: f"torch.{op}"
-        for op in ("gather", "index_select", "remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum")
+        for op in ("remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum", "minimum", "div", "where", "clamp")
+    },
+    # of dtypes that kernels do not write, such as whole numbers
+    **{op: f"torch.{op}" for op in ("sum", "mean", "amax", "amin", "var", "std", "logsumexp")},
+    **{
+        op: f"torch.{op}"
+        for op in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "abs", "neg", "exp", "log", "sqrt")
     },
     **{f"{kind}_pool{n}d": f"{{F}}.{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
     **{f"adaptive_{kind}_pool{n}d": f"{{F}}.adaptive_{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
@@ -40,8 +47,16 @@ def library_call(
     node = graphs[0].nodes[op.node]
     a: dict[str, Any] = dict(node.attributes)
     f = functional
+    if node.kind == "unknown":
+        return call_by_name(node, op.node, operands, graphs, names, next(iter(host.values())))
     if node.op == "matmul":
         return f"torch.matmul({', '.join(operands)})"
+    if node.op in ("gather", "index_select"):
+        return f"torch.{node.op}({operands[0]}, {a['dim']}, {operands[1]})"
+    if node.op == "cast":
+        return f"{operands[0]}.to(torch.{a['dtype']})"
+    if node.op == "embedding":
+        return f"{f}.embedding({operands[1]}, {operands[0]})"
     if node.op == "einsum":
         return f"torch.einsum({a['equation']!r}, {', '.join(operands)})"
     if node.op == "cat":

@@ -22,7 +22,7 @@ from kernrl.tasks.solutions.from_graph.library_calls import keyword_arguments, l
 from kernrl.tasks.solutions.from_graph.lowering.builder import Bare, How
 from kernrl.tasks.solutions.from_graph.lowering.lower import lower
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
-from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, over
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, Size, over
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,14 @@ def write_forward(
     raise CannotWriteError("its views cut across each other")
 
 
+MOST_PARTS = 64
+
+
+def _is_part(size: Size) -> bool:
+    """A number that views cut axes by: the same at every set, where there are several."""
+    return len(size) > 1 and len(set(size)) == 1 and 1 < size[0] <= MOST_PARTS
+
+
 class _ApartError(Exception):
     """What follows a convolution is no tail of it: a kernel has to write the convolution for it."""
 
@@ -133,8 +141,8 @@ class _Forward(HostMemory):
         self.style, self.functional, self.precision = style, functional, precision
         self.windows = bool(style.product and style.product.windows)
         how = How(style.merged, style.bare, style.channels_last, self.windows, style.pads or self.windows, style.levels)
-        self.program = lower(graphs, how)
         forced, self.apart = memory
+        self.program = lower(graphs, how, forced)
         self.s: Schedule = schedule(
             partition(self.program, style.mode, self.apart, TileCutter if style.tiles else None), forced | self.apart
         )
@@ -150,13 +158,19 @@ class _Forward(HostMemory):
         for op in self.program.ops:
             if op.kind == "window":
                 self._sizes_behind(op, op.window)
+            elif op.how == "slice" and op.step > 1:
+                self._sizes_behind_steps(op)
             elif self.windows and op.kind == "library" and (found := convolution(self.program, op)):
                 self._sizes_behind_taps(op, found.taps)
         graph = graphs[0]
         for node in graph.nodes:
-            parted = ("num_groups", "chunks", "upscale_factor", *(("groups",) if self.windows else ()))
-            found = {v for k, v in node.attributes if k in parted and isinstance(v, int)}
+            parted = ("num_groups", "chunks", "upscale_factor", "downscale_factor", "output_size")
+            parted += ("groups",) if self.windows else ()
+            held = [v if isinstance(v, tuple) else (v,) for k, v in node.attributes if k in parted]
+            found = {n for numbers in held for n in numbers if isinstance(n, int) and n > 1}
             self.names.divisors += sorted((found | {v * v for v in found}) - {1} - set(self.names.divisors))
+        parts = {s[0] for op in self.program.ops if op.how == "reshape" for s in self.program.shapes[op.value] if _is_part(s)}
+        self.names.divisors += sorted(parts - set(self.names.divisors))
         for held, expression in zip(graph.inputs, arguments, strict=True):
             if held.stride:
                 self.host[held.value.name] = held.value.name
@@ -213,6 +227,13 @@ class _Forward(HostMemory):
             if before[d] != after[d]:
                 self.names.windows[after[d]] = (before[d], dilation * (count - 1) + 1 - 2 * padding, stride)
 
+    def _sizes_behind_steps(self, op: Op) -> None:
+        """Of every other element, and the like, from a first one to the end."""
+        before, after = (self.program.shapes[v][op.dims[0]] for v in (op.reads[0], op.value))
+        start = set(op.start or (0,))
+        if len(start) == 1 and all((n - 1 - min(start)) // op.step + 1 == m for n, m in zip(before, after, strict=True)):
+            self.names.windows.setdefault(after, (before, 1 + min(start), op.step))
+
     def run(self) -> Answer:
         if not any(isinstance(u, Group) for u in self.s.units):
             raise CannotWriteError("nothing is left for a kernel")
@@ -249,7 +270,8 @@ class _Forward(HostMemory):
             text = self._channels_last(node, op, operands, self.functional)
         else:
             text = library_call(op, operands, self.program.graphs, self.names, self.functional, self.host)
-            if node.op == "einsum" or (node.kind != "product" and any(map(self._turned, op.reads))):
+            turned = node.kind not in ("product", "unknown") and any(map(self._turned, op.reads))
+            if node.op == "einsum" or turned:
                 text += ".contiguous()"  # the call gives what it was given: axes that lie in another order
         self._say(f"{', '.join(results)} = {text}")
         if not self._multiplies(op) and any(self._base(r) in self.wide for r in op.reads):

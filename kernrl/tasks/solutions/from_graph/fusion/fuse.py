@@ -224,7 +224,8 @@ class Cutter:
             if len(wide) > 1 or (not wide and not is_one(shape[-back])):
                 return None
             found.append(next(iter(wide), ()))
-        return tuple(found)
+        axes = [a for dim in found for a in dim]
+        return tuple(found) if len(axes) == len(set(axes)) else None  # a value beside itself turned spans one axis twice
 
     def _reduction_joins(self, op: Op, group: Group, layout: Layout) -> bool:
         if {a for dim in layout for a in dim} != set(group.axes):

@@ -5,7 +5,7 @@ Norms, softmaxes and means become reductions with points around them; what has n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.graph.ops import OPS
@@ -19,20 +19,22 @@ from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import (
 )
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import point_text
 from kernrl.tasks.solutions.from_graph.lowering.reduced_ops import Norms
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Size
 from kernrl.tasks.solutions.from_graph.lowering.windowed_ops import Windows
 
 
-def lower(graphs: Sequence[Graph], how: How | None = None) -> Program:
+def lower(graphs: Sequence[Graph], how: How | None = None, written: Collection[str] = ()) -> Program:
     """The work of a Graph.
 
     Args:
         graphs: The Graph at every input set, the full one first; the same ops in the same order.
+        written: Values that must be in memory; views among them are copied.
     """
-    return _Lowering(graphs, how or How()).run()
+    return _Lowering(graphs, how or How()).run(written)
 
 
 class _Lowering(Norms, Windows):
-    def run(self) -> Program:
+    def run(self, written: Collection[str]) -> Program:
         for name, value in self.values[0].items():
             self.p.shapes[name] = tuple(zip(*(v[name].shape for v in self.values), strict=True))
             self.p.dtypes[name] = value.dtype
@@ -40,7 +42,7 @@ class _Lowering(Norms, Windows):
             self.at = at
             self._node(node)
         self.p.outputs = list(self.p.graph.outputs)
-        settle_views(self.p, as_asked=self.how.pads)
+        settle_views(self.p, written, as_asked=self.how.pads)
         return self.p
 
     def _node(self, node: Node) -> None:
@@ -97,6 +99,30 @@ class _Lowering(Norms, Windows):
             "view", f"{name}_turned", [*lead, channels, h, r, w, r], self.p.dtypes[x], wide, how="permute", dims=dims
         )
         return self.reshape(name, turned, self.shape(name))
+
+    def _pixel_unshuffle(self, node: Node, name: str, operands: list[Operand]) -> str:
+        x, r = node.reads[0], (node["downscale_factor"],) * self.p.sets
+        *lead, channels, _, _ = self.shape(x)
+        *_, h, w = self.shape(name)
+        n = len(lead)
+        wide = self.reshape(f"{name}_wide", x, [*lead, channels, h, r, w, r])
+        dims = (*range(n), n, n + 2, n + 4, n + 1, n + 3)
+        turned = self.add(
+            "view", f"{name}_turned", [*lead, channels, r, r, h, w], self.p.dtypes[x], wide, how="permute", dims=dims
+        )
+        return self.reshape(name, turned, self.shape(name))
+
+    def _repeat(self, node: Node, name: str, operands: list[Operand]) -> str:
+        x, repeats = node.reads[0], node["repeats"]
+        shape = [self.one] * (len(repeats) - len(self.shape(x))) + [*self.shape(x)]
+        # each repeated axis has one of size 1 in front, which is expanded
+        apart, wide = list[Size](), list[Size]()
+        for times, size in zip(repeats, shape, strict=True):
+            apart += [self.one, size] if times > 1 else [size]
+            wide += [(times,) * self.p.sets, size] if times > 1 else [size]
+        parted = self.reshape(f"{name}_parted", x, apart)
+        expanded = self.add("view", f"{name}_wide", wide, self.p.dtypes[x], parted, how="expand")
+        return self.reshape(name, expanded, self.shape(name))
 
     # made of nothing
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -99,14 +99,15 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     return tuple(out)
 
 
-def settle_views(p: Program, *, as_asked: bool = False) -> None:
+def settle_views(p: Program, written: Collection[str] = (), *, as_asked: bool = False) -> None:
     """Have kernels write the views that must be memory of their own: those returned, and those library calls cannot take.
 
     Args:
+        written: Others that must, since nothing can be computed through them.
         as_asked: What a library call returns with the channels innermost is written as the module would return it.
     """
     givers = {r: op for op in p.ops for r in op.results}
-    copied: dict[str, None] = {}
+    copied: dict[str, None] = {op.value: None for op in p.ops if op.kind == "view" and op.value in written}
     returned: set[str] = set()
     for i, output in enumerate(p.outputs):
         if not isinstance(output, str):

@@ -12,6 +12,14 @@ from typing import Any
 from kernrl.tasks.grammar.pointwise import HELPERS as GRAMMAR_HELPERS
 
 HELPERS = GRAMMAR_HELPERS | {
+    # as the grammar's, and what is lost at -1 and at infinity is no number
+    "log1p": """\
+@triton.jit
+def log1p(x):
+    u = 1.0 + x
+    lost = (u - 1.0) - x
+    return tl.log(u) - tl.where((u > 0) & (u < float("inf")), lost / u, 0.0)
+""",
     # Cephes' atanf: three ranges, one polynomial
     "atan": """\
 @triton.jit
@@ -25,7 +33,7 @@ def atan(x):
     p = ((0.0805374450 * z - 0.138776856) * z + 0.199777106) * z - 0.333329492
     y = start + (p * z * t + t)
     return tl.where(x < 0, -y, y)
-"""
+""",
 }
 """Name → source of a helper that expressions call."""
 
@@ -153,14 +161,15 @@ def point_text(op: str, operands: tuple[Any, ...], attributes: Mapping[str, Any]
     if op in WITH_ATTRIBUTES:
         return WITH_ATTRIBUTES[op](attributes)
     if op == "pow":
-        return _power(operands[1]) if not isinstance(operands[1], str) else None
+        return power_text(operands[1]) if not isinstance(operands[1], str) else None
     text = TEXTS.get(op)
     for name, value in attributes.items():
         text = text and text.replace(f"{{{name}}}", literal(value))
     return text and text.replace(" 1.0 * expm1", " expm1").replace(" / 1.0)", ")")
 
 
-def _power(exponent: Any) -> str | None:
+def power_text(exponent: Any) -> str:
+    """The expression of a power."""
     if float(exponent).is_integer() and 1 <= abs(exponent) <= 8:
         product = " * ".join(["{0}"] * int(abs(exponent)))
         return product if exponent > 0 else f"1.0 / ({product})"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kernrl.tasks.graph.graph import Node
 from kernrl.tasks.solutions.from_graph.lowering.builder import Builder
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Operand
+from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import power_text
 from kernrl.tasks.solutions.from_graph.lowering.sizes import is_one, over, times
 
 
@@ -52,7 +53,10 @@ class Norms(Builder):
             return self.point(keep, "tl.sqrt({0})", total)
         if p in (float("inf"), float("-inf")):
             return self.reduce(keep, "max" if p > 0 else "min", self.point(f"{name}_abs", "tl.abs({0})", x), dims)
-        return None
+        if p <= 0:
+            return None
+        power = self.point(f"{name}_power", power_text(p), self.point(f"{name}_abs", "tl.abs({0})", x))
+        return self.point(keep, power_text(1 / p), self.reduce(f"{name}_sum", "sum", power, dims))
 
     def _moments(self, name: str, x: str, dims: Sequence[int]) -> tuple[str, str, str]:
         """(mean, sum of squared deviations, deviations); E[x²] − E[x]² would lose the digits of a shifted input."""

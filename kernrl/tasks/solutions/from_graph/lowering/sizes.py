@@ -7,7 +7,7 @@ equal at every set, so a number that belongs to the shapes (a group's width, `x.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -179,10 +179,13 @@ class Names:
                 rest = over(size, part) if part else None
                 if rest and (parts := [] if is_one(rest) else self._factors(rest, dims, 4)) is not None:
                     return " * ".join([*(self.expression(p) for p in parts), f"({self.expression(a)} // {divisor})"])
-        for by in range(2, 10):  # a step of a pool
+        for by in (*range(2, 10), *(n for n in self.divisors if n > 9)):  # a step of a pool, pixels of a channel
             rest = over(size, (by,) * len(size))
             if rest and (parts := self._factors(rest, dims, 5)):
                 return " * ".join([*(self.expression(p) for p in parts), str(by)])
+        shares = [part for a in dims for divisor in self.divisors if (part := over(a, (divisor,) * len(a)))]
+        if (parts := self._factors(size, dict.fromkeys([*dims, *shares]), 5)) and len(parts) > 1:  # windows that are a share
+            return " * ".join(f"({self.expression(p)})" for p in parts)
         for tensor, shape in self.live:
             whole = over(times((1,) * len(size), *shape), size)
             if whole and len(set(whole)) == 1:
@@ -193,8 +196,9 @@ class Names:
                 return f"({self.dim(a)} {'+' if gap[0] > 0 else '-'} {abs(gap[0])})"
         return None
 
-    def _factors(self, size: Size, dims: Sequence[Size], most: int) -> list[Size] | None:
+    def _factors(self, size: Size, dims: Iterable[Size], most: int) -> list[Size] | None:
         """Dimensions whose product is a size."""
+        dims = list(dims)
         for i, d in enumerate(dims):
             rest = over(size, d)
             if rest is not None and is_one(rest):
