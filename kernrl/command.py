@@ -105,7 +105,7 @@ def command(
         # typer reads both: the signature for the options, the annotations for forward references
         invoke.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         invoke.__annotations__ = {}
-        epilog = f"--help-all shows {len(rare)} more settings." if rare else None
+        epilog = f"--help-all shows {console.counted(len(rare), 'more setting')}." if rare else None
         group.command(stage.__name__.strip("_").replace("_", "-"), add_help_option=False, epilog=epilog)(invoke)
         return invoke
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kernrl import console
 from kernrl.command import Output
-from kernrl.console import Code, Lines, Prose, Result, Whole, progress, waiting
+from kernrl.console import Code, Lines, Prose, Result, Whole, counted, progress, waiting
 
 
 def test_progress_says_where_it_is_where_there_is_no_terminal(capsys):
@@ -124,3 +124,20 @@ def test_a_log_holds_sentences_and_rows_whole(capsys):
     assert said[0] == sentence
     assert said[1].endswith("─")
     assert said[2:] == [source, "", f"a  {sentence}"]
+
+
+def test_lines_of_a_log_end_with_their_words_and_source_stays_as_it_is(capsys):
+    table = Table("name", "what", box=None, pad_edge=False)
+    table.add_row("a", "one")
+    table.add_row("longer", "")
+    source = "x = 1   \n   \n"
+    Output(Result({}, Group(table, Text("end  "), Code(source), Text())), as_json=False).print()
+    console.log.print(table)
+    said = capsys.readouterr()
+    assert said.err == "name    what\na       one\nlonger\n"
+    assert said.out == f"{said.err}end\n{source}\n"
+
+
+def test_counts_agree_with_their_nouns():
+    assert [counted(n, "task") for n in (0, 1, 2, 1200)] == ["0 tasks", "1 task", "2 tasks", "1,200 tasks"]
+    assert [counted(n, "reply", "replies") for n in (1, 2)] == ["1 reply", "2 replies"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kernrl.console import counted
 from kernrl.errors import UsageError
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
@@ -100,7 +101,9 @@ def read_samples(path: Path, problems: list[str]) -> list[Sample]:
         else:
             samples[sample.id] = sample
     if unreadable:
-        problems.append(f"{path.name}: {unreadable} rows are not samples with a verdict and were left out.")
+        problems.append(
+            f"{path.name}: left out {counted(unreadable, 'row that is', 'rows that are')} no sample with a verdict."
+        )
     return list(samples.values())
 
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from rich.live import Live
 from rich.text import Text
 
-from kernrl.console import FIRST_S, leads, log
+from kernrl.console import FIRST_S, counted, leads, log
 
 EVERY_S = 30.0
 """Seconds between lines where there is no terminal, and in the log file."""
@@ -142,10 +142,10 @@ class SamplingWatch:
         place = f"step {self.steps_done + 1}{self._of()}" if self.steps else ""
         head = ", ".join(part for part in (self.title, place) if part)
         spent = time.perf_counter() - self._began
-        said = [f"{self._sampled} of {self._expected} replies", f"{self._tokens:,} tokens"]
+        said = [f"{self._sampled} of {counted(self._expected, 'reply', 'replies')}", counted(self._tokens, "token")]
         if self._sampled < self._expected:
             said.append(f"{self._tokens / max(spent, 1e-9):,.0f} tokens/s")
-        said.append(f"{self._judged} verdicts")
+        said.append(counted(self._judged, "verdict"))
         if self.steps and 0 < self._expected <= min(self._sampled, self._judged):
             said.append("updating the weights")
         if left := self._left(spent):

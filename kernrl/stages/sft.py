@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernrl.config import SftConfig
-from kernrl.console import Result, log
+from kernrl.console import Result, counted, log
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.policy.attention import VARLEN
@@ -228,7 +228,8 @@ def pack(pairs: Iterator[Pair] | list[Pair], policy: Policy, config: SftConfig, 
     row_tokens = config.row_tokens or config.max_length
     name, limit = longest(policy, config)
     tokenized = tokenize_pairs(pairs, policy.tokenizer, limit)
-    too_long = f"{tokenized.too_long} {split} pairs are longer than {limit} tokens, {name}, and were left out"
+    pairs_are = counted(tokenized.too_long, f"{split} pair is", f"{split} pairs are")
+    too_long = f"{pairs_are} longer than {limit} tokens, {name}, and left out"
     if not tokenized.examples:
         raise UsageError(f"--data {config.data}: no {split} pair is left to learn from: {too_long}.")
     if tokenized.too_long:

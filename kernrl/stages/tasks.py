@@ -19,7 +19,7 @@ from rich.text import Text
 
 from kernrl import __version__, console
 from kernrl.config import CheckConfig, GenerateConfig, ListConfig, ShowConfig, SourceConfig, StatsConfig, VerifierConfig
-from kernrl.console import Result
+from kernrl.console import Result, counted
 from kernrl.errors import UsageError
 from kernrl.files import atomic_write, new_folder
 from kernrl.tasks.loaders import LoadedTasks, load_tasks
@@ -71,7 +71,7 @@ def generate(config: GenerateConfig) -> Result:
     with atomic_write(folder / "config.json") as file:
         made_by = {"kernrl": __version__, "command": "tasks generate", "config": config.model_dump(mode="json")}
         file.write(json.dumps(made_by, indent=2) + "\n")
-    return Result({"path": str(path), "tasks": written}, f"{written} tasks in {path}")
+    return Result({"path": str(path), "tasks": written}, f"{counted(written, 'task')} in {path}")
 
 
 def list_(config: ListConfig) -> Result:
@@ -129,7 +129,8 @@ def stats(config: StatsConfig) -> Result:
     pairs = sum(len(t.solutions) for t in tasks)
     compositions = len({t.composition for t in tasks})
     data = {"tasks": len(tasks), "compositions": compositions, "pairs": pairs, "characters": lengths}
-    parts: list[RenderableType] = [Text(f"{len(tasks)} tasks, {compositions} compositions, {pairs} solutions", style="bold")]
+    said = f"{counted(len(tasks), 'task')}, {counted(compositions, 'composition')}, {counted(pairs, 'solution')}"
+    parts: list[RenderableType] = [Text(said, style="bold")]
     parts += [_count_table(name, counter) for name, counter in counts.items() if counter]
     parts.append(_length_table(lengths))
     return Result(data | {name: dict(counter.most_common()) for name, counter in counts.items()}, Group(*parts))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernrl.config import EvalConfig
-from kernrl.console import log
+from kernrl.console import counted, log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import next_folder
 from kernrl.reports.kernelbench import Found, read_candidates, write_kernelbench
@@ -138,7 +138,7 @@ def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifi
     judged = 0
     left = Counter(task.id for task, _, _ in waiting)
     count = len(left)
-    activity.phase(f"judging {len(waiting)} candidates")
+    activity.phase(f"judging {counted(len(waiting), 'candidate')}")
     activity.follow(
         lambda: (
             f"{count - len(left)} of {count} tasks, {judged} of {len(waiting)} verdicts{gpus_at_work(verifier)}"

@@ -218,7 +218,7 @@ def test_a_cut_or_broken_line_is_left_out_and_said(tmp_path: Path) -> None:
     assert len(read.samples) == 1
     said = " ".join(read.problems)
     assert "cut short" in said
-    assert "1 rows are not samples" in said
+    assert "left out 1 row that is no sample" in said
     assert "1 lines are not JSON objects" in said
     assert "results.json is not a JSON object" in said
 
