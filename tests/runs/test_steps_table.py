@@ -71,8 +71,8 @@ def test_no_column_is_cut_and_the_most_wanted_ones_are_shown(screen):
     parts = {"generate": 146.7, "verify": 0.1, "update": 47.7, "step": 196.0}
     step = {
         "step": 1, "reward": 1.19, "correct": 0.84, "fast_1": 0.84, "speed_geomean_x": 1.51, "length": 240, "entropy": 0.012,
-        "clip_low": 0.0, "clip_high": 0.0, "mismatch_kl": 3.4e-5, "attempts_per_s": 0.2, "heldout": {"reward": 1.0, "correct": 0.9},
-        "seconds": parts,
+        "clip_low": 0.0, "clip_high": 0.0, "mismatch_kl": 3.4e-5, "attempts_per_s": 0.2,
+        "heldout": {"reward": 1.0, "correct": 0.9}, "seconds": parts,
     }  # fmt: skip
     for width in (40, 80, 100, 120, 200):
         console = screen(width=width)

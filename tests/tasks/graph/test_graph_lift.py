@@ -402,7 +402,7 @@ def test_torchscript_is_read_as_the_python_that_it_is() -> None:
 def test_a_live_module_in_torchscript_is_refused_in_one_sentence(compiled: Any) -> None:
     inner = compiled(nn.Linear(8, 8))
     for module in (inner, nn.Sequential(inner, nn.ReLU())):
-        with pytest.raises(LiftError, match="as it was before torch.jit.script or trace"):
+        with pytest.raises(LiftError, match=r"as it was before torch\.jit\.script or trace"):
             lift_module(module, [torch.rand(2, 8)])
 
 
