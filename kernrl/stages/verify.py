@@ -12,9 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
+from rich.console import Group
+
 from kernrl import console
 from kernrl.config import VerifyConfig
-from kernrl.console import Prose, Result, counted
+from kernrl.console import Lines, Prose, Result, counted
 from kernrl.errors import UsageError
 from kernrl.files import replace_file, require_writable
 from kernrl.service.client import open_verifier
@@ -59,7 +61,12 @@ def run(config: VerifyConfig) -> Result:
         verdict = verifier.verify(task, candidate)
     if config.explain is not None:
         replace_file(config.explain, explain.svg(verdict))
-    return Result(verdict.to_json(), explain.account(verdict), EXIT_CODES.get(verdict.status, 1))
+    return Result(verdict.to_json(), account(verdict, config.explain), EXIT_CODES.get(verdict.status, 1))
+
+
+def account(verdict: Verdict, drawing: Path | None) -> Group:
+    """A verdict in full, and the file in which it is drawn."""
+    return Group(explain.account(verdict), *([Lines(f"drawn in {drawing}")] if drawing else []))
 
 
 @cache
