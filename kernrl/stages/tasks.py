@@ -75,13 +75,21 @@ def generate(config: GenerateConfig) -> Result:
 
 
 def list_(config: ListConfig) -> Result:
-    """One line a task."""
+    """One line a task; what no task has is left out."""
     tasks = load(config).tasks
-    table = table_of("id", "family", "composition", "split", "solutions", no_wrap=True)
-    table.columns[2].no_wrap = False  # so that a narrow terminal takes its room from this column, whose cells end in `…` then
-    for task in tasks:
-        composition = Text(" → ".join(task.composition), no_wrap=True, overflow="ellipsis")
-        table.add_row(task.id, task.family, composition, task.split, str(len(task.solutions)))
+    cells: dict[str, list[Any]] = {
+        "id": [task.id for task in tasks],
+        "family": [task.family for task in tasks],
+        "composition": [Text(" → ".join(task.composition), no_wrap=True, overflow="ellipsis") for task in tasks],
+        "split": [task.split or "" for task in tasks],
+        "solutions": [str(len(task.solutions)) for task in tasks],
+    }
+    cells = {name: column for name, column in cells.items() if any(column)}
+    table = table_of(*cells, no_wrap=True)
+    for column in table.columns:  # a narrow terminal takes its room from compositions, whose cells end in `…` then
+        column.no_wrap = column.header != "composition"
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*row)
     data = [
         {"id": t.id, "level": t.level, "name": t.name, "family": t.family, "composition": list(t.composition), "split": t.split}
         | {"solutions": [s.style for s in t.solutions]}
