@@ -209,7 +209,8 @@ def table_of(*columns: str, no_wrap: bool = False) -> Table:
 def _count_table(name: str, counter: Counter[str]) -> Table:
     table = table_of(name, "count", "share")
     total = sum(counter.values())
-    for value, count in counter.most_common(MOST_ROWS):
+    ordered = sorted(counter.items(), key=lambda row: int(row[0])) if name == "depth" else counter.most_common()
+    for value, count in ordered[:MOST_ROWS]:
         table.add_row(value, str(count), f"{count / total:.1%}")
     if len(counter) > MOST_ROWS:
         table.add_row(f"and {len(counter) - MOST_ROWS} more; --json has them", "", "")

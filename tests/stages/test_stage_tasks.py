@@ -116,6 +116,12 @@ def test_stats(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert stats["style"] == {"fused": 1, "split": 1}
     assert stats["characters"]["triton_code"] == {"min": 10, "median": 10.5, "max": 11}
     assert "60.0%" in answer(capsys, "stats", str(table))
+    chains = [task(f"{depth}-{n}", composition=("relu",) * depth) for depth in (4, 2, 10) for n in range(depth)]
+    deep = table.with_name("deep.jsonl")
+    write_tasks(deep, chains)
+    said = answer(capsys, "stats", str(deep)).splitlines()
+    depths = said[said.index("depth  count  share") + 1 :][:3]
+    assert [line.split()[0] for line in depths] == ["2", "4", "10"]
 
 
 @pytest.mark.slow
