@@ -59,6 +59,7 @@ def summarise(
         "unjudged": len(samples) - len(judged),
         "needs_gpu": sum(s.verdict.status is Status.NEEDS_GPU for s in samples),
         "internal_errors": sum(s.verdict.internal_error for s in samples),
+        "cut": sum(s.cut for s in judged),
         "specialised": sum(bool(s.verdict.specialised) for s in judged),
         "untimed": sum(s.verdict.correct and not timed(s, clock) for s in judged),
         "timing": {"kind": clock[0], "device": clock[1]} if clock else None,
@@ -210,6 +211,9 @@ def notes(results: dict[str, Any], other_clocks: list[Clock]) -> list[str]:
         said.append(f"{counted(broken, 'sample')} could not be judged (broken machinery): left out of every figure.")
     if faults := results["internal_errors"]:
         said.append(f"{counted(faults, 'sample')} of those met a fault of the verifier itself; the log has the traceback.")
+    if results["cut"]:
+        cut = counted(results["cut"], "reply was", "replies were")
+        said.append(f"{cut} cut at the limit of tokens, of {results['samples']:,}.")
     if results["specialised"]:
         specialised = counted(results["specialised"], "correct candidate is", "correct candidates are")
         said.append(f"{specialised} specialised: right at the task's own sizes, and not at others derived from them.")

@@ -30,6 +30,8 @@ class Sample:
     family: str = ""
     composition: tuple[str, ...] = ()
     tokens: int = 0
+    cut: bool = False
+    """Whether the reply reached the limit of tokens before its end."""
     offset: int = 0
     """Where the row starts in the file, in bytes."""
 
@@ -127,7 +129,7 @@ def read_rows(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[str, 
             else:
                 broken += 1
     if broken:
-        problems.append(f"{path.name}: {broken} lines are not JSON objects and were left out.")
+        problems.append(f"{path.name}: left out {counted(broken, 'line that is', 'lines that are')} no JSON object.")
 
 
 def read_row(run: Run, sample: Sample) -> dict[str, Any]:
@@ -152,6 +154,7 @@ def _sample(row: dict[str, Any], offset: int) -> Sample:
         family=str(row.get("family") or ""),
         composition=tuple(map(str, row.get("composition") or ())),
         tokens=int(row.get("tokens") or 0),
+        cut=row.get("finish") == "length",
         offset=offset,
     )
 
