@@ -22,7 +22,7 @@ FILE = "log.txt"
 
 
 class Activity:
-    """The line that says what is being done. While it is open, a thread repeats the line when it has changed.
+    """The line that says what is being done. While it is open, a thread repeats the line.
 
     Args:
         folder: of the run, for `log.txt`; None writes none, as before a run has a folder.
@@ -32,7 +32,6 @@ class Activity:
         self.folder = folder
         self._every_s = every_s
         self._line: Callable[[], str] = lambda: ""
-        self._said = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="activity", daemon=True)
 
@@ -73,13 +72,18 @@ class Activity:
             yield
 
     def _repeat(self) -> None:
+        said, since = "", 0.0
         while not self._ended.wait(self._every_s):
             text = self._line()
-            if text and text != self._said:
-                self._say(text)
+            if text != said:
+                said, since = text, time.monotonic()
+                same = ""
+            else:  # a CPU may take minutes to read the prompts of a batch: silence would look like a run that hangs
+                same = f"; the same for {duration(time.monotonic() - since)}"
+            if text:
+                self._say(f"{text}{same}")
 
     def _say(self, text: str) -> None:
-        self._said = text
         if not leads():
             return
         if not log.redraws:
