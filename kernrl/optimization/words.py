@@ -37,7 +37,7 @@ def against(verdict: Verdict) -> list[str]:
         return ["Not timed."]
     lines = []
     for name, speed in timing.speedups_x.items():
-        times = f"{timing.baseline_us[name]:.1f} to {timing.candidate_us:.1f} us"
+        times = f"{timing.baseline_us[name]:.1f} to {timing.candidate_us:.1f} µs"
         by = "MODELLED: by the roofline of the" if timing.kind == "modelled" else "measured on the"
         lines.append(f"{speed_words(speed, timing)}, the speed of {NAMES.get(name, name)} ({times}; {by} {timing.device}).")
     return lines
@@ -114,7 +114,7 @@ def reason_of(verdict: Verdict, graph: Graph | None, device: Device) -> str:
         floor_us = roofline_s(graph, rates_of(device, verdict.precision))[1] * 1e6
         if floor_us / us >= MOSTLY:
             return f"It runs at {min(floor_us / us, 1):.0%} of the floor of {floor_us:.1f} µs that its data and products need."
-        return f"Its floor is {floor_us:.1f} us, and it takes {us:.1f} us: a model (--model) may find what the rules do not."
+        return f"Its floor is {floor_us:.1f} µs, and it takes {us:.1f} µs: a model (--model) may find what the rules do not."
     return "A model (--model) may find what was not tried."
 
 
