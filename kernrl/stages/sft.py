@@ -27,7 +27,7 @@ from kernrl.policy.checkpoint import commit_checkpoint, read_json
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.four_bit import require_four_bit
-from kernrl.policy.load import Policy
+from kernrl.policy.load import Policy, recompute_activations
 from kernrl.policy.nano import NANO, VOCAB_SIZE, create_nano, nano_config, train_tokenizer
 from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
@@ -214,7 +214,7 @@ def starting_policy(config: SftConfig, checkpoint: Path | None, pairs: list[Pair
     policy = Policy(create_nano(tokenizer, config.seed), tokenizer)
     policy.model.set_attn_implementation(VARLEN)
     if config.gradient_checkpointing:
-        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+        recompute_activations(policy.model)
     return policy
 
 

@@ -57,6 +57,10 @@ def evaluate(config: EvalConfig) -> dict[str, Any]:
         require_model(config)
         if config.prompt_template:
             read_template(config.prompt_template)  # a wrong one is refused before there is a folder and a model is loaded
+        if config.engine == "server":
+            from kernrl.training.open_engine import connect
+
+            connect(config)  # nobody there, or another model, likewise
     directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "eval"), config, resume=config.resume)
     with Activity(directory.path) as activity, activity.shown(), open_verifier(config) as verifier:
         tasks = fitting_tasks(tasks, verifier)

@@ -9,7 +9,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from kernrl.config import ImproveConfig, SftConfig
-from kernrl.policy.load import Policy, add_lora, check_targets, load_config, load_policy, load_tokenizer
+from kernrl.policy.load import Policy, add_lora, check_targets, load_config, load_policy, load_tokenizer, recompute_activations
 from kernrl.policy.memory_plan import check_training_memory
 from kernrl.policy.ranks import Ranks
 
@@ -46,7 +46,7 @@ def load_starting_policy(
         )
         policy = replace(policy, model=adapted)
     if config.gradient_checkpointing:
-        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+        recompute_activations(policy.model)
     return policy
 
 
