@@ -72,6 +72,10 @@ class LogLines(logging.Handler):
         log.print(self.format(record), style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
+UNSEEN = {n: 0x2400 + n for n in range(32) if chr(n) not in "\t\n"} | dict.fromkeys(range(0x7F, 0xA0), 0xFFFD)
+"""Control characters → a sign for each: a model writes what it likes, and a terminal would do what it says."""
+
+
 class Code:
     """Source as it is, in colours in a terminal. No line is broken, so that what is copied from a terminal runs, too."""
 
@@ -83,7 +87,7 @@ class Code:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if console.is_terminal:
-            text = Syntax(self.source, "python", background_color="default").highlight(self.source)
+            text = Syntax("", "python", background_color="default").highlight(self.source.translate(UNSEEN))
             text.rstrip()
             yield from console.render(text, options.update(no_wrap=True, overflow="ignore"))
         else:

@@ -115,6 +115,17 @@ def test_source_is_not_broken_in_a_terminal(capsys, monkeypatch):
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == source.splitlines()
 
 
+def test_a_terminal_is_not_told_what_to_do_by_source(capsys, monkeypatch):
+    source = "x = 1\x1b]0;title\x07\x1b[2J\x9b2J\r\n\ty = 2\n"
+    Output(Result({}, Group(Code(source))), as_json=False).print()
+    assert capsys.readouterr().out == source  # a file gets what there is
+    as_terminal(monkeypatch, 80)
+    Output(Result({}, Group(Code(source))), as_json=False).print()
+    said = capsys.readouterr().out
+    assert "x = 1␛]0;title␇␛[2J�2J␍" in said
+    assert not set("\x1b\x07\x9b\r") & set(said)
+
+
 def test_a_log_holds_sentences_and_rows_whole(capsys):
     sentence, source = " ".join(["word"] * 40), "y = " + " + ".join(["x"] * 80)
     table = Table(box=None, pad_edge=False)
