@@ -221,8 +221,8 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         )
         if isinstance(engine, GenerateEngine):
             engine.on_tokens = watch.decoded
+        shown.close()  # the stage shows the line from here on
         activity.follow(watch.line)
-        shown.close()  # the stage has a table, with this line under it
         price = config.gpu_hour_price
         yield Session(ranks, directory, policy, tasks, collector, checkpoint, row_tokens, price, activity, watch, tracked)
 
