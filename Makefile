@@ -33,11 +33,11 @@ lint: $(VENV)/.installed-dev  ## set up, and run ruff and pyright
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
 
-docs: $(VENV)/.installed  ## write docs/reference/cli.md, and the tables of README.md and docs/notes/results.md
+docs: $(VENV)/.installed  ## write the reference of commands, and the tables of figures
 	$(BIN)/python scripts/make_cli_docs.py
 	$(BIN)/python scripts/make_results_page.py
 
-advice: $(VENV)/.installed  ## write docs/reference/advice.md: candidates, and what a model is told of them
+advice: $(VENV)/.installed  ## write the page on what a model is told between turns
 	$(BIN)/python scripts/make_advice_page.py
 
 clean:  ## remove the environment and caches

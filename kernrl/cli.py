@@ -54,8 +54,10 @@ from kernrl.signals import INTERRUPTED, handle_signals
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 DISK_ERRORS = (*FULL_DISK, errno.EROFS, errno.EACCES, errno.EPERM)
 
-app = typer.Typer(name="kernrl", rich_markup_mode="rich", pretty_exceptions_enable=False)
-tasks_app = typer.Typer(rich_markup_mode="rich")
+HELP = {"help_option_names": ["--help", "-h"]}
+
+app = typer.Typer(name="kernrl", rich_markup_mode="rich", pretty_exceptions_enable=False, context_settings=HELP)
+tasks_app = typer.Typer(rich_markup_mode="rich", context_settings=HELP)
 app.add_typer(tasks_app, name="tasks")
 
 
@@ -103,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
                 ended.print()
             return ended.result.exit_code
     except (typer.TyperException, KernrlError) as error:
-        sentence = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        sentence = _typed_wrong(error) if isinstance(error, typer.TyperException) else str(error)
         return _fail(sentence.replace("Value error, ", ""), error.exit_code)
     except KeyboardInterrupt:
         ended = INTERRUPTED
@@ -131,6 +133,15 @@ def _commands(app: typer.Typer) -> Callable[..., Any]:
     return typer.main.get_command(app)
 
 
+def _typed_wrong(error: Any) -> str:
+    """What typer says of a command line; of words that it does not know, also where to look for those that it does."""
+    context = getattr(error, "ctx", None)
+    if context is None or hasattr(error, "param"):  # of a bad value it says which there are
+        return error.format_message()
+    flag = "--help" if hasattr(context.command, "commands") else "--help-all"
+    return f"{error.format_message().rstrip('.')}; `{context.command_path} {flag}` lists what there is."
+
+
 def _fail(sentence: str, exit_code: int) -> int:
     if sentence and leads():
         print(log.by_words(f"kernrl: {sentence}"), file=sys.stderr)
@@ -146,7 +157,9 @@ def _version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Train language models to write fused Triton kernels, with rewards that can be trusted."""
     if context.invoked_subcommand is None:

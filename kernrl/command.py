@@ -105,7 +105,7 @@ def command(
         # typer reads both: the signature for the options, the annotations for forward references
         invoke.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         invoke.__annotations__ = {}
-        epilog = f"--help-all shows {len(rare)} more settings." if rare else None
+        epilog = f"--help-all shows {console.counted(len(rare), 'more setting')}." if rare else None
         group.command(stage.__name__.strip("_").replace("_", "-"), add_help_option=False, epilog=epilog)(invoke)
         return invoke
 
@@ -208,9 +208,9 @@ def _help(field: FieldInfo) -> str:
 
 
 def _common(name: str, default: Any, kind: Any, help_text: str, **more: Any) -> inspect.Parameter:
-    flag = "--" + name.replace("_", "-")
+    flags = ["--" + name.replace("_", "-"), *(["-h"] if name == "help" else [])]
     metavar = "" if kind is bool else "<path>"
-    info = typer.Option(flag, metavar=metavar, help=help_text, show_default=False, rich_help_panel="Every command", **more)
+    info = typer.Option(*flags, metavar=metavar, help=help_text, show_default=False, rich_help_panel="Every command", **more)
     return _parameter(name, default, kind, info)
 
 

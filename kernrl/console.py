@@ -32,9 +32,12 @@ class _Console(Console):
         return self.is_terminal and not self.is_dumb_terminal and not self.quiet
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **settings: Any) -> None:
-        """As rich does; sentences that it would not wrap (`soft_wrap`) are broken between words in a terminal."""
+        """As rich does; sentences that it would not wrap (`soft_wrap`) are broken between words in a terminal, and lines
+        elsewhere have no spaces at their ends."""
         if soft_wrap:
             objects = tuple(self.by_words(thing) if isinstance(thing, str) else thing for thing in objects)
+        if not self.is_terminal:
+            objects = tuple(thing if isinstance(thing, str) else _Trimmed(thing) for thing in objects)
         super().print(*objects, soft_wrap=soft_wrap, **settings)
 
     def by_words(self, text: str) -> str:
@@ -69,6 +72,10 @@ class LogLines(logging.Handler):
         log.print(self.format(record), style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
+UNSEEN = {n: 0x2400 + n for n in range(32) if chr(n) not in "\t\n"} | dict.fromkeys(range(0x7F, 0xA0), 0xFFFD)
+"""Control characters → a sign for each: a model writes what it likes, and a terminal would do what it says."""
+
+
 class Code:
     """Source as it is, in colours in a terminal. No line is broken, so that what is copied from a terminal runs, too."""
 
@@ -80,7 +87,7 @@ class Code:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if console.is_terminal:
-            text = Syntax(self.source, "python", background_color="default").highlight(self.source)
+            text = Syntax("", "python", background_color="default").highlight(self.source.translate(UNSEEN))
             text.rstrip()
             yield from console.render(text, options.update(no_wrap=True, overflow="ignore"))
         else:
@@ -107,6 +114,27 @@ class Whole:
             yield from console.render(self.view, options.update(width=max(options.max_width, wanted)))
 
 
+class _Trimmed:
+    """Lines without the spaces that a layout puts at their ends. Source keeps its own: it comes with its line ends inside."""
+
+    def __init__(self, view: RenderableType):
+        self.view = view
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line: list[Segment] = []
+        for segment in console.render(self.view, options):
+            if segment.text == "\n":
+                while line and not line[-1].text.rstrip(" "):
+                    line.pop()
+                if line:
+                    line[-1] = line[-1]._replace(text=line[-1].text.rstrip(" "))
+            line.append(segment)
+            if segment.text == "\n":
+                yield from line
+                line.clear()
+        yield from line
+
+
 class Lines:
     """Text whose lines are as long as they are; a terminal wraps them. Prose is broken between words there."""
 
@@ -128,6 +156,11 @@ class Result:
     """What a person sees instead; a plain string is printed as it is, without wrapping, unless it is Prose."""
     exit_code: int = 0
     """0, or 1 where the command ran well and the answer is no."""
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 task`, `2 tasks`; words whose plural is no `s` more, or that have a verb with them, come with `many`."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def launched() -> bool:

@@ -152,7 +152,7 @@ EVERYWHERE = {"--config", "--dry-run", "--json", "--quiet", "--help", "--help-al
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_shows_twenty_and_help_all_the_rest(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = []
-    for flag in ("--help", "--help-all", "--help"):
+    for flag in ("--help", "--help-all", "-h"):
         assert cli.run([*name.split(), flag]) == 0
         found.append(capsys.readouterr().out)
     few, every = flags_in(found[0]), flags_in(found[1])
@@ -228,7 +228,7 @@ def test_a_switch_goes_both_ways(demo: list[Demo], tmp_path: Path) -> None:
     [
         (["--steps", "many"], ["--steps should be a whole number, not 'many'"]),
         (["--steps", "0"], ["--steps should be greater than or equal to 1, not 0"]),
-        (["--step", "2"], ["No such option: --step", "--steps"]),
+        (["--step", "2"], ["No such option: --step", "--steps", "--help-all` lists what there is."]),
         (["--mode", "c"], ["'--mode': 'c' is not one of 'a'"]),
         (["--config", "none.toml"], ["none.toml"]),
     ],
@@ -239,6 +239,17 @@ def test_bad_flags_exit_2(demo: list[Demo], capsys: pytest.CaptureFixture[str], 
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert all(word in captured.err for word in words), captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [(["doctor", "now"], "kernrl doctor --help-all"), (["train"], "kernrl --help"), (["tasks", "make"], "kernrl tasks --help")],
+)
+def test_unknown_words_are_answered_with_where_to_look(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], where: str
+) -> None:
+    assert cli.run(arguments) == 2
+    assert capsys.readouterr().err.endswith(f"; `{where}` lists what there is.\n")
 
 
 MAKE_ROOM = "make room, or name another place.\n"

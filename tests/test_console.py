@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kernrl import console
 from kernrl.command import Output
-from kernrl.console import Code, Lines, Prose, Result, Whole, progress, waiting
+from kernrl.console import Code, Lines, Prose, Result, Whole, counted, progress, waiting
 
 
 def test_progress_says_where_it_is_where_there_is_no_terminal(capsys):
@@ -115,6 +115,17 @@ def test_source_is_not_broken_in_a_terminal(capsys, monkeypatch):
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == source.splitlines()
 
 
+def test_a_terminal_is_not_told_what_to_do_by_source(capsys, monkeypatch):
+    source = "x = 1\x1b]0;title\x07\x1b[2J\x9b2J\r\n\ty = 2\n"
+    Output(Result({}, Group(Code(source))), as_json=False).print()
+    assert capsys.readouterr().out == source  # a file gets what there is
+    as_terminal(monkeypatch, 80)
+    Output(Result({}, Group(Code(source))), as_json=False).print()
+    said = capsys.readouterr().out
+    assert "x = 1␛]0;title␇␛[2J�2J␍" in said
+    assert not set("\x1b\x07\x9b\r") & set(said)
+
+
 def test_a_log_holds_sentences_and_rows_whole(capsys):
     sentence, source = " ".join(["word"] * 40), "y = " + " + ".join(["x"] * 80)
     table = Table(box=None, pad_edge=False)
@@ -124,3 +135,20 @@ def test_a_log_holds_sentences_and_rows_whole(capsys):
     assert said[0] == sentence
     assert said[1].endswith("─")
     assert said[2:] == [source, "", f"a  {sentence}"]
+
+
+def test_lines_of_a_log_end_with_their_words_and_source_stays_as_it_is(capsys):
+    table = Table("name", "what", box=None, pad_edge=False)
+    table.add_row("a", "one")
+    table.add_row("longer", "")
+    source = "x = 1   \n   \n"
+    Output(Result({}, Group(table, Text("end  "), Code(source), Text())), as_json=False).print()
+    console.log.print(table)
+    said = capsys.readouterr()
+    assert said.err == "name    what\na       one\nlonger\n"
+    assert said.out == f"{said.err}end\n{source}\n"
+
+
+def test_counts_agree_with_their_nouns():
+    assert [counted(n, "task") for n in (0, 1, 2, 1200)] == ["0 tasks", "1 task", "2 tasks", "1,200 tasks"]
+    assert [counted(n, "reply", "replies") for n in (1, 2)] == ["1 reply", "2 replies"]

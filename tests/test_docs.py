@@ -165,6 +165,12 @@ def test_make_targets_are_in_the_makefile(page: Path) -> None:
     assert page != README or {"quickstart", "test"} <= targets
 
 
+def test_the_help_of_make_fits_a_terminal() -> None:
+    texts = re.findall(r"^([a-z-]+):.*## (.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(texts) > 5
+    assert [name for name, text in texts if 14 + len(text) > 80] == []
+
+
 def test_ci_runs_what_the_readme_says() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
     assert ".ci/run" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()

@@ -269,7 +269,7 @@ class Explanation:
             apart, together = part.floor_us(self.rates)
             fused = "; ".join(part.fused)
             lines.append(
-                f"{part}: {fused}. At the limits of the {self.rates.name}: {apart:.4g} us apart, {together:.4g} us fused."
+                f"{part}: {fused}. At the limits of the {self.rates.name}: {apart:.4g} µs apart, {together:.4g} µs fused."
             )
         return "\n".join([*lines, *(f"{path or 'the model'}: {why}" for path, why in self.left)])
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrl import __version__
+from kernrl.console import counted
 from kernrl.optimization import self_check
 from kernrl.optimization.trials import Trial
 from kernrl.optimization.words import against, set_words
@@ -84,7 +85,9 @@ def _checked(task: Task, verdict: Verdict) -> list[str]:
         records = [record for record in verdict.errors if record["input_set"] == name]
         regimes = ", ".join(dict.fromkeys(str(record["regime"]) for record in records))
         worst = max(float(record["excess"]) for record in records)
-        parts.append(f"{set_words(task, name)}, {len(records)} inputs ({regimes}), largest error {worst:.2g} of its tolerance")
+        parts.append(
+            f"{set_words(task, name)}, {counted(len(records), 'input')} ({regimes}), largest error {worst:.2g} of its tolerance"
+        )
     return parts or ["nothing"]
 
 

@@ -96,7 +96,7 @@ class Budget:
         thread.start()
         while thread.is_alive():
             if self.left_s <= 0:
-                raise TooSmallBudgetError(f"a budget of {self.seconds:.3g} s is too small: {what} takes longer. Give more.")
+                raise TooSmallBudgetError(f"the budget is too small: {what} takes longer than {self.seconds:.3g} s. Give more.")
             thread.join(min(TICK_S, max(self.left_s, 0.001)))
         done, found = ended[0]
         if not done:

@@ -171,7 +171,7 @@ def _main():
     device, seed = ("cuda" if on_gpu else "cpu"), int(time.time_ns() % 2**31)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = KERNRL["precision"] == "tf32"
     if not on_gpu:
-        print("There is no GPU here: small sizes are checked in Triton's interpreter, and nothing is timed.")
+        print("No GPU here: small sizes are checked in Triton's interpreter, nothing is timed.")
         if KERNRL["precision"] == "bf16":
             print("The interpreter does not round bf16 as a GPU does: nothing can be checked.")
             return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from kernrl.console import counted
 from kernrl.errors import UsageError
 from kernrl.optimization.trials import Trial, beats
 from kernrl.tasks.graph.facts import Rates, roofline_s
@@ -36,7 +37,7 @@ def against(verdict: Verdict) -> list[str]:
         return ["Not timed."]
     lines = []
     for name, speed in timing.speedups_x.items():
-        times = f"{timing.baseline_us[name]:.1f} to {timing.candidate_us:.1f} us"
+        times = f"{timing.baseline_us[name]:.1f} to {timing.candidate_us:.1f} µs"
         by = "MODELLED: by the roofline of the" if timing.kind == "modelled" else "measured on the"
         lines.append(f"{speed_words(speed, timing)}, the speed of {NAMES.get(name, name)} ({times}; {by} {timing.device}).")
     return lines
@@ -60,7 +61,9 @@ def won(trial: Trial, task: Task) -> str:
     where = clock if timing.kind == "modelled" else f"measured on the {timing.device}"
     slower = [n for n, s in timing.speedups_x.items() if s.value < 1.0 and (s.significant or timing.kind == "modelled")]
     better = " Use torch.compile instead: it is faster here." if "compile" in slower else ""
-    return f"{task.id}: {' and '.join(parts)}, {where}; right on {len(trial.verdict.errors)} inputs at {sets}.{better}"
+    return (
+        f"{task.id}: {' and '.join(parts)}, {where}; right on {counted(len(trial.verdict.errors), 'input')} at {sets}.{better}"
+    )
 
 
 def _times(speed: Speedup, timing: Timing) -> str:
@@ -79,15 +82,16 @@ def not_won(task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: G
         status = counts.most_common(1)[0][0]
         reason = next(t.verdict.reason for t in trials if t.verdict.status == status)
         if status == Status.NEEDS_GPU:
-            return f"{task.id}: none of {len(trials)} candidates can be judged without a GPU ({reason})"
-        return f"{task.id}: none of {len(trials)} candidates is correct ({shown}). {reason}"
+            return f"{task.id}: none of {counted(len(trials), 'candidate')} can be judged without a GPU ({reason})"
+        return f"{task.id}: none of {counted(len(trials), 'candidate')} is correct ({shown}). {reason}"
     timing = best[0].verdict.timing
     assert timing
     baseline = next(iter(timing.speedups_x))
     figure = speed_words(timing.speedups_x[baseline], timing)
+    of_all = counted(len(trials), "candidate")
     return (
         f"{task.id}: nothing is faster than {NAMES.get(baseline, baseline)} beyond "
-        f"{'what the model can tell' if timing.kind == 'modelled' else 'the noise'}; the best of {len(trials)} candidates has "
+        f"{'what the model can tell' if timing.kind == 'modelled' else 'the noise'}; the best of {of_all} has "
         f"{figure}. {reason_of(best[0].verdict, graph, device)}"
     )
 
@@ -105,12 +109,12 @@ def reason_of(verdict: Verdict, graph: Graph | None, device: Device) -> str:
         names = ", ".join(dict.fromkeys(node["name"].removeprefix("aten.").partition(".")[0] for node in library))
         return f"{share:.0%} of its time is {what} ({names}), which the candidates use as well."
     if us < LAUNCH_BOUND_US:
-        return f"It takes {us:.1f} us, where launching decides: nothing below {LAUNCH_BOUND_US:g} us is counted as faster."
+        return f"It takes {us:.1f} µs, where launching decides: nothing below {LAUNCH_BOUND_US:g} µs is counted as faster."
     if graph is not None:
         floor_us = roofline_s(graph, rates_of(device, verdict.precision))[1] * 1e6
         if floor_us / us >= MOSTLY:
-            return f"It runs at {min(floor_us / us, 1):.0%} of the floor of {floor_us:.1f} us that its data and products need."
-        return f"Its floor is {floor_us:.1f} us, and it takes {us:.1f} us: a model (--model) may find what the rules do not."
+            return f"It runs at {min(floor_us / us, 1):.0%} of the floor of {floor_us:.1f} µs that its data and products need."
+        return f"Its floor is {floor_us:.1f} µs, and it takes {us:.1f} µs: a model (--model) may find what the rules do not."
     return "A model (--model) may find what was not tried."
 
 

@@ -36,6 +36,12 @@ class Muon(torch.optim.AdamW):
         finally:
             self.param_groups = every
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """AdamW looks for its count of steps in the state of every parameter, and Muon's matrices have none."""
+        every = state["param_groups"]
+        super().__setstate__({**state, "param_groups": [group for group in every if not group.get("muon")]})
+        self.param_groups = every
+
     def _muon(self, group: dict[str, Any]) -> None:
         by_shape: dict[torch.Size, list[Tensor]] = {}
         for p in group["params"]:

@@ -12,6 +12,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from kernrl.console import counted
 from kernrl.reports.plan_graph import fusion_chart
 from kernrl.reports.results import clocks, speedup_x, timed
 from kernrl.reports.run_files import Run, Sample, read_row
@@ -133,7 +134,7 @@ def highlighted(source: str) -> Markup:
     lines = source.splitlines()
     shown = "\n".join(line[:400] for line in lines[:MOST_LINES])
     if len(lines) > MOST_LINES:
-        shown += f"\n# … {len(lines) - MOST_LINES} more lines"
+        shown += f"\n# … {counted(len(lines) - MOST_LINES, 'more line')}"
     return Markup(highlight(shown, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True)))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kernrl.console import counted
 from kernrl.reports.results import if_modelled, judged_of
 from kernrl.reports.run_files import Run
 from kernrl.reports.story import Story
-from kernrl.reports.svg import counted, percent, times
+from kernrl.reports.svg import percent, times
 from kernrl.reports.tables import comparison_text
 
 

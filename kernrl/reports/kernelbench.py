@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernrl.console import counted
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.reports.run_files import read_rows
@@ -158,7 +159,7 @@ def _of_run(folder: Path, tasks: Sequence[Task]) -> tuple[list[Found], list[str]
         found.append((task, counts[task.id], row["text"]))
         counts[task.id] += 1
     if missing:
-        problems.append(f"{missing} samples are of other tasks and were left out.")
+        problems.append(f"{counted(missing, 'sample')} of other tasks: left out.")
     return found, problems
 
 

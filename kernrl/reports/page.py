@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 
 from kernrl import __version__
+from kernrl.console import counted
 from kernrl.reports import gallery, run_charts
 from kernrl.reports.gallery import Cheat, Exhibit
 from kernrl.reports.headline import headline, lead
@@ -23,7 +24,7 @@ from kernrl.reports.results import THRESHOLDS_X, if_modelled, summarise
 from kernrl.reports.run_charts import Panel
 from kernrl.reports.run_files import Run, Sample, number
 from kernrl.reports.story import Story, comparisons, newest, summarise_run, tell
-from kernrl.reports.svg import counted, percent, seconds, times
+from kernrl.reports.svg import percent, seconds, times
 from kernrl.reports.tables import comparison_text, conditions, figure_text, wins_text
 from kernrl.reports.task_changes import KernelDiff, TaskChange, kernel_diffs, task_changes
 from kernrl.settings import flatten

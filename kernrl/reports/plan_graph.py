@@ -7,7 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from kernrl.reports.svg import WIDTH, counted, percent
+from kernrl.console import counted
+from kernrl.reports.svg import WIDTH, percent
 
 BOX, TALL, GAP, HEAD = 24, 36, 12, 20
 COLUMN = 160

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from kernrl.console import counted
 from kernrl.reports.run_files import Sample
 from kernrl.reports.statistics import Estimate, TaskBootstrap, fast_p, pass_at_k
-from kernrl.reports.svg import counted
 from kernrl.verifier.base.verdict import Stage, Status, Timing
 
 THRESHOLDS_X = (0, 0.5, 0.8, 1, 1.2, 1.5, 2)
@@ -59,6 +59,7 @@ def summarise(
         "unjudged": len(samples) - len(judged),
         "needs_gpu": sum(s.verdict.status is Status.NEEDS_GPU for s in samples),
         "internal_errors": sum(s.verdict.internal_error for s in samples),
+        "cut": sum(s.cut for s in judged),
         "specialised": sum(bool(s.verdict.specialised) for s in judged),
         "untimed": sum(s.verdict.correct and not timed(s, clock) for s in judged),
         "timing": {"kind": clock[0], "device": clock[1]} if clock else None,
@@ -203,17 +204,22 @@ def notes(results: dict[str, Any], other_clocks: list[Clock]) -> list[str]:
     """Sentences a reader of the figures has to know."""
     said = []
     if large := results["needs_gpu"]:
-        said.append(f"{counted(large, 'sample')} need a GPU (too large for the interpreter), and enter no figure.")
+        said.append(
+            f"{counted(large, 'sample needs', 'samples need')} a GPU (too large for the interpreter): left out of every figure."
+        )
     if broken := results["unjudged"] - results["needs_gpu"]:
-        said.append(f"{counted(broken, 'sample')} could not be judged (broken machinery), and enter no figure.")
+        said.append(f"{counted(broken, 'sample')} could not be judged (broken machinery): left out of every figure.")
     if faults := results["internal_errors"]:
         said.append(f"{counted(faults, 'sample')} of those met a fault of the verifier itself; the log has the traceback.")
+    if results["cut"]:
+        cut = counted(results["cut"], "reply was", "replies were")
+        said.append(f"{cut} cut at the limit of tokens, of {results['samples']:,}.")
     if results["specialised"]:
-        specialised = counted(results["specialised"], "correct candidate")
-        said.append(f"{specialised} are specialised: right at the task's own sizes, and not at others derived from them.")
+        specialised = counted(results["specialised"], "correct candidate is", "correct candidates are")
+        said.append(f"{specialised} specialised: right at the task's own sizes, and not at others derived from them.")
     if results["untimed"]:
         untimed = counted(results["untimed"], "correct candidate")
-        said.append(f"{untimed} could not be timed, and count for fast_0 and no higher threshold.")
+        said.append(f"{untimed} could not be timed: counted for fast_0 and no higher threshold.")
     if results["tasks"] == 1:
         said.append("One task tells nothing of how tasks differ: there are no intervals.")
     elif 0 < results["tasks"] < FEW_TASKS:

@@ -11,11 +11,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from kernrl.console import counted
 from kernrl.reports import svg
 from kernrl.reports.results import PAST_STAGE, clocks, group, if_modelled, passed, wins
 from kernrl.reports.run_files import Run, Sample, number
 from kernrl.reports.statistics import TaskBootstrap
-from kernrl.reports.svg import Row, Series, counted, percent, short, times
+from kernrl.reports.svg import Row, Series, percent, short, times
 from kernrl.verifier.base.verdict import Stage
 
 Format = Callable[[float], str]

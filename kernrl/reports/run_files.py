@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kernrl.console import counted
 from kernrl.errors import UsageError
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
@@ -29,6 +30,8 @@ class Sample:
     family: str = ""
     composition: tuple[str, ...] = ()
     tokens: int = 0
+    cut: bool = False
+    """Whether the reply reached the limit of tokens before its end."""
     offset: int = 0
     """Where the row starts in the file, in bytes."""
 
@@ -100,7 +103,9 @@ def read_samples(path: Path, problems: list[str]) -> list[Sample]:
         else:
             samples[sample.id] = sample
     if unreadable:
-        problems.append(f"{path.name}: {unreadable} rows are not samples with a verdict and were left out.")
+        problems.append(
+            f"{path.name}: left out {counted(unreadable, 'row that is', 'rows that are')} no sample with a verdict."
+        )
     return list(samples.values())
 
 
@@ -124,7 +129,7 @@ def read_rows(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[str, 
             else:
                 broken += 1
     if broken:
-        problems.append(f"{path.name}: {broken} lines are not JSON objects and were left out.")
+        problems.append(f"{path.name}: left out {counted(broken, 'line that is', 'lines that are')} no JSON object.")
 
 
 def read_row(run: Run, sample: Sample) -> dict[str, Any]:
@@ -149,6 +154,7 @@ def _sample(row: dict[str, Any], offset: int) -> Sample:
         family=str(row.get("family") or ""),
         composition=tuple(map(str, row.get("composition") or ())),
         tokens=int(row.get("tokens") or 0),
+        cut=row.get("finish") == "length",
         offset=offset,
     )
 

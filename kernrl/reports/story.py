@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kernrl.console import counted
 from kernrl.reports.results import compare, summarise
 from kernrl.reports.run_files import Run, Sample
-from kernrl.reports.svg import counted
 
 LAST_SHARE = 10
 """Of a training run's steps, the last tenth is what its figures describe."""

@@ -91,11 +91,6 @@ def seconds(value: float) -> str:
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 task`, `2 tasks`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 # --- scales ------------------------------------------------------------------------------------------------------
 
 

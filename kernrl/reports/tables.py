@@ -9,10 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kernrl.console import counted
 from kernrl.reports.results import PAST_STAGE, THRESHOLDS_X, if_modelled, judged_of
 from kernrl.reports.run_files import UNJUDGED
 from kernrl.reports.story import Story
-from kernrl.reports.svg import counted, percent, seconds, signed, times
+from kernrl.reports.svg import percent, seconds, signed, times
 from kernrl.verifier.base.verdict import Stage, Status
 
 Figure = Mapping[str, float | None]

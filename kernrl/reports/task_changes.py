@@ -10,6 +10,7 @@ from statistics import fmean
 
 from markupsafe import Markup
 
+from kernrl.console import counted
 from kernrl.reports.results import Clock, clocks, group, speedup_x
 from kernrl.reports.run_files import Run, Sample, read_row
 from kernrl.reports.svg import signed, times
@@ -116,5 +117,5 @@ def _diff(old: list[str], new: list[str]) -> Markup:
         Markup('<span class="{}">{}</span>').format(kinds.get(line[:1], "same"), line[:400]) for line in lines[:MOST_LINES]
     ]
     if len(lines) > MOST_LINES:
-        shown.append(Markup('<span class="place">… {} more lines</span>').format(len(lines) - MOST_LINES))
+        shown.append(Markup('<span class="place">… {}</span>').format(counted(len(lines) - MOST_LINES, "more line")))
     return Markup("\n").join(shown)

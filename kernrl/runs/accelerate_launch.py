@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernrl.console import counted
 from kernrl.errors import InfrastructureError, UsageError
 
 CONFIGS = Path(__file__).parent / "accelerate"
@@ -31,9 +32,11 @@ def start(kind: str, num_processes: int | None, arguments: Sequence[str]) -> int
     gpus = torch.cuda.device_count()
     count = num_processes or gpus
     if count < 2:
-        raise UsageError(f"--launch {kind} is for two processes or more, and this machine has {gpus} GPUs: leave it out.")
+        raise UsageError(
+            f"--launch {kind} is for two processes or more, and this machine has {counted(gpus, 'GPU')}: leave it out."
+        )
     if torch.cuda.is_available() and count > gpus:
-        raise UsageError(f"--num-processes {count}: this machine has {gpus} GPUs.")
+        raise UsageError(f"--num-processes {count}: this machine has {counted(gpus, 'GPU')}.")
     # our processes print one sentence about an error; the launcher would add a page
     logging.disable(logging.CRITICAL)  # torch's loggers are made later, each with a level of its own
     config = ["--config_file", str(CONFIGS / f"{kind}.yaml"), "--num_processes", str(count)]

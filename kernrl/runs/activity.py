@@ -13,7 +13,7 @@ from types import TracebackType
 from rich.live import Live
 from rich.text import Text
 
-from kernrl.console import FIRST_S, leads, log
+from kernrl.console import FIRST_S, counted, leads, log
 
 EVERY_S = 30.0
 """Seconds between lines where there is no terminal, and in the log file."""
@@ -22,7 +22,7 @@ FILE = "log.txt"
 
 
 class Activity:
-    """The line that says what is being done. While it is open, a thread repeats the line when it has changed.
+    """The line that says what is being done. While it is open, a thread repeats the line.
 
     Args:
         folder: of the run, for `log.txt`; None writes none, as before a run has a folder.
@@ -32,7 +32,6 @@ class Activity:
         self.folder = folder
         self._every_s = every_s
         self._line: Callable[[], str] = lambda: ""
-        self._said = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="activity", daemon=True)
 
@@ -73,13 +72,18 @@ class Activity:
             yield
 
     def _repeat(self) -> None:
+        said, since = "", 0.0
         while not self._ended.wait(self._every_s):
             text = self._line()
-            if text and text != self._said:
-                self._say(text)
+            if text != said:
+                said, since = text, time.monotonic()
+                same = ""
+            else:  # a CPU may take minutes to read the prompts of a batch: silence would look like a run that hangs
+                same = f"; the same for {duration(time.monotonic() - since)}"
+            if text:
+                self._say(f"{text}{same}")
 
     def _say(self, text: str) -> None:
-        self._said = text
         if not leads():
             return
         if not log.redraws:
@@ -142,10 +146,10 @@ class SamplingWatch:
         place = f"step {self.steps_done + 1}{self._of()}" if self.steps else ""
         head = ", ".join(part for part in (self.title, place) if part)
         spent = time.perf_counter() - self._began
-        said = [f"{self._sampled} of {self._expected} replies", f"{self._tokens:,} tokens"]
+        said = [f"{self._sampled} of {counted(self._expected, 'reply', 'replies')}", counted(self._tokens, "token")]
         if self._sampled < self._expected:
             said.append(f"{self._tokens / max(spent, 1e-9):,.0f} tokens/s")
-        said.append(f"{self._judged} verdicts")
+        said.append(counted(self._judged, "verdict"))
         if self.steps and 0 < self._expected <= min(self._sampled, self._judged):
             said.append("updating the weights")
         if left := self._left(spent):

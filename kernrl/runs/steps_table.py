@@ -40,14 +40,14 @@ COLUMNS = {
 }
 """Metric → its format; a metric that no step has is left out."""
 
-ESSENTIAL = (
-    "step", "reward", "correct", "fast_1", "speed_geomean_x", "heldout.reward", "heldout.correct", "length", "entropy",
-    "seconds.step",
+FIRST = (
+    "step", "reward", "correct", "fast_1", "speed_geomean_x", "heldout.reward", "heldout.correct", "seconds.step", "length",
+    "entropy",
 )  # fmt: skip
-"""The columns of a terminal narrower than `WIDE`."""
+"""The columns that a narrow terminal shows, the most wanted first; the others follow where there is room."""
 
-WIDE = 120
-"""Width, in characters, from which a terminal shows all columns."""
+GAP = 2
+"""Spaces between columns."""
 
 TITLES = {
     "speed_geomean_x": "speed", "kl_ref": "kl", "mismatch_kl": "mismatch", "gpu_hours": "GPU h", "attempts_per_s": "replies/s",
@@ -92,16 +92,33 @@ class LiveTable:
 
 def steps_table(lines: Sequence[dict[str, Any]], title: str) -> Group:
     """Metrics of steps, one line each, below a title: one of the table itself would be as narrow as the table."""
-    names = COLUMNS if log.width >= WIDE else ESSENTIAL
-    shown = [name for name in names if any(_cell(line, name) for line in lines)]
+    widths = _widths(lines, log.width)
     if any(line.get("modelled") for line in lines):
         title = f"{title} (speeds are modelled)"
     table = Table(box=None, pad_edge=False)
-    for name in shown:
-        table.add_column(_title(name), justify="right")
+    for name, width in widths.items():
+        table.add_column(_title(name), justify="right", width=width)
     for line in lines:
-        table.add_row(*(_cell(line, name) for name in shown))
+        table.add_row(*(_cell(line, name) for name in widths))
     return Group(Text(title, style="italic"), table)
+
+
+def _widths(lines: Sequence[dict[str, Any]], room: int) -> dict[str, int]:
+    """The columns that fit, with their widths: none is cut; titles are broken between words where there is no room for them."""
+    widths: dict[str, int] = {}
+    room += GAP  # there is none after the last
+    for name in (*FIRST, *(name for name in COLUMNS if name not in FIRST)):
+        cells = [_cell(line, name) for line in lines]
+        width = max(map(len, (*_title(name).split(), *cells)))
+        if any(cells) and width + GAP <= room:
+            widths[name] = width
+            room -= width + GAP
+    for name, width in widths.items():
+        whole = max(width, len(_title(name)))
+        if whole - width <= room:
+            widths[name] = whole
+            room -= whole - width
+    return {name: widths[name] for name in COLUMNS if name in widths}
 
 
 def final_table(history: Sequence[dict[str, Any]], title: str) -> Group:

@@ -28,6 +28,8 @@ EXTRAS = {
     "trackio": ("trackio", "local experiment tracking"),
     "tensorboard": ("tensorboard", "TensorBoard logs"),
     "wandb": ("wandb", "Weights & Biases logs"),
+    "uvicorn": ("serve", "verdicts over HTTP, by kernrl serve"),
+    "prometheus-client": ("serve", "its counters"),
     "nvidia-ml-py": ("gpu", "GPU clocks and temperature beside measured times"),
     "cuda-core": ("gpu", "the driver's API from Python"),
 }

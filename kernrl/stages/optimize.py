@@ -16,7 +16,7 @@ from rich.text import Text
 
 from kernrl.config import OptimizeConfig
 from kernrl.config.optimize import NO_MODEL
-from kernrl.console import Lines, Prose, Result, Whole, log
+from kernrl.console import Lines, Prose, Result, Whole, counted, log
 from kernrl.errors import UsageError
 from kernrl.files import next_folder, replace_file
 from kernrl.optimization.budget import Budget
@@ -146,7 +146,7 @@ def _write_many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder
     """The page of all, the figures of all, and the winners as KernelBench would have left them."""
     by_id = {task.id: task for task in tasks}
     rows = {r["task"]: read_lines(place_of(folder, by_id[r["task"]]) / CANDIDATES) for r in results}
-    replace_file(folder / "report.html", render(results, rows, f"{len(results)} modules"))
+    replace_file(folder / "report.html", render(results, rows, counted(len(results), "module")))
     replace_file(folder / "results.json", json.dumps(list(results), indent=2))
     winners = [
         {"task": r["task"], "member": 0, "text": r["best"]["source"], "verdict": r["best"]["verdict"]}

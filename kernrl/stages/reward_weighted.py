@@ -25,7 +25,7 @@ def run(config: RewardWeightedConfig, verifier: Verifier | None = None) -> Resul
         verifier: one that is open already; by default one is opened for the run.
     """
     started = time.perf_counter()
-    with open_session(config, verifier) as session:
+    with open_session(config, verifier) as session, session.activity.shown():
         examples, found, seconds = session.lead(lambda: weighted_examples(session, config))
         tuned = SampleFinetuner(session, config).finetune(examples, config.seed)
         seconds |= {"update": tuned.pop("update_s"), "step": time.perf_counter() - started}

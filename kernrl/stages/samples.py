@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernrl.config import SamplesConfig
-from kernrl.console import Code, Result
+from kernrl.console import Code, Result, counted
 from kernrl.errors import UsageError, did_you_mean
 from kernrl.files import new_folder, replace_file
 from kernrl.reports.run_files import read_rows
@@ -65,7 +65,7 @@ def export(config: SamplesConfig, rows: list[dict[str, Any]], folder: Path) -> R
         written.append({"file": str(path), "task": task, "id": row["id"], "speedup_x": row["verdict"].get("speedup_x")})
         table.add_row(path.name, _speedup(row), row["id"])
     notes = [Text(MODELLED, style="dim")] if any(MARK in _speedup(row) for row, _ in best.values()) else []
-    return Result(written, Group(table, *notes, Text(f"{len(written)} kernel{'s' * (len(written) != 1)} in {folder}")))
+    return Result(written, Group(table, *notes, Text(f"{counted(len(written), 'kernel')} in {folder}")))
 
 
 def read_samples(config: SamplesConfig) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def read_samples(config: SamplesConfig) -> list[dict[str, Any]]:
         and config.status in (None, row["verdict"]["status"])
     ]
     if not wanted:
-        raise UsageError(f"{config.run}: none of its {len(rows)} candidates is of that step, task and status.")
+        raise UsageError(f"{config.run}: none of its {counted(len(rows), 'candidate')} is of that step, task and status.")
     return sorted(wanted, key=lambda row: (*_worth(row), row["tokens"], row["id"]))
 
 

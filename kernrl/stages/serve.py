@@ -7,7 +7,7 @@ import secrets
 import socket
 
 from kernrl.config.serve import ServeConfig
-from kernrl.console import Result, log
+from kernrl.console import Result, counted, log
 from kernrl.errors import UsageError
 from kernrl.service.client import TOKEN
 from kernrl.service.jobs import Jobs
@@ -58,7 +58,7 @@ def run(config: ServeConfig) -> Result:
             uvicorn.Server(settings).run(sockets=[listening])
         finally:
             jobs.close()
-    return Result({"statuses": dict(jobs.statuses)}, f"{sum(jobs.statuses.values())} verdicts given")
+    return Result({"statuses": dict(jobs.statuses)}, f"{counted(sum(jobs.statuses.values()), 'verdict')} given")
 
 
 def _listen(config: ServeConfig) -> socket.socket:

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from accelerate.utils import set_seed
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from kernrl.config import SftConfig
-from kernrl.console import Result, log
+from kernrl.console import Result, counted, log
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.policy.attention import VARLEN
@@ -228,7 +229,8 @@ def pack(pairs: Iterator[Pair] | list[Pair], policy: Policy, config: SftConfig, 
     row_tokens = config.row_tokens or config.max_length
     name, limit = longest(policy, config)
     tokenized = tokenize_pairs(pairs, policy.tokenizer, limit)
-    too_long = f"{tokenized.too_long} {split} pairs are longer than {limit} tokens, {name}, and were left out"
+    pairs_are = counted(tokenized.too_long, f"{split} pair is", f"{split} pairs are")
+    too_long = f"{pairs_are} longer than {limit} tokens, {name}, and left out"
     if not tokenized.examples:
         raise UsageError(f"--data {config.data}: no {split} pair is left to learn from: {too_long}.")
     if tokenized.too_long:
@@ -342,12 +344,9 @@ def figures(history: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def summary(results: dict[str, Any], history: list[dict[str, Any]]) -> Table:
-    """The table at the end of the run."""
-    title = Text(f"model: {results['model']}")
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for name in ("step", "loss", "validation loss", "tokens/s", "MFU", "correct"):
-        table.add_column(name, justify="right")
+def summary(results: dict[str, Any], history: list[dict[str, Any]]) -> Group:
+    """The table at the end of the run, below a title: one of the table itself would be as narrow as the table."""
+    columns: dict[str, list[str]] = {name: [] for name in ("step", "loss", "validation loss", "tokens/s", "MFU", "correct")}
     looks = [place for place, line in enumerate(history) if "validation_loss" in line]
     for before, place in list(pairwise([-1, *looks]))[-5:]:
         line, since = history[place], history[before + 1 : place + 1]
@@ -355,5 +354,13 @@ def summary(results: dict[str, Any], history: list[dict[str, Any]]) -> Table:
         middle = {name: median(at[name] for at in since if name in at) for name, _ in SPEEDS if name in line}
         speed, mfu = (format(middle[name], form) if name in middle else "" for name, form in SPEEDS)
         correct = f"{line['correct']:.0%}" if "correct" in line else ""
-        table.add_row(str(line["step"]), f"{line['loss']:.4f}", f"{line['validation_loss']:.4f}", speed, mfu, correct)
-    return table
+        row = (str(line["step"]), f"{line['loss']:.4f}", f"{line['validation_loss']:.4f}", speed, mfu, correct)
+        for column, cell in zip(columns.values(), row, strict=True):
+            column.append(cell)
+    columns = {name: cells for name, cells in columns.items() if any(cells)}  # there is no MFU without a GPU
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right")
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    return Group(Text(f"model: {results['model']}", style="italic"), table)

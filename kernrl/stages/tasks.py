@@ -19,7 +19,7 @@ from rich.text import Text
 
 from kernrl import __version__, console
 from kernrl.config import CheckConfig, GenerateConfig, ListConfig, ShowConfig, SourceConfig, StatsConfig, VerifierConfig
-from kernrl.console import Result
+from kernrl.console import Result, counted
 from kernrl.errors import UsageError
 from kernrl.files import atomic_write, new_folder
 from kernrl.tasks.loaders import LoadedTasks, load_tasks
@@ -71,17 +71,25 @@ def generate(config: GenerateConfig) -> Result:
     with atomic_write(folder / "config.json") as file:
         made_by = {"kernrl": __version__, "command": "tasks generate", "config": config.model_dump(mode="json")}
         file.write(json.dumps(made_by, indent=2) + "\n")
-    return Result({"path": str(path), "tasks": written}, f"{written} tasks in {path}")
+    return Result({"path": str(path), "tasks": written}, f"{counted(written, 'task')} in {path}")
 
 
 def list_(config: ListConfig) -> Result:
-    """One line a task."""
+    """One line a task; what no task has is left out."""
     tasks = load(config).tasks
-    table = table_of("id", "family", "composition", "split", "solutions", no_wrap=True)
-    table.columns[2].no_wrap = False  # so that a narrow terminal takes its room from this column, whose cells end in `…` then
-    for task in tasks:
-        composition = Text(" → ".join(task.composition), no_wrap=True, overflow="ellipsis")
-        table.add_row(task.id, task.family, composition, task.split, str(len(task.solutions)))
+    cells: dict[str, list[Any]] = {
+        "id": [task.id for task in tasks],
+        "family": [task.family for task in tasks],
+        "composition": [Text(" → ".join(task.composition), no_wrap=True, overflow="ellipsis") for task in tasks],
+        "split": [task.split or "" for task in tasks],
+        "solutions": [str(len(task.solutions)) for task in tasks],
+    }
+    cells = {name: column for name, column in cells.items() if any(column)}
+    table = table_of(*cells, no_wrap=True)
+    for column in table.columns:  # a narrow terminal takes its room from compositions, whose cells end in `…` then
+        column.no_wrap = column.header != "composition"
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*row)
     data = [
         {"id": t.id, "level": t.level, "name": t.name, "family": t.family, "composition": list(t.composition), "split": t.split}
         | {"solutions": [s.style for s in t.solutions]}
@@ -129,7 +137,8 @@ def stats(config: StatsConfig) -> Result:
     pairs = sum(len(t.solutions) for t in tasks)
     compositions = len({t.composition for t in tasks})
     data = {"tasks": len(tasks), "compositions": compositions, "pairs": pairs, "characters": lengths}
-    parts: list[RenderableType] = [Text(f"{len(tasks)} tasks, {compositions} compositions, {pairs} solutions", style="bold")]
+    said = f"{counted(len(tasks), 'task')}, {counted(compositions, 'composition')}, {counted(pairs, 'solution')}"
+    parts: list[RenderableType] = [Text(said, style="bold")]
     parts += [_count_table(name, counter) for name, counter in counts.items() if counter]
     parts.append(_length_table(lengths))
     return Result(data | {name: dict(counter.most_common()) for name, counter in counts.items()}, Group(*parts))
@@ -200,7 +209,8 @@ def table_of(*columns: str, no_wrap: bool = False) -> Table:
 def _count_table(name: str, counter: Counter[str]) -> Table:
     table = table_of(name, "count", "share")
     total = sum(counter.values())
-    for value, count in counter.most_common(MOST_ROWS):
+    ordered = sorted(counter.items(), key=lambda row: int(row[0])) if name == "depth" else counter.most_common()
+    for value, count in ordered[:MOST_ROWS]:
         table.add_row(value, str(count), f"{count / total:.1%}")
     if len(counter) > MOST_ROWS:
         table.add_row(f"and {len(counter) - MOST_ROWS} more; --json has them", "", "")

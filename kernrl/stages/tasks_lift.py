@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kernrl import console
 from kernrl.config import LiftConfig
-from kernrl.console import Result
+from kernrl.console import Lines, Result
 from kernrl.errors import UsageError
 from kernrl.files import atomic_write, new_folder, replace_file
 from kernrl.stages.tasks import load, table_of
@@ -68,6 +68,8 @@ def _one(task: Task, config: LiftConfig) -> Result:
     limits = f"least time on the {rates.name}: {apart_s * 1e6:.4g} µs op by op, {together_s * 1e6:.4g} µs fused"
     parts: list[RenderableType] = [Text(graph.listing(), no_wrap=True, overflow="ignore"), Text(), table, Text()]
     parts += [Text(line) for line in [*fusion, f"moved: {moved}", limits, *_unknown_lines(graph)]]
+    if config.svg:
+        parts.append(Lines(f"drawn in {config.svg}"))
     if written:
         parts.append(Text(f"{len(written)} worked solutions in {config.solutions}: {', '.join(written)}"))
     data = {

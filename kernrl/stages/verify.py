@@ -12,9 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
+from rich.console import Group
+
 from kernrl import console
 from kernrl.config import VerifyConfig
-from kernrl.console import Prose, Result
+from kernrl.console import Lines, Prose, Result, counted
 from kernrl.errors import UsageError
 from kernrl.files import replace_file, require_writable
 from kernrl.service.client import open_verifier
@@ -59,7 +61,12 @@ def run(config: VerifyConfig) -> Result:
         verdict = verifier.verify(task, candidate)
     if config.explain is not None:
         replace_file(config.explain, explain.svg(verdict))
-    return Result(verdict.to_json(), explain.account(verdict), EXIT_CODES.get(verdict.status, 1))
+    return Result(verdict.to_json(), account(verdict, config.explain), EXIT_CODES.get(verdict.status, 1))
+
+
+def account(verdict: Verdict, drawing: Path | None) -> Group:
+    """A verdict in full, and the file in which it is drawn."""
+    return Group(explain.account(verdict), *([Lines(f"drawn in {drawing}")] if drawing else []))
 
 
 @cache
@@ -118,13 +125,14 @@ def _by_task(lines: Sequence[str], done: Container[int]) -> list[int]:
 
 def _summary(out: Path, count: int, statuses: Counter[str], faults: int, rows: _Rows) -> Result:
     judged = count - len(rows.bad)
-    said = [f"{judged} verdict{'s' * (judged != 1)} in {out}", *(f"{n:6d}  {status}" for status, n in statuses.most_common())]
+    said = [f"{counted(judged, 'verdict')} in {out}", *(f"{n:6d}  {status}" for status, n in statuses.most_common())]
     if unknown := statuses[str(Status.NEEDS_GPU)]:
         said.append(f"judged {judged - unknown} of {judged}: the others need a GPU")
     if faults:
         said.append(f"{faults} of them met a fault of the verifier itself; the log has its traceback")
     if rows.names:
-        said.append(f"{rows.names} candidates look like a file's name, and were judged as text: use 'candidate_file' for names")
+        names = counted(rows.names, "candidate looks", "candidates look")
+        said.append(f"{names} like a file's name, judged as text all the same: use 'candidate_file' for names")
     said += [reason for _, reason in sorted(rows.bad.items())]
     bad = [{"row": i + 1, "reason": reason} for i, reason in sorted(rows.bad.items())]
     summary = {

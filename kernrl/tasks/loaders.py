@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernrl.console import counted
 from kernrl.errors import UsageError
 from kernrl.tasks.rows import BadRow, check_contract, stated_input_sets, task_from_row
 from kernrl.tasks.task import Task
@@ -106,7 +107,7 @@ def load_tasks(
 def _because(problems: list[Problem]) -> str:
     if not problems:
         return ""
-    more = f", and {len(problems) - 1} more rows are no tasks" if len(problems) > 1 else ""
+    more = f", and {counted(len(problems) - 1, 'more row is no task', 'more rows are no tasks')}" if len(problems) > 1 else ""
     return f": {problems[0].where} {problems[0].reason}{more}"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from kernrl.errors import UsageError
 from kernrl.signals import blocked_interrupts
 from kernrl.tasks.task import RAGGED, SMALL, InputSet, Task, load_reference
+from kernrl.tasks.worker_pool import apart_from_main
 
 
 def check_task(task: Task, timeout_s: float = 60.0, cache_dir: Path | None = None) -> Task:
@@ -49,7 +50,7 @@ def in_child(work: Callable[[Task], Any], task: Task, timeout_s: float) -> Any:
     context.set_forkserver_preload(["torch", "kernrl.tasks.graph.input_sets"])
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_run, args=(work, task, sender), daemon=True)
-    with blocked_interrupts():
+    with blocked_interrupts(), apart_from_main():
         child.start()
     sender.close()
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernrl.config import EvalConfig
-from kernrl.console import log
+from kernrl.console import counted, log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import next_folder
 from kernrl.reports.kernelbench import Found, read_candidates, write_kernelbench
@@ -57,6 +57,10 @@ def evaluate(config: EvalConfig) -> dict[str, Any]:
         require_model(config)
         if config.prompt_template:
             read_template(config.prompt_template)  # a wrong one is refused before there is a folder and a model is loaded
+        if config.engine == "server":
+            from kernrl.training.open_engine import connect
+
+            connect(config)  # nobody there, or another model, likewise
     directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "eval"), config, resume=config.resume)
     with Activity(directory.path) as activity, activity.shown(), open_verifier(config) as verifier:
         tasks = fitting_tasks(tasks, verifier)
@@ -138,7 +142,7 @@ def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifi
     judged = 0
     left = Counter(task.id for task, _, _ in waiting)
     count = len(left)
-    activity.phase(f"judging {len(waiting)} candidates")
+    activity.phase(f"judging {counted(len(waiting), 'candidate')}")
     activity.follow(
         lambda: (
             f"{count - len(left)} of {count} tasks, {judged} of {len(waiting)} verdicts{gpus_at_work(verifier)}"

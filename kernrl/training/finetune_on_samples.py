@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kernrl.config import FinetuneOnSamplesConfig
-from kernrl.console import log
+from kernrl.console import counted, log
 from kernrl.files import atomic_write
 from kernrl.policy.examples import Example
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
@@ -56,7 +56,8 @@ class SampleFinetuner:
             max_grad_norm=config.max_grad_norm,
         )
         if idle := -config.rows_per_step % session.ranks.size:
-            log.print(f"--rows-per-step {config.rows_per_step} leaves {idle} processes without a row; give a multiple of them.")
+            without = f"{counted(idle, 'process', 'processes')} without a row"
+            log.print(f"--rows-per-step {config.rows_per_step} leaves {without}; give a multiple of {session.ranks.size}.")
         losses: list[float] = []
         finetuner = Finetuner(session.ranks, session.policy, data, settings, loss=self._loss)
         finetuner.run(lambda metrics: losses.append(metrics["loss"]))

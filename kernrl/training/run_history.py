@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kernrl.console import counted
 from kernrl.errors import RunError
 from kernrl.rollouts.collect import Attempt
 from kernrl.rollouts.reward import UNKNOWN
@@ -31,7 +32,7 @@ def why_nothing(attempts: Sequence[Attempt], max_tokens: int, fits: Callable[[At
         return f"{ALARM}: no reply fits a row of --row-tokens with its prompt; give more"
     if judged and not any(a.verdict.correct for a in judged):
         (status, count), *_ = Counter(str(a.verdict.status) for a in judged).most_common(1)
-        found = f"none of {len(judged)} candidates is correct ({count} are {status})"
+        found = f"none of {counted(len(judged), 'candidate')} is correct ({count} are {status})"
         return f"{ALARM}: {found}; teach the model first (kernrl sft)"
     return f"{ALARM}: {otherwise}"
 
@@ -49,9 +50,8 @@ def give_up(history: Sequence[dict[str, Any]], steps: int) -> None:
     last = history[-steps:] if steps else []
     if steps and len(last) == steps and not any(learnt(line) for line in last):
         reason = next((a for a in last[-1].get("alarms") or () if a.startswith(ALARM)), ALARM)
-        raise RunError(
-            f"{steps} steps in a row learnt nothing; in the last, {reason}. (--give-up-after 0 goes on all the same.)"
-        )
+        in_a_row = f"{counted(steps, 'step')} in a row"
+        raise RunError(f"{in_a_row} learnt nothing; in the last, {reason}. (--give-up-after 0 goes on all the same.)")
 
 
 def learnt(line: dict[str, Any]) -> bool:

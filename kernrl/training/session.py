@@ -43,7 +43,7 @@ from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.how_many import confirm_samples
 from kernrl.training.lint_tasks import fitting_tasks, sound_tasks
-from kernrl.training.open_engine import open_engine
+from kernrl.training.open_engine import connect, open_engine
 from kernrl.training.run_history import best_step, give_up, learnt
 from kernrl.training.starting_policy import load_starting_policy
 from kernrl.user_code import is_import_path
@@ -180,6 +180,10 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         ranks.lead(lambda: find_source(config.model, config.revision))  # a name of nothing is refused at once
         tasks = ranks.lead(lambda: read_tasks(config))
         ranks.lead(lambda: confirm_samples(config.samples, tasks_at_once(config, tasks), yes=config.yes, what=" at a time"))
+        if config.engine == "server":
+            ranks.lead(lambda: connect(config))  # nobody there, or another model: say so before a model is loaded
+        shown = stack.enter_context(ExitStack())
+        shown.enter_context(activity.shown())
         directory = ranks.lead(
             lambda: RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE_ON_RESUME)
         )
@@ -217,6 +221,7 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         )
         if isinstance(engine, GenerateEngine):
             engine.on_tokens = watch.decoded
+        shown.close()  # the stage shows the line from here on
         activity.follow(watch.line)
         price = config.gpu_hour_price
         yield Session(ranks, directory, policy, tasks, collector, checkpoint, row_tokens, price, activity, watch, tracked)

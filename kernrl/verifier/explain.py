@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from kernrl.console import counted
 from kernrl.tasks.task import RAGGED
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
 
@@ -75,10 +76,10 @@ def _detail(stage: Stage, verdict: Verdict) -> str:
         return f"compiled in {verdict.seconds['compile'] * 1e3:.0f} ms"
     if stage is Stage.PLAN and verdict.plan:
         launches, unfused = verdict.plan["launches"], verdict.plan["unfused"]
-        return f"{launches} authored launch{'es' * (launches != 1)}, {unfused} unfused op{'s' * (unfused != 1)}"
+        return f"{counted(launches, 'authored launch', 'authored launches')}, {counted(unfused, 'unfused op')}"
     if stage is Stage.CORRECTNESS and verdict.errors:
         worst = max(record["excess"] for record in verdict.errors)
-        return f"{len(verdict.errors)} inputs, largest error {worst:.2g} × its tolerance"
+        return f"{counted(len(verdict.errors), 'input')}, largest error {worst:.2g} × its tolerance"
     return ""
 
 

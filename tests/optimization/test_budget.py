@@ -95,7 +95,7 @@ def test_styles_that_take_for_ever_to_write_hold_nothing_up() -> None:
 
 def test_work_that_cannot_be_cut_is_given_up_with_a_sentence() -> None:
     gate = threading.Event()
-    with pytest.raises(TooSmallBudgetError, match="a budget of 20 s is too small: reading it takes longer"):
+    with pytest.raises(TooSmallBudgetError, match="the budget is too small: reading it takes longer than 20 s"):
         Budget(20.0, clock=Clock(step=3.0)).within("reading it", gate.wait)
     gate.set()
 

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import warnings
 from functools import partial
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.tiny import tiny_policy
 from transformers import BertConfig
 
 from kernrl.errors import RunError, UsageError
@@ -23,7 +25,7 @@ from kernrl.policy.attention import VARLEN, packed_kwargs
 from kernrl.policy.checkpoint import COMPLETE, commit_checkpoint, latest_checkpoint, prune_checkpoints
 from kernrl.policy.examples import Example, prompt_text, tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
-from kernrl.policy.load import load_policy
+from kernrl.policy.load import load_policy, recompute_activations
 from kernrl.policy.memory_plan import MemoryEstimate, estimate_training, require_memory
 from kernrl.policy.nano import END, create_nano, train_tokenizer
 from kernrl.policy.packing import PackedDataset
@@ -357,3 +359,11 @@ def test_the_rate_warms_up_and_falls_by_its_schedule(schedule, middle, last):
     assert rate(35) == pytest.approx(
         {"cosine": 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi / 4)), "linear": 0.775, "constant": 1}[schedule]
     )
+
+
+def test_recomputing_activations_warns_of_nothing() -> None:
+    model = tiny_policy().model
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recompute_activations(model)
+    assert any(getattr(part, "gradient_checkpointing", False) for part in model.modules())

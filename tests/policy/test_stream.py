@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import pairwise
 
 import numpy as np
@@ -121,3 +122,28 @@ def test_muon_moves_marked_matrices_by_the_rate_and_leaves_the_rest_to_adamw() -
     assert len(ours.param_groups) == 2
     rms = float((matrix - before).detach().square().mean().sqrt())
     assert 0.1 * 0.01 < rms < 0.5 * 0.01  # of the size that AdamW's steps have
+
+
+def test_muon_goes_on_from_its_state() -> None:
+    torch.manual_seed(0)
+    gradients = [(torch.randn(32, 16), torch.randn(8)) for _ in range(3)]
+
+    def made() -> tuple[list[torch.nn.Parameter], Muon]:
+        parts = [torch.nn.Parameter(torch.ones(32, 16)), torch.nn.Parameter(torch.ones(8))]
+        return parts, Muon([{"params": parts[:1], "muon": True}, {"params": parts[1:], "muon": False}], lr=0.01)
+
+    def step(parts: list[torch.nn.Parameter], optimizer: Muon, which: int) -> None:
+        for part, gradient in zip(parts, gradients[which], strict=True):
+            part.grad = gradient.clone()
+        optimizer.step()
+
+    (parts, whole), (resumed, again) = made(), made()
+    for which in range(3):
+        step(parts, whole, which)
+        if which == 1:
+            again.load_state_dict(copy.deepcopy(whole.state_dict()))
+            for part, kept in zip(resumed, parts, strict=True):
+                part.data.copy_(kept.detach())
+    step(resumed, again, 2)
+    assert len(again.param_groups) == 2
+    assert all(torch.equal(part, kept) for part, kept in zip(resumed, parts, strict=True))

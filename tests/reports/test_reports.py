@@ -218,8 +218,8 @@ def test_a_cut_or_broken_line_is_left_out_and_said(tmp_path: Path) -> None:
     assert len(read.samples) == 1
     said = " ".join(read.problems)
     assert "cut short" in said
-    assert "1 rows are not samples" in said
-    assert "1 lines are not JSON objects" in said
+    assert "left out 1 row that is no sample" in said
+    assert "left out 1 line that is no JSON object" in said
     assert "results.json is not a JSON object" in said
 
 
@@ -550,3 +550,11 @@ def test_the_terminal_has_the_pages_figures(tmp_path: Path, capsys: pytest.Captu
     spent = [row["seconds"] for row in read_run(trained).metrics]
     share = sum(s["update"] for s in spent) / sum(sum(s.values()) for s in spent)
     assert f"{share:.0%}" in text[text.index("phase") :]
+
+
+def test_replies_that_were_cut_are_said() -> None:
+    samples = [sample(correct("a", 2.0), n, cut=n < 3) for n in range(4)]
+    results = summarise(samples)
+    assert results["cut"] == 3
+    assert "3 replies were cut at the limit of tokens, of 4." in results["notes"]
+    assert not any("cut at" in note for note in summarise(samples[3:])["notes"])

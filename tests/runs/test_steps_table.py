@@ -54,7 +54,7 @@ def test_the_title_has_no_last_step_where_time_ends_the_run(screen):
 
 
 def test_a_terminal_gets_a_table_that_fits(screen):
-    for width, shown in ((80, False), (160, True)):
+    for width, shown in ((30, False), (160, True)):
         console = screen(width=width, force_terminal=True)
         with steps_table.LiveTable(5) as table:
             table.add(STEP)
@@ -65,6 +65,25 @@ def test_a_terminal_gets_a_table_that_fits(screen):
         assert ("mismatch" in text) == shown
         assert "speed" not in text  # no step has one
         assert max(map(len, text.splitlines())) <= width
+
+
+def test_no_column_is_cut_and_the_most_wanted_ones_are_shown(screen):
+    parts = {"generate": 146.7, "verify": 0.1, "update": 47.7, "step": 196.0}
+    step = {
+        "step": 1, "reward": 1.19, "correct": 0.84, "fast_1": 0.84, "speed_geomean_x": 1.51, "length": 240, "entropy": 0.012,
+        "clip_low": 0.0, "clip_high": 0.0, "mismatch_kl": 3.4e-5, "attempts_per_s": 0.2,
+        "heldout": {"reward": 1.0, "correct": 0.9}, "seconds": parts,
+    }  # fmt: skip
+    for width in (40, 80, 100, 120, 200):
+        console = screen(width=width)
+        console.print(steps_table.steps_table([step], "title"))
+        title, *heads, row = console.file.getvalue().splitlines()
+        assert title == "title"
+        assert "…" not in "".join((*heads, row))
+        assert max(map(len, (*heads, row))) <= width
+        assert ("3.4e-05" in row) == (width >= 100)
+        assert ("196.0" in row) == (width >= 80)
+    assert len(heads) == 1
 
 
 def test_the_end_shows_the_first_step_and_the_last_ones(screen):

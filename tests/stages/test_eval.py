@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -321,3 +322,17 @@ def test_on_a_cpu_what_is_too_large_is_counted_apart(
     assert "not correct: 1 wrong; not judged: 1 needs_gpu" in words
     page = lead(read_run(tmp_path / "out"), found, "")
     assert page.startswith("Judged 3 of 4. Of 3 candidates, ")
+
+
+@pytest.mark.parametrize("command", ["eval", "reinforce"])
+def test_a_server_that_is_not_there_is_said_before_anything_is_loaded_or_written(
+    command: str, model: Path, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kernrl.training.session.load_starting_policy", None)
+    monkeypatch.setattr("kernrl.training.evaluation.open_verifier", None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    arguments = ["--model", str(model), "--tasks", str(tasks), "--engine", "server", "--server-url", address]
+    assert cli.run([command, *arguments, "--output", str(tmp_path / "run")]) == 3
+    assert f"--server-url {address}" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

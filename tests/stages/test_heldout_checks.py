@@ -318,6 +318,13 @@ def test_a_run_says_what_it_does_in_a_log_file_and_where_there_is_no_terminal(tm
     assert "34 of 96 replies" in capsys.readouterr().err
 
 
+def test_a_line_that_stays_the_same_is_said_all_the_same(tmp_path):
+    with Activity(tmp_path, every_s=0.01) as activity:
+        activity.follow(lambda: "0 of 640 replies")
+        while not (tmp_path / "log.txt").exists() or "replies; the same for 0 s\n" not in (tmp_path / "log.txt").read_text():
+            pass
+
+
 def test_what_cannot_be_counted_says_for_how_long_it_has_been_going_on(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("kernrl.runs.activity.time.monotonic", lambda: now[0])
@@ -335,7 +342,7 @@ def test_the_line_says_when_the_weights_are_updated():
     watch.sampled(10)
     assert "updating" not in watch.line()
     watch.judged()
-    assert watch.line() == "step 1 of 2: 1 of 1 replies, 10 tokens, 1 verdicts, updating the weights"
+    assert watch.line() == "step 1 of 2: 1 of 1 reply, 10 tokens, 1 verdict, updating the weights"
     watch.expect(1)
     assert "updating" not in watch.line()
 

@@ -113,7 +113,7 @@ def test_a_tie_says_why_and_writes_nothing_unless_asked(
     assert not Path("out/best.py").exists()
     said = capsys.readouterr().out
     assert "nothing is faster than eager PyTorch beyond the noise" in said
-    assert "10.0 us, where launching decides" in said
+    assert "10.0 µs, where launching decides" in said
     assert run("my_module.py", "--output", "tie", "--keep-tie") == 0
     assert Path("tie/best.py").exists()
 

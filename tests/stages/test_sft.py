@@ -79,8 +79,15 @@ def test_the_last_row_of_an_epoch_says_nothing_of_the_speed():
     steps = [{"step": n, "loss": 1.0, "tokens_per_s": 2e6, "mfu": 0.25} for n in range(1, 9)]
     steps[3]["validation_loss"] = steps[7]["validation_loss"] = 1.0
     steps[7] |= {"tokens_per_s": 3e5, "mfu": 0.04}  # a row that is nearly empty
-    table = sft.summary({"model": "m"}, steps)
-    assert [list(column.cells) for column in table.columns[3:5]] == [["2,000,000"] * 2, ["25%"] * 2]
+    _, table = sft.summary({"model": "m"}, steps).renderables
+    assert [list(column.cells) for column in table.columns[3:]] == [["2,000,000"] * 2, ["25%"] * 2]
+
+
+def test_the_last_table_has_no_empty_column():
+    step = {"step": 2, "loss": 1.0, "tokens_per_s": 96.0, "validation_loss": 1.5}
+    title, table = sft.summary({"model": "a/long/path"}, [step]).renderables
+    assert str(title) == "model: a/long/path"
+    assert [column.header for column in table.columns] == ["step", "loss", "validation loss", "tokens/s"]
 
 
 @pytest.mark.slow

@@ -63,6 +63,12 @@ def test_list(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "conv2d → relu → relu" in answer(capsys, "list", str(table), "--split", "heldout")
 
 
+def test_list_leaves_out_what_no_task_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(CODE.replace("FORWARD", "torch.relu(x)"))
+    assert cli.run(["tasks", "list", str(tmp_path / "mine.py")]) == 0
+    assert capsys.readouterr().out == "id    solutions\nmine  0\n"
+
+
 def test_list_has_one_line_a_row_however_long_a_composition_is(tmp_path, capsys, monkeypatch) -> None:
     path = tmp_path / "long.jsonl"
     write_tasks(path, [task("a-task-of-a-long-name", family="linear", composition=("conv_transpose2d",) * 9, split="heldout")])
@@ -110,6 +116,12 @@ def test_stats(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert stats["style"] == {"fused": 1, "split": 1}
     assert stats["characters"]["triton_code"] == {"min": 10, "median": 10.5, "max": 11}
     assert "60.0%" in answer(capsys, "stats", str(table))
+    chains = [task(f"{depth}-{n}", composition=("relu",) * depth) for depth in (4, 2, 10) for n in range(depth)]
+    deep = table.with_name("deep.jsonl")
+    write_tasks(deep, chains)
+    said = answer(capsys, "stats", str(deep)).splitlines()
+    depths = said[said.index("depth  count  share") + 1 :][:3]
+    assert [line.split()[0] for line in depths] == ["2", "4", "10"]
 
 
 @pytest.mark.slow

@@ -207,6 +207,8 @@ def test_a_real_verdict_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixt
     arguments = ["verify", str(TASK), str(GOOD), "--device", "cpu", "--no-cache", "--json", "--explain", str(drawing)]
     assert cli.run([*arguments, "--workers", "1"]) == 0
     row = json.loads(capsys.readouterr().out)
+    said = verify.account(Verdict.from_json(row), drawing)
+    assert [str(part.text) for part in said.renderables[1:]] == [f"drawn in {drawing}"]
     assert row["status"] == "correct"
     assert {record["input_set"] for record in row["errors"]} == {"small", "ragged"}
     assert row["plan"]["launches"] == 1

@@ -1,11 +1,18 @@
 """A task's source at other shapes, and what a reference that cannot teach is told."""
 
+import sys
+import types
+from importlib.machinery import ModuleSpec
+from multiprocessing import spawn
+from pathlib import Path
+
 import pytest
 import torch
 
 from kernrl.errors import UsageError
 from kernrl.tasks.task import InputSet, Task, load_reference, override_constants
 from kernrl.tasks.task_check import check_task
+from kernrl.tasks.worker_pool import apart_from_main
 
 SOURCE = """\
 import torch
@@ -114,3 +121,15 @@ def test_check_derives_the_sets_that_a_task_does_not_state() -> None:
     assert (small.name, ragged.name, small.derived, ragged.derived) == ("small", "ragged", True, True)
     assert max(small.constants.values()) <= 16
     assert ragged.constants["N"] % 2 == 1
+
+
+def test_processes_do_not_import_the_script_that_starts_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = types.ModuleType("__main__")
+    script.__file__ = str(tmp_path / "script.py")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert "init_main_from_path" in spawn.get_preparation_data("child")
+    script.__spec__ = ModuleSpec("my_package.__main__", None)
+    assert "init_main_from_name" in spawn.get_preparation_data("child")
+    with apart_from_main():
+        assert not {"init_main_from_path", "init_main_from_name"} & spawn.get_preparation_data("child").keys()
+    assert (script.__file__, script.__spec__.name) == (str(tmp_path / "script.py"), "my_package.__main__")

@@ -18,7 +18,7 @@ from torch import nn
 from kernrl.errors import UsageError
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lifting.read import REMEDY, LiftError, Reading
-from kernrl.tasks.graph.lifting.trace import CustomAutogradError, MostlyFake, quiet, trace
+from kernrl.tasks.graph.lifting.trace import CustomAutogradError, MostlyFake, as_python, quiet, trace
 from kernrl.tasks.task import InputSet, Reference, Task, load_reference
 
 
@@ -33,7 +33,7 @@ def lift(task: Task, input_set: InputSet | None = None) -> Graph:
     where, mode = f"<task {task.id}>", MostlyFake()
     state = torch.random.get_rng_state()
     try:
-        with mode, quiet():
+        with mode, quiet(), as_python():
             reference: Reference = load_reference(task, input_set)
             module = reference.Model(*reference.get_init_inputs())
             inputs = list(reference.get_inputs())
@@ -53,6 +53,11 @@ def lift_module(module: nn.Module, inputs: Sequence[Any]) -> Graph:
     Raises:
         LiftError: As `lift`.
     """
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        name = type(module).__name__
+        raise LiftError(
+            f"{name}: TorchScript compiled it, or a part of it; give it as it was before torch.jit.script or trace."
+        )
     where, mode = type(module).forward.__code__.co_filename, MostlyFake()
     held = [(part, dict(part._parameters), dict(part._buffers), dict(part.__dict__)) for part in module.modules()]
     try:

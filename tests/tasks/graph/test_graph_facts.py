@@ -175,6 +175,7 @@ def test_one_task_is_listed_with_costs(tmp_path: Path, capsys: pytest.CaptureFix
     assert "v0 = linear(x0, p0, p1)" in out
     assert "kernel 1: linear + relu" in out
     assert "unknown: aten.topk.default at line 13" in out
+    assert f"drawn in {svg}\n" in out
     ElementTree.fromstring(svg.read_text())
     assert cli.run(["tasks", "lift", str(file), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)

@@ -367,6 +367,45 @@ def test_randomness_that_no_output_reads_does_no_harm() -> None:
     assert lift(task_of("(y, F.dropout(y, 0.5), torch.rand(3))[0]")).composition == ("mul_number",)
 
 
+SCRIPTED = """
+import torch
+from torch import nn
+
+@torch.jit.script
+def scaled(x, scale):
+    return torch.nn.functional.gelu(x) * scale
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(8))
+        self.inner = torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+
+    def forward(self, x):
+        return self.inner(scaled(x, self.scale))
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_torchscript_is_read_as_the_python_that_it_is() -> None:
+    script = torch.jit.script
+    assert lift(Task("mine", SCRIPTED)).composition == ("gelu", "mul_parameter", "linear", "relu")
+    assert torch.jit.script is script
+
+
+@pytest.mark.parametrize("compiled", [torch.jit.script, lambda part: torch.jit.trace(part, torch.rand(2, 8))])
+def test_a_live_module_in_torchscript_is_refused_in_one_sentence(compiled: Any) -> None:
+    inner = compiled(nn.Linear(8, 8))
+    for module in (inner, nn.Sequential(inner, nn.ReLU())):
+        with pytest.raises(LiftError, match=r"as it was before torch\.jit\.script or trace"):
+            lift_module(module, [torch.rand(2, 8)])
+
+
 def test_lines_are_those_of_the_forward_that_asks() -> None:
     helper = SOURCE.replace("RESULT", "self.act(self.help(y))").replace("INIT", "self.act = nn.GELU()").replace("SIZE", "4, 8")
     source = helper.replace("\n\ndef get_inputs", "\n    def help(self, z):\n        return torch.tanh(z)\n\n\ndef get_inputs")

@@ -137,6 +137,18 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def as_python() -> Iterator[None]:
+    """Leave what TorchScript would compile as the Python that it is: its programs take no fake tensors."""
+    with EXPORTING:
+        kept = torch.jit.script, torch.jit.trace
+        torch.jit.script = torch.jit.trace = lambda code, *_, **__: code  # pyright: ignore[reportAttributeAccessIssue]
+        try:
+            yield
+        finally:
+            torch.jit.script, torch.jit.trace = kept
+
+
+@contextlib.contextmanager
 def _without_custom_autograd() -> Iterator[None]:
     """Refuse autograd functions of the module's own: what their forward computes may be anything."""
 
