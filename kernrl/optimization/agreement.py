@@ -20,10 +20,16 @@ FACTOR, ROUNDOFFS = 3.0, 32.0
 TF32_ROUNDOFF = 2.0**-11
 
 
+def computed(module: nn.Module) -> dict[int, Any]:
+    """Identity → value of the tensors that hooks compute, such as `weight_norm`'s, which `copy.deepcopy` refuses."""
+    held = [value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor)]
+    return {id(value): value.detach() for value in held if not value.is_leaf}
+
+
 @torch.no_grad()
 def disagreement(original: nn.Module, made: nn.Module, arguments: Sequence[Any], precision: str, count: int) -> str:
     """'' where the two agree on `count` fresh inputs, else what is wrong."""
-    was_training, exact = original.training, copy.deepcopy(original).double().eval()
+    was_training, exact = original.training, copy.deepcopy(original, computed(original)).double().eval()
     original.eval()
     try:
         with policy_flags(precision):

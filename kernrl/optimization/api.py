@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from kernrl.config import VerifierConfig
 from kernrl.config.optimize import LEAST_BUDGET_S
 from kernrl.errors import UsageError
-from kernrl.optimization.agreement import disagreement
+from kernrl.optimization.agreement import computed, disagreement
 from kernrl.optimization.budget import WRITE_SHARE, Budget, TooSmallBudgetError
 from kernrl.optimization.judging import Judges, tasks_at_once
 from kernrl.optimization.module_task import Inputs, positional, precision_of
@@ -188,7 +188,7 @@ def _search_parts(
 def _copy(module: nn.Module) -> nn.Module:
     """The module's structure anew, its tensors shared, in eval mode."""
     shared: dict[int, Any] = {id(t): t for t in (*module.parameters(), *module.buffers())}
-    return copy.deepcopy(module, shared).eval()
+    return copy.deepcopy(module, shared | computed(module)).eval()
 
 
 def _search_part(

@@ -67,7 +67,8 @@ def _pair(seed, constants, device):
     reference = _reference(constants)
     torch.manual_seed(seed)
     arguments = list(reference.get_init_inputs())
-    old = reference.Model(*copy.deepcopy(arguments))
+    with torch.no_grad():  # a weight that hooks compute could not be copied otherwise
+        old = reference.Model(*copy.deepcopy(arguments))
     torch.manual_seed(seed + 1)
     inputs = _tensors(list(reference.get_inputs()), placed)
     torch.manual_seed(seed)

@@ -252,9 +252,3 @@ def _hushed() -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
-
-
-def recompute_activations(model: Any) -> None:
-    """Keep no activations for the backward pass. transformers has given the method a new name, and warns of the old one."""
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable({"use_reentrant": False})

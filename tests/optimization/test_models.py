@@ -412,3 +412,9 @@ def test_defaults_are_filled_in_and_names_find_their_places() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(positional(Block(16), x)) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_a_model_whose_weights_hooks_compute_can_be_copied_and_compared() -> None:
+    net = nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 4)), nn.ReLU())
+    assert disagreement(net, api._copy(net), (torch.randn(16, 8),), "fp32", 1) == ""
