@@ -145,10 +145,11 @@ class _PlanRun:
         for number, storage in enumerate(plan.storages):
             for i, case in enumerate(cases):
                 span = self.memory.bytes_of(number, i)
-                if storage.source is None and case.poison is None:
+                poison = case.poison if storage.source is None else POISON
+                if poison is None:
                     span.copy_(torch.randn(storage.nbytes // 4 + 1).view(torch.uint8)[: storage.nbytes])
                 else:
-                    span.fill_(case.poison if storage.source is None else POISON)
+                    span.fill_(poison)
                 if storage.source is not None:
                     tensor = case.tensors[storage.source]
                     flat = span[: storage.nbytes // tensor.element_size() * tensor.element_size()].view(tensor.dtype)
