@@ -38,4 +38,4 @@ def get_inputs():
 
 
 def get_init_inputs():
-    return [0.125]
+    return [0.004]

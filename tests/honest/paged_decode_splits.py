@@ -26,7 +26,7 @@ def _stage1(Q, K_Buffer, V_Buffer, sm_scale, Req_to_page, B_Seqlen, Att_Out, str
     kv_len_per_split = tl.cdiv(cur_len, NUM_KV_SPLITS)
     split_start = kv_len_per_split * split_kv_id
     split_end = tl.minimum(split_start + kv_len_per_split, cur_len)
-    e_max = -float("inf")
+    e_max = -1.0e30  # finite, as all scores of a split may be -inf
     e_sum = 0.0
     acc = tl.zeros([BLOCK_D], dtype=tl.float32)
     if split_end > split_start:
@@ -49,7 +49,7 @@ def _stage1(Q, K_Buffer, V_Buffer, sm_scale, Req_to_page, B_Seqlen, Att_Out, str
             e_sum = e_sum * re_scale + tl.sum(p, 0)
             e_max = n_e_max
         base = cur_batch * stride_ob + cur_head * stride_oh + split_kv_id * stride_os
-        tl.store(Att_Out + base + offs_d, acc / e_sum, mask=mask_d)
+        tl.store(Att_Out + base + offs_d, acc / tl.maximum(e_sum, 1e-30), mask=mask_d)
         tl.store(Att_Out + base + Lk, e_max + tl.log(e_sum))
 
 
@@ -62,7 +62,7 @@ def _stage2(Mid_O, o, B_Seqlen, stride_mb, stride_mh, stride_ms, stride_ob, stri
     offs_d = tl.arange(0, BLOCK_D)
     mask_d = offs_d < Lv
     e_sum = 0.0
-    e_max = -float("inf")
+    e_max = -1.0e30  # finite, as all scores of a split may be -inf
     acc = tl.zeros([BLOCK_D], dtype=tl.float32)
     offs_v = cur_batch * stride_mb + cur_head * stride_mh + offs_d
     offs_logic = cur_batch * stride_mb + cur_head * stride_mh + Lv

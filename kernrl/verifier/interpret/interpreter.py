@@ -145,12 +145,11 @@ class _PlanRun:
         for number, storage in enumerate(plan.storages):
             for i, case in enumerate(cases):
                 span = self.memory.bytes_of(number, i)
-                if storage.source is not None:
-                    span.fill_(POISON)
-                elif case.poison is not None:
-                    span.fill_(case.poison)
-                else:
+                poison = case.poison if storage.source is None else POISON
+                if poison is None:
                     span.copy_(torch.randn(storage.nbytes // 4 + 1).view(torch.uint8)[: storage.nbytes])
+                else:
+                    span.fill_(poison)
                 if storage.source is not None:
                     tensor = case.tensors[storage.source]
                     flat = span[: storage.nbytes // tensor.element_size() * tensor.element_size()].view(tensor.dtype)
