@@ -118,7 +118,7 @@ def test_the_header_says_what_is_modelled_checked_and_not(task: Task) -> None:
     header = " ".join(best_file(task, trial(CANDIDATE), {"date": "2026-01-02"}).partition("# --- judged")[0].split("\n# "))
     header = " ".join(header.split())
     assert "MODELLED" in header
-    assert "small (N=2, M=16), 2 inputs (normal), largest error 0.25 of its tolerance; ragged (N=3, M=11), 1 inputs" in header
+    assert "small (N=2, M=16), 2 inputs (normal), largest error 0.25 of its tolerance; ragged (N=3, M=11), 1 input" in header
     assert "Not checked: the module's own sizes, which need a GPU." in header
     assert "Not checked: Nobody looked at X." in header
     assert "gradients" in header
