@@ -58,9 +58,9 @@ def evaluate(config: EvalConfig) -> dict[str, Any]:
         if config.prompt_template:
             read_template(config.prompt_template)  # a wrong one is refused before there is a folder and a model is loaded
         if config.engine == "server":
-            from kernrl.training.open_engine import connect
+            from kernrl.training.open_engine import require_server
 
-            connect(config)  # nobody there, or another model, likewise
+            require_server(config)  # likewise
     directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "eval"), config, resume=config.resume)
     with Activity(directory.path) as activity, activity.shown(), open_verifier(config) as verifier:
         tasks = fitting_tasks(tasks, verifier)

@@ -103,6 +103,11 @@ def open_evaluation_engine(config: EvalConfig) -> tuple[ServerEngine, PreTrained
     return ServerEngine(server, dialect, name, facts.context or tokenizer.model_max_length), tokenizer, settings
 
 
+def require_server(config: ImproveConfig | EvalConfig) -> None:
+    """Refuse a server that is not there, or has another model."""
+    connect(config)
+
+
 def connect(config: ImproveConfig | EvalConfig) -> tuple[Server, Facts, str]:
     """The server, what is known of it, and the model's name there."""
     assert config.server_url

@@ -43,7 +43,7 @@ from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
 from kernrl.training.how_many import confirm_samples
 from kernrl.training.lint_tasks import fitting_tasks, sound_tasks
-from kernrl.training.open_engine import connect, open_engine
+from kernrl.training.open_engine import open_engine, require_server
 from kernrl.training.run_history import best_step, give_up, learnt
 from kernrl.training.starting_policy import load_starting_policy
 from kernrl.user_code import is_import_path
@@ -181,7 +181,7 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
         tasks = ranks.lead(lambda: read_tasks(config))
         ranks.lead(lambda: confirm_samples(config.samples, tasks_at_once(config, tasks), yes=config.yes, what=" at a time"))
         if config.engine == "server":
-            ranks.lead(lambda: connect(config))  # nobody there, or another model: say so before a model is loaded
+            ranks.lead(lambda: require_server(config))  # before a model is loaded
         shown = stack.enter_context(ExitStack())
         shown.enter_context(activity.shown())
         directory = ranks.lead(
