@@ -330,6 +330,7 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_loaded_or_written
 ) -> None:
     monkeypatch.setattr("kernrl.training.session.load_starting_policy", None)
     monkeypatch.setattr("kernrl.training.evaluation.open_verifier", None)
+    monkeypatch.setattr("kernrl.http_client.FIRST_WAIT_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"http://127.0.0.1:{taken.getsockname()[1]}"
     arguments = ["--model", str(model), "--tasks", str(tasks), "--engine", "server", "--server-url", address]
