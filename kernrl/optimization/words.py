@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kernrl.console import counted
 from kernrl.errors import UsageError
-from kernrl.optimization.trials import Trial, beats
+from kernrl.optimization.trials import Trial
 from kernrl.tasks.graph.facts import Rates, roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.task import FULL, Task
@@ -130,8 +130,3 @@ def require_usable(task: Task, graph: Graph) -> None:
     if empty is not None:
         name = empty.argument or ".".join(map(str, empty.place))
         raise UsageError(f"{task.id}: the input {name} has the shape {list(empty.value.shape)}, without elements; give others.")
-
-
-def beats_any(trials: Sequence[Trial], baseline: str) -> bool:
-    """Whether any trial is faster than a baseline beyond the noise."""
-    return any(beats(trial.verdict, baseline) for trial in trials)
