@@ -58,6 +58,8 @@ class Server:
             raise ValueError("it asks for too much memory")
         if self.manner == "never finds memory":
             raise MemoryError("tried to allocate too much")
+        if self.manner == "takes 6 GiB" and most_bytes is not None and most_bytes < 6 << 30:
+            raise MemoryError("tried to allocate too much")
         if self.manner.startswith("takes more than planned") and "ends give_back" not in read(sys.argv[3]):
             raise MemoryError("tried to allocate too much")
         if self.manner == "holds more than this candidate may":
@@ -72,7 +74,8 @@ class Server:
     def spent(self) -> Any:
         if self.manner == "is lost after its last call":
             raise RuntimeError("an illegal memory access was encountered")
-        return SimpleNamespace(peak_bytes=1 << 30, held_bytes=2 << 30, seconds={"draw": 0.5})
+        held = 6 << 30 if self.manner == "takes 6 GiB" else 2 << 30
+        return SimpleNamespace(peak_bytes=1 << 30, held_bytes=held, seconds={"draw": 0.5})
 
     def give_back(self) -> int:
         self.captured = {}

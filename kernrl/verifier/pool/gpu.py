@@ -42,6 +42,9 @@ keeps a lane busy for a second a task, without the GPU."""
 TELLING = ("timing", "compiling", "loading", "waiting for memory")
 """What a lane may be at that explains where the time goes; judging and waiting for a turn go on all the time."""
 
+RETRY_FACTOR = 2
+"""How much more memory a candidate may take that has run out of what it was granted."""
+
 SOLE_SHARE = 0.9
 """Share of the memory that must be free for what finds none to be too large, and no victim of other programs."""
 
@@ -83,8 +86,8 @@ class Gpu:
         del self._lanes[lanes:]
         usable = usable_bytes(free_bytes, lanes, compilers)
         self.facts["usable_bytes"] = str(int(usable))
-        self._least_bytes = int(memory_share * usable / lanes)
-        """What a lane may hold in any case."""
+        self._least_bytes, self._even_share = int(memory_share * usable / lanes), usable / lanes
+        """What a lane may hold in any case, and what each may where all hold the same."""
         self._seen: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """Tasks that took more than was planned, and what replay and the judge held then."""
         self._lock = GpuLock(self.facts["uuid"])
@@ -128,7 +131,7 @@ class Gpu:
                 try:
                     self._make_way(lane, job, task_key)
                     lane.doing = f"waiting for memory for {job.task.id}"
-                    outcome, began = self._in_turn(lane, job, baselines, need, task_key)
+                    outcome, began = self._in_turn(lane, job, baselines, task_key)
                 except InfrastructureError:
                     self._drop(lane)
                     raise
@@ -157,31 +160,49 @@ class Gpu:
         if lane.kept not in (None, task_key) and (not is_small(job) or self.memory.held_bytes(lane) > self._least_bytes):
             self.memory.released(lane, lane.give_back())
 
-    def _in_turn(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned, task_key: str) -> tuple[Outcome, float]:
-        """Run a job once there is memory for it; the outcome, and the time at which it began. If memory runs out all the same
-        (libraries take memory that no plan sees, and other programs may use the GPU), it alone runs again: next, and with all
-        the memory there is."""
-        try:
-            with self.memory.admitted(lane, max(need.most, self._least_bytes)) as alone:
-                began, lane.kept = time.monotonic(), task_key
-                return self._admitted(lane, job, baselines, need, alone=alone), began
-        except OutOfMemory as error:
-            if self._closed:
-                raise
-            log.warning("%s runs again with the whole GPU's memory: %s", job.task.id, error)
+    def _in_turn(self, lane: Lane, job: Job, baselines: Sequence[str], task_key: str) -> tuple[Outcome, float]:
+        """Run a job once there is memory for it; the outcome, and the time at which it began.
+
+        Memory may run out all the same: libraries take some that no plan sees, and other programs may use the GPU. Then the job
+        runs again with twice as much, and after that alone, next, with all the memory there is. Its task's next candidates are
+        planned with what it held.
+        """
+        need = self._planned(job, baselines, task_key)  # now: the task's last candidate may have taken more than was planned
+        more = need.with_most(RETRY_FACTOR * need.most)
+        rooms = [need, more] if need.limited and more.most <= self.memory.total_bytes else [need]
+        for room in rooms:
+            try:
+                outcome, began = self._with_room(lane, job, baselines, task_key, room)
+            except OutOfMemory as error:
+                if self._closed:
+                    raise
+                log.warning("%s runs again with more of the GPU's memory than %s: %s", job.task.id, gib(room.most), error)
+                self.restarts += not (lane.replay.running and lane.judge.running)
+                self.memory.released(lane, lane.give_back())
+            else:
+                if room is not need:
+                    self._learn(task_key, outcome)
+                return outcome, began
         lane.doing = f"waiting for the whole GPU's memory for {job.task.id}"
-        self.restarts += not (lane.replay.running and lane.judge.running)
-        self.memory.released(lane, lane.give_back())
         with self.memory.admitted(lane, self.memory.total_bytes, alone=True):
             began, lane.kept = time.monotonic(), task_key
             try:
                 outcome = self._admitted(lane, job, baselines, need, alone=True)
             except OutOfMemory as error:
                 return self._without_memory(lane, job, need, str(error)), began
-        if "replay_held" in outcome.memory:
-            self._learn(task_key, (outcome.memory["replay_held"], outcome.memory["judge_held"]))
+        self._learn(task_key, outcome)
         self.memory.released(lane, lane.give_back())
         return outcome, began
+
+    def _with_room(
+        self, lane: Lane, job: Job, baselines: Sequence[str], task_key: str, room: Planned
+    ) -> tuple[Outcome, float]:
+        """Run a job once there is so much room, with as much as an even share of the memory if nobody waits for it."""
+        wished = self._even_share if room.limited else 0.0
+        with self.memory.admitted(lane, max(room.most, self._least_bytes), wished=wished) as granted:
+            began, lane.kept = time.monotonic(), task_key
+            room = room.with_most(max(room.most, granted.nbytes))
+            return self._admitted(lane, job, baselines, room, alone=granted.alone), began
 
     def _admitted(self, lane: Lane, job: Job, baselines: Sequence[str], need: Planned, *, alone: bool) -> Outcome:
         """Run a job for which there is room; once more if a process was lost."""
@@ -211,9 +232,10 @@ class Gpu:
         own_bytes = max(job.temporary_bytes.values())
         return Outcome(Stage.CORRECTNESS, _too_large(need, own_bytes, self.memory.total_bytes, said), memory=_record(need))
 
-    def _learn(self, task_key: str, held: tuple[int, int]) -> None:
-        """Plan a task's next candidates with what this one held, rather than run each of them alone."""
+    def _learn(self, task_key: str, outcome: Outcome) -> None:
+        """Plan a task's next candidates with what this one held, which had run out of memory before."""
         before = self._seen.get(task_key, (0, 0))
+        held = outcome.memory.get("replay_held", 0), outcome.memory.get("judge_held", 0)
         self._seen[task_key] = max(held[0], before[0]), max(held[1], before[1])
         while len(self._seen) > MAX_TASKS:
             self._seen.popitem(last=False)

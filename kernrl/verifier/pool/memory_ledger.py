@@ -65,11 +65,23 @@ class Planned:
         """What both processes will hold at most, as far as that is known."""
         return (self.most_replay or self.replay) + (self.most_judge or self.judge)
 
+    @property
+    def limited(self) -> bool:
+        """Whether the processes are held to what they may take; not where that is a guess."""
+        return self.most_replay is not None and self.most_judge is not None
+
     def at_least(self, replay: int, judge: int) -> Planned:
         """With room for what the processes were seen to hold."""
-        if self.most_replay is None or self.most_judge is None:  # guesses, where nobody is held to one
+        if self.most_replay is None or self.most_judge is None:
             return replace(self, replay=max(self.replay, replay), judge=max(self.judge, judge))
         return replace(self, most_replay=max(self.most_replay, replay), most_judge=max(self.most_judge, judge))
+
+    def with_most(self, nbytes: float) -> Planned:
+        """With as much room for both processes together, in the ratio of what they may take now."""
+        if self.most_replay is None or self.most_judge is None:
+            return self
+        share = nbytes / self.most
+        return replace(self, most_replay=int(share * self.most_replay), most_judge=int(share * self.most_judge))
 
 
 def is_small(job: Job) -> bool:
@@ -128,10 +140,20 @@ def usable_bytes(free_bytes: float, lanes: int, compilers: int = 0) -> float:
     return (free_bytes - (2 * lanes + compilers) * CONTEXT_BYTES) * (1 - SLACK)
 
 
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What one candidate was admitted for."""
+
+    nbytes: float
+    alone: bool
+    """Whether no other lane is at work, or holds what it could give back."""
+
+
 @dataclass(slots=True, eq=False)
 class _Ticket(Generic[W]):
     lane: W
     nbytes: float
+    wished: float
     alone: bool
     overtaken: int = 0
 
@@ -164,16 +186,17 @@ class MemoryLedger(Generic[W]):
             return sum(self._held.values()) if lane is None else self._held.get(lane, 0)
 
     @contextlib.contextmanager
-    def admitted(self, lane: W, nbytes: float, *, alone: bool = False) -> Iterator[bool]:
-        """Wait until there is room, and take it for one candidate; the value says whether no other lane is at work.
+    def admitted(self, lane: W, nbytes: float, *, wished: float = 0, alone: bool = False) -> Iterator[Granted]:
+        """Wait until there is room for so many bytes, and take it for one candidate.
 
-        `alone`: before all that wait, and with all the memory there is. What exceeds the GPU runs alone, in its turn.
+        `wished`: take as much as this where it is free and nobody waits for it. `alone`: before all that wait, and with all the
+        memory there is. What exceeds the GPU runs alone, in its turn.
         """
-        ticket = _Ticket(lane, nbytes, alone or nbytes > self.total_bytes)
+        ticket = _Ticket(lane, nbytes, max(nbytes, wished), alone or nbytes > self.total_bytes)
         try:
             if not self._goes_on(ticket):
                 self._wait(ticket, first=alone)
-            yield ticket.alone
+            yield Granted(self.held_bytes(lane), ticket.alone)
         finally:
             with self._changed:
                 self._working.discard(lane)
@@ -243,8 +266,12 @@ class MemoryLedger(Generic[W]):
                 self._changed.wait()
 
     def _enter(self, ticket: _Ticket[W]) -> None:
-        lane = ticket.lane
-        self._held[lane] = max(self._held.get(lane, 0), self.total_bytes if ticket.alone else ticket.nbytes)
+        lane, taken = ticket.lane, ticket.nbytes
+        if ticket.alone:
+            taken = self.total_bytes
+        elif not self._queue:
+            taken = max(taken, min(ticket.wished, self.total_bytes - self._others(ticket, self._held)))
+        self._held[lane] = max(self._held.get(lane, 0), taken)
         self._held.move_to_end(lane)
         self._working.add(lane)
         self._bare.discard(lane)

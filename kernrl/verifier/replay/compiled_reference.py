@@ -24,17 +24,29 @@ class _WantsGpu(BaseException):
     """The step has reached what it leaves out. No Exception, which a reference or a compiler may catch."""
 
 
+class _Step:
+    """Whether a reference is being compiled, and must not run."""
+
+    def __init__(self) -> None:
+        self.compiling = False
+
+    def refuse(self) -> None:
+        if self.compiling:
+            raise _WantsGpu
+
+
 class CompiledReference:
     """Called as the module is. `compile` may come before the first call; without it, that call compiles."""
 
     def __init__(self, module: nn.Module, baseline: str):
-        inductor, self._compiling = inductor_backend(MODES[baseline]), False
+        inductor, self._step = inductor_backend(MODES[baseline]), (step := _Step())
 
+        # Dynamo keeps a backend for as long as the process lives: one that knew `self` would keep the module's parameters
         def backend(graph: Any, examples: Sequence[Any]) -> Callable[..., Any]:
             run = inductor(graph, examples)
 
             def unless_compiling(*arguments: Any) -> Any:
-                self._refuse()
+                step.refuse()
                 return run(*arguments)
 
             return unless_compiling
@@ -47,15 +59,11 @@ class CompiledReference:
     def compile(self, arguments: Sequence[Any]) -> None:
         """Compile for these arguments, up to where something would run on the GPU: the code itself, or a choice that Inductor
         makes by measuring. The first call does the rest."""
-        self._compiling = True
+        self._step.compiling = True
         try:
-            with before_gpu_benchmarks(self._refuse):
+            with before_gpu_benchmarks(self._step.refuse):
                 self._module(*arguments)
         except _WantsGpu:
             pass
         finally:
-            self._compiling = False
-
-    def _refuse(self) -> None:
-        if self._compiling:
-            raise _WantsGpu
+            self._step.compiling = False

@@ -209,10 +209,38 @@ def test_who_lacks_memory_runs_again_alone_and_nobody_else_does(forks: FakeForkS
 def test_a_task_that_took_more_than_planned_is_planned_with_what_it_took(gpu: Gpu, forks: FakeForkServer) -> None:
     before = gpu.run(large("takes more than planned"), ["eager"], "task").memory
     assert (before["replay_held"], before["judge_held"]) == (2 << 30, 2 << 30)
-    gpu._learn("task", (90 << 30, 1 << 30))
+    gpu._learn("task", Outcome(Stage.TIMING, memory={"replay_held": 90 << 30, "judge_held": 1 << 30}))
     after = gpu.run(large("right"), ["eager"], "task").memory
     assert after["granted"] == (90 << 30) + before["planned_judge"]
     assert gpu.run(large("right"), ["eager"], "another").memory["granted"] == before["granted"]
+
+
+@pytest.mark.slow
+def test_a_group_that_takes_more_than_its_plan_runs_out_once(
+    gpu: Gpu, forks: FakeForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it waits already when the first runs out. Nothing is left over from which it could have had more."""
+    fits = SetMemory(*[5 << 27] * 10)
+    monkeypatch.setattr(gpu.preparers, "memory", lambda job, key: dict.fromkeys(job.plans, fits))
+    monkeypatch.setattr(gpu, "_even_share", 0)
+    with ThreadPoolExecutor(4) as pool:
+        group = [pool.submit(gpu.run, large("takes 6 GiB", held_bytes=1 << 30), ["eager"], "task") for _ in range(4)]
+        for one in group:
+            assert_right(one.result())
+    events = forks.events("replay")
+    assert events.count("begins begin") == 1 + 4
+    assert "begins give_back" in events
+    assert gpu.memory.held_bytes() < gpu.memory.total_bytes, "nobody had to run alone"
+
+
+@pytest.mark.slow
+def test_what_is_free_is_shared_evenly(gpu: Gpu, forks: FakeForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = SetMemory(*[5 << 27] * 10)
+    monkeypatch.setattr(gpu.preparers, "memory", lambda job, key: dict.fromkeys(job.plans, fits))
+    outcome = gpu.run(large("takes 6 GiB", held_bytes=1 << 30), ["eager"], "task")
+    assert_right(outcome)
+    assert forks.events("replay").count("begins begin") == 1
+    assert outcome.memory["granted"] == pytest.approx(gpu.memory.total_bytes / 2)
 
 
 @pytest.mark.slow

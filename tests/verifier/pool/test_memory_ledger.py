@@ -215,10 +215,28 @@ def test_who_ran_out_is_next_and_alone_and_nobody_else_is_disturbed() -> None:
 def test_what_exceeds_the_gpu_runs_alone_rather_than_never() -> None:
     checked = Checked()
     checked.ran("a", 30)
-    with checked.ledger.admitted("b", 500) as alone:
-        assert alone
+    with checked.ledger.admitted("b", 500) as granted:
+        assert granted.alone
         assert checked.released == ["a"]
         assert checked.waits("a", 1).is_waiting()
+
+
+def test_what_is_free_is_taken_as_wished_unless_somebody_waits() -> None:
+    ledger = Checked().ledger
+    with ledger.admitted("a", 10, wished=50) as granted:
+        assert granted.nbytes == 50
+        with ledger.admitted("b", 20, wished=60) as rest:
+            assert rest.nbytes == 50
+    checked = Checked()
+    checked.ran("a", 30)
+    first = checked.waits("b", 60)
+    assert first.has_entered()
+    waits = checked.waits("c", 70)
+    assert waits.is_waiting()
+    with checked.ledger.admitted("a", 10, wished=40) as granted:
+        assert granted.nbytes == 30, "what it has kept, and no more"
+    first.leave()
+    waits.leave()
 
 
 def test_an_exception_gives_the_turn_on() -> None:
@@ -275,8 +293,8 @@ def test_many_at_once_never_exceed_the_gpu_and_all_get_their_turn(seed: int) -> 
 
     def works(lane: str, nbytes: int, *, alone: bool) -> None:
         nonlocal most, ran
-        with ledger.admitted(lane, nbytes, alone=alone) as by_itself:
-            assert by_itself >= alone
+        with ledger.admitted(lane, nbytes, alone=alone) as granted:
+            assert granted.alone >= alone
             with mutex:
                 # the processes keep what an earlier candidate made
                 held[lane] = max(held.get(lane, 0), nbytes)

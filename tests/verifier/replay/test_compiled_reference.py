@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,3 +81,23 @@ def test_inductor_is_what_torch_compile_would_use() -> None:
     asked = compiled_reference.inductor_backend(compiled_reference.MODES["max-autotune"])
     assert asked == torch._TorchCompileInductorWrapper("max-autotune-no-cudagraphs", None, False)
     assert compiled_reference.inductor_backend(None) == torch._TorchCompileInductorWrapper("default", None, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["compiled", "run", "both"])
+def test_a_reference_that_is_dropped_leaves_no_parameter_behind(log: list[str], step: str) -> None:
+    """Dynamo's cache outlives it, as does a long run: a gigabyte of weights a task would fill any GPU."""
+
+    def used() -> weakref.ref[torch.Tensor]:
+        module, x = nn.Linear(4, 4), torch.ones(2, 4)
+        reference = CompiledReference(module, "compile")
+        with torch.no_grad():
+            if step != "run":
+                reference.compile([x])
+            if step != "compiled":
+                reference(x)
+        return weakref.ref(module.weight)
+
+    weight = used()
+    gc.collect()
+    assert weight() is None
