@@ -23,6 +23,9 @@ class CountedMemory:
         """Of each access the addresses [programs, elements], -1 where it is masked."""
         self.cases, self.first_program, self.races, self.in_turn, self.changed = 1, 0, None, False, False
         self.weight, self.programs = 1.0, programs
+        """Trips that the present one stands for, in the mean over programs."""
+        self.trips = torch.ones(programs, dtype=torch.float64)
+        """The same for each program."""
         self.loads = 0
         self.slots, self.ahead = 0.0, False
         """Lanes that accesses occupy in one program (`issue_slots.py`); whether loads are asked for ahead."""
@@ -92,4 +95,4 @@ class CountedMemory:
         found = torch.maximum(distinct.double(), least) * self.weight
         table[number] = table.get(number, torch.zeros(self.programs, dtype=torch.float64)) + found
         if lanes is not None:
-            lanes[number] = lanes.get(number, torch.zeros(self.programs, dtype=torch.float64)) + active * self.weight
+            lanes[number] = lanes.get(number, torch.zeros(self.programs, dtype=torch.float64)) + active * self.trips

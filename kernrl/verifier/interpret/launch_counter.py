@@ -180,22 +180,22 @@ class LaunchCounter(LaunchInterpreter):
             low = low.long()
         body, carried = op.regions[0]["entry"], [self._of(v) for v in op.operands[3:]]
         trips = torch.where(active, torch.div(high - low + step - 1, step, rounding_mode="floor").clamp(min=0), 0)
-        most, before = int(trips.max()), self.counted.weight
-        mean = float(trips.double().mean())
+        most, before = int(trips.max()), (self.counted.weight, self.counted.trips)
         # the last trip counts nothing, and shows the largest indices
         for trip in (*range(min(most, 3)), *([most - 1] if most > 3 else [])):
-            self.counted.weight = before * (1.0 if trip < 2 else max(1.0, mean - 2) if trip == 2 else 0.0)
+            self._stand_for(before, (trips - 2).clamp(min=1) if trip == 2 else torch.tensor([[int(trip < 2)]]))
             self.values[body.args[0]] = low + step * trip
             for argument, value in zip(body.args[1:], carried, strict=True):
                 self.values[argument] = value
             carried = self._trip(op, body, active & (trips > trip), carried)
-        self.counted.weight = before
+        self.counted.weight, self.counted.trips = before
         return carried
 
     def _counted_while(self, op: Op, active: Tensor) -> Sequence[Any]:
         """Three trips of a loop that counts, the third standing for the rest; else up to `WHILE_TRIPS`."""
         test, body = op.regions[0]["entry"], op.regions[1]["entry"]
-        carried, going, before = [self._of(v) for v in op.operands], active, self.counted.weight
+        carried, going = [self._of(v) for v in op.operands], active
+        before = self.counted.weight, self.counted.trips
         gaps: list[Tensor | None] = []
         passed: list[Any] = []
         for trip in range(WHILE_TRIPS):
@@ -209,7 +209,7 @@ class LaunchCounter(LaunchInterpreter):
                 break
             gaps.append(self._gap(test, condition.operands[0]))
             left = _trips_left(gaps) if trip == 2 and not unknown else None
-            self.counted.weight = before * (1.0 if left is None else max(1.0, float((left * going).double().mean())))
+            self._stand_for(before, torch.ones(1, 1) if left is None else left * going)
             for argument, value in zip(body.args, passed, strict=True):
                 self.values[argument] = value
             carried = self._trip(op, body, going, carried)
@@ -218,8 +218,14 @@ class LaunchCounter(LaunchInterpreter):
                 break
         else:
             self.unknown = True
-        self.counted.weight = before
+        self.counted.weight, self.counted.trips = before
         return passed
+
+    def _stand_for(self, before: tuple[float, Tensor], trips: Tensor) -> None:
+        """Have what is counted next stand for so many trips, [1, programs], within what a loop around this one stands for."""
+        weight, each = before
+        self.counted.weight = weight * max(float(trips.bool().any()), float(trips.double().mean()))
+        self.counted.trips = each * trips.double().reshape(-1)
 
     def _gap(self, test: Block, condition: int) -> Tensor | None:
         """How far the two sides of a loop's comparison are apart, [1, programs]; None for another condition."""
