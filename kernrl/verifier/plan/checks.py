@@ -201,7 +201,8 @@ def _check_storages(plan: Plan, spec: TraceSpec, limits: Limits) -> None:
         seen.add((storage.kind, storage.source))
     total = sum(s.nbytes for s in plan.storages if s.kind == "temp")
     if total > limits.temp_bytes:
-        _object(Status.POLICY, f"forward() allocates {total >> 20} MiB, more than {limits.temp_bytes >> 20}: reuse buffers.")
+        most = f"{limits.temp_bytes / (1 << 30):.1f} GiB"
+        _object(Status.TOO_LARGE, f"forward() allocates {total / (1 << 30):.1f} GiB, more than {most}: reuse buffers.")
 
 
 def _in(source: object, inputs: list[TensorSpec]) -> bool:

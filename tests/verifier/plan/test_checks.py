@@ -91,7 +91,7 @@ def test_policies(honest):
     assert verdict(plan, policy=Policy(library=False)) is Status.POLICY
     assert verdict(plan, policy=Policy(unfused=False)) is Status.POLICY
     assert verdict(honest, policy=Policy(library=False, unfused=False)) is None
-    assert verdict(honest, limits=Limits(temp_bytes=100)) is Status.POLICY
+    assert verdict(honest, limits=Limits(temp_bytes=100)) is Status.TOO_LARGE
     assert verdict(replace(honest, nodes=honest.nodes * 3), limits=Limits(launches=2)) is Status.POLICY
 
 

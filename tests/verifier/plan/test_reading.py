@@ -65,6 +65,7 @@ def test_more_bytes_than_a_candidate_has_are_not_decoded(monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_what_takes_all_memory_is_refused_and_the_worker_replaced(readers: PlanReaders, frames: list[bytes]) -> None:
+    assert readers.read(frames, ASKED).rejection is None
     starts = readers.processes[0].starts
     found = readers.read([b"[" + b"[]," * (5 << 20) + b"[]]"], ASKED)  # 15 MB, a list of 56 bytes for each three
     assert found.rejection
