@@ -95,7 +95,10 @@ class Gpu:
         self._cache_dir = cache_dir
         self._seeds = Seeds()
         self.scheduler, self._calibrating = AffinityScheduler(self._lanes), threading.Lock()
+        self._starting = threading.Lock()
         self.memory: MemoryLedger[Lane] = MemoryLedger(usable, Lane.give_back, self.scheduler.is_busy)
+        self._early: dict[str, threading.Thread | None] = {}
+        """Tasks of the jobs that came before anything was timed, and the start of one more lane for each after the first."""
         self._closed = False
         self.restarts = 0
         """How often a lane got new processes because one was lost."""
@@ -124,6 +127,7 @@ class Gpu:
             found = _too_large(need, max(job.temporary_bytes.values()), self.memory.total_bytes)
             return Outcome(Stage.CORRECTNESS, found, memory=_record(need))
         compiled = self.preparers.compile(job, baselines, task_key) if FULL in job.plans else 0.0
+        self._start_early(task_key)
         _ = self.noise  # before a lane is assigned: calibration uses the first one
         costly = not is_small(job) or any(name in MODES for name in baselines)
         try:
@@ -144,6 +148,23 @@ class Gpu:
         if compiled:
             outcome.seconds["compile_baseline"] = compiled
         return outcome
+
+    def _start_early(self, task_key: str) -> None:
+        """Start one more lane for another task that comes before anything is timed: later, its start would hold up the rest."""
+        with self._starting:
+            number = len(self._early)
+            if self._noise is not None or task_key in self._early or number == len(self._lanes):
+                return
+            starting = threading.Thread(target=self._started, args=(self._lanes[number],), daemon=True) if number else None
+            self._early[task_key] = starting
+            if starting:
+                starting.start()
+
+    @staticmethod
+    def _started(lane: Lane) -> None:
+        """Errors surface to the lane's next user."""
+        with contextlib.suppress(InfrastructureError), lane.mutex:
+            lane.start()
 
     def doing(self) -> str:
         """What the lanes are at, for people, the rarest first: `timing a_task, compiling a baseline of another`."""
@@ -194,9 +215,7 @@ class Gpu:
         self.memory.released(lane, lane.give_back())
         return outcome, began
 
-    def _with_room(
-        self, lane: Lane, job: Job, baselines: Sequence[str], task_key: str, room: Planned
-    ) -> tuple[Outcome, float]:
+    def _with_room(self, lane: Lane, job: Job, baselines: Sequence[str], task_key: str, room: Planned) -> tuple[Outcome, float]:
         """Run a job once there is so much room, with as much as an even share of the memory if nobody waits for it."""
         wished = self._even_share if room.limited else 0.0
         with self.memory.admitted(lane, max(room.most, self._least_bytes), wished=wished) as granted:
@@ -254,6 +273,10 @@ class Gpu:
         """How far the same program may seem from itself here; calibrated on first use. Raises InfrastructureError."""
         with self._calibrating:
             if self._noise is None:
+                with self._starting:
+                    early = [thread for thread in self._early.values() if thread]
+                for thread in early:
+                    thread.join()
                 self._noise = self._calibrated()
             return self._noise
 
@@ -261,8 +284,7 @@ class Gpu:
         """Start the first lane and calibrate while the first candidates are traced and compiled. Errors surface to the next
         caller."""
         with contextlib.suppress(InfrastructureError):
-            with self._lanes[0].mutex:
-                self._lanes[0].start()
+            self._started(self._lanes[0])
             _ = self.noise
 
     def _calibrated(self) -> timing.NoiseBand:
