@@ -76,7 +76,7 @@ class Gpu:
         self._lanes = [
             Lane(
                 workers, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
-                memory_share=memory_share / (2 * lanes), env=env,
+                memory_share=memory_share / (2 * lanes), env=env, compiles=compilers > 0,
             )
             for _ in range(lanes)
         ]  # fmt: skip

@@ -37,8 +37,8 @@ _WORKER_MODULES = (
 def worker_fork_server(*, compiles: bool = False) -> ForkServer:
     """The fork server of a GPU's replay and judge processes, and of those that prepare tasks. `compiles`: with Inductor, so
     that each of them need not import it."""
-    modules = (*_WORKER_MODULES, *(["torch._inductor.compile_fx"] if compiles else []))
-    return ForkServer("the GPU's fork server", "kernrl.verifier.rpc.worker", {"modules": modules})
+    warm_up = ["kernrl.verifier.replay.compiled_reference:import_inductor"] if compiles else []
+    return ForkServer("the GPU's fork server", "kernrl.verifier.rpc.worker", {"modules": _WORKER_MODULES, "warm_up": warm_up})
 
 
 def main(sock: socket.socket, settings: dict[str, Any]) -> None:

@@ -49,13 +49,14 @@ class Lane:
 
     def __init__(
         self, workers: ForkServer, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float,
-        env: Mapping[str, str],
+        env: Mapping[str, str], compiles: bool = False,
     ):  # fmt: skip
         """`timeout_s`: how long a candidate may keep replay waiting in all; `memory_share`: of the GPU's memory, what each
-        process may keep of small tasks; `env`: where replay finds what Inductor has compiled."""
+        process may keep of small tasks; `env`: where replay finds what Inductor has compiled; `compiles`: whether it will."""
         settings = {"redraw_parameters": redraw_parameters, "memory_share": memory_share}
         self.replay = Client(
-            workers, ReplayServer, settings | {"share": share}, name="replay", device=device, first=True, env=env
+            workers, ReplayServer, settings | {"share": share, "compiles": compiles}, name="replay", device=device, first=True,
+            env=env,
         )  # fmt: skip
         self.judge = Client(workers, JudgeServer, settings, name="judge", device=device, first=True)
         self._timeout_s = self._left_s = timeout_s

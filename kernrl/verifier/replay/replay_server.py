@@ -27,7 +27,7 @@ from kernrl.verifier.judge.compare import differ
 from kernrl.verifier.judge.decoys import function_names, idle_launches, telling
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs
 from kernrl.verifier.replay import timing
-from kernrl.verifier.replay.compiled_reference import MODES, CompiledReference, compiled_reference
+from kernrl.verifier.replay.compiled_reference import MODES, CompiledReference, compiled_reference, warm_up
 from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 from kernrl.verifier.replay.job import Job, Measured, Replayed
 from kernrl.verifier.replay.runner import Opened, Runner
@@ -58,8 +58,10 @@ class _Prepared:
 class ReplayServer:
     """The replay process's commands. One candidate at a time: `begin`, `check` as often as wanted, `measure`."""
 
-    def __init__(self, *, share: bool = True, redraw_parameters: bool = True, memory_share: float = 0.2):
-        """`memory_share`: of the GPU's memory that is free now, to hold between candidates."""
+    def __init__(
+        self, *, share: bool = True, redraw_parameters: bool = True, memory_share: float = 0.2, compiles: bool = False
+    ):
+        """`memory_share`: of the GPU's memory that is free now, to hold between candidates; `compiles`: baselines, too."""
         torch.cuda.set_stream(torch.cuda.Stream())  # graphs cannot be captured on the default stream
         torch.backends.cudnn.benchmark_limit = CUDNN_CANDIDATES
         cuda_driver.forbid_persisting_l2()
@@ -77,6 +79,8 @@ class ReplayServer:
         self._suspects: list[str] | None = None
         """Kernels that seem decoys so far; None before the first look."""
         self._spot: SpotChecks | None = None
+        if compiles:
+            warm_up()
 
     def healthy(self) -> bool:
         """Whether CUDA still works here."""
