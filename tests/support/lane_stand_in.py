@@ -104,6 +104,9 @@ class Server:
     def use_gpu(self) -> None:
         """Sets up CUDA."""
 
+    def warm_up(self) -> None:
+        """Imports Inductor."""
+
     def compile(self, *arguments: Any) -> None:
         """In a preparer: compiles a task's baselines. In replay: loads them."""
         manner = arguments[0].id if sys.argv[2] == "preparer" else ""

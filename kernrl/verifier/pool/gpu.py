@@ -97,8 +97,8 @@ class Gpu:
         self.scheduler, self._calibrating = AffinityScheduler(self._lanes), threading.Lock()
         self._starting = threading.Lock()
         self.memory: MemoryLedger[Lane] = MemoryLedger(usable, Lane.give_back, self.scheduler.is_busy)
-        self._early: dict[str, threading.Thread | None] = {}
-        """Tasks of the jobs that came before anything was timed, and the start of one more lane for each after the first."""
+        self._first_task: str | None = None
+        self._all_started = False
         self._closed = False
         self.restarts = 0
         """How often a lane got new processes because one was lost."""
@@ -119,6 +119,7 @@ class Gpu:
         Raises InfrastructureError when the processes cannot work, UsageError for a broken task.
         """
         begun = time.monotonic()
+        self._start_lanes(task_key)
         need = self._planned(job, baselines, task_key)
         if need.task > self.memory.total_bytes:
             sentence = f"judging any candidate takes {gib(need.task)}, and the GPU has {gib(self.memory.total_bytes)}"
@@ -127,7 +128,6 @@ class Gpu:
             found = _too_large(need, max(job.temporary_bytes.values()), self.memory.total_bytes)
             return Outcome(Stage.CORRECTNESS, found, memory=_record(need))
         compiled = self.preparers.compile(job, baselines, task_key) if FULL in job.plans else 0.0
-        self._start_early(task_key)
         _ = self.noise  # before a lane is assigned: calibration uses the first one
         costly = not is_small(job) or any(name in MODES for name in baselines)
         try:
@@ -149,21 +149,19 @@ class Gpu:
             outcome.seconds["compile_baseline"] = compiled
         return outcome
 
-    def _start_early(self, task_key: str) -> None:
-        """Start one more lane for another task that comes before anything is timed: later, its start would hold up the rest."""
+    def _start_lanes(self, task_key: str) -> None:
+        """Start all lanes beside one another when a second task comes: while one starts, none can time."""
         with self._starting:
-            number = len(self._early)
-            if self._noise is not None or task_key in self._early or number == len(self._lanes):
+            self._first_task = self._first_task or task_key
+            if self._all_started or task_key == self._first_task:
                 return
-            starting = threading.Thread(target=self._started, args=(self._lanes[number],), daemon=True) if number else None
-            self._early[task_key] = starting
-            if starting:
-                starting.start()
+            self._all_started = True
+        for lane in self._lanes[1:]:
+            threading.Thread(target=self._started, args=(lane,), daemon=True).start()
 
-    @staticmethod
-    def _started(lane: Lane) -> None:
+    def _started(self, lane: Lane) -> None:
         """Errors surface to the lane's next user."""
-        with contextlib.suppress(InfrastructureError), lane.mutex:
+        with contextlib.suppress(InfrastructureError), lane.mutex, self._lock.shared():
             lane.start()
 
     def doing(self) -> str:
@@ -273,16 +271,13 @@ class Gpu:
         """How far the same program may seem from itself here; calibrated on first use. Raises InfrastructureError."""
         with self._calibrating:
             if self._noise is None:
-                with self._starting:
-                    early = [thread for thread in self._early.values() if thread]
-                for thread in early:
-                    thread.join()
                 self._noise = self._calibrated()
             return self._noise
 
     def _warm_up(self) -> None:
         """Start the first lane and calibrate while the first candidates are traced and compiled. Errors surface to the next
         caller."""
+        self.preparers.start()
         with contextlib.suppress(InfrastructureError):
             self._started(self._lanes[0])
             _ = self.noise

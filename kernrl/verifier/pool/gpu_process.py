@@ -30,28 +30,24 @@ SWITCH_S = 0.0002
 
 _WORKER_MODULES = (
     "kernrl.verifier.replay.replay_server", "kernrl.verifier.judge.judge_server", "kernrl.verifier.replay.task_preparer",
-    "torch._dynamo",
 )  # fmt: skip
 
 
-def worker_fork_server(*, compiles: bool = False) -> ForkServer:
-    """The fork server of a GPU's replay and judge processes, and of those that prepare tasks. `compiles`: with Inductor, so
-    that each of them need not import it."""
-    warm_up = ["kernrl.verifier.replay.compiled_reference:import_inductor"] if compiles else []
-    return ForkServer("the GPU's fork server", "kernrl.verifier.rpc.worker", {"modules": _WORKER_MODULES, "warm_up": warm_up})
+def worker_fork_server() -> ForkServer:
+    """The fork server of a GPU's replay and judge processes, and of those that prepare tasks."""
+    # without Inductor: it asks for the GPU while it is imported (torch 2.11), and after that no child could use one
+    return ForkServer("the GPU's fork server", "kernrl.verifier.rpc.worker", {"modules": _WORKER_MODULES})
 
 
 def main(sock: socket.socket, settings: dict[str, Any]) -> None:
     """Entry of the process: the first message is the keyword arguments of `Gpu`; calls of `GpuService` follow."""
     ignore_interrupts()
     show_stacks_on_request()
-    channel = ObjectChannel(sock)
-    settings = channel.recv()
-    workers = worker_fork_server(compiles=bool(settings.get("compilers")))
+    channel, workers = ObjectChannel(sock), worker_fork_server()
     workers.start(wait=False)  # imports torch while this process does
     raise_priority()
     sys.setswitchinterval(SWITCH_S)
-    serve(channel, GpuService(workers, settings))
+    serve(channel, GpuService(workers, channel.recv()))
 
 
 def serve(channel: ObjectChannel, service: GpuService) -> None:

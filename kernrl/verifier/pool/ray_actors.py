@@ -64,7 +64,7 @@ class GpuActor(Actor):
         device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         compiles = any(name in MODES for name in config.baseline)
         self._gpu = Gpu(
-            worker_fork_server(compiles=compiles), device, lanes=LANES, cache_dir=cache_dir, timeout_s=config.gpu_timeout_s,
+            worker_fork_server(), device, lanes=LANES, cache_dir=cache_dir, timeout_s=config.gpu_timeout_s,
             redraw_parameters=redraw_parameters, memory_share=config.gpu_memory_share,
             compilers=int(compiles),
         )  # fmt: skip

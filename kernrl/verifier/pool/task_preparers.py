@@ -90,13 +90,27 @@ class TaskPreparers:
         self._compiled.get((task_key, job.precision, names), make)
         return sum(mine)
 
+    def start(self) -> None:
+        """Start the processes that compile, beside one another; returns at once."""
+        for _ in self._compilers.clients:
+            threading.Thread(target=self._start_one, daemon=True).start()
+
+    def _start_one(self) -> None:
+        """Errors surface to the first task that is compiled there."""
+        with self._compilers.one() as client, contextlib.suppress(Failed, Died, TimedOut, InfrastructureError):
+            self._set_up(client)
+
+    def _set_up(self, client: Client[TaskPreparer]) -> None:
+        if not client.running:
+            with self._lock.shared():  # setting up a process disturbs what a lane times
+                client.ask(TaskPreparer.use_gpu, TIMEOUT_S)
+            client.ask(TaskPreparer.warm_up, TIMEOUT_S)
+
     def _compile(self, task: Task, precision: str, names: Sequence[str]) -> None:
         with self._compilers.one() as client:
             self._names[task.id] += 1
             try:
-                if not client.running:
-                    with self._lock.shared():  # setting up a process disturbs what a lane times
-                        client.ask(TaskPreparer.use_gpu, TIMEOUT_S)
+                self._set_up(client)
                 client.ask(TaskPreparer.compile, TIMEOUT_S, task, precision, names)
             except (Failed, Died, TimedOut, InfrastructureError, UsageError) as error:
                 log.warning("%s: its baselines are compiled in a lane: %s", task.id, error)

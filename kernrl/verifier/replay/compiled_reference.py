@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,22 +15,8 @@ MODES: dict[str, str | None] = {"compile": None, "max-autotune": "max-autotune-n
 """Baseline → mode of `torch.compile`; every baseline is captured as a CUDA graph."""
 
 
-_INDUCTOR = (
-    "torch._inductor.compile_fx", "torch._inductor.codegen.cuda_combined_scheduling", "torch._inductor.codegen.wrapper_fxir",
-    "torch._dynamo.backends.inductor", "torch._dynamo.repro.after_dynamo", "torch.distributed.tensor.experimental",
-)  # fmt: skip
-"""What Inductor imports while it compiles for the first time, under the names of torch 2.11 to 2.13."""
-
-
-def import_inductor() -> None:
-    """Import it, without touching a GPU: once in a fork server, rather than for seconds in each of its children."""
-    for name in _INDUCTOR:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-
-
 def warm_up(device: str = "cuda") -> None:
-    """Have this process build what Inductor builds at its first compilation, its patterns and tables."""
+    """Have this process import and build what Inductor needs at its first compilation, which takes seconds."""
     with contextlib.suppress(Exception), torch.no_grad():
         CompiledReference(nn.ReLU(), "compile").compile([torch.zeros(32, device=device)])
     torch.compiler.reset()

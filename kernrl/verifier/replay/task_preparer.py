@@ -24,7 +24,7 @@ from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.memory_estimate import SetMemory, rehearse, without_contents
-from kernrl.verifier.replay.compiled_reference import compiled_reference
+from kernrl.verifier.replay.compiled_reference import compiled_reference, warm_up
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,10 @@ class TaskPreparer:
         limit_memory(COMPILING_BYTES, lambda: None)
         cuda_driver.claimed(1)
         self._on_gpu = True
+
+    def warm_up(self) -> None:
+        """Make ready for the first `compile`."""
+        warm_up()
 
     def memory(self, task: Task, precision: str, names: Sequence[str]) -> dict[str, SetMemory | None]:
         """What each of those input sets takes; None where its reference cannot be rehearsed. Allocates nothing."""
