@@ -9,8 +9,10 @@ of the kernel's text, whatever the grid and the trips.
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,8 +27,8 @@ from kernrl.verifier.plan.launch_time import LaunchProfile, Profiles
 from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, LaunchNode, Plan, TensorRef, Variant, walk_refs
 from kernrl.verifier.plan.ttir import Function, TtirError, parse
 
-SAMPLED, SAMPLED_FOR_COVERAGE = 4, 64
-"""Programs of a launch that are run."""
+SAMPLED, MORE, ROUNDS = 4, 64, 16
+"""Programs of a launch that are run; how many more at once, and how often, where those do not store enough."""
 PROFILE_S = 3.0
 """Time limit for all launches of a plan; the rest count as unknown."""
 
@@ -50,8 +52,10 @@ def uncovered(plan: Plan, profiles: Profiles) -> str:
     """A sentence if the launches cannot store every element of some output; '' if they may."""
     for position, output in enumerate(plan.outputs):
         stored = _stored_at_most(plan, output.storage, profiles)
-        if stored < output.numel:  # perhaps the programs that were run are not those that store most
-            stored = _stored_at_most(plan, output.storage, {key: _sampled_widely(plan, key) for key in profiles})
+        for seen in _seen_widely(plan, profiles) if stored < output.numel else ():
+            stored = _stored_at_most(plan, output.storage, seen)
+            if stored >= output.numel:
+                break
         if stored < output.numel:
             few, all_of_it = f"{int(stored):,}", f"{output.numel:,}"
             return f"At the full size forward() stores at most {few} of the {all_of_it} elements of output {position}."
@@ -71,13 +75,38 @@ def overflowing(plan: Plan, profiles: Profiles) -> str:
     return ""
 
 
-def _sampled_widely(plan: Plan, key: tuple[int, int]) -> LaunchProfile | None:
-    node = plan.nodes[key[0]]
-    assert isinstance(node, LaunchNode)
-    try:
-        return profile_launch(plan, node.variants[key[1]], time.process_time() + PROFILE_S, SAMPLED_FOR_COVERAGE)
-    except _FAILURES:
-        return None
+def _seen_widely(plan: Plan, profiles: Profiles) -> Iterator[Mapping[tuple[int, int], LaunchProfile | None]]:
+    """The profiles with what more and more other programs store: perhaps those that were run are not those that store most.
+
+    Programs are drawn by lot, since what a program does may go by its number's remainder.
+    """
+    variants: dict[tuple[int, int], Variant] = {}
+    for position, number in profiles:
+        node = plan.nodes[position]
+        assert isinstance(node, LaunchNode)
+        variants[position, number] = node.variants[number]
+    lots = {key: _lots(math.prod(variant.grid)) for key, variant in variants.items()}
+    seen: dict[tuple[int, int], LaunchProfile | None] = dict(profiles)
+    deadline = time.process_time() + PROFILE_S
+    for _ in range(ROUNDS):
+        for key, variant in variants.items():
+            before, chosen = seen[key], next(lots[key], None)
+            if before is None or chosen is None:
+                continue
+            try:
+                now = profile_launch(plan, variant, deadline, chosen)
+            except _FAILURES:
+                seen[key] = None
+                continue
+            most = {s: max(n, before.stored_at_most.get(s, 0.0)) for s, n in now.stored_at_most.items()}
+            seen[key] = replace(before, stored_at_most={**before.stored_at_most, **most})
+        yield seen
+
+
+def _lots(programs: int) -> Iterator[list[int]]:
+    """Programs by lot, some at a time: the same each time, and all of them where there are few."""
+    order = random.Random(programs).sample(range(programs), min(programs, MORE * ROUNDS))
+    yield from (sorted(order[i : i + MORE]) for i in range(0, len(order), MORE))
 
 
 def _stored_at_most(plan: Plan, storage: int, profiles: Mapping[tuple[int, int], LaunchProfile | None]) -> float:
@@ -93,12 +122,13 @@ def _stored_at_most(plan: Plan, storage: int, profiles: Mapping[tuple[int, int],
     return total
 
 
-def profile_launch(plan: Plan, variant: Variant, deadline: float, sampled: int = SAMPLED) -> LaunchProfile:
-    """Count one launch. Raises TtirError, TooSlow, and whatever torch raises for nonsense."""
+def profile_launch(plan: Plan, variant: Variant, deadline: float, chosen: Sequence[int] = ()) -> LaunchProfile:
+    """Count one launch, by these programs or by some between the first and the last. Raises TtirError, TooSlow, and whatever
+    torch raises for nonsense."""
     kernel = plan.kernels[variant.kernel]
     function = parse(kernel.ttir)
     total = math.prod(variant.grid)
-    chosen = sorted({round(i * (total - 1) / max(1, sampled - 1)) for i in range(sampled)}) if total > 1 else [0]
+    chosen = list(chosen) or sorted({round(i * (total - 1) / (SAMPLED - 1)) for i in range(SAMPLED)})
     memory = CountedMemory(len(chosen))
     run = LaunchCounter(function, memory, variant.grid, deadline, chosen, threads=32 * kernel.num_warps)
     run.count([_argument(v) for v in variant.args.values()])

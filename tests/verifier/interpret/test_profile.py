@@ -147,6 +147,23 @@ def test_one_heavy_program_among_many_is_found() -> None:
     assert uncovered(made, profile_plan(made)) == ""
 
 
+@pytest.mark.parametrize("chosen", ["r % 8 == 3", "r % 63 == 5", "r == 700"])
+def test_programs_that_store_are_found_whatever_their_number(chosen: str) -> None:
+    """As where one program of each group writes what the group has added up."""
+    body = "    for s in range(0, n // B):\n        i = s * B + tl.arange(0, B)\n        tl.store(y + i, tl.load(x + i))"
+    made = plan(f"if {chosen}:\n{body}", grid="(1009,)")
+    assert uncovered(made, profile_plan(made)) == ""
+
+
+def test_uneven_programs_are_bounded_by_the_busiest() -> None:
+    """131,072 tiles over 132 programs: some do 993, the others 992."""
+    body = "for t in range(r, n // B, 132):\n    i = t * B + tl.arange(0, B)\n    tl.store(y + i, tl.load(x + i))"
+    made = plan(body, grid="(132,)", block=256)
+    assert uncovered(made, profile_plan(made)) == ""
+    one_less = plan(body.replace("n // B", "n // B - 132"), grid="(132,)", block=256)
+    assert uncovered(one_less, profile_plan(one_less)) != ""
+
+
 def test_what_depends_on_memory_is_followed_through_loops() -> None:
     function = parse(
         plan("c = 0\nfor s in range(4):\n    c = c + tl.load(x + s).to(tl.int32)\ntl.store(y + c, 1.0)").kernels[0].ttir
