@@ -286,5 +286,6 @@ STEPS: dict[base.Step, float] = {
 
 PLAIN_STEPS: dict[base.Step, float] = {
     **draw_plain.STEPS, _rare: 1.2, _excite: 0.2, _spelled_norm: 0.4, _blend: 0.2, _rarely_pooled: 0.6, _padded: 0.1,
+    _gate: 0.35, _heads: 0.2, _cut: 0.25,
 }  # fmt: skip
 """What may come after the only layer."""
