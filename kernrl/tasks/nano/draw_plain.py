@@ -3,7 +3,7 @@
 Much of what people write is no more than this, so a share of all Graphs is drawn from the steps here. Beside those of
 `draw_wide.py`, which are drawn oftener than elsewhere, there are what follows a single layer: pools over the features of
 rows, parameters of any shape that broadcasts, reductions in turn, a value times something of itself, summaries side by side
-and over one axis and another, pixels as tokens, shares of a whole that are weighed, places as numbers, and rare pools.
+and over one axis and another, pixels as tokens, and shares of a whole that are weighed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from random import Random
 
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.sample import Draft
-from kernrl.tasks.nano import draw_again, draw_space
+from kernrl.tasks.nano import draw_again, draw_rare, draw_space
 from kernrl.tasks.nano import draw_wide as wide
 from kernrl.tasks.nano.draw_sizes import window
 
@@ -232,62 +232,11 @@ def marginals(d: Draft) -> str | None:
     return x
 
 
-def by_place(d: Draft) -> str | None:
-    """Arithmetic with the number of the place along an axis; running means are of this kind."""
-    rng, b, rank = d.rng, d.b, len(d.shape)
-    axis = rng.randrange(1, rank) if rank > 1 else 0
-    start, dtype = rng.choice((0, 0, 1)), rng.choice(("int64", "float32", "float32"))
-    x, place = d.x, b.add("arange", start=start, end=d.shape[axis] + start, dtype=dtype)
-    if axis < rank - 1:
-        place = b.add("unsqueeze", place, dim=tuple(range(1, rank - axis)))
-    op = rng.choice(("mul", "add", "sub", "div" if start else "mul"))
-    if start and rng.random() < 0.4:
-        x, op = b.add("cumsum", x, dim=axis), "div"
-    elif rng.random() < 0.5:
-        place = b.add(rng.choice(("mul", "div")), place, abs(wide.free_number(rng)))
-        place = b.add(rng.choice(("exp", "sin", "cos", "neg")), place) if rng.random() < 0.3 else place
-    return b.add(op, x, place)
-
-
-def rare_pool(d: Draft) -> str | None:
-    """A pool whose last window may stand out, whose window has gaps, or whose sums are over a number of their own."""
-    rng, b, rank = d.rng, d.b, len(d.shape) - 2
-    if rank not in (1, 2, 3) or min(d.shape[2:]) < 6:
-        return None
-    k = rng.choice((2, 3, 3, 3, 4, 5))
-    numbers = {"kernel_size": (k,) * rank, "stride": (rng.choice((2, 2, 3, k)),) * rank}
-    if rng.random() < 0.3:
-        numbers["padding"] = (k // 2,) * rank
-    kind = rng.choice(("ceil", "ceil", "gaps", "number"))
-    if kind == "gaps":
-        return b.add(f"max_pool{rank}d", d.x, dilation=(rng.choice((2, 2, 3)),) * rank, **numbers)
-    if kind == "number" and rank > 1:
-        return b.add(f"avg_pool{rank}d", d.x, divisor_override=rng.choice((1, 2, k, rng.randrange(1, 30))), **numbers)
-    return b.add(f"{rng.choice(('avg', 'max'))}_pool{rank}d", d.x, ceil_mode=True, **numbers)
-
-
-def response_norm(d: Draft) -> str | None:
-    """A value over a power of the mean square of the channels around its own."""
-    rng, b, shape, rank = d.rng, d.b, d.shape, len(d.shape)
-    if rank not in (3, 4, 5) or shape[1] < 8:
-        return None
-    x = b.add("flatten", d.x, start_dim=3, end_dim=4) if rank == 5 else d.x
-    n = rng.choice((2, 3, 3, 5, 5, 7))
-    space = min(rank, 4) - 2
-    around = b.add("unsqueeze", b.add("square", x), dim=(1,))
-    around = b.add("pad", around, padding=(*(0, 0) * space, n // 2, (n - 1) // 2))
-    ones = (1,) * space
-    around = b.add(f"avg_pool{space + 1}d", around, kernel_size=(n, *ones), stride=(1, *ones))
-    around = b.add("add", b.add("mul", around, rng.choice((1e-4, 1e-3, 0.1, 0.5, 1.0))), rng.choice((1.0, 1.0, 2.0)))
-    around = b.add("pow", around, rng.choice((0.75, 0.75, 0.5, 0.6)))
-    around = b.add("squeeze", around, dim=(1,))
-    return b.add("div", d.x, b.add("unflatten", around, dim=3, sizes=shape[3:]) if rank == 5 else around)
-
-
 NEW: dict[base.Step, float] = {
     pool_of_features: 0.8, any_parameter: 2.0, reductions_in_turn: 0.8, of_itself: 1.2, summaries: 0.7,
-    pixels_as_tokens: 0.7, weighed: 0.35, marginals: 0.35, by_place: 0.3, rare_pool: 0.4, response_norm: 0.2,
+    pixels_as_tokens: 0.7, weighed: 0.35, marginals: 0.35, **draw_rare.STEPS,
 }  # fmt: skip
+"""Those of this file, and what is rare."""
 
 STEPS: dict[base.Step, float] = {
     wide.unary: 5.0, wide.number: 3.0, base.parameter: 0.6, base.further_input: 0.3, base.earlier: 1.0, wide.reduce: 1.6,
