@@ -53,19 +53,23 @@ def off(out, truth) -> float:
 
 
 def begun_with(name: str, rng: Random) -> Graph:
-    """A Graph whose first step is the one of this name, of an input for which there is one."""
+    """A Graph that begins with the step of this name, or with a product and that step where it needs a value of before."""
     step = next(step for step in draw.STEPS if getattr(step, "__name__", "") == name)
     fits: list[bool] = []
 
     def first(d: Draft) -> str | None:
         found = step(d)
+        if found is None:
+            d.x = product(d) or d.x
+            found = step(d)
         fits.append(found is not None)
         return found
 
-    while True:
+    for _ in range(100):
         graph = sample(rng, rng.randint(1, 8), start=start, first=first, steps=draw.STEPS, outputs=outputs, most=1 << 16)
         if fits and fits[-1]:
             return graph
+    raise AssertionError(f"{name} fits nothing")
 
 
 @torch.no_grad()

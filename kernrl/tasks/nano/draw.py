@@ -23,7 +23,7 @@ MOST_ELEMENTS = 2**31
 LENGTHS = {1: 0.4, 2: 0.8, 3: 1.4, 4: 2, 5: 2, 6: 2, 7: 1.8, 8: 1.6, 9: 1.4, 10: 1.2, 11: 1, 12: 0.8}
 """Ops of a Graph → how often."""
 
-PLAIN = 0.3
+PLAIN = 0.35
 """Share of Graphs that are one layer and what follows it."""
 
 

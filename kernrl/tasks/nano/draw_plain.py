@@ -166,7 +166,8 @@ def pixels_as_tokens(d: Draft) -> str | None:
     x = b.add("permute", x, dims=(0, *range(2, now), 1))
     c = shape[1]
     if rng.random() < 0.3:
-        x = b.add("add", x, d.parameter(*(b.value(x).shape[1:] if rng.random() < 0.6 else (c,))))
+        whole = b.value(x).shape[1:]
+        x = b.add("add", x, d.parameter(*rng.choice((whole, (1, *whole), (c,)))))
     kind = rng.choice(("layer", "layer", "layer", "rms", "softmax", "none"))
     if kind == "layer":
         affine = rng.random() < 0.8
@@ -232,16 +233,52 @@ def marginals(d: Draft) -> str | None:
     return x
 
 
+def shrunk_to_join(d: Draft) -> str | None:
+    """A value of before joins by its summary over those axes in which it differs, or over the last."""
+    rng, b, rank = d.rng, d.b, len(d.shape)
+    alike = [e for e in (*b.inputs, *d.earlier) if e != d.x and len(b.value(e).shape) == rank > 1]
+    if not alike:
+        return None
+    e = rng.choice(alike)
+    shape = b.value(e).shape
+    dim = tuple(a for a in range(rank) if shape[a] not in (1, d.shape[a]))
+    if not dim:
+        dim = wide.axes(d) if shape == d.shape else ()
+    if dim and (0 not in dim or rng.random() < 0.1):
+        e = b.add(rng.choice(("mean", "mean", "sum", "amax", "amin", "norm")), e, dim=dim, keepdim=True)
+    if rng.random() < 0.2:
+        e = b.add(rng.choice(SIGMOIDS), e)
+    return b.add(rng.choice(("add", "add", "sub", "mul", "maximum")), *rng.sample((d.x, e), 2))
+
+
+def masked(d: Draft) -> str | None:
+    """Another number where a further input, of the first axes or of all, says so; shares of what is left come after it."""
+    rng, b, shape, rank = d.rng, d.b, d.shape, len(d.shape)
+    if rank < 2:
+        return None
+    kept = rng.choice((rank, rank - 1, max(1, rank - 1), 2, 1))
+    mask = b.add(rng.choice(("lt", "gt", "le", "ge")), d.input(*shape[:kept]), rng.choice((0.0, 0.0, 0.5)))
+    if kept < rank:
+        mask = b.add("unsqueeze", mask, dim=tuple(range(kept, rank)))
+    other = rng.choice((0.0, 0.0, -1.0, -1e4, -1e9, wide.free_number(rng)))
+    sides = (d.x, other) if rng.random() < 0.5 else (other, d.x)
+    x = b.add("where", mask, *sides)
+    axes = [a for a in range(1, rank) if shape[a] > 1]
+    if not axes or rng.random() < 0.4:
+        return x
+    return b.add(rng.choice(("softmax", "softmax", "mean", "sum", "amax")), x, dim=(rng.choice(axes),))
+
+
 NEW: dict[base.Step, float] = {
     pool_of_features: 0.8, any_parameter: 2.0, reductions_in_turn: 0.8, of_itself: 1.2, summaries: 0.7,
-    pixels_as_tokens: 0.7, weighed: 0.35, marginals: 0.35, **draw_rare.STEPS,
+    pixels_as_tokens: 0.7, weighed: 0.35, marginals: 0.35, shrunk_to_join: 0.5, masked: 0.25, **draw_rare.STEPS,
 }  # fmt: skip
 """Those of this file, and what is rare."""
 
 STEPS: dict[base.Step, float] = {
     wide.unary: 5.0, wide.number: 3.0, base.parameter: 0.6, base.further_input: 0.3, base.earlier: 1.0, wide.reduce: 1.6,
     base.centre: 0.3, wide.softmax: 0.9, wide.norm: 2.2, wide.pool: 1.3, base.view: 0.2, wide.of_parameter: 0.2,
-    wide.compare: 0.3, wide.choice: 0.3, wide.rounded: 0.1, wide.nearest: 0.25, wide.shuffle: 0.3, draw_space.of_one: 0.3,
+    wide.compare: 0.3, wide.choice: 0.3, wide.rounded: 0.1, wide.nearest: 0.4, wide.shuffle: 0.3, draw_space.of_one: 0.3,
     draw_space.pools_in_a_row: 0.5, draw_space.pooled_into: 0.3, draw_again.modulate: 0.2, draw_again.stretched: 0.2, **NEW,
 }  # fmt: skip
 """What may come after the layer, and how often it is drawn."""

@@ -23,9 +23,11 @@ def by_place(d: Draft) -> str | None:
     op = rng.choice(("mul", "add", "sub", "div" if start else "mul"))
     if start and rng.random() < 0.4:
         x, op = b.add("cumsum", x, dim=axis), "div"
-    elif rng.random() < 0.5:
-        place = b.add(rng.choice(("mul", "div")), place, abs(wide.free_number(rng)))
-        place = b.add(rng.choice(("exp", "sin", "cos", "neg")), place) if rng.random() < 0.3 else place
+    elif rng.random() < 0.6:
+        factor = d.parameter(*rng.choice(((), (1,)))) if rng.random() < 0.4 else abs(wide.free_number(rng))
+        place = b.add("mul", place, factor) if rng.random() < 0.7 else b.add("div", place, factor)
+        place = b.add("neg", place) if rng.random() < 0.3 else place
+        place = b.add(rng.choice(("exp", "sin", "cos", "sigmoid")), place) if rng.random() < 0.5 else place
     return b.add(op, x, place)
 
 
