@@ -167,7 +167,7 @@ def pixels_as_tokens(d: Draft) -> str | None:
     c = shape[1]
     if rng.random() < 0.3:
         whole = b.value(x).shape[1:]
-        x = b.add("add", x, d.parameter(*rng.choice((whole, (1, *whole), (c,)))))
+        x = b.add(rng.choice(("add", "add", "mul")), x, d.parameter(*rng.choice((whole, (1, *whole), (c,)))))
     kind = rng.choice(("layer", "layer", "layer", "rms", "softmax", "none"))
     if kind == "layer":
         affine = rng.random() < 0.8
