@@ -12,6 +12,7 @@ from random import Random
 import torch
 
 from kernrl.tasks.graph import run as graph_run
+from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, product, sample
 from kernrl.tasks.nano import draw
 from kernrl.tasks.nano.assemble import assemble
@@ -51,13 +52,34 @@ def off(out, truth) -> float:
     return float((out.double() - truth.double()).pow(2).mean().sqrt() / (scale + 1e-6))
 
 
+def begun_with(name: str, rng: Random) -> Graph:
+    """A Graph that begins with the step of this name, or with a product and that step where it needs a value of before."""
+    step = next(step for step in draw.STEPS if getattr(step, "__name__", "") == name)
+    fits: list[bool] = []
+
+    def first(d: Draft) -> str | None:
+        found = step(d)
+        if found is None:
+            d.x = product(d) or d.x
+            found = step(d)
+        fits.append(found is not None)
+        return found
+
+    for _ in range(100):
+        graph = sample(rng, rng.randint(1, 8), start=start, first=first, steps=draw.STEPS, outputs=outputs, most=1 << 16)
+        if fits and fits[-1]:
+            return graph
+    raise AssertionError(f"{name} fits nothing")
+
+
 @torch.no_grad()
 def answer(seed: int | str, folder: Path) -> list[str]:
     rng = Random(f"small/{seed}")
-    first = product if rng.random() < 0.3 else None
     if isinstance(seed, str):
-        first = next(step for step in draw.STEPS if getattr(step, "__name__", "") == seed.partition("/")[0])
-    graph = sample(rng, rng.randint(1, 8), start=start, first=first, steps=draw.STEPS, outputs=outputs, most=1 << 16)
+        graph = begun_with(seed.partition("/")[0], rng)
+    else:
+        first = product if rng.random() < 0.3 else None
+        graph = sample(rng, rng.randint(1, 8), start=start, first=first, steps=draw.STEPS, outputs=outputs, most=1 << 16)
     graph = replace(graph, parameters=tuple(replace(p, path=f"p{i}") for i, p in enumerate(graph.parameters)))
     torch.manual_seed(int(str(seed).rpartition("/")[2]))
     inputs = [torch.randn(x.value.shape) for x in graph.inputs]

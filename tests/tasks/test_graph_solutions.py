@@ -43,6 +43,11 @@ CORNERS = {
     "padded_pools": module("pass", "return F.max_pool2d(x, 3, 2, 1) * 2, F.avg_pool2d(x.exp(), 3, 1, 1)", IMAGE),
     "counted_pool": module("pass", "return F.avg_pool2d(x, 3, 2, 1, count_include_pad=False).sqrt()", "torch.rand(B, C, H, W)"),
     "dilated_pool": module("pass", "return F.max_pool2d(x, 2, 1, 0, 2).relu()", IMAGE),
+    "pools_to_the_edge": module(
+        "pass",
+        "y = x[:, :, 0]; return F.avg_pool1d(y, 3, 2, ceil_mode=True).exp(), F.max_pool2d(x, 3, 2, 1, 1, True) * 2",
+        IMAGE,
+    ),
     "gate": module("pass", "a, b = x.chunk(2, 1); return a * torch.sigmoid(b)", IMAGE),
     "cut_across": module("pass", "return torch.tanh(x).reshape(-1, 8).softmax(1)", ROWS),
     "turned": module("pass", "return torch.tanh(x).permute(0, 2, 3, 1).softmax(-1)", IMAGE),

@@ -14,9 +14,10 @@ from kernrl.tasks.graph.sample import sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
-from kernrl.tasks.nano import draw_space
+from kernrl.tasks.nano import draw_plain, draw_space
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import spread
+from kernrl.tasks.nano.draw import draw_plain_graph
 from kernrl.tasks.nano.form import ask, candidate, replies
 from kernrl.tasks.nano.graph_pairs import digest, draw_graph, excluded, generate_pairs, split_of_graph
 from kernrl.tasks.nano.headers import with_headers, without_headers
@@ -269,12 +270,19 @@ def test_worked_replies_are_right() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [getattr(step, "__name__", "") for step in draw_space.STEPS])
-def test_worked_replies_to_a_step_in_space_are_right(step: str) -> None:
+@pytest.mark.parametrize("step", [getattr(step, "__name__", "") for step in (*draw_space.STEPS, *draw_plain.NEW)])
+def test_worked_replies_to_a_step_are_right(step: str) -> None:
     seeds = [f"{step}/{i}" for i in range(6)]
     found = [problem for problems in interpreted.ask("nano_worker", seeds) for problem in problems]
     assert len(found) > 3
     assert not [problem for problem in found if problem]
+
+
+def test_a_plain_graph_is_one_layer_and_what_follows_it() -> None:
+    graphs = [draw_plain_graph(Random(f"plain/{seed}")) for seed in range(60)]
+    layers = [sum(n.kind in ("product", "convolution") for n in graph.nodes) for graph in graphs]
+    assert layers.count(1) > 45  # rows may be too wide for a layer, and channels are seldom weighted by one
+    assert all(len(spread(graph)) == 3 for graph in graphs)
 
 
 def test_spread_gives_the_ops_at_sizes_of_their_own() -> None:

@@ -12,7 +12,7 @@ from random import Random
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, sample
-from kernrl.tasks.nano import draw_again, draw_space, draw_weights
+from kernrl.tasks.nano import draw_again, draw_plain, draw_space, draw_weights
 from kernrl.tasks.nano import draw_branches as branches
 from kernrl.tasks.nano import draw_sizes as sizes
 from kernrl.tasks.nano import draw_wide as wide
@@ -23,12 +23,24 @@ MOST_ELEMENTS = 2**31
 LENGTHS = {1: 0.4, 2: 0.8, 3: 1.4, 4: 2, 5: 2, 6: 2, 7: 1.8, 8: 1.6, 9: 1.4, 10: 1.2, 11: 1, 12: 0.8}
 """Ops of a Graph → how often."""
 
+PLAIN = 0.35
+"""Share of Graphs that are one layer and what follows it."""
+
 
 def draw_graph(rng: Random, ops: int | None = None) -> Graph:
     """A random Graph to learn from, of `ops` ops where that is given."""
+    if ops is None and rng.random() < PLAIN:
+        return draw_plain_graph(rng)
     ops = ops or rng.choices(list(LENGTHS), weights=list(LENGTHS.values()))[0]
     first = wide.product if rng.random() < 0.5 else None
     return sample(rng, ops, start=_start, first=first, steps=STEPS, outputs=branches.outputs, most=MOST_ELEMENTS)
+
+
+def draw_plain_graph(rng: Random) -> Graph:
+    """A random Graph of one layer and what follows it."""
+    ops = rng.choices(list(draw_plain.LENGTHS), weights=list(draw_plain.LENGTHS.values()))[0]
+    kept, steps = draw_plain.outputs, PLAIN_STEPS
+    return sample(rng, ops, start=_start, first=wide.product, steps=steps, outputs=kept, most=MOST_ELEMENTS)
 
 
 def _start(d: Draft) -> None:
@@ -268,6 +280,12 @@ STEPS: dict[base.Step, float] = {
     wide.along: 0.3, wide.with_full: 0.1, wide.cosine: 0.1,
     _gate: 0.4, _branch: 0.9, _excite: 0.35, _film: 0.35, _scores: 0.4, _spelled_norm: 0.5, _blend: 0.5, _outer: 0.25,
     _turn: 0.45, _heads: 0.35, _cut: 0.5, _rarely_pooled: 0.4, **branches.STEPS,
-    **draw_again.STEPS, **draw_weights.STEPS, **draw_space.STEPS,
+    **draw_again.STEPS, **draw_weights.STEPS, **draw_space.STEPS, **draw_plain.NEW,
 }  # fmt: skip
 """What may come next, and how often it is drawn."""
+
+PLAIN_STEPS: dict[base.Step, float] = {
+    **draw_plain.STEPS, _rare: 1.2, _excite: 0.2, _spelled_norm: 0.4, _blend: 0.2, _rarely_pooled: 0.6, _padded: 0.1,
+    _gate: 0.35, _heads: 0.2, _cut: 0.25,
+}  # fmt: skip
+"""What may come after the only layer."""

@@ -300,6 +300,12 @@ def along(d: Draft) -> str | None:
     if kind == "times":
         apart = b.add("unsqueeze", d.x, dim=(axis,))
         return b.add("expand", apart, shape=(*shape[:axis], rng.choice((2, 3, 4, 8)), *shape[axis:]))
+    return nearest(d)
+
+
+def nearest(d: Draft) -> str | None:
+    """Every pixel several times along each axis."""
+    rng, b, shape, rank = d.rng, d.b, d.shape, len(d.shape)
     if rank < 3:
         return None
     times = _each(rank - 2, lambda: rng.choice((2, 2, 3, 4)), same=rng.random() < 0.8)

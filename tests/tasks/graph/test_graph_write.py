@@ -11,6 +11,8 @@ import torch
 from support import EXHAUSTIVE
 from support.graph_cases import assert_same
 
+from kernrl.tasks.graph.canonical.build import Builder
+from kernrl.tasks.graph.canonical.rewrites import rewrite
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.input_sets import derive_input_sets
 from kernrl.tasks.graph.lift import lift
@@ -63,6 +65,14 @@ def test_what_was_written_computes_what_the_graph_says(seed: int) -> None:
         reference = load_reference(task, found)
         module = reference.Model(*reference.get_init_inputs())
         assert_same(lift(task, found), module, list(reference.get_inputs()))
+
+
+def test_a_buffer_of_no_axes_is_written() -> None:
+    b = Builder(rewrite)
+    graph = b.finish([b.add("mul", b.input((4, 6), "float32", (0,)), b.parameter((), "float32", "buffer", "p1"))])
+    source = write(graph, Hand.draw(Random(1)), Random(1))
+    module = load_reference(Task("t", source)).Model()
+    assert [held.shape for held in module.buffers()] == [()]
 
 
 @pytest.mark.slow

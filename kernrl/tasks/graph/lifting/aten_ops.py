@@ -21,10 +21,14 @@ IDENTITIES = ("contiguous", "clone", "detach", "alias", "lift_fresh", "lift_fres
 DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "native_dropout")
 """Calls that do nothing here: dropout is random or nothing, and the lifter refuses the random one."""
 
+SECOND_NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "absolute": "abs", "negative": "neg"}
+SECOND_NAMES |= {"fix": "trunc", "sgn": "sign", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le"}
+SECOND_NAMES |= {"not_equal": "ne"}
+"""Another name that ATen has for an op → the op."""
 
 TAKE_NUMBERS = {op for op, known in OPS.items() if known.kind == "pointwise" and not op.startswith(("batch", "prelu"))}
 TAKE_NUMBERS |= {"rsub", "lerp", "addcmul", "addcdiv", "multiply", "subtract", "divide", "true_divide", "floor_divide"}
-TAKE_NUMBERS |= {"max", "min", "clip", "clamp_min", "clamp_max", "masked_fill", *composed.TAKE_NUMBERS}
+TAKE_NUMBERS |= {"max", "min", "clip", "clamp_min", "clamp_max", "masked_fill", *composed.TAKE_NUMBERS, *SECOND_NAMES}
 """Calls in which a tensor of one element may as well be a number."""
 
 
@@ -261,6 +265,7 @@ def _each_repeated(b: Builder, heads: str, times: int) -> str:
 ATEN: dict[str, Rule] = {
     **{name: (lambda b, a: first(a)) for name in (*IDENTITIES, *DROPOUTS)},
     **{op: _same(op) for op, known in OPS.items() if known.kind == "pointwise" and not known.attributes},
+    **{name: _same(op) for name, op in SECOND_NAMES.items()},
     **{name.format(word): _bitwise(word) for name in ("__{}__", "bitwise_{}") for word in ("and", "or", "xor")},
     "round": lambda b, a: None if a.get("decimals") else b.add("round", a["self"]),
     **dict.fromkeys(("mul", "multiply"), _arithmetic("mul")),

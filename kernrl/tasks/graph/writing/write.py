@@ -148,7 +148,7 @@ class _Writer:
         attribute = self._name(self.rng.choice(("weight", "bias", "scale_param", "shift", "gamma", "beta", "theta")))
         shape = ", ".join(self._size(s, self._role(held.value.shape, i)) for i, s in enumerate(held.value.shape))
         if held.kind == "buffer":
-            self.init.append(f'self.register_buffer("{attribute}", torch.rand({shape}) + 0.5)')
+            self.init.append(f'self.register_buffer("{attribute}", torch.rand({shape or "()"}) + 0.5)')
         elif not held.value.shape:
             self.init.append(f"self.{attribute} = nn.Parameter(torch.tensor({self.rng.choice((0.5, 1.2, 2.0))}))")
         else:

@@ -79,6 +79,8 @@ def library_call(
         single = node.op in ONE_DIMENSION
         if single and len(a["dim"]) > 1:
             raise CannotWriteError(f"torch.{node.op} takes one dimension")
+        if node.kind == "pool":  # avg_pool1d has no divisor_override, even of its default
+            a = {k: v for k, v in a.items() if v != OPS[node.op].attributes[k]}
         called = {"dim": "dims"} if node.op in ("flip", "roll") else {}
         shown = [f"{called.get(k, k)}={v[0] if single and k == 'dim' else v!r}" for k, v in a.items()]
         return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
