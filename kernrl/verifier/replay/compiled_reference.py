@@ -22,12 +22,6 @@ def warm_up(device: str = "cuda") -> None:
     torch.compiler.reset()
 
 
-def compiled_reference(module: nn.Module, baseline: str) -> CompiledReference:
-    """The module under a baseline of `MODES`. Inductor compiles its kernels one after another, since processes do that."""
-    torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
-    return CompiledReference(module, baseline)
-
-
 class _WantsGpu(BaseException):
     """The step has reached what it leaves out. No Exception, which a reference or a compiler may catch."""
 
@@ -47,6 +41,8 @@ class CompiledReference:
     """Called as the module is. `compile` may come before the first call; without it, that call compiles."""
 
     def __init__(self, module: nn.Module, baseline: str):
+        # by default Inductor starts a process a core: here a dozen processes compile, one kernel after another each
+        torch._inductor.config.compile_threads = 1  # pyright: ignore[reportAttributeAccessIssue]
         inductor, self._step = inductor_backend(MODES[baseline]), (step := _Step())
 
         # Dynamo keeps a backend for as long as the process lives: one that knew `self` would keep the module's parameters

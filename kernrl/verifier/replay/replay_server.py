@@ -27,7 +27,7 @@ from kernrl.verifier.judge.compare import differ
 from kernrl.verifier.judge.decoys import function_names, idle_launches, telling
 from kernrl.verifier.judge.inputs import POISONS, TaskInputs
 from kernrl.verifier.replay import timing
-from kernrl.verifier.replay.compiled_reference import MODES, CompiledReference, compiled_reference, warm_up
+from kernrl.verifier.replay.compiled_reference import MODES, CompiledReference, warm_up
 from kernrl.verifier.replay.device_memory import DeviceMemory, Modules
 from kernrl.verifier.replay.job import Job, Measured, Replayed
 from kernrl.verifier.replay.runner import Opened, Runner
@@ -297,7 +297,7 @@ class ReplayServer:
         inputs, prepared = self._task_inputs(FULL), self._prepared[self._key(FULL)]
         for name in baselines:
             if name in MODES and name not in prepared.baselines and name not in prepared.compiled:
-                prepared.compiled[name] = reference = compiled_reference(inputs.module, name)
+                prepared.compiled[name] = reference = CompiledReference(inputs.module, name)
                 with policy_flags(self.job.precision, autotune=True), torch.no_grad(), contextlib.suppress(Exception):
                     reference.compile(inputs.arguments)
 
@@ -321,7 +321,7 @@ class ReplayServer:
         if name not in kept:
             module: Any = inputs.module
             if name in MODES:
-                module = prepared.compiled.pop(name, None) or compiled_reference(inputs.module, name)
+                module = prepared.compiled.pop(name, None) or CompiledReference(inputs.module, name)
             inputs.refresh()  # on judged inputs, its results would be right answers, which the next candidate could find
             with policy_flags(self.job.precision, autotune=True), torch.no_grad():
                 module(*inputs.arguments)  # compiles, tunes, and initialises libraries

@@ -24,7 +24,7 @@ from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.memory_estimate import SetMemory, rehearse, without_contents
-from kernrl.verifier.replay.compiled_reference import compiled_reference, warm_up
+from kernrl.verifier.replay.compiled_reference import CompiledReference, warm_up
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def compile_without_memory(task: Task, input_set: InputSet, precision: str, base
         inputs = TaskInputs(task, input_set, precision, "meta")
     module, arguments = claimed(inputs, claim)
     for name in baselines:
-        reference = compiled_reference(module, name)
+        reference = CompiledReference(module, name)
         with policy_flags(precision, autotune=True), torch.no_grad():
             reference.compile(arguments)
 

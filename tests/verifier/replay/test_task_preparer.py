@@ -16,7 +16,7 @@ from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.memory_estimate import without_contents
 from kernrl.verifier.judge.regimes import NOMINAL
-from kernrl.verifier.replay.compiled_reference import compiled_reference
+from kernrl.verifier.replay.compiled_reference import CompiledReference
 from kernrl.verifier.replay.task_preparer import TaskPreparer, claimed, compile_without_memory
 
 
@@ -64,7 +64,7 @@ def test_a_lane_finds_on_disk_what_was_compiled_without_memory(
     counters.clear()
     real = TaskInputs(task, input_set, "fp32", "cpu")
     real.draw(Draw(input_set.name, NOMINAL, 1))
-    reference = compiled_reference(real.module, "compile")
+    reference = CompiledReference(real.module, "compile")
     with policy_flags("fp32", autotune=True), torch.no_grad():
         reference.compile(real.arguments)
         assert counters["aot_autograd"]["autograd_cache_miss"] + counters["inductor"]["fxgraph_cache_miss"] == 0
