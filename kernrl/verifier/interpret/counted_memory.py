@@ -95,4 +95,6 @@ class CountedMemory:
         found = torch.maximum(distinct.double(), least) * self.weight
         table[number] = table.get(number, torch.zeros(self.programs, dtype=torch.float64)) + found
         if lanes is not None:
-            lanes[number] = lanes.get(number, torch.zeros(self.programs, dtype=torch.float64)) + active * dtype.itemsize * self.trips
+            lanes[number] = (
+                lanes.get(number, torch.zeros(self.programs, dtype=torch.float64)) + active * dtype.itemsize * self.trips
+            )

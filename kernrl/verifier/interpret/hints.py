@@ -64,10 +64,11 @@ def check(hint: Hints, value: Tensor, active: Tensor) -> Tensor:
                 spoiled |= broken.movedim(-1, axis + 1)
         if divisibility and divisibility[axis] > 1:
             group = contiguity[axis] if contiguity else rows.shape[-1]
-            every = slice(None, None, max(1, min(group, rows.shape[-1])))
-            left = (rows % divisibility[axis] != 0)[..., every] & ~anew[..., every]
-            if bool(left.any()):
-                _say("divisibility", divisibility[axis], rows[..., every][left][0])
+            group = max(1, min(group, rows.shape[-1]))
+            left = (rows % divisibility[axis] != 0)[..., ::group]
+            if bool((seen := left & ~anew[..., ::group]).any()):
+                _say("divisibility", divisibility[axis], rows[..., ::group][seen][0])
+            spoiled |= left.repeat_interleave(group, -1).movedim(-1, axis + 1)
     if not bool(spoiled.any()):
         return value
     largest = tiles.flatten(1).max(1).values.reshape(-1, *[1] * (tiles.dim() - 1))

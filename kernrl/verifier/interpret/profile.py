@@ -116,7 +116,7 @@ def _stored_by(plan: Plan, variant: Variant, deadline: float, chosen: Sequence[i
 
 
 def _lots(programs: int) -> Iterator[list[int]]:
-    """Some programs between the first and the last, then others by lot: the same each time, and all of them where there are few."""
+    """Some programs from the first to the last, then others by lot: the same each time, and all of them where there are few."""
     yield _spread(programs)
     order = random.Random(programs).sample(range(programs), min(programs, MORE * ROUNDS))
     yield from (sorted(order[i : i + MORE]) for i in range(0, len(order), MORE))

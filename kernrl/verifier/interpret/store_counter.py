@@ -1,4 +1,7 @@
-"""Bounds what some programs of a launch store, by every trip of their loops and by nothing but their masks and branches."""
+"""Bounds what some programs of a launch store, by every trip of their loops whose masks and branches differ.
+
+`LaunchCounter` runs three trips of a loop, so it misses a store in the last trip, and inner loops that grow.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,8 @@ class StoreCounter(LaunchCounter):
         self.needed = needed_values(function)
         self.stored: dict[int, Tensor] = {}
         """Bytes that each program stores, by storage."""
+        self.times = torch.ones(len(chosen), dtype=torch.float64)
+        """Of each program, the trips that the present one stands for."""
 
     def _operation(self, op: Op, active: Tensor) -> Sequence[Any]:
         if op.name in _STORES:
@@ -63,10 +68,21 @@ class StoreCounter(LaunchCounter):
         if op.name == "scf.for":
             if any(v in self.loaded for v in op.operands[:3]):
                 raise TtirError("a loop whose length depends on loaded numbers")
-            return self._for(op, active)
+            if any(v in self.needed for v in op.regions[0]["entry"].args):
+                return self._for(op, active)
+            return self._equal_trips(op, active)
         if op.regions[0]["entry"].ops[-1].operands[0] in self.loaded:
             raise TtirError("a loop whose length depends on loaded numbers")
         return self._while(op, active)
+
+    def _equal_trips(self, op: Op, active: Tensor) -> Sequence[Any]:
+        """One trip of a loop stands for all where nothing goes by their number."""
+        low, high, step = (self._of(v).long() for v in op.operands[:3])
+        trips = torch.div(high - low + step - 1, step, rounding_mode="floor").clamp(min=0)
+        before, self.times = self.times, self.times * trips.expand(1, len(self.programs))[0]
+        self.block(op.regions[0]["entry"], active & (trips > 0))
+        self.times = before
+        return [_NOTHING] * len(op.results)
 
     def _merge(self, mask: Tensor, new: Any, old: Any) -> Any:
         return new if new is _NOTHING or old is _NOTHING else super()._merge(mask, new, old)
@@ -89,7 +105,7 @@ class StoreCounter(LaunchCounter):
         storages = (address.reshape(*address.shape[:2], -1)[..., 0] >> STORAGE_BITS).expand(1, programs)[0]
         for number in storages.unique().tolist():
             before = self.stored.get(number, torch.zeros(programs, dtype=torch.float64))
-            self.stored[number] = before + torch.where(storages == number, lanes, 0).double() * size
+            self.stored[number] = before + torch.where(storages == number, lanes, 0) * self.times * size
 
     def _lanes_of_block(self, op: Op, target: Descriptor, active: Tensor) -> Tensor:
         programs = len(self.programs)
