@@ -35,7 +35,7 @@ class CountedMemory:
         """Sectors that each program loads, by storage."""
         self.stored: dict[int, Tensor] = {}
         self.lanes: dict[int, Tensor] = {}
-        """Elements that each program stores, by storage."""
+        """Bytes of the elements that each program stores, by storage."""
         self._made = torch.Generator().manual_seed(0)
 
     def load(
@@ -95,4 +95,6 @@ class CountedMemory:
         found = torch.maximum(distinct.double(), least) * self.weight
         table[number] = table.get(number, torch.zeros(self.programs, dtype=torch.float64)) + found
         if lanes is not None:
-            lanes[number] = lanes.get(number, torch.zeros(self.programs, dtype=torch.float64)) + active * self.trips
+            lanes[number] = (
+                lanes.get(number, torch.zeros(self.programs, dtype=torch.float64)) + active * dtype.itemsize * self.trips
+            )

@@ -3,8 +3,9 @@
 The compiler believes a hint and makes one wide access of several narrow ones, so a false hint reads and writes elsewhere on a
 GPU, or gives a kernel that is right in the interpreter alone.
 
-Elements that are smaller than the first of their tile are left out: with `(pid * BLOCK + tl.arange(0, BLOCK)) % M` the last
-tile begins anew in the middle, as in many published matrix products, and what it loads there is not stored.
+With `(pid * BLOCK + tl.arange(0, BLOCK)) % M` or `tl.where(i < M, i, 0)` a tile begins anew where the rows end, as in many
+published matrix products: what it loads there is not stored. So from where a tile falls back on, elements that break a hint
+become another element of their tile, and whoever stores what is made of them stores wrong numbers.
 """
 
 from __future__ import annotations
@@ -37,40 +38,49 @@ def read(text: str) -> Hints:
     return found
 
 
-def check(hint: Hints, value: Tensor, active: Tensor) -> None:
-    """Raise FalseHint if a value [cases, programs, *tile] breaks a hint in an active program."""
-    axes = value.dim() - 2
-    value = value.long()
+def check(hint: Hints, value: Tensor, active: Tensor) -> Tensor:
+    """A value [cases, programs, *tile] as it may be on a GPU, where its tiles begin anew. Raises FalseHint if it breaks a hint
+    in an active program elsewhere."""
     lead = torch.broadcast_shapes(value.shape[:2], active.shape)
-    value = value.expand(*lead, *value.shape[2:])[active.expand(lead)]
-    if not value.numel():
-        return
+    chosen = active.expand(lead)
+    whole = value.expand(*lead, *value.shape[2:])
+    tiles = whole[chosen].long()
+    if not tiles.numel():
+        return value
     contiguity, divisibility, constancy = (hint.get(k, ()) for k in ("contiguity", "divisibility", "constancy"))
-    if not axes:
-        if divisibility and (left := value % divisibility[0] != 0).any():
-            _say("divisibility", divisibility[0], value[left][0])
-        return
-    for axis in range(axes):
-        rows = value.movedim(axis + 1, -1).flatten(0, -2)
-        group = contiguity[axis] if contiguity else 1
+    if tiles.dim() == 1:
+        if divisibility and (left := tiles % divisibility[0] != 0).any():
+            _say("divisibility", divisibility[0], tiles[left][0])
+        return value
+    spoiled = torch.zeros_like(tiles, dtype=torch.bool)
+    for axis in range(tiles.dim() - 1):
+        rows = tiles.movedim(axis + 1, -1)
+        anew = (rows < rows.cummax(-1).values).cummax(-1).values
         for name, numbers, step in (("contiguity", contiguity, 1), ("constancy", constancy, 0)):
-            if numbers and 1 < numbers[axis] <= rows.shape[1]:
-                _check_groups(name, rows, numbers[axis], step)
+            if numbers and 1 < numbers[axis] <= rows.shape[-1]:
+                broken = _broken(rows, numbers[axis], step)
+                if bool((broken & ~anew).any()):
+                    _say(name, numbers[axis], rows[broken & ~anew][0])
+                spoiled |= broken.movedim(-1, axis + 1)
         if divisibility and divisibility[axis] > 1:
-            starts = rows[:, :: max(1, group)] if group <= rows.shape[1] else rows[:, :1]
-            starts = starts if contiguity else starts[:, :1]
-            left = (starts % divisibility[axis] != 0) & (starts >= rows[:, :1])
-            if bool(left.any()):
-                _say("divisibility", divisibility[axis], starts[left][0])
+            group = contiguity[axis] if contiguity else rows.shape[-1]
+            group = max(1, min(group, rows.shape[-1]))
+            left = (rows % divisibility[axis] != 0)[..., ::group]
+            if bool((seen := left & ~anew[..., ::group]).any()):
+                _say("divisibility", divisibility[axis], rows[..., ::group][seen][0])
+            spoiled |= left.repeat_interleave(group, -1).movedim(-1, axis + 1)
+    if not bool(spoiled.any()):
+        return value
+    largest = tiles.flatten(1).max(1).values.reshape(-1, *[1] * (tiles.dim() - 1))
+    whole = whole.clone()
+    whole[chosen] = torch.where(spoiled, largest, tiles).to(value.dtype)
+    return whole
 
 
-def _check_groups(name: str, rows: Tensor, size: int, step: int) -> None:
-    """Neighbours in groups of `size` must differ by `step`."""
-    groups = rows.unflatten(1, (-1, size))
-    first = groups[..., :1]
-    left = (groups != first + step * torch.arange(size)) & (groups >= rows[:, :1].unsqueeze(1))
-    if bool(left.any()):
-        _say(name, size, groups[left][0])
+def _broken(rows: Tensor, size: int, step: int) -> Tensor:
+    """Where neighbours in groups of `size` do not differ by `step` from the one before, bool of the same shape."""
+    groups = rows.unflatten(-1, (-1, size))
+    return (groups != groups[..., :1] + step * torch.arange(size)).flatten(-2)
 
 
 def _say(name: str, number: int, value: Tensor) -> None:

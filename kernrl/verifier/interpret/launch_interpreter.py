@@ -105,7 +105,7 @@ class LaunchInterpreter:
                 return op
             results = self._operation(op, active)
             if "tt." in op.text and (hint := hints.read(op.text)):
-                hints.check(hint, results[0], active)
+                results = [hints.check(hint, results[0], active)]
             for number, value in zip(op.results, results, strict=True):
                 self.values[number] = value
         return _NO_YIELD

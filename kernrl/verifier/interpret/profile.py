@@ -12,7 +12,6 @@ import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from kernrl.verifier.interpret.checked_memory import STORAGE_BITS
 from kernrl.verifier.interpret.counted_memory import SECTOR_BYTES, CountedMemory
 from kernrl.verifier.interpret.launch_counter import LaunchCounter
 from kernrl.verifier.interpret.launch_interpreter import TooSlow
+from kernrl.verifier.interpret.store_counter import StoreCounter
 from kernrl.verifier.plan.call_aten import plain_value
 from kernrl.verifier.plan.launch_time import LaunchProfile, Profiles
 from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, LaunchNode, Plan, TensorRef, Variant, walk_refs
@@ -34,6 +34,9 @@ PROFILE_S = 3.0
 
 _FAILURES = (TtirError, TooSlow, RuntimeError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError)
 """What a kernel of nonsense may raise; such a launch is unknown."""
+
+Bounds = Mapping[tuple[int, int], Mapping[int, float] | None]
+"""Most bytes that each variant of each launch stores, by storage; None where that is unknown."""
 
 
 def profile_plan(plan: Plan) -> Profiles:
@@ -50,14 +53,16 @@ def profile_plan(plan: Plan) -> Profiles:
 
 def uncovered(plan: Plan, profiles: Profiles) -> str:
     """A sentence if the launches cannot store every element of some output; '' if they may."""
+    bounds: Bounds = {key: None if p.unknown_trips else p.stored_at_most for key, p in profiles.items()}
     for position, output in enumerate(plan.outputs):
-        stored = _stored_at_most(plan, output.storage, profiles)
-        for seen in _seen_widely(plan, profiles) if stored < output.numel else ():
+        whole = output.numel * ITEM_BYTES[output.dtype]
+        stored = _stored_at_most(plan, output.storage, bounds)
+        for seen in _seen_widely(plan, bounds) if stored < whole else ():
             stored = _stored_at_most(plan, output.storage, seen)
-            if stored >= output.numel:
+            if stored >= whole:
                 break
-        if stored < output.numel:
-            few, all_of_it = f"{int(stored):,}", f"{output.numel:,}"
+        if stored < whole:
+            few, all_of_it = f"{int(stored) // ITEM_BYTES[output.dtype]:,}", f"{output.numel:,}"
             return f"At the full size forward() stores at most {few} of the {all_of_it} elements of output {position}."
     return ""
 
@@ -75,60 +80,71 @@ def overflowing(plan: Plan, profiles: Profiles) -> str:
     return ""
 
 
-def _seen_widely(plan: Plan, profiles: Profiles) -> Iterator[Mapping[tuple[int, int], LaunchProfile | None]]:
-    """The profiles with what more and more other programs store: perhaps those that were run are not those that store most.
+def _seen_widely(plan: Plan, bounds: Bounds) -> Iterator[Bounds]:
+    """The bounds by every trip, of more and more programs: perhaps those that were run are not those that store most.
 
     Programs are drawn by lot, since what a program does may go by its number's remainder.
     """
     variants: dict[tuple[int, int], Variant] = {}
-    for position, number in profiles:
+    for position, number in bounds:
         node = plan.nodes[position]
         assert isinstance(node, LaunchNode)
         variants[position, number] = node.variants[number]
     lots = {key: _lots(math.prod(variant.grid)) for key, variant in variants.items()}
-    seen: dict[tuple[int, int], LaunchProfile | None] = dict(profiles)
+    seen: dict[tuple[int, int], Mapping[int, float] | None] = {}
     deadline = time.process_time() + PROFILE_S
-    for _ in range(ROUNDS):
+    for _ in range(1 + ROUNDS):
         for key, variant in variants.items():
-            before, chosen = seen[key], next(lots[key], None)
-            if before is None or chosen is None:
-                continue
-            try:
-                now = profile_launch(plan, variant, deadline, chosen)
-            except _FAILURES:
+            before, chosen = seen.get(key, {}), next(lots[key], None)
+            if bounds[key] is None or before is None:
                 seen[key] = None
-                continue
-            most = {s: max(n, before.stored_at_most.get(s, 0.0)) for s, n in now.stored_at_most.items()}
-            seen[key] = replace(before, stored_at_most={**before.stored_at_most, **most})
+            elif chosen is not None:
+                try:
+                    now = _stored_by(plan, variant, deadline, chosen)
+                except _FAILURES:
+                    seen[key] = None
+                else:
+                    seen[key] = {s: max(now.get(s, 0.0), before.get(s, 0.0)) for s in {*now, *before}}
         yield seen
 
 
+def _stored_by(plan: Plan, variant: Variant, deadline: float, chosen: Sequence[int]) -> dict[int, float]:
+    """Bytes stored to each storage if every program stores as much as the busiest of these."""
+    run = StoreCounter(parse(plan.kernels[variant.kernel].ttir), variant.grid, deadline, chosen)
+    run.count([_argument(v) for v in variant.args.values()])
+    return {s: float(count.max()) * math.prod(variant.grid) for s, count in run.stored.items()}
+
+
 def _lots(programs: int) -> Iterator[list[int]]:
-    """Programs by lot, some at a time: the same each time, and all of them where there are few."""
+    """Some programs from the first to the last, then others by lot: the same each time, and all of them where there are few."""
+    yield _spread(programs)
     order = random.Random(programs).sample(range(programs), min(programs, MORE * ROUNDS))
     yield from (sorted(order[i : i + MORE]) for i in range(0, len(order), MORE))
 
 
-def _stored_at_most(plan: Plan, storage: int, profiles: Mapping[tuple[int, int], LaunchProfile | None]) -> float:
-    """Upper bound of the elements that the plan's nodes write to a storage; infinite where that is unknown."""
+def _spread(programs: int) -> list[int]:
+    return sorted({round(i * (programs - 1) / (SAMPLED - 1)) for i in range(SAMPLED)})
+
+
+def _stored_at_most(plan: Plan, storage: int, bounds: Bounds) -> float:
+    """Upper bound of the bytes that the plan's nodes write to a storage; infinite where that is unknown."""
     total = 0.0
     for position, node in enumerate(plan.nodes):
         if isinstance(node, AtenNode):
             refs = [r for a in (*node.outputs, *node.args, *node.kwargs.values()) for r in walk_refs(a)]
             total += math.inf if any(r.storage == storage for r in refs) else 0
         elif any(r.storage == storage for one in node.variants for v in one.args.values() for r in walk_refs(v)):
-            seen = [profiles.get((position, number)) for number in range(len(node.variants))]
-            total += max(math.inf if p is None or p.unknown_trips else p.stored_at_most.get(storage, 0.0) for p in seen)
+            seen = [bounds.get((position, number)) for number in range(len(node.variants))]
+            total += max(math.inf if bound is None else bound.get(storage, 0.0) for bound in seen)
     return total
 
 
-def profile_launch(plan: Plan, variant: Variant, deadline: float, chosen: Sequence[int] = ()) -> LaunchProfile:
-    """Count one launch, by these programs or by some between the first and the last. Raises TtirError, TooSlow, and whatever
-    torch raises for nonsense."""
+def profile_launch(plan: Plan, variant: Variant, deadline: float) -> LaunchProfile:
+    """Count one launch. Raises TtirError, TooSlow, and whatever torch raises for nonsense."""
     kernel = plan.kernels[variant.kernel]
     function = parse(kernel.ttir)
     total = math.prod(variant.grid)
-    chosen = list(chosen) or sorted({round(i * (total - 1) / (SAMPLED - 1)) for i in range(SAMPLED)})
+    chosen = _spread(total)
     memory = CountedMemory(len(chosen))
     run = LaunchCounter(function, memory, variant.grid, deadline, chosen, threads=32 * kernel.num_warps)
     run.count([_argument(v) for v in variant.args.values()])

@@ -47,7 +47,7 @@ class LaunchProfile:
     """32-byte sectors loaded, in bytes, by storage; each access of each trip counts."""
     stored_bytes: Mapping[int, float]
     stored_at_most: Mapping[int, float]
-    """Upper bound of the elements stored, by storage."""
+    """Most bytes stored, by storage, if all programs are alike and a loop's later trips are like its third."""
     dot_flops: Mapping[str, float]
     turned_flops: Mapping[str, float]
     """Of these, the ones whose operands do not lie along the axis that is summed."""

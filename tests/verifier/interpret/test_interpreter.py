@@ -349,6 +349,14 @@ FALSE_HINTS = {
     "a number that is none": ("o = tl.multiple_of(r * 2, 16) + i", "tl.multiple_of(…, 16)"),
     "reversed": ("o = r * B + tl.max_contiguous((i * 3) % 29, 8)", "tl.max_contiguous(…, 8)"),
     "an address": ("o = r * B + i\ntl.store(tl.multiple_of(y + o + 1, 16), 0.0, mask=i < 1)", "tl.multiple_of(…, 16)"),
+    "a range that begins anew, and is wrong before": (
+        "o = tl.max_contiguous((i * 2) % 32, 8)",
+        "tl.max_contiguous(…, 8)",
+    ),
+    "the same number again and again": (
+        "o = r * B + i\nc = tl.max_contiguous(i // 8, 8)\ntl.store(y + o, c)",
+        "tl.max_contiguous(…, 8)",
+    ),
     "no constant": ("o = r * B + i\nc = tl.max_constancy(o // 2, 8)\ntl.store(y + o, c)", "tl.max_constancy(…, 8)"),
     "assumed": ("tl.assume(r < 7)\no = r * B + i", "what tl.assume says"),
 }
@@ -376,6 +384,18 @@ def test_a_false_hint_is_refused(body, said):
     assert isinstance(rejection, Rejection), rejection
     assert rejection.status is Status.WRONG
     assert rejection.reason.startswith(f"k: {said} does not hold at this shape")
+
+
+@pytest.mark.parametrize("wrapped", ["i % 20", "tl.where(i < 20, i, 0)"])
+def test_where_a_tile_begins_anew_a_hint_may_be_false_but_nothing_may_be_stored(wrapped):
+    """As in published matrix products, where a tile is larger than the matrix."""
+    body = f"o = tl.max_contiguous(tl.multiple_of({wrapped}, 32), 32)\ntl.store(y + r * B + i, tl.load(x + o))"
+    (got,) = run(
+        kernel(f"r = tl.program_id(0)\ni = tl.arange(0, B)\n{body}", call="x, y, 8, B=32", grid="(8,)"),
+        X,
+    )
+    assert torch.equal(got[:, :20], X[:1, :20].expand(8, 20))
+    assert bool((got[:, 20:] == X[0, 19]).all()), "what is loaded there is another number than without the hint"
 
 
 HONEST = read_folder("honest")[:: 1 if EXHAUSTIVE else 12]

@@ -164,6 +164,69 @@ def test_uneven_programs_are_bounded_by_the_busiest() -> None:
     assert uncovered(one_less, profile_plan(one_less)) != ""
 
 
+ROW = "i = r * B + tl.arange(0, B)\n"
+WORDS = ROW + "words = y.to(tl.pointer_type(tl.float64))\ntl.store(words + i, tl.load(x + i).to(tl.float64), mask=i < n // 2)"
+WHOLE: dict[str, tuple[str, dict]] = {
+    "in the last trip of a loop": (
+        "v = tl.zeros((B,), tl.float32)\nfor s in range(9):\n    i = r * B + tl.arange(0, B)\n    v += tl.load(x + i)\n"
+        "    if s == 8:\n        tl.store(y + i, v)",
+        {},
+    ),
+    "in every eighth trip of a flattened loop": (
+        "at = -1\ntile = r - 132\nfor s in range(0, (n // B - r + 131) // 132 * 8):\n    at = tl.where(at == 7, 0, at + 1)\n"
+        "    if at == 0:\n        tile += 132\n    i = tile * B + tl.arange(0, B)\n    v = tl.load(x + i)\n"
+        "    if at == 7:\n        tl.store(y + i, v)",
+        {"grid": "(132,)"},
+    ),
+    "in longer and longer inner loops": (
+        "for s in range(r, 256, 8):\n    for t in range(0, 2 * s + 1):\n        i = (s * s + t) * 512 + tl.arange(0, B)\n"
+        "        tl.store(y + i, tl.load(x + i))",
+        {"grid": "(8,)", "block": 512},
+    ),
+    "in longer and longer inner loops of a while": (
+        "s = r\nwhile s < 256:\n    for t in range(0, 2 * s + 1):\n        i = (s * s + t) * 512 + tl.arange(0, B)\n"
+        "        tl.store(y + i, tl.load(x + i))\n    s += 8",
+        {"grid": "(8,)", "block": 512},
+    ),
+    "after a loop that counts": (
+        ROW + "c = 0\nfor s in range(9):\n    c += 1\nif c == 9:\n    tl.store(y + i, tl.load(x + i))", {}
+    ),
+    "as wider words": (WORDS, {}),
+    "under a mask by a sum of places": (
+        ROW + "left = tl.sum((i < n).to(tl.int32), 0)\ntl.store(y + i, tl.load(x + i), mask=tl.arange(0, B) < left)", {}
+    ),
+    "below loaded places": (
+        ROW + "k = tl.load(x.to(tl.pointer_type(tl.int64)) + i) - 1048576\ntl.store(y + k * 8192, tl.load(x + i))", {}
+    ),
+    "in equal trips, as many as the program's number": (
+        "for s in range(r, n // B):\n    tl.store(y + s * B + tl.arange(0, B), tl.load(x + tl.arange(0, B)))", {"grid": "(64,)"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whatever_decides_what_is_stored_is_followed(name: str) -> None:
+    body, how = WHOLE[name]
+    made = plan(body, **how)
+    assert uncovered(made, profile_plan(made)) == ""
+
+
+LESS: dict[str, tuple[str, str, dict, str]] = {
+    "in the last trip of a loop": ("if s == 8:", "if (s == 8) & (r < 0):", {}, "0"),
+    "in every eighth trip of a flattened loop": ("range(0, (n // B - r", "range(0, (n // B - 132 - r", {}, "33,521,664"),
+    "in longer and longer inner loops": ("range(0, 2 * s + 1)", "range(0, s)", {}, "17,170,432"),
+    "as wider words": ("tl.store", "tl.store", {"grid": "(x.numel() // 4096,)"}, "16,777,216"),
+}
+
+
+@pytest.mark.parametrize("name", LESS)
+def test_less_than_the_whole_is_seen_there_too(name: str) -> None:
+    old, new, how, most = LESS[name]
+    made = plan(WHOLE[name][0].replace(old, new), **WHOLE[name][1], **how)
+    said = f"stores at most {most} of the 33,554,432 elements of output 0."
+    assert uncovered(made, profile_plan(made)).endswith(said)
+
+
 def test_what_depends_on_memory_is_followed_through_loops() -> None:
     function = parse(
         plan("c = 0\nfor s in range(4):\n    c = c + tl.load(x + s).to(tl.int32)\ntl.store(y + c, 1.0)").kernels[0].ttir
