@@ -269,7 +269,7 @@ def test_readme_has_conditions_commit_and_date_of_every_figure() -> None:
         ("verifier: its", "verifier"),
         ("verifier: speed", "verifier"),
         ("losses", "loss"),
-        ("nano after", "nano"),
+        ("nano, before", "nano"),
     ):
         _figure, where, commit, date = next(row for title, row in claimed.items() if title.startswith(start))
         data = record(name)
