@@ -287,7 +287,7 @@ def run_phase(
         replace_file(out, json.dumps(record, indent=1))
 
     with HardenedVerifier(config) as verifier:
-        verifier.start()
+        verifier.evaluator.start()
         signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has started this in the background
         record |= {"versions": verifier.evaluator.versions, "commit": _commit(), "date": time.strftime("%Y-%m-%d")}
         try:

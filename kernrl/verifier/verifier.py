@@ -61,11 +61,6 @@ class HardenedVerifier:
         self._lock = threading.Lock()
         self._closed = False
 
-    def start(self) -> None:
-        """Start the processes now rather than with the first candidate. Raises InfrastructureError."""
-        self.input_sets.begin()
-        self.evaluator.start()
-
     def verify(self, task: Task, candidate: str) -> Verdict:
         """The verdict on one candidate: source text, or a model's whole reply."""
         return self.submit(task, candidate).result()

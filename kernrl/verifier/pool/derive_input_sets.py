@@ -45,10 +45,6 @@ class InputSets:
         )  # fmt: skip
         self._process = Client(self._server, Deriver, {}, name="derived input sets")
 
-    def begin(self) -> None:
-        """Have its process's imports begin, which take seconds."""
-        self._server.start(wait=False)
-
     def complete(self, task: Task) -> Task:
         """The task with small and ragged sets, as far as they can be derived; as it is if it states any besides the full one.
 

@@ -99,6 +99,7 @@ class Gpu:
         self.memory: MemoryLedger[Lane] = MemoryLedger(usable, Lane.give_back, self.scheduler.is_busy)
         self._first_task: str | None = None
         self._all_started = False
+        """Whether a second task has come, and all lanes start."""
         self._closed = False
         self.restarts = 0
         """How often a lane got new processes because one was lost."""

@@ -17,7 +17,7 @@ MODES: dict[str, str | None] = {"compile": None, "max-autotune": "max-autotune-n
 
 def warm_up(device: str = "cuda") -> None:
     """Have this process import and build what Inductor needs at its first compilation, which takes seconds."""
-    with contextlib.suppress(Exception), torch.no_grad():
+    with contextlib.suppress(Exception), torch.no_grad():  # where Inductor does not work, a baseline says why
         CompiledReference(nn.ReLU(), "compile").compile([torch.zeros(32, device=device)])
     torch.compiler.reset()
 
