@@ -25,8 +25,11 @@ from kernrl.verifier.judge.jumps import Jumps, slack
 PERTURBATION_ROUNDOFFS = 2.0
 """Eager's error counts as at least the effect of this many roundings of each input."""
 
-FEW_ELEMENTS, MOST_RUNS = 32, 8
-"""An output with fewer elements is modelled several times, until there are that many errors, or so many runs."""
+FEW_ERRORS, MOST_RUNS = 32, 8
+"""An output with fewer independent errors is modelled several times, until there are that many, or so many runs."""
+
+RERUN_BYTES = 256 << 10
+"""Larger outputs (all of them, in float64) are modelled once, which bounds memory and time."""
 
 SERIAL_SHARE = 0.35
 """Error of a sequential sum of n numbers, in roundoffs times √n: a random walk of partial sums (1/√6 for numbers of random
@@ -173,7 +176,7 @@ class Exact(TorchDispatchMode):
             return result
         for y in result if isinstance(result, tuple) else (result,):
             if y.is_floating_point() and not is_float8(y.dtype):
-                y.addcmul_(y, _noise(y), value=share)
+                y.addcmul_(_within_range(y), _noise(y), value=share)
         return result
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -202,9 +205,17 @@ def _noise(x: Tensor) -> Tensor:
     return torch.empty_like(x, dtype=torch.float32).uniform_(-math.sqrt(3.0), math.sqrt(3.0))
 
 
+def _within_range(x: Tensor) -> Tensor:
+    """x with its infinities, such as a mask's, made the largest finite numbers: any share of an infinity is infinite, too."""
+    largest = torch.finfo(x.dtype).max
+    return x.clamp(-largest, largest)
+
+
 def _perturbed(x: Tensor, share: float) -> Tensor:
     """A floating tensor with a random relative error of RMS `share` on each element; float8 and other tensors as they are."""
-    return x.addcmul(x, _noise(x).to(x.dtype), value=share) if x.is_floating_point() and not is_float8(x.dtype) else x
+    if not x.is_floating_point() or is_float8(x.dtype):
+        return x
+    return x.addcmul(_within_range(x), _noise(x).to(x.dtype), value=share)
 
 
 @dataclass(slots=True)
@@ -248,7 +259,8 @@ class ReferenceAnswers:
         with self._clock.at("truth"):
             truth = self._exact_run(jumps.recording())
         with self._clock.at("rounded"):
-            rounded = [self._rounded_run(jumps.measuring()) for _ in range(_runs(truth))] if self._rounded else []
+            rounded = [self._rounded_run(jumps.measuring())] if self._rounded else []
+            rounded += [self._rounded_run(jumps.measuring()) for _ in range(_more_runs(truth, rounded))]
         if not self._rounded:
             jumps.relative(PERTURBATION_ROUNDOFFS * UNIT_ROUNDOFF[precision])
         with self._clock.at("jumps"):
@@ -278,10 +290,25 @@ class ReferenceAnswers:
             return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), mode)
 
 
-def _runs(truth: list[Tensor]) -> int:
-    """How often outputs are modelled: of one error, chance decides how large it is."""
-    fewest = min((y.numel() for y in truth if y.numel() and y.is_floating_point()), default=FEW_ELEMENTS)
-    return min(MOST_RUNS, -(-FEW_ELEMENTS // fewest))
+def _more_runs(truth: list[Tensor], rounded: list[list[Tensor]]) -> int:
+    """How often outputs are modelled again: of a few errors, chance decides how large they are."""
+    pairs = [(y, x) for run in rounded for y, x in zip(truth, run, strict=True) if y.numel() and y.is_floating_point()]
+    if not pairs or sum(8 * y.numel() for y, _ in pairs) > RERUN_BYTES:
+        return 0
+    fewest = float(torch.stack([_independent_errors(widened(x) - widened(y)) for y, x in pairs]).amin())
+    return min(MOST_RUNS, math.ceil(FEW_ERRORS / max(fewest, 1.0))) - 1
+
+
+def _independent_errors(error: Tensor) -> Tensor:
+    """About how many independent errors make up an error's RMS: 0-dim float64, without a sync.
+
+    The elements that hold it (the participation ratio (Σe²)² / Σe⁴), times the share of rows that do: elements of a row may
+    share one error, that of the row's softmax or variance, and then a few rows hold nearly all.
+    """
+    energy = torch.where(torch.isfinite(error), error, 0.0).double().square()
+    rows = energy.reshape(-1, energy.shape[-1] if energy.dim() else 1).sum(1)
+    held, held_rows = (x.sum().square() / x.square().sum().clamp_min(1e-300) for x in (energy.reshape(-1), rows))
+    return torch.where(energy.sum() > 0, held * held_rows / len(rows), float(energy.numel()))
 
 
 class _Copy:
