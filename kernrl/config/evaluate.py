@@ -8,12 +8,12 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from kernrl.config.by_model import NANO
-from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS, VERIFIER
+from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS
+from kernrl.config.judging import JudgingConfig
 from kernrl.config.resume import ResumableConfig
 from kernrl.config.sampling import SamplingConfig
 from kernrl.config.training import FACTS, Columns, PromptForm, PromptTemplate, ServerConfig
-from kernrl.config.verifier import Baselines, VerifierConfig, one_baseline
-from kernrl.settings import ALSO, OLD, RARE
+from kernrl.settings import ALSO, RARE
 
 
 def _model(validated: dict[str, Any]) -> str | None:
@@ -21,7 +21,7 @@ def _model(validated: dict[str, Any]) -> str | None:
     return NANO if validated.get("from_run") is None else None
 
 
-class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig):
+class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig, JudgingConfig):
     """`kernrl eval`."""
 
     from_run: Path | None = Field(
@@ -88,17 +88,6 @@ class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig):
         description="NAME=VALUE, such as fast_1=0.5: exit with 1 if that figure is lower. May be given again.",
         json_schema_extra=RUN,
     )
-    baseline: Baselines = Field(
-        default=("eager",),
-        description="What candidates are timed against: eager, compile, max-autotune (slow to make), or several, with commas.",
-        json_schema_extra=VERIFIER | {OLD: "--verifier.baseline"},
-    )
-    verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_baseline(cls, values: Any) -> Any:
-        return one_baseline(values)
 
     @model_validator(mode="after")
     def _one_origin(self) -> EvalConfig:

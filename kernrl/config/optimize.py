@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS, VERIFIER
+from kernrl.config.judging import JudgingConfig
 from kernrl.config.resume import ResumableConfig
 from kernrl.config.training import Columns, PromptForm, ServerConfig
-from kernrl.config.verifier import Baselines, VerifierConfig, one_baseline
+from kernrl.config.verifier import Baselines
 from kernrl.settings import ALSO, ARGUMENT, OLD, RARE
 
 NO_MODEL = "none"
@@ -29,7 +30,7 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * {"m": 60.0, "min": 60.0, "h": 3600.0}.get(match[2] or "s", 1.0)
 
 
-class OptimizeConfig(ResumableConfig, ServerConfig):
+class OptimizeConfig(ResumableConfig, ServerConfig, JudgingConfig):
     """`kernrl optimize`."""
 
     source: str = Field(
@@ -110,22 +111,11 @@ class OptimizeConfig(ResumableConfig, ServerConfig):
         json_schema_extra=RUN,
     )
     seed: int = Field(default=0, ge=0, description="Of sampling.", json_schema_extra=RUN)
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = Field(
-        default=None,
-        description="Precision of module, baselines and candidates; the task's own (mostly fp32) if not set.",
-        json_schema_extra=VERIFIER | {OLD: "--verifier.precision"},
-    )
     baseline: Baselines = Field(
         default=("eager", "compile"),
         description="What candidates are timed against; the first decides who is faster. On a CPU only eager is modelled.",
         json_schema_extra=VERIFIER | {OLD: "--verifier.baseline"},
     )
-    verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_baseline(cls, values: Any) -> Any:
-        return one_baseline(values)
 
     @field_validator("budget")
     @classmethod
@@ -156,10 +146,3 @@ class OptimizeConfig(ResumableConfig, ServerConfig):
     def budget_s(self) -> float:
         """The budget in seconds."""
         return seconds_of(self.budget)
-
-    @property
-    def judging(self) -> VerifierConfig:
-        """The verifier's settings, with `--precision` and `--baseline` in them."""
-        return self.verifier.model_copy(
-            update={"baseline": self.baseline, "precision": self.precision or self.verifier.precision}
-        )

@@ -69,7 +69,11 @@ def with_names_of_today(cls: type[Config], kept: Mapping[str, Any]) -> dict[str,
     """The settings of an older run, they and their values named as they are now."""
     names = cls.RENAMED if issubclass(cls, ResumableConfig) else {}
     renamed = {name: new for name, old, new in RENAMED_VALUES if kept.get(name) == old}
-    return {names.get(name, name): value for name, value in {**kept, **renamed}.items()}
+    today = {names.get(name, name): value for name, value in {**kept, **renamed}.items()}
+    table = today.get("verifier")
+    if "precision" in cls.model_fields.keys() - today.keys() and isinstance(table, dict):  # it was the table's alone
+        today |= {"precision": table.get("precision"), "verifier": {**table, "precision": None}}
+    return today
 
 
 def _completed(cls: type[Config], given: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,22 +23,6 @@ def split_commas(value: Any) -> Any:
 Baselines = Annotated[tuple[Literal["eager", "compile", "max-autotune"], ...], BeforeValidator(split_commas)]
 
 
-def one_baseline(values: Any) -> Any:
-    """The settings of a command whose `baseline` is the verifier's: one that was given in the table `verifier` is moved there.
-
-    Raises ValueError where both are given, and differ. A table with the default is what `--dry-run` wrote.
-    """
-    table = values.get("verifier") if isinstance(values, dict) else None
-    table = table.model_dump(exclude_unset=True) if isinstance(table, VerifierConfig) else table
-    if not isinstance(table, dict) or not table.get("baseline"):
-        return values
-    inner, outer = table["baseline"], values.get("baseline")
-    if outer and tuple(split_commas(inner)) not in (("eager",), tuple(split_commas(outer))):
-        raise ValueError("--baseline and the table verifier's baseline are one setting: leave the one in the table out")
-    rest = {name: value for name, value in table.items() if name != "baseline"}
-    return {**values, "baseline": outer or inner, "verifier": rest}
-
-
 class VerifierConfig(Config):
     """How candidates are judged."""
 

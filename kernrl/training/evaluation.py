@@ -117,7 +117,7 @@ def say(problems: Iterable[str]) -> None:
 
 def open_verifier(config: EvalConfig) -> client.AnyVerifier:
     """The verifier, with the baselines asked for."""
-    return client.open_verifier(config.verifier.model_copy(update={"baseline": config.baseline}))
+    return client.open_verifier(config.judging)
 
 
 def newest_rows(folder: Path) -> dict[str, dict[str, Any]]:
@@ -239,6 +239,6 @@ def open_model(config: EvalConfig, verifier: Verifier) -> tuple[GenerateEngine |
         engine = GenerateEngine(policy, batch_size=config.sampling_batch, gpu_turn=verifier.untimed)
     sampling = sampling_of(config, end_tokens(tokenizer, settings))
     style = prompt_style(tokenizer, config.prompt)
-    settings = {"style": style, "precision": config.verifier.precision, "facts": config.facts}
+    settings = {"style": style, "precision": config.precision, "facts": config.facts}
     settings["template"] = read_template(config.prompt_template) if config.prompt_template else ""
     return engine, Collector(engine, tokenizer, verifier, lambda verdict: None, sampling, **settings)

@@ -34,6 +34,9 @@ def test_one_baseline_whatever_it_is_called(tmp_path: Path, capsys: pytest.Captu
     found = dry("optimize my.py --verifier.baseline compile --verifier.precision bf16", capsys)
     assert (found["baseline"], found["precision"]) == (["compile"], "bf16")
     for command in ("eval", "optimize my.py"):
+        for flag in ("--precision", "--verifier.precision"):
+            found = dry(f"{command} {flag} tf32", capsys)
+            assert (found["precision"], found["verifier"].get("precision")) == ("tf32", None)
         dry(f"{command} --baseline compile --verifier.baseline compile", capsys)
         assert run([*command.split(), "--baseline", "compile", "--verifier.baseline", "eager", "--dry-run"]) == 2
         assert "--baseline is given twice" in capsys.readouterr().err
@@ -53,6 +56,7 @@ def test_what_a_dry_run_writes_is_read_again(tmp_path: Path, capsys: pytest.Capt
     for line in (
         "eval --baseline compile",
         "eval --verifier.baseline compile",
+        "eval --precision bf16",
         "optimize my.py",
         "optimize my.py --baseline compile",
     ):
@@ -66,6 +70,16 @@ def test_an_older_optimisation_goes_on_with_the_baselines_that_it_used(tmp_path:
     (tmp_path / "config.json").write_text(json.dumps({"config": kept, "argv": []}))
     resumed = load_config(OptimizeConfig, (), {"source": "my.py", "output": tmp_path, "resume": True})
     assert resumed.judging.baseline == ("eager", "compile")
+
+
+def test_an_older_evaluation_goes_on_under_its_precision(tmp_path: Path) -> None:
+    kept = EvalConfig().model_dump(mode="json")
+    del kept["precision"]
+    kept["verifier"] |= {"precision": "tf32", "baseline": ["eager"]}
+    (tmp_path / "config.json").write_text(json.dumps({"config": kept, "argv": []}))
+    resumed = load_config(EvalConfig, (), {"output": tmp_path, "resume": True})
+    assert resumed.judging.precision == "tf32"
+    RunDirectory.open(tmp_path, resumed, resume=True)
 
 
 def test_an_older_sft_goes_on(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_run_from_before_its_baseline_had_a_default_can_be_resumed(tmp_path: P
 def test_a_run_goes_on_elsewhere_but_not_with_other_settings(tmp_path: Path) -> None:
     resumed(tmp_path, samples=4)
     resumed(tmp_path, samples=4, verifier={"executor": "ray", "workers": 7, "cache_dir": tmp_path})
-    with pytest.raises(UsageError, match=r"\(--samples was 4 and is now 8, --verifier.precision was None and is now 'tf32'\)"):
+    with pytest.raises(UsageError, match=r"\(--precision was None and is now 'tf32', --samples was 4 and is now 8\)"):
         resumed(tmp_path, samples=8, verifier={"precision": "tf32"})
 
 
@@ -70,7 +70,7 @@ def test_a_setting_that_is_newer_than_the_run_has_its_default(tmp_path: Path) ->
     (tmp_path / "config.json").write_text(json.dumps(described))
     resumed(tmp_path)
     with pytest.raises(
-        UsageError, match=r"--temperature was 1.0 and is now 0.5, --baseline was \['eager'\] and is now \['compile'\]"
+        UsageError, match=r"--baseline was \['eager'\] and is now \['compile'\], --temperature was 1.0 and is now 0.5"
     ):
         resumed(tmp_path, temperature=0.5, verifier={"baseline": ("compile",)})
 
