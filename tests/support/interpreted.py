@@ -59,12 +59,15 @@ def _answered(process: subprocess.Popen[str], request: list[Any]) -> tuple[Any, 
 def main() -> None:
     """Answer every request, until there are no more."""
     import torch
+    from triton.language.semantic import TritonSemantic
 
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a solution prints is no answer
     torch.set_num_threads(1)
     # torch.empty then hands out NaN: an element that no program writes cannot be right by luck
     torch.use_deterministic_algorithms(True)
+    # no offset of tensors this small overflows, and looking for it takes half of the time
+    TritonSemantic.binary_op_sanitize_overflow_impl = lambda *_: None
     warnings.filterwarnings("ignore")
     for line in sys.stdin:
         worker, request = json.loads(line)
