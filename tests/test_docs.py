@@ -23,9 +23,9 @@ from kernrl.verifier.judge.regimes import REGIMES
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-SHELVED = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "benchmarks")
+IN_DOCS = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "benchmarks")
 OTHERS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "checkpoints/nano/README.md")
-PAGES = [*(ROOT / page for page in OTHERS), *SHELVED]
+PAGES = [*(ROOT / page for page in OTHERS), *IN_DOCS]
 """Pages that are true now: a changelog names files where they were."""
 ALL_PAGES = [*PAGES, ROOT / "CHANGELOG.md", *sorted((DOCS / "benchmarks").glob("*.md"))]
 
@@ -111,7 +111,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", SHELVED, ids=of)
+@pytest.mark.parametrize("page", IN_DOCS, ids=of)
 def test_pages_are_written_for_mkdocs_too(page: Path) -> None:
     """Its Markdown is older: what GitHub takes as a list, a table or a block of code, it shows as text or flat."""
     outside = re.findall(r"\]\((?!https?:)([^)#]+)", CODE_BLOCK.sub("", page.read_text()))
@@ -126,11 +126,11 @@ def test_pages_are_written_for_mkdocs_too(page: Path) -> None:
         assert "|" in first[:5] or not [line for line in lines if line.startswith("|")], f"none before the table: {block}"
 
 
-def test_every_page_is_in_the_navigation_and_on_a_shelf() -> None:
+def test_every_page_is_in_the_navigation_and_in_a_folder_of_its_kind() -> None:
     navigation = set(re.findall(r": (\w\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert navigation == {str(page.relative_to(DOCS)) for page in SHELVED}
-    shelves = {"start", "guides", "reference", "explanation", "notes"}
-    assert {name.split("/")[0] for name in navigation - {"index.md"}} == shelves
+    assert navigation == {str(page.relative_to(DOCS)) for page in IN_DOCS}
+    folders = {"start", "guides", "reference", "explanation", "notes"}
+    assert {name.split("/")[0] for name in navigation - {"index.md"}} == folders
 
 
 def test_a_note_says_when() -> None:
