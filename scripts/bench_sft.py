@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from paragraphs import wrapped
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from kernrl.policy.attention import VARLEN
@@ -164,7 +165,8 @@ def markdown(record: dict[str, Any]) -> str:
     lines = ["# Supervised fine-tuning: speed, and what more pairs are worth", ""]
     if speeds := record.get("speeds"):
         made = record["speeds_made"]
-        lines += [f"Steps on one {made['gpu']}, {', '.join(f'{n} {v}' for n, v in made['versions'].items())}.", ""]
+        versions = ", ".join(f"{n} {v}" for n, v in made["versions"].items())
+        lines += [wrapped(f"Steps on one {made['gpu']}, {versions}."), ""]
         lines += table(
             ("model", "tokens a row", "step, ms", "tokens/s", "MFU", "peak GiB", "foretold GiB"), map(speed_row, speeds)
         )

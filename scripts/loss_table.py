@@ -1,5 +1,7 @@
 """The page and the plot of `bench_loss.py`'s figures."""
 
+from paragraphs import wrapped
+
 TITLES = {
     "tokens": ("Log-probs in (`ppo_loss`: dual clip, token correction, float32 mask)", "B × T"),
     "ratio": ("Both policies' logits in (`ratio_kl`), bfloat16", "N × V"),
@@ -12,18 +14,20 @@ TITLES = {
 def markdown(data: dict) -> str:
     versions = ", ".join(f"{name} {value}" for name, value in data["versions"].items() if value)
     lines = [
-        f"Measured on one {data['gpu']}: {versions}, CUDA {data['cuda']}, commit {data['commit']}. "
-        f"Copy bandwidth {data['copy_gb_per_s']:.0f} GB/s (read + write). Forward + backward, GRPO with a k3 KL unless "
-        "another loss is named, every token active unless a density is given. Host and wall time were taken on an idle GPU "
-        f"with a cold cache; on this host autograd alone, around a function that does nothing, takes "
-        f"{data['autograd_us']:.0f} µs.",
+        wrapped(
+            f"Measured on one {data['gpu']}: {versions}, CUDA {data['cuda']}, commit {data['commit']}. "
+            f"Copy bandwidth {data['copy_gb_per_s']:.0f} GB/s (read + write). Forward + backward, GRPO with a k3 KL unless "
+            "another loss is named, every token active unless a density is given. Host and wall time were taken on an idle GPU "
+            f"with a cold cache; on this host autograd alone, around a function that does nothing, takes "
+            f"{data['autograd_us']:.0f} µs."
+        ),
         "",
     ]
     for kind, (title, shape_name) in TITLES.items():
         rows = data.get(kind)
         if not rows:
             continue
-        lines += [f"## {title}", "", f"Floor: {rows[0]['floor']}.", ""]
+        lines += [f"## {title}", "", wrapped(f"Floor: {rows[0]['floor']}."), ""]
         columns = [(shape_name, _shape), ("implementation", lambda row: row["name"])]
         columns += [("ms", lambda row: _number(row["ms"], ".3f")), ("× floor", lambda row: _number(row["x_floor"], ".2f"))]
         if "peak_gib" in rows[0]:

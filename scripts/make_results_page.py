@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 import statistics
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import paragraphs
 import readme_figures
 from training_table import NOTE, faster
 
@@ -293,8 +293,8 @@ def agreement(rows: list[dict[str, Any]]) -> str:
 
 
 def wrapped(text: str) -> str:
-    """A paragraph below a table, in lines that fit a page's source."""
-    return "\n" + textwrap.fill(text, 119, break_long_words=False, break_on_hyphens=False) + "\n"
+    """A paragraph below a table."""
+    return f"\n{paragraphs.wrapped(text)}\n"
 
 
 def conditions(data: dict[str, Any]) -> str:
@@ -318,7 +318,7 @@ def headline() -> str:
 def methods() -> str:
     """README's figures of training."""
     rows, note = readme_figures.methods(read("training"))
-    return table(readme_figures.METHODS_HEAD, rows) + f"\n{note}\n"
+    return table(readme_figures.METHODS_HEAD, rows) + wrapped(note)
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -9,6 +9,7 @@ from training_table import NOTE, faster
 
 from kernrl.reports.svg import percent
 from kernrl.reports.tables import figure_text
+from kernrl.verifier.replay.timing import OVERHEAD_US
 
 HEAD = ("what", "figure", "on", "commit", "date")
 
@@ -33,7 +34,6 @@ def rows(read: Read) -> list[Row]:
         *solutions(read("tasks")),
         *shipped(read("nano")),
         *scaling(read("scaling")),
-        *quickstart(read("quickstart")),
     ]
 
 
@@ -45,15 +45,17 @@ def verifier(data: Any) -> list[Row]:
         f"{escaped} of {counts['exploits']} exploits escaped, {accepted} of {counts['wrong']} quietly wrong candidates "
         f"accepted, {refused} of {counts['honest']} honest ones refused"
     )
+    least_us = min(us for us, _ in null["noise"]["points"] if us >= OVERHEAD_US)  # of shorter ones none can be significant
     null_text = (
         f"{null['false_speedups'] + null['false_slowdowns']} of {null['comparisons']:,} called different; "
-        f"{null['planted_seen']:,} of {null['planted']:,} seen when slowed by 5 % (at 37 µs or more)"
+        f"{null['planted_seen']:,} of {null['planted']:,} seen when slowed by 5 % (at {least_us:.0f} µs or more)"
     )
     cold, known = (data[k]["verdicts_per_s"] for k in ("cold", "again"))
     speed_text = f"{cold:.0f} verdicts a second with every kernel compiled anew, {known:.0f} with machine code cached"
-    where = h200(data, f", {data['cores']} cores")
+    where = conditions(data, f"{data['cores']} cores")
+    # of the suite's run, which is another, cores and versions were not recorded
     return [
-        ["verifier: its own test suite", suite_text, where[0], suite["commit"], suite["date"]],
+        ["verifier: its own test suite", suite_text, gpu(data), suite["commit"], suite["date"]],
         ["verifier: programs timed against themselves", null_text, *where],
         ["verifier: speed", speed_text, *where],
     ]
@@ -72,7 +74,7 @@ def losses(data: Any) -> list[Row]:
         f"({len(shapes)} vocabularies from {vocabularies[0]:,} to {vocabularies[-1]:,}, {ROWS:,} tokens, bf16, "
         "forward + backward)"
     )
-    return [["losses: `grpo_loss`", text, *h200(data)]]
+    return [["losses: `grpo_loss`", text, *conditions(data)]]
 
 
 def solutions(data: Any) -> list[Row]:
@@ -83,7 +85,7 @@ def solutions(data: Any) -> list[Row]:
     speeds = ", ".join(f"{f['best_style_x']:.2f} × over {f['tasks_timed']} tasks" for f in best)
     text = f"{right:,} of {pairs:,} right in {len(runs)} runs; the best style of a task against eager: {speeds}"
     commits = ", ".join(dict.fromkeys(run["commit"][:7] for run in runs))
-    return [["tasks: worked solutions", text, "H200, fp32", commits, data["date"]]]
+    return [["tasks: worked solutions", text, ", ".join((gpu(data), "fp32", *versions(data))), commits, data["date"]]]
 
 
 def shipped(data: Any) -> list[Row]:
@@ -95,7 +97,7 @@ def shipped(data: Any) -> list[Row]:
         f"{figure_text(fast['fast_1'])} beyond the noise ({percent(fast['fast_1_plain']['value'])} if every win counts)"
     )
     seconds = sum(run["train_s"] for run in data["trainings"])
-    where = h200(data, ", tf32")
+    where = conditions(data, "tf32")
     name = data.get("measured", "nano")  # the shipped one may be a later one
     return [[f"{name} ({seconds:.0f} s of SFT until then), {each}", text, *where]]
 
@@ -131,7 +133,7 @@ def methods(data: Any) -> tuple[list[Row], str]:
         against = figure_text(compiled["geomean_x"], as_times=True)
         made.append([title, seconds(data["rows"], row), correct, ratio, faster(eager), faster(compiled), against])
     start = data["rows"]["start"]
-    where, commit, date = h200(data)
+    where, commit, date = conditions(data)
     each = f"{start['tasks']} held-out tasks × {start['samples'] // start['tasks']} candidates"
     return made, f"{each}, T = {data['settings']['temperature']}. One {where}, commit {commit}, {date}. {NOTE}"
 
@@ -146,34 +148,35 @@ def scaling(data: Any) -> list[Row]:
     one, two = data["one"]["sft"], data["ddp"]["sft"]
     steps = (data["one_rl"]["rl"]["steps"], data["ddp_rl"]["rl"]["steps"])
     rates = [step[-1]["attempts_per_s"] for step in steps]
-    nano = (
-        f"nano trains {two['tokens_per_s'] / one['tokens_per_s']:.2f} × as fast as on one GPU; "
-        f"`reinforce` makes {rates[1]:.0f} attempts a second in its last step, {rates[0]:.0f} on one GPU"
-    )
+    sft_text = f"{two['tokens_per_s'] / one['tokens_per_s']:.2f} × the tokens a second of one GPU"
+    rl_text = f"{rates[1]:.0f} attempts a second in the last step, {rates[0]:.0f} on one GPU"
     full, lora = data["fsdp2"]["full"], data["lora"]["lora"]
     large = (
         f"all weights on two GPUs: {full['tokens_per_s']:,.0f} tokens/s, {full['peak_gib']:.0f} GiB each; "
         f"LoRA on one: {lora['tokens_per_s']:,.0f} tokens/s, {lora['peak_gib']:.0f} GiB"
     )
-    made, rl = data["ddp"]["made"], data["ddp_rl"]["made"]
-    commits = f"{made['commit'][:7]}, {rl['commit'][:7]}"
+    sft, rl, full_run = (data[name]["made"] for name in ("ddp", "ddp_rl", "fsdp2"))
     return [
-        ["two GPUs, `--launch ddp`", nano, "2 × H200", commits, made["started"][:10]],
-        ["training a 7B architecture, random weights", large, "H200s", made["commit"][:7], made["started"][:10]],
+        ["two GPUs, `--launch ddp`: `sft` of nano", sft_text, *conditions(sft, times=2)],
+        ["two GPUs, `--launch ddp`: `reinforce` of nano", rl_text, *conditions(rl, times=2)],
+        ["training a 7B architecture, random weights", large, *conditions(full_run, times=2)],
     ]
 
 
-def quickstart(data: Any) -> list[Row]:
-    change = data["change"]
-    text = (
-        f"{data['seconds'] / 60:.1f} minutes; after its best-of-N and REINFORCE {points(change['correct'])} points correct, "
-        f"{figure_text(change['speed_ratio_x'], as_times=True)} as fast"
-    )
-    return [["`kernrl quickstart --full`, from nothing, one run", text, "H200", "not recorded", data["date"]]]
+def conditions(data: Any, *more: str, times: int = 1) -> Row:
+    """What a figure was seen on, the commit and the date."""
+    where = ", ".join((gpu(data) if times == 1 else f"{times} × {gpu(data)}", *more, *versions(data)))
+    return [where, data["commit"][:7], data["date"] if "date" in data else data["started"][:10]]
 
 
-def h200(data: Any, more: str = "") -> Row:
-    return [data["gpu"].removeprefix("NVIDIA ") + more, data["commit"][:7], data.get("date", "not recorded")]
+def gpu(data: Any) -> str:
+    return data["gpu"].removeprefix("NVIDIA ")
+
+
+def versions(data: Any) -> list[str]:
+    """Torch and triton, as a record has them; without the build."""
+    found = data.get("versions", data)
+    return [f"{name} {found[name].partition('+')[0]}" for name in ("torch", "triton")]
 
 
 def span(values: list[float]) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from paragraphs import wrapped
+
 from kernrl.files import replace_file
 from kernrl.reports.results import compare, summarise
 from kernrl.reports.run_files import Sample
@@ -175,9 +177,11 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
     curves = {name: steps for name in there if name != "start" and (steps := curve(out, name))}
     text = json.dumps({**about, "settings": settings, "rows": rows, "curves": curves}, indent=1)
     lines = [
-        f"Measured on one {about['gpu']}: torch {about['versions']['torch']}, triton {about['versions']['triton']}, "
-        f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} held-out tasks × {settings['samples']} "
-        f"candidates at T = {settings['temperature']}; 95 % intervals over tasks. {NOTE}",
+        wrapped(
+            f"Measured on one {about['gpu']}: torch {about['versions']['torch']}, triton {about['versions']['triton']}, "
+            f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} held-out tasks × {settings['samples']} "
+            f"candidates at T = {settings['temperature']}; 95 % intervals over tasks. {NOTE}"
+        ),
         "",
         markdown_table(rows),
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import loss_table  # pyright: ignore[reportMissingImports]
 import make_results_page  # pyright: ignore[reportMissingImports]
 import pytest
 import torch
@@ -22,10 +23,11 @@ from kernrl.verifier.judge.regimes import REGIMES
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
-SHELVED = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "benchmarks")
+IN_DOCS = sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "benchmarks")
 OTHERS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "data/README.md", "checkpoints/nano/README.md")
-PAGES = [*(ROOT / page for page in OTHERS), *SHELVED]
+PAGES = [*(ROOT / page for page in OTHERS), *IN_DOCS]
 """Pages that are true now: a changelog names files where they were."""
+ALL_PAGES = [*PAGES, ROOT / "CHANGELOG.md", *sorted((DOCS / "benchmarks").glob("*.md"))]
 
 
 def of(page: Path) -> str:
@@ -34,6 +36,7 @@ def of(page: Path) -> str:
 
 CODE_BLOCK = re.compile(r"^(```|~~~).*?^\1$", re.DOTALL | re.MULTILINE)
 GENERATED = re.compile(r"<!-- table: .*?<!-- end -->", re.DOTALL)
+TABLE_ROW = re.compile(r"^ *\|")
 
 
 def script(name: str) -> ModuleType:
@@ -108,7 +111,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", SHELVED, ids=of)
+@pytest.mark.parametrize("page", IN_DOCS, ids=of)
 def test_pages_are_written_for_mkdocs_too(page: Path) -> None:
     """Its Markdown is older: what GitHub takes as a list, a table or a block of code, it shows as text or flat."""
     outside = re.findall(r"\]\((?!https?:)([^)#]+)", CODE_BLOCK.sub("", page.read_text()))
@@ -123,11 +126,11 @@ def test_pages_are_written_for_mkdocs_too(page: Path) -> None:
         assert "|" in first[:5] or not [line for line in lines if line.startswith("|")], f"none before the table: {block}"
 
 
-def test_every_page_is_in_the_navigation_and_on_a_shelf() -> None:
+def test_every_page_is_in_the_navigation_and_in_a_folder_of_its_kind() -> None:
     navigation = set(re.findall(r": (\w\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert navigation == {str(page.relative_to(DOCS)) for page in SHELVED}
-    shelves = {"start", "guides", "reference", "explanation", "notes", "verifier"}
-    assert {name.split("/")[0] for name in navigation - {"index.md"}} <= shelves
+    assert navigation == {str(page.relative_to(DOCS)) for page in IN_DOCS}
+    folders = {"start", "guides", "reference", "explanation", "notes"}
+    assert {name.split("/")[0] for name in navigation - {"index.md"}} == folders
 
 
 def test_a_note_says_when() -> None:
@@ -143,17 +146,31 @@ def test_a_note_says_when() -> None:
         assert f"({page.name})" in listed
 
 
+LONGEST_ROW = 600
+"""A row of a table stands in one line of the source: beyond this it is several rows, or prose."""
+
 WIDE = ("reference/cli.md",)
 """Pages whose lines are not broken at 120 columns: a script makes them."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=of)
+@pytest.mark.parametrize("page", ALL_PAGES, ids=of)
 def test_prose_is_under_120_columns(page: Path) -> None:
+    """What scripts write included; only rows of tables cannot be broken."""
     if page.is_relative_to(DOCS) and str(page.relative_to(DOCS)) in WIDE:
         pytest.skip("written by a script")
-    text = GENERATED.sub("", CODE_BLOCK.sub("", page.read_text()))
-    long = [line for line in text.splitlines() if len(line) >= 120 and not line.lstrip().startswith("|")]
-    assert not long
+    lines = CODE_BLOCK.sub("", page.read_text()).splitlines()
+    assert [line for line in lines if len(line) >= 120 and not TABLE_ROW.match(line)] == []
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=of)
+def test_rows_of_tables_are_of_readable_length(page: Path) -> None:
+    rows = [line for line in CODE_BLOCK.sub("", page.read_text()).splitlines() if TABLE_ROW.match(line)]
+    assert [row for row in rows if len(row) >= LONGEST_ROW] == []
+
+
+def test_the_table_of_the_losses_is_current() -> None:
+    page = loss_table.markdown(record("loss"))
+    assert page == (DOCS / "benchmarks" / "loss.md").read_text(), "run `python scripts/bench_loss.py --render`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=of)
@@ -265,25 +282,41 @@ def test_readme_shows_every_seed_and_leaves_out_no_run() -> None:
 
 def test_readme_has_conditions_commit_and_date_of_every_figure() -> None:
     claimed = claims("headline")
-    for start, name in (
-        ("verifier: its", "verifier"),
-        ("verifier: speed", "verifier"),
-        ("losses", "loss"),
-        ("nano, before", "nano"),
-    ):
-        _figure, where, commit, date = next(row for title, row in claimed.items() if title.startswith(start))
-        data = record(name)
-        assert where.split(",")[0] == data["gpu"].removeprefix("NVIDIA ")
-        made = data["suite"] if start == "verifier: its" else data  # the suite is proved by a run of its own
-        assert commit == made["commit"][:7]
-        assert date == made.get("date", "not recorded")
-    for title, (_figure, where, commit, date) in claimed.items():
-        assert "H200" in where, title
-        assert re.fullmatch(r"([0-9a-f]{7}(, )?)+|not recorded", commit), title
-        assert re.fullmatch(r"2026-\d\d-\d\d|not recorded", date), title
+    verifier, tasks, scaling = (record(name) for name in ("verifier", "tasks", "scaling"))
+    made = {
+        "verifier: its": verifier["suite"] | {"gpu": verifier["gpu"]},  # proved by a run of its own
+        "verifier: programs": verifier,
+        "verifier: speed": verifier,
+        "losses": record("loss"),
+        "tasks": tasks | {"commit": ", ".join(sorted({run["commit"] for run in tasks["runs"]}))},
+        "nano, before": record("nano"),
+        "two GPUs, `--launch ddp`: `sft`": scaling["ddp"]["made"],
+        "two GPUs, `--launch ddp`: `reinforce`": scaling["ddp_rl"]["made"],
+        "training a 7B": scaling["fsdp2"]["made"],
+    }
+    assert len(claimed) == len(made)
+    for start, data in made.items():
+        [(_figure, where, commit, date)] = [row for title, row in claimed.items() if title.startswith(start)]
+        assert data["gpu"].removeprefix("NVIDIA ") in where
+        assert ", ".join(sorted(commit.split(", "))) == ", ".join(found[:7] for found in data["commit"].split(", "))
+        assert date == (data["date"] if "date" in data else data["started"][:10])
+        if versions := data.get("versions", data if "torch" in data else None):
+            numbers = [re.match(r"[\d.]+", versions[name]) for name in ("torch", "triton")]
+            assert where.endswith("torch {}, triton {}".format(*(found and found[0] for found in numbers)))
+        assert where.startswith("2 × ") == (data in (part["made"] for part in scaling.values()))
+        if start in ("verifier: programs", "verifier: speed"):
+            assert f", {verifier['cores']} cores, " in where
+    for one, two in (("one", "ddp"), ("one_rl", "ddp_rl"), ("lora", "fsdp2")):  # two runs of one commit and day in a row
+        first, second = (scaling[name]["made"] for name in (one, two))
+        assert (first["commit"], first["started"][:10]) == (second["commit"], second["started"][:10])
     training = record("training")
     note = README.read_text().partition("<!-- table: methods -->")[2].partition("<!-- end -->")[0]
-    assert f"One H200, commit {training['commit'][:7]}, {training['date']}." in note
+    versions = "torch {torch}, triton {triton}".format(**training["versions"])
+    start = training["rows"]["start"]
+    said = " ".join(note.split())
+    assert f"One H200, {versions}, commit {training['commit'][:7]}, {training['date']}." in said
+    temperature = training["settings"]["temperature"]
+    assert f"{start['tasks']} held-out tasks × {start['samples'] // start['tasks']} candidates, T = {temperature}." in said
 
 
 def test_readme_says_what_the_records_say_of_verifier_and_losses() -> None:
@@ -309,6 +342,54 @@ def test_readme_says_what_the_records_say_of_verifier_and_losses() -> None:
     figure = claimed["losses: `grpo_loss`"][0]
     for values in (over_copy, under_liger):  # the worst as well as the best
         assert f"{values[0]:.2f} to {values[-1]:.2f} ×" in figure
+    vocabularies = sorted(vocabulary for _rows, vocabulary in ours)
+    assert f"({len(ours)} vocabularies from {vocabularies[0]:,} to {vocabularies[-1]:,}, 8,192 tokens, bf16" in figure
+
+
+def test_readme_says_how_often_equal_programs_were_called_different() -> None:
+    null = record("verifier")["null"]
+    figure = claims("headline")["verifier: programs timed against themselves"][0]
+    wrong = null["false_speedups"] + null["false_slowdowns"]
+    assert figure.startswith(f"{wrong} of {null['comparisons']:,} called different; ")
+    times = sorted(us for us, _half_width in null["noise"]["points"])
+    assert null["planted"] == null["comparisons"] * (len(times) - 1) / len(times)  # the shortest was not among the planted
+    assert f"{null['planted_seen']:,} of {null['planted']:,} seen when slowed by 5 % (at {times[1]:.0f} µs or more)" in figure
+
+
+def test_readme_says_what_the_record_says_of_nano() -> None:
+    data = record("nano")
+    found, statuses = data["foreign"], data["foreign"]["statuses"]
+    [(title, (figure, *_))] = [(title, row) for title, row in claims("headline").items() if title.startswith("nano")]
+    seconds = sum(run["train_s"] for run in data["trainings"])
+    assert title.startswith(f"{data['measured']} ({seconds:.0f} s of SFT until then), {found['tasks']} modules")
+    assert f"× {found['samples'] // found['tasks']}, T = {found['temperature']}" in title
+    assert f"{100 * found['correct']['value']:.0f}%" == f"{100 * statuses['correct'] / found['samples']:.0f}%"
+    fast = found["baselines"]["eager"]
+    assert figure == (
+        f"{interval(found['correct'])} correct, pass@8 {interval(found['pass@8'])}; faster than eager "
+        f"{interval(fast['fast_1'])} beyond the noise ({100 * fast['fast_1_plain']['value']:.0f}% if every win counts)"
+    )
+
+
+def test_readme_says_what_the_records_say_of_two_gpus_and_of_seven_billion() -> None:
+    claimed, data = claims("headline"), record("scaling")
+    tokens = {name: data[name]["sft"]["row_tokens"] * data[name]["sft"]["rows_per_step"] for name in ("one", "ddp")}
+    rates = {name: tokens[name] / data[name]["sft"]["step_s"] for name in tokens}
+    figure = claimed["two GPUs, `--launch ddp`: `sft` of nano"][0]
+    assert figure.startswith(f"{rates['ddp'] / rates['one']:.2f} ×")
+    last = {name: data[name]["rl"] for name in ("one_rl", "ddp_rl")}
+    attempts = {name: run["attempts"] / run["steps"][-1]["seconds"]["step"] for name, run in last.items()}
+    figure = claimed["two GPUs, `--launch ddp`: `reinforce` of nano"][0]
+    assert figure == f"{attempts['ddp_rl']:.0f} attempts a second in the last step, {attempts['one_rl']:.0f} on one GPU"
+    said = []
+    for run in (data["fsdp2"]["full"], data["lora"]["lora"]):
+        assert 7.6e9 < run["parameters"] < 7.7e9
+        whole_rows = run["row_tokens"] * run["rows_per_step"] / run["step_s"]
+        assert 0.95 * whole_rows < run["tokens_per_s"] < whole_rows  # padding is left out
+        said.append(f"{run['tokens_per_s']:,.0f} tokens/s, {run['peak_gib']:.0f} GiB")
+    assert (data["fsdp2"]["gpus"], data["lora"]["gpus"]) == (2, 1)
+    figure = claimed["training a 7B architecture, random weights"][0]
+    assert figure == f"all weights on two GPUs: {said[0]} each; LoRA on one: {said[1]}"
 
 
 def test_readme_has_figures_in_its_tables_alone() -> None:

@@ -46,7 +46,7 @@ RETRY_FACTOR = 2
 """How much more memory a candidate may take that has run out of what it was granted."""
 
 SOLE_SHARE = 0.9
-"""Share of the memory that must be free for what finds none to be too large, and no victim of other programs."""
+"""A candidate that runs out of memory alone is too large if this share of it was free; otherwise other programs hold it."""
 
 
 def _record(need: Planned) -> dict[str, int]:

@@ -98,7 +98,7 @@ def elsewhere(home: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def forward() -> Iterator[None]:
-    """Within, a candidate may not ask what is not the same in every call."""
+    """Within, refuse questions whose answer may differ between calls: the time, random numbers, addresses, the process."""
     global _in_forward
     before, _in_forward = _in_forward, True
     try:

@@ -35,7 +35,7 @@ class Untraceable(RuntimeError):
     """The code needs a tensor's value, or does what a plan cannot express. The message says what to write instead."""
 
     last: ClassVar[Untraceable | None] = None
-    """The one raised last. Who catches it goes on in a way that nobody takes in use, where nothing is refused."""
+    """The one raised last, kept because code may catch it: that would select a path that never runs outside the trace."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
