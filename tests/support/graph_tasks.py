@@ -23,7 +23,7 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 
-B, C, H, W = 3, 12, 10, 12
+B, C, H, W = 6, 12, 18, 20
 
 
 class Model(nn.Module):
