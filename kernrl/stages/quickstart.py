@@ -20,8 +20,8 @@ from kernrl.config import QuickstartConfig
 from kernrl.console import Prose, Result, log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import new_folder, next_folder
+from kernrl.reports.comparable_runs import comparisons, summarise_run
 from kernrl.reports.run_files import read_run
-from kernrl.reports.story import comparisons, summarise_run
 from kernrl.reports.tables import comparison_text
 from kernrl.signals import INTERRUPTED
 

@@ -31,7 +31,7 @@ def sound_tasks(tasks: Iterable[Task], config: VerifierConfig, *, tell: bool = T
         UsageError: no task passes.
     """
     asked = list(tasks)
-    known = _Known(config)
+    cache = _LintCache(config)
     kept, problems = [], []
     on_gpu = config.device != "cpu" and torch.cuda.is_available()
     unchecked = 0
@@ -42,12 +42,12 @@ def sound_tasks(tasks: Iterable[Task], config: VerifierConfig, *, tell: bool = T
             if not task.composition and not small and not on_gpu:
                 unchecked += 1
             elif not task.composition:
-                problem = known.problem(known_sets, config.precision or task.precision, "cpu" if small else "cuda")
+                problem = cache.problem(known_sets, config.precision or task.precision, "cpu" if small else "cuda")
                 if problem:
                     problems.append(f"{task.id}: {problem}")
                     continue
             kept.append(task)
-    known.save()
+    cache.save()
     if asked and not kept:
         raise UsageError(f"no task can be learned from. {problems[0]}.")
     if tell:
@@ -83,7 +83,7 @@ def _same_random_numbers() -> Iterator[None]:
         yield
 
 
-class _Known:
+class _LintCache:
     """What the lint said of tasks before, in one file of the verifier's cache folder."""
 
     def __init__(self, config: VerifierConfig):

@@ -36,7 +36,7 @@ from kernrl.verifier.judge.reasons import decoy_reason
 from kernrl.verifier.plan import ttir
 from kernrl.verifier.plan.launch_time import Profiles
 from kernrl.verifier.plan.plan import Plan
-from kernrl.verifier.rpc.limits import CpuClock, cpu_limit, data_bytes, limit_memory
+from kernrl.verifier.rpc.limits import CpuClock, cpu_limit, data_bytes, limit_process_memory
 
 KEPT_BYTES = 128 << 20
 """Bytes of inputs that a process keeps for the other candidates of a group, and of those it draws at once."""
@@ -125,7 +125,7 @@ class Interpreter:
 
     def __init__(self, *, redraw_parameters: bool = True, poison: bool = True):
         warm_up()
-        limit_memory(MEMORY_BYTES)
+        limit_process_memory(MEMORY_BYTES)
         self._least_bytes = data_bytes()
         self._redraw, self._poison = redraw_parameters, poison
         self._drawn: OrderedDict[tuple[object, ...], DrawnInputs] = OrderedDict()

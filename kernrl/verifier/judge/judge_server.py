@@ -19,7 +19,7 @@ from torch import Tensor
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.clock import Clock, Spent
-from kernrl.verifier.base.memory_limit import keep_large_blocks_whole, limit_memory
+from kernrl.verifier.base.gpu_memory_limit import keep_large_blocks_whole, limit_gpu_memory
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
 from kernrl.verifier.judge.draws import Draw
@@ -213,7 +213,7 @@ class JudgeServer:
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw], most_bytes: int | None = None) -> None:
         """`Judge.prepare`, while replay runs the candidate; this process may take so much of the GPU's memory for it."""
         before = self._judge.made
-        limit_memory(most_bytes, self._judge.forget)
+        limit_gpu_memory(most_bytes, self._judge.forget)
         torch.cuda.reset_peak_memory_stats()
         self._judge.clock.restart()
         try:

@@ -49,8 +49,8 @@ class GpuBackend(Protocol):
     """One GPU that judges candidates. Thread-safe: many are judged at once."""
 
     @property
-    def facts(self) -> dict[str, str]:
-        """See `ReplayServer.facts`."""
+    def gpu_info(self) -> dict[str, str]:
+        """See `ReplayServer.gpu_info`."""
         ...
 
     @property

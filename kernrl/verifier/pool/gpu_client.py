@@ -30,7 +30,7 @@ class GpuClient:
         self._lock, self._numbers = threading.Lock(), itertools.count()
         self._seeds, self._load = Seeds(), 0
         self._noise: NoiseBand | None = None
-        self.facts: dict[str, str] = self._process.ask(GpuService.facts)
+        self.gpu_info: dict[str, str] = self._process.ask(GpuService.gpu_info)
 
     def _first(self) -> dict[str, Any]:
         """The first message to each process: `Gpu`'s settings, and the noise if an earlier process has calibrated it."""

@@ -78,9 +78,9 @@ class GpuService:
                 self._gpu = self.make()
             return self._gpu
 
-    def facts(self) -> dict[str, str]:
-        """`Gpu.facts`."""
-        return self._made().facts
+    def gpu_info(self) -> dict[str, str]:
+        """`Gpu.gpu_info`."""
+        return self._made().gpu_info
 
     def noise(self) -> NoiseBand:
         """`Gpu.noise`."""

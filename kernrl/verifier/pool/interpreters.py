@@ -12,8 +12,8 @@ from kernrl.verifier.interpret.interpret_server import Interpreter, Judged, Ran,
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.judge.cpu_server import CpuJudge
 from kernrl.verifier.judge.reasons import worst_of, wrong_reason
-from kernrl.verifier.pool.deaths import cause_of
 from kernrl.verifier.pool.scheduler import AffinityScheduler
+from kernrl.verifier.pool.worker_exit import rejection_for
 from kernrl.verifier.rpc.answers import Died, Ended, Failed, TimedOut
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.worker_client import Client
@@ -143,7 +143,7 @@ class _Judging:
             except Ended as ended:
                 doing = "running the candidate's kernels and library calls"
                 try:
-                    return Ran(cause_of(ended, doing, too_long))
+                    return Ran(rejection_for(ended, doing, too_long))
                 except Ended:  # somebody else may have killed it, once
                     if again:
                         return Ran(Rejection(Status.CRASH, f"The process was killed twice while {doing}."))

@@ -124,7 +124,7 @@ class Lane:
             self.doing = f"waiting to time {name}"
             with _entered(lock.exclusive(), outcome), outcome.clock("timing"):
                 self.doing = f"timing {name}"
-                self.replay.send(ReplayServer.measure, list(baselines), noise)
+                self.replay.send(ReplayServer.time_candidate, list(baselines), noise)
                 measured: Measured = self._from_replay()
             self.doing = f"judging {name}"
             with _entered(lock.shared(), outcome), outcome.clock("correctness"):

@@ -142,7 +142,7 @@ class RayGpu(GpuBackend):
         self._actor = actor
 
     @property
-    def facts(self) -> dict[str, str]:
+    def gpu_info(self) -> dict[str, str]:
         return self._actor.about[0]
 
     @property

@@ -70,7 +70,7 @@ class GpuActor(Actor):
 
     def about(self) -> tuple[dict[str, str], NoiseBand]:
         """Which GPU it is, and its noise."""
-        return self._gpu.facts, self._gpu.noise
+        return self._gpu.gpu_info, self._gpu.noise
 
     def seed(self, task_key: str) -> int:
         return self._gpu.seed(task_key)
