@@ -161,7 +161,7 @@ def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifi
 
 def gpus_at_work(verifier: Verifier) -> str:
     """`, GPU: timing a_task`, where the verifier tells."""
-    doing = getattr(verifier, "doing", str)()
+    doing = verifier.doing()
     return f", GPU: {doing}" if doing else ""
 
 

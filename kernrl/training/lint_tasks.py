@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from kernrl.config import VerifierConfig
 from kernrl.console import log, progress
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
+from kernrl.rollouts.collect import Verifier
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.version import verifier_version
 from kernrl.verifier.cache import task_fingerprint
@@ -58,15 +58,14 @@ def sound_tasks(tasks: Iterable[Task], config: VerifierConfig, *, tell: bool = T
     return kept
 
 
-def fitting_tasks(tasks: Sequence[Task], verifier: Any) -> list[Task]:
+def fitting_tasks(tasks: Sequence[Task], verifier: Verifier) -> list[Task]:
     """The tasks that the verifier has room to judge; each of the others is named on stderr with the bytes, before a model is
     asked for it. Generated tasks fit; a server elsewhere says so with the first verdict.
 
     Raises:
         UsageError: no task fits.
     """
-    unfit: Callable[[Task], str] = getattr(verifier, "unfit", lambda task: "")
-    said = {task.id: unfit(task) for task in tasks if not task.composition}
+    said = {task.id: verifier.unfit(task) for task in tasks if not task.composition}
     reasons = [reason for reason in said.values() if reason]
     if reasons and len(reasons) == len(tasks):
         raise UsageError(reasons[0])

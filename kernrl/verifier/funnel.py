@@ -294,7 +294,7 @@ class StagedEvaluator:
         said: list[str] = []
         for gpu in () if self._closed else self.gpus:
             with contextlib.suppress(InfrastructureError):
-                said.append(getattr(gpu, "doing", str)())
+                said.append(gpu.doing())
         return "; ".join(part for part in said if part)
 
     def unfit(self, task: Task) -> str:

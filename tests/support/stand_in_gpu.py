@@ -22,6 +22,9 @@ class StandIn:
 
     def close(self) -> None: ...
 
+    def doing(self) -> str:
+        return ""
+
     def load(self) -> int:
         return 0
 

@@ -24,7 +24,7 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.base.compat import normalisations
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.base.strides import unexpanded
-from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.base.verdict import ErrorRecord, Rejection, Status
 from kernrl.verifier.interpret.interpreter import Case, Unable, interpret_cases
 from kernrl.verifier.interpret.output_memory import OutputMemory
 from kernrl.verifier.interpret.profile import overflowing, profile_plan, uncovered
@@ -72,7 +72,7 @@ class Judged:
     rejection: Rejection | None = None
     input_set: str = ""
     """The set that the rejection is about; empty where it is about all of them."""
-    errors: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[ErrorRecord] = field(default_factory=list)
     cpu_s: float = 0.0
     """Core-seconds that running the candidate took."""
     profiles: Profiles = field(default_factory=dict)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernrl.errors import InternalError
-from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.base.verdict import ErrorRecord, Rejection, Status
 from kernrl.verifier.interpret.interpret_server import Interpreter, Judged, Ran, SetJob, SmallJob
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.judge.cpu_server import CpuJudge
@@ -149,7 +149,7 @@ class _Judging:
                         return Ran(Rejection(Status.CRASH, f"The process was killed twice while {doing}."))
         raise AssertionError("unreachable")
 
-    def _compared(self, one: SetJob, ran: Ran) -> list[dict[str, Any]]:
+    def _compared(self, one: SetJob, ran: Ran) -> list[ErrorRecord]:
         job = self._job
         assert ran.memory is not None
         compare = CpuJudge.compare

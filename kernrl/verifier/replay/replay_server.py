@@ -260,7 +260,7 @@ class ReplayServer:
         return Measured(blocks, node_us, unfused, opened.runner.choice, begun.elapsed_time(ended) / 1e3, alike)
 
     def spot_checked(self) -> Replayed:
-        """Results of the judged calls in `measure`, and of one more call, which other lanes need not wait for."""
+        """Results of the judged calls in `time_candidate`, and of one more call, which other lanes need not wait for."""
         assert self._spot
         self._spot.last()
         return self._replayed(self._spot.result, self._spot.flags)
