@@ -316,7 +316,7 @@ def reward_of(config: ImproveConfig) -> Callable[[Verdict], Reward | None]:
         return reward(
             verdict,
             preset,
-            baseline=config.baseline,
+            baseline=config.reward_baseline,
             cap_x=config.speed_cap,
             authored_share=config.authored_share,
             modelled=config.modelled_speed,

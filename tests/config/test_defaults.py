@@ -109,9 +109,9 @@ def test_nano_is_told_by_its_architecture(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_baseline_that_is_not_timed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["reinforce", "--model", "nano", "--output", "x", "--baseline", "compile", "--dry-run"]
+    line = ["reinforce", "--model", "nano", "--output", "x", "--reward-baseline", "compile", "--dry-run"]
     assert run(line) == 2
-    assert "--baseline compile is not timed: add --verifier.baseline eager,compile" in capsys.readouterr().err
+    assert "--reward-baseline compile is not timed: add --verifier.baseline eager,compile" in capsys.readouterr().err
     assert run([*line, "--verifier.baseline", "eager,compile"]) == 0
 
 
