@@ -28,7 +28,7 @@ ALSO = "also"
 """Key: another flag of the field, such as `--n`."""
 
 OLD = "old"
-"""Key: an earlier spelling of the flag, which still works and is not shown."""
+"""Key: an earlier spelling of the flag, which still works, in TOML files too, and is not shown."""
 
 GROUP = "group"
 """Key: the group that a field belongs to in the help, in `--dry-run` and in the docs; one of `GROUPS`."""
@@ -84,9 +84,14 @@ def load_config(cls: type[ConfigT], files: Sequence[Path] = (), flags: Mapping[s
     values: dict[str, Any] = {}
     origin: dict[str, str] = {}
     for file in files:
-        for key, value in flatten(_read_toml(file)):
+        given: set[str] = set()
+        for written, value in flatten(_read_toml(file)):
+            key = _name_today(cls, written)
             _check_known(cls, key, f"{file}: ")
-            values[key], origin[key] = _at_home(value), f"{file}: {key!r}"
+            if key in given:
+                raise UsageError(f"{file}: {key!r} is given twice, once in an earlier spelling: give {key!r} alone.")
+            given.add(key)
+            values[key], origin[key] = _at_home(value), f"{file}: {written!r}"
     for key, value in (flags or {}).items():
         _check_known(cls, key, "")
         values[key], origin[key] = _at_home(value), _written(cls, key)
@@ -151,6 +156,12 @@ def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
             table = table.setdefault(part, {})
         table[name] = value
     return nested
+
+
+def _name_today(cls: type[Config], key: str) -> str:
+    """A setting's name where a key is its earlier spelling, and no setting by now; else the key itself."""
+    old = {str(marks(field)[OLD]): name for name, field in cls.model_fields.items() if OLD in marks(field)}
+    return key if key.partition(".")[0] in cls.model_fields else old.get(flag_name(key), key)
 
 
 def _check_known(cls: type[Config], key: str, where: str) -> None:

@@ -70,7 +70,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     try:
         evaluator.start()
-        gpu = evaluator.gpus[0].facts["gpu"] if evaluator.gpus else "NVIDIA H200"
+        gpu = evaluator.gpus[0].gpu_info["gpu"] if evaluator.gpus else "NVIDIA H200"
         device = device_for(gpu)
         if device is None:
             raise SystemExit(f"{gpu}: its peak rates are not known; add it to kernrl/verifier/base/devices.py.")

@@ -179,6 +179,12 @@ class WithoutClock:
     def __init__(self, verifier: HardenedVerifier):
         self._verifier = verifier
 
+    def unfit(self, task: Task) -> str:
+        return self._verifier.unfit(task)
+
+    def doing(self) -> str:
+        return self._verifier.doing()
+
     def untimed(self) -> AbstractContextManager[None]:
         return self._verifier.untimed()
 

@@ -34,7 +34,7 @@ import torch
 from kernrl.config import VerifierConfig
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
-from kernrl.tasks.graph.facts import Rates, roofline_s
+from kernrl.tasks.graph.costs import Rates, roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.sample import sample

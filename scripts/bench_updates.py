@@ -87,6 +87,12 @@ class Judged:
 class NoVerifier:
     """Everything is judged already."""
 
+    def unfit(self, task: Any) -> str:
+        return ""
+
+    def doing(self) -> str:
+        return ""
+
     def untimed(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 

@@ -13,7 +13,7 @@ interpreter can take and every regime of inputs; its `reason` says how far apart
     full size       the same at the small sets, and not when three programs of each launch run at full size on numbers made up
                     for it: a loop that runs once at small sizes. A GPU, which judges at full size, is asked for those
     tolerated       apart by more, and within what is tolerated on every set, in every regime, three times each
-    missed          a mistake that the verifier did not see, with the share of lots that would have shown it
+    missed          a mistake that the verifier did not see, with the share of schedules that would have shown it
 
 Every task's mutants are written to `mutants.rows.jsonl` when they are judged; the same command again goes on after those.
 """
@@ -43,7 +43,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests")]
 import torch  # noqa: E402
 import triton  # noqa: E402
 from mutation_operators import OPERATORS, Mutant, mutants  # noqa: E402  # pyright: ignore[reportMissingImports]
-from prove_lots import Lots  # noqa: E402  # pyright: ignore[reportMissingImports]
+from prove_schedules import Schedules  # noqa: E402  # pyright: ignore[reportMissingImports]
 from support.suite import Fixture  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from kernrl.config import VerifierConfig  # noqa: E402
@@ -173,8 +173,8 @@ def judged(
         return {"outcome": "killed", "status": str(verdict.status), "stage": str(verdict.stage)}, None
     reason = apart(task, plans, changed)
     if reason.startswith("missed"):
-        share, _ = Lots(evaluator, 3).refusals(Fixture("mutant", mutant.source, task), 200)
-        reason = reason.replace("missed", "tolerated") if share == 0 else f"{reason}, refused by {share:.0%} of lots"
+        share, _ = Schedules(evaluator, 3).refusals(Fixture("mutant", mutant.source, task), 200)
+        reason = reason.replace("missed", "tolerated") if share == 0 else f"{reason}, refused by {share:.0%} of schedules"
     excess = max((e["excess"] for e in verdict.errors), default=0.0)
     known = {"operator": mutant.operator, "line": mutant.line, "reason": reason, "excess": round(excess, 4)}
     return {"outcome": reason.partition(":")[0]}, known | {"source": mutant.source}

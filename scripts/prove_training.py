@@ -93,7 +93,7 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
         reward_weighted.run(RewardWeightedConfig.model_validate(learn | WEIGHTED | sizes), verifier)
     else:
         own = {"steps": args.short_steps, "seed": 20} | CHOICES[name] if name in CHOICES else {"seed": 10 + seed_of(name)}
-        own |= {"overlap": 0} if name == SYNCHRONOUS else {}
+        own |= {"overlap": int(name != SYNCHRONOUS)}  # as when it was recorded
         given = {"tasks_per_step": args.tasks_per_step} if args.tasks_per_step else {}
         more = {"resume": folder.exists(), "time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds}
         reinforce.run(ReinforceConfig.model_validate(learn | REINFORCE | given | more | own), verifier)

@@ -3,8 +3,9 @@
     python scripts/prove_verifier.py --out proof.json [--device cpu] [--rounds 5] [--ablate]
 
 Prints what escaped and what was refused by mistake, and what each exploit that ended as `correct` was credited with. With
-`--rounds` all of it is repeated on fresh secrets, and the fixtures whose verdict varied are listed: `scripts/prove_lots.py`
-finds rarer chances. With `--ablate` defences are switched off in turn, and the fixtures that then get through are listed.
+`--rounds` all of it is repeated on fresh secrets, and the fixtures whose verdict varied are listed;
+`scripts/prove_schedules.py` finds rarer chances. With `--ablate` defences are switched off in turn, and the fixtures that then
+get through are listed.
 Exit code 1 when an exploit or a wrong candidate got through, or an honest one did not, in any round.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -23,7 +23,7 @@ from kernrl.config.training import (
     TrainingConfig,
 )
 from kernrl.config.verifier import VerifierConfig
-from kernrl.settings import RARE
+from kernrl.settings import OLD, RARE
 
 
 def _adapts(validated: dict[str, Any]) -> bool:
@@ -37,6 +37,8 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
 
     A default that depends on another setting comes after it.
     """
+
+    RENAMED: ClassVar = {"baseline": "reward_baseline"}
 
     model: str = Field(
         description="A model folder, such as one that `kernrl sft` wrote, a hub id, or 'nano' for the shipped model.",
@@ -125,10 +127,10 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         "import path, such as my_package.rewards:fn, which takes a Verdict and returns a number.",
         json_schema_extra=REWARD,
     )
-    baseline: str | None = Field(
+    reward_baseline: str | None = Field(
         default=None,
         description="Baseline whose speedup is rewarded; the first of --verifier.baseline if not set.",
-        json_schema_extra=REWARD | RARE,
+        json_schema_extra=REWARD | RARE | {OLD: "--baseline"},
     )
     speed_cap: float = Field(
         default_factory=ByModel(nano=10.0, others=3.0),
@@ -184,7 +186,8 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
 
     @model_validator(mode="after")
     def _the_rewarded_baseline_is_timed(self) -> ImproveConfig:
-        if self.baseline and self.baseline not in self.verifier.baseline:
-            timed = ",".join([*self.verifier.baseline, self.baseline])
-            raise ValueError(f"--baseline {self.baseline} is not timed: add --verifier.baseline {timed}, or leave it out")
+        rewarded, timed = self.reward_baseline, self.verifier.baseline
+        if rewarded and rewarded not in timed:
+            more = ",".join([*timed, rewarded])
+            raise ValueError(f"--reward-baseline {rewarded} is not timed: add --verifier.baseline {more}, or leave it out")
         return self

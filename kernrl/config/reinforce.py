@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from kernrl.config.by_model import ByModel, is_nano
+from kernrl.config.by_model import ByModel
 from kernrl.config.groups import LOSS, OPTIMISER, REWARD, RUN, SAMPLING, TASKS
 from kernrl.config.heldout_checks import CheckedConfig
 from kernrl.config.training import Schedule
@@ -21,11 +21,6 @@ def _bars_overlap(settings: dict[str, Any]) -> dict[str, bool]:
         "--sampling-compile": bool(settings.get("sampling_compile")) and settings.get("engine") == "generate",
         "--launch fsdp2": settings.get("launch") == "fsdp2",
     }
-
-
-def _overlap(validated: dict[str, Any]) -> int:
-    """1 for nano, where no other setting forbids it."""
-    return int(is_nano(validated.get("model") or "") and not any(_bars_overlap(validated).values()))
 
 
 class ReinforceConfig(CheckedConfig):
@@ -71,11 +66,11 @@ class ReinforceConfig(CheckedConfig):
         json_schema_extra=LOSS | RARE,
     )
     overlap: int = Field(
-        default_factory=_overlap,
+        default=0,
         ge=0,
         le=1,
-        description="1: sample a step, from weights one update older, while the step before is verified. If not set, 1 for "
-        "nano where --turns, --constant-groups, --sampling-compile and --launch allow it, else 0.",
+        description="1: sample a step, from weights one update older, while the step before is verified. For a server or a "
+        "verifier on other machines.",
         json_schema_extra=SAMPLING | RARE,
     )
     loss: Literal["reinforce", "grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "gspo", "luspo", "gmpo"] = Field(

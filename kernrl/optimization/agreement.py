@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernrl.optimization.module_task import tensors_in
+from kernrl.verifier.base.float64_mode import Float64Mode
 from kernrl.verifier.base.precision import UNIT_ROUNDOFF, policy_flags
-from kernrl.verifier.base.wide import Wide
 
 FACTOR, ROUNDOFFS = 3.0, 32.0
 """A model may be three times as far from float64 as the original, and a few dozen roundings of its outputs' scale."""
@@ -37,7 +37,7 @@ def disagreement(original: nn.Module, made: nn.Module, arguments: Sequence[Any],
                 inputs = [fresh(argument, seed) for argument in arguments]
                 wide = pytree.tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, inputs)
                 theirs, mine = tensors_in(original(*inputs)), tensors_in(made(*inputs))
-                with Wide(precision):
+                with Float64Mode(precision):
                     truth = tensors_in(exact(*wide))
                 if problem := _differs(mine, theirs, truth, precision):
                     return f"input {seed}: {problem}"

@@ -26,10 +26,10 @@ from kernrl.optimization.budget import WRITE_SHARE, Budget, TooSmallBudgetError
 from kernrl.optimization.judging import Judges, tasks_at_once
 from kernrl.optimization.module_task import Inputs, positional, precision_of
 from kernrl.optimization.one_task import Settings, optimize_task
+from kernrl.optimization.result_text import rates_of
 from kernrl.optimization.submodules import Part, Parts, find_parts, parts_below, weight
 from kernrl.optimization.swap import restore, swap
-from kernrl.optimization.words import rates_of
-from kernrl.tasks.graph.facts import Rates
+from kernrl.tasks.graph.costs import Rates
 from kernrl.tasks.graph.writing.plain import task_of_graph
 from kernrl.tasks.solutions.run_solutions import load_module
 from kernrl.verifier.base.devices import device_for

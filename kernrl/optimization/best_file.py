@@ -14,8 +14,8 @@ from typing import Any
 from kernrl import __version__
 from kernrl.console import counted
 from kernrl.optimization import self_check
+from kernrl.optimization.result_text import against, set_words
 from kernrl.optimization.trials import Trial
-from kernrl.optimization.words import against, set_words
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.verdict import Verdict
 

@@ -61,6 +61,14 @@ class Noted:
             self._note(*taken[index], verdict)
             yield index, verdict
 
+    def unfit(self, task: Task) -> str:
+        """See `Verifier.unfit`."""
+        return self._verifier.unfit(task)
+
+    def doing(self) -> str:
+        """See `Verifier.doing`."""
+        return self._verifier.doing()
+
     def untimed(self) -> AbstractContextManager[None]:
         """See `Verifier.untimed`."""
         return self._verifier.untimed()

@@ -16,9 +16,9 @@ from kernrl.optimization.best_file import best_file
 from kernrl.optimization.budget import Budget, TooSmallBudgetError
 from kernrl.optimization.judging import Judges
 from kernrl.optimization.proposals import Ahead, Model, given, styles
+from kernrl.optimization.result_text import not_won, require_usable, won
 from kernrl.optimization.search import FINALISTS, Limits, Search
 from kernrl.optimization.trials import Progress, Proposal, Trial, beats
-from kernrl.optimization.words import not_won, require_usable, won
 from kernrl.reports.optimization_page import render
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.tasks.graph.graph import Graph

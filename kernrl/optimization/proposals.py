@@ -16,8 +16,8 @@ from kernrl.config import EvalConfig, OptimizeConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
 from kernrl.optimization.budget import TICK_S
+from kernrl.optimization.result_text import rates_of
 from kernrl.optimization.trials import Origin, Proposal
-from kernrl.optimization.words import rates_of
 from kernrl.reports.kernelbench import read_candidates
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.solutions.from_graph.answer import read_source

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from kernrl.errors import UsageError
 from kernrl.optimization.budget import Budget
 from kernrl.optimization.calls import Call, Parameters, Spec, flatten, of_tensors
-from kernrl.tasks.graph.facts import Rates, kernels, roofline_s
+from kernrl.tasks.graph.costs import Rates, kernels, roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift_module
 

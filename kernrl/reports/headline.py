@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernrl.console import counted
+from kernrl.reports.comparable_runs import RunsByKind
 from kernrl.reports.results import if_modelled, judged_of
 from kernrl.reports.run_files import Run
-from kernrl.reports.story import Story
 from kernrl.reports.svg import percent, times
 from kernrl.reports.tables import comparison_text
 
 
 def headline(
-    runs: Sequence[Run], story: Story, results: Mapping[str, Any], scope: str, change: Mapping[str, Any] | None
+    runs: Sequence[Run], by_kind: RunsByKind, results: Mapping[str, Any], scope: str, change: Mapping[str, Any] | None
 ) -> str:
     """The page's first sentence.
 
@@ -24,8 +24,8 @@ def headline(
         change: from the first evaluation to the last, where there are two.
     """
     if change and change["tasks"]:
-        said = comparison_text(story.compared[0].name, change)
-        asked = [run for run in story.compared if run.name in (story.compared[0].name, change["name"])]
+        said = comparison_text(by_kind.compared[0].name, change)
+        asked = [run for run in by_kind.compared if run.name in (by_kind.compared[0].name, change["name"])]
     else:
         said, asked = lead(runs[0], results, scope), runs[:1]
     about = circumstances(asked, results)

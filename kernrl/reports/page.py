@@ -18,12 +18,12 @@ import jinja2
 from kernrl import __version__
 from kernrl.console import counted
 from kernrl.reports import gallery, run_charts
+from kernrl.reports.comparable_runs import RunsByKind, comparisons, newest, runs_by_kind, summarise_run
 from kernrl.reports.gallery import Cheat, Exhibit
 from kernrl.reports.headline import headline, lead
 from kernrl.reports.results import THRESHOLDS_X, if_modelled, summarise
 from kernrl.reports.run_charts import Panel
 from kernrl.reports.run_files import Run, Sample, number
-from kernrl.reports.story import Story, comparisons, newest, summarise_run, tell
 from kernrl.reports.svg import percent, seconds, times
 from kernrl.reports.tables import comparison_text, conditions, figure_text, wins_text
 from kernrl.reports.task_changes import KernelDiff, TaskChange, kernel_diffs, task_changes
@@ -59,23 +59,23 @@ def render_report(runs: Sequence[Run], *, title: str | None = None, gpu_hour_pri
         gpu_hour_price: What an hour of the GPU costs, in any currency; by default the price in the run's own config.
     """
     views = [_view(run, index, gpu_hour_price) for index, run in enumerate(runs)]
-    several, story = len(views) > 1, tell(runs)
+    several, by_kind = len(views) > 1, runs_by_kind(runs)
     changes = comparisons(runs) if several else []
     last = next((c for c in reversed(changes) if c["tasks"]), None)
-    first = views[0] if not story.compared else next(v for v in views if v.run.path == story.compared[0].path)
+    first = views[0] if not by_kind.compared else next(v for v in views if v.run.path == by_kind.compared[0].path)
     return _environment().get_template("report.html.j2").render(
         title=title or ", ".join(run.name for run in runs),
         version=__version__,
         views=views,
         several=several,
-        headline=headline([first.run], story, first.results, first.scope, last),
-        groups=_groups(views, story) if several else [],
-        differences=[comparison_text(story.compared[0].name if story.compared else "", c) for c in changes],
-        per_task=_per_task(story, last) if last else None,
+        headline=headline([first.run], by_kind, first.results, first.scope, last),
+        groups=_groups(views, by_kind) if several else [],
+        differences=[comparison_text(by_kind.compared[0].name if by_kind.compared else "", c) for c in changes],
+        per_task=_per_task(by_kind, last) if last else None,
         training=run_charts.training_panels(runs),
         numbers=run_charts.training_numbers(runs),
         few_steps=run_charts.few_steps(runs),
-        fast_p=_fast_p(views, story),
+        fast_p=_fast_p(views, by_kind),
         source_styles=gallery.source_styles(),
         rows_of=_table_rows,
         tiles_of=_tiles,
@@ -95,16 +95,16 @@ class Group:
     """A run, and its figures on the group's tasks."""
 
 
-def _groups(views: Sequence[RunView], story: Story) -> list[Group]:
+def _groups(views: Sequence[RunView], by_kind: RunsByKind) -> list[Group]:
     by_path = {view.run.path: view for view in views}
-    shared = story.heading.capitalize()
-    if story.left_out:
-        shared += f"; {counted(story.left_out, 'sample')} of other tasks are left out"
-    compared = [(by_path[run.path], summarise_run(run)) for run in story.compared]
+    shared = by_kind.heading.capitalize()
+    if by_kind.left_out:
+        shared += f"; {counted(by_kind.left_out, 'sample')} of other tasks are left out"
+    compared = [(by_path[run.path], summarise_run(run)) for run in by_kind.compared]
     groups = [Group(shared, compared)]
     for words, runs in (
-        ("Training, each step on tasks of its own", story.training),
-        ("Other runs, on other tasks", story.apart),
+        ("Training, each step on tasks of its own", by_kind.training),
+        ("Other runs, on other tasks", by_kind.apart),
     ):
         groups.append(Group(words, [(by_path[run.path], by_path[run.path].results) for run in runs]))
     return [group for group in groups if group.rows]
@@ -120,9 +120,9 @@ class PerTask:
     diffs: list[KernelDiff]
 
 
-def _per_task(story: Story, change: Mapping[str, Any]) -> PerTask:
-    before = story.compared[0]
-    after = next(run for run in story.compared if run.name == change["name"])
+def _per_task(by_kind: RunsByKind, change: Mapping[str, Any]) -> PerTask:
+    before = by_kind.compared[0]
+    after = next(run for run in by_kind.compared if run.name == change["name"])
     changes = task_changes(before, after)
     return PerTask(before.name, after.name, changes, kernel_diffs(before, after, changes))
 
@@ -176,18 +176,18 @@ def _table_rows(results: dict[str, Any]) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def _fast_p(views: Sequence[RunView], story: Story) -> Panel | None:
+def _fast_p(views: Sequence[RunView], by_kind: RunsByKind) -> Panel | None:
     """The evaluations that share tasks as lines; a run by itself, one line a baseline."""
     if len(views) == 1:
         view = views[0]
         return run_charts.fast_p_panel(
             [(view.run.name, view.samples)], list(view.results["baselines"]), if_modelled(view.results)
         )
-    results = [summarise_run(run) for run in story.compared]
+    results = [summarise_run(run) for run in by_kind.compared]
     baselines = next((list(r["baselines"]) for r in results if r["baselines"]), [])
     mark = if_modelled(results[0]) if results else ""
-    named = [(r.name + (if_modelled(f) if not mark else ""), r.samples) for r, f in zip(story.compared, results, strict=True)]
-    colours = [next(v.colour for v in views if v.run.path == run.path) for run in story.compared]
+    named = [(r.name + (if_modelled(f) if not mark else ""), r.samples) for r, f in zip(by_kind.compared, results, strict=True)]
+    colours = [next(v.colour for v in views if v.run.path == run.path) for run in by_kind.compared]
     return run_charts.fast_p_panel(named, baselines, mark, colours) if named else None
 
 

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from kernrl.console import counted
+from kernrl.reports.comparable_runs import RunsByKind
 from kernrl.reports.results import PAST_STAGE, THRESHOLDS_X, if_modelled, judged_of
 from kernrl.reports.run_files import UNJUDGED
-from kernrl.reports.story import Story
 from kernrl.reports.svg import percent, seconds, signed, times
 from kernrl.verifier.base.verdict import Stage, Status
 
@@ -136,7 +136,7 @@ def _breakdown(rows: Mapping[str, Mapping[str, Any]], title: str, mark: str) -> 
 
 
 def runs_view(
-    story: Story, summaries: Mapping[str, Mapping[str, Any]], comparisons: Sequence[Mapping[str, Any]]
+    by_kind: RunsByKind, summaries: Mapping[str, Mapping[str, Any]], comparisons: Sequence[Mapping[str, Any]]
 ) -> RenderableType:
     """Several runs: evaluations on the tasks that they share, training runs apart, and what changed since the first.
 
@@ -145,9 +145,9 @@ def runs_view(
     """
     parts: list[RenderableType] = []
     groups = (
-        (story.heading, story.compared),
-        ("training, each step on tasks of its own", story.training),
-        ("other runs, on other tasks", story.apart),
+        (by_kind.heading, by_kind.compared),
+        ("training, each step on tasks of its own", by_kind.training),
+        ("other runs, on other tasks", by_kind.apart),
     )
     for title, runs in groups:
         if not runs:
@@ -161,7 +161,7 @@ def runs_view(
             speed = figure_text(results.get("geomean_x"), as_times=True) + unlike
             table.add_row(run.name, *counts, figure_text(results.get("correct")), wins_text(results, "fast_1"), speed)
         parts += [Text(title, "bold"), table, Text()]
-    first = story.compared[0].name if story.compared else ""
+    first = by_kind.compared[0].name if by_kind.compared else ""
     return Group(*parts, *(Text(comparison_text(first, c)) for c in comparisons))
 
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from kernrl.tasks.task import RAGGED
-from kernrl.verifier.base.verdict import Status, Verdict
+from kernrl.verifier.base.verdict import ErrorRecord, Status, Verdict
 from kernrl.verifier.judge.reasons import cause_of, worst_of
 from kernrl.verifier.judge.regimes import NOMINAL, TIMED
 from kernrl.verifier.plan.library_time import BANDWIDTH_SHARE, LAUNCH_US
@@ -55,7 +55,7 @@ def _of_refused(verdict: Verdict) -> list[str]:
     return said
 
 
-def _which_inputs(errors: list[dict[str, Any]]) -> list[str]:
+def _which_inputs(errors: list[ErrorRecord]) -> list[str]:
     """Which of the tried inputs failed, by how much, and what such a pattern usually means."""
     wrong = [e for e in errors if e["excess"] > 1]
     right = [e for e in errors if e["excess"] <= 1]
@@ -74,22 +74,29 @@ def _which_inputs(errors: list[dict[str, Any]]) -> list[str]:
     return said
 
 
-def _of_own_inputs(wrong: list[dict[str, Any]]) -> str:
+def _of_own_inputs(wrong: list[ErrorRecord]) -> str:
     """What is wrong with the task's own inputs: the formula, or the numbers' precision."""
-    if not all(e.get("rms", math.inf) <= CLOSE * e["scale"] for e in wrong):
+    if not all(_share_of_output(e) <= CLOSE for e in wrong):
         return (
             "It is wrong on nominal inputs, the task's own: check the formula, the order of the operations, which row and "
             "column each program reads, and that every parameter is used."
         )
-    worst = max(wrong, key=lambda e: e["rms"] / e["scale"])
+    worst = max(wrong, key=_share_of_output)
+    allowed = worst.get("tolerance_rms", 0.0) / worst.get("scale", math.inf)
     return (
-        f"The numbers are close: the error is {worst['rms'] / worst['scale']:.1g} of the output's size (root mean square), and "
-        f"{worst['tolerance_rms'] / worst['scale']:.1g} is allowed. That looks like rounding: keep every value in float32, "
+        f"The numbers are close: the error is {_share_of_output(worst):.1g} of the output's size (root mean square), and "
+        f"{allowed:.1g} is allowed. That looks like rounding: keep every value in float32, "
         'give tl.dot input_precision="ieee", and use no approximation of a function.'
     )
 
 
-def _names(errors: list[dict[str, Any]]) -> str:
+def _share_of_output(error: ErrorRecord) -> float:
+    """RMS of an error over that of the output; infinite where it is not known."""
+    scale = error.get("scale", 0.0)
+    return error.get("rms", math.inf) / scale if scale else math.inf
+
+
+def _names(errors: list[ErrorRecord]) -> str:
     """`small shapes with nominal, large and 2 more kinds of inputs; ragged shapes with nominal inputs`."""
     kinds: dict[str, list[str]] = {}
     for e in errors:

@@ -33,6 +33,14 @@ class Verifier(Protocol):
         thread or another; when the last verdict is out, all of them were taken."""
         ...
 
+    def unfit(self, task: Task) -> str:
+        """Why there is no room to judge any candidate of a task, in a sentence; '' where there is, or where nobody knows."""
+        ...
+
+    def doing(self) -> str:
+        """What its GPUs are at, for a line of progress; '' where nothing is under way or nobody knows."""
+        ...
+
     def untimed(self) -> AbstractContextManager[None]:
         """Context in which the caller uses the GPUs: the verifier times nothing on them meanwhile."""
         ...

@@ -49,6 +49,10 @@ class AnyVerifier(Protocol):
 
     def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]: ...
 
+    def unfit(self, task: Task) -> str: ...
+
+    def doing(self) -> str: ...
+
     def untimed(self) -> contextlib.AbstractContextManager[None]: ...
 
     def close(self) -> None: ...
@@ -129,6 +133,14 @@ class RemoteVerifier:
                 yield from self._completed(pending)
         while pending:
             yield from self._completed(pending)
+
+    def unfit(self, task: Task) -> str:
+        """Not known here: the server says so with the first verdict."""
+        return ""
+
+    def doing(self) -> str:
+        """Not known here."""
+        return ""
 
     def untimed(self) -> contextlib.AbstractContextManager[None]:
         """Nothing to do: the server's GPUs are not the caller's."""

@@ -20,8 +20,8 @@ from kernrl.config import QuickstartConfig
 from kernrl.console import Prose, Result, log
 from kernrl.errors import RunError, UsageError
 from kernrl.files import new_folder, next_folder
+from kernrl.reports.comparable_runs import comparisons, summarise_run
 from kernrl.reports.run_files import read_run
-from kernrl.reports.story import comparisons, summarise_run
 from kernrl.reports.tables import comparison_text
 from kernrl.signals import INTERRUPTED
 
@@ -60,8 +60,6 @@ class Size:
     """Longest reply: three in a hundred are longer than 400 tokens, and a CPU waits for the last of them."""
     evaluation: str = ""
     """Further flags of the two evaluations."""
-    reinforcement: str = ""
-    """Further flags of reinforce."""
 
 
 # some four minutes on two cores
@@ -77,7 +75,6 @@ ON_CPU = Size(
     train_tasks=80,
     search="--budget 120s --n 16",
     max_tokens=512,
-    reinforcement=" --overlap 0",  # sampling and judging would share the same few cores
 )
 ON_GPU = Size(
     held_out=64,
@@ -202,7 +199,7 @@ def practice(model: str, tasks: str, folder: Path, size: Size) -> list[Step]:
             "REINFORCE: sample again, and push every token by how much better its candidate was than the others of its task.",
             f"reinforce --model {best}/model --tasks {tasks} --steps {size.steps} --tasks-per-step {size.step_tasks} "
             f"--samples {size.step_samples} --max-tokens {size.max_tokens} --updates-per-epoch {size.updates}"
-            f"{size.reinforcement} --seed 1 --output {rl}",
+            f" --seed 1 --output {rl}",
         ),
     ]
 

@@ -11,11 +11,11 @@ from kernrl.config import ReportConfig
 from kernrl.console import Result
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
+from kernrl.reports.comparable_runs import comparisons, runs_by_kind, summarise_run
 from kernrl.reports.headline import lead
 from kernrl.reports.page import render_report
 from kernrl.reports.run_charts import wall_seconds
 from kernrl.reports.run_files import Run, read_run
-from kernrl.reports.story import comparisons, summarise_run, tell
 from kernrl.reports.tables import phases_view, results_view, runs_view
 from kernrl.runs.steps_table import final_table
 
@@ -33,10 +33,10 @@ def run(config: ReportConfig) -> Result:
 
     figures = [(run.name, summarise_run(run)) for run in runs]
     changes = comparisons(runs)
-    story = tell(runs)
+    by_kind = runs_by_kind(runs)
     # of the evaluations, on the tasks that they share
-    shared = {run.name: summarise_run(run) for run in story.compared}
-    view = one_run(runs[0], figures[0][1]) if len(runs) == 1 else runs_view(story, dict(figures) | shared, changes)
+    shared = {run.name: summarise_run(run) for run in by_kind.compared}
+    view = one_run(runs[0], figures[0][1]) if len(runs) == 1 else runs_view(by_kind, dict(figures) | shared, changes)
     problems = [Text(f"{run.name}: {problem}", style="yellow") for run in runs for problem in run.problems]
     data = {"page": str(page), "runs": [{"run": str(run.path), **f} for run, (_, f) in zip(runs, figures, strict=True)]}
     return Result(data | {"comparisons": changes}, Group(view, *problems, Text(f"\n{page}")))

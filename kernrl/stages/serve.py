@@ -42,7 +42,7 @@ def run(config: ServeConfig) -> Result:
             "baseline": list(config.baseline),
             "precision": config.precision,
             "any_shape": config.any_shape,
-            "gpus": [gpu.facts["gpu"] for gpu in verifier.evaluator.gpus],
+            "gpus": [gpu.gpu_info["gpu"] for gpu in verifier.evaluator.gpus],
             "versions": verifier.evaluator.versions,
         }
         host, port = listening.getsockname()[:2]

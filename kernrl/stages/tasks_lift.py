@@ -15,8 +15,8 @@ from kernrl.console import Lines, Result
 from kernrl.errors import UsageError
 from kernrl.files import atomic_write, new_folder, replace_file
 from kernrl.stages.tasks import load, table_of
+from kernrl.tasks.graph.costs import Kernel, Rates, bytes_text, flops_text, kernels, node_bytes, node_flops, roofline_s
 from kernrl.tasks.graph.drawing import draw
-from kernrl.tasks.graph.facts import Kernel, Rates, kernels, node_bytes, node_flops, roofline_s, size, work
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.task import Solution, Task
 from kernrl.tasks.task_check import in_child
@@ -60,11 +60,11 @@ def _one(task: Task, config: LiftConfig) -> Result:
     costs = [{"bytes": node_bytes(graph, n), "flops": node_flops(graph, n), "kernel": _number(fused, n)} for n in graph.nodes]
     table = table_of("value", "op", "bytes", "FLOPs", "kernel", "line")
     for node, cost in zip(graph.nodes, costs, strict=True):
-        moved, done = (size(cost["bytes"]), work(cost["flops"])) if node.kind != "view" else ("", "a view")
+        moved, done = (bytes_text(cost["bytes"]), flops_text(cost["flops"])) if node.kind != "view" else ("", "a view")
         known = node.op if node.kind != "unknown" else f"{node.op} (unknown)"
         table.add_row(node.value.name, known, moved, done, str(cost["kernel"]), str(node.line or ""))
-    fusion = [f"kernel {i}: {k}, {size(k.nbytes)}" for i, k in enumerate(fused, start=1)]
-    moved = f"{size(sum(c['bytes'] for c in costs))} op by op, {size(sum(k.nbytes for k in fused))} fused"
+    fusion = [f"kernel {i}: {k}, {bytes_text(k.nbytes)}" for i, k in enumerate(fused, start=1)]
+    moved = f"{bytes_text(sum(c['bytes'] for c in costs))} op by op, {bytes_text(sum(k.nbytes for k in fused))} fused"
     limits = f"least time on the {rates.name}: {apart_s * 1e6:.4g} µs op by op, {together_s * 1e6:.4g} µs fused"
     parts: list[RenderableType] = [Text(graph.listing(), no_wrap=True, overflow="ignore"), Text(), table, Text()]
     parts += [Text(line) for line in [*fusion, f"moved: {moved}", limits, *_unknown_lines(graph)]]

@@ -97,7 +97,7 @@ def read_template(path: Path) -> str:
 
 def _facts(task: Task) -> str:
     """The facts of a task's Graph as a block of a prompt; nothing where there is none."""
-    from kernrl.tasks.graph.facts import facts_text
+    from kernrl.tasks.graph.costs import facts_text
     from kernrl.tasks.graph.lift import lift
 
     try:

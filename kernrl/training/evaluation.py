@@ -29,7 +29,7 @@ from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.prompt import read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
-from kernrl.training.how_many import confirm_samples
+from kernrl.training.confirm_samples import confirm_samples
 from kernrl.training.lint_tasks import fitting_tasks
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
@@ -161,7 +161,7 @@ def judge(candidates: Sequence[Found], directory: RunDirectory, verifier: Verifi
 
 def gpus_at_work(verifier: Verifier) -> str:
     """`, GPU: timing a_task`, where the verifier tells."""
-    doing = getattr(verifier, "doing", str)()
+    doing = verifier.doing()
     return f", GPU: {doing}" if doing else ""
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from kernrl.config import VerifierConfig
 from kernrl.console import log, progress
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
+from kernrl.rollouts.collect import Verifier
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.version import verifier_version
 from kernrl.verifier.cache import task_fingerprint
@@ -31,7 +31,7 @@ def sound_tasks(tasks: Iterable[Task], config: VerifierConfig, *, tell: bool = T
         UsageError: no task passes.
     """
     asked = list(tasks)
-    known = _Known(config)
+    cache = _LintCache(config)
     kept, problems = [], []
     on_gpu = config.device != "cpu" and torch.cuda.is_available()
     unchecked = 0
@@ -42,12 +42,12 @@ def sound_tasks(tasks: Iterable[Task], config: VerifierConfig, *, tell: bool = T
             if not task.composition and not small and not on_gpu:
                 unchecked += 1
             elif not task.composition:
-                problem = known.problem(known_sets, config.precision or task.precision, "cpu" if small else "cuda")
+                problem = cache.problem(known_sets, config.precision or task.precision, "cpu" if small else "cuda")
                 if problem:
                     problems.append(f"{task.id}: {problem}")
                     continue
             kept.append(task)
-    known.save()
+    cache.save()
     if asked and not kept:
         raise UsageError(f"no task can be learned from. {problems[0]}.")
     if tell:
@@ -58,15 +58,14 @@ def sound_tasks(tasks: Iterable[Task], config: VerifierConfig, *, tell: bool = T
     return kept
 
 
-def fitting_tasks(tasks: Sequence[Task], verifier: Any) -> list[Task]:
+def fitting_tasks(tasks: Sequence[Task], verifier: Verifier) -> list[Task]:
     """The tasks that the verifier has room to judge; each of the others is named on stderr with the bytes, before a model is
     asked for it. Generated tasks fit; a server elsewhere says so with the first verdict.
 
     Raises:
         UsageError: no task fits.
     """
-    unfit: Callable[[Task], str] = getattr(verifier, "unfit", lambda task: "")
-    said = {task.id: unfit(task) for task in tasks if not task.composition}
+    said = {task.id: verifier.unfit(task) for task in tasks if not task.composition}
     reasons = [reason for reason in said.values() if reason]
     if reasons and len(reasons) == len(tasks):
         raise UsageError(reasons[0])
@@ -83,7 +82,7 @@ def _same_random_numbers() -> Iterator[None]:
         yield
 
 
-class _Known:
+class _LintCache:
     """What the lint said of tasks before, in one file of the verifier's cache folder."""
 
     def __init__(self, config: VerifierConfig):

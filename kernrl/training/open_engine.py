@@ -15,7 +15,7 @@ from kernrl.http_client import Server
 from kernrl.policy.load import Policy, find_source, load_tokenizer
 from kernrl.policy.ranks import Ranks
 from kernrl.rollouts.collect import Verifier
-from kernrl.rollouts.engines.dialects import Facts, ask_facts, dialect_of
+from kernrl.rollouts.engines.dialects import ServerInfo, ask_server_info, dialect_of
 from kernrl.rollouts.engines.distributed_engine import DistributedEngine
 from kernrl.rollouts.engines.engine import RolloutEngine
 from kernrl.rollouts.engines.generate_engine import UNBOUNDED, GenerateEngine
@@ -70,11 +70,11 @@ def local_engine(
 
 def server_engine(config: ImproveConfig, policy: Policy, run: Path) -> ServerEngine:
     """A server with the policy's weights. Raises UsageError where it does not fit the stage."""
-    server, facts, name = connect(config)
-    weights = weight_sync_for(config, server, facts, name, policy, run / "server")
+    server, info, name = connect(config)
+    weights = weight_sync_for(config, server, info, name, policy, run / "server")
     context = getattr(policy.model.config, "max_position_embeddings", UNBOUNDED)
-    dialect = dialect_of(facts, policy.tokenizer, config.temperature)
-    engine = ServerEngine(server, dialect, name, min(context, facts.context or UNBOUNDED), weights)
+    dialect = dialect_of(info, policy.tokenizer, config.temperature)
+    engine = ServerEngine(server, dialect, name, min(context, info.context or UNBOUNDED), weights)
     on_policy = isinstance(config, ReinforceConfig)
     if on_policy and not engine.exact:
         raise UsageError(
@@ -93,14 +93,14 @@ def server_engine(config: ImproveConfig, policy: Policy, run: Path) -> ServerEng
 def open_evaluation_engine(config: EvalConfig) -> tuple[ServerEngine, PreTrainedTokenizerBase, GenerationConfig | None]:
     """For an evaluation on a server, whose weights stay as they are: engine, tokenizer, and the model's generation settings."""
     assert config.model
-    server, facts, name = connect(config)
+    server, info, name = connect(config)
     tokenizer = load_tokenizer(config.model, revision=config.revision)
     try:
         settings = GenerationConfig.from_pretrained(find_source(config.model), revision=config.revision or "main")
     except OSError:  # a model may have none
         settings = None
-    dialect = dialect_of(facts, tokenizer, config.temperature)
-    return ServerEngine(server, dialect, name, facts.context or tokenizer.model_max_length), tokenizer, settings
+    dialect = dialect_of(info, tokenizer, config.temperature)
+    return ServerEngine(server, dialect, name, info.context or tokenizer.model_max_length), tokenizer, settings
 
 
 def require_server(config: ImproveConfig | EvalConfig) -> None:
@@ -108,27 +108,27 @@ def require_server(config: ImproveConfig | EvalConfig) -> None:
     connect(config)
 
 
-def connect(config: ImproveConfig | EvalConfig) -> tuple[Server, Facts, str]:
+def connect(config: ImproveConfig | EvalConfig) -> tuple[Server, ServerInfo, str]:
     """The server, what is known of it, and the model's name there."""
     assert config.server_url
     server = Server(config.server_url, timeout_s=config.server_timeout_s)
-    facts = ask_facts(server)
+    info = ask_server_info(server)
     # `transformers serve` loads any model it is asked for; the others list what they serve
-    listed = (str(config.model),) if facts.kind == "transformers" else facts.models
+    listed = (str(config.model),) if info.kind == "transformers" else info.models
     name = config.server_model or next(iter(listed), None)
     if name is None:
         raise UsageError(f"--server-url {server.url}: the server lists no model; name one with --server-model.")
-    known = [*listed, *facts.adapters]
-    if facts.kind != "transformers" and facts.models and name not in known:
+    known = [*listed, *info.adapters]
+    if info.kind != "transformers" and info.models and name not in known:
         raise UsageError(f"--server-model: the server has no {name!r}: {did_you_mean(name, known)}")
-    return server, facts, name
+    return server, info, name
 
 
 def weight_sync_for(
-    config: ImproveConfig, server: Server, facts: Facts, name: str, policy: Policy, folder: Path
+    config: ImproveConfig, server: Server, info: ServerInfo, name: str, policy: Policy, folder: Path
 ) -> WeightSync | None:
     """How new weights reach the server; None for `none`. Raises UsageError for a way that this server does not offer."""
-    way = config.weight_sync or cheapest_weight_sync(config, facts)
+    way = config.weight_sync or cheapest_weight_sync(config, info)
     if way == "none":
         return None
     if (way == "lora") != config.lora:
@@ -136,37 +136,37 @@ def weight_sync_for(
             f"--weight-sync {way}: under --lora the adapter is what changes, so use 'lora' with --lora and only with it."
         )
     dev_mode = "start vLLM with VLLM_SERVER_DEV_MODE=1"
-    dtype = getattr(torch, str(facts.settings.get("model_config", {}).get("dtype", "bfloat16")).removeprefix("torch."))
+    dtype = getattr(torch, str(info.settings.get("model_config", {}).get("dtype", "bfloat16")).removeprefix("torch."))
     if way == "lora":
-        if facts.kind != "vllm":
+        if info.kind != "vllm":
             raise UsageError("--weight-sync lora: only vLLM loads adapters while it runs.")
-        if facts.settings.get("parallel_config", {}).get("data_parallel_size", 1) > 1:
+        if info.settings.get("parallel_config", {}).get("data_parallel_size", 1) > 1:
             raise UsageError("--weight-sync lora: under --data-parallel-size only one of vLLM's replicas loads the adapter.")
         return AdapterLoad(server, policy, folder)
     if way in ("nccl", "ipc"):
-        if facts.kind != "vllm":
+        if info.kind != "vllm":
             raise UsageError(f"--weight-sync {way}: only vLLM takes weights in that way; use --weight-sync checkpoint.")
-        if ((facts.settings.get("weight_transfer_config") or {}).get("backend")) != way:
+        if ((info.settings.get("weight_transfer_config") or {}).get("backend")) != way:
             raise UsageError(f'--weight-sync {way}: {dev_mode} and --weight-transfer-config \'{{"backend": "{way}"}}\'.')
         return NativeTransfer(server, way, name, dtype)
-    if facts.kind == "openai":
+    if info.kind == "openai":
         raise UsageError(
             "--weight-sync checkpoint: kernrl knows no route by which this server reads weights: use vLLM or SGLang."
         )
-    if facts.kind == "vllm" and not facts.settings:
+    if info.kind == "vllm" and not info.settings:
         raise UsageError(f"--weight-sync checkpoint: {dev_mode}.")
-    if facts.kind == "transformers":
+    if info.kind == "transformers":
         load = reload_transformers(server)
     else:
-        load = (reload_vllm if facts.kind == "vllm" else reload_sglang)(server, name)
+        load = (reload_vllm if info.kind == "vllm" else reload_sglang)(server, name)
     return CheckpointReload(policy, folder, dtype, load)
 
 
-def cheapest_weight_sync(config: ImproveConfig, facts: Facts) -> str:
+def cheapest_weight_sync(config: ImproveConfig, info: ServerInfo) -> str:
     """The cheapest way that the server offers."""
     if config.lora:
         return "lora"
-    if facts.kind == "openai":
+    if info.kind == "openai":
         return "none"
-    backend = (facts.settings.get("weight_transfer_config") or {}).get("backend")
+    backend = (info.settings.get("weight_transfer_config") or {}).get("backend")
     return backend if backend in ("nccl", "ipc") else "checkpoint"

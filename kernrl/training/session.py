@@ -41,7 +41,7 @@ from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.prompt import read_template
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
-from kernrl.training.how_many import confirm_samples
+from kernrl.training.confirm_samples import confirm_samples
 from kernrl.training.lint_tasks import fitting_tasks, sound_tasks
 from kernrl.training.open_engine import open_engine, require_server
 from kernrl.training.run_history import best_step, give_up, learnt
@@ -316,7 +316,7 @@ def reward_of(config: ImproveConfig) -> Callable[[Verdict], Reward | None]:
         return reward(
             verdict,
             preset,
-            baseline=config.baseline,
+            baseline=config.reward_baseline,
             cap_x=config.speed_cap,
             authored_share=config.authored_share,
             modelled=config.modelled_speed,

@@ -135,7 +135,7 @@ class PlanJudge:
             derived = outcome.stage is Stage.CORRECTNESS and outcome.rejection.status is not Status.TOO_LARGE
             raise rejected(outcome.rejection, left if derived else "")
         if outcome.measured:
-            progress.timing = outcome.measured.timing(gpu.facts["gpu"], gpu.noise)
+            progress.timing = outcome.measured.timing(gpu.gpu_info["gpu"], gpu.noise)
             us = progress.timing.candidate_us
             if self.defences.floor and us < FLOOR_MARGIN * facts.floor_us:
                 reason = (

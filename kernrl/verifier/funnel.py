@@ -102,7 +102,7 @@ class StagedEvaluator:
                 )
                 for device in self._devices
             ]
-            self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
+            self._device = device_aimed_at(self.config.target, self.gpus[0].gpu_info if self.gpus else None)
             self.target = self._device.arch
             front = self.front = LocalFront(
                 # leave some cores to the lanes, which launch kernels: a GPU that waits for a core times nothing
@@ -134,7 +134,7 @@ class StagedEvaluator:
         """Use the cluster's actors in place of processes on this machine."""
         if self.config.device != "cpu":
             self.gpus = list(cluster.gpus(self.config, self.cache_dir, redraw_parameters=self.defences.redraw_parameters))
-        self._device = device_aimed_at(self.config.target, self.gpus[0].facts if self.gpus else None)
+        self._device = device_aimed_at(self.config.target, self.gpus[0].gpu_info if self.gpus else None)
         self.target = self._device.arch
         front = self.front = cluster.front(self.config, self.cache_dir, self.target, self._interpreter_settings)
         self._plan_judge = PlanJudge(self.config, self.defences, self._device, front, self.gpus)
@@ -148,7 +148,7 @@ class StagedEvaluator:
     @property
     def conditions(self) -> list[str]:
         """What a verdict depends on besides task and candidate."""
-        gpus = sorted({gpu.facts["gpu"] + gpu.facts["driver"] for gpu in self.gpus}) or [self._device.name]
+        gpus = sorted({gpu.gpu_info["gpu"] + gpu.gpu_info["driver"] for gpu in self.gpus}) or [self._device.name]
         strict = ["any shape"] if self.config.any_shape else []
         limits = [f"{self.config.candidate_cpu_s:g} s"]
         return [*self.versions.values(), self.target, *gpus, *self.config.baseline, repr(self.defences), *strict, *limits]
@@ -162,7 +162,7 @@ class StagedEvaluator:
             "torch": torch.__version__,
             "triton": triton.__version__,
         }
-        return names | ({k: self.gpus[0].facts[k] for k in ("gpu", "driver")} if self.gpus else {})
+        return names | ({k: self.gpus[0].gpu_info[k] for k in ("gpu", "driver")} if self.gpus else {})
 
     def precision_of(self, task: Task) -> str:
         """The policy a task is judged under."""
@@ -294,7 +294,7 @@ class StagedEvaluator:
         said: list[str] = []
         for gpu in () if self._closed else self.gpus:
             with contextlib.suppress(InfrastructureError):
-                said.append(getattr(gpu, "doing", str)())
+                said.append(gpu.doing())
         return "; ".join(part for part in said if part)
 
     def unfit(self, task: Task) -> str:
@@ -306,7 +306,7 @@ class StagedEvaluator:
         full = task.input_set(FULL)
         if not self.gpus or full is None:
             return ""
-        there = min(float(gpu.facts["usable_bytes"]) for gpu in self.gpus)
+        there = min(float(gpu.gpu_info["usable_bytes"]) for gpu in self.gpus)
         try:
             facts = self.facts_of(task)
             if facts.reference.bytes_moved < there / SMALL_SHARE:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernrl.cli import run
-from kernrl.config import EvalConfig, OptimizeConfig, SftConfig
+from kernrl.config import EvalConfig, OptimizeConfig, ReinforceConfig, SftConfig, VerifierConfig
 from kernrl.errors import UsageError
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.settings import load_config
@@ -63,6 +63,38 @@ def test_what_a_dry_run_writes_is_read_again(tmp_path: Path, capsys: pytest.Capt
         assert run([*line.split(), "--dry-run"]) == 0
         file.write_text(capsys.readouterr().out)
         assert dry(f"{line.split()[0]} --config {file}", capsys) == dry(line, capsys)
+
+
+@pytest.mark.parametrize("command", ["reinforce", "best-of-n", "reward-weighted"])
+def test_in_training_the_baseline_is_the_one_that_is_rewarded(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = f"{command} --model nano --output run --verifier.baseline eager,compile"
+    assert dry(f"{line} --reward-baseline compile", capsys)["reward_baseline"] == "compile"
+    found = dry(f"{line} --baseline compile", capsys)
+    assert (found["reward_baseline"], "baseline" in found) == ("compile", False)
+    assert run([*line.split(), "--baseline", "compile", "--reward-baseline", "eager", "--dry-run"]) == 2
+    assert "--reward-baseline is given twice" in capsys.readouterr().err
+    assert run([command, "--help-all"]) == 0
+    assert " --baseline" not in capsys.readouterr().out
+    file = tmp_path / "settings.toml"
+    for key in ("baseline", "reward_baseline"):
+        file.write_text(f'{key} = "compile"\n')
+        assert dry(f"{line} --config {file}", capsys)["reward_baseline"] == "compile"
+    file.write_text('baseline = "compile"\nreward_baseline = "eager"\n')
+    assert run([*line.split(), "--config", str(file), "--dry-run"]) == 2
+    assert "'reward_baseline' is given twice" in capsys.readouterr().err
+
+
+def test_an_older_training_run_goes_on_with_the_baseline_that_it_rewarded(tmp_path: Path) -> None:
+    table = {"baseline": ("eager", "compile")}
+    config = ReinforceConfig(model="nano", output=tmp_path, reward_baseline="compile", verifier=VerifierConfig(**table))
+    kept = config.model_dump(mode="json")
+    kept["baseline"] = kept.pop("reward_baseline")
+    (tmp_path / "config.json").write_text(json.dumps({"config": kept, "argv": []}))
+    resumed = load_config(ReinforceConfig, (), {"output": tmp_path, "resume": True})
+    assert resumed.reward_baseline == "compile"
+    RunDirectory.open(tmp_path, resumed, resume=True)
 
 
 def test_an_older_optimisation_goes_on_with_the_baselines_that_it_used(tmp_path: Path) -> None:

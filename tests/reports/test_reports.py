@@ -19,13 +19,13 @@ from support.synthetic_run import correct, make_eval_run, make_reinforce_run, ro
 
 from kernrl import cli
 from kernrl.errors import UsageError
+from kernrl.reports.comparable_runs import comparisons, newest, runs_by_kind
 from kernrl.reports.gallery import best, cheats, highlighted, instructive, kind_of_reason
 from kernrl.reports.page import render_report
 from kernrl.reports.plan_graph import fusion_chart
 from kernrl.reports.results import compare, summarise
 from kernrl.reports.run_charts import largest, time_panels, training_numbers, training_panels
 from kernrl.reports.run_files import Run, Sample, read_row, read_run
-from kernrl.reports.story import comparisons, newest, tell
 from kernrl.reports.tables import comparison_text, results_view
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 
@@ -393,12 +393,12 @@ def test_a_table_never_mixes_tasks_and_has_every_run(tmp_path: Path, run: Run) -
     write_lines(tmp_path / "elsewhere" / "samples.jsonl", [row(correct("of its own", 2.0))])
     elsewhere = read_run(tmp_path / "elsewhere")
     trained, chosen = (read_run(make_reinforce_run(tmp_path / name, steps=2)) for name in ("rl", "best-of-n"))
-    assert tell([trained, run]).heading == "evaluation, on 12 tasks"
-    story = tell([trained, run, chosen, elsewhere, more])
-    assert [r.name for r in story.compared] == ["before", "more"]
-    assert {s.task for s in story.compared[0].samples} == {s.task for s in story.compared[1].samples}
-    assert (story.tasks, story.left_out) == (12, 16)
-    assert [r.name for r in (*story.training, *story.apart)] == ["rl", "best-of-n", "elsewhere"]
+    assert runs_by_kind([trained, run]).heading == "evaluation, on 12 tasks"
+    by_kind = runs_by_kind([trained, run, chosen, elsewhere, more])
+    assert [r.name for r in by_kind.compared] == ["before", "more"]
+    assert {s.task for s in by_kind.compared[0].samples} == {s.task for s in by_kind.compared[1].samples}
+    assert (by_kind.tasks, by_kind.left_out) == (12, 16)
+    assert [r.name for r in (*by_kind.training, *by_kind.apart)] == ["rl", "best-of-n", "elsewhere"]
     text = Page(render_report([trained, run, chosen, elsewhere, more])).text
     for words in ("on the 12 tasks that they share; 16 samples of other tasks are left out",
                   "Training, each step on tasks of its own", "Other runs, on other tasks",

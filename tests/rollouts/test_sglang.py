@@ -13,7 +13,7 @@ from support.toy_runs import texts
 from kernrl.cli import run
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.http_client import Server
-from kernrl.rollouts.engines.dialects import ask_facts
+from kernrl.rollouts.engines.dialects import ask_server_info
 from kernrl.rollouts.engines.engine import Sampling
 from kernrl.runs.run_directory import read_lines
 
@@ -30,7 +30,7 @@ def rounded(policy):
 
 def test_it_is_recognised():
     with SglangStandIn(context=77) as server:
-        facts = ask_facts(Server(server.url, timeout_s=5))
+        facts = ask_server_info(Server(server.url, timeout_s=5))
     assert (facts.kind, facts.models, facts.context) == ("sglang", ("served",), 77)
 
 

@@ -17,7 +17,7 @@ from kernrl.config import EvalConfig
 from kernrl.errors import RunError, UsageError
 from kernrl.policy import load
 from kernrl.policy.hub_cache import from_cache_alone
-from kernrl.rollouts.engines.dialects import Facts, Text
+from kernrl.rollouts.engines.dialects import ServerInfo, Text
 from kernrl.rollouts.engines.engine import Rollout, Sampling
 from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs import disk_space
@@ -25,7 +25,7 @@ from kernrl.runs.activity import Activity, SamplingWatch
 from kernrl.runs.run_directory import read_lines
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
-from kernrl.training import how_many, open_engine, run_history, session
+from kernrl.training import confirm_samples, open_engine, run_history, session
 from kernrl.verifier.base.verdict import Status
 
 
@@ -207,11 +207,11 @@ def test_a_server_that_cannot_cut_says_so():
 
 
 def test_very_many_samples_need_a_yes(monkeypatch):
-    monkeypatch.setattr(how_many.sys, "stdin", None)
-    how_many.confirm_samples(16, 24, yes=False)
-    how_many.confirm_samples(100_000, 24, yes=True)
+    monkeypatch.setattr(confirm_samples.sys, "stdin", None)
+    confirm_samples.confirm_samples(16, 24, yes=False)
+    confirm_samples.confirm_samples(100_000, 24, yes=True)
     with pytest.raises(UsageError, match=r"--samples 100000 asks for 2,400,000 replies a step: .* confirm with --yes"):
-        how_many.confirm_samples(100_000, 24, yes=False, what=" a step")
+        confirm_samples.confirm_samples(100_000, 24, yes=False, what=" a step")
 
 
 @pytest.mark.parametrize(("answer", "refused"), [("y", False), ("", True)])
@@ -219,10 +219,10 @@ def test_a_terminal_is_asked(monkeypatch, answer, refused):
     asked = []
     log = console.Console(force_terminal=True)
     log.input = lambda question: asked.append(question) or answer  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setattr(how_many, "log", log)
-    monkeypatch.setattr(how_many.sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    monkeypatch.setattr(confirm_samples, "log", log)
+    monkeypatch.setattr(confirm_samples.sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
     try:
-        how_many.confirm_samples(9999, 1, yes=False)
+        confirm_samples.confirm_samples(9999, 1, yes=False)
     except UsageError:
         assert refused
     else:
@@ -283,8 +283,8 @@ def test_a_dataset_that_was_downloaded_is_read_without_a_network(no_network, mon
 
 
 def test_an_unknown_model_of_a_server_is_refused_with_its_own(monkeypatch):
-    facts = Facts("vllm", ("qwen",), 4096, {}, adapters=("mine",))
-    monkeypatch.setattr(open_engine, "ask_facts", lambda server: facts)
+    facts = ServerInfo("vllm", ("qwen",), 4096, {}, adapters=("mine",))
+    monkeypatch.setattr(open_engine, "ask_server_info", lambda server: facts)
 
     def connect(name):
         config = EvalConfig(engine="server", server_url="http://localhost:1", server_model=name, model="m")

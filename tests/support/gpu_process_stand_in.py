@@ -22,7 +22,7 @@ class MadeUpGpu:
     def __init__(self, device: str, *, noise: Any = None, **settings: Any):
         if settings.get("broken"):
             raise InfrastructureError("the GPU is not well")
-        self.facts = {"gpu": "made up", "device": device, "pid": str(os.getpid())}
+        self.gpu_info = {"gpu": "made up", "device": device, "pid": str(os.getpid())}
         self.noise = noise or "measured"
         self._released = threading.Event()
 

@@ -22,6 +22,9 @@ class InstantVerifier:
     def unfit(self, task: Task) -> str:
         return ""
 
+    def doing(self) -> str:
+        return ""
+
     def __init__(self, config: object):
         known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90"}
         self.evaluator = SimpleNamespace(start=lambda: None, precision_of=lambda task: task.precision, **known)

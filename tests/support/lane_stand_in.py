@@ -45,7 +45,7 @@ class Server:
         self.captured: dict[str, list[str]] = {}
         """Baselines, by task."""
 
-    def facts(self) -> dict[str, str]:
+    def gpu_info(self) -> dict[str, str]:
         free = 10 << 30 if Path(sys.argv[3] + ".busy").exists() else FREE_BYTES
         return {"uuid": f"stand-in-{os.getppid()}", "driver": "0", "gpu": "none", "free_bytes": str(free)}
 
@@ -94,7 +94,7 @@ class Server:
         overrun = asked[:1] if self.manner == "overruns" else []
         return SimpleNamespace(asked=asked, shown=[], written=[], overrun=overrun, decoys=[])
 
-    def measure(self, baselines: list[str], noise: Any) -> Any:
+    def time_candidate(self, baselines: list[str], noise: Any) -> Any:
         assert set(baselines) <= set(self.captured.get(self.manner, ())), "nobody else may use the GPU while they are made"
         return SimpleNamespace(gpu_seconds=0.001, pid=os.getpid())
 

@@ -16,7 +16,7 @@ from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, product, sample
 from kernrl.tasks.nano import draw
 from kernrl.tasks.nano.assemble import assemble
-from kernrl.tasks.nano.distinct_axes import spread
+from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw_branches import outputs
 from kernrl.tasks.nano.graph_pairs import graph_pairs
 from kernrl.tasks.nano.listing import words_of
@@ -87,7 +87,7 @@ def answer(seed: int | str, folder: Path) -> list[str]:
     double = {k: v.double() for k, v in held.items()}
     truths = graph_run.run(graph, [x.double() for x in inputs], double, double=True)
     singles = graph_run.run(graph, inputs, held)
-    source, words, found = read_source(module_of(graph)), words_of(spread(graph)), []
+    source, words, found = read_source(module_of(graph)), words_of(at_distinct_sizes(graph)), []
     for i, pair in enumerate(graph_pairs(rng, graph)):
         where = f"{seed}.{i}"
         try:

@@ -14,13 +14,16 @@ class StandIn:
     """A GPU that finds everything right, and remembers what it was asked."""
 
     def __init__(self, *arguments: Any, **settings: Any):
-        self.facts = {"gpu": "NVIDIA H200", "arch": "sm_90", "driver": "0", "uuid": "none"}
+        self.gpu_info = {"gpu": "NVIDIA H200", "arch": "sm_90", "driver": "0", "uuid": "none"}
         self.noise = NoiseBand(((1.0, 0.0),))
         self.jobs: dict[str, Job] = {}
 
     def start(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def doing(self) -> str:
+        return ""
 
     def load(self) -> int:
         return 0

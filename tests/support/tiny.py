@@ -89,6 +89,12 @@ class FakeVerifier:
     def __exit__(self, *exc: object) -> None:
         pass
 
+    def unfit(self, task: Task) -> str:
+        return ""
+
+    def doing(self) -> str:
+        return ""
+
     def untimed(self) -> AbstractContextManager[None]:
         return nullcontext()
 

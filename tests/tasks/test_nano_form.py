@@ -16,7 +16,7 @@ from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
 from kernrl.tasks.nano import draw_plain, draw_space
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
-from kernrl.tasks.nano.distinct_axes import spread
+from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_plain_graph
 from kernrl.tasks.nano.form import ask, candidate, replies
 from kernrl.tasks.nano.graph_pairs import digest, draw_graph, excluded, generate_pairs, split_of_graph
@@ -161,7 +161,7 @@ def test_names_of_the_authors_file_are_kept_apart() -> None:
     code += "def get_inputs():\n    return [torch.randn(5, 12)]\n\n\ndef get_init_inputs():\n    return []\n"
     theirs = Task("names", code)
     graph = lift(theirs)
-    made = assemble(read_source(code), graph, words_of(spread(graph)), replies(theirs)[0])
+    made = assemble(read_source(code), graph, words_of(at_distinct_sizes(graph)), replies(theirs)[0])
     assert "torch.nn.functional.linear" in made
     assert "def kernel_k0(" in made
     assert "kernel_k0[" in made
@@ -202,7 +202,7 @@ def test_a_width_is_not_written_as_twice_its_half() -> None:
     """With a stride of two, an even width is twice what is left of it; at an odd one a kernel that says so is wrong."""
     held = "self.c = nn.Conv2d(16, 32, 3, stride=2, padding=1)"
     pooled = task(held, "return F.max_pool2d(self.c(x), 2).mean(1, keepdim=True)", "torch.randn(4, 16, 128, 128)")
-    _, *others = spread(lift(pooled))
+    _, *others = at_distinct_sizes(lift(pooled))
     assert any(g.inputs[0].value.shape[-1] != 2 * g.nodes[0].value.shape[-1] for g in others)
     for reply in replies(pooled):
         kernels = reply.partition("def forward")[0].split("\ndef k")
@@ -228,7 +228,7 @@ def test_sizes_that_cannot_change_leave_letters_to_the_others(name: str) -> None
     init, forward, letter = PARTS[name]
     inputs = "torch.randn(20, 60), torch.randn(20, 24), torch.randn(20, 60)"
     partly = task(init, forward, inputs, "self, x, y, z")
-    graphs = spread(lift(partly))
+    graphs = at_distinct_sizes(lift(partly))
     assert len(graphs) == 3
     assert f"{letter}=" in ask(partly, "fp32").splitlines()[0]
     for graph in graphs:
@@ -238,7 +238,7 @@ def test_sizes_that_cannot_change_leave_letters_to_the_others(name: str) -> None
 def test_an_axis_as_long_as_two_of_another_follows_them() -> None:
     init, forward = "pass", "return torch.relu(x).flatten(1) * torch.tanh(y)"
     flat = task(init, forward, "torch.randn(20, 5, 12), torch.randn(20, 60)", "self, x, y")
-    for graph in spread(lift(flat)):
+    for graph in at_distinct_sizes(lift(flat)):
         (_, one, other), (_, both) = (i.value.shape for i in graph.inputs)
         assert both == one * other
 
@@ -246,20 +246,20 @@ def test_an_axis_as_long_as_two_of_another_follows_them() -> None:
 def test_an_axis_and_its_double_are_told_of_each_other() -> None:
     init, forward, _ = PARTS["half of a width"]
     whole = task(init, forward, "torch.randn(20, 60), torch.randn(20, 24)", "self, x, y")
-    for graph in spread(lift(whole)):
+    for graph in at_distinct_sizes(lift(whole)):
         assert graph.values["v0"].shape[1] == 2 * graph.inputs[1].value.shape[1]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_drawn_graph_can_be_asked_in_letters(seed: int) -> None:
     for index in range(25):
-        assert len(spread(draw_graph(Random(f"letters/{seed}/{index}")))) == 3
+        assert len(at_distinct_sizes(draw_graph(Random(f"letters/{seed}/{index}")))) == 3
 
 
 def test_an_axis_that_is_a_width_here_and_none_there_ends_in_sizes_that_fit() -> None:
     for seed in range(60, 90):  # 65 once tied such an axis to itself, and looked for its end for ever
         graph = draw_graph(Random(f"k{seed}"))
-        assert all([n.op for n in g.nodes] == [n.op for n in graph.nodes] for g in spread(graph))
+        assert all([n.op for n in g.nodes] == [n.op for n in graph.nodes] for g in at_distinct_sizes(graph))
 
 
 @pytest.mark.slow
@@ -282,13 +282,13 @@ def test_a_plain_graph_is_one_layer_and_what_follows_it() -> None:
     graphs = [draw_plain_graph(Random(f"plain/{seed}")) for seed in range(60)]
     layers = [sum(n.kind in ("product", "convolution") for n in graph.nodes) for graph in graphs]
     assert layers.count(1) > 45  # rows may be too wide for a layer, and channels are seldom weighted by one
-    assert all(len(spread(graph)) == 3 for graph in graphs)
+    assert all(len(at_distinct_sizes(graph)) == 3 for graph in graphs)
 
 
 def test_spread_gives_the_ops_at_sizes_of_their_own() -> None:
     graph = sample(Random(11), 7)
-    full, *others = spread(graph)
+    full, *others = at_distinct_sizes(graph)
     assert [n.op for n in full.nodes] == [n.op for n in graph.nodes]
     assert full.values.keys() == graph.values.keys()
     assert all(o.values[v].shape != full.values[v].shape for o in others for v in full.values if full.values[v].numel > 1)
-    assert write_listing(spread(graph)) == write_listing(spread(graph))
+    assert write_listing(at_distinct_sizes(graph)) == write_listing(at_distinct_sizes(graph))

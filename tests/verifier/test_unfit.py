@@ -34,7 +34,7 @@ def evaluator(monkeypatch: pytest.MonkeyPatch) -> StagedEvaluator:
     """One that has a GPU with 13.3 GiB for candidates, by its word."""
     monkeypatch.setattr(StagedEvaluator, "_lanes", 4)
     made = StagedEvaluator(VerifierConfig(device="cpu"))
-    made.gpus, made._started = [SimpleNamespace(facts={"usable_bytes": str(13.3 * 2**30)})], True  # pyright: ignore
+    made.gpus, made._started = [SimpleNamespace(gpu_info={"usable_bytes": str(13.3 * 2**30)})], True  # pyright: ignore
     made._device = device_aimed_at("H200", None)
     return made
 

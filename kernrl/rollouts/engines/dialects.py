@@ -155,7 +155,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ServerInfo:
     """What a server says of itself."""
 
     kind: Kind
@@ -169,11 +169,11 @@ class Facts:
     """Names of adapters that it answers to besides."""
 
 
-def ask_facts(server: Server) -> Facts:
+def ask_server_info(server: Server) -> ServerInfo:
     """Ask a server what it is. Raises UsageError or InfrastructureError where it does not answer as OpenAI's API does."""
     # first: `transformers serve` lists no models where nothing was ever downloaded
     if "/load_model" in (_or_empty(server, "/openapi.json").get("paths") or {}):
-        return Facts("transformers", (), None, {})
+        return ServerInfo("transformers", (), None, {})
     answer = server.get("/v1/models")
     if not isinstance(answer, dict) or not isinstance(answer.get("data"), list):
         raise UsageError(f"--server-url {server.url}: this is no OpenAI-compatible server: /v1/models lists no models.")
@@ -183,20 +183,20 @@ def ask_facts(server: Server) -> Facts:
     kind: Kind = owner if owner in ("vllm", "sglang") else "openai"
     settings = _or_empty(server, "/server_info?config_format=json") if kind == "vllm" else {}
     context = cards[0].get("max_model_len") if cards else None
-    return Facts(kind, tuple(card["id"] for card in cards), context, settings.get("vllm_config") or {}, adapters)
+    return ServerInfo(kind, tuple(card["id"] for card in cards), context, settings.get("vllm_config") or {}, adapters)
 
 
-def dialect_of(facts: Facts, tokenizer: PreTrainedTokenizerBase, temperature: float) -> Dialect:
+def dialect_of(info: ServerInfo, tokenizer: PreTrainedTokenizerBase, temperature: float) -> Dialect:
     """The dialect of a server. Raises UsageError for a vLLM whose log-probs are at another temperature."""
-    if facts.kind == "vllm":
-        mode = facts.settings.get("model_config", {}).get("logprobs_mode")
+    if info.kind == "vllm":
+        mode = info.settings.get("model_config", {}).get("logprobs_mode")
         if temperature not in (0.0, 1.0) and mode and mode not in SCALED_LOGPROBS:
             raise UsageError(
                 f"--server-url: the server's log-probs leave out the temperature of {temperature:g}: start vLLM with "
                 f"--logprobs-mode {SCALED_LOGPROBS[0]}."
             )
         return Vllm(scaled=temperature == 1.0 or mode in SCALED_LOGPROBS)
-    return Sglang() if facts.kind == "sglang" else Text(tokenizer, facts.kind == "transformers")
+    return Sglang() if info.kind == "sglang" else Text(tokenizer, info.kind == "transformers")
 
 
 def _stopped(reason: Any) -> bool:

@@ -114,10 +114,10 @@ class ServerEngine:
             return replace(reply, logprobs=None)
         if len(logprobs) != len(ids):
             raise ValueError(f"{len(logprobs)} log-probs for {len(ids)} tokens")
-        return replace(reply, logprobs=[float(_known(value)) for value in logprobs])
+        return replace(reply, logprobs=[float(_required(value)) for value in logprobs])
 
 
-def _known(value: Any) -> Any:
+def _required(value: Any) -> Any:
     if value is None:
         raise ValueError("a token without its log-prob")
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from kernrl.tasks.graph.facts import kernels, node_bytes, node_flops, size, work
+from kernrl.tasks.graph.costs import bytes_text, flops_text, kernels, node_bytes, node_flops
 from kernrl.tasks.graph.graph import Graph, Node
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 250, 56, 28, 30, 16
@@ -68,7 +68,7 @@ def _lines(graph: Graph, node: Node) -> list[str]:
     held: Mapping[str, str] = {p.value.name: p.path or "constant" for p in graph.parameters}
     call = str(node).partition(" = ")[2]
     named = ", ".join(held[name] for name in dict.fromkeys(node.reads) if name in held)
-    cost = "a view" if node.kind == "view" else f"{size(node_bytes(graph, node))}, {work(node_flops(graph, node))}"
+    cost = "a view" if node.kind == "view" else f"{bytes_text(node_bytes(graph, node))}, {flops_text(node_flops(graph, node))}"
     line = f", line {node.line}" if node.line else ""
     return [call, f"{node.value}  {named}", cost + line]
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from functools import partial
 
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.nano.size_rules import Spread, Tie
+from kernrl.tasks.nano.size_rules import SizeAssignment, Tie
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Size
 
 
-def spread(graph: Graph) -> tuple[Graph, ...]:
+def at_distinct_sizes(graph: Graph) -> tuple[Graph, ...]:
     """The Graph, and the same ops at two other choices of its free sizes.
 
     Sizes that an op needs to be equal, such as those of a residual, become one, and those that are a multiple of another
@@ -24,18 +24,18 @@ def spread(graph: Graph) -> tuple[Graph, ...]:
     """
     images = any(node.kind in ("convolution", "pool") for node in graph.nodes)
     ways = (True, False) if images else (False,)
-    for free in (_spread, _spread_in_part, partial(_spread, derived=True)):
+    for free in (_at_sizes, _at_some_sizes, partial(_at_sizes, derived=True)):
         for odd in ways:
             if found := free(graph, odd=odd):
                 return found
     return (graph,)
 
 
-def _spread_in_part(graph: Graph, *, odd: bool) -> tuple[Graph, ...]:
+def _at_some_sizes(graph: Graph, *, odd: bool) -> tuple[Graph, ...]:
     """The Graph at three choices of those sizes that can change; nothing where none can."""
     fixed, best = _sizes(graph), ()
     for n in sorted(fixed, reverse=True):
-        if found := _spread(graph, odd=odd, fixed=fixed - {n}):
+        if found := _at_sizes(graph, odd=odd, fixed=fixed - {n}):
             fixed, best = fixed - {n}, found
     return best
 
@@ -44,7 +44,7 @@ def _sizes(graph: Graph) -> frozenset[int]:
     return frozenset(n for value in graph.values.values() for n in value.shape if n > 1)
 
 
-def _spread(graph: Graph, *, odd: bool, fixed: frozenset[int] = frozenset(), derived: bool = False) -> tuple[Graph, ...]:
+def _at_sizes(graph: Graph, *, odd: bool, fixed: frozenset[int] = frozenset(), derived: bool = False) -> tuple[Graph, ...]:
     """The Graph at three choices of the sizes that are not `fixed`; nothing where that does not hold.
 
     Args:
@@ -55,7 +55,7 @@ def _spread(graph: Graph, *, odd: bool, fixed: frozenset[int] = frozenset(), der
     tied: set[int] = set()
     everything = _sizes(graph)
     for _ in range(40):
-        attempt = Spread(graph, ties, given, tied, fixed, odd)
+        attempt = SizeAssignment(graph, ties, given, tied, fixed, odd)
         try:
             return attempt.run()
         except Tie as tie:

@@ -9,7 +9,7 @@ from kernrl.errors import UsageError
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble
-from kernrl.tasks.nano.distinct_axes import spread
+from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.headers import Shapes
 from kernrl.tasks.nano.listing import words_of, write_listing
 from kernrl.tasks.nano.reply import write_reply
@@ -23,7 +23,7 @@ from kernrl.tasks.task import Task
 def _lifted(code: str, name: str) -> tuple[Graph, str, Shapes]:
     """(Graph, listing without its precision, shapes in its words) of a task's source."""
     graph = lift(Task(id=name, pytorch_code=code))
-    graphs = spread(graph)
+    graphs = at_distinct_sizes(graph)
     return graph, write_listing(graphs, ""), words_of(graphs)
 
 
@@ -60,7 +60,7 @@ def replies(task: Task) -> list[str]:
     Raises:
         LiftError: The task has no Graph.
     """
-    graphs = spread(_lifted(task.pytorch_code, task.id)[0])
+    graphs = at_distinct_sizes(_lifted(task.pytorch_code, task.id)[0])
     found: dict[str, str] = {}
     for style in TAUGHT:
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.nano.distinct_axes import spread
+from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_graph
 from kernrl.tasks.nano.listing import write_listing
 from kernrl.tasks.nano.reply import CannotWriteError, write_reply
@@ -57,7 +57,7 @@ def split_of_graph(graph: Graph) -> str:
 
 def graph_pairs(rng: Random, graph: Graph, styles: int = 3) -> list[GraphPair]:
     """Pairs of one Graph, in up to so many styles; none where its axes cannot be told apart."""
-    graphs = spread(graph)
+    graphs = at_distinct_sizes(graph)
     if len(graphs) == 1:
         return []
     images = any(n.kind == "convolution" and n.op[-2] != "1" for n in graph.nodes)

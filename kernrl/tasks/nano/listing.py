@@ -35,7 +35,7 @@ def words_of(graphs: Sequence[Graph]) -> dict[str, list[str]]:
 
 
 def write_listing(graphs: Sequence[Graph], precision: str = "fp32") -> str:
-    """The prompt for a Graph, as `spread` gives it; no newline at the end."""
+    """The prompt for a Graph, as `at_distinct_sizes` gives it; no newline at the end."""
     graph, shapes, letters = graphs[0], words_of(graphs), axis_letters(graphs)
     lines = [" ".join([precision, *(f"{letter}={size[0]}" for size, letter in letters.items())])]
 

@@ -32,7 +32,7 @@ RESERVED = {"self", "torch", "triton", "tl", "F", "math", "x", "n", *HELPERS}
 
 
 def write_reply(graphs: Sequence[Graph], style: Style) -> str:
-    """The reply to a Graph, as `spread` gives it, in one style.
+    """The reply to a Graph, as `at_distinct_sizes` gives it, in one style.
 
     Raises:
         CannotWriteError: There is no rule for some part of it.

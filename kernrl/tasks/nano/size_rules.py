@@ -26,7 +26,9 @@ class Tie(Exception):
 
 
 @dataclass
-class Spread:
+class SizeAssignment:
+    """One attempt to give the values of a Graph three shapes each; `run` raises `Tie` where two sizes belong together."""
+
     graph: Graph
     ties: dict[int, int]
     """Number of a free axis → the one before it that it is equal to."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from kernrl.verifier.base.verdict import Rejection, Stage, Timing
+from kernrl.verifier.base.verdict import ErrorRecord, Rejection, Stage, Timing
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Progress:
         self.cpu = CpuBudget(cpu_s)
         self.plan: dict[str, Any] = {}
         self.memory: dict[str, int] = {}
-        self.errors: list[dict[str, Any]] = []
+        self.errors: list[ErrorRecord] = []
         self.timing: Timing | None = None
         self.specialised = ""
         """See `Verdict.specialised`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 
 class Status(StrEnum):
@@ -57,6 +57,31 @@ def printable(text: str) -> str:
     )
 
 
+class ErrorRecord(TypedDict):
+    """What was found for one input that a candidate was tried on."""
+
+    input_set: str
+    regime: str
+    excess: float
+    """Largest error over its tolerance: what is above 1 is wrong, and infinity is of NaN, infinity or a `mismatch`."""
+    mismatch: NotRequired[str]
+    """What is wrong with the number, shapes or dtypes of the outputs; nothing below is there then."""
+    output: NotRequired[int]
+    """Of a wrong output, as is all below: its number."""
+    index: NotRequired[list[int]]
+    """The element with the largest error."""
+    got: NotRequired[float]
+    expected: NotRequired[float]
+    rms: NotRequired[float]
+    """Of the error of the whole output."""
+    scale: NotRequired[float]
+    """RMS of the true output."""
+    eager_rms: NotRequired[float]
+    """Of eager's error."""
+    tolerance_rms: NotRequired[float]
+    tolerance_max: NotRequired[float]
+
+
 @dataclass(frozen=True, slots=True)
 class Speedup:
     """Baseline time over candidate time, with its 95 % interval."""
@@ -97,8 +122,8 @@ class Verdict:
     """sha256 of the candidate's source text, hex."""
     precision: str
     timing: Timing | None = None
-    errors: list[dict[str, Any]] = field(default_factory=list)
-    """One record for each input tried: input set, regime, error over tolerance (`excess`), worst element if it is wrong."""
+    errors: list[ErrorRecord] = field(default_factory=list)
+    """One record for each input tried."""
     plan: dict[str, Any] = field(default_factory=dict)
     """Summary of the plan: nodes, launches, bytes moved, FLOPs, modelled time."""
     seconds: dict[str, float] = field(default_factory=dict)

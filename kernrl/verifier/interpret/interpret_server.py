@@ -24,7 +24,7 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.base.compat import normalisations
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.base.strides import unexpanded
-from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.base.verdict import ErrorRecord, Rejection, Status
 from kernrl.verifier.interpret.interpreter import Case, Unable, interpret_cases
 from kernrl.verifier.interpret.output_memory import OutputMemory
 from kernrl.verifier.interpret.profile import overflowing, profile_plan, uncovered
@@ -36,7 +36,7 @@ from kernrl.verifier.judge.reasons import decoy_reason
 from kernrl.verifier.plan import ttir
 from kernrl.verifier.plan.launch_time import Profiles
 from kernrl.verifier.plan.plan import Plan
-from kernrl.verifier.rpc.limits import CpuClock, cpu_limit, data_bytes, limit_memory
+from kernrl.verifier.rpc.limits import CpuClock, cpu_limit, data_bytes, limit_process_memory
 
 KEPT_BYTES = 128 << 20
 """Bytes of inputs that a process keeps for the other candidates of a group, and of those it draws at once."""
@@ -72,7 +72,7 @@ class Judged:
     rejection: Rejection | None = None
     input_set: str = ""
     """The set that the rejection is about; empty where it is about all of them."""
-    errors: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[ErrorRecord] = field(default_factory=list)
     cpu_s: float = 0.0
     """Core-seconds that running the candidate took."""
     profiles: Profiles = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Interpreter:
 
     def __init__(self, *, redraw_parameters: bool = True, poison: bool = True):
         warm_up()
-        limit_memory(MEMORY_BYTES)
+        limit_process_memory(MEMORY_BYTES)
         self._least_bytes = data_bytes()
         self._redraw, self._poison = redraw_parameters, poison
         self._drawn: OrderedDict[tuple[object, ...], DrawnInputs] = OrderedDict()

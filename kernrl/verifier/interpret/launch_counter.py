@@ -291,7 +291,7 @@ def loaded_values(function: Function) -> frozenset[int]:
     found: set[int] = set()
     while True:
         before = len(found)
-        _spread(function.body, found)
+        _mark_loaded(function.body, found)
         for label, values in _branches(function.body):
             found.update(a for a, v in zip(function.body[label].args, values, strict=False) if v in found)
         if len(found) == before:
@@ -303,18 +303,19 @@ def _branches(body: Mapping[str, Block]) -> list[tuple[str, list[int]]]:
     return [(label, op.operands) for op in jumps for label in re.findall(r"\^(\w+)", op.text) if label in body]
 
 
-def _spread(blocks: Mapping[str, Block], found: set[int]) -> None:
+def _mark_loaded(blocks: Mapping[str, Block], found: set[int]) -> None:
+    """Add to `found` what is loaded in these blocks, and what is computed of it."""
     for block in blocks.values():
         for op in block.ops:
             source = op.name in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather") or op.name.startswith("tt.atomic")
             if source or any(v in found for v in op.operands):
                 found.update(op.results)
             for region in op.regions:
-                _enter(op, region, found)
-                _spread(region, found)
+                _mark_carried(op, region, found)
+                _mark_loaded(region, found)
 
 
-def _enter(op: Op, region: Mapping[str, Block], found: set[int]) -> None:
+def _mark_carried(op: Op, region: Mapping[str, Block], found: set[int]) -> None:
     """What a loop carries in and around, and what a region yields."""
     entry = region["entry"]
     last = entry.ops[-1] if entry.ops else None

@@ -83,19 +83,19 @@ def overflowing(plan: Plan, profiles: Profiles) -> str:
 def _seen_widely(plan: Plan, bounds: Bounds) -> Iterator[Bounds]:
     """The bounds by every trip, of more and more programs: perhaps those that were run are not those that store most.
 
-    Programs are drawn by lot, since what a program does may go by its number's remainder.
+    Programs are drawn at random, since what a program does may go by its number's remainder.
     """
     variants: dict[tuple[int, int], Variant] = {}
     for position, number in bounds:
         node = plan.nodes[position]
         assert isinstance(node, LaunchNode)
         variants[position, number] = node.variants[number]
-    lots = {key: _lots(math.prod(variant.grid)) for key, variant in variants.items()}
+    samples = {key: _samples_of_programs(math.prod(variant.grid)) for key, variant in variants.items()}
     seen: dict[tuple[int, int], Mapping[int, float] | None] = {}
     deadline = time.process_time() + PROFILE_S
     for _ in range(1 + ROUNDS):
         for key, variant in variants.items():
-            before, chosen = seen.get(key, {}), next(lots[key], None)
+            before, chosen = seen.get(key, {}), next(samples[key], None)
             if bounds[key] is None or before is None:
                 seen[key] = None
             elif chosen is not None:
@@ -115,14 +115,14 @@ def _stored_by(plan: Plan, variant: Variant, deadline: float, chosen: Sequence[i
     return {s: float(count.max()) * math.prod(variant.grid) for s, count in run.stored.items()}
 
 
-def _lots(programs: int) -> Iterator[list[int]]:
-    """Some programs from the first to the last, then others by lot: the same each time, and all of them where there are few."""
-    yield _spread(programs)
+def _samples_of_programs(programs: int) -> Iterator[list[int]]:
+    """Some programs from the first to the last, then others at random: the same each time, and all where there are few."""
+    yield _evenly_spaced(programs)
     order = random.Random(programs).sample(range(programs), min(programs, MORE * ROUNDS))
     yield from (sorted(order[i : i + MORE]) for i in range(0, len(order), MORE))
 
 
-def _spread(programs: int) -> list[int]:
+def _evenly_spaced(programs: int) -> list[int]:
     return sorted({round(i * (programs - 1) / (SAMPLED - 1)) for i in range(SAMPLED)})
 
 
@@ -144,7 +144,7 @@ def profile_launch(plan: Plan, variant: Variant, deadline: float) -> LaunchProfi
     kernel = plan.kernels[variant.kernel]
     function = parse(kernel.ttir)
     total = math.prod(variant.grid)
-    chosen = _spread(total)
+    chosen = _evenly_spaced(total)
     memory = CountedMemory(len(chosen))
     run = LaunchCounter(function, memory, variant.grid, deadline, chosen, threads=32 * kernel.num_warps)
     run.count([_argument(v) for v in variant.args.values()])

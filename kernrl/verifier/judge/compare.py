@@ -38,7 +38,6 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -257,10 +256,10 @@ def differ(a: Tensor, b: Tensor, precision: str, *, finite: bool = False) -> Ten
     return (gap > MAX_ROUNDOFFS * UNIT_ROUNDOFF[precision] * scale).any()
 
 
-def first_wrong(output: Tensor, truth: Tensor) -> dict[str, Any]:
-    """The element with the largest error: index, value got, value expected."""
+def first_wrong(output: Tensor, truth: Tensor) -> tuple[list[int], float, float]:
+    """The element with the largest error: (index, value got, value expected)."""
     error = (output.double() - truth.double()).abs().nan_to_num(nan=math.inf, posinf=math.inf)
     error = torch.where((output.double() == truth) | (torch.isnan(output) & torch.isnan(truth)), 0.0, error)
     place = int(error.argmax())
     index = [int(i) for i in torch.unravel_index(torch.tensor(place), output.shape)]
-    return {"index": index, "got": float(output.reshape(-1)[place]), "expected": float(truth.reshape(-1)[place])}
+    return index, float(output.reshape(-1)[place]), float(truth.reshape(-1)[place])

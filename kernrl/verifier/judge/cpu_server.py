@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Sequence
-from typing import Any
 
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
+from kernrl.verifier.base.verdict import ErrorRecord
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.judge_server import Judge
 
@@ -32,7 +32,7 @@ class CpuJudge:
     def compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], memory: SharedMemory,
         shown: Sequence[Sequence[StoredTensor]],
-    ) -> list[dict[str, Any]]:  # fmt: skip
+    ) -> list[ErrorRecord]:  # fmt: skip
         """`Judge.compare` on outputs that lie in an interpreter's memory."""
         opened = memory.open()
         outputs = [[one.read(opened) for one in row] for row in shown]

@@ -1,4 +1,4 @@
-"""Which draws a candidate is judged on: the sets, the regimes dealt to them by lot, and their secret seeds."""
+"""Which draws a candidate is judged on: the sets, the regimes given to them at random, and their secret seeds."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ def schedule(
 ) -> tuple[Draw, ...]:
     """The draws a candidate is judged on, cheap ones first.
 
-    Every set gets the task's own inputs. The small and ragged sets share all regimes between them, dealt by lot, so that no
-    candidate knows what reaches which set. The full set gets `mixed`, which combines regimes, and another one by lot; where a
-    draw is expensive, only every second candidate gets the other one. Inputs that are not finite are for small shapes: at
-    large ones, library calls may choose algorithms that carry them into their neighbours. `regimes` narrows the choice, to
+    Every set gets the task's own inputs. The small and ragged sets share all regimes between them, dealt out at random, so that
+    no candidate knows what reaches which set. The full set gets `mixed`, which combines regimes, and another one at random;
+    where a draw is expensive, only every second candidate gets the other one. Inputs that are not finite are for small shapes:
+    at large ones, library calls may choose algorithms that carry them into their neighbours. `regimes` narrows the choice, to
     test what each regime is worth.
     """
-    lot, names = random.Random(seed), list(REGIMES)
-    lot.shuffle(names)
+    rng, names = random.Random(seed), list(REGIMES)
+    rng.shuffle(names)
     others = [s.name for s in sets if s.name != FULL]
     finite = [name for name in names if REGIMES[name].finite]
     if others:
         plan = {name: [NOMINAL, *names[i :: len(others)]] for i, name in enumerate(others)}
         if any(s.name == FULL for s in sets):
             other = [next(name for name in finite if name != "mixed")]
-            plan[FULL] = [NOMINAL, "mixed", *(other if not big or lot.random() < 0.5 else ())]
+            plan[FULL] = [NOMINAL, "mixed", *(other if not big or rng.random() < 0.5 else ())]
     else:
         plan = {FULL: [NOMINAL, *finite[: ONLY_BIG_SET_REGIMES if big else ONLY_SET_REGIMES]]}
     pairs = [(name, regime) for name, asked in plan.items() for regime in asked if regimes is None or regime in regimes]

@@ -11,7 +11,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +18,9 @@ from torch import Tensor
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.clock import Clock, Spent
-from kernrl.verifier.base.memory_limit import keep_large_blocks_whole, limit_memory
+from kernrl.verifier.base.gpu_memory_limit import keep_large_blocks_whole, limit_gpu_memory
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
+from kernrl.verifier.base.verdict import ErrorRecord
 from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
@@ -70,18 +70,18 @@ class Judge:
 
     def compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], outputs: Sequence[Sequence[Tensor]]
-    ) -> list[dict[str, Any]]:
+    ) -> list[ErrorRecord]:
         """One record for each draw asked (positions in `draws`): error over tolerance, and the worst element.
 
         `draws` is the whole schedule, since a tolerance depends on all draws of an input set.
         """
-        records: list[dict[str, Any]] = []
+        records: list[ErrorRecord] = []
         pending: list[tuple[int, Answer, list[Tolerance], Sequence[Tensor], list[Tensor]]] = []
         for position, shown in zip(asked, outputs, strict=True):
             draw = draws[position]
             kept, row = self._answers(task, precision, draws, draw)
             answer, tolerances = kept.answers[row], kept.tolerances[row]
-            record: dict[str, Any] = {"input_set": draw.input_set, "regime": draw.regime, "excess": float("inf")}
+            record: ErrorRecord = {"input_set": draw.input_set, "regime": draw.regime, "excess": float("inf")}
             records.append(record)
             if mismatch := _mismatch(shown, answer):
                 record["mismatch"] = mismatch
@@ -98,10 +98,12 @@ class Judge:
                 worst = max(range(len(over)), key=over.__getitem__)
                 records[i]["excess"] = over[worst]
                 if over[worst] > 1:
-                    records[i] |= {"output": worst, **first_wrong(shown[worst], answer.truth[worst])}
+                    index, got, expected = first_wrong(shown[worst], answer.truth[worst])
                     level, bound = answer.levels[worst], tolerances[worst]
-                    records[i] |= {"rms": found[worst][0], "scale": level.scale}
-                    records[i] |= {"eager_rms": level.rms, "tolerance_rms": bound.rms, "tolerance_max": bound.max}
+                    record = records[i]
+                    record["output"], record["index"], record["got"], record["expected"] = worst, index, got, expected
+                    record["rms"], record["scale"], record["eager_rms"] = found[worst][0], level.scale, level.rms
+                    record["tolerance_rms"], record["tolerance_max"] = bound.rms, bound.max
         return records
 
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
@@ -213,7 +215,7 @@ class JudgeServer:
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw], most_bytes: int | None = None) -> None:
         """`Judge.prepare`, while replay runs the candidate; this process may take so much of the GPU's memory for it."""
         before = self._judge.made
-        limit_memory(most_bytes, self._judge.forget)
+        limit_gpu_memory(most_bytes, self._judge.forget)
         torch.cuda.reset_peak_memory_stats()
         self._judge.clock.restart()
         try:
@@ -235,7 +237,7 @@ class JudgeServer:
 
     def compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[StoredTensor]]
-    ) -> list[dict[str, Any]]:
+    ) -> list[ErrorRecord]:
         """`Judge.compare` on outputs that lie in the shared memory."""
         try:
             return self._compare(task, precision, draws, asked, shown)
@@ -245,7 +247,7 @@ class JudgeServer:
 
     def _compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[StoredTensor]]
-    ) -> list[dict[str, Any]]:
+    ) -> list[ErrorRecord]:
         assert self._opened
         outputs = [[one.read(self._opened[1]).to("cuda", non_blocking=True) for one in row] for row in shown]
         return self._judge.compare(task, precision, draws, asked, outputs)

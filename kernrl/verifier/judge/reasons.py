@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
+from kernrl.verifier.base.verdict import ErrorRecord
 from kernrl.verifier.judge.regimes import NOMINAL, REGIMES, TIMED
 
 
-def worst_of(records: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+def worst_of(records: Sequence[ErrorRecord]) -> ErrorRecord | None:
     """The record to report: the worst on the task's own inputs if one fails there, else the worst of all."""
     own = [r for r in records if r["excess"] > 1 and r["regime"] in (NOMINAL, TIMED)]
     return max(own or records, key=lambda r: r["excess"], default=None)
 
 
-def wrong_reason(record: dict[str, Any]) -> str:
+def wrong_reason(record: ErrorRecord) -> str:
     """What is said for a record of `Judge.compare` that is beyond its tolerance; `worst_of` chose it."""
     where = f"on the {record['input_set']} shapes with {record['regime']} inputs"
     rule = REGIMES.get(record["regime"])
@@ -29,13 +30,13 @@ def wrong_reason(record: dict[str, Any]) -> str:
         else f"the error is {record['excess']:.3g}× the tolerance"
     )
     return (
-        f"Wrong {where}: {times}; at index {record['index']} of output {record['output']} it gives {record['got']:.6g}, "
-        f"expected {record['expected']:.6g}."
+        f"Wrong {where}: {times}; at index {record.get('index')} of output {record.get('output')} it gives "
+        f"{record.get('got', math.nan):.6g}, expected {record.get('expected', math.nan):.6g}."
         + (f" It is right on the task's own inputs there. Usual cause: {cause_of(record)}." if rule else "")
     )
 
 
-def cause_of(record: dict[str, Any]) -> str:
+def cause_of(record: ErrorRecord) -> str:
     """What usually fails under a record's regime, and how to write it instead; '' for the task's own inputs."""
     rule = REGIMES.get(record["regime"])
     overflows = record["excess"] == float("inf") and record["regime"] in _OF_LARGE_NUMBERS
@@ -61,10 +62,10 @@ def has_tf32_product(ttir: str) -> bool:
     return _TF32_PRODUCT.search(ttir) is not None
 
 
-def with_tf32_hint(reason: str, records: Sequence[dict[str, Any]]) -> str:
+def with_tf32_hint(reason: str, records: Sequence[ErrorRecord]) -> str:
     """The reason, and what to write instead if the errors are no larger than TF32 products make them under `fp32`."""
     wrong = [r for r in records if r["excess"] > 1]
-    alike = all("rms" in r and r["rms"] <= _TF32_SHARE * r["scale"] for r in wrong)
+    alike = all("rms" in r and "scale" in r and r["rms"] <= _TF32_SHARE * r["scale"] for r in wrong)
     return f"{reason} {_TF32_HINT}" if wrong and alike else reason
 
 

@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.base.compat import normalisations
+from kernrl.verifier.base.float64_mode import narrow_dtypes, widened_call
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_module, is_float8, policy_flags, widened
-from kernrl.verifier.base.wide import narrow_dtypes, widened_call
 from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_level
+from kernrl.verifier.judge.discontinuities import Jumps, slack
 from kernrl.verifier.judge.inputs import TaskInputs, bind
-from kernrl.verifier.judge.jumps import Jumps, slack
 
 PERTURBATION_ROUNDOFFS = 2.0
 """Eager's error counts as at least the effect of this many roundings of each input."""
@@ -129,7 +129,7 @@ def cut_to_tf32(x: Tensor) -> Tensor:
 class Exact(TorchDispatchMode):
     """Runs float64 convolutions as matrix products. `tf32` truncates the operands of products as tensor cores do; `roundoff`
     perturbs every result at random, as rounding in that precision would; `jumps` sees to ops whose result jumps; `narrow` are
-    the dtypes in place of which everything is float64 (`base/wide.py`)."""
+    the dtypes in place of which everything is float64 (`base/float64_mode.py`)."""
 
     _OPERANDS: ClassVar = {
         **dict.fromkeys(("mm", "bmm", "mv", "dot"), (0, 1)),

@@ -52,8 +52,8 @@ WARPS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a call does besides moving its operands once."""
+class LibraryCost:
+    """What a call takes besides moving its operands once."""
 
     us: float
     """That its main launch takes at least."""
@@ -62,31 +62,31 @@ class Work:
     launches: int = 1
 
 
-def work_of(node: AtenNode, device: Device, unit: str) -> Work:
-    """What a call does, with operands of this unit (`half`, `tf32`, `fp32`); nothing where its operands make no sense."""
+def cost_of(node: AtenNode, device: Device, unit: str) -> LibraryCost:
+    """What a call takes, with operands of this unit (`half`, `tf32`, `fp32`); nothing where its operands make no sense."""
     try:
-        return _product_work(node, device, unit) if aten.base_name(node.op) in aten.LIBRARY else _own_work(node, device)
+        return _product_cost(node, device, unit) if aten.base_name(node.op) in aten.LIBRARY else _own_kernel_cost(node, device)
     except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError):
-        return Work(0.0)  # its bytes and operations still count
+        return LibraryCost(0.0)  # its bytes and operations still count
 
 
-def _product_work(node: AtenNode, device: Device, unit: str) -> Work:
+def _product_cost(node: AtenNode, device: Device, unit: str) -> LibraryCost:
     refs = [r for a in node.args for r in walk_refs(a)]
     out = next((r for r in node.outputs if r is not None), None)
     name = aten.base_name(node.op)
     if out is None or len(refs) < 2:
-        return Work(0.0)
+        return LibraryCost(0.0)
     if "conv" in name:
         return _convolution(node, refs[0], refs[1], out, device, unit)
     left, right = refs[1:3] if name.startswith(("add", "badd")) and len(refs) > 2 else refs[:2]
     if len(left.shape) < 2 or len(right.shape) < 2:
-        return Work(0.0)
+        return LibraryCost(0.0)
     rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
     aligned = all(n * ITEM_BYTES[left.dtype] % 16 == 0 for n in (depth, columns))
     batch = math.prod(left.shape[:-2])
     if not aligned:  # no tensor core reads rows that do not begin at 16 bytes
-        return Work(2 * batch * rows * columns * depth / (UNALIGNED_SHARE * peak(device, "fp32")))
-    return Work(product_us(batch, rows, columns, depth, device, unit))
+        return LibraryCost(2 * batch * rows * columns * depth / (UNALIGNED_SHARE * peak(device, "fp32")))
+    return LibraryCost(product_us(batch, rows, columns, depth, device, unit))
 
 
 def product_us(batch: int, rows: int, columns: int, depth: int, device: Device, unit: str) -> float:
@@ -115,7 +115,7 @@ def channels_innermost(ref: TensorRef) -> bool:
     return len(ref.shape) > 2 and ref.shape[1] > 1 and ref.stride[1] == 1
 
 
-def _convolution(node: AtenNode, x: TensorRef, w: TensorRef, out: TensorRef, device: Device, unit: str) -> Work:
+def _convolution(node: AtenNode, x: TensorRef, w: TensorRef, out: TensorRef, device: Device, unit: str) -> LibraryCost:
     strides, _, _, transposed, _, groups = node.args[3:9]
     strided = max(strides, default=1) > 1
     dims = len(x.shape) - 2
@@ -128,18 +128,18 @@ def _convolution(node: AtenNode, x: TensorRef, w: TensorRef, out: TensorRef, dev
     if deep == 1 and wide <= 2 and groups > 1:
         lanes = device.fp32_tflops * 1e6 / 2
         us = pixels * groups * wide * taps * DEPTHWISE_SLOTS / lanes
-        return Work(us * (UNTURNED if innermost else 1.0))
+        return LibraryCost(us * (UNTURNED if innermost else 1.0))
     if unit == "fp32":
-        return Work(2 * pixels * out.shape[1] * deep * taps / (0.6 * peak(device, unit)))
+        return LibraryCost(2 * pixels * out.shape[1] * deep * taps / (0.6 * peak(device, unit)))
     depth = _ceil(deep, CONVOLUTION_DEPTH) * taps
     us = min(
         _windows_us(pixels, groups, wide, depth, tile, share * peak(device, unit), device) for tile, share in CONVOLUTION_TILES
     )
     us *= STRIDED_TRANSPOSED if transposed and strided else 1.0
     if innermost:
-        return Work(us * (UNTURNED if dims == 3 or groups > 1 else 1.0))
+        return LibraryCost(us * (UNTURNED if dims == 3 or groups > 1 else 1.0))
     turned = (x.numel + out.numel) * ITEM_BYTES[x.dtype]
-    return Work(us, extra_bytes=2.0 * turned, launches=3)
+    return LibraryCost(us, extra_bytes=2.0 * turned, launches=3)
 
 
 def _windows_us(pixels: float, groups: int, wide: int, depth: int, tile: int, rate: float, device: Device) -> float:
@@ -158,43 +158,43 @@ def _ceil(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-def _own_work(node: AtenNode, device: Device) -> Work:
+def _own_kernel_cost(node: AtenNode, device: Device) -> LibraryCost:
     """PyTorch's own kernels for norms and softmaxes, whose blocks walk along a row or a channel."""
     refs = [r for a in node.args for r in walk_refs(a)]
     name = aten.base_name(node.op)
     if not refs or not refs[0].shape:
-        return Work(0.0)
+        return LibraryCost(0.0)
     x = refs[0]
     size = ITEM_BYTES[x.dtype]
     if name in ("native_layer_norm", "_fused_rms_norm", "rms_norm"):
         axes = next((a for a in node.args if isinstance(a, (tuple, list)) and a and isinstance(a[0], int)), (x.shape[-1],))
         row = math.prod(axes)
-        return Work(_blocks_us(x.numel / max(1, row), row * size, 4, device))
+        return LibraryCost(_blocks_us(x.numel / max(1, row), row * size, 4, device))
     if name in ("native_batch_norm", "cudnn_batch_norm") and any(a is True for a in node.args):
         channels = x.shape[1]
-        return Work(_blocks_us(channels, x.numel * size / channels, 16, device, 0.4), extra_bytes=x.nbytes, launches=2)
+        return LibraryCost(_blocks_us(channels, x.numel * size / channels, 16, device, 0.4), extra_bytes=x.nbytes, launches=2)
     if name == "native_group_norm":
         numbers = [a for a in node.args if isinstance(a, int) and not isinstance(a, bool)]
         rows = numbers[0] * numbers[-1] if len(numbers) >= 4 else x.shape[0]
-        return Work(_blocks_us(rows, x.numel * size / max(1, rows), 16, device, 0.4), extra_bytes=x.nbytes, launches=3)
+        return LibraryCost(_blocks_us(rows, x.numel * size / max(1, rows), 16, device, 0.4), extra_bytes=x.nbytes, launches=3)
     if name in ("_softmax", "_log_softmax"):
         return _softmax(node, x, device)
     if name == "logsumexp":  # maximum, difference, exponential, sum, and what mends them
-        return Work(0.0, extra_bytes=6.0 * x.nbytes, launches=6)
-    return Work(0.0)
+        return LibraryCost(0.0, extra_bytes=6.0 * x.nbytes, launches=6)
+    return LibraryCost(0.0)
 
 
-def _softmax(node: AtenNode, x: TensorRef, device: Device) -> Work:
+def _softmax(node: AtenNode, x: TensorRef, device: Device) -> LibraryCost:
     axis = next((a for a in node.args if isinstance(a, int) and not isinstance(a, bool)), -1) % len(x.shape)
     length, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     if inner == 1:
-        return Work(0.0, extra_bytes=x.nbytes if length > 1024 else 0.0)
+        return LibraryCost(0.0, extra_bytes=x.nbytes if length > 1024 else 0.0)
     # a thread goes down a column three times; of narrow columns, several threads share one
     threads = 1
     while inner <= 64 and length >= 64 and threads < min(length, 1024 // inner):
         threads *= 2
     waves = max(1.0, x.numel / length * threads / (device.sm_count * WARPS * 32))
-    return Work(waves * 3 * length / threads * LATENCY_US / 2, extra_bytes=2.0 * x.nbytes)
+    return LibraryCost(waves * 3 * length / threads * LATENCY_US / 2, extra_bytes=2.0 * x.nbytes)
 
 
 def _blocks_us(blocks: float, nbytes: float, warps: int, device: Device, wait_us: float = LATENCY_US) -> float:

@@ -16,7 +16,7 @@ from kernrl.verifier.plan import aten, ttir
 from kernrl.verifier.plan.cache_contents import CacheContents
 from kernrl.verifier.plan.kernel_flops import KernelFlops, kernel_flops
 from kernrl.verifier.plan.launch_time import CACHE_BYTES_PER_US, START_US, LaunchProfile, Profiles, launch_us
-from kernrl.verifier.plan.library_time import BANDWIDTH_SHARE, LATENCY_US, LAUNCH_US, peak, work_of
+from kernrl.verifier.plan.library_time import BANDWIDTH_SHARE, LATENCY_US, LAUNCH_US, cost_of, peak
 from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant, walk_refs
 
 GRAPH_US = 3.0
@@ -68,11 +68,11 @@ def price(plan: Plan, device: Device, precision: str = "fp32", profiles: Profile
         launches=sum(1 for n in nodes if n.kind == "authored"),
         unfused=sum(1 for n in nodes if n.kind == "unfused"),
         modelled_us=sum(n.us for n in nodes) + GRAPH_US,
-        unknown=profiles is not None and not all(_known(i, n, profiles) for i, n in enumerate(plan.nodes)),
+        unknown=profiles is not None and not all(_fully_profiled(i, n, profiles) for i, n in enumerate(plan.nodes)),
     )
 
 
-def _known(position: int, node: Node, profiles: Profiles) -> bool:
+def _fully_profiled(position: int, node: Node, profiles: Profiles) -> bool:
     if not isinstance(node, LaunchNode):
         return True
     seen = [profiles.get((position, number)) for number in range(len(node.variants))]
@@ -157,13 +157,13 @@ def _node(
     kind = "library" if name in aten.LIBRARY else "fill" if name in aten.FILL or node.op == CONSTANT_OP else "unfused"
     half = bool(written) and next(iter(written)).dtype in ("float16", "bfloat16")
     unit = "half" if half else "tf32" if precision == "tf32" else "fp32"
-    work = work_of(node, device, unit)
+    cost = cost_of(node, device, unit)
     cached = sum(size * cache.share(r.storage) for r, size in sizes.items())
     for ref in (*read, *written):
         cache.touch(ref.storage, _size(plan, ref.storage))
     bandwidth = device.bandwidth_gb_s * 1e3 * BANDWIDTH_SHARE
-    main = max((moved - cached) / bandwidth, moved / (device.sm_count * CACHE_BYTES_PER_US), work.us)
-    us = main + work.extra_bytes / bandwidth + work.launches * (LAUNCH_US + START_US + LATENCY_US)
+    main = max((moved - cached) / bandwidth, moved / (device.sm_count * CACHE_BYTES_PER_US), cost.us)
+    us = main + cost.extra_bytes / bandwidth + cost.launches * (LAUNCH_US + START_US + LATENCY_US)
     return NodeCost(node.op, kind, moved, flops, us)
 
 

@@ -19,7 +19,7 @@ from kernrl.verifier.plan.checks import check_plan
 from kernrl.verifier.plan.codec import PlanError, decode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
 from kernrl.verifier.plan.price import Price, price
-from kernrl.verifier.rpc.limits import CpuClock, cpu_limit, data_bytes, limit_memory
+from kernrl.verifier.rpc.limits import CpuClock, cpu_limit, data_bytes, limit_process_memory
 
 CPU_S = 3.0
 """CPU seconds for reading all plans of one candidate; honest ones take some milliseconds."""
@@ -113,7 +113,7 @@ class PlanReader:
     """A worker that reads plans. It holds nothing of a task but shapes."""
 
     def __init__(self) -> None:
-        limit_memory(MEMORY_BYTES)
+        limit_process_memory(MEMORY_BYTES)
         self._least_bytes = data_bytes()
 
     def healthy(self) -> bool:

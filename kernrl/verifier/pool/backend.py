@@ -9,9 +9,9 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from kernrl.verifier.base.verdict import Rejection, Speedup, Stage
+from kernrl.verifier.base.verdict import ErrorRecord, Rejection, Speedup, Stage
 from kernrl.verifier.interpret.interpret_server import Judged, SmallJob
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, TraceSpec
@@ -27,7 +27,7 @@ class Outcome:
 
     stage: Stage
     rejection: Rejection | None = None
-    errors: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[ErrorRecord] = field(default_factory=list)
     """Records of `Judge.compare`."""
     measured: Measured | None = None
     memory: dict[str, int] = field(default_factory=dict)
@@ -49,8 +49,8 @@ class GpuBackend(Protocol):
     """One GPU that judges candidates. Thread-safe: many are judged at once."""
 
     @property
-    def facts(self) -> dict[str, str]:
-        """See `ReplayServer.facts`."""
+    def gpu_info(self) -> dict[str, str]:
+        """Its name, architecture, UUID and memory, and the driver's version; see `ReplayServer.gpu_info`."""
         ...
 
     @property
@@ -68,6 +68,10 @@ class GpuBackend(Protocol):
 
     def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
         """Correctness, then time. Raises InfrastructureError, and UsageError for a task whose reference does not run."""
+        ...
+
+    def doing(self) -> str:
+        """What it is at, for people: `timing a_task`; '' where nothing is under way or it is not known."""
         ...
 
     def untimed(self) -> contextlib.AbstractContextManager[None]:

@@ -18,7 +18,7 @@ from kernrl.tasks.task import FULL
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status
 from kernrl.verifier.base.version import version_of
 from kernrl.verifier.judge.draws import Seeds
-from kernrl.verifier.pool.backend import Outcome
+from kernrl.verifier.pool.backend import CalibratedGpu, Outcome
 from kernrl.verifier.pool.gpu_lock import GpuLock
 from kernrl.verifier.pool.lane import Lane, inductor_environment
 from kernrl.verifier.pool.memory_ledger import MemoryLedger, Planned, crew, gib, is_small, planned, usable_bytes
@@ -60,7 +60,7 @@ def _too_large(need: Planned, own_bytes: int, total_bytes: float, said: str = ""
     return Rejection(Status.TOO_LARGE, reason)
 
 
-class Gpu:
+class Gpu(CalibratedGpu):
     """A GPU shared by lanes: correctness side by side, since it leaves the GPU mostly idle; timing always alone.
 
     What is prepared for a task is prepared in a lane, so an `AffinityScheduler` assigns candidates to lanes.
@@ -80,17 +80,17 @@ class Gpu:
             )
             for _ in range(lanes)
         ]  # fmt: skip
-        self.facts: dict[str, str] = self._lanes[0].replay.ask(ReplayServer.facts, 60)
-        free_bytes = float(self.facts["free_bytes"])
+        self._gpu_info: dict[str, str] = self._lanes[0].replay.ask(ReplayServer.gpu_info, 60)
+        free_bytes = float(self._gpu_info["free_bytes"])
         lanes, compilers = crew(free_bytes, lanes, compilers)
         del self._lanes[lanes:]
         usable = usable_bytes(free_bytes, lanes, compilers)
-        self.facts["usable_bytes"] = str(int(usable))
+        self._gpu_info["usable_bytes"] = str(int(usable))
         self._least_bytes, self._even_share = int(memory_share * usable / lanes), usable / lanes
         """What a lane may hold in any case, and what each may where all hold the same."""
         self._seen: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """Tasks that took more than was planned, and what replay and the judge held then."""
-        self._lock = GpuLock(self.facts["uuid"])
+        self._lock = GpuLock(self.gpu_info["uuid"])
         self.preparers = TaskPreparers(workers, device, env, self._lock, compilers)
         self._cache_dir = cache_dir
         self._seeds = Seeds()
@@ -105,6 +105,11 @@ class Gpu:
         """How often a lane got new processes because one was lost."""
         self._noise = noise
         threading.Thread(target=self._warm_up, daemon=True).start()
+
+    @property
+    def gpu_info(self) -> dict[str, str]:
+        """`ReplayServer.gpu_info`, and `usable_bytes`: what the lanes may take together."""
+        return self._gpu_info
 
     def seed(self, task_key: str) -> int:
         """The secret seed of the draws for one more candidate of a task; see `Seeds`."""
@@ -244,7 +249,7 @@ class Gpu:
     def _without_memory(self, lane: Lane, job: Job, need: Planned, said: str) -> Outcome:
         """The outcome of a job that ran out of memory with the GPU to itself. Raises OutOfMemory if that is not its fault."""
         self._drop(lane)
-        free = float(lane.replay.ask(ReplayServer.facts, 60)["free_bytes"])
+        free = float(lane.replay.ask(ReplayServer.gpu_info, 60)["free_bytes"])
         if free < SOLE_SHARE * self.memory.total_bytes:
             raise OutOfMemory(f"other programs use the GPU's memory, and only {gib(free)} are free: {said}") from None
         own_bytes = max(job.temporary_bytes.values())
@@ -286,7 +291,7 @@ class Gpu:
     def _calibrated(self) -> timing.NoiseBand:
         """Same-against-same noise of this GPU, driver, torch and way of timing: measured once, kept in the cache folder."""
         timed_by = version_of(stopwatch, timing)
-        name = f"noise-{self.facts['uuid']}-{self.facts['driver']}-{torch.__version__}-{timed_by}.json"
+        name = f"noise-{self.gpu_info['uuid']}-{self.gpu_info['driver']}-{torch.__version__}-{timed_by}.json"
         path = self._cache_dir / name if self._cache_dir else None
         with contextlib.suppress(OSError, ValueError, TypeError):
             if path:

@@ -11,7 +11,7 @@ from typing import Any
 from kernrl.errors import InfrastructureError
 from kernrl.verifier.base.verdict import Speedup
 from kernrl.verifier.judge.draws import Seeds
-from kernrl.verifier.pool.backend import Outcome
+from kernrl.verifier.pool.backend import CalibratedGpu, Outcome
 from kernrl.verifier.pool.gpu_process import GpuService
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
@@ -20,7 +20,7 @@ from kernrl.verifier.rpc.multiplexed import MultiplexedClient
 PROCESS = "kernrl.verifier.pool.gpu_process"
 
 
-class GpuClient:
+class GpuClient(CalibratedGpu):
     """A `Gpu` in a process of its own. When that dies, the calls under way fail, and the next one starts another."""
 
     def __init__(self, device: str, **settings: Any):
@@ -30,7 +30,7 @@ class GpuClient:
         self._lock, self._numbers = threading.Lock(), itertools.count()
         self._seeds, self._load = Seeds(), 0
         self._noise: NoiseBand | None = None
-        self.facts: dict[str, str] = self._process.ask(GpuService.facts)
+        self._gpu_info: dict[str, str] = self._process.ask(GpuService.gpu_info)
 
     def _first(self) -> dict[str, Any]:
         """The first message to each process: `Gpu`'s settings, and the noise if an earlier process has calibrated it."""
@@ -40,6 +40,11 @@ class GpuClient:
     def pid(self) -> int | None:
         """The process that runs, or ran last."""
         return self._process.pid
+
+    @property
+    def gpu_info(self) -> dict[str, str]:
+        """`Gpu.gpu_info`."""
+        return self._gpu_info
 
     @property
     def noise(self) -> NoiseBand:

@@ -21,7 +21,8 @@ from kernrl.verifier.rpc.multiplexed import serve_concurrently
 from kernrl.verifier.rpc.processes import ignore_interrupts, raise_priority, show_stacks_on_request
 
 if TYPE_CHECKING:
-    from kernrl.verifier.pool.backend import CalibratedGpu, Outcome
+    from kernrl.verifier.pool.backend import Outcome
+    from kernrl.verifier.pool.gpu import Gpu
     from kernrl.verifier.replay.job import Job
     from kernrl.verifier.replay.timing import NoiseBand
 
@@ -63,24 +64,24 @@ class GpuService:
     def __init__(self, workers: ForkServer, settings: dict[str, Any]):
         self._workers, self._settings = workers, settings
         self._making = threading.Lock()
-        self._gpu: CalibratedGpu | None = None
+        self._gpu: Gpu | None = None
         self._held: dict[int, contextlib.ExitStack] = {}
 
-    def make(self) -> CalibratedGpu:
+    def make(self) -> Gpu:
         """The GPU, for one caller at a time."""
         from kernrl.verifier.pool.gpu import Gpu
 
         return Gpu(self._workers, **self._settings)
 
-    def _made(self) -> CalibratedGpu:
+    def _made(self) -> Gpu:
         with self._making:
             if self._gpu is None:
                 self._gpu = self.make()
             return self._gpu
 
-    def facts(self) -> dict[str, str]:
-        """`Gpu.facts`."""
-        return self._made().facts
+    def gpu_info(self) -> dict[str, str]:
+        """`Gpu.gpu_info`."""
+        return self._made().gpu_info
 
     def noise(self) -> NoiseBand:
         """`Gpu.noise`."""
@@ -92,11 +93,11 @@ class GpuService:
 
     def doing(self) -> str:
         """`Gpu.doing`."""
-        return getattr(self._gpu, "doing", str)()
+        return self._gpu.doing() if self._gpu else ""
 
     def restarts(self) -> int:
         """`Gpu.restarts`."""
-        return getattr(self._gpu, "restarts", 0)
+        return self._gpu.restarts if self._gpu else 0
 
     def twins(self, pairs: int, slowdown: float) -> list[Speedup]:
         """`Gpu.twins`."""

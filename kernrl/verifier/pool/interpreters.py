@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from kernrl.errors import InternalError
-from kernrl.verifier.base.verdict import Rejection, Status
+from kernrl.verifier.base.verdict import ErrorRecord, Rejection, Status
 from kernrl.verifier.interpret.interpret_server import Interpreter, Judged, Ran, SetJob, SmallJob
 from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.judge.cpu_server import CpuJudge
 from kernrl.verifier.judge.reasons import worst_of, wrong_reason
-from kernrl.verifier.pool.deaths import cause_of
 from kernrl.verifier.pool.scheduler import AffinityScheduler
+from kernrl.verifier.pool.worker_exit import rejection_for
 from kernrl.verifier.rpc.answers import Died, Ended, Failed, TimedOut
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.worker_client import Client
@@ -143,13 +143,13 @@ class _Judging:
             except Ended as ended:
                 doing = "running the candidate's kernels and library calls"
                 try:
-                    return Ran(cause_of(ended, doing, too_long))
+                    return Ran(rejection_for(ended, doing, too_long))
                 except Ended:  # somebody else may have killed it, once
                     if again:
                         return Ran(Rejection(Status.CRASH, f"The process was killed twice while {doing}."))
         raise AssertionError("unreachable")
 
-    def _compared(self, one: SetJob, ran: Ran) -> list[dict[str, Any]]:
+    def _compared(self, one: SetJob, ran: Ran) -> list[ErrorRecord]:
         job = self._job
         assert ran.memory is not None
         compare = CpuJudge.compare

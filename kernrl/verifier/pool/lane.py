@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL
@@ -21,7 +21,7 @@ from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, worst_of, w
 from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu_lock import Lock
 from kernrl.verifier.replay.compiled_reference import MODES
-from kernrl.verifier.replay.job import Job, Measured, Replayed
+from kernrl.verifier.replay.job import Job, Replayed
 from kernrl.verifier.replay.replay_server import ReplayServer
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Died, Failed, OutOfMemory, TimedOut, may_lack_memory
@@ -33,6 +33,8 @@ TRUSTED_TIMEOUT_S = 300.0
 
 
 S = TypeVar("S")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Most = tuple[int | None, int | None]
 """Bytes that replay and the judge may take from the GPU; None: no limit."""
@@ -124,12 +126,12 @@ class Lane:
             self.doing = f"waiting to time {name}"
             with _entered(lock.exclusive(), outcome), outcome.clock("timing"):
                 self.doing = f"timing {name}"
-                self.replay.send(ReplayServer.measure, list(baselines), noise)
-                measured: Measured = self._from_replay()
+                self.replay.send(ReplayServer.time_candidate, list(baselines), noise)
+                measured = self._from_replay(ReplayServer.time_candidate)
             self.doing = f"judging {name}"
             with _entered(lock.shared(), outcome), outcome.clock("correctness"):
                 self.replay.send(ReplayServer.spot_checked)
-                self._compare(job, self._from_replay(), outcome)
+                self._compare(job, self._from_replay(ReplayServer.spot_checked), outcome)
             outcome.measured = measured
             outcome.seconds["gpu_busy"] = measured.gpu_seconds
         except _Rejected as rejected:
@@ -159,17 +161,17 @@ class Lane:
         self.replay.send(ReplayServer.begin, job, most[0])
         for phase in phases:
             self.replay.send(ReplayServer.check, phase)
-        shared, kept = self._replayed(outcome)
+        shared, kept = self._replayed(ReplayServer.begin, outcome)
         missing = [name for name in baselines if name not in kept]
-        owed, decoys = 1 + self._attach(shared), list[str]()
+        owed = [JudgeServer.prepare, *([JudgeServer.attach] if self._attach(shared) else [])]
+        decoys: list[str] = []
         for left in reversed(range(len(phases))):
-            replayed: Replayed = self._replayed(outcome)
+            replayed = self._replayed(ReplayServer.check, outcome)
             if not left and not replayed.overrun:
                 self._capture([name for name in missing if name not in MODES])
             with outcome.clock("answers"):
                 while owed:
-                    self._from_busy_judge(replaying=left > 0)
-                    owed -= 1
+                    self._from_busy_judge(owed.pop(0), replaying=left > 0)
             self._compare(job, replayed, outcome)
             decoys = replayed.decoys
         # at small shapes a few columns may happen not to depend on a launch: a decoy is idle at full size too
@@ -196,7 +198,7 @@ class Lane:
         """Wait for `_capture`."""
         if self._preparing:
             with outcome.clock("baseline"):
-                self._from_replay(trusted=True)
+                self._from_replay(ReplayServer.prepare, trusted=True)
             self._preparing = ()
 
     def _load(self, baselines: Sequence[str], outcome: Outcome) -> None:
@@ -204,7 +206,7 @@ class Lane:
         is compiled here."""
         with outcome.clock("load_baseline"):
             self.replay.send(ReplayServer.compile, list(baselines))
-            self._from_replay(trusted=True)
+            self._from_replay(ReplayServer.compile, trusted=True)
 
     def _compare(self, job: Job, replayed: Replayed, outcome: Outcome) -> None:
         """Have the judge compare outputs; raises when anything is wrong with them."""
@@ -219,18 +221,19 @@ class Lane:
             raise _Rejected(Status.WRONG, f"An input or a parameter is changed on the {draw.input_set} shapes.")
         with outcome.clock("judge"):
             self.judge.send(JudgeServer.compare, job.task, job.precision, job.all_draws, replayed.asked, replayed.shown)
-            records = self._from_judge()
+            records = self._from_judge(JudgeServer.compare)
         outcome.errors += records
         worst = worst_of(records)
         if worst is not None and worst["excess"] > 1:
             raise _Rejected(Status.WRONG, wrong_reason(worst))
 
-    def _replayed(self, outcome: Outcome) -> Any:
+    def _replayed(self, method: Callable[Concatenate[ReplayServer, P], R], outcome: Outcome) -> R:
         with outcome.clock("replay"):
-            return self._from_replay()
+            return self._from_replay(method)
 
-    def _from_replay(self, *, trusted: bool = False) -> Any:
-        """The next answer of the process that runs the candidate, whose errors are the candidate's, except UsageError.
+    def _from_replay(self, method: Callable[Concatenate[ReplayServer, P], R], *, trusted: bool = False) -> R:
+        """The next answer of the process that runs the candidate, whose errors are the candidate's, except UsageError. `method`
+        is what was called, and gives the answer its type.
 
         What it waits for comes off the candidate's time, and what it fails at is the candidate's fault, unless `trusted`: then
         replay runs only the reference.
@@ -260,7 +263,7 @@ class Lane:
         """Take the time since `begun` off the candidate's."""
         self._left_s = max(0.0, self._left_s - (time.monotonic() - begun))
 
-    def _from_busy_judge(self, *, replaying: bool) -> None:
+    def _from_busy_judge(self, method: Callable[Concatenate[JudgeServer, P], object], *, replaying: bool) -> None:
         """Wait for the judge. A candidate that hangs can keep the judge off the GPU, so this wait comes off its time."""
         if replaying:
             begun = time.monotonic()
@@ -269,9 +272,10 @@ class Lane:
                 raise _Rejected(Status.TIMEOUT, hang_reason(f"no answer within {self._timeout_s:g} s"))
             if not self.replay.ready(0.0):
                 self._spend(begun)
-        self._from_judge()
+        self._from_judge(method)
 
-    def _from_judge(self) -> Any:
+    def _from_judge(self, method: Callable[Concatenate[JudgeServer, P], R]) -> R:
+        """The judge's next answer, to this call."""
         try:
             return self.judge.receive(TRUSTED_TIMEOUT_S)
         except (TimedOut, Died, Failed) as error:

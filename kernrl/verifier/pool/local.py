@@ -14,6 +14,7 @@ from kernrl.verifier.interpret.interpret_server import Judged, SmallJob, warm_up
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource, TraceSpec
 from kernrl.verifier.plan.reading import Asked, PlansRead
+from kernrl.verifier.pool.backend import Front
 from kernrl.verifier.pool.interpreters import Interpreters
 from kernrl.verifier.pool.plan_readers import PlanReaders
 from kernrl.verifier.rpc.fork_server import ForkServer
@@ -31,8 +32,8 @@ def cpu_fork_server() -> ForkServer:
     )  # fmt: skip
 
 
-class LocalFront:
-    """See `backend.Front`. At most `slots` candidates are traced, read, compiled or interpreted at once."""
+class LocalFront(Front):
+    """At most `slots` candidates are traced, read, compiled or interpreted at once."""
 
     def __init__(
         self, slots: int, *, target: str, cache_dir: Path | None, require_sandbox: bool, interpreter: dict[str, bool]

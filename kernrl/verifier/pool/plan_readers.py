@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kernrl.errors import InternalError
 from kernrl.verifier.plan.reading import CPU_S, Asked, PlanReader, PlansRead, too_long
-from kernrl.verifier.pool.deaths import cause_of
+from kernrl.verifier.pool.worker_exit import rejection_for
 from kernrl.verifier.rpc.answers import Died, Ended, Failed, TimedOut
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.worker_client import Client
@@ -47,7 +47,7 @@ class PlanReaders:
         except TimedOut:
             return PlansRead([], rejection=too_long(CPU_S), cpu_s=CPU_S)
         except Ended as ended:
-            return PlansRead([], rejection=cause_of(ended, "reading the plan", too_long(CPU_S)), cpu_s=CPU_S)
+            return PlansRead([], rejection=rejection_for(ended, "reading the plan", too_long(CPU_S)), cpu_s=CPU_S)
         except (Died, Failed) as error:
             process.kill()
             raise InternalError(f"the plan reader failed: {error}") from None

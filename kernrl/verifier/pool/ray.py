@@ -27,7 +27,7 @@ from kernrl.verifier.plan.plan import KernelSource, TraceSpec
 from kernrl.verifier.plan.reading import Asked, PlansRead
 from kernrl.verifier.pool.backend import Front, GpuBackend, Outcome
 from kernrl.verifier.pool.gpu import LANES
-from kernrl.verifier.pool.ray_actors import Actor, FrontActor, GpuActor
+from kernrl.verifier.pool.ray_actors import AboutGpu, Actor, FrontActor, GpuActor
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Answer, Died, Failed, value_of
@@ -66,8 +66,8 @@ class RayActor(Generic[S]):
         self._failure: Exception | None = None
         self.load = 0
         """Calls under way."""
-        self.about: Any = None
-        """What the actor said of itself when it was last ready."""
+        self.about: AboutGpu | None = None
+        """The GPU of an actor that has one, as it was when the actor was last ready."""
         self._await_ready()
 
     @property
@@ -135,6 +135,12 @@ class RayActor(Generic[S]):
             self._ray.kill(self._actor, no_restart=True)
 
 
+def about_gpu(actor: RayActor[GpuActor]) -> AboutGpu:
+    """The GPU of an actor that was ready once."""
+    assert actor.about is not None
+    return actor.about
+
+
 class RayGpu(GpuBackend):
     """A GPU of the cluster."""
 
@@ -142,12 +148,12 @@ class RayGpu(GpuBackend):
         self._actor = actor
 
     @property
-    def facts(self) -> dict[str, str]:
-        return self._actor.about[0]
+    def gpu_info(self) -> dict[str, str]:
+        return about_gpu(self._actor)[0]
 
     @property
     def noise(self) -> NoiseBand:
-        return self._actor.about[1]
+        return about_gpu(self._actor)[1]
 
     def load(self) -> float:
         """Calls under way; a GPU that is away is asked last."""
@@ -158,6 +164,10 @@ class RayGpu(GpuBackend):
 
     def run(self, job: Job, baselines: Sequence[str], task_key: str) -> Outcome:
         return self._actor.ask(GpuActor.run, job, baselines, task_key)
+
+    def doing(self) -> str:
+        """Not known: an actor is not asked while it judges."""
+        return ""
 
     def untimed(self) -> contextlib.AbstractContextManager[None]:
         """Nothing to do: the caller samples and trains on GPUs that are not Ray's."""
@@ -244,7 +254,8 @@ class Cluster:
             for _ in range(self.gpu_count)
         ]
         ready = wait_for_any(actors)
-        alike = [actor for actor in ready if actor.about[0]["gpu"] == ready[0].about[0]["gpu"]]
+        models = [about_gpu(actor)[0]["gpu"] for actor in ready]
+        alike = [actor for actor, model in zip(ready, models, strict=True) if model == models[0]]
         if len(alike) < len(actors):
             log.warning("%d of the cluster's %d GPUs are used", len(alike), len(actors))
         return [RayGpu(actor) for actor in alike]

@@ -23,12 +23,16 @@ from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Answer, answer_to
 from kernrl.verifier.trace.tracer import Traced
 
+AboutGpu = tuple[dict[str, str], NoiseBand]
+"""Which GPU an actor has, and its noise."""
+
 
 class Actor:
     """What every actor has in common."""
 
-    def about(self) -> Any:
-        """Answers when the actor is ready."""
+    def about(self) -> AboutGpu | None:
+        """Answers when the actor is ready, with its GPU if it has one."""
+        return None
 
     def answer(self, method: str, arguments: tuple[Any, ...]) -> Answer:
         """Call a method; see `answers`."""
@@ -68,9 +72,9 @@ class GpuActor(Actor):
             compilers=int(any(name in MODES for name in config.baseline)),
         )  # fmt: skip
 
-    def about(self) -> tuple[dict[str, str], NoiseBand]:
-        """Which GPU it is, and its noise."""
-        return self._gpu.facts, self._gpu.noise
+    def about(self) -> AboutGpu:
+        """See `Actor.about`."""
+        return self._gpu.gpu_info, self._gpu.noise
 
     def seed(self, task_key: str) -> int:
         return self._gpu.seed(task_key)

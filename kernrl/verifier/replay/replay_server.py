@@ -20,7 +20,7 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.clock import Clock, Spent
-from kernrl.verifier.base.memory_limit import limit_memory
+from kernrl.verifier.base.gpu_memory_limit import limit_gpu_memory
 from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.judge.compare import differ
@@ -102,7 +102,7 @@ class ReplayServer:
         if large:  # its memory is planned, and the last candidate's is no part of that
             self.memory.shrink(max(job.temporary_bytes.values()))
             self._candidate_pool = GraphPool()  # a pool keeps what its graphs have taken, the last candidate's included
-        limit_memory(None if most_bytes is None else most_bytes - shared_bytes(job), self.forget)
+        limit_gpu_memory(None if most_bytes is None else most_bytes - shared_bytes(job), self.forget)
         torch.cuda.reset_peak_memory_stats()
         self.memory.seal()
         self.outputs.reserve(shared_bytes(job), spare=not crowded and not large)
@@ -227,7 +227,7 @@ class ReplayServer:
 
     # --- timing --------------------------------------------------------------------------------------------------
 
-    def measure(self, baselines: Sequence[str], noise: timing.NoiseBand) -> Measured:
+    def time_candidate(self, baselines: Sequence[str], noise: timing.NoiseBand) -> Measured:
         """Time the candidate against each baseline in interleaved blocks.
 
         Some timed calls, chosen at random, compute a draw that is judged, and so does one more call after the last: a kernel
@@ -260,7 +260,7 @@ class ReplayServer:
         return Measured(blocks, node_us, unfused, opened.runner.choice, begun.elapsed_time(ended) / 1e3, alike)
 
     def spot_checked(self) -> Replayed:
-        """Results of the judged calls in `measure`, and of one more call, which other lanes need not wait for."""
+        """Results of the judged calls in `time_candidate`, and of one more call, which other lanes need not wait for."""
         assert self._spot
         self._spot.last()
         return self._replayed(self._spot.result, self._spot.flags)
@@ -331,7 +331,7 @@ class ReplayServer:
             kept[name] = graph.replay
         return kept[name]
 
-    def facts(self) -> dict[str, str]:
+    def gpu_info(self) -> dict[str, str]:
         """The GPU's name, UUID, architecture and memory, and the driver's version."""
         p = torch.cuda.get_device_properties(0)
         return {

@@ -19,7 +19,7 @@ from kernrl.errors import UsageError
 from kernrl.tasks.task import FULL, InputSet, Task
 from kernrl.verifier.base import cuda_driver
 from kernrl.verifier.base.compat import storage_key
-from kernrl.verifier.base.memory_limit import limit_memory
+from kernrl.verifier.base.gpu_memory_limit import limit_gpu_memory
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.judge.inputs import TaskInputs
@@ -48,7 +48,7 @@ class TaskPreparer:
     def use_gpu(self) -> None:
         """Set up CUDA, which disturbs what others time, before the first `compile`."""
         torch.cuda.set_stream(torch.cuda.Stream())  # as in the lanes
-        limit_memory(COMPILING_BYTES, lambda: None)
+        limit_gpu_memory(COMPILING_BYTES, lambda: None)
         cuda_driver.claimed(1)
         self._on_gpu = True
 

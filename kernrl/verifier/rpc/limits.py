@@ -22,7 +22,7 @@ def data_bytes() -> int:
     return int(status.partition("VmData:")[2].split()[0]) << 10
 
 
-def limit_memory(more_bytes: int) -> None:
+def limit_process_memory(more_bytes: int) -> None:
     """Let this process take that much more than it has now: an allocation beyond that fails, which spares the machine."""
     most = data_bytes() + more_bytes
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]

@@ -23,7 +23,7 @@ import triton
 from kernrl.verifier.plan.codec import decode_spec, encode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
 from kernrl.verifier.rpc.frames import Channel
-from kernrl.verifier.trace import fake_cuda, outside
+from kernrl.verifier.trace import fake_cuda, guards
 from kernrl.verifier.trace.launches import Launches
 from kernrl.verifier.trace.other_shapes import Earlier
 from kernrl.verifier.trace.python_state import sources
@@ -83,7 +83,7 @@ def prepare(settings: dict[str, Any]) -> None:
     linecache.clearcache()
     _launches = Launches(_launches.target)
     _launches.install()
-    outside.install()
+    guards.install()
 
 
 def handle(channel: Channel) -> None:
@@ -136,7 +136,7 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
     _launches.begin(at_import)
     with at_import.recording():
         module = _load(source)
-    outside.check_untouched()
+    guards.check_untouched()
     plans, earlier, shapes = [], [at_import], list[Earlier]()
     for spec in specs:
         plan = None if at_import.storages else _try(module, spec, earlier, shapes)
@@ -148,7 +148,7 @@ def trace(source: str, specs: list[TraceSpec]) -> list[Plan]:
                 plan = _record(_load(source), spec, recorder, shapes)
             earlier.append(recorder)
         plans.append(plan)
-    outside.check_untouched()
+    guards.check_untouched()
     return plans
 
 
@@ -176,7 +176,7 @@ def _load(source: str) -> types.ModuleType:
         file.write(source)
     module = types.ModuleType("candidate")
     module.__file__ = path
-    vars(module).update(outside.builtins_of_a_candidate())
+    vars(module).update(guards.builtins_of_a_candidate())
     sys.modules["candidate"] = module
     exec(compile(source, path, "exec"), module.__dict__)
     return module

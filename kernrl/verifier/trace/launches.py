@@ -13,7 +13,7 @@ from kernrl.verifier.base import compat
 from kernrl.verifier.plan.plan import Arg, AtenNode, KernelSource, LaunchNode, Node, Special, TensorRef, Variant
 from kernrl.verifier.plan.ttir import access
 from kernrl.verifier.trace import host_descriptors
-from kernrl.verifier.trace.launched import Launched
+from kernrl.verifier.trace.launch_result import LaunchResult
 from kernrl.verifier.trace.recorder import FAKE_ADDRESS_BITS, Recorder, Untraceable
 
 _KEPT_OPTIONS = ("maxnreg", "enable_fp_fusion")
@@ -47,16 +47,16 @@ class Launches:
         """Replace the `run` methods of Triton's function and autotuner classes, for good."""
         launches = self
 
-        def run(fn: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Launched:
+        def run(fn: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> LaunchResult:
             with compat.no_torch_functions():
                 return launches.launch(fn, args, None if warmup else grid, kwargs)
 
-        def tune(tuner: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Launched | None:
+        def tune(tuner: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> LaunchResult | None:
             return launches.autotune(tuner, args, kwargs | {"grid": grid, "warmup": warmup})
 
         compat.replace_run(run, tune, self.best_config)
 
-    def launch(self, fn: Any, args: Any, grid: Any, kwargs: Mapping[str, Any]) -> Launched:
+    def launch(self, fn: Any, args: Any, grid: Any, kwargs: Mapping[str, Any]) -> LaunchResult:
         """Record one launch, or one variant of an autotuned one; only compile it if there is no grid."""
         if fn.pre_run_hooks:
             raise Untraceable(f"{fn.__name__} has a pre_run_hook: do the work in forward()")
@@ -67,16 +67,16 @@ class Launches:
         else:
             self._record(fn, special, special.bound, grid)
         options = {name: value for name, value in kwargs.items() if name not in special.signature}
-        return Launched(self, fn, special, options)
+        return LaunchResult(self, fn, special, options)
 
-    def relaunch(self, launched: Launched, args: Any, grid: Any) -> None:
+    def relaunch(self, launched: LaunchResult, args: Any, grid: Any) -> None:
         """Record a launch of a kernel that was compiled for earlier arguments."""
         with compat.no_torch_functions():
             special = compat.specialise(launched.fn, launched.with_constants(args), launched.options)
             launched.check_fits(special)
             self._record(launched.fn, launched.special, special.bound, grid)
 
-    def kernel_of(self, launched: Launched) -> KernelSource:
+    def kernel_of(self, launched: LaunchResult) -> KernelSource:
         """The kernel that a launch compiled."""
         return self._kernel(launched.fn, launched.special)
 
@@ -97,14 +97,14 @@ class Launches:
         else:
             self._collecting.append(variant)
 
-    def autotune(self, tuner: Any, args: Any, kwargs: dict[str, Any]) -> Launched | None:
+    def autotune(self, tuner: Any, args: Any, kwargs: dict[str, Any]) -> LaunchResult | None:
         """Record every configuration as a variant of one launch; those that do not compile are left out."""
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
         configs = tuner.prune_configs({k: v for k, v in kwargs.items() if k not in ("grid", "warmup")})
         if len(configs) > MAX_CONFIGS:
             raise Untraceable(f"{len(configs)} autotune configs: keep at most {MAX_CONFIGS}")
         failure = None
-        compiled: list[tuple[Any, Launched]] = []
+        compiled: list[tuple[Any, LaunchResult]] = []
         prepared: list[list[Node]] = []
         """What each compiled configuration's hook does to tensors before the launch."""
         self._collecting = []

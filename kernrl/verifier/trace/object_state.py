@@ -1,4 +1,4 @@
-"""What objects of the standard library and of numpy hold: deques, readers, iterators, lots, arrays, counts of a process.
+"""What objects of the standard library and of numpy hold: deques, readers, iterators, generators, arrays, a process's counts.
 
 Their state is not in attributes. Where a kind has no reader of its own, the bytes of the object itself tell whether it has
 changed: the position of a reader and the place of an iterator are among them.

@@ -27,7 +27,7 @@ from kernrl.verifier.plan.plan import (
     tensor_specs,
     walk_refs,
 )
-from kernrl.verifier.trace import outside, running_statistics
+from kernrl.verifier.trace import guards, running_statistics
 from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.own_methods import check_methods
@@ -97,7 +97,7 @@ def _call(
     """Call a module. `strict`: refuse what a candidate may not do to its inputs and outputs. `gradients`: torch's mode."""
     recorder.nodes, start = [], len(recorder.storages)
     before = _places(inputs, recorder)
-    with gradients(), outside.forward(), none_swallowed() if strict else contextlib.nullcontext():
+    with gradients(), guards.inside_forward(), none_swallowed() if strict else contextlib.nullcontext():
         on = torch.is_grad_enabled()
         returned = model(*inputs)
         if strict and torch.is_grad_enabled() is not on:
@@ -145,7 +145,7 @@ def _call_again(
     states = [remembered(model)]
 
     def noted(given: list[Any]) -> Call:
-        with outside.elsewhere(type(model).__module__) if given is inputs else contextlib.nullcontext():
+        with guards.elsewhere(type(model).__module__) if given is inputs else contextlib.nullcontext():
             found = call(given)
         states.append(remembered(model))
         return found

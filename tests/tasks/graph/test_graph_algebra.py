@@ -11,7 +11,7 @@ import torch
 from kernrl.tasks.graph.algebra.simplify import RULES, apply, flops, saves, simplify
 from kernrl.tasks.graph.canonical.build import Builder
 from kernrl.tasks.graph.canonical.rewrites import rewrite
-from kernrl.tasks.graph.facts import Rates
+from kernrl.tasks.graph.costs import Rates
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.run import run
 from kernrl.tasks.solutions.from_graph.plausible import plausible

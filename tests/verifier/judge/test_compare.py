@@ -42,7 +42,7 @@ def test_one_wrong_element_fails(truth: torch.Tensor) -> None:
     output = truth.float()
     output[17] += 1e-4
     assert judge(output, truth, truth.float()) > 1
-    assert first_wrong(output, truth)["index"] == [17]
+    assert first_wrong(output, truth)[0] == [17]
 
 
 def test_small_outputs_are_held_to_their_own_size_in_16_bit(truth: torch.Tensor) -> None:

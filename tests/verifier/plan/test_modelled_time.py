@@ -10,7 +10,7 @@ from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.interpret.issue_slots import exchange_slots, in_vectors
 from kernrl.verifier.interpret.profile import profile_plan
 from kernrl.verifier.plan.cache_contents import CacheContents
-from kernrl.verifier.plan.library_time import peak, product_us, work_of
+from kernrl.verifier.plan.library_time import cost_of, peak, product_us
 from kernrl.verifier.plan.plan import AtenNode, TensorRef
 from kernrl.verifier.plan.price import price
 
@@ -36,22 +36,22 @@ def convolution(deep: int, wide: int, *, groups: int = 1, innermost: bool = Fals
 
 
 def test_a_convolution_turns_images_whose_channels_are_not_innermost() -> None:
-    turned, innermost = (work_of(convolution(64, 64, innermost=i), H200, "tf32") for i in (False, True))
+    turned, innermost = (cost_of(convolution(64, 64, innermost=i), H200, "tf32") for i in (False, True))
     assert turned.extra_bytes == 2 * 2 * 4 * 32 * 64 * 64 * 64
     assert (innermost.extra_bytes, innermost.launches, turned.launches) == (0, 1, 3)
     assert innermost.us == turned.us
 
 
 def test_few_channels_cost_as_many_as_a_tile_holds() -> None:
-    costs = [work_of(convolution(deep, wide), H200, "tf32").us for deep, wide in ((3, 8), (32, 32), (64, 32))]
+    costs = [cost_of(convolution(deep, wide), H200, "tf32").us for deep, wide in ((3, 8), (32, 32), (64, 32))]
     assert costs[0] == costs[1] < costs[2]
-    grouped, whole = (work_of(convolution(64, 64, groups=g, innermost=True), H200, "tf32").us for g in (2, 1))
+    grouped, whole = (cost_of(convolution(64, 64, groups=g, innermost=True), H200, "tf32").us for g in (2, 1))
     assert grouped > whole, "although it does half of the operations"
 
 
 def test_a_call_that_makes_no_sense_costs_its_operands_alone() -> None:
     odd = AtenNode("aten.convolution.default", (ref((2, 2)), ref((2,), storage=1)), {}, (ref((2, 2), storage=2),))
-    assert work_of(odd, H200, "tf32").us == 0
+    assert cost_of(odd, H200, "tf32").us == 0
 
 
 def test_products_waste_what_fills_no_tile_and_no_round() -> None:
@@ -61,7 +61,7 @@ def test_products_waste_what_fills_no_tile_and_no_round() -> None:
         AtenNode("aten.mm.default", (ref((65536, k)), ref((k, 64), storage=1)), {}, (ref((65536, 64), storage=2),))
         for k in (32, 30)
     ]
-    aligned, odd = (work_of(node, H200, "tf32").us for node in rows)
+    aligned, odd = (cost_of(node, H200, "tf32").us for node in rows)
     assert odd > 2 * aligned, "rows of 120 bytes miss the tensor cores"
 
 

@@ -36,7 +36,7 @@ def ask(gpu: GpuClient, job: Any) -> Any:
 
 def test_it_answers_as_the_gpu_does(make: Callable[..., GpuClient]) -> None:
     gpu = make()
-    assert gpu.facts["device"] == "3"
+    assert gpu.gpu_info["device"] == "3"
     assert gpu.noise == "measured"
     assert gpu.twins(2, 0.05) == [0.05, 0.05]
     with ThreadPoolExecutor(8) as pool:

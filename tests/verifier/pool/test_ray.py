@@ -126,7 +126,7 @@ def test_gpus_of_another_model_are_left_alone(cluster: Cluster, tmp_path: Path, 
         cluster, "start", lambda *a, **k: real(FakeGpu, (str(tmp_path / "log"), next(models)), 4, num_cpus=0, num_gpus=1)
     )
     gpus = cluster.gpus(VerifierConfig(), None, redraw_parameters=True)
-    assert [gpu.facts["gpu"] for gpu in gpus] == ["one GPU"]
+    assert [gpu.gpu_info["gpu"] for gpu in gpus] == ["one GPU"]
 
 
 def test_an_actor_that_cannot_start_says_why(cluster: Cluster) -> None:

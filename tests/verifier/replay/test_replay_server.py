@@ -155,7 +155,7 @@ def test_it_says_which_baselines_it_has_kept(
     replay.outputs = SimpleNamespace(nbytes=10, shared="memory", reserve=lambda nbytes, spare: None, clear=lambda: None)
     monkeypatch.setattr(replay_server, "GraphPool", lambda: None)
     monkeypatch.setattr(replay_server, "shared_bytes", lambda job: 0)
-    monkeypatch.setattr(replay_server, "limit_memory", lambda nbytes, forget: nbytes is None or forget())
+    monkeypatch.setattr(replay_server, "limit_gpu_memory", lambda nbytes, forget: nbytes is None or forget())
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     assert replay.begin(replay.job, most_bytes) == ("memory", kept)
 
@@ -249,13 +249,13 @@ def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.Monke
     monkeypatch.setattr(replay, "_open", lambda *_: opened)
     event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda other: 1.0)
     monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
-    replay.measure(["eager"], NoiseBand(((1.0, 0.01),)))
+    replay.time_candidate(["eager"], NoiseBand(((1.0, 0.01),)))
     log.clear()
     timed[0].before()
     timed[0].run()
     assert log == ["fresh", "replay"]
     replay.job.at_length = True  # pyright: ignore
-    measured = replay.measure(["eager"], NoiseBand(((1.0, 0.3),)))
+    measured = replay.time_candidate(["eager"], NoiseBand(((1.0, 0.3),)))
     assert (len(timed), measured.alike) == (1, [(2.0, 2.0)])
     found = measured.timing("a GPU", NoiseBand(((1.0, 0.3),)))
     assert found.noise == NOISE_FLOOR, "the band of the timing itself, not the one that was calibrated"

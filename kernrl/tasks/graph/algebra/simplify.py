@@ -17,7 +17,7 @@ from kernrl.tasks.graph.algebra.sight import Into, Make, Rule, Sight
 from kernrl.tasks.graph.algebra.sums import PRODUCT_RULES
 from kernrl.tasks.graph.canonical.build import Builder
 from kernrl.tasks.graph.canonical.rewrites import rewrite
-from kernrl.tasks.graph.facts import kernels, node_flops
+from kernrl.tasks.graph.costs import kernels, node_flops
 from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.graph.ops import OPS
 

@@ -47,7 +47,7 @@ def _product(b: Builder, one: tuple[str, str], other: tuple[str, str], out: str)
     (first, x), (second, y) = one, other
     contracted = "".join(c for c in first if c in second and c not in out)
     if not contracted:
-        return b.add("mul", _spread(b, x, first, out), _spread(b, y, second, out))
+        return b.add("mul", _broadcast(b, x, first, out), _broadcast(b, y, second, out))
     batch = "".join(c for c in first if c in second and c in out)
     rows = "".join(c for c in first if c not in second)
     columns = "".join(c for c in second if c not in first)
@@ -70,7 +70,7 @@ def _product(b: Builder, one: tuple[str, str], other: tuple[str, str], out: str)
     return _permuted(b, product, batch + rows + columns, out)
 
 
-def _spread(b: Builder, x: str, term: str, out: str) -> str:
+def _broadcast(b: Builder, x: str, term: str, out: str) -> str:
     """x with its axes in the order of `out`, and axes of size 1 for the letters that it lacks."""
     turned = _permuted(b, x, term, "".join(c for c in out if c in term))
     missing = tuple(i for i, c in enumerate(out) if c not in term)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from kernrl.tasks.graph.facts import Rates, node_flops
+from kernrl.tasks.graph.costs import Rates, node_flops
 from kernrl.tasks.graph.graph import ITEM_BYTES, Graph
 from kernrl.tasks.solutions.from_graph.codegen.assembly import Kernel
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernrl.verifier.base.memory_limit import limit_memory
+from kernrl.verifier.base.gpu_memory_limit import limit_gpu_memory
 
 
 class Process:
@@ -31,7 +31,7 @@ class Process:
 def test_a_limit_holds_from_the_start(monkeypatch: pytest.MonkeyPatch, nbytes: int | None, share: float, left: int) -> None:
     """Cached blocks go first, and what is kept only where that is not enough."""
     process = Process(monkeypatch, cached=100, kept=200)
-    limit_memory(nbytes, process.forget)
+    limit_gpu_memory(nbytes, process.forget)
     assert process.share == share
     assert torch.cuda.memory_reserved() == left
     assert process.forgot == (left == 0)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from kernrl.verifier.base import compat
-from kernrl.verifier.trace import clocks_and_lots
+from kernrl.verifier.trace import nondeterminism
 from kernrl.verifier.trace.recorder import Untraceable
 
 _LATER = {
@@ -97,7 +97,7 @@ def elsewhere(home: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def forward() -> Iterator[None]:
+def inside_forward() -> Iterator[None]:
     """Within, refuse questions whose answer may differ between calls: the time, random numbers, addresses, the process."""
     global _in_forward
     before, _in_forward = _in_forward, True
@@ -109,10 +109,10 @@ def forward() -> Iterator[None]:
 
 def install() -> None:
     """Replace what may not be called, for good, and remember what modules hold. Once, before candidates."""
-    _guard_functions(clocks_and_lots.ASKED, always=False)
+    _guard_functions(nondeterminism.ASKED, always=False)
     _guard_functions(_LATER, always=True)
     _guard_frames()
-    clocks_and_lots.guard_classes(_guarded)
+    nondeterminism.guard_classes(_guarded)
     _guard_environment()
     _guard_counts()
     _fill_in()
@@ -225,7 +225,7 @@ def _asked_by_candidate(depth: int = 2) -> bool:
         path = frame.f_code.co_filename
         if path.endswith("candidate.py"):
             return True
-        ours = path == clocks_and_lots.__file__
+        ours = path == nondeterminism.__file__
         if not ours and any(f"/{package}/" in path for package in ("torch", "triton", "kernrl", "numpy")):
             return False
         frame = frame.f_back

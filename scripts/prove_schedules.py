@@ -1,10 +1,10 @@
-"""How far chance decides the verdicts on the fixtures: every regime on every set of a fixture, dealt anew many times.
+"""How far chance decides the verdicts on the fixtures: every regime on every set of a fixture, scheduled anew many times.
 
-    python scripts/prove_lots.py --out lots.json [--draws 3] [--lots 400] [--only NAMES]
+    python scripts/prove_schedules.py --out schedules.json [--draws 3] [--schedules 400] [--only NAMES]
 
-A candidate meets each regime on one set, by lot. This runs every honest and every quietly wrong fixture on all of them,
-`--draws` times each, in the interpreter, and then deals `--lots` schedules of these results. It prints the honest fixtures
-that some lots refuse and the wrong ones that some accept, with the draws at fault. Exit code 1 if there are any.
+A candidate meets each regime on one set, at random. This runs every honest and every quietly wrong fixture on all of them,
+`--draws` times each, in the interpreter, and then makes `--schedules` schedules of these results. It prints the honest fixtures
+that some schedules refuse and the wrong ones that some accept, with the draws at fault. Exit code 1 if there are any.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class _Draws:
     levels: list[list[ErrorLevel]]
 
 
-class Lots:
+class Schedules:
     """Results of fixtures on all draws. Draws and answers of the last task are kept, so that its fixtures share them."""
 
     def __init__(self, evaluator: StagedEvaluator, draws: int) -> None:
         self._evaluator, self._count = evaluator, draws
         self._kept: tuple[tuple[object, ...], dict[str, _Draws]] = ((), {})
 
-    def refusals(self, fixture: suite.Fixture, lots: int) -> tuple[float, Counter[str]]:
-        """The share of lots that refuse a fixture, and how often each draw is at fault."""
+    def refusals(self, fixture: suite.Fixture, count: int) -> tuple[float, Counter[str]]:
+        """The share of schedules that refuse a fixture, and how often each draw is at fault."""
         plans = self._evaluator.plans_of(fixture.task, fixture.source)
         mine = interpreted(plans, on_gpu=False)
         if not mine:
@@ -72,11 +72,11 @@ class Lots:
         results = {name: self._results(fixture.task, fixture.precision, plan) for name, plan in mine.items()}
         sets = [s for s in fixture.task.input_sets if s.name in {p.input_set for p in plans}]
         refused, faults = 0, Counter[str]()
-        for _ in range(lots):
+        for _ in range(count):
             found = _at_fault(schedule(sets, secrets.randbits(63)), results, self._count)
             refused += bool(found)
             faults.update(found)
-        return refused / lots, faults
+        return refused / count, faults
 
     def _draws(self, task: Task, precision: str, name: str) -> _Draws:
         if self._kept[0] != (task.id, precision):
@@ -132,7 +132,7 @@ def main() -> int:
     options = _options()
     torch.set_num_threads(1)
     evaluator = StagedEvaluator(VerifierConfig(device="cpu", cache=False, workers=1))
-    lots, report = Lots(evaluator, options.draws), {}
+    schedules, report = Schedules(evaluator, options.draws), {}
     fixtures = [(f, True) for f in suite.honest()] + [(f, False) for f in suite.quietly_wrong()]
     fixtures = [pair for pair in fixtures if any(word in pair[0].name for word in options.only.split(","))]
     fixtures.sort(key=lambda pair: (pair[0].task.id, pair[0].precision))
@@ -143,12 +143,12 @@ def main() -> int:
         for fixture, honest in fixtures:
             if fixture.task.id not in tasks:
                 continue
-            share, faults = lots.refusals(fixture, options.lots)
+            share, faults = schedules.refusals(fixture, options.schedules)
             report[fixture.name] = {"honest": honest, "refused": share, "faults": dict(faults)}
             if share != (0.0 if honest else 1.0):
                 doubtful += 1
                 kind = "honest" if honest else "wrong"
-                print(f"{kind} {fixture.name}: refused by {share:.1%} of lots; {dict(faults.most_common(6))}", flush=True)
+                print(f"{kind} {fixture.name}: refused by {share:.1%} of schedules; {dict(faults.most_common(6))}", flush=True)
     finally:
         evaluator.close()
         options.out.write_text(json.dumps(report, indent=1))
@@ -160,7 +160,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--draws", type=int, default=3, help="draws of each regime on each set")
-    parser.add_argument("--lots", type=int, default=400, help="schedules dealt")
+    parser.add_argument("--schedules", "--lots", type=int, default=400, help="schedules made")
     parser.add_argument("--only", default="", help="comma-separated parts of fixture names")
     parser.add_argument("--part", default="1/1", help="which part of the tasks, such as 2/4")
     return parser.parse_args()

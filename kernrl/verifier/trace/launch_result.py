@@ -25,12 +25,12 @@ _ANOTHER = "a compiled kernel is launched again with {what} that it was not comp
 class _Records(Protocol):
     """What a launch needs of `Launches`."""
 
-    def relaunch(self, launched: Launched, args: Any, grid: Any) -> None: ...
+    def relaunch(self, launched: LaunchResult, args: Any, grid: Any) -> None: ...
 
-    def kernel_of(self, launched: Launched) -> KernelSource: ...
+    def kernel_of(self, launched: LaunchResult) -> KernelSource: ...
 
 
-class Launched:
+class LaunchResult:
     """A kernel compiled for one specialisation. `launched[grid](*args)` records another launch of it."""
 
     def __init__(self, launches: _Records, fn: Any, special: Specialised, options: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 Fusion follows three rules, and nothing is assumed of a compiler:
 
-1. A view is no work. It belongs to the kernel of what it is a view of.
+1. A view costs nothing. It belongs to the kernel of what it is a view of.
 2. A pointwise op joins the kernel of its deepest operand, whatever that is: a product's epilogue, a norm's tail.
 3. A reduction or normalization joins the kernel of its operand where all ops there are pointwise, or reduce over the same
    axes. Anything else starts a kernel: products, convolutions, pools, scans, and what is unknown.
@@ -81,8 +81,8 @@ def node_flops(graph: Graph, node: Node) -> int:
             return 2 * out * shapes[0][-1]
         case "convolution":
             weight = shapes[1]
-            work = prod(shapes[0]) * weight[1] if "transpose" in node.op else out * weight[1]
-            return 2 * work * prod(weight[2:])
+            multiplies = prod(shapes[0]) * weight[1] if "transpose" in node.op else out * weight[1]
+            return 2 * multiplies * prod(weight[2:])
         case "pool":
             return out * prod(node["kernel_size"]) if "adaptive" not in node.op else prod(shapes[0])
         case "pointwise":
@@ -161,12 +161,12 @@ def roofline_s(graph: Graph, rates: Rates) -> tuple[float, float]:
     return apart, sum(rates.seconds(k.nbytes, k.product_flops, k.flops) for k in kernels(graph))
 
 
-def size(nbytes: float) -> str:
+def bytes_text(nbytes: float) -> str:
     """`12.6 MB`: decimal units, three digits."""
     return _unit(nbytes, "B")
 
 
-def work(flops: float) -> str:
+def flops_text(flops: float) -> str:
     """`2.15 GFLOP`."""
     return _unit(flops, "FLOP")
 
@@ -184,15 +184,14 @@ def facts_text(graph: Graph, rates: Rates | None = None) -> str:
     lines = ["Shapes and costs, op by op:"]
     for node in graph.nodes:
         if node.kind != "view":
-            cost = f"{size(node_bytes(graph, node))}, {work(node_flops(graph, node))}"
+            cost = f"{bytes_text(node_bytes(graph, node))}, {flops_text(node_flops(graph, node))}"
             lines.append(f"- {node.op} -> {node.value}: {cost}")
     fused = kernels(graph)
     several = [str(kernel) for kernel in fused if sum(n.kind != "view" for n in kernel.nodes) > 1]
     lines.append(f"Could be one kernel: {'; '.join(several)}." if several else "No two ops can be one kernel.")
     apart, together = sum(node_bytes(graph, n) for n in graph.nodes), sum(k.nbytes for k in fused)
-    lines.append(
-        f"Memory moved: {size(apart)} op by op, {size(together)} with {len(fused)} fused kernel{'s'[: len(fused) != 1]}."
-    )
+    count = f"{len(fused)} fused kernel{'s'[: len(fused) != 1]}"
+    lines.append(f"Memory moved: {bytes_text(apart)} op by op, {bytes_text(together)} with {count}.")
     if rates:
         slow, fast = roofline_s(graph, rates)
         lines.append(f"At the limits of the {rates.name}: {slow * 1e6:.4g} us op by op, {fast * 1e6:.4g} us fused.")

@@ -1,4 +1,4 @@
-"""What is said of a result: how much faster, by which clock, and why not."""
+"""Sentences about a result: how much faster, by which clock, and why not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kernrl.console import counted
 from kernrl.errors import UsageError
 from kernrl.optimization.trials import Trial
-from kernrl.tasks.graph.facts import Rates, roofline_s
+from kernrl.tasks.graph.costs import Rates, roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.devices import Device

@@ -1,4 +1,4 @@
-"""Ops whose result jumps: the rounding in front of one decides on which side an element lands, and either side is right.
+"""Ops whose result jumps: rounding in front of one decides on which side an element lands, and either side is right.
 
 `hardshrink` of an element that lies within a rounding of its threshold gives that element or zero. So the reference runs twice
 more in float64, with every such element on the one side and on the other; what that changes of an output is no error of it.

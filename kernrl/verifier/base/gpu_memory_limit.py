@@ -20,7 +20,7 @@ def keep_large_blocks_whole() -> None:
         set_allocator(f"max_split_size_mb:{WHOLE_BLOCKS_MB}")
 
 
-def limit_memory(nbytes: float | None, forget: Callable[[], None]) -> None:
+def limit_gpu_memory(nbytes: float | None, forget: Callable[[], None]) -> None:
     """Limit what torch may take in this process, cached blocks included; None: all that is free. `forget` drops what is kept,
     for when that is more already.
 

@@ -19,7 +19,7 @@ TRAINING = ("sft", "best-of-n", "reinforce", "reward-weighted")
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RunsByKind:
     """Runs by what they can be compared with; every run is in exactly one list."""
 
     compared: list[Run]
@@ -50,7 +50,7 @@ def trains(run: Run) -> bool:
     )
 
 
-def tell(runs: Sequence[Run]) -> Story:
+def runs_by_kind(runs: Sequence[Run]) -> RunsByKind:
     """Divide runs into those that may stand in one table and those that may not."""
     training = [run for run in runs if trains(run)]
     asked = [run for run in runs if not trains(run)]
@@ -62,7 +62,7 @@ def tell(runs: Sequence[Run]) -> Story:
     own = [replace(run, samples=[s for s in run.samples if s.task in shared]) for run in compared]
     left_out = sum(len(run.samples) - len(cut.samples) for run, cut in zip(compared, own, strict=True))
     names = {run.path for run in compared}
-    return Story(own, training, [run for run in asked if run.path not in names], len(shared), left_out)
+    return RunsByKind(own, training, [run for run in asked if run.path not in names], len(shared), left_out)
 
 
 def comparisons(runs: Sequence[Run]) -> list[dict[str, Any]]:

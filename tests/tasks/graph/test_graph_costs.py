@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernrl import cli
+from kernrl.tasks.graph.costs import Rates, bytes_text, facts_text, flops_text, kernels, node_bytes, node_flops, roofline_s
 from kernrl.tasks.graph.drawing import draw
-from kernrl.tasks.graph.facts import Rates, facts_text, kernels, node_bytes, node_flops, roofline_s, size, work
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift_module
 
@@ -114,8 +114,8 @@ def test_roofline_is_the_slowest_of_the_three() -> None:
 
 
 def test_units_have_three_digits() -> None:
-    assert [size(n) for n in (0, 999, 1000, 12_345_678, 999_999)] == ["0 B", "999 B", "1 kB", "12.3 MB", "1 MB"]
-    assert work(2.148e9) == "2.15 GFLOP"
+    assert [bytes_text(n) for n in (0, 999, 1000, 12_345_678, 999_999)] == ["0 B", "999 B", "1 kB", "12.3 MB", "1 MB"]
+    assert flops_text(2.148e9) == "2.15 GFLOP"
 
 
 def test_facts_for_a_prompt_are_short_and_say_what_fuses() -> None:

@@ -44,7 +44,7 @@ def _widened(value: Any, narrow: frozenset[torch.dtype]) -> Any:
     return [_widened(item, narrow) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-class Wide(TorchDispatchMode):
+class Float64Mode(TorchDispatchMode):
     """Within, ops compute in float64 what a policy computes in its own dtype, also where that is named, as by `x.float()`."""
 
     def __init__(self, precision: str):

@@ -9,7 +9,7 @@ from kernrl.verifier.rpc.answers import Ended
 from kernrl.verifier.rpc.limits import CPU_SIGNAL, CRASH_SIGNALS
 
 
-def cause_of(ended: Ended, doing: str, too_long: Rejection) -> Rejection:
+def rejection_for(ended: Ended, doing: str, too_long: Rejection) -> Rejection:
     """The rejection for a worker that ended while `doing` something for a candidate: `too_long` for used up CPU seconds,
     `crash` for what it did to itself. Raises `ended` for anything else, which came from outside."""
     number = -ended.code if ended.code is not None else 0
