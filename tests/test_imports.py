@@ -1,4 +1,4 @@
-"""The shape of the house: imports point down only, and the command line is light."""
+"""The shape of the house: imports point down only, tests mirror the package, and the command line is light."""
 
 import ast
 import functools
@@ -37,6 +37,18 @@ VERIFIER_FLOORS = [
 """Rooms inside the verifier, alike; `root` is the folder's own files."""
 
 MOST_ROOT_FILES = 8
+
+TESTS_OF_NO_FOLDER = {
+    "exploits",
+    "fixture_tasks",
+    "foreign",
+    "gpu",
+    "honest",
+    "quietly_wrong",
+    "scripts",
+    "support",
+}
+"""Folders of tests/ that mirror no folder of kernrl/: tasks, candidates, helpers, and tests of other things."""
 
 ROOM_OF_MODULE = {"__main__": "cli", "cli": "cli", "command": "cli", "testing": "integrations"} | dict.fromkeys(
     (
@@ -226,6 +238,48 @@ def test_test_files_do_not_import_each_other() -> None:
         names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         wrong += [(path.name, name) for name in names if any(part.startswith("test_") for part in name.split("."))]
     assert not wrong
+
+
+def homes_of_tests() -> dict[str, set[Path]]:
+    """`x` → the folders of tests/ where test_x.py may lie: beside the module of that name, or inside the package."""
+    homes: dict[str, set[Path]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        inside = path.relative_to(PACKAGE)
+        homes.setdefault(inside.parent.name if path.name == "__init__.py" else path.stem, set()).add(inside.parent)
+    return homes
+
+
+def out_of_place(files: list[Path], homes: Mapping[str, set[Path]]) -> list[Path]:
+    """Of test files, by their paths below tests/: those in a folder of no package, or in another than their module's."""
+    mirrored = [path for path in files if path.parts[0] not in TESTS_OF_NO_FOLDER]
+    packages = set().union(*homes.values()) | {Path()}
+    at_home = {path: homes.get(path.stem.removeprefix("test_"), {path.parent}) for path in mirrored}
+    return [path for path in mirrored if path.parent not in packages or path.parent not in at_home[path]]
+
+
+def test_tests_lie_where_what_they_test_lies() -> None:
+    files = sorted(path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
+    assert len(files) > 100
+    assert out_of_place(files, homes_of_tests()) == []
+    assert {path.name for path in TESTS.iterdir() if path.is_dir()} >= TESTS_OF_NO_FOLDER
+
+
+@pytest.mark.parametrize(
+    ("path", "fits"),
+    [
+        ("rollouts/engines/test_server_engine.py", True),
+        ("rollouts/test_server_engine.py", False),
+        ("policy/test_policy.py", True),  # of the package
+        ("stages/test_serve.py", True),  # kernrl/stages/serve.py; its settings are kernrl/config/serve.py
+        ("service/test_serve.py", False),
+        ("test_settings.py", True),
+        ("rollouts/test_anything_else.py", True),
+        ("helpers/test_anything_else.py", False),
+        ("gpu/test_settings.py", True),
+    ],
+)
+def test_a_test_elsewhere_is_seen(path: str, fits: bool) -> None:
+    assert (not out_of_place([Path(path)], homes_of_tests())) is fits
 
 
 def test_rooms_of_one_floor_are_apart() -> None:
