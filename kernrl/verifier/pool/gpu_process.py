@@ -61,7 +61,7 @@ class GpuService:
     """The calls of the process: those of a `Gpu`, which is made on first use."""
 
     def __init__(self, workers: ForkServer, settings: dict[str, Any]):
-        self._workers, self._settings = workers, settings
+        self._workers, self.settings = workers, settings
         self._making = threading.Lock()
         self._gpu: CalibratedGpu | None = None
         self._held: dict[int, contextlib.ExitStack] = {}
@@ -70,7 +70,7 @@ class GpuService:
         """The GPU, for one caller at a time."""
         from kernrl.verifier.pool.gpu import Gpu
 
-        return Gpu(self._workers, **self._settings)
+        return Gpu(self._workers, **self.settings)
 
     def _made(self) -> CalibratedGpu:
         with self._making:
