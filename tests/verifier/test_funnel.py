@@ -31,8 +31,8 @@ class LateCallbacks(ThreadPoolExecutor):
 
     held: threading.Event | None = None
 
-    def submit(self, *arguments: Any) -> Future[Any]:
-        future: Future[Any] = super().submit(*arguments)
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = super().submit(fn, *args, **kwargs)
         if held := self.held:
             future.add_done_callback(lambda _: held.wait(60))
         return future
@@ -51,6 +51,7 @@ def verifier(
     with pytest.MonkeyPatch.context() as patch:
         fork_servers(patch)
         with HardenedVerifier(config, executor=executor) as made:
+            made.evaluator.start()
             yield made
 
 
@@ -183,7 +184,6 @@ def test_broken_machinery_is_a_verdict_after_one_retry(
         calls.append(args)
         raise InfrastructureError("a worker died.")
 
-    verifier.evaluator.start()
     executor.held = threading.Event()
     try:
         monkeypatch.setattr(verifier.evaluator.front, "trace", fail)
@@ -229,6 +229,8 @@ def test_a_reply_that_cannot_even_be_read_is_a_verdict(verifier: HardenedVerifie
 def test_an_interpreter_process_that_is_killed_is_replaced(verifier: HardenedVerifier) -> None:
     front = verifier.evaluator.front
     assert isinstance(front, LocalFront)
+    assert verifier.verify(TASK, GOOD + "\n# before the kill\n").correct
+    assert any(process.running for process in front.interpreters.processes)
     for process in front.interpreters.processes:
         process.kill()
     assert verifier.verify(TASK, GOOD + "\n# after the kill\n").correct

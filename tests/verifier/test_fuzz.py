@@ -271,10 +271,11 @@ def test_rows_of_pairs(tmp_path_factory: pytest.TempPathFactory, lines: list[str
     count = len(pairs.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify, "open_verifier", lambda config: AllWrong())
+        said, refused = {}, ""
         try:
             said: Any = verify.run(VerifyConfig(pairs=pairs, out=folder / "verdicts.jsonl")).data
         except UsageError as error:  # where no row of it can be read
-            said, refused = {}, str(error)
+            refused = str(error)
     if said:
         assert said["verdicts"] + len(said["bad_rows"]) == count
     else:
