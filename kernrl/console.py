@@ -25,7 +25,9 @@ NO_WIDTH = 10_000
 """Columns of what has no width of its own."""
 
 
-class _Console(Console):
+class OwnConsole(Console):
+    """rich's, which breaks sentences between words and knows `--quiet`."""
+
     @property
     def redraws(self) -> bool:
         """Whether a line can be shown and replaced: in a terminal that moves its cursor, and not under `--quiet`."""
@@ -55,13 +57,13 @@ class _Console(Console):
         raise  # rich calls this while it handles the error, and would exit with 1; the CLI decides that
 
 
-out = _Console()
+out = OwnConsole()
 """stdout. rich honours NO_COLOR and leaves the styles out where stdout is no terminal."""
 
 FIRST_S = 5.0
 """Seconds after which the first line says what is being done, where no line can be redrawn: what takes less is done without."""
 
-log = _Console(stderr=True)
+log = OwnConsole(stderr=True)
 """stderr: remarks and progress. `--quiet` sets `log.quiet`."""
 
 
@@ -142,7 +144,7 @@ class Lines:
         self.text = text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        text = console.by_words(self.text) if isinstance(self.text, Prose) and isinstance(console, _Console) else self.text
+        text = console.by_words(self.text) if isinstance(self.text, Prose) and isinstance(console, OwnConsole) else self.text
         yield Segment(f"{text}\n")
 
 

@@ -46,7 +46,7 @@ def assert_kernel(
     __tracebackhide__ = True  # pytest shows the line of the test instead
     task = reference if isinstance(reference, Task) else load_tasks(reference).tasks[0]
     config = config or VerifierConfig()
-    verdict = _verifier(config.model_dump_json()).verify(task, _text(candidate))
+    verdict = shared_verifier(config.model_dump_json()).verify(task, _text(candidate))
     if verdict.status is Status.NEEDS_GPU:
         pytest.skip(verdict.reason)
     assert verdict.correct, f"{task.id}: {verdict.status}: {verdict.reason}"
@@ -72,7 +72,7 @@ def _text(candidate: str | Path) -> str:
 
 
 @cache
-def _verifier(config: str) -> HardenedVerifier:
+def shared_verifier(config: str) -> HardenedVerifier:
     """The verifier of equal settings, which are given as JSON."""
     verifier = HardenedVerifier(VerifierConfig.model_validate_json(config))
     atexit.register(verifier.close)

@@ -1,4 +1,5 @@
-"""The shape of the house: imports point down only, and the command line is light."""
+"""The shape of the house: imports point down only, the command line is light, and tests lie where what they test lies and ask
+for what is public."""
 
 import ast
 import functools
@@ -37,6 +38,30 @@ VERIFIER_FLOORS = [
 """Rooms inside the verifier, alike; `root` is the folder's own files."""
 
 MOST_ROOT_FILES = 8
+
+SETTERS = {"setattr", "getattr", "delattr"}
+
+CASES = {"exploits", "fixture_tasks", "foreign", "honest", "quietly_wrong"}
+TESTS_OF_NO_FOLDER = CASES | {"gpu", "scripts", "support"}
+"""Folders of tests/ that mirror no folder of kernrl/: tasks, candidates, helpers, and tests of other things."""
+
+PRIVATE_IN_TESTS = {
+    # Triton kernels, compiled for GPUs that are not here, or run by the interpreter where a caller gets the reference
+    "kernels/test_losses_interpreted.py": {
+        *("_loss_kernel", "_stats_kernel", "_gradient_kernel", "_forward_kernel", "_backward_kernel"),
+        *("_tokens_kernel", "_count_kernel", "_shares_kernel", "_scale_kernel", "_resident_kernel"),
+    },
+    "support/interpreted_kernels.py": {"_RatioKl"},
+    # what calls leave behind for the next: compiled kernels, and launches
+    "gpu/test_kernels_gpu.py": {"_resident_kernel"},
+    "gpu/test_tokens_gpu.py": {"_launches"},
+    # functions of best.py, whose public name is the candidate's
+    "optimization/test_best_file.py": {"_exactly", "_reference"},
+    # torch's, of which kernrl has one of the same name
+    "tasks/test_foreign.py": {"_version"},
+    "verifier/base/test_compat.py": {"_softmax"},
+}
+"""Test file → the private names that it may ask for."""
 
 ROOM_OF_MODULE = {"__main__": "cli", "cli": "cli", "command": "cli", "testing": "integrations"} | dict.fromkeys(
     (
@@ -226,6 +251,130 @@ def test_test_files_do_not_import_each_other() -> None:
         names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         wrong += [(path.name, name) for name in names if any(part.startswith("test_") for part in name.split("."))]
     assert not wrong
+
+
+def homes_of_tests() -> dict[str, set[Path]]:
+    """`x` → the folders of tests/ where test_x.py may lie: beside the module of that name, or inside the package."""
+    homes: dict[str, set[Path]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        inside = path.relative_to(PACKAGE)
+        homes.setdefault(inside.parent.name if path.name == "__init__.py" else path.stem, set()).add(inside.parent)
+    return homes
+
+
+def out_of_place(files: list[Path], homes: Mapping[str, set[Path]]) -> list[Path]:
+    """Of test files, by their paths below tests/: those in a folder of no package, or in another than their module's."""
+    mirrored = [path for path in files if path.parts[0] not in TESTS_OF_NO_FOLDER]
+    packages = set().union(*homes.values()) | {Path()}
+    at_home = {path: homes.get(path.stem.removeprefix("test_"), {path.parent}) for path in mirrored}
+    return [path for path in mirrored if path.parent not in packages or path.parent not in at_home[path]]
+
+
+def test_tests_lie_where_what_they_test_lies() -> None:
+    files = sorted(path.relative_to(TESTS) for path in TESTS.rglob("test_*.py"))
+    assert len(files) > 100
+    assert out_of_place(files, homes_of_tests()) == []
+    assert {path.name for path in TESTS.iterdir() if path.is_dir()} >= TESTS_OF_NO_FOLDER
+
+
+@pytest.mark.parametrize(
+    ("path", "fits"),
+    [
+        ("rollouts/engines/test_server_engine.py", True),
+        ("rollouts/test_server_engine.py", False),
+        ("policy/test_policy.py", True),  # of the package
+        ("stages/test_serve.py", True),  # kernrl/stages/serve.py; its settings are kernrl/config/serve.py
+        ("service/test_serve.py", False),
+        ("test_settings.py", True),
+        ("rollouts/test_anything_else.py", True),
+        ("helpers/test_anything_else.py", False),
+        ("gpu/test_settings.py", True),
+    ],
+)
+def test_a_test_elsewhere_is_seen(path: str, fits: bool) -> None:
+    assert (not out_of_place([Path(path)], homes_of_tests())) is fits
+
+
+def is_private(name: str) -> bool:
+    return len(name) > 1 and name[0] == "_" != name[1]
+
+
+def root_of(node: ast.expr) -> str:
+    """`a` of `a.b[0].c`; '' where there is none."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def private_names(source: str) -> set[str]:
+    """What a module, its classes and their objects keep to themselves."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and root_of(node) == "self":
+            found.add(node.attr)
+    return {name for name in found if is_private(name)}
+
+
+def private_uses(source: str) -> set[str]:
+    """Private names that a test imports, asks of objects, or replaces.
+
+    Not those of other packages, and not an object's own, by `self`, unless its class is derived from one of kernrl's.
+    """
+    found: set[str] = set()
+    nodes = list(ast.walk(ast.parse(source)))
+    package: dict[str, str] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                module = (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
+                package[(alias.asname or alias.name).split(".")[0]] = module.split(".")[0]
+    own = {
+        id(node)
+        for kind in nodes
+        if isinstance(kind, ast.ClassDef) and not any(package.get(root_of(base)) == "kernrl" for base in kind.bases)
+        for node in ast.walk(kind)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "kernrl":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute) and id(node) not in own:
+            found |= {node.attr} if package.get(root_of(node), "kernrl") in ("kernrl", "support") else set()
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):  # vars(thing)["_name"]
+            found.add(str(node.slice.value))
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in SETTERS:
+            texts = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+            found |= {name for text in texts for name in text.split(".")}  # "_name", or "kernrl.a.module._name"
+    return {name for name in found if is_private(name)}
+
+
+@pytest.mark.slow
+def test_tests_ask_for_what_is_public() -> None:
+    """What a test may not name has to be seen from outside, or be made public."""
+    tests = {path.relative_to(TESTS): path for path in TESTS.rglob("*.py") if path.relative_to(TESTS).parts[0] not in CASES}
+    uses = {str(short): private_uses(path.read_text()) for short, path in tests.items()}
+    asked = set().union(*uses.values())
+    texts = [text for path in sources().values() if any(name in (text := path.read_text()) for name in asked)]
+    private = set().union(*map(private_names, texts))
+    assert {path: names & private for path, names in uses.items() if names & private} == PRIVATE_IN_TESTS
+
+
+def test_every_way_to_a_private_name_is_seen() -> None:
+    source = (
+        "import torch\nfrom support import thing\nfrom kernrl.a import B as Thing, _imported\n"
+        "torch._C._foreign(torch.x._version)\nthing._asked[0].b\nThing._of_a_class\n"
+        "patch.setattr(thing, '_replaced', 1)\npatch.setattr('kernrl.a._replaced_by_path', 1)\nvars(thing)['_by_name']\n"
+        "class Own:\n    def f(self):\n        return self._own, self.thing._held\n"
+        "class Derived(Thing):\n    def f(self):\n        return self._inherited\n"
+    )
+    asked = {"_asked", "_by_name", "_held", "_imported", "_inherited", "_of_a_class", "_replaced", "_replaced_by_path"}
+    assert private_uses(source) == asked
+    stored = "_a = 1\ndef _b():\n    torch._foreign = 2\nclass _C:\n    def f(self):\n        self._d, self.e, __f = 1, 2, 3\n"
+    assert private_names(stored) == {"_a", "_b", "_C", "_d"}
 
 
 def test_rooms_of_one_floor_are_apart() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from kernrl.errors import InfrastructureError
 from kernrl.tasks.worker_pool import worker_pool
 from kernrl.verifier.rpc.answers import Ended
 from kernrl.verifier.rpc.fork_server import ForkServer
+from kernrl.verifier.rpc.frames import ObjectChannel
 from kernrl.verifier.rpc.processes import spawn
 from kernrl.verifier.rpc.worker_client import Client
 
@@ -127,19 +129,31 @@ def test_closing_does_not_wait_for_a_start(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_process_killed_from_another_thread_has_ended() -> None:
-    client: Any = object.__new__(Client)
+    class Forks:
+        def fork(self, request: dict[str, Any], *descriptors: int) -> socket.socket:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                process = subprocess.Popen(["sleep", "60"], pass_fds=[theirs.fileno()])
+                ObjectChannel(theirs).send(("ok", process.pid))
+            return ours
 
-    class Closing:
-        def readable(self, timeout_s: float) -> bool:
-            client._channel = None  # what `kill` does in the other thread
-            return True
+    forks: Any = Forks()
+    client, raised = Client(forks, Forks, {}, name="interpreter"), []
+    client.start()
 
-        def recv(self) -> None:
-            raise EOFError
+    def wait() -> None:
+        try:
+            client.receive(30)
+        except BaseException as error:
+            raised.append(error)
 
-    client._channel, client._name = Closing(), "interpreter"
-    with pytest.raises(Ended):
-        client.receive(1.0)
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while (frame := sys._current_frames().get(waiting.ident or 0)) is None or frame.f_code.co_name != "readable":
+        pass
+    client.kill()
+    waiting.join()
+    assert [type(error) for error in raised] == [Ended]
 
 
 # --- in a terminal -------------------------------------------------------------------------------------------------------

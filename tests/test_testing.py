@@ -31,7 +31,7 @@ class Fixed:
 def answer(monkeypatch: pytest.MonkeyPatch, status: Status, kind: str = "", low: float = 1.0) -> Fixed:
     timing = Timing(kind, "H200", 1.0, {"eager": 2.0}, {"eager": Speedup(low + 0.1, low, low + 0.2, True)}) if kind else None
     fixed = Fixed(Verdict(status, Stage.TIMING, "the reason.", TASK.id, "sha", "fp32", timing=timing))
-    monkeypatch.setattr(testing, "_verifier", lambda config: fixed)
+    monkeypatch.setattr(testing, "shared_verifier", lambda config: fixed)
     return fixed
 
 

@@ -127,7 +127,7 @@ def optimize(
             f"budget_s: {budget_s:g} s is too small a budget to judge first candidates in; give {LEAST_BUDGET_S:g} or more."
         )
     budget = Budget(budget_s)
-    made = _copy(module)
+    made = shared_copy(module)
     arguments = positional(made, example_inputs)
     policy = precision or precision_of(made, arguments)
     folder = Path(output) if output else Path(tempfile.mkdtemp(prefix="kernrl-optimize-"))
@@ -185,7 +185,7 @@ def _search_parts(
     return reports, left
 
 
-def _copy(module: nn.Module) -> nn.Module:
+def shared_copy(module: nn.Module) -> nn.Module:
     """The module's structure anew, its tensors shared, in eval mode."""
     shared: dict[int, Any] = {id(t): t for t in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, shared | computed(module)).eval()
@@ -280,7 +280,7 @@ def explain(module: nn.Module, example_inputs: Inputs, target: str | None = None
     Args:
         target: GPU for the floor, such as H100; this machine's, or H200 without one, if not given.
     """
-    made = _copy(module)
+    made = shared_copy(module)
     arguments = positional(made, example_inputs)
     parts = find_parts(made, arguments)
     name = target or (torch.cuda.get_device_name() if torch.cuda.is_available() else "H200")

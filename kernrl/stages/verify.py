@@ -69,7 +69,6 @@ def account(verdict: Verdict, drawing: Path | None) -> Group:
     return Group(explain.account(verdict), *([Lines(f"drawn in {drawing}")] if drawing else []))
 
 
-@cache
 def _task(name: str, source: str | None = None) -> Task:
     """A task by file, `SOURCE::ID`, `SOURCE#ROW`, or by an id of `source` (the shipped suite unless given)."""
     whole = Path(name).exists() or "::" in name or "#" in name
@@ -172,6 +171,7 @@ class _Rows:
 
     def __init__(self, config: VerifyConfig, path: Path, lines: list[str], left: list[int]) -> None:
         self._config, self._path, self._lines, self._left = config, path, lines, left
+        self._task = cache(_task)  # many rows name one task
         self.taken: list[int] = []
         """Rows given by `pairs`, in that order, counted from 0."""
         self.bad: dict[int, str] = {}
@@ -198,11 +198,18 @@ class _Rows:
             raise UsageError(f"this is no row; {ROW}.")
         if "task" not in row or ("candidate" in row) == ("candidate_file" in row):
             raise UsageError(f"this is no row; {ROW}.")
-        task = _task_of(self._config, self._path, row, i)
+        task = self._task_of(row, i)
         if "candidate" in row:
             self.names += "\n" not in row["candidate"] and row["candidate"].endswith(".py")
             return task, row["candidate"]
         return task, _read_candidate(str(_beside(self._path, row["candidate_file"]) or row["candidate_file"]))
+
+    def _task_of(self, row: dict[str, Any], index: int) -> Task:
+        text = row["task"]
+        if "\n" in text:
+            return Task(id=row.get("id") or f"{self._path.stem}-{index}", pytorch_code=text)
+        file = _beside(self._path, text)
+        return self._task(str(file)) if file else self._task(text, self._config.source)
 
 
 def _faults(rows: Iterable[dict[str, Any]]) -> int:
@@ -241,11 +248,3 @@ def _beside(path: Path, name: str) -> Path | None:
     with contextlib.suppress(OSError, ValueError):  # not every text is a possible file name
         return next((p for p in (Path(name), path.parent / name) if p.is_file()), None)
     return None
-
-
-def _task_of(config: VerifyConfig, path: Path, row: dict[str, Any], index: int) -> Task:
-    text = row["task"]
-    if "\n" in text:
-        return Task(id=row.get("id") or f"{path.stem}-{index}", pytorch_code=text)
-    file = _beside(path, text)
-    return _task(str(file)) if file else _task(text, config.source)

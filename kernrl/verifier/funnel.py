@@ -66,7 +66,7 @@ class StagedEvaluator:
         self._cluster = None if config.executor == "local" else Cluster(config.executor, config.EXECUTOR)
         cores = sum(self._cluster.front_cpus) if self._cluster else len(os.sched_getaffinity(0))
         self.workers = config.workers or cores
-        devices = _visible_gpus() if config.device != "cpu" and not self._cluster else []
+        devices = visible_gpus() if config.device != "cpu" and not self._cluster else []
         if config.device == "cuda" and not (self._cluster.gpu_count if self._cluster else devices):
             raise UsageError("--device cuda: there is no GPU here; leave it out to judge on the CPU.")
         self.gpus: list[GpuBackend] = []
@@ -335,7 +335,7 @@ class StagedEvaluator:
             )
 
 
-def _visible_gpus() -> list[str]:
+def visible_gpus() -> list[str]:
     """The value of CUDA_VISIBLE_DEVICES for each GPU. Does not initialise CUDA here."""
     count = torch.cuda.device_count()
     listed = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]

@@ -152,9 +152,7 @@ def test_no_two_lanes_hold_one_share_of_a_sum(kernel, logits, aligned):
     assert "convert_layout" not in compiled.asm["ttgir"]
 
 
-FORMS = [
-    (layout, aligned, logits) for layout in resident._LAYOUTS for aligned in (True, False) for logits in ("*bf16", "*fp32")
-]
+FORMS = [(layout, aligned, logits) for layout in resident.LAYOUTS for aligned in (True, False) for logits in ("*bf16", "*fp32")]
 """Of the resident kernel. By day two of a layout's four, which between them are aligned and odd, of two bytes and of four."""
 
 
@@ -195,5 +193,5 @@ def test_every_row_that_is_held_fits_its_layout(item_bytes):
         chunks, line = layout.slots + layout.held, resident.LINE_BYTES // item_bytes
         assert piece + (0 if length % line == 0 else line - 1) <= chunks * chunk, length
         assert length - piece * (layout.sharers - 1) > (chunks - 2) * chunk, length
-    assert resident.layout_of_row(resident._SHORTEST_ROW // item_bytes - 1, item_bytes) is None
+    assert resident.layout_of_row(resident.SHORTEST_ROW // item_bytes - 1, item_bytes) is None
     assert resident.layout_of_row(2**20, item_bytes) is None

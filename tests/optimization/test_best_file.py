@@ -17,11 +17,15 @@ from support import EXHAUSTIVE
 from support.tiny import verdict_of
 
 from kernrl.files import replace_file
-from kernrl.optimization.best_file import best_file, judged_source
+from kernrl.optimization import self_check
+from kernrl.optimization.best_file import CHECK, best_file, judged_source
 from kernrl.optimization.trials import Proposal, Trial
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.verdict import Speedup, Timing, Verdict
+
+CHECKING = Path(self_check.__file__).read_text(encoding="utf-8").partition(CHECK)[2]
+"""What every best.py ends with."""
 
 REFERENCE = '''"""A quote ' and a back\\\\slash."""
 import torch
@@ -154,9 +158,7 @@ def test_a_file_of_several_tuples_and_chains_is_checked_at_small_sizes(tmp_path:
     """The constants of a reference are overridden in every form that input sets know."""
     namespace: dict[str, object] = {"__name__": "best"}
     source = "SHAPE = (3, 64)\nH = W = 128\nA, B = 2, 4\nC: int = 9\nD = A * B\n"
-    from kernrl.optimization.best_file import _checking
-
-    exec(compile(_checking(), "check", "exec"), namespace)
+    exec(compile(CHECKING, "check", "exec"), namespace)
     namespace["KERNRL"] = {"reference": source}
     module = namespace["_reference"]({"SHAPE": (1, 2), "W": 8, "A": 7, "C": 1})  # pyright: ignore
     assert (module.SHAPE, module.H, module.W, module.A, module.B, module.C, module.D) == ((1, 2), 128, 8, 7, 4, 1, 28)
@@ -170,9 +172,7 @@ class Narrow(torch.nn.Module):
 
 def test_the_check_is_exact_where_the_reference_names_float32() -> None:
     namespace: dict[str, Any] = {"__name__": "best", "KERNRL": {"precision": "tf32"}}
-    from kernrl.optimization.best_file import _checking
-
-    exec(compile(_checking(), "check", "exec"), namespace)
+    exec(compile(CHECKING, "check", "exec"), namespace)
     x = torch.rand(2, 4)
     [found] = namespace["_exactly"](Narrow(), [x])
     exact = x.double() @ torch.arange(4.0, dtype=torch.float64)[:, None].expand(4, 3) + x.double().sum()

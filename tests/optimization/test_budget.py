@@ -89,7 +89,8 @@ def test_styles_that_take_for_ever_to_write_hold_nothing_up() -> None:
     assert len(search.trials) == 1  # and no variant, as the other styles might be better
     source.stop()
     gate.set()
-    source._thread.join()
+    while not source.done:
+        source.poll()
     assert len(begun) <= 2
 
 

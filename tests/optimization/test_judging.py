@@ -46,7 +46,7 @@ class Gpu(StandIn):
 
 @pytest.fixture
 def verifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm: None) -> Iterator[HardenedVerifier]:
-    monkeypatch.setattr(funnel, "_visible_gpus", lambda: ["0"])
+    monkeypatch.setattr(funnel, "visible_gpus", lambda: ["0"])
     monkeypatch.setattr(funnel, "GpuClient", Gpu)
     with HardenedVerifier(VerifierConfig(baseline=("eager", "compile"), cache_dir=tmp_path)) as verifier:
         yield verifier

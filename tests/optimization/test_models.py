@@ -160,7 +160,7 @@ def fast_class(source: str = FAST) -> Any:
 
 
 def swapped(net: Net, devices: tuple[str, ...] = ("cpu",), source: str = FAST) -> tuple[nn.Module, Any]:
-    model = api._copy(net)
+    model = api.shared_copy(net)
     [part] = [p for p in find_parts(model, (IDS,)).found if "blocks.0" in p.paths]
     cls = fast_class(source)
     for path in part.paths:
@@ -417,4 +417,4 @@ def test_defaults_are_filled_in_and_names_find_their_places() -> None:
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_a_model_whose_weights_hooks_compute_can_be_copied_and_compared() -> None:
     net = nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 4)), nn.ReLU())
-    assert disagreement(net, api._copy(net), (torch.randn(16, 8),), "fp32", 1) == ""
+    assert disagreement(net, api.shared_copy(net), (torch.randn(16, 8),), "fp32", 1) == ""

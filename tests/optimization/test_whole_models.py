@@ -45,7 +45,7 @@ def architectures() -> Any:
 
 def all_swapped(model: nn.Module, inputs: Any) -> tuple[nn.Module, Parts, list[int]]:
     """A copy with every part swapped on the CPU, its parts, and a list that gets an entry a fast call."""
-    made = api._copy(model)
+    made = api.shared_copy(model)
     arguments = positional(made, inputs)
     parts, called = find_parts(made, arguments), []
     folder = Path(tempfile.mkdtemp())
@@ -89,7 +89,7 @@ def test_an_architecture_of_transformers_computes_the_same_part_by_part(
     assert set(called) == set(range(len(found.found)))
     assert disagreement(model, made, (x,), "fp32", 2) == ""
     assert list(made.state_dict()) == list(model.state_dict())
-    again = api._copy(model)
+    again = api.shared_copy(model)
     again.load_state_dict(made.state_dict())
     compiled: Any = torch.compile(made, backend="eager")
     with torch.no_grad():

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from kernrl.console import _Console
+from kernrl.console import OwnConsole
 from kernrl.runs import steps_table
 
 STEP = {
@@ -18,7 +18,7 @@ def screen(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
 
     def make(**options):
-        console = _Console(file=io.StringIO(), color_system=None, **options)
+        console = OwnConsole(file=io.StringIO(), color_system=None, **options)
         monkeypatch.setattr(steps_table, "log", console)
         return console
 

@@ -1,5 +1,6 @@
 """What `kernrl doctor` says of machines other than this one."""
 
+from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
@@ -39,8 +40,13 @@ def test_no_gpu_says_why_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None
 def test_missing_wall_and_missing_package_have_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     from kernrl.verifier.sandbox import isolation
 
+    def version(package: str) -> str:
+        if package in ("peft", "transformers"):
+            raise PackageNotFoundError(package)
+        return "1.0"
+
     monkeypatch.setattr(isolation, "features", lambda: {"landlock": (False, "not in this kernel"), "seccomp": (True, "")})
-    monkeypatch.setattr(doctor, "_version", lambda package: None if package in ("peft", "transformers") else "1.0")
+    monkeypatch.setattr(doctor.importlib.metadata, "version", version)
     result = doctor.run(DoctorConfig())
     remedies = {finding["name"]: finding["remedy"] for finding in result.data}
     assert "SECURITY.md" in remedies["landlock"]

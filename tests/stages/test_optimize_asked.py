@@ -17,7 +17,7 @@ from support.tiny import save_tiny_policy, tiny_policy
 from support.vllm_stand_in import Refusal, StandIn
 
 from kernrl import cli
-from kernrl.http_client import Cancelled, Server
+from kernrl.http_client import Cancelled
 from kernrl.optimization import proposals
 from kernrl.rollouts.engines.engine import Sampling
 from kernrl.rollouts.engines.generate_engine import GenerateEngine
@@ -114,14 +114,13 @@ def test_decoding_ends_at_the_next_token_when_another_thread_says_so() -> None:
 def test_requests_that_are_never_answered_are_dropped_when_another_thread_says_so(tmp_path: Path) -> None:
     with StandIn() as server:
         engine = opened(server, tiny_policy(), tmp_path)
-        asked, raised = threading.Event(), []
+        asked, over, raised = threading.Event(), threading.Event(), []
 
-        def never(calls: Server, *_: Any) -> Any:
+        def never(handler: Any) -> None:
             asked.set()
-            calls._cancelled.wait()
-            raise Cancelled
+            over.wait()
 
-        engine._ask = never  # pyright: ignore[reportAttributeAccessIssue]
+        server.faults = [never] * 2
 
         def sample() -> None:
             try:
@@ -134,4 +133,5 @@ def test_requests_that_are_never_answered_are_dropped_when_another_thread_says_s
         asked.wait()
         engine.cancel()
         thread.join()
+        over.set()
         assert len(raised) == 1

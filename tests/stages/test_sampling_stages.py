@@ -205,8 +205,8 @@ def test_samples_lists_the_best_first_and_shows_one(model, tasks, tmp_path, caps
 def test_an_evaluation_is_listed_by_speed_and_every_id_can_be_asked_for(tmp_path, monkeypatch, capsys):
     """On a terminal of 80 columns."""
     make_eval_run(tmp_path / "run", tasks=6, samples=2)
-    monkeypatch.setattr("kernrl.console.out._width", 80)
-    monkeypatch.setattr("kernrl.console._Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("kernrl.console.OwnConsole.is_terminal", True)
     assert run(["samples", str(tmp_path / "run"), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     worth = [(r["verdict"]["status"] == "correct", (r["verdict"].get("speedup_x") or {}).get("value", 0)) for r in rows]

@@ -51,7 +51,7 @@ class MadeUpGpu:
 
 class MadeUpService(GpuService):
     def make(self) -> Any:
-        return MadeUpGpu(**self._settings)
+        return MadeUpGpu(**self.settings)
 
 
 def main(sock: socket.socket, settings: dict[str, Any]) -> None:

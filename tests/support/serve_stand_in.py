@@ -13,11 +13,6 @@ from kernrl.verifier.funnel import StagedEvaluator
 port, folder = sys.argv[1], Path(sys.argv[2])
 
 
-def start(self: StagedEvaluator) -> None:
-    self.target, self._device = "sm_90", type("Device", (), {"name": "none"})
-    self._started = True
-
-
 def evaluate(self: StagedEvaluator, task: Task, reply: str) -> Verdict:
     candidate = parse_reply(reply)
     assert isinstance(candidate, Candidate)
@@ -27,6 +22,7 @@ def evaluate(self: StagedEvaluator, task: Task, reply: str) -> Verdict:
     return Verdict(Status.CORRECT, Stage.TIMING, "", task.id, candidate.sha, task.precision)
 
 
-StagedEvaluator.start, StagedEvaluator.evaluate = start, evaluate
+StagedEvaluator.start, StagedEvaluator.evaluate = lambda self: None, evaluate
+StagedEvaluator.conditions = property(lambda self: ["as here"])  # pyright: ignore[reportAttributeAccessIssue]
 sys.argv[1:] = ["serve", "--port", port, "--queue", "32", "--workers", "2", "--device", "cpu", f"--cache-dir={folder}/cache"]
 cli.main()

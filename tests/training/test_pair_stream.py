@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,9 +16,9 @@ import pytest
 from kernrl.config import SftConfig
 from kernrl.policy.nano import train_tokenizer
 from kernrl.policy.stream import ExampleStream
-from kernrl.tasks.graph.run import infer
+from kernrl.tasks.graph.run import FUNCTIONS, infer
 from kernrl.tasks.nano.draw import draw_graph
-from kernrl.tasks.nano.graph_pairs import GraphPair, chunk_of_pairs, split_of_graph
+from kernrl.tasks.nano.graph_pairs import CHUNK, GraphPair, chunk_of_pairs, split_of_graph
 from kernrl.training.pair_stream import PairStream
 
 GOOD = [GraphPair("fp32 A=4\nx0 A\n", "# fused\ndef forward():\n    return x0\n", ("relu",))]
@@ -27,60 +29,67 @@ class OneRank:
 
     size, index, leads = 1, 0, True
 
+    def lead(self, work: Callable[[], None]) -> None:
+        work()
+
 
 @pytest.fixture
-def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> PairStream:
-    """A stream whose workers are never asked: chunks are put into it."""
+def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., PairStream]]:
+    """Streams of these chunks, or of what fails instead, without the workers that would make them."""
+    made: list[PairStream] = []
 
-    class NoPool:
-        def __init__(self, *_: Any, **__: Any) -> None:
-            pass
+    def stream_of(*chunks: list[GraphPair] | Exception) -> PairStream:
+        coming = iter(chunks)
 
-        def submit(self, *_: Any, **__: Any) -> Future[Any]:
-            return Future()
+        class NoWorkers:
+            def __init__(self, *_: Any, **__: Any) -> None:
+                pass
 
-    monkeypatch.setattr("kernrl.training.pair_stream.ProcessPoolExecutor", NoPool)
-    ranks: Any = OneRank()
-    made = PairStream(SftConfig(output=tmp_path, form="graph", count=1000, workers=1), ranks)
-    monkeypatch.setattr(made, "_fill", lambda: None)
-    made._coming.clear()
-    return made
+            def submit(self, work: partial[Any], number: int) -> Future[Any]:
+                future: Future[Any] = Future()
+                found = [] if work.keywords.get("split") == "validation" else next(coming)
+                future.set_exception(found) if isinstance(found, Exception) else future.set_result(found)
+                return future
 
+            def shutdown(self, **_: Any) -> None:
+                pass
 
-def chunks(*found: Any) -> deque[Future[Any]]:
-    coming: deque[Future[Any]] = deque()
-    for item in found:
-        future: Future[Any] = Future()
-        future.set_exception(item) if isinstance(item, BaseException) else future.set_result(item)
-        coming.append(future)
-    return coming
+        monkeypatch.setattr("kernrl.training.pair_stream.ProcessPoolExecutor", NoWorkers)
+        ranks: Any = OneRank()
+        made.append(PairStream(SftConfig(output=tmp_path, form="graph", count=len(chunks) * CHUNK, workers=1), ranks))
+        return made[-1]
+
+    yield stream_of
+    for one in made:
+        one.__exit__()
 
 
 def collected(source: PairStream) -> ExampleStream:
-    tokenizer = train_tokenizer([GOOD[0].prompt, GOOD[0].reply] * 20)
-    stream = ExampleStream(64, pad_id=0, seed=0, max_length=64)
-    source._collect(stream, tokenizer)
-    return stream
+    return source.start(train_tokenizer([GOOD[0].prompt, GOOD[0].reply] * 20), 64, 64)
 
 
-def test_a_chunk_that_fails_is_left_out(source: PairStream) -> None:
-    source._coming = chunks(GOOD, AssertionError("a shape"), GOOD)
-    stream = collected(source)
+def test_a_chunk_that_fails_is_left_out(source: Callable[..., PairStream]) -> None:
+    stream = collected(source(GOOD, AssertionError("a shape"), GOOD))
+    next(stream.rows())  # which waits for all of so few
     assert stream.seen == 2  # of the chunks before it and after it
 
 
-@pytest.mark.parametrize("error", [AssertionError("a shape"), BrokenProcessPool("killed")])
-def test_chunks_that_all_fail_end_the_run(source: PairStream, error: Exception) -> None:
-    source._coming = chunks(*[error] * 5)
-    with pytest.raises(type(error)):
-        next(collected(source).rows())
+@pytest.mark.parametrize(
+    ("error", "chunks"),
+    [(AssertionError, [AssertionError("a shape")] * 5), (BrokenProcessPool, [GOOD, BrokenProcessPool("killed"), GOOD])],
+)
+def test_many_that_fail_end_the_run_and_so_does_a_killed_worker(
+    source: Callable[..., PairStream], error: type[Exception], chunks: list[Any]
+) -> None:
+    with pytest.raises(error):
+        next(collected(source(*chunks)).rows())
 
 
 def test_operands_that_only_an_assertion_refuses_are_refused_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
     def asserts(*_: Any, **__: Any) -> None:
         raise AssertionError("Invalid input shape for pixel_shuffle")
 
-    monkeypatch.setattr("kernrl.tasks.graph.run._function", lambda op: asserts)
+    monkeypatch.setitem(FUNCTIONS, "pixel_shuffle", asserts)
     with pytest.raises(RuntimeError, match="pixel_shuffle"):
         infer("pixel_shuffle", (((2, 7, 4, 4), "float32"),), (("upscale_factor", 3),))
 

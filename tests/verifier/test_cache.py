@@ -7,8 +7,10 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from support import ROOT
@@ -113,14 +115,13 @@ def test_a_full_disk_or_a_broken_file_is_survived(tmp_path: Path, monkeypatch: p
     broken.put("key", verdict())
     assert broken.get("key") is None
 
-    class Full:
-        def execute(self, *args: object) -> None:
-            raise sqlite3.OperationalError("database or disk is full")
+    class Full(sqlite3.Connection):
+        def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+            if sql.startswith("INSERT"):
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().execute(sql, *args)
 
-        def close(self) -> None:
-            pass
-
+    monkeypatch.setattr("kernrl.verifier.cache.sqlite3.connect", partial(sqlite3.connect, factory=Full))
     cache = VerdictCache(tmp_path / "w.sqlite")
-    monkeypatch.setattr(cache, "_db", Full())
     cache.put("key", verdict())
     assert cache.get("key") is None

@@ -89,7 +89,7 @@ def gpu(cache: Path, fork_servers: Callable[[pytest.MonkeyPatch], None]) -> Iter
     """A verifier with a GPU that finds everything right."""
     with pytest.MonkeyPatch.context() as patch:
         fork_servers(patch)
-        patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
+        patch.setattr(funnel, "visible_gpus", lambda: ["0"])
         patch.setattr(funnel, "GpuClient", StandIn)
         with HardenedVerifier(VerifierConfig(cache_dir=cache / "gpu", workers=2)) as verifier:
             verifier.evaluator.start()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from support import TESTS, suite
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.tasks.task import Task
+from kernrl.verifier.base import progress
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
 from kernrl.verifier.pool.local import LocalFront
@@ -23,14 +26,32 @@ TASK = suite.fixture_task("mish_chain")
 GOOD = (TESTS / "honest" / "mish_chain_flat.py").read_text()
 
 
+class LateCallbacks(ThreadPoolExecutor):
+    """Threads in which, if asked, whoever waits for a result goes on long before callbacks have run."""
+
+    held: threading.Event | None = None
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = super().submit(fn, *args, **kwargs)
+        if held := self.held:
+            future.add_done_callback(lambda _: held.wait(60))
+        return future
+
+
+@pytest.fixture(scope="module")
+def executor() -> LateCallbacks:
+    return LateCallbacks(8)
+
+
 @pytest.fixture(scope="module")
 def verifier(
-    tmp_path_factory: pytest.TempPathFactory, fork_servers: Callable[[pytest.MonkeyPatch], None]
+    tmp_path_factory: pytest.TempPathFactory, fork_servers: Callable[[pytest.MonkeyPatch], None], executor: LateCallbacks
 ) -> Iterator[HardenedVerifier]:
     config = VerifierConfig(device="cpu", workers=2, cache_dir=tmp_path_factory.mktemp("cache"))
     with pytest.MonkeyPatch.context() as patch:
         fork_servers(patch)
-        with HardenedVerifier(config) as made:
+        with HardenedVerifier(config, executor=executor) as made:
+            made.evaluator.start()
             yield made
 
 
@@ -50,20 +71,19 @@ def test_a_right_candidate_gets_modelled_time(verifier: HardenedVerifier) -> Non
 
 
 def test_waiting_for_a_core_is_not_counted_as_tracing(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    front, took = verifier.evaluator.front, []
+    front, now = verifier.evaluator.front, [100.0]
     assert front
     trace = front.trace
 
     def late(*arguments: Any) -> Any:
-        time.sleep(0.3)
         traced = trace(*arguments)
-        took.append(traced.seconds)
-        return traced
+        now[0] += 7.0 + 2.0
+        return replace(traced, seconds=2.0)
 
     monkeypatch.setattr(front, "trace", late)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     seconds = verifier.verify(TASK, f"{GOOD}\n# waits").seconds
-    assert seconds["cpu_queue"] >= 0.3
-    assert seconds["trace"] == pytest.approx(took[-1], abs=1e-5)
+    assert (seconds["cpu_queue"], seconds["trace"]) == (7.0, 2.0)
 
 
 def test_another_layout_than_the_reference_s_is_noted(verifier: HardenedVerifier) -> None:
@@ -155,28 +175,26 @@ def test_many_come_with_their_positions_and_a_broken_task_stops_nobody(verifier:
         verifier.verify(broken, GOOD)
 
 
-def test_broken_machinery_is_a_verdict_after_one_retry(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_machinery_is_a_verdict_after_one_retry(
+    verifier: HardenedVerifier, executor: LateCallbacks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     def fail(*args: object) -> None:
         calls.append(args)
         raise InfrastructureError("a worker died.")
 
-    verifier.evaluator.start()
-    submit = verifier._executor.submit
-
-    def submit_with_a_slow_callback(*args: Any) -> Future[Verdict]:
-        future = submit(*args)
-        future.add_done_callback(lambda _: time.sleep(0.3))  # who waits for the result goes on before callbacks have run
-        return future
-
-    monkeypatch.setattr(verifier._executor, "submit", submit_with_a_slow_callback)
-    monkeypatch.setattr(verifier.evaluator.front, "trace", fail)
-    source = GOOD + "\n# another\n"
-    assert verifier.verify(TASK, source).status is Status.INFRA_ERROR
-    assert len(calls) == 2
-    monkeypatch.undo()
-    assert verifier.verify(TASK, source).correct  # nothing of the failure was kept
+    executor.held = threading.Event()
+    try:
+        monkeypatch.setattr(verifier.evaluator.front, "trace", fail)
+        source = GOOD + "\n# another\n"
+        assert verifier.verify(TASK, source).status is Status.INFRA_ERROR
+        assert len(calls) == 2
+        monkeypatch.undo()
+        assert verifier.verify(TASK, source).correct  # nothing of the failure was kept
+    finally:
+        executor.held.set()
+        executor.held = None
 
 
 @pytest.mark.parametrize("where", ["trace", "read", "compile", "interpret"])
@@ -211,6 +229,8 @@ def test_a_reply_that_cannot_even_be_read_is_a_verdict(verifier: HardenedVerifie
 def test_an_interpreter_process_that_is_killed_is_replaced(verifier: HardenedVerifier) -> None:
     front = verifier.evaluator.front
     assert isinstance(front, LocalFront)
+    assert verifier.verify(TASK, GOOD + "\n# before the kill\n").correct
+    assert any(process.running for process in front.interpreters.processes)
     for process in front.interpreters.processes:
         process.kill()
     assert verifier.verify(TASK, GOOD + "\n# after the kill\n").correct

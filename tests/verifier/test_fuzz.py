@@ -12,20 +12,23 @@ import functools
 import json
 import os
 import socket
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.front import HEAD, module, spec, trace, tracer
+from support.tiny import verdict_of
 
 from kernrl.config import VerifyConfig
 from kernrl.errors import UsageError
 from kernrl.stages import verify
+from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.screen import screen
-from kernrl.verifier.base.verdict import Rejection
+from kernrl.verifier.base.verdict import Rejection, Status, Verdict
 from kernrl.verifier.interpret.plain_mistake import numbers_in
 from kernrl.verifier.plan import ttir
 from kernrl.verifier.plan.codec import encode
@@ -244,7 +247,15 @@ def test_replies(text: str) -> None:
             list(numbers_in(source))
 
 
-ROWS = st.dictionaries(st.sampled_from(verify.TEXTS), VALUES).map(json.dumps)
+class AllWrong(contextlib.nullcontext[Any]):
+    """A verifier that finds every candidate wrong."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def verify_many(self, pairs: Iterable[tuple[Task, str]]) -> Iterator[tuple[int, Verdict]]:
+        for position, (_, candidate) in enumerate(pairs):
+            yield position, verdict_of(candidate, Status.WRONG)
 
 
 @cases(0.05)
@@ -254,12 +265,21 @@ ROWS = st.dictionaries(st.sampled_from(verify.TEXTS), VALUES).map(json.dumps)
     )
 )
 def test_rows_of_pairs(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
-    rows = verify._Rows(VerifyConfig(), tmp_path_factory.getbasetemp() / "pairs.jsonl", lines, list(range(len(lines))))
-    try:
-        taken = [*rows.pairs()]
-    except UsageError as error:
-        pytest.fail(str(error))
-    assert len(taken) + len(rows.bad) == len(lines)
+    folder = tmp_path_factory.mktemp("pairs")
+    pairs, text = folder / "pairs.jsonl", "\n".join(lines)
+    pairs.write_text(text, encoding="utf-8")
+    count = len(pairs.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "open_verifier", lambda config: AllWrong())
+        said, refused = {}, ""
+        try:
+            said: Any = verify.run(VerifyConfig(pairs=pairs, out=folder / "verdicts.jsonl")).data
+        except UsageError as error:  # where no row of it can be read
+            refused = str(error)
+    if said:
+        assert said["verdicts"] + len(said["bad_rows"]) == count
+    else:
+        assert refused.startswith((f"{pairs}:", f"--pairs: {pairs} is empty"))
 
 
 class Said:

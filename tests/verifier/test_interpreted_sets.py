@@ -33,7 +33,7 @@ def evaluator(fork_servers: Callable[[pytest.MonkeyPatch], None]) -> Iterator[St
     config = VerifierConfig(cache=False, workers=2, trace_timeout_s=6, compile_timeout_s=20)
     with pytest.MonkeyPatch.context() as patch:
         fork_servers(patch)
-        patch.setattr(funnel, "_visible_gpus", lambda: ["0"])
+        patch.setattr(funnel, "visible_gpus", lambda: ["0"])
         patch.setattr(funnel, "GpuClient", StandIn)
         patch.setattr(funnel, "screen", lambda source: None)
         made = StagedEvaluator(config)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from support.stand_in_gpu import StandIn
 
 from kernrl.config import VerifierConfig
 from kernrl.tasks.task import Task
+from kernrl.verifier import funnel
 from kernrl.verifier.funnel import StagedEvaluator
-from kernrl.verifier.task_facts import device_aimed_at
 
 SOURCE = """
 import torch
@@ -29,14 +31,32 @@ def get_init_inputs():
 """
 
 
+class Small(StandIn):
+    """A GPU that has 13.3 GiB for candidates, by its word."""
+
+    def __init__(self, *arguments: Any, **settings: Any):
+        super().__init__(*arguments, **settings)
+        self.gpu_info["usable_bytes"] = str(13.3 * 2**30)
+
+
+class NoFront:
+    """No process that traces or compiles: there is no candidate."""
+
+    def __init__(self, *arguments: Any, **settings: Any): ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @pytest.fixture
-def evaluator(monkeypatch: pytest.MonkeyPatch) -> StagedEvaluator:
-    """One that has a GPU with 13.3 GiB for candidates, by its word."""
-    monkeypatch.setattr(StagedEvaluator, "_lanes", 4)
-    made = StagedEvaluator(VerifierConfig(device="cpu"))
-    made.gpus, made._started = [SimpleNamespace(gpu_info={"usable_bytes": str(13.3 * 2**30)})], True  # pyright: ignore
-    made._device = device_aimed_at("H200", None)
-    return made
+def evaluator(monkeypatch: pytest.MonkeyPatch) -> Iterator[StagedEvaluator]:
+    monkeypatch.setattr(funnel, "visible_gpus", lambda: ["0"])
+    monkeypatch.setattr(funnel, "GpuClient", Small)
+    monkeypatch.setattr(funnel, "LocalFront", NoFront)
+    made = StagedEvaluator(VerifierConfig(cache=False))
+    yield made
+    made.close()
 
 
 @pytest.mark.slow

@@ -48,8 +48,8 @@ class Layout(NamedTuple):
 _SHORT = Layout(chunk_bytes=2048, slots=26, held=8, lag=4, warps=4, programs_per_sm=4, max_registers=128)
 _MIDDLE = Layout(chunk_bytes=8192, slots=14, held=2, lag=4, warps=8, programs_per_sm=2, max_registers=128)
 _LONG = Layout(chunk_bytes=8192, slots=28, held=10, lag=7, warps=16, programs_per_sm=1, max_registers=128)
-_LAYOUTS = (_SHORT, _MIDDLE, _LONG, _LONG._replace(sharers=2), _LONG._replace(sharers=4))
-_SHORTEST_ROW = 32768  # bytes; below, the second read of `vocab`'s kernel finds the row in the cache
+LAYOUTS = (_SHORT, _MIDDLE, _LONG, _LONG._replace(sharers=2), _LONG._replace(sharers=4))
+SHORTEST_ROW = 32768  # bytes; below, the second read of `vocab`'s kernel finds the row in the cache
 GROUP_BYTES, LINE_BYTES = 16, 128
 
 
@@ -67,9 +67,9 @@ def chunks_of_piece(vocab: int, layout: Layout, item_bytes: int) -> int:
 
 def layout_of_row(vocab: int, item_bytes: int = 2) -> Layout | None:
     """How to hold a row of `vocab` logits; None where it is too short to gain, or too long."""
-    if vocab * item_bytes < _SHORTEST_ROW:
+    if vocab * item_bytes < SHORTEST_ROW:
         return None
-    for layout in _LAYOUTS:
+    for layout in LAYOUTS:
         chunks = chunks_of_piece(vocab, layout, item_bytes)
         if chunks <= layout.slots + layout.held:
             slots = min(layout.slots, chunks)

@@ -200,8 +200,8 @@ def make_ttir(fn: Any, special: Specialised, target: GPUTarget) -> str:
     source = ASTSource(fn, special.signature, special.constexprs, special.attrs)
     codegen, modules = special.backend.get_codegen_implementation(special.options), special.backend.get_module_map()
     module = source.make_ir(target, special.options, codegen, modules, context)
-    stages = _stages(special.backend, special.options)
-    return stages["ttir"](module, _metadata(target, special.options)).str_nodebug()
+    stages = stages_of(special.backend, special.options)
+    return stages["ttir"](module, metadata_of(target, special.options)).str_nodebug()
 
 
 _ARGUMENT = re.compile(r"(%arg\d+: (?:!tt\.ptr<[\w, ]+>|\w+))(?: \{tt\.divisibility = \d+ : i32\})?")
@@ -253,8 +253,8 @@ def entry(module: Any) -> tuple[str, list[str]]:
 
 def lower(module: Any, backend: Any, options: Any, target: GPUTarget) -> tuple[bytes, dict[str, Any]]:
     """Run Triton's pipeline from TTIR to a cubin. Returns it with the pipeline's metadata."""
-    metadata = _metadata(target, options)
-    for name, stage in _stages(backend, options).items():
+    metadata = metadata_of(target, options)
+    for name, stage in stages_of(backend, options).items():
         if name != "ttir":
             module = stage(module, metadata)
     return module, metadata
@@ -337,11 +337,11 @@ def _context(backend: Any) -> Any:
     return _context_of(backend.target)
 
 
-def _stages(backend: Any, options: Any) -> dict[str, Callable[[Any, Any], Any]]:
+def stages_of(backend: Any, options: Any) -> dict[str, Callable[[Any, Any], Any]]:
     stages: dict[str, Callable[[Any, Any], Any]] = {}
     backend.add_stages(stages, options, Language.TRITON)
     return stages
 
 
-def _metadata(target: GPUTarget, options: Any) -> dict[str, Any]:
+def metadata_of(target: GPUTarget, options: Any) -> dict[str, Any]:
     return {"target": target, **options.__dict__}

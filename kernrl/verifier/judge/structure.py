@@ -17,10 +17,10 @@ from torch import Tensor
 
 from kernrl.verifier.base.precision import is_float8
 
-_LOOKED_AT = 4096
+LOOKED_AT = 4096
 """Elements among which equal ones are looked for: those of the smallest hash, so that equal elements are taken together."""
 
-_AT_ONCE = 1 << 23
+AT_ONCE = 1 << 23
 """Elements that are looked at together."""
 
 _MOST_EQUAL = 0.25
@@ -28,7 +28,7 @@ _MOST_EQUAL = 0.25
 
 
 ORDINARY = (0.0, -3.0, 3.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-"""`_figures` of an input in which nothing is found."""
+"""`figures` of an input in which nothing is found."""
 
 
 class Freedom(enum.IntEnum):
@@ -60,7 +60,7 @@ def structures(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Struct
     found = [Structure(Freedom.OWN)] * len(first)
     if not drawn:
         return found
-    rows = torch.stack([_figures(first[i], second[i]) for i in drawn]).tolist()
+    rows = torch.stack([figures(first[i], second[i]) for i in drawn]).tolist()
     fixed = all(row[0] for row in rows)
     for i, row in zip(drawn, rows, strict=True):
         found[i] = _structure(row, fixed=fixed)
@@ -79,14 +79,14 @@ def _structure(row: Sequence[float], *, fixed: bool) -> Structure:
     return Structure(Freedom.POINTWISE if equal > _MOST_EQUAL or ordered else Freedom.FREE, *numbers)
 
 
-def _figures(a: Tensor, b: Tensor) -> Tensor:
+def figures(a: Tensor, b: Tensor) -> Tensor:
     """[Both draws are the same; lowest, highest; mean and deviation without zeros (NaN if not finite); two values only; whole
     numbers only; sums or squares along an axis are one; share of equal elements; rows in order].
 
     A part at a time: whole, it would take twenty times the input. Waits for a GPU only where there are several parts.
     """
     a, b = (x.float() if is_float8(x.dtype) else x for x in (a, b))
-    parts = list(zip(*(x.reshape(-1).split(_AT_ONCE) for x in (a, b)), strict=True))
+    parts = list(zip(*(x.reshape(-1).split(AT_ONCE) for x in (a, b)), strict=True))
     low, high = torch.aminmax(torch.stack([end for x, _ in parts for end in torch.aminmax(x)]).double())
     count = _total([(x != 0).sum() for x, _ in parts]).double().clamp_min(1.0)
     mean = _total(x.sum(dtype=torch.float64) for x, _ in parts) / count
@@ -127,13 +127,13 @@ def _ordered(x: Tensor) -> Tensor:
 def _along(x: Tensor, dim: int) -> Sequence[Tensor]:
     """Parts of x that are whole along an axis, if there is another one to split."""
     axis = next((i for i, n in enumerate(x.shape) if n > 1 and i != dim), dim)
-    return x.split(max(1, _AT_ONCE * x.shape[axis] // x.numel()), axis) if axis != dim else (x,)
+    return x.split(max(1, AT_ONCE * x.shape[axis] // x.numel()), axis) if axis != dim else (x,)
 
 
 def _bound(x: Tensor) -> Tensor:
     """Whether x holds probabilities, or vectors of length one: all its sums, or sums of squares, along some axis are one."""
     found = torch.zeros((), dtype=torch.bool, device=x.device)
-    positive = _every((part >= 0).all() for part in x.reshape(-1).split(_AT_ONCE))
+    positive = _every((part >= 0).all() for part in x.reshape(-1).split(AT_ONCE))
     for dim in (i for i, n in enumerate(x.shape) if n > 1):
         parts = _along(x, dim)
         ones = _every(_near_one(part.sum(dim, dtype=torch.float64)) for part in parts)
@@ -156,7 +156,7 @@ def _equal_share(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
     if len(parts) == 1:
         return _share(_smallest(_hashes(*parts[0])))
     smallest = [_smallest(_hashes(a, b)) for a, b in _sampled(parts)]
-    anywhere = [_hashes(*_scattered(a, b, _LOOKED_AT // len(parts) + 1)) for a, b in parts]
+    anywhere = [_hashes(*_scattered(a, b, LOOKED_AT // len(parts) + 1)) for a, b in parts]
     return torch.maximum(_share(_smallest(torch.cat(smallest))), _share(torch.cat(anywhere).sort().values))
 
 
@@ -179,7 +179,7 @@ def _sampled(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Tensor, T
     """Enough pairs of a large input, by a hash that takes few passes: equal pairs are among them together, or not at all. All
     of them, where those of one hash are too few or too many."""
     numel = sum(a.numel() for a, _ in parts)
-    share = min(0.25, 16 * _LOOKED_AT / numel)
+    share = min(0.25, 16 * LOOKED_AT / numel)
     level, found = int(2.0**32 * share - 2.0**31), []
     for a, b in parts:
         bits = [x.float().view(torch.int32) for x in (a, b)]
@@ -187,7 +187,7 @@ def _sampled(parts: Sequence[tuple[Tensor, Tensor]]) -> Sequence[tuple[Tensor, T
         places = low.nonzero().squeeze(1) if not low.is_meta else low.new_empty(int(share * a.numel()), dtype=torch.int64)
         found.append((a[places], b[places]))
     taken = [torch.cat(column) for column in zip(*found, strict=True)]
-    return [(taken[0], taken[1])] if _LOOKED_AT <= taken[0].numel() <= _AT_ONCE else parts
+    return [(taken[0], taken[1])] if LOOKED_AT <= taken[0].numel() <= AT_ONCE else parts
 
 
 def _hashes(a: Tensor, b: Tensor) -> Tensor:
@@ -198,4 +198,4 @@ def _hashes(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _smallest(hashes: Tensor) -> Tensor:
-    return torch.topk(hashes, min(_LOOKED_AT, hashes.numel()), largest=False, sorted=True).values
+    return torch.topk(hashes, min(LOOKED_AT, hashes.numel()), largest=False, sorted=True).values

@@ -38,7 +38,7 @@ sign, 1/3 for numbers of one sign)."""
 _TF32_CUT = {torch.float32: (torch.int32, -(1 << 13)), torch.float64: (torch.int64, -(1 << 42))}
 """Of a dtype's 23 or 52 stored bits of a number, TF32 keeps 10: an integer of that size, and the mask."""
 
-_UNFOLD_BYTES = 2 << 30
+UNFOLD_BYTES = 2 << 30
 """Largest unfolded block of a float64 convolution; it takes as many samples at a time as fit."""
 
 
@@ -67,7 +67,7 @@ def convolution(x: Tensor, w: Tensor, stride: list[int], padding: list[int], dil
     weight = w.reshape(groups, w.shape[0] // groups, columns)
     y = x.new_empty(x.shape[0], groups, w.shape[0] // groups, *out)
     unfolded = x.shape[1] * math.prod(kernel) * places
-    lines = max(1, _UNFOLD_BYTES * out[0] // max(unfolded * x.element_size(), 1))
+    lines = max(1, UNFOLD_BYTES * out[0] // max(unfolded * x.element_size(), 1))
     for part, into in _samples(x, y, unfolded):
         part = torch.nn.functional.pad(part, pad) if any(pad) else part.contiguous()
         step = part.stride()[2:]
@@ -86,8 +86,8 @@ def convolution(x: Tensor, w: Tensor, stride: list[int], padding: list[int], dil
 
 
 def _samples(x: Tensor, y: Tensor, unfolded: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Samples of x and of y as many at a time as unfold to `_UNFOLD_BYTES`, at `unfolded` elements a sample."""
-    at_once = max(1, _UNFOLD_BYTES // max(unfolded * x.element_size(), 1))
+    """Samples of x and of y as many at a time as unfold to `UNFOLD_BYTES`, at `unfolded` elements a sample."""
+    at_once = max(1, UNFOLD_BYTES // max(unfolded * x.element_size(), 1))
     return zip(x.split(at_once), y.split(at_once), strict=True)
 
 

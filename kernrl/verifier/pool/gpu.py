@@ -86,7 +86,7 @@ class Gpu(CalibratedGpu):
         del self._lanes[lanes:]
         usable = usable_bytes(free_bytes, lanes, compilers)
         self._gpu_info["usable_bytes"] = str(int(usable))
-        self._least_bytes, self._even_share = int(memory_share * usable / lanes), usable / lanes
+        self.least_bytes, self.even_share = int(memory_share * usable / lanes), usable / lanes
         """What a lane may hold in any case, and what each may where all hold the same."""
         self._seen: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """Tasks that took more than was planned, and what replay and the judge held then."""
@@ -182,7 +182,7 @@ class Gpu(CalibratedGpu):
 
     def _make_way(self, lane: Lane, job: Job, task_key: str) -> None:
         """Have a lane drop what it has kept of another task, before a large candidate runs there or after one did."""
-        if lane.kept not in (None, task_key) and (not is_small(job) or self.memory.held_bytes(lane) > self._least_bytes):
+        if lane.kept not in (None, task_key) and (not is_small(job) or self.memory.held_bytes(lane) > self.least_bytes):
             self.memory.released(lane, lane.give_back())
 
     def _in_turn(self, lane: Lane, job: Job, baselines: Sequence[str], task_key: str) -> tuple[Outcome, float]:
@@ -221,8 +221,8 @@ class Gpu(CalibratedGpu):
 
     def _with_room(self, lane: Lane, job: Job, baselines: Sequence[str], task_key: str, room: Planned) -> tuple[Outcome, float]:
         """Run a job once there is so much room, with as much as an even share of the memory if nobody waits for it."""
-        wished = self._even_share if room.limited else 0.0
-        with self.memory.admitted(lane, max(room.most, self._least_bytes), wished=wished) as granted:
+        wished = self.even_share if room.limited else 0.0
+        with self.memory.admitted(lane, max(room.most, self.least_bytes), wished=wished) as granted:
             began, lane.kept = time.monotonic(), task_key
             room = room.with_most(max(room.most, granted.nbytes))
             return self._admitted(lane, job, baselines, room, alone=granted.alone), began

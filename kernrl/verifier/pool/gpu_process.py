@@ -62,7 +62,7 @@ class GpuService:
     """The calls of the process: those of a `Gpu`, which is made on first use."""
 
     def __init__(self, workers: ForkServer, settings: dict[str, Any]):
-        self._workers, self._settings = workers, settings
+        self._workers, self.settings = workers, settings
         self._making = threading.Lock()
         self._gpu: Gpu | None = None
         self._held: dict[int, contextlib.ExitStack] = {}
@@ -71,7 +71,7 @@ class GpuService:
         """The GPU, for one caller at a time."""
         from kernrl.verifier.pool.gpu import Gpu
 
-        return Gpu(self._workers, **self._settings)
+        return Gpu(self._workers, **self.settings)
 
     def _made(self) -> Gpu:
         with self._making:

@@ -185,6 +185,11 @@ class MemoryLedger(Generic[W]):
         with self._changed:
             return sum(self._held.values()) if lane is None else self._held.get(lane, 0)
 
+    def waiting(self) -> list[W]:
+        """Lanes whose candidates wait, the first in the queue first."""
+        with self._changed:
+            return [ticket.lane for ticket in self._queue]
+
     @contextlib.contextmanager
     def admitted(self, lane: W, nbytes: float, *, wished: float = 0, alone: bool = False) -> Iterator[Granted]:
         """Wait until there is room for so many bytes, and take it for one candidate.

@@ -17,7 +17,7 @@ from kernrl.verifier.base.devices import arch_number, device_for
 from kernrl.verifier.trace import custom_ops
 from kernrl.verifier.trace.recorder import CUDA, Untraceable
 
-_REFUSED = {
+REFUSED = {
     "Stream": "CUDA streams are not traced: launch on the current stream",
     "stream": "CUDA streams are not traced: launch on the current stream",
     "ExternalStream": "CUDA streams are not traced: launch on the current stream",
@@ -27,7 +27,7 @@ _REFUSED = {
     "graph": "CUDA graphs are not traced: write plain launches, the verifier captures them itself",
     "make_graphed_callables": "CUDA graphs are not traced: write plain launches, the verifier captures them itself",
 }
-
+"""What of `torch.cuda` no candidate may use, and why."""
 
 CUDA_VERSION, CUDNN_VERSION = "12.8", 91_000
 """What a build of torch without CUDA answers."""
@@ -161,7 +161,7 @@ def install(arch: str) -> GPUTarget:
         "device_of": lambda tensor=None: contextlib.nullcontext(),
     }
     device_name = device.name
-    answers |= {name: _refuse(sentence) for name, sentence in _REFUSED.items()}
+    answers |= {name: _refuse(sentence) for name, sentence in REFUSED.items()}
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     torch.version.cuda = torch.version.cuda or CUDA_VERSION

@@ -100,7 +100,7 @@ def test_an_excerpt_of_libdevice_gives_the_same_machine_code(special, tmp_path, 
 
     def ptx() -> str:
         module, backend, options = compat.parse_ttir(str(path), TARGET, {"num_warps": 2})
-        stages, metadata = compat._stages(backend, options), compat._metadata(TARGET, options)
+        stages, metadata = compat.stages_of(backend, options), compat.metadata_of(TARGET, options)
         for stage in ("ttgir", "llir", "ptx"):
             module = stages[stage](module, metadata)
         # comments, and labels and private names, are numbered by what else was linked
@@ -169,7 +169,7 @@ def test_names_of_generated_code_are_answered(monkeypatch):
 def test_the_pretended_gpu_is_in_the_table():
     assert all(device_for(arch) for arch in ARCHITECTURES)
     assert arch_number("sm_90") == 90
-    assert {"Stream", "Event", "CUDAGraph"} <= set(fake_cuda._REFUSED)
+    assert {"Stream", "Event", "CUDAGraph"} <= set(fake_cuda.REFUSED)
     with pytest.raises(ValueError, match="no architecture"):
         arch_number("90")
 

@@ -15,7 +15,7 @@ from kernrl.verifier.compile.compiler import Compiler
 from kernrl.verifier.plan.checks import check_compiled
 from kernrl.verifier.plan.compiled import CompiledKernel
 from kernrl.verifier.plan.plan import KernelSource
-from kernrl.verifier.sandbox.sandbox import Session
+from kernrl.verifier.sandbox.sandbox import Sandbox, Session
 
 pytestmark = pytest.mark.slow  # the tracer and the compiler take seconds to start
 
@@ -45,7 +45,7 @@ def test_the_launch_takes_the_parameters_and_two_scratch_pointers(kernel, tmp_pa
     path.write_text(kernel.ttir)
     target = compat.GPUTarget("cuda", 90, 32)
     module, backend, options = compat.parse_ttir(str(path), target, {"num_warps": 4})
-    stages, metadata = compat._stages(backend, options), compat._metadata(target, options)
+    stages, metadata = compat.stages_of(backend, options), compat.metadata_of(target, options)
     for name in ("ttgir", "llir", "ptx"):
         module = stages[name](module, metadata)
     entry = re.search(r"\.entry double\((.*?)\)", module, re.DOTALL)
@@ -70,8 +70,8 @@ def test_kernels_are_compiled_side_by_side_on_idle_cores_alone(kernel, monkeypat
     for _ in range(taken):
         slots.acquire()
     box, opened = Compiler(3, slots=slots), []
-    real = box._sandbox.open
-    monkeypatch.setattr(box._sandbox, "open", lambda timeout_s: opened.append(1) or real(timeout_s))
+    real = Sandbox.open
+    monkeypatch.setattr(Sandbox, "open", lambda self, timeout_s: opened.append(1) or real(self, timeout_s))
     made = box.compile([replace(kernel, num_warps=warps) for warps in (1, 2, 4)], "sm_90")
     box.close()
     assert [isinstance(one, CompiledKernel) and one.num_warps for one in made] == [1, 2, 4]
@@ -85,8 +85,9 @@ def test_a_cache_on_disk_serves_the_next_compiler(kernel, tmp_path, monkeypatch)
     assert isinstance(made[0], CompiledKernel)
     first.close()
     second = Compiler(1, cache_dir=tmp_path)
-    monkeypatch.setattr(second._sandbox, "open", lambda timeout_s: pytest.fail("compiled again"))
-    assert second.compile([kernel], "sm_90") == made
+    with monkeypatch.context() as patch:
+        patch.setattr(Sandbox, "open", lambda self, timeout_s: pytest.fail("compiled again"))
+        assert second.compile([kernel], "sm_90") == made
     (file,) = tmp_path.glob("*.bin")
     file.write_bytes(file.read_bytes()[:-1])
     third = Compiler(1, cache_dir=tmp_path)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.judge.compare import error_figures, excess, tolerances_for
+from kernrl.verifier.judge.discontinuities import Jumps
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
@@ -93,9 +94,11 @@ def test_a_zero_lies_on_one_side_for_good() -> None:
 
 
 def test_a_reference_without_jumps_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = []
-    run = ReferenceAnswers._exact_run
-    monkeypatch.setattr(ReferenceAnswers, "_exact_run", lambda self, jumps: runs.append(jumps) or run(self, jumps))
+    sides: list[float] = []
+    moved = Jumps.moved
+    monkeypatch.setattr(Jumps, "moved", lambda self, side: sides.append(side) or moved(self, side))
     answered(SOURCE.format("torch.relu(x) * 2"))
     answered(SHRUNK)  # nothing lies near
-    assert len(runs) == 2
+    assert not sides, "nor on either side of a jump"
+    answered(SHRUNK, change={5: THIRD})
+    assert sides == [1.0, -1.0]

@@ -34,16 +34,14 @@ def task(name: str) -> Task:
 def test_answers_to_timed_calls_serve_the_whole_group_however_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are part of the planned memory; made for each candidate, they cost a float64 reference in each verdict."""
     judge, made = Judge("cpu", kept_bytes=0), []
-    asked = judge_server._answer
-    monkeypatch.setattr(
-        judge_server, "_answer", lambda reference, draw, clock: made.append(draw) or asked(reference, draw, clock)
-    )
     draws = schedule([InputSet(FULL)], 7, big=True)
     every = (*draws, *spot_draws(draws))
     timed = [len(draws), len(draws) + 1]
+    shown, draw = [right(every[i]) for i in timed], TaskInputs.draw
+    monkeypatch.setattr(TaskInputs, "draw", lambda self, drawn: made.append(drawn) or draw(self, drawn))
     for _ in range(3):
         judge.prepare(task("large"), "fp32", draws)
-        records = judge.compare(task("large"), "fp32", every, timed, [right(every[i]) for i in timed])
+        records = judge.compare(task("large"), "fp32", every, timed, shown)
         assert all(record["excess"] <= 1 for record in records)
     assert len(made) == len(set(made)) == len(draws) + 2
     judge.prepare(task("another"), "fp32", draws)

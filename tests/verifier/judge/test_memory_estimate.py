@@ -114,11 +114,11 @@ def test_figures_in_parts_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch
         torch.randn(2, 50).expand(20, 2, 50).contiguous(), torch.tensor(3.0), torch.arange(99.0), (x > 0).float(),
         torch.where(x > 1, torch.inf, x), torch.where(x > 1, torch.nan, x), x.to(torch.float8_e4m3fn), x[:1, :1], x.tril(),
     ]  # fmt: skip
-    whole = [structure._figures(one, one) for one in cases]
-    monkeypatch.setattr(structure, "_AT_ONCE", 13)
-    monkeypatch.setattr(structure, "_LOOKED_AT", 1 << 20)
+    whole = [structure.figures(one, one) for one in cases]
+    monkeypatch.setattr(structure, "AT_ONCE", 13)
+    monkeypatch.setattr(structure, "LOOKED_AT", 1 << 20)
     for one, expected in zip(cases, whole, strict=True):
-        torch.testing.assert_close(structure._figures(one, one), expected, rtol=1e-12, atol=1e-12, equal_nan=True)
+        torch.testing.assert_close(structure.figures(one, one), expected, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["add_layernorm", "conv_bn_relu", "kl_rows"])
@@ -142,7 +142,7 @@ def test_draws_in_parts_are_those_of_the_whole(name: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("unfolded", [1, 5_000, 40_000])
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_convolutions_in_parts_are_torchs(dims: int, unfolded: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(truth, "_UNFOLD_BYTES", unfolded)
+    monkeypatch.setattr(truth, "UNFOLD_BYTES", unfolded)
     torch.manual_seed(0)
     x, w = torch.randn(3, 4, *[7] * dims).double(), torch.randn(6, 2, *[3] * dims).double()
     for stride, padding, dilation in [(1, 0, 1), (2, 1, 1), (1, 2, 2)]:

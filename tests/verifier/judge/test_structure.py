@@ -133,8 +133,8 @@ def test_a_large_input_has_the_structure_of_its_whole(kind: str, monkeypatch: py
     torch.manual_seed(5)
     first, second = (eval(LARGE[kind], {"torch": torch}) for _ in range(2))
     [whole] = structure.structures([first], [second])
-    monkeypatch.setattr(structure, "_AT_ONCE", 1000)
-    monkeypatch.setattr(structure, "_LOOKED_AT", 128)
+    monkeypatch.setattr(structure, "AT_ONCE", 1000)
+    monkeypatch.setattr(structure, "LOOKED_AT", 128)
     [found] = structure.structures([first], [second])
     assert found.freedom is whole.freedom
     assert (found.mean, found.std) == pytest.approx((whole.mean, whole.std), nan_ok=True)

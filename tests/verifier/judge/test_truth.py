@@ -7,6 +7,7 @@ import torch
 
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.judge.compare import Inputs, error_figures, excess, tolerances_for
+from kernrl.verifier.judge.discontinuities import Jumps
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.truth import ReferenceAnswers, cut_to_tf32
@@ -150,8 +151,8 @@ def test_a_mask_of_infinities_leaves_a_model_of_the_other_numbers_rounding() -> 
 def test_an_error_that_few_rows_hold_is_modelled_several_times(
     factors: str, several: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs, run = [], ReferenceAnswers._rounded_run
-    monkeypatch.setattr(ReferenceAnswers, "_rounded_run", lambda self, jumps: runs.append(1) or run(self, jumps))
+    runs, measuring = [], Jumps.measuring
+    monkeypatch.setattr(Jumps, "measuring", lambda self: runs.append(1) or measuring(self))
     answers = reference(ONE_ROW.replace("FACTORS", factors))
     answers.inputs.draw(Draw("full", "nominal", 7))
     answers.answer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from support.front import dense, module, spec, tracer
@@ -14,8 +15,9 @@ from kernrl.verifier.base.verdict import Status
 from kernrl.verifier.plan import reading
 from kernrl.verifier.plan.plan import TensorRef
 from kernrl.verifier.plan.price import flops_of
-from kernrl.verifier.plan.reading import CPU_S, Asked, read_plans
+from kernrl.verifier.plan.reading import Asked, PlanReader, PlansRead, read_plans
 from kernrl.verifier.pool.plan_readers import PlanReaders
+from kernrl.verifier.rpc import limits
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.trace.tracer import Traced
 
@@ -45,8 +47,24 @@ def test_an_honest_plan_is_read_by_one_worker(readers: PlanReaders, frames: list
         assert found.rejection is None
         assert found.plans[0].kernels[0].parameters == ("*f32", "*f32", "i32")
         assert found.price
-        assert 0 <= found.cpu_s < CPU_S  # what it took for itself, not since its process started
     assert readers.processes[0].starts == 1
+
+
+def test_a_plan_costs_what_it_took_for_itself_and_not_since_the_process_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+
+    def read(frames: list[bytes], asked: Asked) -> PlansRead:
+        now[0] += 2.5
+        return PlansRead([])
+
+    monkeypatch.setattr(limits, "time", SimpleNamespace(process_time=lambda: now[0]))
+    monkeypatch.setattr(reading, "limit_process_memory", lambda nbytes: None)  # it would be this process's
+    monkeypatch.setattr(reading, "read_plans", read)
+    reader = PlanReader()
+    for _ in range(2):
+        found = reader.read([], ASKED)
+        assert isinstance(found, PlansRead)
+        assert found.cpu_s == 2.5
 
 
 def test_bytes_that_are_no_plan_are_a_malformed_trace(readers: PlanReaders) -> None:

@@ -37,7 +37,7 @@ class Checked:
     def waits(self, lane: str, nbytes: int, *, alone: bool = False) -> Entering:
         """Ask for memory in a thread; returns once it has entered or waits."""
         one = Entering(self.ledger, lane, nbytes, alone)
-        while not one.entered.is_set() and all(ticket.lane != lane for ticket in list(self.ledger._queue)):
+        while not one.entered.is_set() and lane not in self.ledger.waiting():
             time.sleep(0.001)
         return one
 

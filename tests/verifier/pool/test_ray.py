@@ -38,13 +38,13 @@ class FakeGpu(Actor):
     """A `GpuActor` without a GPU. Pickled whole, since Ray's workers do not see the tests."""
 
     def __init__(self, log: str, model: str = "a GPU"):
-        self._log, self._model = Path(log), model
+        self.log, self.model = Path(log), model
 
     def about(self) -> Any:
-        return {"gpu": self._model, "uuid": os.environ["CUDA_VISIBLE_DEVICES"], "pid": str(os.getpid())}, None
+        return {"gpu": self.model, "uuid": os.environ["CUDA_VISIBLE_DEVICES"], "pid": str(os.getpid())}, None
 
     def seed(self, key: str) -> int:
-        with self._log.open("a") as file:
+        with self.log.open("a") as file:
             file.write(f"{key}\n")
         if key == "fault":
             os._exit(1)

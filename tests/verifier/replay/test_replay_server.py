@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet, ref
 
 import pytest
 import torch
+from torch import Tensor
 
 from kernrl.tasks.task import FULL
-from kernrl.verifier.base.clock import Clock
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.plan.plan import LaunchNode, Variant
 from kernrl.verifier.replay import replay_server
@@ -19,7 +20,11 @@ from kernrl.verifier.replay.spot_checks import SPOT_CHECKS, SpotChecks
 from kernrl.verifier.replay.timing import NOISE_FLOOR, NoiseBand
 
 
-def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
+class Copy:
+    """Of inputs, for as long as somebody holds it."""
+
+
+def judged_calls(calls: int, copied: Callable[[], Any] = Copy) -> tuple[set[int], SpotChecks]:
     """Which of a number of timed calls are judged, with everything but the lot replaced."""
     now = {"call": -1}
     judged: set[int] = set()
@@ -32,7 +37,7 @@ def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
     outputs, memory = SimpleNamespace(clear=lambda: None, put=put), SimpleNamespace(overrun=lambda: flag)
     opened = SimpleNamespace(runner=SimpleNamespace(prepare=lambda poison: None), run=lambda: None, outputs=lambda: ["y"])
     inputs = SimpleNamespace(
-        draw=lambda draw: None, refresh=lambda: None, snapshot=lambda: "copy", written=lambda snapshot: flag
+        draw=lambda draw: None, refresh=lambda: None, snapshot=copied, written=lambda snapshot: flag
     )  # fmt: skip
     draws = {7 + i: f"draw {i}" for i in range(SPOT_CHECKS + 1)}
     spot = SpotChecks(opened, inputs, draws, list(draws), outputs, memory)  # pyright: ignore[reportArgumentType]
@@ -44,10 +49,18 @@ def judged_calls(calls: int) -> tuple[set[int], SpotChecks]:
 
 
 def test_nothing_as_large_as_the_inputs_is_kept_between_judged_calls() -> None:
-    _, spot = judged_calls(1000)
-    assert spot._snapshot is None
+    copies: list[ref[Copy]] = []
+
+    def copied() -> Copy:
+        made = Copy()
+        copies.append(ref(made))
+        return made
+
+    _, spot = judged_calls(1000, copied)
+    assert copies
+    assert not any(copy() for copy in copies)
     spot.last()
-    assert spot._snapshot is None
+    assert not any(copy() for copy in copies)
 
 
 def test_the_last_call_is_judged_too_and_no_more_than_there_is_room_for() -> None:
@@ -78,107 +91,25 @@ def test_cheating_in_a_run_of_calls_is_mostly_seen(calls: int, cheated: set[int]
     assert seen / 600 > least
 
 
-class Replay(ReplayServer):
-    """A replay process's memory of tasks, on a GPU of 100 bytes."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self._prepared, self._last, self._held_bytes, self._redraw = OrderedDict(), None, 100.0, True
-        self._clock = Clock()
-        self._full = self._suspects = None
-        self.outputs, self.released, self.reserved = SimpleNamespace(nbytes=10), 0, 0  # pyright: ignore
-        self.memory = SimpleNamespace(release=lambda: setattr(self, "released", self.released + 1))  # pyright: ignore
-        monkeypatch.setattr(
-            replay_server, "TaskInputs", lambda task, *_, **__: SimpleNamespace(nbytes=task.nbytes, task=task.id)
-        )
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: self.reserved)
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-
-    def takes(self, name: str, nbytes: int = 1) -> bool:
-        """Take up a candidate of a task; returns whether room had to be made."""
-        task = SimpleNamespace(id=name, pytorch_code="", nbytes=nbytes, input_set=lambda name: name)
-        self.job = SimpleNamespace(task=task, precision="fp32")  # pyright: ignore
-        crowded = self._make_room()
-        self._task_inputs(FULL)
-        return crowded
-
-    def kept(self) -> list[str]:
-        return [key[0] for key in self._prepared]
-
-
-def test_inputs_go_by_least_recent_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = Replay(monkeypatch)
-    for name in ("a", "b", "a", "c"):
-        assert not replay.takes(name, 12)
-    assert replay.kept() == ["b", "a", "c"]
-    replay.takes("d", 12)
-    assert replay.kept() == ["a", "c", "d"], "36 of 100 bytes were kept, and a quarter may be beside the newest"
-    for i in range(MOST_PREPARED + 5):
-        replay.takes(f"small {i}", 0)
-    assert len(replay.kept()) == MOST_PREPARED
-    assert replay.released == 0
-
-
-def test_a_tasks_sets_do_not_displace_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full set has its baselines with it, which would be compiled again while everybody waits for the GPU."""
-    replay = Replay(monkeypatch)
-    replay.takes("another", 12)
-    replay.takes("large", 60)
-    replay._task_inputs("ragged")
-    assert [key[-1] for key in replay._prepared] == [FULL, "ragged"]
-    assert replay.kept() == ["large", "large"]
-
-
-@pytest.mark.slow
-def test_too_much_held_is_dropped_but_not_for_the_same_task_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = Replay(monkeypatch)
-    replay.takes("a")
-    replay.takes("large")
-    replay.reserved = 91
-    assert not replay.takes("large"), "it would need as much again"
-    assert replay.kept() == ["a", "large"]
-    assert replay.takes("b")
-    assert (replay.kept(), replay.released) == (["b"], 1)
-    replay.reserved = 90
-    assert not replay.takes("c")
-
-
-@pytest.mark.parametrize(("most_bytes", "kept"), [(None, ("eager",)), (50, ())])
-def test_it_says_which_baselines_it_has_kept(
-    monkeypatch: pytest.MonkeyPatch, most_bytes: int | None, kept: tuple[str, ...]
-) -> None:
-    """A limit below what it holds makes it drop them, those of the same task included."""
-    replay: Any = Replay(monkeypatch)
-    replay.takes("a", 12)
-    replay._prepared[replay._key(FULL)].baselines["eager"] = lambda: None
-    replay.job.held_bytes = {FULL: 12}
-    replay._gpu_bytes, replay._modules, replay.memory.seal = 1000, SimpleNamespace(trim=lambda: None), lambda: None
-    replay.outputs = SimpleNamespace(nbytes=10, shared="memory", reserve=lambda nbytes, spare: None, clear=lambda: None)
-    monkeypatch.setattr(replay_server, "GraphPool", lambda: None)
-    monkeypatch.setattr(replay_server, "shared_bytes", lambda job: 0)
-    monkeypatch.setattr(replay_server, "limit_gpu_memory", lambda nbytes, forget: nbytes is None or forget())
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-    assert replay.begin(replay.job, most_bytes) == ("memory", kept)
-
-
 class Watched:
     """A plan of one node, made note of where it would run."""
 
     authored, computed, choice = (), (), (0,)
 
     def __init__(self, log: list[str]):
-        self._log = log
+        self.log = log
 
     def variants(self, node: int) -> int:
         return 1
 
     def prepare(self, poison: int) -> None:
-        self._log.append("poison")
+        self.log.append("poison")
 
     def run(self) -> None:
-        self._log.append("run")
+        self.log.append("run")
 
     def forget(self) -> None:
-        self._log.append("forget")
+        self.log.append("forget")
 
     def outputs(self) -> list[Any]:
         return []
@@ -187,93 +118,223 @@ class Watched:
         return [], None
 
 
-def test_a_candidate_is_run_as_often_as_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-    replay, flag = Replay(monkeypatch), torch.zeros((), dtype=torch.bool)
+class MadeUpGpu:
+    """A replay process that may keep 100 bytes on a GPU of 1000, and a note of what it does there."""
 
-    def capture(run: Any) -> Any:
-        log.append("capture")
-        return SimpleNamespace(replay=lambda: log.append("replay"))
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.log: list[str] = []
+        self.reserved = 0
+        self.forgot = 0
+        """How often everything kept was dropped."""
+        self.spoilt: set[int] = set()
+        """Draws whose inputs are found to be written to."""
+        self.timed: list[Any] = []
+        """Baselines, as they are timed."""
+        self.alive: WeakSet[Any] = WeakSet()
+        self.runner: Callable[[Any], Any] = lambda inputs: Watched(self.log)
+        gpu, no = self, torch.zeros((), dtype=torch.bool)
 
-    inputs = SimpleNamespace(draw=lambda draw: None, snapshot=lambda: None, written=lambda snapshot: flag)
-    draws = [SimpleNamespace(input_set=FULL)] * 3
-    replay.job = SimpleNamespace(
-        draws=draws, plans={FULL: None}, kernels={FULL: None}, precision="fp32", poison=True, decoys=False
-    )  # pyright: ignore
-    replay.memory, replay._modules = SimpleNamespace(overrun=lambda: flag), None  # pyright: ignore
-    replay._candidate_pool = SimpleNamespace(capture=capture)  # pyright: ignore
-    monkeypatch.setattr(replay_server, "Runner", lambda *_: Watched(log))
-    monkeypatch.setattr(replay, "_task_inputs", lambda name: inputs)
-    monkeypatch.setattr(replay, "_replayed", lambda result, flags: (result, flags))
-    result, flags = replay.check([0, 1, 2])  # pyright: ignore
+        class Inputs:
+            """A task's, at one of its sets."""
+
+            arguments = ()
+
+            def __init__(self, task: Any, name: str, *_: Any, **__: Any):
+                self.task, self.name, self.nbytes, self.drawn = task.id, name, task.nbytes, -1
+                gpu.alive.add(self)
+
+            def draw(self, draw: Any) -> None:
+                self.drawn, self.x = draw.seed, torch.linspace(-3.0, 3.0, 16)
+
+            def scale(self, factor: float) -> None:
+                self.x.mul_(factor)
+
+            def refresh(self) -> None:
+                gpu.log.append("fresh")
+
+            def snapshot(self) -> int:
+                return self.drawn
+
+            def written(self, snapshot: int) -> Tensor:
+                return torch.tensor(snapshot in gpu.spoilt)
+
+            def module(self) -> None:
+                gpu.log.append("baseline")
+
+        def capture(run: Any) -> Any:
+            gpu.log.append("capture")
+            return SimpleNamespace(replay=lambda: gpu.log.append("replay"))
+
+        def release() -> None:
+            gpu.forgot += 1
+
+        def at_length(others: Any, candidate: Any) -> Any:
+            return {name: [(4.0, 2.0)] for name in others}, [(2.0, 2.0)]
+
+        memory = SimpleNamespace(release=release, seal=lambda: None, overrun=lambda: no, field_overrun=lambda: no)
+        outputs = SimpleNamespace(
+            nbytes=10, shared="memory", reserve=lambda nbytes, spare: None, clear=lambda: None, put=lambda y: None
+        )
+        stopwatch = SimpleNamespace(
+            compare=lambda baseline, *_: gpu.timed.append(baseline) or [], compare_at_length=at_length, nbytes=0
+        )
+        event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda other: 1.0)
+        ours = {
+            "TaskInputs": Inputs,
+            "Runner": lambda plan, kernels, inputs, *_: gpu.runner(inputs),
+            "DeviceMemory": lambda: memory,
+            "SharedOutputs": lambda **_: outputs,
+            "Modules": lambda: SimpleNamespace(trim=lambda: None),
+            "GraphPool": lambda: SimpleNamespace(capture=capture),
+            "Stopwatch": lambda: stopwatch,
+            "shared_bytes": lambda job: 0,
+            "limit_gpu_memory": lambda nbytes, forget: nbytes is None or forget(),
+        }
+        cuda = {
+            "Stream": lambda: None,
+            "set_stream": lambda stream: None,
+            "get_device_properties": lambda device: SimpleNamespace(total_memory=1000),
+            "memory_reserved": lambda: gpu.reserved,
+            "empty_cache": lambda: gpu.log.append("give back"),
+            "reset_peak_memory_stats": lambda: None,
+            "Event": lambda **_: event,
+        }
+        for name, stand_in in ours.items():
+            monkeypatch.setattr(replay_server, name, stand_in)
+        for name, stand_in in cuda.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+        monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", torch.backends.cudnn.benchmark_limit)
+        monkeypatch.setattr(replay_server.cuda_driver, "forbid_persisting_l2", lambda: None)
+        monkeypatch.setattr(replay_server.cuda_driver, "granted_bytes", lambda share: 100.0)
+        self.replay = ReplayServer()
+
+    def begins(self, name: str, nbytes: int = 1, **changes: Any) -> Any:
+        """Take up a candidate of a task, whose job is the answer."""
+        task = SimpleNamespace(id=name, pytorch_code="", nbytes=nbytes, input_set=lambda name: name)
+        nothing = dict.fromkeys((FULL, "ragged", "small"), 0)
+        settings = {
+            "task": task, "precision": "fp32", "held_bytes": nothing, "temporary_bytes": nothing, "plans": nothing,
+            "kernels": nothing, "poison": True, "decoys": False, "overwrites": True, "at_length": False, "spot_checks": 5,
+            "draws": [],
+        }  # fmt: skip
+        job: Any = SimpleNamespace(**settings | changes)
+        job.all_draws = job.draws
+        self.replay.begin(job)
+        return job
+
+    def takes(self, name: str, nbytes: int = 1) -> bool:
+        """Take up a candidate of a task, and make its inputs; returns whether room had to be made."""
+        before = self.forgot
+        self.begins(name, nbytes)
+        self.replay.prepare([])
+        return self.forgot > before
+
+    def kept(self) -> list[str]:
+        """The inputs that are held, by task and set."""
+        return sorted(f"{inputs.task} {inputs.name}" for inputs in self.alive)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> MadeUpGpu:
+    return MadeUpGpu(monkeypatch)
+
+
+def test_inputs_go_by_least_recent_use(gpu: MadeUpGpu) -> None:
+    for name in ("a", "b", "a", "c"):
+        assert not gpu.takes(name, 12)
+    assert gpu.kept() == ["a full", "b full", "c full"]
+    gpu.takes("d", 12)
+    assert gpu.kept() == ["a full", "c full", "d full"], "36 of 100 bytes were kept, and a quarter may be beside the newest"
+    for i in range(MOST_PREPARED + 5):
+        gpu.takes(f"small {i}", 0)
+    assert len(gpu.kept()) == MOST_PREPARED
+    assert gpu.forgot == 0
+
+
+def test_a_tasks_sets_do_not_displace_one_another(gpu: MadeUpGpu) -> None:
+    """A full set has its baselines with it, which would be compiled again while everybody waits for the GPU."""
+    gpu.takes("another", 12)
+    gpu.takes("large", 60)
+    gpu.begins("large", 60, draws=[Draw("ragged", "nominal", 1)])
+    gpu.replay.check([0])
+    assert gpu.kept() == ["large full", "large ragged"]
+
+
+@pytest.mark.slow
+def test_too_much_held_is_dropped_but_not_for_the_same_task_again(gpu: MadeUpGpu) -> None:
+    gpu.takes("a")
+    gpu.takes("large")
+    gpu.reserved = 91
+    assert not gpu.takes("large"), "it would need as much again"
+    assert gpu.kept() == ["a full", "large full"]
+    assert gpu.takes("b")
+    assert (gpu.kept(), gpu.forgot) == (["b full"], 1)
+    gpu.reserved = 90
+    assert not gpu.takes("c")
+
+
+@pytest.mark.parametrize(("most_bytes", "kept"), [(None, ("eager",)), (50, ())])
+def test_it_says_which_baselines_it_has_kept(gpu: MadeUpGpu, most_bytes: int | None, kept: tuple[str, ...]) -> None:
+    """A limit below what it holds makes it drop them, those of the same task included."""
+    job = gpu.begins("a", 12)
+    gpu.replay.prepare(["eager"])
+    assert gpu.replay.begin(job, most_bytes) == ("memory", kept)
+
+
+def test_a_candidate_is_run_as_often_as_it_is_asked(gpu: MadeUpGpu) -> None:
+    gpu.begins("a", draws=[Draw(FULL, "nominal", seed) for seed in range(3)])
+    gpu.spoilt = {1}
+    result = gpu.replay.check([0, 1, 2])
     again = ["poison", "replay", "poison", "replay"]
-    assert log == ["poison", "run", "forget", "capture", *again], "the first wakes what the rest record"
-    assert (result.asked, len(flags)) == ([0, 1, 2], 6)
+    assert gpu.log == ["poison", "run", "forget", "capture", *again], "the first wakes what the rest record"
+    assert (result.asked, result.written, result.overrun) == ([0, 1, 2], [1], [])
 
 
-def test_what_is_cached_goes_before_a_large_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_cached_goes_before_a_large_graph_is_captured(gpu: MadeUpGpu) -> None:
     """Within a capture nothing can be given back: a graph's memory would come on top of what its first run left."""
-    log: list[str] = []
-    replay = Replay(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: log.append("give back"))
-    pool: Any = SimpleNamespace(capture=lambda run: log.append("capture"))
-    for reserved in (99, 101):
-        replay.reserved = reserved
-        replay._graph(pool, lambda: None)
-    assert log == ["capture", "give back", "capture"]
+    for name, reserved in (("a", 99), ("b", 101)):
+        gpu.reserved = 0
+        gpu.takes(name)
+        gpu.reserved = reserved
+        gpu.replay.prepare(["eager"])
+    first = ["fresh", "baseline", "capture", "replay"]
+    assert gpu.log == [*first, "fresh", "baseline", "give back", "capture", "replay"]
 
 
-def test_a_baseline_computes_on_nothing_that_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-    replay = Replay(monkeypatch)
-    replay.takes("a")
-    inputs = SimpleNamespace(refresh=lambda: log.append("fresh"), module=lambda: log.append("baseline"), arguments=())
-    graph = SimpleNamespace(replay=lambda: log.append("replay"))
-    replay._baseline_pool = SimpleNamespace(capture=lambda run: graph)  # pyright: ignore
-    replay._baseline("eager", inputs)  # pyright: ignore
-    assert log == ["fresh", "baseline", "replay"]
+def test_a_baseline_computes_on_nothing_that_is_judged(gpu: MadeUpGpu) -> None:
+    job = gpu.begins("a", draws=[Draw(FULL, "mixed", 1)])
+    gpu.replay.prepare(["eager"])
+    assert gpu.log == ["fresh", "baseline", "capture", "replay"]
 
-    timed = []
-
-    def at_length(others: Any, candidate: Any) -> Any:
-        return {name: [(4.0, 2.0)] for name in others}, [(2.0, 2.0)]
-
-    replay._stopwatch = SimpleNamespace(  # pyright: ignore
-        compare=lambda baseline, *_: timed.append(baseline) or [], compare_at_length=at_length
-    )
-    replay._full, replay._prepared[replay._key(FULL)].inputs = None, inputs  # pyright: ignore
-    replay.job.draws = replay.job.all_draws = [SimpleNamespace(input_set=FULL, regime="mixed")]  # pyright: ignore
-    replay.job.spot_checks, replay.job.at_length = 5, False  # pyright: ignore
-    replay.outputs.clear = lambda: None
-    opened = SimpleNamespace(runner=SimpleNamespace(computed=(), choice=[0]), run=lambda: None)
-    monkeypatch.setattr(replay, "_open", lambda *_: opened)
-    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda other: 1.0)
-    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
-    replay.time_candidate(["eager"], NoiseBand(((1.0, 0.01),)))
-    log.clear()
-    timed[0].before()
-    timed[0].run()
-    assert log == ["fresh", "replay"]
-    replay.job.at_length = True  # pyright: ignore
-    measured = replay.time_candidate(["eager"], NoiseBand(((1.0, 0.3),)))
-    assert (len(timed), measured.alike) == (1, [(2.0, 2.0)])
+    gpu.replay.time_candidate(["eager"], NoiseBand(((1.0, 0.01),)))
+    gpu.log.clear()
+    gpu.timed[0].before()
+    gpu.timed[0].run()
+    assert gpu.log == ["fresh", "replay"]
+    job.at_length = True
+    measured = gpu.replay.time_candidate(["eager"], NoiseBand(((1.0, 0.3),)))
+    assert (len(gpu.timed), measured.alike) == (1, [(2.0, 2.0)])
     found = measured.timing("a GPU", NoiseBand(((1.0, 0.3),)))
     assert found.noise == NOISE_FLOOR, "the band of the timing itself, not the one that was calibrated"
 
 
-class FakeRunner:
+class OneLaunch:
     """A plan of one launch whose output is `z` where `y` stays below a bound, on the CPU."""
 
     authored = (0,)
     plan = SimpleNamespace(nodes=[LaunchNode((Variant(0, (1, 1, 1), {}),))], kernels=[SimpleNamespace(function="beside")])
 
-    def __init__(self, inputs: Any) -> None:
-        self.inputs, self.variants, self.choice = inputs, lambda node: 1, [0]
+    def __init__(self, inputs: Any, skipped: list[int]) -> None:
+        self.inputs, self.skipped, self.choice = inputs, skipped, [0]
+
+    def variants(self, node: int) -> int:
+        return 1
 
     def prepare(self, poison: int) -> None:
         pass
 
     def run(self, *, skip: int | None = None) -> None:
+        self.skipped += [] if skip is None else [skip]
         x = self.inputs.x
         y = torch.zeros_like(x) if skip == 0 else x.exp()
         self.made = torch.where(y > 1e30, y, 2 * x)
@@ -282,19 +343,10 @@ class FakeRunner:
         return [self.made]
 
 
-@pytest.mark.parametrize(("regime", "found"), [("nominal", ["beside"]), ("nonfinite", None)])
-def test_numbers_that_overflow_are_no_work(regime: str, found: list[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = SimpleNamespace(x=torch.linspace(-3.0, 3.0, 16), draw=lambda draw: None)
-    inputs.scale = lambda factor: inputs.x.mul_(factor)
-    replay = Replay(monkeypatch)
-    replay.job = SimpleNamespace(precision="fp32", decoys=True, draws=[Draw("small", regime, 1)])  # pyright: ignore
-    replay._suspects = None
-    runner = FakeRunner(inputs)
-    opened = SimpleNamespace(runner=runner, outputs=runner.outputs)
-    monkeypatch.setattr(replay, "_task_inputs", lambda name: inputs)
-    monkeypatch.setattr(replay, "_open", lambda name, inputs: opened)
-    monkeypatch.setattr(replay, "_ask", lambda opened, inputs, i, result: [])
-    monkeypatch.setattr(replay, "_vary", lambda runner, i: None)
-    monkeypatch.setattr(replay, "_replayed", lambda result, flags: result)
-    assert replay.check([0]).decoys == (found or [])
-    assert replay._suspects == found
+def test_numbers_that_overflow_are_no_work(gpu: MadeUpGpu) -> None:
+    skipped: list[int] = []
+    gpu.runner = lambda inputs: OneLaunch(inputs, skipped)
+    gpu.begins("a", decoys=True, draws=[Draw("small", "nonfinite", 1), Draw("small", "nominal", 2)])
+    assert gpu.replay.check([0]).decoys == []
+    assert not skipped, "numbers that are no numbers tell nothing of a launch: another draw is waited for"
+    assert gpu.replay.check([1]).decoys == ["beside"]

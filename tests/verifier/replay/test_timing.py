@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from kernrl.verifier.replay import timing
 from kernrl.verifier.replay.stopwatch import Stopwatch, Timed
@@ -223,15 +224,21 @@ def test_at_length_five_per_cent_is_seen_whatever_the_noise_was_before() -> None
 # --- a host that is held up --------------------------------------------------------------------------------------------
 
 
-class HeldUp(Stopwatch):
+class HeldUp:
     """A made-up host and GPU: the host queues, and is stopped now and then; the GPU does what is queued, in order."""
 
     FLUSH_US, QUEUE_US, PAUSE_US, PAUSES = 30.0, 4.0, 400.0, 0.05
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> None:
         self.host_us = self.gpu_us = 0.0
-        self.queued, self.pause_at, self._events, self._flush = 0, -1, [], self  # pyright: ignore[reportAttributeAccessIssue]
+        self.queued, self.pause_at = 0, -1
         self.rng = random.Random(seed)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=1))
+        monkeypatch.setattr(torch.cuda, "Event", lambda **_: Reached(self))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "empty", lambda *_, **__: self)  # whose `zero_` flushes
+            self.time = Stopwatch().time
 
     def queue(self, us: float, queue_us: float = QUEUE_US) -> None:
         held_up = self.queued == self.pause_at or self.rng.random() < self.PAUSES
@@ -242,10 +249,7 @@ class HeldUp(Stopwatch):
     def zero_(self) -> None:
         self.queue(self.FLUSH_US)
 
-    def _event(self) -> Any:
-        return Reached(self)
-
-    def _wait(self) -> None:
+    def synchronize(self) -> None:
         self.host_us = max(self.host_us, self.gpu_us)
 
     def program(self, us: float, queue_us: float = QUEUE_US) -> Timed:
@@ -269,15 +273,15 @@ class Reached:
         return (later.us - self.us) / 1e3
 
 
-def test_what_the_gpu_waits_for_the_host_is_no_time_of_a_program() -> None:
+def test_what_the_gpu_waits_for_the_host_is_no_time_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(20):
-        machine = HeldUp(seed)
+        machine = HeldUp(monkeypatch, seed)
         found = machine.time([machine.program(us) for us in (36.0, 120.0, 700.0)] * 20)
         assert found == pytest.approx([36.0, 120.0, 700.0] * 20)
 
 
-def test_one_pause_makes_no_longer_lead() -> None:
-    machine = HeldUp()
+def test_one_pause_makes_no_longer_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = HeldUp(monkeypatch)
     machine.PAUSES, machine.pause_at = 0.0, 5
     program = machine.program(36.0)
     assert machine.time([program, program]) == pytest.approx([36.0, 36.0])
@@ -285,8 +289,8 @@ def test_one_pause_makes_no_longer_lead() -> None:
     assert program.lead == 1
 
 
-def test_a_graph_that_takes_long_to_queue_gets_a_longer_lead() -> None:
-    machine = HeldUp()
+def test_a_graph_that_takes_long_to_queue_gets_a_longer_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = HeldUp(monkeypatch)
     machine.PAUSES = 0.0
     large = machine.program(50.0, queue_us=200.0)
     assert machine.time([large] * 10) == pytest.approx([50.0] * 10)
@@ -296,8 +300,8 @@ def test_a_graph_that_takes_long_to_queue_gets_a_longer_lead() -> None:
     assert machine.queued - before == 3 + 8 + 3, "its next call is made once"
 
 
-def test_a_host_that_is_always_late_is_asked_no_more_than_so_often() -> None:
-    machine = HeldUp()
+def test_a_host_that_is_always_late_is_asked_no_more_than_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = HeldUp(monkeypatch)
     machine.PAUSES, calls = 0.0, 0
 
     def counted() -> None:

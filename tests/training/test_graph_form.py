@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import ROOT
 from support.tiny import FakeVerifier, ScriptedEngine, tiny_policy, verdict_of
 
 from kernrl.config import SftConfig
@@ -67,7 +68,7 @@ def test_a_nano_is_asked_in_the_form_that_its_folder_records(tmp_path: Path) -> 
     assert prompt_style(loaded["new"], "nano") == "graph"
     assert prompt_style(loaded["new"], "chat") == "chat"
     assert FORM not in loaded["old"].init_kwargs
-    shipped = Path(__file__).parents[2] / "checkpoints" / "nano"
+    shipped = ROOT / "checkpoints" / "nano"
     assert form_of(load_tokenizer(str(shipped))) == "graph"
 
 

@@ -1,29 +1,24 @@
-"""What keeps a run honest: evaluations on the way, the best checkpoint, room on the disk, steps without a lesson, progress."""
+"""What keeps a run honest: evaluations on the way, the best checkpoint, room on the disk, steps without a lesson."""
 
 import json
 import shutil
 from collections import namedtuple
 from pathlib import Path
 
-import datasets
 import pytest
 from support.tiny import tiny_policy, tiny_tasks, verdict_of
 from support.toy_runs import judge, metrics, weights
 from support.toy_runs import reinforce_arguments as arguments
 
-from kernrl import console, hub
+from kernrl import console
 from kernrl.cli import run
 from kernrl.config import EvalConfig
 from kernrl.errors import RunError, UsageError
-from kernrl.policy import load
-from kernrl.policy.hub_cache import from_cache_alone
 from kernrl.rollouts.engines.dialects import ServerInfo, Text
 from kernrl.rollouts.engines.engine import Rollout, Sampling
 from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs import disk_space
-from kernrl.runs.activity import Activity, SamplingWatch
 from kernrl.runs.run_directory import read_lines
-from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
 from kernrl.training import confirm_samples, open_engine, run_history, session
 from kernrl.verifier.base.verdict import Status
@@ -230,58 +225,6 @@ def test_a_terminal_is_asked(monkeypatch, answer, refused):
     assert asked
 
 
-# --- what is not there ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def no_network(monkeypatch):
-    asked = []
-
-    def unreachable(self, name, **settings):
-        asked.append(settings["timeout"])
-        raise OSError("no route to host")
-
-    from_cache_alone.cache_clear()
-    monkeypatch.setattr(hub.HfApi, "model_info", unreachable)
-    monkeypatch.setattr(hub.HfApi, "dataset_info", unreachable)
-    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
-    yield asked
-    from_cache_alone.cache_clear()
-
-
-def test_a_hub_model_without_a_network_is_refused_at_once(no_network, tmp_path, capsys):
-    assert run(["eval", "--model", "nobody/nothing", "--output", str(tmp_path / "run")]) == 2
-    assert "--model nobody/nothing: there is no such folder, and the hub cannot be reached." in capsys.readouterr().err
-    assert no_network == [hub.TIMEOUT_S]  # asked once, with a limit
-    assert not (tmp_path / "run").exists()
-
-
-def test_what_was_downloaded_is_used_without_a_network(no_network, monkeypatch):
-    monkeypatch.setattr("kernrl.policy.hub_cache.try_to_load_from_cache", lambda *args, **kwargs: "/somewhere/config.json")
-    assert load.find_source("some/model") == "some/model"
-    assert from_cache_alone("some/model")
-
-
-def test_a_hub_dataset_without_a_network_is_refused_at_once(no_network, capsys):
-    assert run(["tasks", "list", "nobody/nothing"]) == 2
-    assert "nobody/nothing: there is no such file here, and the hub cannot be reached." in capsys.readouterr().err
-    assert no_network == [hub.TIMEOUT_S]
-    assert not datasets.config.HF_HUB_OFFLINE
-
-
-def test_a_dataset_that_was_downloaded_is_read_without_a_network(no_network, monkeypatch):
-    offline = []
-
-    def from_disk(name, revision):
-        offline.append(datasets.config.HF_HUB_OFFLINE)
-        code = "class Model: ...\nN = 4\ndef get_inputs(): return []\ndef get_init_inputs(): return []\n"
-        return datasets.Dataset.from_dict({"pytorch_code": [code], "id": ["a"]})
-
-    monkeypatch.setattr(datasets, "load_dataset", from_disk)
-    assert [task.id for task in load_tasks("nobody/nothing").tasks] == ["a"]
-    assert offline == [True]
-
-
 def test_an_unknown_model_of_a_server_is_refused_with_its_own(monkeypatch):
     facts = ServerInfo("vllm", ("qwen",), 4096, {}, adapters=("mine",))
     monkeypatch.setattr(open_engine, "ask_server_info", lambda server: facts)
@@ -293,81 +236,3 @@ def test_an_unknown_model_of_a_server_is_refused_with_its_own(monkeypatch):
     assert (connect(None), connect("mine")) == ("qwen", "mine")
     with pytest.raises(UsageError, match=r"--server-model: the server has no 'qwem': did you mean 'qwen'\?"):
         connect("qwem")
-
-
-# --- progress ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_run_says_what_it_does_in_a_log_file_and_where_there_is_no_terminal(tmp_path, capsys):
-    watch = SamplingWatch()
-    with Activity(tmp_path, every_s=0.01) as activity:
-        activity.phase("loading a model")
-        watch.begin_steps(1, 5)
-        watch.expect(96)
-        for _ in range(34):
-            watch.sampled(10)
-        for _ in range(20):
-            watch.judged()
-        activity.follow(watch.line)
-        while "replies" not in (tmp_path / "log.txt").read_text():
-            pass
-    lines = (tmp_path / "log.txt").read_text().splitlines()
-    assert lines[0].endswith("loading a model")
-    assert "step 2 of 5: 34 of 96 replies, 340 tokens, " in lines[1]
-    assert "20 verdicts, about " in lines[1]
-    assert "34 of 96 replies" in capsys.readouterr().err
-
-
-def test_a_line_that_stays_the_same_is_said_all_the_same(tmp_path):
-    with Activity(tmp_path, every_s=0.01) as activity:
-        activity.follow(lambda: "0 of 640 replies")
-        while not (tmp_path / "log.txt").exists() or "replies; the same for 0 s\n" not in (tmp_path / "log.txt").read_text():
-            pass
-
-
-def test_what_cannot_be_counted_says_for_how_long_it_has_been_going_on(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("kernrl.runs.activity.time.monotonic", lambda: now[0])
-    activity = Activity()
-    activity.phase("preparing pairs")
-    assert activity.line() == "preparing pairs"
-    now[0] = 165.0
-    assert activity.line() == "preparing pairs: 65 s"
-
-
-def test_the_line_says_when_the_weights_are_updated():
-    watch = SamplingWatch()
-    watch.begin_steps(0, 2)
-    watch.expect(1)
-    watch.sampled(10)
-    assert "updating" not in watch.line()
-    watch.judged()
-    assert watch.line() == "step 1 of 2: 1 of 1 reply, 10 tokens, 1 verdict, updating the weights"
-    watch.expect(1)
-    assert "updating" not in watch.line()
-
-
-def test_where_time_ends_a_run_the_line_counts_time_and_not_steps(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("kernrl.runs.activity.time.perf_counter", lambda: now[0])
-    watch = SamplingWatch()
-    watch.begin_steps(0, 1000, limit_s=60)
-    watch.expect(4)
-    assert watch.line().startswith("step 1, after 0 s of 60 s: 0 of 4 replies")
-    now[0], watch.steps_done = 40.0, 1
-    assert watch.line().startswith("step 2, after 40 s of 60 s: ")
-    assert watch.line().endswith("about 20 s to go")
-
-
-def test_tokens_are_counted_while_they_are_decoded():
-    policy = tiny_policy()
-    engine, seen = GenerateEngine(policy), []
-    engine.on_tokens = seen.append
-    prompt: list[int] = policy.tokenizer("ab", add_special_tokens=False)["input_ids"]  # pyright: ignore[reportAssignmentType]
-    rollouts = list(engine.generate([prompt], Sampling(2, 16, 1.0)))
-    assert sum(seen) == sum(len(r.token_ids) for r in rollouts) == 32
-    watch = SamplingWatch()
-    watch.expect(2)
-    watch.decoded(16)
-    watch.sampled(8)
-    assert "16 tokens" in watch.line()  # and not 24

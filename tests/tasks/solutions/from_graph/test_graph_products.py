@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support import EXHAUSTIVE
+from support import EXHAUSTIVE, TESTS
 from support.graph_tasks import IMAGE, ROWS, ask, compiled_product, module, on_a_cpu
 
 from kernrl.tasks.graph.input_sets import with_input_sets
@@ -105,7 +105,7 @@ def test_every_way_to_write_them_appears() -> None:
 
 @pytest.mark.slow
 def test_windows_are_read_right_where_the_last_one_leaves_rows_over() -> None:
-    source = (Path(__file__).parents[1] / "foreign" / "leaf_lesson.py").read_text(encoding="utf-8")
+    source = (TESTS / "foreign" / "leaf_lesson.py").read_text(encoding="utf-8")
     # 31 pixels leave 27 behind the first convolution; at every set of the task it is an even number
     (found,) = ask([{"source": source, "sets": [], "constants": {"leaves": 2, "side": 31}}])
     assert {"unfused", "channels-last-turned"} <= {style for style, _, _ in found}
