@@ -135,6 +135,18 @@ def test_the_best_are_set_against_the_worst(model, tasks, tmp_path, monkeypatch)
     assert len(words) >= sum(low < high for low, high in zip(worst, best.values(), strict=True))
 
 
+def test_reward_weighted_says_why_nothing_could_be_learnt(model, tasks, tmp_path, verifier, monkeypatch, capsys):
+    monkeypatch.setattr(verifier, "judge", lambda text: verdict_of(text, Status.WRONG))
+    assert run(arguments("reward-weighted", model, tasks, tmp_path / "run", "--max-tokens", "60")) == 1
+    said = capsys.readouterr().err
+    assert "nothing could be learnt: none of 128 candidates is correct (128 are wrong); teach the model first" in said
+    (line,) = lines(tmp_path / "run")
+    assert line["learnt"] == 0
+    assert line["alarms"][-1] in said
+    assert line["attempts"] == 128
+    assert not (tmp_path / "run" / "model").exists()
+
+
 def test_groups_that_are_all_as_good_teach_no_difference(model, tasks, tmp_path, monkeypatch, verifier):
     monkeypatch.setattr(verifier, "judge", lambda text: verdict_of(text, speedup_x=1.0))
     assert run(arguments("best-of-n", model, tasks, tmp_path / "run", "--against", "0.5", "--tasks-per-round", "2")) == 1
