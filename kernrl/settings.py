@@ -89,7 +89,7 @@ def load_config(cls: type[ConfigT], files: Sequence[Path] = (), flags: Mapping[s
             values[key], origin[key] = _at_home(value), f"{file}: {key!r}"
     for key, value in (flags or {}).items():
         _check_known(cls, key, "")
-        values[key], origin[key] = _at_home(value), _written(cls, key)
+        values[key], origin[key] = _at_home(value), written(cls, key)
     try:
         return cls.model_validate(_nest(values))
     except ValidationError as error:
@@ -164,7 +164,7 @@ def _check_known(cls: type[Config], key: str, where: str) -> None:
         model = fields[part].annotation
 
 
-def _written(cls: type[Config], key: str) -> str:
+def written(cls: type[Config], key: str) -> str:
     """How the help writes a field: as a flag, or in capitals where it is given by position."""
     table, _, name = key.rpartition(".")
     model: Any = cls.model_fields[table].annotation if table in cls.model_fields else cls
@@ -177,7 +177,7 @@ def _sentence(cls: type[Config], detail: ErrorDetails, origin: Mapping[str, str]
     # a list's element is reported as (field, index): the field is what the user wrote
     key = ".".join(part for part in detail["loc"] if isinstance(part, str))
     if detail["type"] == "missing":
-        return f"{_written(cls, key)} is missing: give it, or put {key!r} in a --config file."
+        return f"{written(cls, key)} is missing: give it, or put {key!r} in a --config file."
     message = _message(detail)
     given = detail["input"]
     # a flag's value is text: a number in it is shown as one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -32,6 +32,8 @@ def seconds_of(text: str) -> float:
 
 class OptimizeConfig(ResumableConfig, ServerConfig, JudgingConfig):
     """`kernrl optimize`."""
+
+    MAY_CHANGE: ClassVar = ("budget", "candidates", "keep_tie", "improve", "keep_model", "tasks_at_once")
 
     source: str = Field(
         description="What to make faster: a task .py, a folder, table or dataset of tasks, SOURCE::ID or SOURCE#ROW, or "
@@ -128,8 +130,6 @@ class OptimizeConfig(ResumableConfig, ServerConfig, JudgingConfig):
 
     @model_validator(mode="after")
     def _flags_go_together(self) -> OptimizeConfig:
-        if self.resume and self.output is None:
-            raise ValueError("--resume needs --output, the folder of the run to go on with")
         if self.engine == "server" and self.model == NO_MODEL:
             raise ValueError("--engine server needs --model, whose tokenizer and prompt form are used")
         if self.improve and self.model == NO_MODEL:

@@ -19,6 +19,9 @@ class SftConfig(TrainingConfig, TrackingConfig):
     """`kernrl sft`. What is left open here is chosen by the stage, which knows the GPU."""
 
     RENAMED: ClassVar = {"evaluate_every": "validate_every"}
+    LENGTH: ClassVar = ("steps", "epochs", "time_limit_s")
+    """What decides when the run ends."""
+    MAY_CHANGE: ClassVar = (*LENGTH, "verify_every", "verify_tasks", "heldout_samples")
 
     model: str = Field(
         default=NANO,

@@ -63,7 +63,7 @@ def lines(output):
 @pytest.mark.slow
 def test_best_of_n_learns_round_after_round_and_writes_what_it_kept(model, tasks, tmp_path):
     output = tmp_path / "run"
-    options = ("--rounds", "3", "--tasks-per-round", "4", "--keep", "2", "--threshold", "1.2")
+    options = ("--rounds", "3", "--tasks-per-round", "4", "--keep-candidates", "2", "--threshold", "1.2")
     assert run(arguments("best-of-n", model, tasks, output, *options)) == 0
     found = lines(output)
     assert found[-1]["reward"] > found[0]["reward"] + 0.2
@@ -119,7 +119,8 @@ def test_the_best_are_set_against_the_worst(model, tasks, tmp_path, monkeypatch)
     real = SampleFinetuner.finetune
     monkeypatch.setattr(SampleFinetuner, "finetune", lambda *args: learnt.extend(args[1]) or real(*args))
     output = tmp_path / "run"
-    assert run(arguments("best-of-n", model, tasks, output, "--against", "0.5", "--tasks-per-round", "4", "--keep", "2")) == 0
+    options = ("--against", "0.5", "--tasks-per-round", "4", "--keep-candidates", "2")
+    assert run(arguments("best-of-n", model, tasks, output, *options)) == 0
     samples = read_lines(output / "samples.jsonl")
     best = {task: max(r["reward"] for r in samples if r["task"] == task) for task in {r["task"] for r in samples}}
     rows = [json.loads(line) for line in (output / "kept_1.jsonl").read_text().splitlines()]
