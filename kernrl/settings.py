@@ -182,8 +182,10 @@ def _sentence(cls: type[Config], detail: ErrorDetails, origin: Mapping[str, str]
     given = detail["input"]
     # a flag's value is text: a number in it is shown as one
     shown = given if isinstance(given, str) and detail["type"].startswith(BOUNDS) else repr(given)
-    # an error over several fields has no key, and its message names them
-    return f"{origin.get(key, key)} {message}, not {shown}." if key else f"{message}."
+    if not key:  # an error over several fields, whose message names them
+        return f"{message}."
+    whole = detail["type"] == "value_error" and ": " in message  # one of ours, with its reason
+    return f"{origin.get(key, key)} {message}." if whole else f"{origin.get(key, key)} {message}, not {shown}."
 
 
 def _message(detail: ErrorDetails) -> str:
