@@ -230,7 +230,7 @@ def test_an_evaluation_is_listed_by_speed_and_every_id_can_be_asked_for(tmp_path
     for line, row in zip(lines[1:], rows, strict=False):
         speedup = row["verdict"].get("speedup_x")
         assert line.split()[0] == row["id"]
-        assert speedup is None or f"{speedup['value']:.2f}x" in line
+        assert speedup is None or f"{speedup['value']:.2f}×" in line
 
 
 @pytest.mark.slow
