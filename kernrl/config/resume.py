@@ -40,6 +40,8 @@ class ResumableConfig(Config):
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
     """Setting in the config.json of an older run of this command → its name today."""
+    BEFORE: ClassVar[Mapping[str, Any]] = {}
+    """Setting newer than some runs of this command → what those did, where that is not its default."""
     MAY_CHANGE: ClassVar[tuple[str, ...]] = ()
     """Settings of this command that a resume may change besides those of `MAY_CHANGE_ON_RESUME`, as to make a run longer."""
 
@@ -88,7 +90,8 @@ def with_names_of_today(cls: type[Config], kept: Mapping[str, Any]) -> dict[str,
     """The settings of an older run, they and their values named as they are now."""
     names = cls.RENAMED if issubclass(cls, ResumableConfig) else {}
     renamed = {name: new for name, old, new in RENAMED_VALUES if kept.get(name) == old}
-    today = {names.get(name, name): value for name, value in {**kept, **renamed}.items()}
+    before = cls.BEFORE if kept and issubclass(cls, ResumableConfig) else {}
+    today = {**before, **{names.get(name, name): value for name, value in {**kept, **renamed}.items()}}
     table = today.get("verifier")
     if "precision" in cls.model_fields.keys() - today.keys() and isinstance(table, dict):  # it was the table's alone
         today |= {"precision": table.get("precision"), "verifier": {**table, "precision": None}}
