@@ -14,10 +14,10 @@ import pytest
 
 from kernrl.errors import UsageError
 from kernrl.tasks.grammar.generate import draw_task_program, generate_tasks, make_task
+from kernrl.tasks.grammar.plain_words import in_words
 from kernrl.tasks.grammar.pointwise import ACTIVATIONS, PARAMETERS, SCALARS, TENSORS
 from kernrl.tasks.grammar.producers import FAMILIES
 from kernrl.tasks.grammar.reductions import CORES
-from kernrl.tasks.grammar.plain_words import in_words
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.split import SPLITS, split_of
 from kernrl.verifier.cache import task_fingerprint

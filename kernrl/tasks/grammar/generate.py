@@ -10,11 +10,11 @@ from random import Random
 
 from kernrl.errors import UsageError
 from kernrl.tasks.grammar.draw_program import draw_program
+from kernrl.tasks.grammar.plain_words import chain_in_words
 from kernrl.tasks.grammar.pointwise import ACTIVATIONS, PARAMETERS, SCALARS, TENSORS, Pointwise
 from kernrl.tasks.grammar.producers import FAMILIES, MATRICES
 from kernrl.tasks.grammar.program import Program
 from kernrl.tasks.grammar.reductions import CORES, Core
-from kernrl.tasks.grammar.plain_words import chain_in_words
 from kernrl.tasks.grammar.write_reference import write_reference
 from kernrl.tasks.solutions.grammar_styles import write_solutions
 from kernrl.tasks.split import SPLITS, split_of
