@@ -21,6 +21,7 @@ from rich.markup import escape
 from kernrl import console
 from kernrl.config import TrainingConfig
 from kernrl.config.by_model import ByModel
+from kernrl.config.resume import ResumableConfig
 from kernrl.console import Prose, Result, Whole
 from kernrl.errors import UsageError
 from kernrl.settings import ALSO, GROUP, OLD, Config, by_group, flag_name, load_config, marks, to_toml
@@ -93,6 +94,8 @@ def command(
                     raise UsageError(f"{flag} is given twice, once in an earlier spelling: give {flag} alone.")
             flags = {options[name].key: False if name.startswith(OFF) else value for name, value in said.items()}
             resolved = load_config(config_class, config or (), flags)
+            if isinstance(resolved, ResumableConfig):
+                resolved = startable(resolved, dry_run=dry_run)
             if dry_run:
                 return Output(Result(resolved.model_dump(mode="json"), to_toml(resolved).rstrip()), json)
             if isinstance(resolved, TrainingConfig) and resolved.launch != "none" and not console.launched():
@@ -110,6 +113,22 @@ def command(
         return invoke
 
     return decorate
+
+
+def startable(config: ResumableConfig, *, dry_run: bool) -> ResumableConfig:
+    """The config of a run that can start, or go on: what is refused is refused before torch is loaded and tasks are made.
+
+    Raises:
+        UsageError: A folder that is not empty, other settings than those of the run that is resumed, very many samples.
+    """
+    from kernrl.runs.run_directory import require_startable
+    from kernrl.training.how_many import confirmed
+
+    output: Any = getattr(config, "output", None)
+    resume = bool(getattr(config, "resume", False))
+    if output and not console.launched() and (resume or not dry_run):  # the launcher has asked for its ranks
+        require_startable(output, config, resume=resume)
+    return config if dry_run else confirmed(config)
 
 
 def _options(

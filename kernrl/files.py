@@ -63,16 +63,21 @@ def _beside(path: Path) -> Iterator[Path]:
         raise
 
 
+def require_new_folder(path: Path, flag: str) -> None:
+    """Raise UsageError for a folder that has something in it, or a file; the sentence names `flag`."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{flag}: {path} is a file; name a folder.")
+    if path.is_dir() and any(path.iterdir()):
+        raise UsageError(f"{flag}: {path} is not empty; name a new folder, or empty this one.")
+
+
 def new_folder(path: Path, flag: str) -> Path:
     """Make a folder, or take an empty one.
 
     Raises:
         UsageError: It has something in it, or is a file; the sentence names `flag`.
     """
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{flag}: {path} is a file; name a folder.")
-    if path.is_dir() and any(path.iterdir()):
-        raise UsageError(f"{flag}: {path} is not empty; name a new folder, or empty this one.")
+    require_new_folder(path, flag)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:

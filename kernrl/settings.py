@@ -85,16 +85,16 @@ def load_config(cls: type[ConfigT], files: Sequence[Path] = (), flags: Mapping[s
     origin: dict[str, str] = {}
     for file in files:
         given: set[str] = set()
-        for written, value in flatten(_read_toml(file)):
-            key = _name_today(cls, written)
+        for spelling, value in flatten(_read_toml(file)):
+            key = _name_today(cls, spelling)
             _check_known(cls, key, f"{file}: ")
             if key in given:
                 raise UsageError(f"{file}: {key!r} is given twice, once in an earlier spelling: give {key!r} alone.")
             given.add(key)
-            values[key], origin[key] = _at_home(value), f"{file}: {written!r}"
+            values[key], origin[key] = _at_home(value), f"{file}: {spelling!r}"
     for key, value in (flags or {}).items():
         _check_known(cls, key, "")
-        values[key], origin[key] = _at_home(value), _written(cls, key)
+        values[key], origin[key] = _at_home(value), written(cls, key)
     try:
         return cls.model_validate(_nest(values))
     except ValidationError as error:
@@ -175,7 +175,7 @@ def _check_known(cls: type[Config], key: str, where: str) -> None:
         model = fields[part].annotation
 
 
-def _written(cls: type[Config], key: str) -> str:
+def written(cls: type[Config], key: str) -> str:
     """How the help writes a field: as a flag, or in capitals where it is given by position."""
     table, _, name = key.rpartition(".")
     model: Any = cls.model_fields[table].annotation if table in cls.model_fields else cls
@@ -188,13 +188,15 @@ def _sentence(cls: type[Config], detail: ErrorDetails, origin: Mapping[str, str]
     # a list's element is reported as (field, index): the field is what the user wrote
     key = ".".join(part for part in detail["loc"] if isinstance(part, str))
     if detail["type"] == "missing":
-        return f"{_written(cls, key)} is missing: give it, or put {key!r} in a --config file."
+        return f"{written(cls, key)} is missing: give it, or put {key!r} in a --config file."
     message = _message(detail)
     given = detail["input"]
     # a flag's value is text: a number in it is shown as one
     shown = given if isinstance(given, str) and detail["type"].startswith(BOUNDS) else repr(given)
-    # an error over several fields has no key, and its message names them
-    return f"{origin.get(key, key)} {message}, not {shown}." if key else f"{message}."
+    if not key:  # an error over several fields, whose message names them
+        return f"{message}."
+    whole = detail["type"] == "value_error" and ": " in message  # one of ours, with its reason
+    return f"{origin.get(key, key)} {message}." if whole else f"{origin.get(key, key)} {message}, not {shown}."
 
 
 def _message(detail: ErrorDetails) -> str:

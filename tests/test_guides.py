@@ -60,6 +60,23 @@ def test_the_guides_template_asks(tmp_path: Path) -> None:
     assert "Use one kernel." in task_messages(task, "chat", template=read_template(tmp_path / "more.j2"))[-1]["content"]
 
 
+def test_the_guides_source_makes_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "reference" / "tasks.md").read_text()
+    [source] = re.findall(r"`my_tasks:make`:\n\n```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "my_tasks.py").write_text(source)
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "mine.py").write_text(blocks("verify_a_kernel.md")[0])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    [task] = load_tasks("my_tasks:make").tasks
+    assert (task.id, task.pytorch_code) == ("mine", blocks("verify_a_kernel.md")[0])
+
+
+def test_the_guides_prompt_is_the_one_that_is_sent_in_training() -> None:
+    facts = ReinforceConfig(model="m", output=Path("run")).facts
+    assert f'task_messages(task, "chat", facts={facts})' in blocks("use_the_model.md")[0]
+
+
 @pytest.mark.slow
 def test_the_guides_model_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Path, capsys: Capture) -> None:
     """As printed, but for a model of a few weights and a reply of a few tokens."""
@@ -99,7 +116,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setenv("HOME", str(tmp_path))  # the verifier's cache
     torch.set_num_threads(1)
     cells = json.loads((ROOT / "docs" / "notebooks" / "kernrl.ipynb").read_text())["cells"]
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     for cell in cells:
         assert not cell.get("outputs"), "what it prints is seen where it is run"
         if cell["cell_type"] == "code":
@@ -108,6 +125,9 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "correct m" in said
     assert "Wrong on the" in said
     assert "class ModelNew" in said
+    names["attempts"] = []
+    exec(next("".join(cell["source"]) for cell in cells if "best = max(" in "".join(cell["source"])), names)
+    assert capsys.readouterr().out.startswith("None of them is correct")
 
 
 # --- eight GPUs ----------------------------------------------------------------------------------------------------------
@@ -139,8 +159,9 @@ def gpus(environment: dict[str, str]) -> set[str]:
 
 def test_the_commands_for_eight_gpus_fit_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shell_lines("eight_gpus.md")
-    ours = [(env, words, resolved(words, capsys)) for env, words in lines if words[0] == "kernrl"]
-    by_name = {words[1]: (env, config) for env, words, config in ours if "--resume" not in words}
+    kernrl = [(env, words) for env, words in lines if words[0] == "kernrl" and "--resume" not in words]
+    ours = [(env, words, resolved(words, capsys)) for env, words in kernrl]
+    by_name = {words[1]: (env, config) for env, words, config in ours}
     evaluations = [config for _, words, config in ours if words[1] == "eval"]
     sft, rl = SftConfig(**by_name["sft"][1]), ReinforceConfig(**by_name["reinforce"][1])
     before, after = (EvalConfig(**config) for config in evaluations)
@@ -161,7 +182,7 @@ def test_the_commands_for_eight_gpus_fit_each_other(capsys: pytest.CaptureFixtur
     [report] = [words for _, words in lines if words[:2] == ["kernrl", "report"]]
     assert report[2:5] == [str(before.output), str(after.output), str(rl.output)]
     [again] = [words for _, words in lines if "--resume" in words]
-    assert (flag(again, "--model"), flag(again, "--output")) == (rl.model, str(rl.output))
+    assert again[1:] == ["reinforce", "--output", str(rl.output), "--resume"]
 
     # the server is asked where it listens, by its name, and started as the way of sending weights needs it
     for config in (rl, before, after):

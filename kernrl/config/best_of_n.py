@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from kernrl.config.by_model import ByModel
@@ -14,6 +16,8 @@ from kernrl.settings import ALSO, RARE
 class BestOfNConfig(FinetuneOnSamplesConfig, CheckedConfig):
     """`kernrl best-of-n`."""
 
+    RENAMED: ClassVar = {**FinetuneOnSamplesConfig.RENAMED, "keep": "keep_candidates"}
+
     tasks_per_round: int = Field(
         default_factory=ByModel(nano=80, others=256), ge=1, description="Tasks a round.", json_schema_extra=TASKS
     )
@@ -23,7 +27,7 @@ class BestOfNConfig(FinetuneOnSamplesConfig, CheckedConfig):
         description="Candidates a task.",
         json_schema_extra=SAMPLING | {ALSO: "--n"},
     )
-    keep: int = Field(
+    keep_candidates: int = Field(
         default=3,
         ge=1,
         description="Most distinct candidates of a task that are learnt, the best first.",

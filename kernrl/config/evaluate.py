@@ -95,6 +95,4 @@ class EvalConfig(ResumableConfig, ServerConfig, SamplingConfig, JudgingConfig):
             raise ValueError("Give either --model, to ask a model, or --from-run, to judge candidates on disk")
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(f"--temperature 0 gives the same reply each time: leave out --samples {self.samples}, or give 1")
-        if self.resume and self.output is None:
-            raise ValueError("--resume needs --output, the folder of the run to go on with")
         return self

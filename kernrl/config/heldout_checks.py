@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import Field, model_validator
 
 from kernrl.config.groups import RUN
@@ -11,6 +14,11 @@ from kernrl.settings import RARE
 
 class CheckedConfig(ImproveConfig):
     """Base of the commands that train in steps or rounds on what they sample."""
+
+    def may_change(self, kept: Mapping[str, Any]) -> tuple[str, ...]:
+        """The size of an evaluation too, unless the best step is chosen by its figures, which must be of one exam."""
+        exam = () if self.keep_best or kept.get("keep_best") else ("evaluate_limit", "evaluate_samples", "evaluate_tasks")
+        return (*super().may_change(kept), *exam)
 
     give_up_after: int = Field(
         default=3,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from kernrl.config.groups import MODEL, RUN, SAMPLING, TASKS, VERIFIER
 from kernrl.config.judging import JudgingConfig
 from kernrl.config.resume import ResumableConfig
+from kernrl.config.sampling import CutsConfig, differing
 from kernrl.config.training import Columns, PromptForm, ServerConfig
 from kernrl.config.verifier import Baselines
 from kernrl.settings import ALSO, ARGUMENT, OLD, RARE
@@ -30,8 +31,10 @@ def seconds_of(text: str) -> float:
     return float(match[1]) * {"m": 60.0, "min": 60.0, "h": 3600.0}.get(match[2] or "s", 1.0)
 
 
-class OptimizeConfig(ResumableConfig, ServerConfig, JudgingConfig):
+class OptimizeConfig(ResumableConfig, ServerConfig, CutsConfig, JudgingConfig):
     """`kernrl optimize`."""
+
+    MAY_CHANGE: ClassVar = ("budget", "candidates", "keep_tie", "improve", "keep_model", "tasks_at_once")
 
     source: str = Field(
         description="What to make faster: a task .py, a folder, table or dataset of tasks, SOURCE::ID or SOURCE#ROW, or "
@@ -81,7 +84,7 @@ class OptimizeConfig(ResumableConfig, ServerConfig, JudgingConfig):
         description="Tasks of a folder or dataset that are searched side by side; by the number of cores if not set.",
         json_schema_extra=SAMPLING | RARE,
     )
-    temperature: float = Field(default=1.0, gt=0, description="Temperature of sampling.", json_schema_extra=SAMPLING)
+    temperature: float = Field(default=1.0, ge=0, description="Temperature of sampling; above 0.", json_schema_extra=SAMPLING)
     max_tokens: int = Field(default=2048, ge=1, description="Longest reply in tokens.", json_schema_extra=SAMPLING | RARE)
     improve: Literal["best-of-n", "reinforce"] | None = Field(
         default=None,
@@ -117,6 +120,11 @@ class OptimizeConfig(ResumableConfig, ServerConfig, JudgingConfig):
         json_schema_extra=VERIFIER | {OLD: "--verifier.baseline"},
     )
 
+    @field_validator("temperature")
+    @classmethod
+    def _samples_differ(cls, value: float) -> float:
+        return differing(value, "a search wants different ones")
+
     @field_validator("budget")
     @classmethod
     def _a_time(cls, value: str) -> str:
@@ -128,8 +136,6 @@ class OptimizeConfig(ResumableConfig, ServerConfig, JudgingConfig):
 
     @model_validator(mode="after")
     def _flags_go_together(self) -> OptimizeConfig:
-        if self.resume and self.output is None:
-            raise ValueError("--resume needs --output, the folder of the run to go on with")
         if self.engine == "server" and self.model == NO_MODEL:
             raise ValueError("--engine server needs --model, whose tokenizer and prompt form are used")
         if self.improve and self.model == NO_MODEL:

@@ -23,7 +23,7 @@ from kernrl.config.training import (
     TrainingConfig,
 )
 from kernrl.config.verifier import VerifierConfig
-from kernrl.settings import OLD, RARE
+from kernrl.settings import ALSO, OLD, RARE
 
 
 def _adapts(validated: dict[str, Any]) -> bool:
@@ -39,6 +39,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
     """
 
     RENAMED: ClassVar = {"baseline": "reward_baseline"}
+    MAY_CHANGE: ClassVar = ("steps", "rounds", "time_limit_s", "gpu_hour_price")
 
     model: str = Field(
         description="A model folder, such as one that `kernrl sft` wrote, a hub id, or 'nano' for the shipped model.",
@@ -174,7 +175,7 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         default=None, ge=1, description="Processes that make tasks; one if not set.", json_schema_extra=RUN | RARE
     )
     keep_checkpoints: int = Field(
-        default=1, ge=1, description="Newest checkpoints that are kept.", json_schema_extra=RUN | RARE
+        default=1, ge=1, description="Newest checkpoints that are kept.", json_schema_extra=RUN | RARE | {ALSO: "--keep"}
     )
     gpu_hour_price: float | None = Field(
         default=None,

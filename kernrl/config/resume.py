@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import model_validator
+from pydantic_core import PydanticUndefined
 
-from kernrl.settings import Config, flag_name
+from kernrl.errors import UsageError
+from kernrl.settings import Config, flag_name, flatten, written
 
 RENAMED_VALUES = (("advantage", "none", "raw"), ("baseline", [], ["eager"]))
 """(setting, value in the config.json of an older run, what that is today)."""
@@ -20,21 +22,40 @@ COMMANDS = ("sft", "best-of-n", "reinforce", "reward-weighted", "eval", "optimiz
 """Those with `--resume`."""
 
 
+MAY_CHANGE_ON_RESUME = (
+    "resume", "output", "report_to", "project", "run_name", "push_to_hub", "save_every", "keep_checkpoints", "workers",
+    "launch", "num_processes", "fail_under", "yes", "give_up_after", "evaluate_every", "validate_every", "keep_best",
+    "server_url", "server_model", "server_timeout_s", "weight_sync", "verifier.executor", "verifier.workers", "verifier.cache",
+    "verifier.cache_dir", "verifier.require_sandbox", "verifier.gpu_memory_share",
+)  # fmt: skip
+"""Settings of any command that do not change what a run computes."""
+
+
 class ResumableConfig(Config):
     """Base of the commands with `--resume` and `--output`.
 
     On `--resume` a setting that is not given is as the run's `config.json` has it, whatever its default is by now. Those that
-    are given and differ are refused by `kernrl.runs.run_directory`.
+    are given and differ are refused (`require_same`), but for those that `may_change`.
     """
 
     RENAMED: ClassVar[Mapping[str, str]] = {}
     """Setting in the config.json of an older run of this command → its name today."""
+    BEFORE: ClassVar[Mapping[str, Any]] = {}
+    """Setting newer than some runs of this command → what those did, where that is not its default."""
+    MAY_CHANGE: ClassVar[tuple[str, ...]] = ()
+    """Settings of this command that a resume may change besides those of `MAY_CHANGE_ON_RESUME`, as to make a run longer."""
+
+    def may_change(self, kept: Mapping[str, Any]) -> tuple[str, ...]:
+        """Settings that may differ from `kept`, those of the run that is resumed."""
+        return (*MAY_CHANGE_ON_RESUME, *self.MAY_CHANGE)
 
     @model_validator(mode="before")
     @classmethod
     def _as_the_run_began(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or not values.get("resume") or not values.get("output"):
+        if not isinstance(values, dict) or not values.get("resume"):
             return values
+        if not values.get("output"):
+            raise ValueError("--resume needs --output, the folder of the run to go on with")
         folder = Path(values["output"])
         described = _described(folder)
         missing = [name for name, field in cls.model_fields.items() if field.is_required() and name not in values]
@@ -69,11 +90,61 @@ def with_names_of_today(cls: type[Config], kept: Mapping[str, Any]) -> dict[str,
     """The settings of an older run, they and their values named as they are now."""
     names = cls.RENAMED if issubclass(cls, ResumableConfig) else {}
     renamed = {name: new for name, old, new in RENAMED_VALUES if kept.get(name) == old}
-    today = {names.get(name, name): value for name, value in {**kept, **renamed}.items()}
+    before = cls.BEFORE if kept and issubclass(cls, ResumableConfig) else {}
+    today = {**before, **{names.get(name, name): value for name, value in {**kept, **renamed}.items()}}
     table = today.get("verifier")
     if "precision" in cls.model_fields.keys() - today.keys() and isinstance(table, dict):  # it was the table's alone
         today |= {"precision": table.get("precision"), "verifier": {**table, "precision": None}}
     return today
+
+
+def require_same(config: Config, path: Path, kept: Mapping[str, Any]) -> None:
+    """Refuse to resume the run in `path` with settings that differ from `kept`, its own.
+
+    Raises:
+        UsageError: some differ; the sentence names them as the command line does.
+    """
+    begun = dict(flatten(with_names_of_today(type(config), kept)))
+    before = {name: _default(config, name) for name, _ in flatten(config.model_dump(mode="json"))} | begun
+    free = config.may_change(kept) if isinstance(config, ResumableConfig) else MAY_CHANGE_ON_RESUME
+    now = dict(flatten(config.model_dump(mode="json")))
+    changed = [name for name in now if name not in free and before[name] != now[name]]
+    if known := [name for name in changed if name in begun]:
+        what = "; ".join(f"{said(type(config), name, before[name])}, not {_value(name, now[name])}" for name in known)
+        remedy = "leave them" if len(known) > 1 else "leave it"
+        raise UsageError(
+            f"--resume: the run in {path} has {what}: {remedy} out to go on with the run's, or give another --output."
+        )
+    if changed:  # in a setting that is newer than the run
+        old = " ".join(said(type(config), name, before[name]) for name in changed)
+        raise UsageError(f"--resume: the run in {path} is older than a setting: add {old} to go on as it began.")
+
+
+def said(cls: type[Config], name: str, value: Any) -> str:
+    """A setting as it is given on the command line: `--samples 4`, `--no-facts`, `--precision unset`."""
+    flag = written(cls, name)
+    if isinstance(value, bool):
+        return flag if value else f"--no-{flag.removeprefix('--')}"
+    return f"{flag} {_value(name, value)}"
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return flag_name(name) if value else f"--no-{flag_name(name)[2:]}"
+    if value is None or value in ([], ""):
+        return "unset"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _default(config: Config, name: str) -> Any:
+    """The default of a setting, as config.json has it, whatever the model; None where it has none."""
+    *tables, field = name.split(".")
+    for table in tables:
+        config = getattr(config, table)
+    described = type(config).model_fields[field]
+    by_others: Any = described.default_factory
+    default = by_others({}) if by_others else described.default
+    return None if default is PydanticUndefined else json.loads(json.dumps(default, default=str))
 
 
 def _completed(cls: type[Config], given: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How replies are sampled: what an evaluation and the stages that train share."""
+"""How replies are sampled: what an evaluation, the search of `kernrl optimize` and the stages that train share."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from kernrl.config.groups import SAMPLING
 from kernrl.settings import RARE, Config
 
 
-def differing(temperature: float) -> float:
-    """The temperature, if candidates differ at it. Raises ValueError."""
+def differing(temperature: float, why: str = "these stages learn from how they differ") -> float:
+    """The temperature, if candidates differ at it. Raises ValueError.
+
+    Args:
+        why: they have to.
+    """
     if temperature == 0:
-        raise ValueError(
-            "should be above 0: greedy candidates of a task are all the same, and these stages learn from how they differ"
-        )
+        raise ValueError(f"should be above 0: greedy candidates of a task are all the same, and {why}")
     return temperature
 
 
-class SamplingConfig(Config):
-    """Cuts of the distribution that is sampled from, and the size of what is asked."""
+class CutsConfig(Config):
+    """Cuts of the distribution that is sampled from."""
 
     top_p: float = Field(
         default=1.0,
@@ -40,6 +42,11 @@ class SamplingConfig(Config):
         description="Leave out tokens whose probability is below this share of the likeliest token's; 0 for none.",
         json_schema_extra=SAMPLING | RARE,
     )
+
+
+class SamplingConfig(CutsConfig):
+    """How replies are sampled, and a yes to very many of them."""
+
     yes: bool = Field(
         default=False,
         description="Sample very many candidates without asking first; needed where there is no terminal to ask in.",

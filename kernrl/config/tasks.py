@@ -59,6 +59,9 @@ class ShowConfig(SourceConfig):
 
     style: str | None = Field(default=None, description="Show the worked solution of this style instead of the first.")
     prompt: bool = Field(default=False, description="Show the task's prompt instead, as plain text.")
+    facts: bool = Field(
+        default=True, description="With --prompt: end it with facts about the module, as the commands that sample do."
+    )
 
 
 class GenerateConfig(Config):

@@ -66,12 +66,12 @@ class LiveLine:
 
 
 def progress_words(progress: Progress, *, short: bool = False) -> str:
-    """`best 1.43x (fused-rows); 12 tried, 10 judged, 9 correct; 71 s left`, or `1.43x, 9/12`."""
+    """`best 1.43× (fused-rows); 12 tried, 10 judged, 9 correct; 71 s left`, or `1.43×, 9/12`."""
     best = progress.best
     timing = best.verdict.timing if best else None
     modelled = " modelled" if timing and timing.kind == "modelled" else ""
     if short:
-        return f"{best.ratio:.2f}x{modelled and '*'}, {progress.correct}/{progress.tried}" if best and best.ratio else "-"
-    said = f"best {best.ratio:.2f}x{modelled} ({best.proposal.name})" if best and best.ratio else "nothing right yet"
+        return f"{best.ratio:.2f}×{modelled and '*'}, {progress.correct}/{progress.tried}" if best and best.ratio else "-"
+    said = f"best {best.ratio:.2f}×{modelled} ({best.proposal.name})" if best and best.ratio else "nothing right yet"
     counts = f"{progress.tried} tried, {progress.judged} judged, {progress.correct} correct"
     return f"{said}; {counts}; {max(0.0, progress.budget_s - progress.spent_s):.0f} s left"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrl.config import EvalConfig, OptimizeConfig
+from kernrl.config.sampling import CutsConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
 from kernrl.optimization.budget import TICK_S
@@ -28,6 +29,8 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.verdict import Rejection
+
+CUTS = tuple(CutsConfig.model_fields)
 
 ORDERED_NODES = 100
 """Graphs of more nodes have their styles tried as they come: the order costs as much as writing them, which takes seconds."""
@@ -96,7 +99,7 @@ class Model:
         settings = {
             name: getattr(config, name) for name in ("model", "revision", "prompt", "engine", "temperature", "max_tokens")
         }
-        settings |= {name: getattr(config, name) for name in ("server_url", "server_model", "server_timeout_s")}
+        settings |= {name: getattr(config, name) for name in ("server_url", "server_model", "server_timeout_s", *CUTS)}
         self.name, self.seed = config.model, config.seed
         self.origin: Origin = origin
         self.here = config.engine != "server"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from kernrl.tasks.prompt import render_prompt
 from kernrl.tasks.task import Task
+from kernrl.tasks.worker_pool import Map
 
 Message = dict[str, str]
 PromptStyle = Literal["nano", "graph", "chat"]
@@ -39,20 +41,34 @@ def task_messages(
 
 
 def task_pairs(
-    tasks: Iterable[Task], style: PromptStyle, precision: str | None = None, *, template: str = ""
+    tasks: Iterable[Task],
+    style: PromptStyle,
+    precision: str | None = None,
+    *,
+    template: str = "",
+    facts: bool = False,
+    over: Map | None = None,
 ) -> Iterator[Pair]:
     """One pair for each worked solution. nano answers with bare code; every other model with one fenced block.
 
     In the form `graph`, solutions are written from the task's Graph, whatever solutions it brings.
+
+    Args:
+        facts: whether a prompt in chat ends with them; they take 0.1 s a task.
+        over: the map of a `worker_pool` that is to write the prompts of all tasks.
     """
-    for task in tasks:
+    ask = partial(task_messages, style=style, precision=precision, facts=facts, template=template)
+    if over is None:
+        asked = ((task, ask(task)) for task in tasks)
+    else:
+        tasks = list(tasks)
+        asked = zip(tasks, over(ask, tasks), strict=True)
+    for task, messages in asked:
         if style == "graph":
             from kernrl.tasks.nano.form import replies
 
-            asked = task_messages(task, style, precision)
-            yield from (Pair(asked, reply) for reply in replies(task))
+            yield from (Pair(messages, reply) for reply in replies(task))
             continue
-        messages = task_messages(task, style, precision, template=template)
         for solution in task.solutions:
             code = solution.triton_code.strip()
             yield Pair(messages, f"{code}\n" if style == "nano" else f"```python\n{code}\n```")

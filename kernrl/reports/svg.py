@@ -56,6 +56,10 @@ class Row:
 def percent(value: float) -> str:
     if 0 < value < 0.0005:
         return "<0.1%"
+    if 0.9995 <= value < 1:
+        return ">99.9%"
+    if 0.995 <= value < 1:
+        return f"{100 * value:.1f}%"
     return f"{100 * value:.0f}%" if value in (0, 1) or abs(value) >= 0.1 else f"{100 * value:.1f}%"
 
 

@@ -91,7 +91,7 @@ def alarms(judged: Sequence[Attempt], duplicates: float, length: float, first_le
         found.append(f"{refused:.0%} of the attempts broke the rules")
     speedups = [s.value for a in judged if a.verdict.correct and (s := a.verdict.speedup()) is not None]
     if speedups and max(speedups) >= SUSPICIOUS_SPEEDUP_X:
-        found.append(f"a speedup of {max(speedups):.0f}x was credited")
+        found.append(f"a speedup of {max(speedups):.0f}× was credited")
     if duplicates >= DUPLICATES_ALARM:
         found.append(f"{duplicates:.0%} of the attempts repeat another's source")
     if first_length and abs(length / first_length - 1) >= LENGTH_DRIFT_ALARM:

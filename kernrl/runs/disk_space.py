@@ -34,11 +34,16 @@ def require_room(folder: Path, model: torch.nn.Module, *, kept: int, optimizer: 
     written = [p for p in model.parameters() if p.requires_grad or not adapters]
     one = sum(p.numel() * p.element_size() for p in written) + ADAM_BYTES * trained * optimizer
     total = one * kept + EXPORT_BYTES * sum(weights_in(p) for p in model.parameters())
-    free = shutil.disk_usage(folder).free
+    there = sorted(map(_size, folder.glob("step_*")), reverse=True)  # of a run that goes on: each is removed for a new one
+    free = shutil.disk_usage(folder).free + sum(min(one, size) for size in there[: kept - 1])
     said = f"checkpoints take {size_text(one)} each, and the run up to {size_text(total)}"
     if total > free:
         raise UsageError(f"--output {folder}: {said}, where {size_text(free)} are free; make room, or name another disk.")
     log.print(f"{said[0].upper()}{said[1:]}, in {folder}.", highlight=False, soft_wrap=True, markup=False)
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def size_text(count: float) -> str:

@@ -14,26 +14,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import PydanticUndefined
-
 from kernrl import __version__
 from kernrl.config import Config
-from kernrl.config.resume import with_names_of_today
+from kernrl.config.resume import require_same
 from kernrl.errors import UsageError
-from kernrl.files import new_folder, replace_file
+from kernrl.files import new_folder, replace_file, require_new_folder
 from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
-from kernrl.settings import flag_name, flatten
 
 if TYPE_CHECKING:
     from kernrl.policy.ranks import Ranks
-
-MAY_CHANGE_ON_RESUME = (
-    "resume", "output", "report_to", "save_every", "keep_checkpoints", "workers", "launch", "num_processes", "fail_under",
-    "yes", "give_up_after", "evaluate_every", "validate_every", "keep_best",
-    "server_url", "server_model", "server_timeout_s", "weight_sync", "verifier.executor", "verifier.workers", "verifier.cache",
-    "verifier.cache_dir", "verifier.require_sandbox", "verifier.gpu_memory_share",
-)  # fmt: skip
-"""Settings that do not change what a run computes."""
 
 LOCK = ".lock"
 """File of a run's folder that the process which writes there has locked."""
@@ -49,25 +38,20 @@ class RunDirectory:
         """Descriptor of the lock, which this process holds until it ends."""
 
     @classmethod
-    def open(cls, path: Path, config: Config, *, resume: bool, may_change: tuple[str, ...] = ()) -> RunDirectory:
+    def open(cls, path: Path, config: Config, *, resume: bool) -> RunDirectory:
         """Start a run in a new folder, or resume one. A folder whose run was refused before it did anything counts as new.
-
-        Args:
-            may_change: settings that may differ from the resumed run's, besides those of `MAY_CHANGE_ON_RESUME`.
 
         Raises:
             UsageError: the folder is not empty and `resume` is false, its run has other settings, or another process is
                 writing there.
         """
         described = {"config": config.model_dump(mode="json"), "argv": sys.argv, **environment()}
+        require_startable(path, config, resume=resume)
         resuming = resume and (path / "config.json").exists()
         if not resuming and not _did_nothing(path):
-            if (path / "config.json").exists():
-                raise UsageError(f"--output: {path} is not empty; resume the run in it with --resume, or name a new folder.")
             new_folder(path, "--output")
         lock = _lock(path)
         if resuming:
-            _require_same(read_json(path / "config.json")["config"], config, path, may_change)
             for lines in path.glob("*.jsonl"):
                 _drop_cut_line(lines)
         else:
@@ -136,6 +120,20 @@ class RunDirectory:
             os.close(descriptor)
 
 
+def require_startable(path: Path, config: Config, *, resume: bool) -> None:
+    """Refuse a folder that a run cannot start or go on in. It needs no torch, so that a command can ask before it loads any.
+
+    Raises:
+        UsageError: the folder is not empty and `resume` is false, or its run has other settings.
+    """
+    if resume and (path / "config.json").exists():
+        require_same(config, path, read_json(path / "config.json")["config"])
+    elif not _did_nothing(path):
+        if (path / "config.json").exists():
+            raise UsageError(f"--output: {path} is not empty; resume the run in it with --resume, or name a new folder.")
+        require_new_folder(path, "--output")
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The rows of a .jsonl file of a run; a last line cut by a kill is left out."""
     if not path.exists():
@@ -196,23 +194,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def _require_same(kept: Mapping[str, Any], config: Config, path: Path, may_change: tuple[str, ...]) -> None:
-    before, now = dict(flatten(with_names_of_today(type(config), kept))), dict(flatten(config.model_dump(mode="json")))
-    before = {name: _default(config, name) for name in now} | before  # settings newer than the run
-    changed = [name for name in now if name not in (*MAY_CHANGE_ON_RESUME, *may_change) and before[name] != now[name]]
-    if changed:
-        what = ", ".join(f"{flag_name(name)} was {before[name]!r} and is now {now[name]!r}" for name in changed)
-        raise UsageError(f"--resume: the run in {path} had other settings ({what}); give the same, or another --output.")
-
-
-def _default(config: Config, name: str) -> Any:
-    """The default of a setting, as config.json has it, whatever the model; None where it has none."""
-    *tables, field = name.split(".")
-    for table in tables:
-        config = getattr(config, table)
-    described = type(config).model_fields[field]
-    by_others: Any = described.default_factory
-    default = by_others({}) if by_others else described.default
-    return None if default is PydanticUndefined else json.loads(json.dumps(default, default=str))

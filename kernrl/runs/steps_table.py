@@ -21,7 +21,7 @@ COLUMNS = {
     "reward": "{:.3f}",
     "correct": "{:.0%}",
     "fast_1": "{:.0%}",
-    "speed_geomean_x": "{:.2f}x",
+    "speed_geomean_x": "{:.2f}×",
     "heldout.reward": "{:.3f}",
     "heldout.correct": "{:.0%}",
     "length": "{:.0f}",

@@ -105,12 +105,12 @@ def keep_best(session: Session, group: Sequence[Attempt], keep: int, threshold: 
 
 
 def pick(session: Session, config: BestOfNConfig, group: Sequence[Attempt]) -> tuple[list[Attempt], list[Attempt]]:
-    """The candidates to learn and, with `--against`, those to unlearn: at most `--keep` distinct ones of each.
+    """The candidates to learn and, with `--against`, those to unlearn: at most `--keep-candidates` distinct ones of each.
 
     With `--against`, only candidates within `MARGIN` of the best are learnt, and the worst are unlearnt. What both share,
     most of their tokens, cancels, and the difference is learnt. A group without a difference gives two empty lists.
     """
-    best = keep_best(session, group, config.keep, config.threshold)
+    best = keep_best(session, group, config.keep_candidates, config.threshold)
     if not best or not config.against:
         return best, []
     bar = value_of(best[0]) - MARGIN
@@ -118,7 +118,7 @@ def pick(session: Session, config: BestOfNConfig, group: Sequence[Attempt]) -> t
     for attempt in reversed(best_first(group)):
         if value_of(attempt) < bar and session.fits(attempt):
             worse.setdefault(attempt.key, attempt)
-    return ([a for a in best if value_of(a) >= bar], list(worse.values())[: config.keep]) if worse else ([], [])
+    return ([a for a in best if value_of(a) >= bar], list(worse.values())[: config.keep_candidates]) if worse else ([], [])
 
 
 def best_first(attempts: Sequence[Attempt]) -> list[Attempt]:

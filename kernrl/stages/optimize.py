@@ -33,8 +33,6 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.verifier import HardenedVerifier
 
 INTERRUPTED = 130
-MAY_CHANGE = ("budget", "candidates", "keep_tie", "improve", "keep_model", "tasks_at_once")
-"""Settings that may differ on --resume."""
 
 
 def run(config: OptimizeConfig) -> Result:
@@ -47,9 +45,7 @@ def run(config: OptimizeConfig) -> Result:
     tasks = read_tasks(config)
     if config.keep_model and config.keep_model.exists():
         raise UsageError(f"--keep-model: {config.keep_model} is there already; name a new folder.")
-    directory = RunDirectory.open(
-        config.output or next_folder(Path("checkpoints"), "optimize"), config, resume=config.resume, may_change=MAY_CHANGE
-    )
+    directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "optimize"), config, resume=config.resume)
     more = from_disk(config.from_run, tasks) if config.from_run else {}
     # what a search drops when its time is over may end as a warning, which nobody can act on
     logging.getLogger("kernrl.verifier").setLevel(logging.ERROR)
@@ -118,7 +114,7 @@ def _best_few(ranking: Sequence[dict[str, Any]]) -> Table:
     for name in (us, *baselines):
         table.add_column(name, justify="right")
     for row in ranking:
-        speeds = [f"{row['speedups_x'][name]['value']:.2f}x" if name in row["speedups_x"] else "" for name in baselines]
+        speeds = [f"{row['speedups_x'][name]['value']:.2f}×" if name in row["speedups_x"] else "" for name in baselines]
         origin = f" (from {row['parent']})" if row["parent"] else ""
         table.add_row(f"{row['id']}: {row['name']}{origin}", f"{row['us']:.1f}", *speeds)
     return table

@@ -120,7 +120,9 @@ def train_step(learner: Learner) -> dict[str, Any]:
     now = time.perf_counter()
     seconds = {**batch.seconds, "update": now - update_started, "step": now - started}
     learner.finish_step(batch.metrics, session.ranks.tell(seconds["step"]))
-    learnt = {"learnt": len(batch.examples), "learnt_tokens": sum(len(e.completion_ids) for e in batch.examples)}
+    # of weight 0 are those of --constant-groups keep: --beta and --entropy-coef move weights on them, but no verdict teaches
+    taught = [e for e in batch.examples if e.weight]
+    learnt = {"learnt": len(taught), "learnt_tokens": sum(len(e.completion_ids) for e in taught)}
     speed = {"attempts_per_s": batch.metrics["attempts"] / seconds["step"], **session.gpu_time(learner.seconds)}
     return {"step": step, **batch.metrics, **learnt, **update, "seconds": seconds, **speed}
 
@@ -135,7 +137,7 @@ def sample_batch(learner: Learner, step: int) -> Batch:
     metrics = step_metrics(collected, learner.first_length, learner.most_correct)
     metrics["staleness"] = fmean(step - 1 - attempt.rollout.version for attempt in collected.attempts)
     examples, logprobs = training_examples(learner.session, learner.config, collected)
-    if not examples:
+    if not any(e.weight for e in examples):
         metrics["alarms"].append(why_nothing(collected.attempts, learner.config.max_tokens, learner.session.fits))
     return Batch(examples, logprobs, metrics, dict(collected.seconds))
 

@@ -15,7 +15,10 @@ from kernrl.policy.examples import Example
 from kernrl.rollouts.collect import Attempt, Verifier
 from kernrl.rollouts.step_metrics import step_metrics
 from kernrl.training.finetune_on_samples import SampleFinetuner, sample_and_judge, write_dataset
+from kernrl.training.run_history import why_nothing
 from kernrl.training.session import Session, open_session
+
+NONE_REWARDED = "no candidate earned a reward above 0; give more --samples"
 
 
 def run(config: RewardWeightedConfig, verifier: Verifier | None = None) -> Result:
@@ -27,23 +30,32 @@ def run(config: RewardWeightedConfig, verifier: Verifier | None = None) -> Resul
     started = time.perf_counter()
     with open_session(config, verifier) as session, session.activity.shown():
         examples, found, seconds = session.lead(lambda: weighted_examples(session, config))
-        tuned = SampleFinetuner(session, config).finetune(examples, config.seed)
+        tuned: dict[str, Any] = {"learnt": 0, "update_s": 0.0}
+        if examples:
+            tuned = SampleFinetuner(session, config).finetune(examples, config.seed)
         seconds |= {"update": tuned.pop("update_s"), "step": time.perf_counter() - started}
         session.record({"step": 1, **found, **tuned, "seconds": seconds, **session.gpu_time(seconds["step"])}, 1)
+        if not examples:
+            raise RunError(found["alarms"][-1] + ".")
         return session.finish(config, {})
 
 
 def weighted_examples(session: Session, config: RewardWeightedConfig) -> tuple[list[Example], dict[str, Any], dict[str, float]]:
-    """Sample and judge; returns the weighted examples, the metrics, and the seconds of each phase."""
+    """Sample and judge; returns the weighted examples, the metrics, and the seconds of each phase.
+
+    Where no example has a weight, the last alarm of the metrics says why.
+    """
     collected = sample_and_judge(session, session.tasks, (config.seed, 1), 1)
     weighted = [pair for group in collected.groups() for pair in weights_of(session, group, config)]
+    metrics = step_metrics(collected)
     if not weighted:
-        raise RunError("No rollout earned a reward above 0: fine-tune the model first (kernrl sft), or sample more.")
+        metrics["alarms"].append(why_nothing(collected.attempts, config.max_tokens, session.fits, NONE_REWARDED))
+        return [], metrics, dict(collected.seconds)
     write_dataset(session.directory.path / "weighted.jsonl", (attempt for attempt, _ in weighted))
     # weights of mean 1: the learning rate means the same whatever the scale of the reward
     mean = fmean(weight for _, weight in weighted)
     examples = [Example(a.prompt_ids, a.rollout.token_ids, weight / mean) for a, weight in weighted]
-    return examples, step_metrics(collected), dict(collected.seconds)
+    return examples, metrics, dict(collected.seconds)
 
 
 def weights_of(session: Session, group: Sequence[Attempt], config: RewardWeightedConfig) -> list[tuple[Attempt, float]]:

@@ -146,5 +146,5 @@ def _speedup(row: dict[str, Any]) -> str:
     if not speedup:
         return ""
     if row["verdict"]["timing"]["kind"] == "modelled":  # without noise
-        return f"{speedup['value']:.2f}x{MARK}"
-    return f"{speedup['value']:.2f}x{'' if speedup['significant'] else ' (noise)'}"
+        return f"{speedup['value']:.2f}×{MARK}"
+    return f"{speedup['value']:.2f}×{'' if speedup['significant'] else ' (noise)'}"

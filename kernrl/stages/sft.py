@@ -17,6 +17,7 @@ from accelerate.utils import set_seed
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
+from transformers import PreTrainedTokenizerBase
 
 from kernrl.config import SftConfig
 from kernrl.console import Result, counted, log
@@ -27,7 +28,7 @@ from kernrl.policy.checkpoint import commit_checkpoint, read_json
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.four_bit import require_four_bit
-from kernrl.policy.load import Policy, recompute_activations
+from kernrl.policy.load import Policy, load_tokenizer, recompute_activations
 from kernrl.policy.nano import NANO, VOCAB_SIZE, create_nano, nano_config, train_tokenizer
 from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
@@ -54,9 +55,6 @@ TOKENIZER_PAIRS = 4_000
 ENDLESS = 10**9
 """Steps where the time ends the run."""
 
-MAY_CHANGE_ON_RESUME = ("steps", "epochs", "time_limit_s")
-"""Settings that a resume may change, so that a run can be made longer. The rate then falls by the new length."""
-
 SPEEDS = (("tokens_per_s", ",.0f"), ("mfu", ".0%"))
 """Metrics of speed in the final table, and their formats."""
 
@@ -75,14 +73,12 @@ def run(config: SftConfig) -> Result:
         config = with_defaults(config, on_gpu=on_gpu, processes=ranks.size)
         if config.load_in_4bit:
             ranks.lead(require_four_bit)
-        directory = ranks.lead(
-            lambda: RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE_ON_RESUME)
-        )
+        ranks.lead(lambda: check_upload(config.push_to_hub))
+        directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume))
         activity.folder = directory.path if ranks.leads else None
         if config.resume and (ended := ranks.lead(lambda: results_of_ended(directory, config))):
             return Result(ended, summary(ended, ranks.lead(lambda: directory.history)))
         latest = ranks.lead(directory.latest) if config.resume else None
-        ranks.lead(lambda: check_upload(config.push_to_hub))
 
         config = check_model(config, latest, ranks)
         doing = f"sft: preparing pairs ({config.data})"
@@ -135,16 +131,22 @@ def _read(pairs: Iterable[Pair], activity: Activity, doing: str) -> list[Pair]:
 
 def length(config: SftConfig) -> dict[str, Any]:
     """What decides when the run ends."""
-    return {name: getattr(config, name) for name in MAY_CHANGE_ON_RESUME}
+    return {name: getattr(config, name) for name in config.LENGTH}
 
 
 def results_of_ended(directory: RunDirectory, config: SftConfig) -> dict[str, Any] | None:
-    """The results of a run that has come to its end, unless it is asked to be longer now."""
+    """The results of a run that has come to its end, unless it is asked to be longer now.
+
+    An exam on held-out tasks and an upload that are asked for only now are made up for.
+    """
     path = directory.path / "results.json"
     found = read_json(path) if path.exists() else {}
     if found.get("length") != length(config):
         return None
     log.print(ENDED.format(found["model"]), highlight=False, soft_wrap=True)
+    if (config.heldout_samples and "heldout" not in found) or (config.push_to_hub and "uploaded" not in found):
+        final = Path(found["model"])
+        publish(config, final, load_tokenizer(str(final)), directory, found)
     return found
 
 
@@ -166,14 +168,21 @@ def finish(config: SftConfig, policy: Policy, directory: RunDirectory, results: 
     final = commit_checkpoint(config.output, "model", lambda folder: save_final(ranks, policy, folder, history), ranks)
     results |= {**figures(history), "model": str(final)}
     if ranks.leads:
-        if config.heldout_samples:
-            results["heldout"] = heldout_figures(config, final, policy.tokenizer)
-            results["heldout_temperature"] = TEMPERATURE
-        replace_file(final / "README.md", model_card(config, results, read_json(config.output / "config.json")))
-        if config.push_to_hub:
-            results["uploaded"] = upload(final, config.push_to_hub)
-        directory.write_results(results)
+        publish(config, final, policy.tokenizer, directory, results)
     return Result(results, summary(results, history))
+
+
+def publish(
+    config: SftConfig, final: Path, tokenizer: PreTrainedTokenizerBase, directory: RunDirectory, results: dict[str, Any]
+) -> None:
+    """Put what is asked for and not yet there into the results: an exam on held-out tasks, an upload; and write the card."""
+    if config.heldout_samples and "heldout" not in results:
+        results["heldout"] = heldout_figures(config, final, tokenizer)
+        results["heldout_temperature"] = TEMPERATURE
+    replace_file(final / "README.md", model_card(config, results, read_json(config.output / "config.json")))
+    if config.push_to_hub and "uploaded" not in results:
+        results["uploaded"] = upload(final, config.push_to_hub)
+    directory.write_results(results)
 
 
 ENDED = (

@@ -104,7 +104,7 @@ def show(config: ShowConfig) -> Result:
     if config.prompt:
         from kernrl.tasks.prompt import render_prompt
 
-        prompt = render_prompt(task)
+        prompt = render_prompt(task, facts=config.facts)
         return Result({"id": task.id, "prompt": prompt}, str(prompt))
     solution = next((s for s in task.solutions if config.style in (None, s.style)), None)
     if config.style and solution is None:

@@ -54,9 +54,6 @@ GENERATED_TASKS = 2000
 
 T = TypeVar("T")
 
-MAY_CHANGE_ON_RESUME = ("steps", "rounds", "time_limit_s", "gpu_hour_price")
-"""Settings that a resume may change, so that a run can be made longer."""
-
 
 @dataclass
 class Session:
@@ -184,9 +181,7 @@ def open_session(config: ImproveConfig, verifier: Verifier | None = None, turns:
             ranks.lead(lambda: require_server(config))  # before a model is loaded
         shown = stack.enter_context(ExitStack())
         shown.enter_context(activity.shown())
-        directory = ranks.lead(
-            lambda: RunDirectory.open(config.output, config, resume=config.resume, may_change=MAY_CHANGE_ON_RESUME)
-        )
+        directory = ranks.lead(lambda: RunDirectory.open(config.output, config, resume=config.resume))
         activity.folder = directory.path if ranks.leads else None
         checkpoint = ranks.lead(directory.latest) if config.resume else None
         on_gpu = ranks.accelerator.device.type == "cuda"

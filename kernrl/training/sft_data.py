@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from kernrl.config import SftConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
-from kernrl.policy.pairs import PAIR_FIELDS, Pair, UnusableRow, has_pair, row_pair, task_pairs
+from kernrl.policy.pairs import PAIR_FIELDS, Pair, PromptStyle, UnusableRow, has_pair, row_pair, task_pairs
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import Row, load_tasks, read_rows
 from kernrl.tasks.prompt import read_template
 from kernrl.tasks.rows import COLUMNS, BadRow, parse_columns
 from kernrl.tasks.task import Task
+from kernrl.tasks.worker_pool import worker_pool
 from kernrl.training.lint_tasks import sound_tasks
 from kernrl.training.session import askable
 
@@ -28,6 +29,9 @@ USUAL_TASKS = 40_000
 
 ENDLESS = 10**9
 """Generated tasks where the time ends the run."""
+
+FEW_TASKS = 100
+"""Tasks whose facts take less time than a process that writes them takes to start."""
 
 VALIDATION_TASKS = 256
 """Tasks for the validation loss of generated data; a tenth of the training tasks if that is fewer."""
@@ -55,7 +59,7 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
     if config.data == "generated" and style == "graph":
         return _generated_graphs(config, split)
     if config.data == "generated":
-        return task_pairs(_generated(config, split), style, template=template)
+        return _asked(_generated(config, split), config, style, template)
     columns = parse_columns(config.map, (*COLUMNS, *PAIR_FIELDS))
     if config.data_revision and Path(config.data).exists():
         raise UsageError(f"--data-revision: {config.data} is not a dataset of the hub; leave it out.")
@@ -65,7 +69,20 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
         return iter(_part(_table_pairs(config, rows, columns, tell=split == "train"), config, split))
     # no row in TRL's forms: then they are tasks, whose solutions are the answers
     tasks = askable(_part(_tasks(config, columns, tell=split == "train"), config, split), style)
-    return task_pairs(tasks, style, template=template)
+    return _asked(tasks, config, style, template)
+
+
+def _asked(tasks: Iterable[Task], config: SftConfig, style: PromptStyle, template: str) -> Iterator[Pair]:
+    """The pairs of tasks; the facts of many are written in processes of their own."""
+    if config.facts and style == "chat" and len(tasks := list(tasks)) >= FEW_TASKS:
+        with worker_pool(_workers(config)) as over:
+            yield from task_pairs(tasks, style, template=template, facts=True, over=over)
+    else:
+        yield from task_pairs(tasks, style, template=template, facts=config.facts)
+
+
+def _workers(config: SftConfig) -> int:
+    return config.workers or len(os.sched_getaffinity(0))
 
 
 def _require_columns(config: SftConfig, rows: Sequence[Row], columns: Mapping[str, str]) -> None:
@@ -116,8 +133,7 @@ def _generated_graphs(config: SftConfig, split: str) -> Iterator[Pair]:
     """Pairs of random Graphs, whose compositions are of this split alone."""
     from kernrl.tasks.nano.graph_pairs import generate_pairs
 
-    workers = config.workers or len(os.sched_getaffinity(0))
-    for pair in generate_pairs(count=_counts(config, split), seed=config.seed, split=split, workers=workers):
+    for pair in generate_pairs(count=_counts(config, split), seed=config.seed, split=split, workers=_workers(config)):
         yield Pair([{"role": "user", "content": pair.prompt}], pair.reply)
 
 
@@ -125,7 +141,7 @@ def _generated(config: SftConfig, split: str) -> Iterator[Task]:
     """Fusions, with some single ops first; compositions of the validation split never occur in training."""
     fusions = _counts(config, split)
     singles = fusions // 10
-    common = {"seed": config.seed, "split": split, "workers": config.workers or len(os.sched_getaffinity(0))}
+    common = {"seed": config.seed, "split": split, "workers": _workers(config)}
     yield from generate_tasks(level=1, count=singles, **common)
     yield from generate_tasks(level=2, count=fusions - singles, **common)
 

@@ -22,6 +22,7 @@ from kernrl.rollouts.reward import UNKNOWN
 from kernrl.runs.run_directory import RunDirectory
 from kernrl.service.client import open_verifier
 from kernrl.tasks.grammar.generate import generate_tasks
+from kernrl.tasks.prompt import read_template
 from kernrl.training.evaluation import evaluate
 from kernrl.training.session import prompt_style, sample_row, stop_ids
 from kernrl.verifier.base.verdict import Stage
@@ -48,9 +49,11 @@ def sample_check(config: SftConfig, policy: Policy, directory: RunDirectory) -> 
     on_gpu = next(policy.model.parameters()).is_cuda
     engine = GenerateEngine(policy, dtype=torch.bfloat16 if on_gpu and not config.lora else None)
     style = prompt_style(policy.tokenizer, config.prompt)
+    template = read_template(config.prompt_template) if config.prompt_template else ""
     sampling = Sampling(1, REPLIES[style]["max_tokens"], TEMPERATURE, stop_ids=stop_ids(policy))
     with closing(engine), open_verifier(config.verifier) as verifier:
-        collector = Collector(engine, policy.tokenizer, verifier, lambda verdict: None, sampling, style=style)
+        asked = {"style": style, "facts": config.facts, "template": template}
+        collector = Collector(engine, policy.tokenizer, verifier, lambda verdict: None, sampling, **asked)
 
         def check(step: int) -> dict[str, float]:
             started = time.perf_counter()
@@ -78,6 +81,8 @@ def heldout_figures(config: SftConfig, model: Path, tokenizer: PreTrainedTokeniz
         samples=config.heldout_samples,
         temperature=TEMPERATURE,
         prompt="chat" if style == "chat" else "nano",
+        prompt_template=config.prompt_template,
+        facts=config.facts,
         seed=config.seed,
         verifier=config.verifier,
         **REPLIES[style],

@@ -13,6 +13,7 @@ from support.tiny import save_tiny_policy
 from kernrl.cli import run
 from kernrl.config import BestOfNConfig, EvalConfig, ReinforceConfig, RewardWeightedConfig, SftConfig
 from kernrl.config.by_model import NANO_SHAPE, ByModel, is_nano
+from kernrl.config.resume import with_names_of_today
 from kernrl.errors import UsageError
 from kernrl.policy.nano import VOCAB_SIZE, nano_config
 from kernrl.runs.run_directory import RunDirectory
@@ -47,7 +48,8 @@ def resolved(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 @pytest.mark.parametrize("model", ["nano", str(ROOT / "checkpoints" / "nano")], ids=["name", "folder"])
 def test_nano_takes_what_was_measured(command: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = resolved(capsys, command, "--model", model)
-    measured = {name: value for name, value in flatten(MEASURED[command]) if name not in OWN} | LONGER
+    today = with_names_of_today(COMMANDS[command], MEASURED[command])
+    measured = {name: value for name, value in flatten(today) if name not in OWN} | LONGER
     measured |= {name: value for name, value in SINCE.items() if name in measured}
     assert len(measured) >= 12
     assert {name: found[name] for name in measured} == measured
@@ -153,7 +155,7 @@ def test_settings_newer_than_the_run_are_as_they_were_for_every_model(tmp_path: 
     del described["config"]["adam_epsilon"], described["config"]["overlap"]
     (older / "config.json").write_text(json.dumps(described))
     again = {"output": older, "resume": True}
-    with pytest.raises(UsageError, match=r"--adam-epsilon was 1e-08 and is now 0\.01"):
+    with pytest.raises(UsageError, match=r"older than a setting: add --adam-epsilon 1e-08 to"):
         RunDirectory.open(older, reinforce(**again), resume=True)
     RunDirectory.open(older, reinforce(**again, adam_epsilon=1e-8), resume=True)
 

@@ -24,9 +24,21 @@ def test_greedy_candidates_teach_nothing(command: str, capsys: pytest.CaptureFix
     line = [command, "--model", "nano", "--output", "run", "--dry-run", "--temperature"]
     assert run([*line, "0"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("kernrl: --temperature should be above 0: greedy candidates of a task are all the same")
-    assert said.count("\n") == 1
+    assert said == (
+        "kernrl: --temperature should be above 0: greedy candidates of a task are all the same, and these stages learn from "
+        "how they differ.\n"
+    )
     assert run([*line, "0.01"]) == 0
+
+
+def test_a_search_samples_as_the_other_commands_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["optimize", "my.py", "--temperature", "0", "--dry-run"]) == 2
+    said = "--temperature should be above 0: greedy candidates of a task are all the same, and a search wants different ones."
+    assert capsys.readouterr().err == f"kernrl: {said}\n"
+    found = dry("optimize my.py --top-p 0.9 --top-k 5 --min-p 0.1", capsys)
+    assert (found["top_p"], found["top_k"], found["min_p"]) == (0.9, 5, 0.1)
+    assert run(["optimize", "my.py", "--budget", "soon", "--dry-run"]) == 2
+    assert "--budget is a time such as 120s, 2m or 1h, not 'soon'." in capsys.readouterr().err
 
 
 def test_one_baseline_whatever_it_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

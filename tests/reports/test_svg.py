@@ -144,6 +144,7 @@ def test_log_scale_puts_even_in_the_middle() -> None:
     ("words", "expected"),
     [
         (percent(0.123), "12%"), (percent(0.0123), "1.2%"), (percent(0), "0%"), (percent(1), "100%"),
+        (percent(0.9996), ">99.9%"), (percent(0.9994), "99.9%"), (percent(0.996), "99.6%"), (percent(0.994), "99%"),
         (times(1.4), "1.40×"), (times(12.34), "12.3×"), (times(1234), "1234×"),
         (short(1234567), "1.23M"), (short(0.00012), "0.00012"), (short(-2500), "−2.5k"),
         (seconds(0.41), "0.41 s"), (seconds(90), "90 s"), (seconds(600), "10 min"), (seconds(9000), "2.5 h"),

@@ -183,7 +183,7 @@ def test_alarms_of_a_gamed_reward(tokenizer):
 
     c = collector(tokenizer, lambda prompt, sample, call: ("good", "bad")[sample], FakeVerifier(hacked))
     alarms = step_metrics(c.collect(tiny_tasks(1), (0, 1)))["alarms"]
-    assert alarms == ["50% of the attempts broke the rules", "a speedup of 40x was credited"]
+    assert alarms == ["50% of the attempts broke the rules", "a speedup of 40× was credited"]
 
 
 def test_fast_1_needs_more_than_noise():

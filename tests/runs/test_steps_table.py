@@ -1,15 +1,17 @@
 """A run to look at: a line a step in a log, a table in a terminal."""
 
 import io
+import re
 
 import pytest
+from support import ROOT
 
 from kernrl.console import OwnConsole
 from kernrl.runs import steps_table
 
 STEP = {
     "step": 3, "reward": 0.5, "correct": 0.25, "speed_geomean_x": None, "mismatch_kl": 1e-5,
-    "seconds": {"step": 2.0, "generate": 1.5}, "alarms": ["a speedup of 40x was credited"],
+    "seconds": {"step": 2.0, "generate": 1.5}, "alarms": ["a speedup of 40× was credited"],
 }  # fmt: skip
 
 
@@ -31,7 +33,7 @@ def test_a_log_gets_one_line_a_step_and_its_alarms(screen):
         table.add(STEP)
     assert console.file.getvalue().splitlines() == [
         "step 3, reward 0.500, correct 25%, mismatch 1.0e-05, generate s 1.5, step s 2.0",
-        "step 3: a speedup of 40x was credited",
+        "step 3: a speedup of 40× was credited",
     ]
 
 
@@ -97,3 +99,8 @@ def test_a_title_is_not_as_narrow_as_its_table(screen):
     console = screen(width=80)
     console.print(steps_table.final_table([{"step": 1, "reward": 0.5, "modelled": True}], "nothing was learnt"))
     assert console.file.getvalue().splitlines()[0].rstrip() == "nothing was learnt (speeds are modelled)"
+
+
+def test_a_speedup_is_written_with_the_same_sign_everywhere():
+    files = (ROOT / "kernrl").rglob("*.py")
+    assert [f"{file.name}: {found}" for file in files for found in re.findall(r":\.\df\}x\W.*", file.read_text())] == []

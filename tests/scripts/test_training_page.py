@@ -10,7 +10,9 @@ import training_table  # pyright: ignore[reportMissingImports]
 from support import ROOT
 from support.tiny import FakeVerifier, save_tiny_policy, tiny_tasks, verdict_of
 
+from kernrl.policy.load import load_tokenizer
 from kernrl.tasks.rows import write_tasks
+from kernrl.training.session import prompt_style
 
 PAGE = ROOT / "docs" / "guides" / "own_loop.md"
 NOTES = ROOT / "docs" / "notes"
@@ -28,8 +30,13 @@ def judge(text):
     return verdict_of(text, speedup_x=0.1 + 2.9 * share)
 
 
+def test_the_shipped_nano_is_asked_in_its_form():
+    assert "style=prompt_style(policy.tokenizer)" in loop()
+    assert prompt_style(load_tokenizer(str(ROOT / "checkpoints" / "nano"))) == "graph"
+
+
 def test_it_is_short():
-    assert sum(bool(line.strip()) for line in loop().splitlines()) <= 40
+    assert sum(bool(line.strip()) for line in loop().splitlines()) <= 41
 
 
 @pytest.mark.slow

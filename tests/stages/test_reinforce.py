@@ -280,6 +280,20 @@ def test_without_a_difference_nothing_is_learnt(model, tasks, tmp_path, verifier
 
 
 @pytest.mark.slow
+def test_kept_groups_without_a_difference_teach_nothing_either(model, tasks, tmp_path, verifier, capfd):
+    verifier.judge = lambda text: verdict_of(text, Status.WRONG)
+    output = tmp_path / "run"
+    keep = ("--constant-groups", "keep", "--entropy-coef", "0.1")  # the bonus moves weights; no verdict does
+    assert run(arguments(model, tasks, output, *keep, steps=5)) == 1
+    found = metrics(output)
+    assert list(found) == [1, 2, 3]
+    assert all(line["learnt"] == line["learnt_tokens"] == 0 for line in found.values())
+    assert all("nothing could be learnt: " in line["alarms"][-1] for line in found.values())
+    assert not (output / "model").exists()
+    assert "3 steps in a row learnt nothing" in capfd.readouterr().err
+
+
+@pytest.mark.slow
 def test_broken_infrastructure_is_masked_and_a_run_of_nothing_else_stops(model, tasks, tmp_path, verifier, capfd):
     verifier.judge = lambda text: verdict_of(text, Status.INFRA_ERROR) if len(verifier.asked) % 2 else judge(text)
     assert run(arguments(model, tasks, tmp_path / "half", steps=1)) == 0

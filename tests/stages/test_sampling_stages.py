@@ -63,7 +63,7 @@ def lines(output):
 @pytest.mark.slow
 def test_best_of_n_learns_round_after_round_and_writes_what_it_kept(model, tasks, tmp_path):
     output = tmp_path / "run"
-    options = ("--rounds", "3", "--tasks-per-round", "4", "--keep", "2", "--threshold", "1.2")
+    options = ("--rounds", "3", "--tasks-per-round", "4", "--keep-candidates", "2", "--threshold", "1.2")
     assert run(arguments("best-of-n", model, tasks, output, *options)) == 0
     found = lines(output)
     assert found[-1]["reward"] > found[0]["reward"] + 0.2
@@ -119,7 +119,8 @@ def test_the_best_are_set_against_the_worst(model, tasks, tmp_path, monkeypatch)
     real = SampleFinetuner.finetune
     monkeypatch.setattr(SampleFinetuner, "finetune", lambda *args: learnt.extend(args[1]) or real(*args))
     output = tmp_path / "run"
-    assert run(arguments("best-of-n", model, tasks, output, "--against", "0.5", "--tasks-per-round", "4", "--keep", "2")) == 0
+    options = ("--against", "0.5", "--tasks-per-round", "4", "--keep-candidates", "2")
+    assert run(arguments("best-of-n", model, tasks, output, *options)) == 0
     samples = read_lines(output / "samples.jsonl")
     best = {task: max(r["reward"] for r in samples if r["task"] == task) for task in {r["task"] for r in samples}}
     rows = [json.loads(line) for line in (output / "kept_1.jsonl").read_text().splitlines()]
@@ -133,6 +134,18 @@ def test_the_best_are_set_against_the_worst(model, tasks, tmp_path, monkeypatch)
     words = {tuple(e.completion_ids) for e in learnt if e.weight < 0}
     worst = [min((r for r in samples if r["task"] == task), key=lambda r: r["reward"])["reward"] for task in best]
     assert len(words) >= sum(low < high for low, high in zip(worst, best.values(), strict=True))
+
+
+def test_reward_weighted_says_why_nothing_could_be_learnt(model, tasks, tmp_path, verifier, monkeypatch, capsys):
+    monkeypatch.setattr(verifier, "judge", lambda text: verdict_of(text, Status.WRONG))
+    assert run(arguments("reward-weighted", model, tasks, tmp_path / "run", "--max-tokens", "60")) == 1
+    said = capsys.readouterr().err
+    assert "nothing could be learnt: none of 128 candidates is correct (128 are wrong); teach the model first" in said
+    (line,) = lines(tmp_path / "run")
+    assert line["learnt"] == 0
+    assert line["alarms"][-1] in said
+    assert line["attempts"] == 128
+    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_groups_that_are_all_as_good_teach_no_difference(model, tasks, tmp_path, monkeypatch, verifier):
@@ -217,7 +230,7 @@ def test_an_evaluation_is_listed_by_speed_and_every_id_can_be_asked_for(tmp_path
     for line, row in zip(lines[1:], rows, strict=False):
         speedup = row["verdict"].get("speedup_x")
         assert line.split()[0] == row["id"]
-        assert speedup is None or f"{speedup['value']:.2f}x" in line
+        assert speedup is None or f"{speedup['value']:.2f}×" in line
 
 
 @pytest.mark.slow

@@ -147,7 +147,7 @@ def test_a_run_is_not_written_over_nor_resumed_with_other_settings(model, pairs,
     assert run(arguments(model, pairs, output)) == 2
     assert "not empty" in capsys.readouterr().err
     assert run(arguments(model, pairs, output, "--resume", "--seed", "7")) == 2
-    assert "seed was 0 and is now 7" in capsys.readouterr().err
+    assert "has --seed 0, not 7: leave it out to go on with the run's, or give another --output." in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -159,6 +159,13 @@ def test_a_run_that_has_ended_is_left_alone_and_can_be_made_longer(model, pairs,
     assert run([word for word in arguments(model, pairs, output, "--resume") if word != "--quiet"]) == 0
     assert "The run has ended." in capsys.readouterr().err
     assert before == ((output / "results.json").read_text(), (output / "model" / "model.safetensors").stat().st_mtime_ns)
+    uploaded = []
+    monkeypatch.setattr(sft, "check_upload", lambda name: None)
+    monkeypatch.setattr(sft, "upload", lambda folder, name: uploaded.append((folder, name)) or "address")
+    for _ in range(2):
+        assert run(arguments(model, pairs, output, "--resume", "--push-to-hub", "me/model")) == 0
+    assert uploaded == [(output / "model", "me/model")]
+    assert json.loads((output / "results.json").read_text())["uploaded"] == "address"
     monkeypatch.undo()
     assert run(arguments(model, pairs, output, "--steps", "3", "--resume")) == 2
     assert "--steps 3: the run is at step 6 already" in capsys.readouterr().err

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from kernrl import cli, console
+from kernrl.config import EvalConfig
+from kernrl.policy.pairs import task_messages
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
 from kernrl.tasks.task import Solution, Task
@@ -102,6 +104,17 @@ def test_show_reference_and_solution(table: Path, capsys: pytest.CaptureFixture[
 
 def test_show_prompt(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "`class ModelNew(nn.Module)`" in answer(capsys, "show", str(table), "--prompt")
+
+
+def test_the_prompt_that_is_shown_is_the_one_that_is_sent(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [task] = load_tasks("heldout#2").tasks
+    for flags, facts in (([], True), (["--no-facts"], False)):
+        shown = answer(capsys, "show", "heldout#2", "--prompt", *flags)
+        system, request = (m["content"] for m in task_messages(task, "chat", facts=facts))
+        assert system in shown
+        assert request in shown
+        assert ("FLOP" in shown) == facts
+    assert EvalConfig().facts
 
 
 def test_show_refuses_an_unknown_style(table: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,6 +148,22 @@ def test_a_run_that_the_disk_cannot_hold_is_refused_with_its_size(model, tasks, 
     assert "where 1 kB are free; make room, or name another disk" in said
 
 
+def test_checkpoints_that_are_there_make_room_for_those_that_follow(tmp_path, monkeypatch):
+    model = tiny_policy().model
+    one, export = (size * sum(p.numel() for p in model.parameters()) for size in (12, 2))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda path: usage(10**9, 10**9, one + export))
+
+    def room() -> None:
+        disk_space.require_room(tmp_path, model, kept=2, optimizer=True, adapters=False)
+
+    with pytest.raises(UsageError, match="make room"):
+        room()
+    (tmp_path / "step_5").mkdir()
+    (tmp_path / "step_5" / "weights").write_bytes(bytes(one))
+    room()
+
+
 @pytest.mark.slow
 def test_one_checkpoint_is_kept_unless_more_are_asked_for(model, tasks, tmp_path, verifier):
     assert run(arguments(model, tasks, tmp_path / "one")) == 0

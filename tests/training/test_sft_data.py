@@ -1,15 +1,21 @@
 """Where SFT pairs come from: every form that people keep them in, and one sentence for what is none."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernrl.config import SftConfig
+from kernrl.config import ReinforceConfig, SftConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
-from kernrl.policy.pairs import Pair, UnusableRow, row_pair
+from kernrl.policy.pairs import Pair, UnusableRow, row_pair, task_messages, task_pairs
+from kernrl.runs.run_directory import RunDirectory
+from kernrl.settings import load_config
+from kernrl.tasks.grammar.generate import generate_tasks
+from kernrl.training import sft_data
 from kernrl.training.sft_data import read_pairs
 
 REFERENCE = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
@@ -156,3 +162,43 @@ def test_data_that_cannot_teach(tmp_path: Path, rows: list[dict[str, Any]], word
         pairs(table(tmp_path, rows))
     assert all(word in str(raised.value) for word in words), raised.value
     assert "\n" not in str(raised.value)
+
+
+# --- facts ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_chat_model_is_taught_with_the_prompts_that_it_is_asked_with(monkeypatch: pytest.MonkeyPatch, many: bool) -> None:
+    [task] = generate_tasks(level=2, count=1, seed=0, split="train", workers=1)
+    pools = []
+
+    @contextmanager
+    def pool(workers: int) -> Iterator[Any]:
+        pools.append(workers)
+        yield map
+
+    monkeypatch.setattr(sft_data, "worker_pool", pool)
+    monkeypatch.setattr(sft_data, "FEW_TASKS", 1 if many else 2)
+    asked = {}
+    for facts in (True, False):
+        config = SftConfig(model="some/model", output=Path("run"), workers=3, facts=facts)
+        pairs = list(sft_data._asked([task], config, "chat", ""))
+        assert [p.completion for p in pairs] == [f"```python\n{s.triton_code.strip()}\n```" for s in task.solutions]
+        assert all(p.messages == task_messages(task, "chat", facts=facts) for p in pairs)
+        asked[facts] = pairs[0].messages[-1]["content"]
+        nano = list(sft_data._asked([task], config, "nano", ""))
+        assert nano == list(task_pairs([task], "nano"))
+    assert asked[True].startswith(asked[False])
+    assert "FLOP" in asked[True].removeprefix(asked[False])
+    assert pools == [3] * many
+    assert SftConfig(output=Path("run")).facts == ReinforceConfig(model="m", output=Path("run")).facts
+
+
+def test_a_run_from_before_sft_had_facts_goes_on_without(tmp_path: Path) -> None:
+    kept = SftConfig(model="some/model", output=tmp_path).model_dump(mode="json")
+    del kept["facts"]
+    (tmp_path / "config.json").write_text(json.dumps({"config": kept, "argv": []}))
+    resumed = load_config(SftConfig, (), {"output": tmp_path, "resume": True})
+    assert resumed.facts is False
+    RunDirectory.open(tmp_path, resumed, resume=True)
+    assert SftConfig(output=tmp_path).facts is True

@@ -10,11 +10,12 @@ from random import Random
 
 from kernrl.errors import UsageError
 from kernrl.tasks.grammar.draw_program import draw_program
+from kernrl.tasks.grammar.plain_words import chain_in_words
 from kernrl.tasks.grammar.pointwise import ACTIVATIONS, PARAMETERS, SCALARS, TENSORS, Pointwise
 from kernrl.tasks.grammar.producers import FAMILIES, MATRICES
 from kernrl.tasks.grammar.program import Program
 from kernrl.tasks.grammar.reductions import CORES, Core
-from kernrl.tasks.grammar.write_reference import describe, write_reference
+from kernrl.tasks.grammar.write_reference import write_reference
 from kernrl.tasks.solutions.grammar_styles import write_solutions
 from kernrl.tasks.split import SPLITS, split_of
 from kernrl.tasks.task import FULL, InputSet, Task
@@ -52,7 +53,7 @@ def make_task(level: int, seed: int, index: int, max_bytes: int = MAX_BYTES) -> 
     program = draw_task_program(level, seed, index, max_bytes)
     rng = Random(f"kernrl/{level}/{seed}/{index}/solutions")
     inputs = (InputSet(FULL), *(InputSet(name, program.sizes[name]) for name in ("small", "ragged")))
-    words = describe(program)
+    words = chain_in_words(program.composition)  # the code's docstring keeps the names, as recorded results are of that code
     return Task(
         id=f"gen-{level}-{seed}-{index:06d}",
         pytorch_code=write_reference(program),

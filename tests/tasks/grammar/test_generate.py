@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 
 from kernrl.errors import UsageError
 from kernrl.tasks.grammar.generate import draw_task_program, generate_tasks, make_task
+from kernrl.tasks.grammar.plain_words import in_words
+from kernrl.tasks.grammar.pointwise import ACTIVATIONS, PARAMETERS, SCALARS, TENSORS
 from kernrl.tasks.grammar.producers import FAMILIES
+from kernrl.tasks.grammar.reductions import CORES
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.split import SPLITS, split_of
+from kernrl.verifier.cache import task_fingerprint
 
 MANY = 1000
 
@@ -131,3 +137,26 @@ def test_the_shipped_suite_is_what_the_generator_makes() -> None:
     for shipped in load_tasks("heldout").tasks[::16]:
         _, level, seed, index = shipped.id.split("-")
         assert make_task(int(level), int(seed), int(index)) == shipped
+
+
+def test_an_instruction_is_in_plain_words_and_the_code_as_it_was() -> None:
+    """The docstring of the code keeps the names of ops: verdicts, caches and recorded results are of that code."""
+    task = make_task(2, 0, 0)
+    words = "linear layer, hard swish, subtraction of a parameter, maximum with a parameter, then ReLU"
+    assert task.instruction == f"Write a Triton version of this PyTorch module: {words}."
+    assert '"""Linear, hardswish, sub param, max param, then relu."""' in task.pytorch_code
+    assert task_fingerprint(task) == task_fingerprint(replace(task, instruction="Mind the bias."))
+
+
+def test_every_op_has_plain_words() -> None:
+    ops = {op for shipped in load_tasks("heldout").tasks for op in shipped.composition}
+    ops |= {op.name for op in (*ACTIVATIONS, *SCALARS, *PARAMETERS, *TENSORS, *CORES)}
+    assert len(ops) > 70
+    for op in ops:
+        jargon = r"_|\b(param|scalar|tensor|space|channel|conv|bmm|matmul|logsumexp|relu|elu|gelu|min|max(?! pool))\b"
+        assert not re.search(jargon, in_words(op)), in_words(op)
+    assert [in_words(op) for op in ("conv_transpose1d", "space_mean", "channel_logsumexp")] == [
+        "transposed 1D convolution",
+        "mean over all positions",
+        "logarithm of the sum of exponentials over the channels",
+    ]
