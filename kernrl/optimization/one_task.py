@@ -14,6 +14,7 @@ from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.optimization.best_file import best_file
 from kernrl.optimization.budget import Budget, TooSmallBudgetError
+from kernrl.optimization.earlier import CANDIDATES, judged_under, read_earlier
 from kernrl.optimization.judging import Judges
 from kernrl.optimization.proposals import Ahead, Model, given, styles
 from kernrl.optimization.search import FINALISTS, Limits, Search
@@ -27,10 +28,8 @@ from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
-from kernrl.verifier.base.verdict import Status
 
 REGRET_AFTER = (8, 16, 32, 64)
-CANDIDATES = "candidates.jsonl"
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,6 @@ class TaskSearch:
         self.settings, self.folder = settings, folder
         self.improved = ""
         """What came of training a model on the task; '' where none was."""
-        known = [Trial.from_row(row) for row in read_lines(folder / CANDIDATES)]
-        known = [trial for trial in known if trial.verdict.status is not Status.INFRA_ERROR]
 
         def prepared() -> Understood:
             found = _understood(task, judges, settings)
@@ -103,7 +100,11 @@ class TaskSearch:
             return found
 
         self.read = budget.within(f"reading {task.id} and starting the verifier", prepared)
-        self.task = self.read.task
+        self.task, self.under = self.read.task, judged_under(task, verifier)
+        earlier = read_earlier(folder, task, self.under, settings.candidates)
+        self._again = earlier.again
+        if earlier.said:
+            log.print(earlier.said, markup=False, highlight=False, soft_wrap=True)
         directory, measured = RunDirectory(folder), bool(verifier.evaluator.gpus)
         self.search = Search(
             self.task,
@@ -112,8 +113,10 @@ class TaskSearch:
             budget,
             finals_judge=judges.last,
             quiet=settings.model.turn if settings.model and settings.model.here else None,
-            known=known,
-            on_trial=lambda trial: directory.append(CANDIDATES, trial.to_row(self.task, len(self.search.trials) - 1)),
+            known=earlier.known,
+            on_trial=lambda trial: directory.append(
+                CANDIDATES, trial.to_row(self.task, len(self.search.trials) - 1) | {"under": self.under}
+            ),
             on_progress=settings.on_progress,
         )
 
@@ -126,7 +129,7 @@ class TaskSearch:
         task, settings, lifted = self.task, self.settings, bool(self.read.graphs)
         device = device_for(self.verifier.evaluator.target)
         assert device
-        first = [*settings.more, *given(task)]
+        first = [*self._again, *settings.more, *given(task)]
         precision = self.verifier.evaluator.precision_of(task)
         worked = Ahead(styles(self.read.graphs, task, device, precision) if lifted else iter(()))
         free = settings.candidates - len(first) - len(self.search.trials)
@@ -165,7 +168,7 @@ class TaskSearch:
 
     def write(self) -> Found:
         """Write the files of what was found so far."""
-        return _written(self.read, self.search, self.settings, self.folder, self.improved)
+        return _written(self.read, self.search, self.settings, self.folder, {"improved": self.improved, "under": self.under})
 
 
 def samples_wanted(free: int, *, lifted: bool) -> int:
@@ -188,7 +191,7 @@ def _understood(task: Task, judges: Judges, settings: Settings) -> Understood:
         return Understood(task, None, ())  # a model reads the source, whatever it computes
 
 
-def _written(read: Understood, search: Search, settings: Settings, folder: Path, improved: str) -> Found:
+def _written(read: Understood, search: Search, settings: Settings, folder: Path, said: dict[str, Any]) -> Found:
     task, graph = read.task, read.graph
     ranking = search.best()
     best = ranking[0] if ranking else None
@@ -214,7 +217,7 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
         "judged": len(search.trials),
         "correct": sum(trial.verdict.correct for trial in search.trials),
         "ended": search.ended,
-        "improved": improved,
+        **said,
         "budget_s": search.budget_s,
         "spent_s": round(search.spent_s, 2),
         "first_right_s": next((round(trial.at_s, 2) for trial in search.trials if trial.ratio), None),

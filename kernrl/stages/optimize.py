@@ -20,8 +20,8 @@ from kernrl.console import Lines, Prose, Result, Whole, counted, log
 from kernrl.errors import UsageError
 from kernrl.files import next_folder, replace_file
 from kernrl.optimization.budget import Budget
+from kernrl.optimization.earlier import CANDIDATES
 from kernrl.optimization.judging import Judges
-from kernrl.optimization.one_task import CANDIDATES
 from kernrl.optimization.proposals import Model, from_disk
 from kernrl.optimization.searches import Searches, place_of
 from kernrl.reports.kernelbench import write_kernelbench

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -35,13 +36,14 @@ class Verifier:
     """Stands for HardenedVerifier: what holds `fused_kernel` is twice as fast, a tie under `tie`, wrong under `wrong`."""
 
     mode = "faster"
+    version = "one"
     asked: ClassVar[list[str]] = []
 
     def unfit(self, task: Task) -> str:
         return ""
 
     def __init__(self, config: object):
-        known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90"}
+        known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90", "conditions": [self.version]}
         self.evaluator = SimpleNamespace(start=lambda: None, precision_of=lambda task: task.precision, **known)
 
     def __enter__(self) -> Verifier:
@@ -141,6 +143,40 @@ def test_an_interrupt_keeps_the_best_and_resume_goes_on(verifier: type[Verifier]
 
 
 @pytest.mark.slow
+def test_what_was_judged_against_another_module_does_not_count(
+    verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("my_module.py", "--output", "out") == 0
+    before = len(verifier.asked)
+    module.write_text(module.read_text().replace("* 0.5 + x", "* 0.5 - x"))
+    verifier.mode = "wrong"
+    capsys.readouterr()
+    assert cli.run(["optimize", "my_module.py", "--output", "out", "--n", "8", "--resume"]) == 0
+    said = capsys.readouterr()
+    assert "8 candidates of the earlier search do not count: the module was another one then" in said.err
+    assert "none of 8 candidates is correct" in said.out
+    assert not Path("out/best.py").exists()
+    rows = [json.loads(line) for line in Path("out/candidates.jsonl").read_text().splitlines()]
+    assert len(rows) == 8
+    assert {row["verdict"]["status"] for row in rows} == {"wrong"}
+    assert len(Path("out/candidates-1.jsonl").read_text().splitlines()) == before == 8
+    assert verifier.asked[before] in verifier.asked[:before]  # the fastest of before are judged anew
+
+
+@pytest.mark.slow
+def test_another_version_or_device_judges_anew_and_the_same_one_does_not(verifier: type[Verifier], module: Path) -> None:
+    assert run("my_module.py", "--output", "out") == 0
+    assert run("my_module.py", "--output", "out", "--resume") == 0
+    assert len(verifier.asked) == 8
+    verifier.version = "two"
+    assert run("my_module.py", "--output", "out", "--resume") == 0
+    assert len(verifier.asked) == 16
+    under = [json.loads(line)["under"] for line in Path("out/candidates.jsonl").read_text().splitlines()]
+    assert [u["conditions"] for u in under] == [["two"]] * 8
+    assert {u["clock"] for u in under} == {"modelled"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_with_a_gpu_the_best_are_timed_again_or_it_says_that_they_were_not(
     verifier: type[Verifier], module: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
@@ -181,6 +217,11 @@ def test_many_tasks_give_a_table_and_kernelbench_s_layout(
     assert run("tasks.jsonl", "--output", "many", "--resume") == 0
     assert len(verifier.asked) == asked
     assert json.loads(Path("many/tasks/random/results.json").read_text())["ended"] == "not searched"  # nor read again
+    changed = replace(tasks[0], pytorch_code=tasks[0].pytorch_code + "\n")
+    (tmp_path / "tasks.jsonl").unlink()
+    write_tasks(tmp_path / "tasks.jsonl", [changed, *tasks[1:]])
+    assert run("tasks.jsonl", "--output", "many", "--resume") == 0
+    assert len(verifier.asked) == asked + 8  # of that one alone
     assert "All tasks" in Path("many/report.html").read_text()
 
 
