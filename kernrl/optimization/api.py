@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from kernrl.config import VerifierConfig
 from kernrl.config.optimize import LEAST_BUDGET_S
 from kernrl.errors import UsageError
+from kernrl.files import new_folder
 from kernrl.optimization.agreement import computed, disagreement
 from kernrl.optimization.budget import WRITE_SHARE, Budget, TooSmallBudgetError
 from kernrl.optimization.judging import Judges, tasks_at_once
@@ -120,7 +121,8 @@ def optimize(
         A module in eval mode. Without a GPU, times are modelled, and the whole cannot be compared: a warning says so.
 
     Raises:
-        UsageError: The inputs do not fit, need gradients, have no elements, or lie on another device; the budget is too small.
+        UsageError: The inputs do not fit, need gradients, have no elements, or lie on another device; the budget is too small;
+            `output` has something in it.
     """
     if budget_s < LEAST_BUDGET_S:
         raise UsageError(
@@ -131,7 +133,7 @@ def optimize(
     arguments = positional(made, example_inputs)
     policy = precision or precision_of(made, arguments)
     folder = Path(output) if output else Path(tempfile.mkdtemp(prefix="kernrl-optimize-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    new_folder(folder, "output")
     parts = find_parts(made, arguments, budget.part(READ_SHARE))
     settings = (verifier or VerifierConfig()).model_copy(update={"baseline": tuple(baseline), "precision": policy})
     with HardenedVerifier(settings) as hardened, Judges(hardened) as judges:
