@@ -19,7 +19,7 @@ from kernrl.optimization.judging import Judges
 from kernrl.optimization.proposals import Ahead, Model, given, styles
 from kernrl.optimization.search import FINALISTS, Limits, Search
 from kernrl.optimization.trials import Progress, Proposal, Trial, beats
-from kernrl.optimization.words import not_won, require_usable, won
+from kernrl.optimization.words import failed, not_won, require_usable, won
 from kernrl.reports.optimization_page import render
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.tasks.graph.graph import Graph
@@ -217,6 +217,7 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
         "judged": len(search.trials),
         "correct": sum(trial.verdict.correct for trial in search.trials),
         "ended": search.ended,
+        "failed": failed(search.trials),
         **said,
         "budget_s": search.budget_s,
         "spent_s": round(search.spent_s, 2),

@@ -236,6 +236,7 @@ def unusable(task: Task, sentence: str) -> dict[str, Any]:
         "faster": False,
         "clock": "none",
         "ended": "not searched",
+        "failed": False,
         "file": None,
         "ranking": [],
     }

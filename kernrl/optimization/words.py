@@ -81,6 +81,8 @@ def not_won(task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: G
         shown = ", ".join(f"{n} {status}" for status, n in counts.most_common())
         status = counts.most_common(1)[0][0]
         reason = next(t.verdict.reason for t in trials if t.verdict.status == status)
+        if failed(trials):
+            return f"{task.id}: the verifier failed on every one of {counted(len(trials), 'candidate')}: {reason}"
         if status == Status.NEEDS_GPU:
             return f"{task.id}: none of {counted(len(trials), 'candidate')} can be judged without a GPU ({reason})"
         return f"{task.id}: none of {counted(len(trials), 'candidate')} is correct ({shown}). {reason}"
@@ -94,6 +96,11 @@ def not_won(task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: G
         f"{'what the model can tell' if timing.kind == 'modelled' else 'the noise'}; the best of {of_all} has "
         f"{figure}. {reason_of(best[0].verdict, graph, device)}"
     )
+
+
+def failed(trials: Sequence[Trial]) -> bool:
+    """Whether the verifier could say nothing of any candidate."""
+    return bool(trials) and all(trial.verdict.status is Status.INFRA_ERROR for trial in trials)
 
 
 def reason_of(verdict: Verdict, graph: Graph | None, device: Device) -> str:

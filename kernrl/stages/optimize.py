@@ -17,7 +17,7 @@ from rich.text import Text
 from kernrl.config import OptimizeConfig
 from kernrl.config.optimize import NO_MODEL
 from kernrl.console import Lines, Prose, Result, Whole, counted, log
-from kernrl.errors import UsageError
+from kernrl.errors import InfrastructureError, UsageError
 from kernrl.files import next_folder, replace_file
 from kernrl.optimization.budget import Budget
 from kernrl.optimization.earlier import CANDIDATES
@@ -106,7 +106,15 @@ def _one(results: dict[str, Any], folder: Path, interrupted: bool) -> Result:
     data = {"output": str(folder), **{k: v for k, v in results.items() if k != "graph"}}
     said = Prose(f"{results['sentence']}\n{written}")
     view = Group(Whole(_best_few(results["ranking"])), Text(), Lines(said)) if results["ranking"] else said
-    return Result(data, view, INTERRUPTED if interrupted else 0)
+    return Result(data, view, _exit_code([results], interrupted))
+
+
+def _exit_code(results: Sequence[dict[str, Any]], interrupted: bool) -> int:
+    """0 also where nothing is faster; 3 where the verifier failed on every candidate of every task that was searched."""
+    if interrupted:
+        return INTERRUPTED
+    searched = [r for r in results if r["tried"]]
+    return InfrastructureError.exit_code if searched and all(r["failed"] for r in searched) else 0
 
 
 def _best_few(ranking: Sequence[dict[str, Any]]) -> Table:
@@ -139,7 +147,7 @@ def _many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path
     modelled = "; * by the roofline model: nothing was measured" if any(r["clock"] == "modelled" for r in results) else ""
     said = Prose(f"{faster} of {len(results)} faster than the first baseline{modelled}\n{folder / 'report.html'}")
     data = {"output": str(folder), "tasks": [{k: v for k, v in r.items() if k != "graph"} for r in results]}
-    return Result(data, Group(Whole(table), Lines(said)), INTERRUPTED if interrupted else 0)
+    return Result(data, Group(Whole(table), Lines(said)), _exit_code(results, interrupted))
 
 
 def _write_many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path) -> None:

@@ -384,7 +384,7 @@ def test_inputs_with_gradients_and_small_budgets_are_refused() -> None:
 def test_a_folder_with_a_search_in_it_is_no_new_one(tmp_path: Path) -> None:
     (tmp_path / "run" / "part-0").mkdir(parents=True)
     (tmp_path / "run" / "part-0" / "candidates.jsonl").write_text("{}\n")
-    with pytest.raises(UsageError, match="output: .*run is not empty; name a new folder"):
+    with pytest.raises(UsageError, match=r"output: .*run is not empty; name a new folder"):
         kernrl.optimize(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(2, 8), output=tmp_path / "run")
 
 

@@ -57,8 +57,8 @@ class Verifier:
         if self.mode == "interrupt" and len(self.asked) == 3:
             raise KeyboardInterrupt
         future: Future[Verdict] = Future()
-        speed = {"tie": 1.0, "wrong": None}.get(self.mode, 2.0 if "fused_kernel" in candidate else 1.0)
-        status = Status.WRONG if speed is None else Status.CORRECT
+        speed = {"tie": 1.0, "wrong": None, "broken": None}.get(self.mode, 2.0 if "fused_kernel" in candidate else 1.0)
+        status = {"wrong": Status.WRONG, "broken": Status.INFRA_ERROR}.get(self.mode, Status.CORRECT)
         future.set_result(verdict_of(candidate, status, speedup_x=speed, significant=speed == 2.0, task_id=task.id))
         return future
 
@@ -126,6 +126,15 @@ def test_where_nothing_is_right_it_says_so(verifier: type[Verifier], module: Pat
     assert run("my_module.py", "--output", "out", "--keep-tie") == 0
     assert re.search(r"none of \d candidates is correct \(\d wrong\)", capsys.readouterr().out)
     assert not Path("out/best.py").exists()
+
+
+@pytest.mark.slow
+def test_a_verifier_that_fails_every_time_is_no_answer(
+    verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verifier.mode = "broken"
+    assert run("my_module.py", "--output", "out") == 3
+    assert re.search(r"the verifier failed on every one of \d candidates: the first", capsys.readouterr().out)
 
 
 @pytest.mark.slow
@@ -273,6 +282,18 @@ def get_init_inputs(): return []
 """
 
 
+GRADIENTS = """
+import torch
+N = 64
+class Model(torch.nn.Module):
+    def forward(self, x):
+        y = torch.relu(x).sum()
+        return torch.autograd.grad(y, x)[0]
+def get_inputs(): return [torch.randn(N, 64, requires_grad=True)]
+def get_init_inputs(): return []
+"""
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -284,6 +305,7 @@ def get_init_inputs(): return []
         (["torch.nn:LayerNorm", "--inputs", "float32[2,8]"], "cannot be made with --init"),
         (["nothing.py"], "nothing.py"),
         (["random.py"], "randomness"),
+        (["gradients.py"], "asks for gradients at line 7, and this is for inference alone"),
         (["empty.py"], "without elements"),
         (["my_module.py", "--resume"], "--resume needs --output"),
     ],
@@ -292,6 +314,7 @@ def test_bad_input_is_one_sentence(
     verifier: type[Verifier], module: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("random.py").write_text(RANDOM)
+    Path("gradients.py").write_text(GRADIENTS)
     Path("empty.py").write_text(RANDOM.replace("dropout(x, 0.1)", "gelu(x)").replace("16, 8", "0, 8"))
     assert run(*words) == 2
     error = capsys.readouterr().err
