@@ -219,9 +219,11 @@ def test_on_a_cpu_a_part_for_gpus_runs_as_before(net: Net) -> None:
 
 
 @pytest.mark.slow
-def test_gradients_are_refused_with_a_sentence(net: Net) -> None:
-    model, _ = swapped(net)
-    out = model(IDS).sum()
+@pytest.mark.parametrize(("devices", "rows"), [(("cpu",), 4), (("cuda",), 4), (("cpu",), 2)])
+def test_gradients_are_refused_with_a_sentence_whichever_forward_runs(net: Net, devices: tuple[str, ...], rows: int) -> None:
+    model, cls = swapped(net, devices)
+    out = model(IDS[:rows]).sum()
+    assert cls.calls == (3 if (devices, rows) == (("cpu",), 4) else 0)
     with pytest.raises(RuntimeError, match="for inference alone: use the original module to train"):
         out.backward()
     model.train()
