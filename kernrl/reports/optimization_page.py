@@ -51,6 +51,8 @@ def _view(result: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
         "graph": Markup(_inner(draw(Graph.from_json(graph), result["task"]))) if graph else "",  # drawn by us, which escapes
         "plans": Markup(_inner(svg(verdict))) if verdict else "",
         "speeds": _speeds(rows, best.get("id")),
+        "speeds_of": _speeds_of(sum(1 for row in rows if ratio_of(row))),
+        "every": [_tried(row) for row in rows],
         "progress": _best_over_time(rows),
         "ranking_head": ["the best", "µs", *(f"against {name}" for name in _baselines(ranking))],
         "ranking": [_ranked(row, _baselines(ranking)) for row in ranking],
@@ -103,6 +105,24 @@ def _speeds(rows: Rows, best: str | None) -> Markup:
         mark = " (the winner)" if row["id"] == best else ""
         bars.append(Row(f"{row['id']}: {row['name']}{mark}"[:60], ratio, low, high))
     return speed_rows(bars, label="speed of each candidate against the first baseline")
+
+
+def _speeds_of(timed: int) -> str:
+    return f"The fastest {MOST_BARS} of {timed} that were timed" if timed > MOST_BARS else "Every candidate that was timed"
+
+
+def _tried(row: Mapping[str, Any]) -> list[str]:
+    """A candidate whatever became of it: id, name, status, speed, and the reason where it is not right."""
+    verdict, ratio = row["verdict"], ratio_of(row)
+    of = f" (from {row['parent']})" if row.get("parent") else ""
+    right = verdict["status"] == "correct"
+    return [
+        row["id"],
+        f"{row['name']}{of}",
+        verdict["status"],
+        times(ratio) if ratio else "",
+        "" if right else verdict["reason"],
+    ]
 
 
 def _best_over_time(rows: Rows) -> Markup:
