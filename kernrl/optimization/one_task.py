@@ -16,14 +16,15 @@ from kernrl.optimization.best_file import best_file
 from kernrl.optimization.budget import Budget, TooSmallBudgetError
 from kernrl.optimization.earlier import CANDIDATES, judged_under, read_earlier
 from kernrl.optimization.judging import Judges
+from kernrl.optimization.named_sizes import with_sets_of_numbers
 from kernrl.optimization.proposals import Ahead, Model, given, styles
 from kernrl.optimization.search import FINALISTS, Limits, Search
 from kernrl.optimization.trials import Progress, Proposal, Trial, beats
-from kernrl.optimization.words import failed, not_won, require_usable, won
+from kernrl.optimization.words import failed, not_won, require_interpretable, require_usable, won
 from kernrl.reports.optimization_page import render
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.graph.input_sets import states_sets, with_input_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of
 from kernrl.tasks.task import Task
@@ -97,6 +98,8 @@ class TaskSearch:
             verifier.evaluator.start()
             if unfit := verifier.unfit(found.task):
                 raise UsageError(unfit)
+            if not verifier.evaluator.gpus:
+                require_interpretable(found.task, found.graph)
             return found
 
         self.read = budget.within(f"reading {task.id} and starting the verifier", prepared)
@@ -183,7 +186,10 @@ def _understood(task: Task, judges: Judges, settings: Settings) -> Understood:
         graph = lift(task)
         require_usable(task, graph)
         judges.start_ahead()  # as late as it is known to be needed, and before what takes a second
-        task = with_input_sets(task, judges.verifier.evaluator.cache_dir)
+        cache_dir = judges.verifier.evaluator.cache_dir
+        task = with_input_sets(task, cache_dir)
+        if not states_sets(task):
+            task = with_sets_of_numbers(task, cache_dir)
         return Understood(task, graph, graphs_of(task))
     except UsageError as error:
         if type(error) is UsageError or not (settings.model or settings.more or task.solutions):

@@ -10,9 +10,11 @@ from kernrl.errors import UsageError
 from kernrl.optimization.trials import Trial
 from kernrl.tasks.graph.facts import Rates, roofline_s
 from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.graph.input_sets import states_sets
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.base.verdict import Speedup, Status, Timing, Verdict
+from kernrl.verifier.interpreted_sets import ONLY_SET_BYTES
 
 NAMES = {"eager": "eager PyTorch", "compile": "torch.compile"}
 
@@ -137,3 +139,19 @@ def require_usable(task: Task, graph: Graph) -> None:
     if empty is not None:
         name = empty.argument or ".".join(map(str, empty.place))
         raise UsageError(f"{task.id}: the input {name} has the shape {list(empty.value.shape)}, without elements; give others.")
+
+
+def require_interpretable(task: Task, graph: Graph | None) -> None:
+    """Refuse, where there is no GPU, what is known at its own sizes alone and is too large for the interpreter.
+
+    Raises:
+        UsageError: As said; after a search, every candidate would have been answered so.
+    """
+    if graph is None or states_sets(task):
+        return
+    held = [*(i.value for i in graph.inputs), *(p.value for p in graph.parameters)]
+    if sum(value.nbytes for value in held) > ONLY_SET_BYTES:
+        raise UsageError(
+            f"{task.id}: too large to be judged without a GPU, and no smaller sizes can be derived: search on a machine with "
+            "a GPU, or give the sizes names at the top of the file (ROWS = 8192)."
+        )
