@@ -68,6 +68,7 @@ def run(config: OptimizeConfig) -> Result:
             searches.improve(_training_stage(config))
         searches.write()
     if len(tasks) == 1:
+        _write_winners(directory.path, tasks, list(searches.results.values()))
         return _one(searches.results[tasks[0].id], directory.path, searches.interrupted)
     return _many(tasks, [r for t in tasks if (r := searches.results.get(t.id))], directory.path, searches.interrupted)
 
@@ -156,9 +157,14 @@ def _write_many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder
     rows = {r["task"]: read_lines(place_of(folder, by_id[r["task"]]) / CANDIDATES) for r in results}
     replace_file(folder / "report.html", render(results, rows, counted(len(results), "module")))
     replace_file(folder / "results.json", json.dumps(list(results), indent=2))
+    _write_winners(folder, tasks, results)
+
+
+def _write_winners(folder: Path, tasks: Sequence[Task], results: Sequence[dict[str, Any]]) -> None:
+    """The best of each task as KernelBench would have left it."""
     winners = [
         {"task": r["task"], "member": 0, "text": r["best"]["source"], "verdict": r["best"]["verdict"]}
         for r in results
         if r["best"]
     ]
-    write_kernelbench(folder / "kernelbench", list(by_id.values()), winners)
+    write_kernelbench(folder / "kernelbench", tasks, winners)

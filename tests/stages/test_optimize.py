@@ -104,6 +104,7 @@ def test_it_writes_the_winner_with_everything_beside_it(verifier: type[Verifier]
     assert re.search(r"<td>2\.00.? \[1\.98, 2\.02\]</td>", page)
     assert "<script" not in page
     assert len((out / "candidates.jsonl").read_text().splitlines()) == results["judged"] == 8
+    assert (out / "kernelbench/level_2/level_2_problem_1_sample_0_kernel.py").read_text() == source
 
 
 @pytest.mark.slow
