@@ -10,7 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -204,6 +204,7 @@ def _search_part(
     tensors = {**dict(first.named_parameters()), **dict(first.named_buffers())}
     try:
         task = task_of_graph(part.graph, f"{part.kind}-{place.name}", tensors, precision)
+        settings = replace(settings, module=f"{part} of {type(model).__name__}" if part.paths[0] else part.kind)
         found = optimize_task(task, judges, settings, place, budget)
     except TooSmallBudgetError:
         return _Searched(f"{part}: the budget ended before a candidate of it was judged.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def read_earlier(folder: Path, task: Task, now: Under, candidates: int) -> Earli
         return Earlier(tuple(known))
     _set_aside(folder, stale, held)
     right = ranked(map(Trial.from_row, stale))[: max(1, candidates // JUDGED_AGAIN)]
-    again = [Proposal(t.proposal.source, t.proposal.origin, t.proposal.name) for t in right]
+    again = [replace(t.proposal, parent="", step=("", "")) for t in right]
     why = difference(stale[0].get("under"), now)
     fastest = f"the fastest {len(again)} of them are judged anew" if len(again) > 1 else "the fastest is judged anew"
     said = (

@@ -44,6 +44,8 @@ class Settings:
     more: Sequence[Proposal] = ()
     """Candidates from disk."""
     on_progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    module: str = ""
+    """Path or name of the module, for best.py."""
     tasks_at_once: int = 1
     """Searches that share the verifier: each has its part of the candidates that are judged at once."""
 
@@ -236,7 +238,7 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
         "file": "best.py" if kept else None,
     }
     if kept:
-        made = {"date": time.strftime("%Y-%m-%d")}
+        made = {"date": time.strftime("%Y-%m-%d"), "module": settings.module}
         replace_file(folder / "best.py", best_file(task, kept, made))
         replace_file(folder / "verdict.json", json.dumps(kept.verdict.to_json(), indent=2))
     else:  # of an earlier start that was interrupted

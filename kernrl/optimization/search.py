@@ -238,7 +238,9 @@ class Search:
     def _variants_of(self, trial: Trial) -> list[Proposal]:
         if trial.id not in self._variants:
             found = islice(variants(trial.proposal.source), MOST_VARIANTS)
-            self._variants[trial.id] = [Proposal(v.source, "variant", v.name, trial.id, v.step) for v in found]
+            p = trial.proposal
+            of = f"{p.of}, {p.name}" if p.of else p.name
+            self._variants[trial.id] = [Proposal(v.source, "variant", v.name, trial.id, v.step, of) for v in found]
         return self._variants[trial.id]
 
     def _gains(self) -> Callable[[Step], float]:

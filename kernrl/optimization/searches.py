@@ -114,7 +114,15 @@ class Searches:
         try:
             if self.interrupted:
                 return
-            settings = Settings(self.config.candidates, self.config.keep_tie, self.model, more, show, self.at_once)
+            settings = Settings(
+                self.config.candidates,
+                self.config.keep_tie,
+                self.model,
+                more,
+                show,
+                self.config.source if len(self.tasks) == 1 else f"{self.config.source}::{task.id}",
+                self.at_once,
+            )
             search = TaskSearch(task, self.judges, settings, place, budget)
             self.open.append(search)
             try:
@@ -238,6 +246,5 @@ def unusable(task: Task, sentence: str) -> dict[str, Any]:
         "ended": "not searched",
         "failed": False,
         "file": None,
-        "ranking": [],
     }
     return said | counts | rest

@@ -191,7 +191,7 @@ def _main():
         old, new = _times(device)
         middle = lambda t: t[len(t) // 2]  # noqa: E731
         print(f"eager {middle(old):.4f} ms, this file {middle(new):.4f} ms, each call launched from Python:", end=" ")
-        print(f"{middle(old) / middle(new):.2f}x [{old[0] / new[-1]:.2f}, {old[-1] / new[0]:.2f}]")
+        print(f"{middle(old) / middle(new):.2f}× [{old[0] / new[-1]:.2f}, {old[-1] / new[0]:.2f}]")
     return 0
 
 

@@ -26,10 +26,10 @@ MOSTLY = 0.9
 
 
 def speed_words(speed: Speedup, timing: Timing) -> str:
-    """`1.43x [1.40, 1.46]`, or `4.15x, modelled`."""
+    """`1.43× [1.40, 1.46]`, or `4.15×, modelled`."""
     if timing.kind == "modelled":
-        return f"{speed.value:.2f}x, modelled"
-    return f"{speed.value:.2f}x [{speed.low:.2f}, {speed.high:.2f}]{'' if speed.significant else ', within the noise'}"
+        return f"{speed.value:.2f}×, modelled"
+    return f"{speed.value:.2f}× [{speed.low:.2f}, {speed.high:.2f}]{'' if speed.significant else ', within the noise'}"
 
 
 def against(verdict: Verdict) -> list[str]:

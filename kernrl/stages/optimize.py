@@ -127,7 +127,7 @@ def _best_few(ranking: Sequence[dict[str, Any]]) -> Table:
     for name in (us, *baselines):
         table.add_column(name, justify="right")
     for row in ranking:
-        speeds = [f"{row['speedups_x'][name]['value']:.2f}x" if name in row["speedups_x"] else "" for name in baselines]
+        speeds = [f"{row['speedups_x'][name]['value']:.2f}×" if name in row["speedups_x"] else "" for name in baselines]
         origin = f" (from {row['parent']})" if row["parent"] else ""
         table.add_row(f"{row['id']}: {row['name']}{origin}", f"{row['us']:.1f}", *speeds)
     return table

@@ -95,7 +95,7 @@ def test_it_writes_the_winner_with_everything_beside_it(verifier: type[Verifier]
     verdict = json.loads((out / "verdict.json").read_text())
     assert hashlib.sha256(source.encode()).hexdigest() == verdict["candidate_sha"]
     assert "fused_kernel" in results["best"]["source"]
-    assert "2.00x [1.98, 2.02]" in results["sentence"]
+    assert "2.00× [1.98, 2.02]" in results["sentence"]
     assert results["ranking"][0]["id"] == results["best"]["id"]
     assert results["ranking"][0]["speedups_x"]["eager"]["low"] == pytest.approx(1.98)
     page = (out / "report.html").read_text()
