@@ -46,6 +46,8 @@ class Settings:
     on_progress: Callable[[Progress], None] = field(default=lambda progress: None)
     module: str = ""
     """Path or name of the module, for best.py."""
+    may_ask: bool = True
+    """Whether a user could name a model to ask, and is told so."""
     tasks_at_once: int = 1
     """Searches that share the verifier: each has its part of the candidates that are judged at once."""
 
@@ -209,7 +211,9 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
     kept = best if faster or settings.keep_tie else None
     device = device_for(timing.device if timing else "H200") or device_for("H200")
     assert device
-    sentence = won(best, task) if best and faster else not_won(task, ranking, search.trials, graph, device)
+    sentence = won(best, task) if best and faster else not_won(
+        task, ranking, search.trials, graph, device, ask=settings.may_ask
+    )
     if best and search.limits.measured and best.id not in search.finals:
         why = "the search was interrupted" if search.ended == "interrupted" else "the budget ended"
         sentence += f" Timed once and briefly, and not against every baseline: {why} before."

@@ -121,7 +121,7 @@ class Searches:
                 more,
                 show,
                 self.config.source if len(self.tasks) == 1 else f"{self.config.source}::{task.id}",
-                self.at_once,
+                tasks_at_once=self.at_once,
             )
             search = TaskSearch(task, self.judges, settings, place, budget)
             self.open.append(search)

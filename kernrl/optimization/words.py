@@ -73,11 +73,18 @@ def _times(speed: Speedup, timing: Timing) -> str:
     return f"{figure} the speed of" if not figure.endswith("noise") else f"{figure}, against"
 
 
-def not_won(task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: Graph | None, device: Device) -> str:
-    """The sentence where nothing is faster, with the reason."""
+def not_won(
+    task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: Graph | None, device: Device, *, ask: bool = True
+) -> str:
+    """The sentence where nothing is faster, with the reason.
+
+    Args:
+        ask: Whether a model can be asked, and `--model` says so.
+    """
     if not trials:
         unknown = f" ({', '.join(sorted({n.op for n in graph.unknown}))})" if graph and graph.unknown else ""
-        return f"{task.id}: no rule writes a solution of it{unknown}, and no model was asked: name one with --model."
+        rest = ", and no model was asked: name one with --model" if ask else ""
+        return f"{task.id}: no rule writes a solution of it{unknown}{rest}."
     if not best:
         counts = Counter(str(t.verdict.status) for t in trials)
         shown = ", ".join(f"{n} {status}" for status, n in counts.most_common())
@@ -96,7 +103,7 @@ def not_won(task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: G
     return (
         f"{task.id}: nothing is faster than {NAMES.get(baseline, baseline)} beyond "
         f"{'what the model can tell' if timing.kind == 'modelled' else 'the noise'}; the best of {of_all} has "
-        f"{figure}. {reason_of(best[0].verdict, graph, device)}"
+        f"{figure}. {reason_of(best[0].verdict, graph, device, ask=ask)}"
     )
 
 
@@ -105,7 +112,7 @@ def failed(trials: Sequence[Trial]) -> bool:
     return bool(trials) and all(trial.verdict.status is Status.INFRA_ERROR for trial in trials)
 
 
-def reason_of(verdict: Verdict, graph: Graph | None, device: Device) -> str:
+def reason_of(verdict: Verdict, graph: Graph | None, device: Device, *, ask: bool = True) -> str:
     """Why a module cannot be made faster, as far as that is known."""
     timing, nodes = verdict.timing, verdict.plan.get("reference", {}).get("nodes", ())
     assert timing
@@ -123,8 +130,9 @@ def reason_of(verdict: Verdict, graph: Graph | None, device: Device) -> str:
         floor_us = roofline_s(graph, rates_of(device, verdict.precision))[1] * 1e6
         if floor_us / us >= MOSTLY:
             return f"It runs at {min(floor_us / us, 1):.0%} of the floor of {floor_us:.1f} µs that its data and products need."
-        return f"Its floor is {floor_us:.1f} µs, and it takes {us:.1f} µs: a model (--model) may find what the rules do not."
-    return "A model (--model) may find what was not tried."
+        may = ": a model (--model) may find what the rules do not" if ask else ""
+        return f"Its floor is {floor_us:.1f} µs, and it takes {us:.1f} µs{may}."
+    return "A model (--model) may find what was not tried." if ask else ""
 
 
 def rates_of(device: Device, precision: str) -> Rates:
