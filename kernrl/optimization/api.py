@@ -109,8 +109,8 @@ def optimize(
     faster beyond noise is swapped in; of one that is not, the parts inside are searched. Ctrl-C ends the search, and what was
     found until then is used. The whole is then compared with the original on fresh inputs. The copy shares the
     original's parameters, its `state_dict` has the same keys and values, and `torch.compile` takes it. A swapped part runs its
-    own forward for tensors on a CPU and for shapes other than those of the example. Whichever forward it runs, `backward` through
-    it and training mode raise RuntimeError. `copy.kernrl_report` says what was done.
+    own forward for tensors on a CPU and for shapes other than those of the example. Whichever forward it runs, `backward`
+    through it and training mode raise RuntimeError. `copy.kernrl_report` says what was done.
 
     Args:
         example_inputs: A tensor, the positional arguments of `forward`, or all arguments by name; on the module's device.

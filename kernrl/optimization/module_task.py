@@ -69,10 +69,9 @@ def arguments_of(module: nn.Module, inputs: Inputs) -> tuple[tuple[Any, ...], di
 def require_module(module: object) -> None:
     """Refuse what is no module. Raises UsageError."""
     if not isinstance(module, nn.Module):
-        raise UsageError(
-            f"{getattr(module, '__name__', type(module).__name__)}: this is a {type(module).__name__}, and a torch.nn.Module is "
-            "wanted; call it in the forward of one."
-        )
+        kind = type(module).__name__
+        name = getattr(module, "__name__", kind)
+        raise UsageError(f"{name}: this is a {kind}, and a torch.nn.Module is wanted; call it in the forward of one.")
 
 
 def bind(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | str:

@@ -211,8 +211,8 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
     kept = best if faster or settings.keep_tie else None
     device = device_for(timing.device if timing else "H200") or device_for("H200")
     assert device
-    sentence = won(best, task) if best and faster else not_won(
-        task, ranking, search.trials, graph, device, ask=settings.may_ask
+    sentence = (
+        won(best, task) if best and faster else not_won(task, ranking, search.trials, graph, device, ask=settings.may_ask)
     )
     if best and search.limits.measured and best.id not in search.finals:
         why = "the search was interrupted" if search.ended == "interrupted" else "the budget ended"

@@ -107,9 +107,7 @@ def parts_below(model: nn.Module, part: Part, parts: Parts, until: Budget | None
     return _grouped(lifted, part.paths, parts.seen)
 
 
-def _grouped(
-    lifted: Iterable[tuple[str, nn.Module, Result]], roots: Sequence[str], seen: Seen
-) -> Parts:
+def _grouped(lifted: Iterable[tuple[str, nn.Module, Result]], roots: Sequence[str], seen: Seen) -> Parts:
     """Equal ones as one, under every root."""
     found: dict[Any, list[tuple[str, nn.Module, Call, Graph]]] = {}
     left: list[tuple[str, str]] = []
@@ -183,18 +181,14 @@ def _seen(model: nn.Module, arguments: Sequence[Any], named: Mapping[str, Any]) 
             model(*arguments, **named)
     except Exception as error:
         said = str(error).partition("\n")[0].rstrip(".")
-        raise UsageError(
-            f"{type(model).__name__}: it raises {type(error).__name__} on the example inputs: {said}."
-        ) from error
+        raise UsageError(f"{type(model).__name__}: it raises {type(error).__name__} on the example inputs: {said}.") from error
     finally:
         for hook in hooks:
             hook.remove()
     return Seen(calls, ops.found)
 
 
-def _lifted(
-    module: nn.Module, path: str, seen: Seen, until: Budget | None
-) -> Iterator[tuple[str, nn.Module, Result]]:
+def _lifted(module: nn.Module, path: str, seen: Seen, until: Budget | None) -> Iterator[tuple[str, nn.Module, Result]]:
     """The largest parts below a module, each with its Graph, or why it is none."""
     if until is not None and until.left_s <= 0:
         yield path, module, "the time for reading ended before it"

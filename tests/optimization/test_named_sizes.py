@@ -61,7 +61,7 @@ def test_a_stem_with_its_sizes_as_numbers_is_judged_at_small_ones() -> None:
     found = with_sets_of_numbers(task)
     assert [s.name for s in found.input_sets] == ["full", "small", "ragged"]
     assert shapes(found, "full") == [(16, 3, 224, 224)]
-    [(batch, channels, height, width)] = shapes(found, "ragged")
+    [(batch, channels, height, _)] = shapes(found, "ragged")
     assert channels == 3
     assert batch < 16
     assert height < 64
