@@ -34,7 +34,7 @@ def render(results: Sequence[Mapping[str, Any]], rows: Mapping[str, Rows], title
         rows: Task id → its rows of `candidates.jsonl`.
     """
     views = [_view(result, rows.get(result["task"], ())) for result in results]
-    return _template().render(title=title, version=__version__, views=views, several=len(views) > 1, table=_table(results))
+    return _template().render(title=title, version=__version__, views=views, several=len(views) > 1, table=table_rows(results), table_head=table_head(results))
 
 
 def _view(result: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
@@ -135,12 +135,24 @@ def _best_over_time(rows: Rows) -> Markup:
     return line_chart([Series("best so far", x, y)], label="best so far", x_label="seconds", y_format=times)
 
 
-def _table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    return [[str(cell) for cell in table_row(result)] for result in results]
+def table_head(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of the table of many tasks."""
+    head = ["task", "result", "eager", "compile", "origin", "correct", "time"]
+    return [*head, "why not"] if any(map(_refused, results)) else head
 
 
-def table_row(result: Mapping[str, Any]) -> list[str]:
-    """Task, speed against each baseline, origin of the winner, candidates, seconds, and what there is to say."""
+def table_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The table of many tasks, with the reason where a task was not searched."""
+    width = len(table_head(results))
+    return [[*_row(result), _refused(result)][:width] for result in results]
+
+
+def _refused(result: Mapping[str, Any]) -> str:
+    return result["sentence"].removeprefix(f"{result['task']}: ") if result["ended"] == "not searched" else ""
+
+
+def _row(result: Mapping[str, Any]) -> list[str]:
+    """Task, speed against each baseline, origin of the winner, candidates and seconds."""
     best = result.get("best")
     speeds = best["verdict"]["timing"]["speedups_x"] if best else {}
     mark = "*" if result["clock"] == "modelled" else ""

@@ -25,6 +25,8 @@ from kernrl import cli
 from kernrl.config import OptimizeConfig
 from kernrl.config.optimize import seconds_of
 from kernrl.optimization.best_file import judged_source
+from kernrl.optimization.budget import TooSmallBudgetError
+from kernrl.optimization.searches import Searches
 from kernrl.stages import optimize
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
@@ -139,9 +141,12 @@ def test_a_verifier_that_fails_every_time_is_no_answer(
 
 
 @pytest.mark.slow
-def test_an_interrupt_keeps_the_best_and_resume_goes_on(verifier: type[Verifier], module: Path) -> None:
+def test_an_interrupt_keeps_the_best_and_resume_goes_on(
+    verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     verifier.mode = "interrupt"
     assert run("my_module.py", "--output", "out") == 130
+    assert capsys.readouterr().out.endswith("\nInterrupted: --output out --resume goes on.\n")
     assert Path("out/best.py").exists()
     before = list(verifier.asked)
     assert run("my_module.py", "--output", "out") == 2  # the folder is in use
@@ -163,6 +168,7 @@ def test_what_was_judged_against_another_module_does_not_count(
     capsys.readouterr()
     assert cli.run(["optimize", "my_module.py", "--output", "out", "--n", "8", "--resume"]) == 0
     said = capsys.readouterr()
+    assert "goes on" not in said.out
     assert "8 candidates of the earlier search do not count: the module was another one then" in said.err
     assert "none of 8 candidates is correct" in said.out
     assert not Path("out/best.py").exists()
@@ -309,6 +315,7 @@ def get_init_inputs(): return []
         (["gradients.py"], "asks for gradients at line 7, and this is for inference alone"),
         (["empty.py"], "without elements"),
         (["my_module.py", "--resume"], "--resume needs --output"),
+        (["collections:nothing"], "the module collections has no 'nothing'"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -319,9 +326,58 @@ def test_bad_input_is_one_sentence(
     Path("empty.py").write_text(RANDOM.replace("dropout(x, 0.1)", "gelu(x)").replace("16, 8", "0, 8"))
     assert run(*words) == 2
     error = capsys.readouterr().err
+    assert not Path("checkpoints/optimize-1/candidates.jsonl").exists()
     assert said in error
     assert error.count("\n") == 1
     assert verifier.asked == []
+
+
+def test_a_server_that_is_not_there_is_said_before_anything_is_read_or_written(
+    verifier: type[Verifier], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--model", "nano", "--engine", "server", "--server-url", "http://127.0.0.1:1", "--output", "out"]
+    assert run("no_such_module.py", *words) == 3
+    assert "--server-url http://127.0.0.1:1" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+@pytest.mark.slow
+def test_a_function_of_the_user_s_gives_the_tasks(
+    verifier: type[Verifier], module: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mytasks_of_optimize.py").write_text(
+        "from pathlib import Path\nfrom kernrl.tasks.task import Task\n"
+        "def make():\n    yield Task('mine', Path('my_module.py').read_text())\n"
+        f"    yield Task('random', {RANDOM!r})\n"
+    )
+    monkeypatch.syspath_prepend(str(module.parent))
+    assert run("mytasks_of_optimize:make", "--output", "out") == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split()[-2:] == ["why", "not"]
+    assert next(line for line in table if line.startswith("mine")).split()[1] == "faster"
+    assert "randomness" in next(line for line in table if line.startswith("random"))
+    assert "<th>why not</th>" in Path("out/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_too_small_a_budget_says_that_an_earlier_result_stands(
+    verifier: type[Verifier], module: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def late(search: object) -> None:
+        raise TooSmallBudgetError("the budget is too small. Give more.")
+
+    monkeypatch.setattr(Searches, "first_rounds", late)
+    assert run("my_module.py", "--output", "new") == 2
+    assert "stands" not in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.chdir(module.parent)
+    monkeypatch.setattr(optimize, "HardenedVerifier", verifier)
+    assert run("my_module.py", "--output", "out") == 0
+    monkeypatch.setattr(Searches, "first_rounds", late)
+    assert run("my_module.py", "--output", "out", "--resume") == 2
+    assert "Give more. What was found before stands: --resume with more goes on." in capsys.readouterr().err
+    assert Path("out/best.py").exists()
 
 
 def test_budgets_are_read_in_every_unit() -> None:
