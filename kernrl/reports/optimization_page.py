@@ -34,7 +34,8 @@ def render(results: Sequence[Mapping[str, Any]], rows: Mapping[str, Rows], title
         rows: Task id → its rows of `candidates.jsonl`.
     """
     views = [_view(result, rows.get(result["task"], ())) for result in results]
-    return _template().render(title=title, version=__version__, views=views, several=len(views) > 1, table=table_rows(results), table_head=table_head(results))
+    table = {"table_head": table_head(results), "table": table_rows(results)}
+    return _template().render(title=title, version=__version__, views=views, several=len(views) > 1, **table)
 
 
 def _view(result: Mapping[str, Any], rows: Rows) -> dict[str, Any]:

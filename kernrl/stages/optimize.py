@@ -165,9 +165,10 @@ def _many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path
         table.add_column(name)
     for row in table_rows(results):
         table.add_row(*map(Text, row))
+    more = _goes_on(folder, interrupted)
     faster = sum(result["faster"] for result in results)
     modelled = "; * by the roofline model: nothing was measured" if any(r["clock"] == "modelled" for r in results) else ""
-    said = Prose(f"{faster} of {len(results)} faster than the first baseline{modelled}\n{folder / 'report.html'}{_goes_on(folder, interrupted)}")
+    said = Prose(f"{faster} of {len(results)} faster than the first baseline{modelled}\n{folder / 'report.html'}{more}")
     data = {"output": str(folder), "tasks": [{k: v for k, v in r.items() if k != "graph"} for r in results]}
     return Result(data, Group(Whole(table), Lines(said)), _exit_code(results, interrupted))
 
