@@ -20,7 +20,7 @@ from kernrl.optimization.named_sizes import with_sets_of_numbers
 from kernrl.optimization.proposals import Ahead, Model, given, styles
 from kernrl.optimization.search import FINALISTS, Limits, Search
 from kernrl.optimization.trials import Progress, Proposal, Trial, beats
-from kernrl.optimization.words import failed, not_won, require_interpretable, require_usable, won
+from kernrl.optimization.words import failed, not_won, require_interpretable, require_rules, require_usable, won
 from kernrl.reports.optimization_page import render
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.tasks.graph.graph import Graph
@@ -189,6 +189,8 @@ def _understood(task: Task, judges: Judges, settings: Settings) -> Understood:
     try:
         graph = lift(task)
         require_usable(task, graph)
+        if not (settings.model or settings.more or task.solutions):
+            require_rules(task, graph, ask=settings.may_ask)
         judges.start_ahead()  # as late as it is known to be needed, and before what takes a second
         cache_dir = judges.verifier.evaluator.cache_dir
         task = with_input_sets(task, cache_dir)

@@ -11,6 +11,7 @@ from kernrl.optimization.trials import Trial
 from kernrl.tasks.graph.facts import Rates, roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.input_sets import states_sets
+from kernrl.tasks.solutions.from_graph.calls_by_name import has_name
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.base.verdict import Speedup, Status, Timing, Verdict
@@ -147,6 +148,18 @@ def require_usable(task: Task, graph: Graph) -> None:
     if empty is not None:
         name = empty.argument or ".".join(map(str, empty.place))
         raise UsageError(f"{task.id}: the input {name} has the shape {list(empty.value.shape)}, without elements; give others.")
+
+
+def require_rules(task: Task, graph: Graph, *, ask: bool) -> None:
+    """Refuse a module with an op that rules can neither write nor leave to the library. Raises UsageError.
+
+    Args:
+        ask: As `not_won`.
+    """
+    unwritten = sorted({node.op.split(".")[1] for node in graph.unknown if not has_name(node)})
+    if unwritten:
+        remedy = "; --model names a model to ask" if ask else ""
+        raise UsageError(f"{task.id}: no rule writes {' or '.join(unwritten)}, so there is nothing to try{remedy}.")
 
 
 def require_interpretable(task: Task, graph: Graph | None) -> None:

@@ -120,7 +120,8 @@ def read_tasks(config: OptimizeConfig) -> list[Task]:
 
 
 def _one(results: dict[str, Any], folder: Path, interrupted: bool) -> Result:
-    written = f"{folder / 'best.py'}" if results["file"] else f"no file is written; what was tried: {folder / 'report.html'}"
+    tried = f"; what was tried: {folder / 'report.html'}" if results["tried"] else ""
+    written = f"{folder / 'best.py'}" if results["file"] else f"no file is written{tried}"
     data = {"output": str(folder), **{k: v for k, v in results.items() if k != "graph"}}
     said = Prose(f"{results['sentence']}\n{written}{_goes_on(folder, interrupted)}")
     view = Group(Whole(_best_few(results["ranking"])), Text(), Lines(said)) if results["ranking"] else said

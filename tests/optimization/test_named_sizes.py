@@ -10,6 +10,7 @@ from kernrl.optimization.named_sizes import named, with_sets_of_numbers
 from kernrl.optimization.words import require_interpretable
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.lift import lift
+from kernrl.tasks.solutions.from_graph.styles import write_solutions
 from kernrl.tasks.task import Task, load_reference
 
 STEM = """
@@ -92,3 +93,11 @@ def test_what_only_a_gpu_can_judge_is_refused_at_once() -> None:
     with torch.no_grad(), pytest.raises(UsageError, match="too large to be judged without a GPU"):
         require_interpretable(with_sets_of_numbers(large), lift(large))
     require_interpretable(with_sets_of_numbers(Task("square", SQUARE)), None)
+
+
+@pytest.mark.slow
+def test_a_difference_with_a_border_is_left_to_the_library() -> None:
+    source = SQUARE.replace("self.linear(x)", "torch.diff(x, n=2, dim=1, prepend=x[:, :1])")
+    found = write_solutions(with_sets_of_numbers(Task("differences", source)))
+    assert found
+    assert all("torch.ops.aten.diff.default(" in solution.triton_code for solution in found)

@@ -314,6 +314,7 @@ def get_init_inputs(): return []
         (["random.py"], "randomness"),
         (["gradients.py"], "asks for gradients at line 7, and this is for inference alone"),
         (["empty.py"], "without elements"),
+        (["inverse.py"], "no rule writes linalg_inv, so there is nothing to try; --model names a model to ask."),
         (["my_module.py", "--resume"], "--resume needs --output"),
         (["collections:nothing"], "the module collections has no 'nothing'"),
     ],
@@ -323,6 +324,7 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     Path("random.py").write_text(RANDOM)
     Path("gradients.py").write_text(GRADIENTS)
+    Path("inverse.py").write_text(RANDOM.replace("dropout(x, 0.1)", "gelu(torch.linalg.inv(x))").replace("16, 8", "16, 16"))
     Path("empty.py").write_text(RANDOM.replace("dropout(x, 0.1)", "gelu(x)").replace("16, 8", "0, 8"))
     assert run(*words) == 2
     error = capsys.readouterr().err
