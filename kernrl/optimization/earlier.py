@@ -69,6 +69,8 @@ class Earlier:
     """Those that still hold."""
     again: tuple[Proposal, ...] = ()
     """Right ones of those that do not, the fastest first: to be judged anew."""
+    numbered: int = 0
+    """How many numbers of trials are taken: those that the verifier failed on have rows, too."""
     said: str = ""
     """A sentence where some do not hold."""
 
@@ -84,7 +86,7 @@ def read_earlier(folder: Path, task: Task, now: Under, candidates: int) -> Earli
     held = [row for row in rows if not difference(row.get("under"), now)]
     known = [trial for trial in map(Trial.from_row, held) if trial.verdict.status is not Status.INFRA_ERROR]
     if not stale:
-        return Earlier(tuple(known))
+        return Earlier(tuple(known), numbered=len(rows))
     _set_aside(folder, stale, held)
     right = ranked(map(Trial.from_row, stale))[: max(1, candidates // JUDGED_AGAIN)]
     again = [replace(t.proposal, parent="", step=("", "")) for t in right]
@@ -94,7 +96,7 @@ def read_earlier(folder: Path, task: Task, now: Under, candidates: int) -> Earli
         f"{task.id}: {counted(len(stale), 'candidate')} of the earlier search {'do' if len(stale) > 1 else 'does'} not count: "
         f"{why}{'; ' + fastest if again else ''}."
     )
-    return Earlier(tuple(known), tuple(again), said)
+    return Earlier(tuple(known), tuple(again), len(rows), said)
 
 
 def _set_aside(folder: Path, stale: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, Any]]) -> None:

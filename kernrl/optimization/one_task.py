@@ -121,6 +121,7 @@ class TaskSearch:
             finals_judge=judges.last,
             quiet=settings.model.turn if settings.model and settings.model.here else None,
             known=earlier.known,
+            numbered=earlier.numbered,
             on_trial=lambda trial: directory.append(
                 CANDIDATES, trial.to_row(self.task, len(self.search.trials) - 1) | {"under": self.under}
             ),

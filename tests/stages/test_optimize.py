@@ -138,6 +138,11 @@ def test_a_verifier_that_fails_every_time_is_no_answer(
     verifier.mode = "broken"
     assert run("my_module.py", "--output", "out") == 3
     assert re.search(r"the verifier failed on every one of \d candidates: the first", capsys.readouterr().out)
+    verifier.mode = "faster"
+    assert run("my_module.py", "--output", "out", "--resume") == 0
+    rows = [json.loads(line) for line in Path("out/candidates.jsonl").read_text().splitlines()]
+    assert len({row["id"] for row in rows}) == len(rows)  # those that failed are there beside those judged since
+    assert {row["verdict"]["status"] for row in rows} == {"infra_error", "correct"}
 
 
 @pytest.mark.slow
