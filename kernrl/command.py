@@ -122,7 +122,7 @@ def startable(config: ResumableConfig, *, dry_run: bool) -> ResumableConfig:
         UsageError: A folder that is not empty, other settings than those of the run that is resumed, very many samples.
     """
     from kernrl.runs.run_directory import require_startable
-    from kernrl.training.how_many import confirmed
+    from kernrl.training.confirm_samples import confirmed
 
     output: Any = getattr(config, "output", None)
     resume = bool(getattr(config, "resume", False))

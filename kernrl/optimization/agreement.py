@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,18 +27,32 @@ def computed(module: nn.Module) -> dict[int, Any]:
 
 
 @torch.no_grad()
-def disagreement(original: nn.Module, made: nn.Module, arguments: Sequence[Any], precision: str, count: int) -> str:
-    """'' where the two agree on `count` fresh inputs, else what is wrong."""
+def disagreement(
+    original: nn.Module,
+    made: nn.Module,
+    arguments: Sequence[Any],
+    precision: str,
+    count: int,
+    named: Mapping[str, Any] | None = None,
+) -> str:
+    """'' where the two agree on `count` fresh inputs, else what is wrong.
+
+    Args:
+        named: Arguments by name.
+    """
     was_training, exact = original.training, copy.deepcopy(original, computed(original)).double().eval()
     original.eval()
     try:
         with policy_flags(precision):
             for seed in range(count):
-                inputs = [fresh(argument, seed) for argument in arguments]
-                wide = pytree.tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, inputs)
-                theirs, mine = tensors_in(original(*inputs)), tensors_in(made(*inputs))
+                args = [fresh(argument, seed) for argument in arguments]
+                by_name = {name: fresh(argument, seed) for name, argument in (named or {}).items()}
+                wide_args, wide_by_name = pytree.tree_map_only(
+                    Tensor, lambda t: t.double() if t.is_floating_point() else t, (args, by_name)
+                )
+                theirs, mine = tensors_in(original(*args, **by_name)), tensors_in(made(*args, **by_name))
                 with Float64Mode(precision):
-                    truth = tensors_in(exact(*wide))
+                    truth = tensors_in(exact(*wide_args, **wide_by_name))
                 if problem := _differs(mine, theirs, truth, precision):
                     return f"input {seed}: {problem}"
     finally:

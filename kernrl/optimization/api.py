@@ -10,24 +10,26 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernrl.config import VerifierConfig
 from kernrl.config.optimize import LEAST_BUDGET_S
 from kernrl.errors import UsageError
+from kernrl.files import new_folder
 from kernrl.optimization.agreement import computed, disagreement
 from kernrl.optimization.budget import WRITE_SHARE, Budget, TooSmallBudgetError
 from kernrl.optimization.judging import Judges, tasks_at_once
-from kernrl.optimization.module_task import Inputs, positional, precision_of
+from kernrl.optimization.module_task import Inputs, arguments_of, precision_of, require_module
 from kernrl.optimization.one_task import Settings, optimize_task
 from kernrl.optimization.result_text import rates_of
-from kernrl.optimization.submodules import Part, Parts, find_parts, parts_below, weight
+from kernrl.optimization.submodules import Part, Parts, find_parts, parts_below, weight, without_remedy
 from kernrl.optimization.swap import restore, swap
 from kernrl.tasks.graph.costs import Rates
 from kernrl.tasks.graph.writing.plain import task_of_graph
@@ -107,11 +109,12 @@ def optimize(
     faster beyond noise is swapped in; of one that is not, the parts inside are searched. Ctrl-C ends the search, and what was
     found until then is used. The whole is then compared with the original on fresh inputs. The copy shares the
     original's parameters, its `state_dict` has the same keys and values, and `torch.compile` takes it. A swapped part runs its
-    own forward for tensors on a CPU and for shapes other than those of the example. `copy.kernrl_report` says what was done.
+    own forward for tensors on a CPU and for shapes other than those of the example. Whichever forward it runs, `backward`
+    through it and training mode raise RuntimeError. `copy.kernrl_report` says what was done.
 
     Args:
         example_inputs: A tensor, the positional arguments of `forward`, or all arguments by name; on the module's device.
-        budget_s: Seconds for all parts together.
+        budget_s: Seconds for all parts together, 20 or more.
         precision: Policy under which parts are judged and timed; by the module's dtype if not given.
         candidates: Most that are tried for a part.
         output: New folder for what was tried; a temporary one if not given.
@@ -120,20 +123,23 @@ def optimize(
         A module in eval mode. Without a GPU, times are modelled, and the whole cannot be compared: a warning says so.
 
     Raises:
-        UsageError: The inputs do not fit, need gradients, have no elements, or lie on another device; the budget is too small.
+        UsageError: This is no module; the inputs do not fit, need gradients, have no elements, or lie on another device; the
+            budget is too small; a precision or baseline does not exist; `output` has something in it.
     """
     if budget_s < LEAST_BUDGET_S:
         raise UsageError(
             f"budget_s: {budget_s:g} s is too small a budget to judge first candidates in; give {LEAST_BUDGET_S:g} or more."
         )
+    if candidates < 1:
+        raise UsageError(f"candidates: {candidates} leaves nothing to try; give 1 or more.")
     budget = Budget(budget_s)
     made = shared_copy(module)
-    arguments = positional(made, example_inputs)
-    policy = precision or precision_of(made, arguments)
+    arguments, named = arguments_of(made, example_inputs)
+    policy = precision or precision_of(made, (arguments, named))
+    settings = _settings(verifier or VerifierConfig(), tuple(baseline), policy)
+    parts = find_parts(made, arguments, budget.part(READ_SHARE), named)
     folder = Path(output) if output else Path(tempfile.mkdtemp(prefix="kernrl-optimize-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = find_parts(made, arguments, budget.part(READ_SHARE))
-    settings = (verifier or VerifierConfig()).model_copy(update={"baseline": tuple(baseline), "precision": policy})
+    new_folder(folder, "output")
     with HardenedVerifier(settings) as hardened, Judges(hardened) as judges:
         # the whole model is compared at the end, and the verifier's processes are ended
         search = budget.part(1 - WRITE_SHARE)
@@ -141,7 +147,7 @@ def optimize(
             search.within("starting the verifier", hardened.evaluator.start)
         clock = "measured" if hardened.evaluator.gpus else "modelled"
         reports, left = _search_parts(made, parts, judges, candidates, folder, policy, search)
-    checked = _compared(module, made, arguments, policy, parts, reports)
+    checked = _compared(module, made, (arguments, named), policy, reports)
     report = Report(reports, left, clock, checked, folder)
     if clock == "modelled":
         warnings.warn(
@@ -157,7 +163,7 @@ def _search_parts(
 ) -> tuple[list[PartReport], list[tuple[str, str]]]:
     """Search the parts, several side by side, and swap in what wins; of one that does not, the parts inside are next."""
     at_once = tasks_at_once(judges.verifier)
-    settings = Settings(candidates, tasks_at_once=at_once)
+    settings = Settings(candidates, may_ask=False, tasks_at_once=at_once)
     waiting, left, reports = list(parts.found), list(parts.left), list[PartReport]()
     running: dict[Future[_Searched], Part] = {}
     with ThreadPoolExecutor(at_once, thread_name_prefix="part") as pool:
@@ -179,14 +185,26 @@ def _search_parts(
                     if not tried.swapped and search.left_s > LEAST_PART_S:
                         below = parts_below(made, part, parts, search)
                         waiting = sorted([*waiting, *below.found], key=weight, reverse=True)
+                        left += below.left
         except KeyboardInterrupt:
             search.stop()
             left += [(p.paths[0], "the search was interrupted") for p in (*running.values(), *waiting)]
     return reports, left
 
 
+def _settings(verifier: VerifierConfig, baseline: Sequence[str], precision: str) -> VerifierConfig:
+    """The verifier's settings with these. Raises UsageError for values that there are not."""
+    given = verifier.model_dump(exclude_unset=True) | {"baseline": baseline, "precision": precision}
+    try:
+        return type(verifier).model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{first['loc'][0]}: {first['input']!r} is not one that there is: {first['msg']}.") from None
+
+
 def shared_copy(module: nn.Module) -> nn.Module:
     """The module's structure anew, its tensors shared, in eval mode."""
+    require_module(module)
     shared: dict[int, Any] = {id(t): t for t in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, shared | computed(module)).eval()
 
@@ -201,11 +219,12 @@ def _search_part(
     tensors = {**dict(first.named_parameters()), **dict(first.named_buffers())}
     try:
         task = task_of_graph(part.graph, f"{part.kind}-{place.name}", tensors, precision)
+        settings = replace(settings, module=f"{part} of {type(model).__name__}" if part.paths[0] else part.kind)
         found = optimize_task(task, judges, settings, place, budget)
     except TooSmallBudgetError:
         return _Searched(f"{part}: the budget ended before a candidate of it was judged.")
     except UsageError as error:
-        return _Searched(str(error))
+        return _Searched(without_remedy(str(error)))
     if found.interrupted:
         raise KeyboardInterrupt
     sentence = f"{part}: {found.results['sentence'].partition(': ')[2]}"
@@ -234,14 +253,19 @@ def load_named(source: str, folder: Path) -> Any:
 
 
 def _compared(
-    original: nn.Module, made: nn.Module, arguments: Sequence[Any], precision: str, parts: Parts, reports: list[PartReport]
+    original: nn.Module,
+    made: nn.Module,
+    given: tuple[tuple[Any, ...], dict[str, Any]],
+    precision: str,
+    reports: list[PartReport],
 ) -> str:
     """Compare the whole with the original, and take back what disagrees; returns what was seen."""
     if not any(report.swapped for report in reports):
         return "Nothing was swapped: the model is as it was."
-    if not all(t.is_cuda for t in pytree.tree_leaves(arguments) if isinstance(t, Tensor)):
+    if not all(t.is_cuda for t in pytree.tree_leaves(given) if isinstance(t, Tensor)):
         return "The whole was not compared with the original: on a CPU every part runs as before."
-    while problem := disagreement(original, made, arguments, precision, FRESH_INPUTS):
+    arguments, named = given
+    while problem := disagreement(original, made, arguments, precision, FRESH_INPUTS, named):
         last = next((report for report in reversed(reports) if report.swapped), None)
         if last is None:
             return f"Every part was taken back, and the copy still differs from the original: {problem}"
@@ -279,11 +303,16 @@ def explain(module: nn.Module, example_inputs: Inputs, target: str | None = None
 
     Args:
         target: GPU for the floor, such as H100; this machine's, or H200 without one, if not given.
+
+    Raises:
+        UsageError: As `optimize`; or the GPU is not known.
     """
     made = shared_copy(module)
-    arguments = positional(made, example_inputs)
-    parts = find_parts(made, arguments)
+    arguments, named = arguments_of(made, example_inputs)
+    parts = find_parts(made, arguments, named=named)
+    if target and not device_for(target):
+        raise UsageError(f"target: {target!r} is no GPU that is known here; name one such as H100 or H200.")
     name = target or (torch.cuda.get_device_name() if torch.cuda.is_available() else "H200")
     device = device_for(name) or device_for("H200")
     assert device
-    return Explanation(parts.found, parts.left, rates_of(device, precision_of(made, arguments)))
+    return Explanation(parts.found, parts.left, rates_of(device, precision_of(made, (arguments, named))))

@@ -14,6 +14,7 @@ from typing import Any
 from kernrl import __version__
 from kernrl.console import counted
 from kernrl.optimization import self_check
+from kernrl.optimization.named_sizes import COMMENT
 from kernrl.optimization.result_text import against, set_words
 from kernrl.optimization.trials import Trial
 from kernrl.tasks.task import FULL, Task
@@ -39,14 +40,14 @@ def best_file(task: Task, trial: Trial, made: dict[str, Any]) -> str:
     """The text of best.py.
 
     Args:
-        made: `date`, `command` and `versions` of the run.
+        made: `date`, and `module`: its path or name, or `""` where it has none besides the task's id.
     """
     source, line = trial.proposal.source, f"# --- judged source {trial.proposal.key}"
     end = "" if source.endswith("\n") else "\n"
     bare = ", no newline" if end else ""
     header = "\n".join(_header(task, trial, made))
     judged = f"{line}: begins\n{source}{end}{line}: ends{bare}"
-    return f"{header}\n{judged}\n\n\n{_data(task, trial.verdict)}\n\n{_checking()}"
+    return f"{header}\n\n{judged}\n\n\n{_data(task, trial.verdict)}\n\n{_checking()}"
 
 
 def judged_source(text: str) -> str:
@@ -59,23 +60,29 @@ def _header(task: Task, trial: Trial, made: dict[str, Any]) -> list[str]:
     verdict = trial.verdict
     sha = hashlib.sha256(task.pytorch_code.encode()).hexdigest()
     versions = ", ".join(f"{name} {number}" for name, number in verdict.versions.items() if name != "verifier")
+    replaced = f"`{made['module']}`" if made.get("module") else "the module"
+    named = ", with names for its sizes" if COMMENT in task.pytorch_code else ""
     said = [
         f"A faster form of `{task.id}`, found and checked by kernrl {__version__} on {made['date']}.",
+        "",
         *[f"- {line}" for line in against(verdict)],
-        f"- Replaces: the module whose source has the sha256 {sha[:16]} (whole at the end of this file).",
-        f"- Candidate: {trial.id}, {trial.proposal.origin} ({trial.proposal.name}); sha256 {trial.proposal.key[:16]}.",
+        f"- Replaces: {replaced}, whose source has the sha256 {sha[:16]} (whole at the end of this file{named}).",
+        f"- Candidate: {trial.id}, {trial.proposal}; sha256 {trial.proposal.key[:16]}.",
         f"- Precision: {verdict.precision}. Versions: {versions}.",
         *[f"- Fewer operations: {note}" for note in verdict.notes if note.startswith(FEWER_OPERATIONS)],
         f"- Checked: {'; '.join(_checked(task, verdict))}.",
         *[f"- Not checked: {line}" for line in not_checked(task, verdict)],
+        "",
         "Use it: `from best import ModelNew`, with the arguments and the state_dict of the module that it replaces.",
         "Check it again, on new inputs: `python best.py`.",
     ]
     lines = []
     for line in said:
         indent = "  " if line.startswith("- ") else ""
+        if not line:
+            lines.append("")
         lines += textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return [f"# {line}" for line in lines]
+    return [f"# {line}".rstrip() for line in lines]
 
 
 def _checked(task: Task, verdict: Verdict) -> list[str]:

@@ -51,7 +51,8 @@ class LiveLine:
     def __str__(self) -> str:
         with self._lock:
             shown = [f"{name}: {said}" for name, said in self._running.items()]
-        counts = [f"{self.done} of {self.total} done, {self.faster} faster"] if self.total > 1 else []
+        done = f"{self.done} of {self.total} done, {self.faster} faster; correct/judged/tried"
+        counts = [done] if self.total > 1 else []
         return " | ".join([*counts, *shown[:MOST_SHOWN]])
 
     @contextmanager
@@ -66,12 +67,14 @@ class LiveLine:
 
 
 def progress_words(progress: Progress, *, short: bool = False) -> str:
-    """`best 1.43× (fused-rows); 12 tried, 10 judged, 9 correct; 71 s left`, or `1.43×, 9/12`."""
+    """`best 1.43× (fused-rows); 12 tried, 10 judged, 9 correct; 71 s left`; `short`: `1.43×, 9/10/12, 71 s left`."""
     best = progress.best
     timing = best.verdict.timing if best else None
     modelled = " modelled" if timing and timing.kind == "modelled" else ""
+    left = f"{max(0.0, progress.budget_s - progress.spent_s):.0f} s left"
     if short:
-        return f"{best.ratio:.2f}×{modelled and '*'}, {progress.correct}/{progress.tried}" if best and best.ratio else "-"
+        speed = f"{best.ratio:.2f}×{modelled and '*'}" if best and best.ratio else "-"
+        return f"{speed}, {progress.correct}/{progress.judged}/{progress.tried}, {left}"
     said = f"best {best.ratio:.2f}×{modelled} ({best.proposal.name})" if best and best.ratio else "nothing right yet"
     counts = f"{progress.tried} tried, {progress.judged} judged, {progress.correct} correct"
-    return f"{said}; {counts}; {max(0.0, progress.budget_s - progress.spent_s):.0f} s left"
+    return f"{said}; {counts}; {left}"

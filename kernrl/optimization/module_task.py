@@ -49,6 +49,31 @@ def positional(module: nn.Module, inputs: Inputs) -> tuple[Any, ...]:
     return found
 
 
+def arguments_of(module: nn.Module, inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Example inputs as the arguments of a call: by position as far as can be, the rest by name.
+
+    Raises:
+        UsageError: As `positional`, but for arguments that are given by name alone; or this is no module.
+    """
+    require_module(module)
+    args = (inputs,) if isinstance(inputs, Tensor) else () if isinstance(inputs, Mapping) else tuple(inputs)
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **(inputs if isinstance(inputs, Mapping) else {}))
+    except TypeError as error:
+        raise UsageError(f"{type(module).__name__}: forward does not take these inputs: {error}.") from None
+    bound.apply_defaults()
+    require_usable_inputs(module, (bound.args, bound.kwargs))
+    return bound.args, bound.kwargs
+
+
+def require_module(module: object) -> None:
+    """Refuse what is no module. Raises UsageError."""
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        name = getattr(module, "__name__", kind)
+        raise UsageError(f"{name}: this is a {kind}, and a torch.nn.Module is wanted; call it in the forward of one.")
+
+
 def bind(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | str:
     """The arguments of a call as positional ones, defaults filled in; or why that cannot be."""
     parameters = inspect.signature(module.forward).parameters.values()
@@ -71,7 +96,7 @@ def bind(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 
 
 def require_usable_inputs(module: nn.Module, arguments: Sequence[Any]) -> None:
-    """Refuse inputs that a search could not use. Raises UsageError."""
+    """Refuse inputs that a search could not use, however they nest. Raises UsageError."""
     held = next(iter(module.parameters()), None)
     for tensor in tensors_in(arguments):
         if tensor.numel() == 0:

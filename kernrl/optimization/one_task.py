@@ -14,23 +14,23 @@ from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.optimization.best_file import best_file
 from kernrl.optimization.budget import Budget, TooSmallBudgetError
+from kernrl.optimization.earlier import CANDIDATES, judged_under, read_earlier
 from kernrl.optimization.judging import Judges
+from kernrl.optimization.named_sizes import with_sets_of_numbers
 from kernrl.optimization.proposals import Ahead, Model, given, styles
-from kernrl.optimization.result_text import not_won, require_usable, won
+from kernrl.optimization.result_text import failed, not_won, require_interpretable, require_rules, require_usable, won
 from kernrl.optimization.search import FINALISTS, Limits, Search
 from kernrl.optimization.trials import Progress, Proposal, Trial, beats
 from kernrl.reports.optimization_page import render
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.graph.input_sets import states_sets, with_input_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
-from kernrl.verifier.base.verdict import Status
 
 REGRET_AFTER = (8, 16, 32, 64)
-CANDIDATES = "candidates.jsonl"
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,10 @@ class Settings:
     more: Sequence[Proposal] = ()
     """Candidates from disk."""
     on_progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    module: str = ""
+    """Path or name of the module, for best.py."""
+    may_ask: bool = True
+    """Whether a user could name a model to ask, and is told so."""
     tasks_at_once: int = 1
     """Searches that share the verifier: each has its part of the candidates that are judged at once."""
 
@@ -92,18 +96,22 @@ class TaskSearch:
         self.settings, self.folder = settings, folder
         self.improved = ""
         """What came of training a model on the task; '' where none was."""
-        known = [Trial.from_row(row) for row in read_lines(folder / CANDIDATES)]
-        known = [trial for trial in known if trial.verdict.status is not Status.INFRA_ERROR]
 
         def prepared() -> Understood:
             found = _understood(task, judges, settings)
             verifier.evaluator.start()
             if unfit := verifier.unfit(found.task):
                 raise UsageError(unfit)
+            if not verifier.evaluator.gpus:
+                require_interpretable(found.task, found.graph)
             return found
 
         self.read = budget.within(f"reading {task.id} and starting the verifier", prepared)
-        self.task = self.read.task
+        self.task, self.under = self.read.task, judged_under(task, verifier)
+        earlier = read_earlier(folder, task, self.under, settings.candidates)
+        self._again = earlier.again
+        if earlier.said:
+            log.print(earlier.said, markup=False, highlight=False, soft_wrap=True)
         directory, measured = RunDirectory(folder), bool(verifier.evaluator.gpus)
         self.search = Search(
             self.task,
@@ -112,8 +120,11 @@ class TaskSearch:
             budget,
             finals_judge=judges.last,
             quiet=settings.model.turn if settings.model and settings.model.here else None,
-            known=known,
-            on_trial=lambda trial: directory.append(CANDIDATES, trial.to_row(self.task, len(self.search.trials) - 1)),
+            known=earlier.known,
+            numbered=earlier.numbered,
+            on_trial=lambda trial: directory.append(
+                CANDIDATES, trial.to_row(self.task, len(self.search.trials) - 1) | {"under": self.under}
+            ),
             on_progress=settings.on_progress,
         )
 
@@ -126,7 +137,7 @@ class TaskSearch:
         task, settings, lifted = self.task, self.settings, bool(self.read.graphs)
         device = device_for(self.verifier.evaluator.target)
         assert device
-        first = [*settings.more, *given(task)]
+        first = [*self._again, *settings.more, *given(task)]
         precision = self.verifier.evaluator.precision_of(task)
         worked = Ahead(styles(self.read.graphs, task, device, precision) if lifted else iter(()))
         free = settings.candidates - len(first) - len(self.search.trials)
@@ -165,7 +176,7 @@ class TaskSearch:
 
     def write(self) -> Found:
         """Write the files of what was found so far."""
-        return _written(self.read, self.search, self.settings, self.folder, self.improved)
+        return _written(self.read, self.search, self.settings, self.folder, {"improved": self.improved, "under": self.under})
 
 
 def samples_wanted(free: int, *, lifted: bool) -> int:
@@ -179,8 +190,13 @@ def _understood(task: Task, judges: Judges, settings: Settings) -> Understood:
     try:
         graph = lift(task)
         require_usable(task, graph)
+        if not (settings.model or settings.more or task.solutions):
+            require_rules(task, graph, ask=settings.may_ask)
         judges.start_ahead()  # as late as it is known to be needed, and before what takes a second
-        task = with_input_sets(task, judges.verifier.evaluator.cache_dir)
+        cache_dir = judges.verifier.evaluator.cache_dir
+        task = with_input_sets(task, cache_dir)
+        if not states_sets(task):
+            task = with_sets_of_numbers(task, cache_dir)
         return Understood(task, graph, graphs_of(task))
     except UsageError as error:
         if type(error) is UsageError or not (settings.model or settings.more or task.solutions):
@@ -188,7 +204,7 @@ def _understood(task: Task, judges: Judges, settings: Settings) -> Understood:
         return Understood(task, None, ())  # a model reads the source, whatever it computes
 
 
-def _written(read: Understood, search: Search, settings: Settings, folder: Path, improved: str) -> Found:
+def _written(read: Understood, search: Search, settings: Settings, folder: Path, said: dict[str, Any]) -> Found:
     task, graph = read.task, read.graph
     ranking = search.best()
     best = ranking[0] if ranking else None
@@ -198,7 +214,9 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
     kept = best if faster or settings.keep_tie else None
     device = device_for(timing.device if timing else "H200") or device_for("H200")
     assert device
-    sentence = won(best, task) if best and faster else not_won(task, ranking, search.trials, graph, device)
+    sentence = (
+        won(best, task) if best and faster else not_won(task, ranking, search.trials, graph, device, ask=settings.may_ask)
+    )
     if best and search.limits.measured and best.id not in search.finals:
         why = "the search was interrupted" if search.ended == "interrupted" else "the budget ended"
         sentence += f" Timed once and briefly, and not against every baseline: {why} before."
@@ -214,7 +232,8 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
         "judged": len(search.trials),
         "correct": sum(trial.verdict.correct for trial in search.trials),
         "ended": search.ended,
-        "improved": improved,
+        "failed": failed(search.trials),
+        **said,
         "budget_s": search.budget_s,
         "spent_s": round(search.spent_s, 2),
         "first_right_s": next((round(trial.at_s, 2) for trial in search.trials if trial.ratio), None),
@@ -226,7 +245,7 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
         "file": "best.py" if kept else None,
     }
     if kept:
-        made = {"date": time.strftime("%Y-%m-%d")}
+        made = {"date": time.strftime("%Y-%m-%d"), "module": settings.module}
         replace_file(folder / "best.py", best_file(task, kept, made))
         replace_file(folder / "verdict.json", json.dumps(kept.verdict.to_json(), indent=2))
     else:  # of an earlier start that was interrupted

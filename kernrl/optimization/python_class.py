@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from kernrl.errors import UsageError
 from kernrl.optimization.module_task import task_of_module
 from kernrl.tasks.task import Task
+from kernrl.user_code import load_function
 
 DTYPES = "float64|float32|float16|bfloat16|int64|int32|bool"
 INPUT = re.compile(rf"\s*(?:([A-Za-z_]\w*)\s*=\s*)?({DTYPES})\[([\d,\s]*)\](?:\s*<\s*(\d+))?\s*")
@@ -38,6 +39,12 @@ def task_of_class(name: str, inputs: str, init: str) -> Task:
     except Exception as error:
         raise UsageError(f"{name}: cannot be made with --init {init!r}: {type(error).__name__}: {error}") from error
     return task_of_module(module.eval(), read_inputs(inputs), name.rpartition(":")[2])
+
+
+def is_class(path: str) -> bool:
+    """Whether `package.module:name` is a module's class. Raises UsageError where there is nothing of that name."""
+    found = load_function(path, "the source of tasks")
+    return isinstance(found, type) and issubclass(found, nn.Module)
 
 
 def _import(name: str) -> type[nn.Module]:

@@ -10,9 +10,12 @@ from kernrl.errors import UsageError
 from kernrl.optimization.trials import Trial
 from kernrl.tasks.graph.costs import Rates, roofline_s
 from kernrl.tasks.graph.graph import Graph
+from kernrl.tasks.graph.input_sets import states_sets
+from kernrl.tasks.solutions.from_graph.calls_by_name import has_name
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.base.verdict import Speedup, Status, Timing, Verdict
+from kernrl.verifier.interpreted_sets import ONLY_SET_BYTES
 
 NAMES = {"eager": "eager PyTorch", "compile": "torch.compile"}
 
@@ -71,16 +74,25 @@ def _times(speed: Speedup, timing: Timing) -> str:
     return f"{figure} the speed of" if not figure.endswith("noise") else f"{figure}, against"
 
 
-def not_won(task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: Graph | None, device: Device) -> str:
-    """The sentence where nothing is faster, with the reason."""
+def not_won(
+    task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: Graph | None, device: Device, *, ask: bool = True
+) -> str:
+    """The sentence where nothing is faster, with the reason.
+
+    Args:
+        ask: Whether a model can be asked, and `--model` says so.
+    """
     if not trials:
         unknown = f" ({', '.join(sorted({n.op for n in graph.unknown}))})" if graph and graph.unknown else ""
-        return f"{task.id}: no rule writes a solution of it{unknown}, and no model was asked: name one with --model."
+        rest = ", and no model was asked: name one with --model" if ask else ""
+        return f"{task.id}: no rule writes a solution of it{unknown}{rest}."
     if not best:
         counts = Counter(str(t.verdict.status) for t in trials)
         shown = ", ".join(f"{n} {status}" for status, n in counts.most_common())
         status = counts.most_common(1)[0][0]
         reason = next(t.verdict.reason for t in trials if t.verdict.status == status)
+        if failed(trials):
+            return f"{task.id}: the verifier failed on every one of {counted(len(trials), 'candidate')}: {reason}"
         if status == Status.NEEDS_GPU:
             return f"{task.id}: none of {counted(len(trials), 'candidate')} can be judged without a GPU ({reason})"
         return f"{task.id}: none of {counted(len(trials), 'candidate')} is correct ({shown}). {reason}"
@@ -92,11 +104,16 @@ def not_won(task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: G
     return (
         f"{task.id}: nothing is faster than {NAMES.get(baseline, baseline)} beyond "
         f"{'what the model can tell' if timing.kind == 'modelled' else 'the noise'}; the best of {of_all} has "
-        f"{figure}. {reason_of(best[0].verdict, graph, device)}"
+        f"{figure}. {reason_of(best[0].verdict, graph, device, ask=ask)}"
     )
 
 
-def reason_of(verdict: Verdict, graph: Graph | None, device: Device) -> str:
+def failed(trials: Sequence[Trial]) -> bool:
+    """Whether the verifier could say nothing of any candidate."""
+    return bool(trials) and all(trial.verdict.status is Status.INFRA_ERROR for trial in trials)
+
+
+def reason_of(verdict: Verdict, graph: Graph | None, device: Device, *, ask: bool = True) -> str:
     """Why a module cannot be made faster, as far as that is known."""
     timing, nodes = verdict.timing, verdict.plan.get("reference", {}).get("nodes", ())
     assert timing
@@ -114,8 +131,9 @@ def reason_of(verdict: Verdict, graph: Graph | None, device: Device) -> str:
         floor_us = roofline_s(graph, rates_of(device, verdict.precision))[1] * 1e6
         if floor_us / us >= MOSTLY:
             return f"It runs at {min(floor_us / us, 1):.0%} of the floor of {floor_us:.1f} µs that its data and products need."
-        return f"Its floor is {floor_us:.1f} µs, and it takes {us:.1f} µs: a model (--model) may find what the rules do not."
-    return "A model (--model) may find what was not tried."
+        may = ": a model (--model) may find what the rules do not" if ask else ""
+        return f"Its floor is {floor_us:.1f} µs, and it takes {us:.1f} µs{may}."
+    return "A model (--model) may find what was not tried." if ask else ""
 
 
 def rates_of(device: Device, precision: str) -> Rates:
@@ -130,3 +148,31 @@ def require_usable(task: Task, graph: Graph) -> None:
     if empty is not None:
         name = empty.argument or ".".join(map(str, empty.place))
         raise UsageError(f"{task.id}: the input {name} has the shape {list(empty.value.shape)}, without elements; give others.")
+
+
+def require_rules(task: Task, graph: Graph, *, ask: bool) -> None:
+    """Refuse a module with an op that rules can neither write nor leave to the library. Raises UsageError.
+
+    Args:
+        ask: As `not_won`.
+    """
+    unwritten = sorted({node.op.split(".")[1] for node in graph.unknown if not has_name(node)})
+    if unwritten:
+        remedy = "; --model names a model to ask" if ask else ""
+        raise UsageError(f"{task.id}: no rule writes {' or '.join(unwritten)}, so there is nothing to try{remedy}.")
+
+
+def require_interpretable(task: Task, graph: Graph | None) -> None:
+    """Refuse, where there is no GPU, what is known at its own sizes alone and is too large for the interpreter.
+
+    Raises:
+        UsageError: As said; after a search, every candidate would have been answered so.
+    """
+    if graph is None or states_sets(task):
+        return
+    held = [*(i.value for i in graph.inputs), *(p.value for p in graph.parameters)]
+    if sum(value.nbytes for value in held) > ONLY_SET_BYTES:
+        raise UsageError(
+            f"{task.id}: too large to be judged without a GPU, and no smaller sizes can be derived: search on a machine with "
+            "a GPU, or give the sizes names at the top of the file (ROWS = 8192)."
+        )

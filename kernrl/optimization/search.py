@@ -73,6 +73,7 @@ class Search:
         finals_judge: Judge | None = None,
         quiet: threading.Lock | None = None,
         known: Sequence[Trial] = (),
+        numbered: int = 0,
         on_trial: Callable[[Trial], None] = lambda trial: None,
         on_progress: Callable[[Progress], None] = lambda progress: None,
     ):
@@ -82,6 +83,7 @@ class Search:
             finals_judge: Judges the finalists, against further baselines; `judge` if not given.
             quiet: Held by what keeps the GPU busy besides; the finalists are timed when it is free.
             known: Trials of an earlier, interrupted search: they are not judged again.
+            numbered: How many numbers of trials are taken, those included of which nothing is known.
             on_trial: Called with every new trial as it is judged.
         """
         self.task, self.judge, self.limits, self.budget = task, judge, limits, budget
@@ -92,6 +94,7 @@ class Search:
         self.ended: Ended = "no more ideas"
         self._on_trial, self._on_progress = on_trial, on_progress
         self._seen = {trial.proposal.key for trial in known}
+        self._numbered = max(numbered, len(known))
         self._pending: dict[Future[Verdict], Proposal] = {}
         self._made_ready = False
         self._variants: dict[str, list[Proposal]] = {}
@@ -146,7 +149,8 @@ class Search:
         if proposal.key in self._seen:
             return
         self._seen.add(proposal.key)
-        trial = Trial(f"{proposal.origin}-{len(self.trials)}", proposal, verdict, self.spent_s)
+        trial = Trial(f"{proposal.origin}-{self._numbered}", proposal, verdict, self.spent_s)
+        self._numbered += 1
         self.trials.append(trial)
         self._count(trial)
         self._on_trial(trial)
@@ -238,7 +242,9 @@ class Search:
     def _variants_of(self, trial: Trial) -> list[Proposal]:
         if trial.id not in self._variants:
             found = islice(variants(trial.proposal.source), MOST_VARIANTS)
-            self._variants[trial.id] = [Proposal(v.source, "variant", v.name, trial.id, v.step) for v in found]
+            p = trial.proposal
+            of = f"{p.of}, {p.name}" if p.of else p.name
+            self._variants[trial.id] = [Proposal(v.source, "variant", v.name, trial.id, v.step, of) for v in found]
         return self._variants[trial.id]
 
     def _gains(self) -> Callable[[Step], float]:

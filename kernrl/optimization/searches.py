@@ -15,6 +15,7 @@ from kernrl.console import log
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
 from kernrl.optimization.budget import Budget, TooSmallBudgetError
+from kernrl.optimization.earlier import finished, judged_under
 from kernrl.optimization.judging import Judges, tasks_at_once
 from kernrl.optimization.live_line import LiveLine
 from kernrl.optimization.one_task import Settings, TaskSearch
@@ -74,11 +75,8 @@ class Searches:
             with line.shown():
                 self._search(self.tasks[0], line)
             return
-        kept = {task.id: _finished(self.place(task), self.config) for task in self.tasks}
-        self.results |= {name: found for name, found in kept.items() if found is not None}
-        waiting = [task for task in self.tasks if kept[task.id] is None]
-        if waiting:
-            self.judges.verifier.evaluator.start()  # in no task's time
+        self.judges.verifier.evaluator.start()  # in no task's time
+        waiting = self._without_finished()
         line = LiveLine(len(waiting))
         with line.shown(), ThreadPoolExecutor(self.at_once, thread_name_prefix="search") as pool:
             running = dict[Future[None], Task]()
@@ -94,6 +92,15 @@ class Searches:
         order = {task.id: number for number, task in enumerate(self.tasks)}
         self.open.sort(key=lambda search: order[search.task.id])
 
+    def _without_finished(self) -> list[Task]:
+        """The tasks that have no results yet which still hold."""
+        verifier, improve = self.judges.verifier, bool(self.config.improve)
+        for task in self.tasks:
+            found = finished(self.place(task), judged_under(task, verifier), improve=improve)
+            if found is not None:
+                self.results[task.id] = found
+        return [task for task in self.tasks if task.id not in self.results]
+
     def _search(self, task: Task, line: LiveLine) -> None:
         """Search one task, and write its files unless another round follows."""
         last = self.config.improve is None
@@ -107,7 +114,15 @@ class Searches:
         try:
             if self.interrupted:
                 return
-            settings = Settings(self.config.candidates, self.config.keep_tie, self.model, more, show, self.at_once)
+            settings = Settings(
+                self.config.candidates,
+                self.config.keep_tie,
+                self.model,
+                more,
+                show,
+                self.config.source if len(self.tasks) == 1 else f"{self.config.source}::{task.id}",
+                tasks_at_once=self.at_once,
+            )
             search = TaskSearch(task, self.judges, settings, place, budget)
             self.open.append(search)
             try:
@@ -128,7 +143,7 @@ class Searches:
         except UsageError as error:  # of this task alone
             if self.interrupted:
                 return  # it was stopped while it was read
-            self.results[task.id] = unusable(task, str(error))
+            self.results[task.id] = unusable(task, str(error)) | {"under": judged_under(task, self.judges.verifier)}
             if not isinstance(error, TooSmallBudgetError):  # which --resume tries again
                 replace_file(self.place(task) / "results.json", json.dumps(self.results[task.id], indent=2))
             log.print(str(error), markup=False, highlight=False, soft_wrap=True)
@@ -229,17 +244,7 @@ def unusable(task: Task, sentence: str) -> dict[str, Any]:
         "faster": False,
         "clock": "none",
         "ended": "not searched",
+        "failed": False,
         "file": None,
-        "ranking": [],
     }
     return said | counts | rest
-
-
-def _finished(place: Path, config: OptimizeConfig) -> dict[str, Any] | None:
-    """The results of a task that is done, as far as the settings ask."""
-    try:
-        results = json.loads((place / "results.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    searched = results["ended"] != "not searched"
-    return results if not searched or not config.improve or results.get("improved") else None

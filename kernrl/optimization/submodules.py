@@ -5,13 +5,14 @@ The model runs once, and what each submodule is called with is noted: shapes, st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.errors import UsageError
 from kernrl.optimization.budget import Budget
@@ -19,6 +20,7 @@ from kernrl.optimization.calls import Call, Parameters, Spec, flatten, of_tensor
 from kernrl.tasks.graph.costs import Rates, kernels, roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift_module
+from kernrl.tasks.graph.lifting.read import REMEDY
 
 MOST_OPS = 24
 """Ops of a part at most, views not counted: beyond that, worked styles lose sight of what belongs together."""
@@ -61,38 +63,51 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What a model did when it ran."""
+
+    calls: dict[nn.Module, list[Call]] = field(default_factory=dict)
+    """What every submodule was called with."""
+    own: dict[nn.Module, list[str]] = field(default_factory=dict)
+    """Ops that the module's own forward called, and no submodule's; views are none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """What a model is made of."""
 
     found: tuple[Part, ...]
     left: tuple[tuple[str, str], ...]
-    """(path, why not) of what was looked at and has no part below it."""
-    calls: dict[nn.Module, list[Call]] = field(default_factory=dict, repr=False)
-    """What every submodule was called with."""
+    """(path, why not) of what was looked at and has no part below it, or ops of its own beside the parts below it."""
+    seen: Seen = field(default_factory=lambda: Seen(), repr=False)
 
 
-def find_parts(model: nn.Module, arguments: Sequence[Any], until: Budget | None = None) -> Parts:
+def find_parts(
+    model: nn.Module, arguments: Sequence[Any], until: Budget | None = None, named: Mapping[str, Any] | None = None
+) -> Parts:
     """The largest submodules that lift, the most costly first.
 
     Args:
         model: In eval mode. It runs once, without gradients.
         arguments: Positional arguments of its `forward`.
         until: What is not reached by its end is left as it is; no end if not given.
+        named: Its arguments by name.
+
+    Raises:
+        UsageError: The model raises on these arguments.
     """
-    calls = _calls(model, arguments)
-    return _grouped(_lifted(model, "", calls, until), [""], calls)
+    seen = _seen(model, arguments, named or {})
+    return _grouped(_lifted(model, "", seen, until), [""], seen)
 
 
 def parts_below(model: nn.Module, part: Part, parts: Parts, until: Budget | None = None) -> Parts:
     """The largest parts inside one that could not be made faster as a whole: `find_parts`, one level down."""
     children = model.get_submodule(part.paths[0]).named_children()
-    lifted = (found for name, child in children for found in _lifted(child, name, parts.calls, until))
-    return _grouped(lifted, part.paths, parts.calls)
+    lifted = (found for name, child in children for found in _lifted(child, name, parts.seen, until))
+    return _grouped(lifted, part.paths, parts.seen)
 
 
-def _grouped(
-    lifted: Iterable[tuple[str, nn.Module, Result]], roots: Sequence[str], calls: dict[nn.Module, list[Call]]
-) -> Parts:
+def _grouped(lifted: Iterable[tuple[str, nn.Module, Result]], roots: Sequence[str], seen: Seen) -> Parts:
     """Equal ones as one, under every root."""
     found: dict[Any, list[tuple[str, nn.Module, Call, Graph]]] = {}
     left: list[tuple[str, str]] = []
@@ -111,7 +126,7 @@ def _grouped(
         )
         for equal in found.values()
     ]
-    return Parts(tuple(sorted(parts, key=weight, reverse=True)), tuple(left), calls)
+    return Parts(tuple(sorted(parts, key=weight, reverse=True)), tuple(left), seen)
 
 
 def weight(part: Part) -> int:
@@ -126,11 +141,28 @@ def _same(graph: Graph) -> Any:
     return inputs, held, tuple(map(str, graph.nodes)), graph.outputs, graph.structure
 
 
-def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[Call]]:
-    """What every submodule was called with."""
+class _OwnOps(TorchDispatchMode):
+    """Notes which module's forward calls an op."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside: list[nn.Module] = []
+        self.found: dict[nn.Module, list[str]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.inside and not func.is_view:
+            name = func._schema.name.partition("::")[2].strip("_")
+            self.found.setdefault(self.inside[-1], []).append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def _seen(model: nn.Module, arguments: Sequence[Any], named: Mapping[str, Any]) -> Seen:
+    """Run the model once, and see what every submodule is called with and what it computes itself."""
     calls: dict[nn.Module, list[Call]] = {}
+    ops = _OwnOps()
 
     def note(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        ops.inside.pop()
         leaves, form = flatten(Parameters.of(type(module)).ordered(args, kwargs))
         given = tuple(Spec.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         results, structure = pytree.tree_flatten(output)
@@ -139,33 +171,41 @@ def _calls(model: nn.Module, arguments: Sequence[Any]) -> dict[nn.Module, list[C
         if not any(repr(noted) == repr(before) for before in calls.setdefault(module, [])):
             calls[module].append(noted)
 
+    def enter(module: nn.Module, _: Any) -> None:
+        ops.inside.append(module)
+
     hooks = [part.register_forward_hook(note, with_kwargs=True) for part in model.modules()]
+    hooks += [part.register_forward_pre_hook(enter) for part in model.modules()]
     try:
-        with torch.no_grad():
-            model(*arguments)
+        with torch.no_grad(), ops:
+            model(*arguments, **named)
+    except Exception as error:
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise UsageError(f"{type(model).__name__}: it raises {type(error).__name__} on the example inputs: {said}.") from error
     finally:
         for hook in hooks:
             hook.remove()
-    return calls
+    return Seen(calls, ops.found)
 
 
-def _lifted(
-    module: nn.Module, path: str, calls: dict[nn.Module, list[Call]], until: Budget | None
-) -> Iterator[tuple[str, nn.Module, Result]]:
+def _lifted(module: nn.Module, path: str, seen: Seen, until: Budget | None) -> Iterator[tuple[str, nn.Module, Result]]:
     """The largest parts below a module, each with its Graph, or why it is none."""
     if until is not None and until.left_s <= 0:
         yield path, module, "the time for reading ended before it"
         return
-    result = _lift(module, calls.get(module, []))
+    result = _lift(module, seen.calls.get(module, []))
     if not isinstance(result, str):
         yield path, module, result
         return
     below = [
-        found for name, child in module.named_children() for found in _lifted(child, f"{path}.{name}".lstrip("."), calls, until)
+        found for name, child in module.named_children() for found in _lifted(child, f"{path}.{name}".lstrip("."), seen, until)
     ]
     if any(not isinstance(r, str) for _, _, r in below):
         yield from below
-    elif module in calls:
+        if own := seen.own.get(module):
+            ops = ", ".join(dict.fromkeys(own))
+            yield path, module, f"what its own forward computes between its parts stays as it is ({ops}): {result}"
+    elif module in seen.calls:
         yield path, module, result
 
 
@@ -183,7 +223,7 @@ def _lift(module: nn.Module, calls: list[Call]) -> Result:
         with of_tensors(module, call):
             graph = _without_none(lift_module(module, call.zeros))
     except UsageError as error:
-        return str(error)
+        return without_remedy(str(error))
     ops = [node for node in graph.nodes if node.kind != "view"]
     if graph.unknown:
         return f"{graph.unknown[0].op} has no rule"
@@ -192,6 +232,11 @@ def _lift(module: nn.Module, calls: list[Call]) -> Result:
     if not ops or (len(ops) == 1 and ops[0].kind in ALONE_IS_BEST):
         return "it is one library call already"
     return call, graph
+
+
+def without_remedy(sentence: str) -> str:
+    """A refusal without what only a command can be told: no model is asked from Python."""
+    return sentence.replace(f"; {REMEDY}", "")
 
 
 def _without_none(graph: Graph) -> Graph:

@@ -1,8 +1,8 @@
 """A submodule with another forward: the verified one where it was checked, the module's own everywhere else.
 
 Parameters, buffers and their names stay, so a `state_dict` is what it was. The fast forward runs only for tensors on a GPU
-with exactly the shapes and dtypes that were checked, in eval mode; a call that asks for gradients gets an output whose
-`backward` says that this is for inference.
+with exactly the shapes and dtypes that were checked. Whichever of the two runs, a call that asks for gradients gets an output
+whose `backward` says that this is for inference, and training mode raises.
 """
 
 from __future__ import annotations
@@ -56,18 +56,21 @@ class FastForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.module.training:
             raise RuntimeError(NO_GRADIENTS.replace("under torch.no_grad()", "in eval mode"))
-        given = self.given(args, kwargs)
-        if given is None:
-            return own_forward(self.module)(*args, **kwargs)
-        inputs = [given[place].contiguous() for place in self.places]
         if not torch.is_grad_enabled():
-            return self.packed(self.function(self.module, *inputs))
-        anchor = next((t for t in (*tensors_in(given), *self.module.parameters()) if t.requires_grad), None)
+            return self.computed(args, kwargs)
+        anchor = next((t for t in (*tensors_in((args, kwargs)), *self.module.parameters()) if t.requires_grad), None)
         with torch.no_grad():
-            out = self.packed(self.function(self.module, *inputs))
+            out = self.computed(args, kwargs)
         if anchor is None:
             return out
         return pytree.tree_map_only(Tensor, lambda t: _InferenceOnly.apply(anchor, t) if t.is_floating_point() else t, out)
+
+    def computed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The output, by the fast forward where the arguments are those that were checked."""
+        given = self.given(args, kwargs)
+        if given is None:
+            return own_forward(self.module)(*args, **kwargs)
+        return self.packed(self.function(self.module, *(given[place].contiguous() for place in self.places)))
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         """The leaves of a call's arguments; None where they are not like those that were checked."""

@@ -31,6 +31,12 @@ class Proposal:
     """Id of the trial that a variant is of."""
     step: tuple[str, str] = ("", "")
     """What a variant changes, and which way."""
+    of: str = ""
+    """What a variant is of: a style or a sample, and what was changed in it before."""
+
+    def __str__(self) -> str:
+        """`style product-split2`, or `variant of product-split2 (num_stages=4)`."""
+        return f"variant of {self.of} ({self.name})" if self.of else f"{self.origin} {self.name}"
 
     @property
     def key(self) -> str:
@@ -79,14 +85,15 @@ class Trial:
     def to_row(self, task: Task, number: int) -> dict[str, Any]:
         """A line of `candidates.jsonl`: a row of `samples.jsonl`, and where the candidate came from."""
         p = self.proposal
-        origin = {"origin": p.origin, "name": p.name, "parent": p.parent, "changed": list(p.step), "at_s": round(self.at_s, 3)}
-        return row_of(task, number, p.source, self.verdict) | {"id": self.id} | origin
+        origin = {"origin": p.origin, "name": p.name, "parent": p.parent, "of": p.of, "changed": list(p.step)}
+        return row_of(task, number, p.source, self.verdict) | {"id": self.id} | origin | {"at_s": round(self.at_s, 3)}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Trial:
         """Inverse of `to_row`."""
         step = tuple(row.get("changed") or ("", ""))
-        proposal = Proposal(row["text"], row["origin"], row["name"], row.get("parent", ""), (step[0], step[1]))
+        named = row["origin"], row["name"], row.get("parent", "")
+        proposal = Proposal(row["text"], *named, (step[0], step[1]), row.get("of", ""))
         return cls(row["id"], proposal, Verdict.from_json(row["verdict"]), float(row["at_s"]))
 
 

@@ -31,8 +31,8 @@ Found = tuple[Task, int, str]
 
 
 def problem_number(task: Task) -> int | None:
-    """40 for the id `level2/40_name`, or None for a task that KernelBench does not number."""
-    match = re.fullmatch(r"(?:.*/)?(\d+)_[^/]*", task.id)
+    """40 for the ids `level2/40_name`, `level2/40` and `row-40`, or None for a task that KernelBench does not number."""
+    match = re.fullmatch(r"(?:.*/)?(?:row-)?(\d+)(?:_[^/]*)?", task.id)
     return int(match[1]) if match else None
 
 

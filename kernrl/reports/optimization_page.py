@@ -34,7 +34,8 @@ def render(results: Sequence[Mapping[str, Any]], rows: Mapping[str, Rows], title
         rows: Task id → its rows of `candidates.jsonl`.
     """
     views = [_view(result, rows.get(result["task"], ())) for result in results]
-    return _template().render(title=title, version=__version__, views=views, several=len(views) > 1, table=_table(results))
+    table = {"table_head": table_head(results), "table": table_rows(results)}
+    return _template().render(title=title, version=__version__, views=views, several=len(views) > 1, **table)
 
 
 def _view(result: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
@@ -51,6 +52,8 @@ def _view(result: Mapping[str, Any], rows: Rows) -> dict[str, Any]:
         "graph": Markup(_inner(draw(Graph.from_json(graph), result["task"]))) if graph else "",  # drawn by us, which escapes
         "plans": Markup(_inner(svg(verdict))) if verdict else "",
         "speeds": _speeds(rows, best.get("id")),
+        "speeds_of": _speeds_of(sum(1 for row in rows if ratio_of(row))),
+        "every": [_tried(row) for row in rows],
         "progress": _best_over_time(rows),
         "ranking_head": ["the best", "µs", *(f"against {name}" for name in _baselines(ranking))],
         "ranking": [_ranked(row, _baselines(ranking)) for row in ranking],
@@ -105,6 +108,24 @@ def _speeds(rows: Rows, best: str | None) -> Markup:
     return speed_rows(bars, label="speed of each candidate against the first baseline")
 
 
+def _speeds_of(timed: int) -> str:
+    return f"The fastest {MOST_BARS} of {timed} that were timed" if timed > MOST_BARS else "Every candidate that was timed"
+
+
+def _tried(row: Mapping[str, Any]) -> list[str]:
+    """A candidate whatever became of it: id, name, status, speed, and the reason where it is not right."""
+    verdict, ratio = row["verdict"], ratio_of(row)
+    of = f" (from {row['parent']})" if row.get("parent") else ""
+    right = verdict["status"] == "correct"
+    return [
+        row["id"],
+        f"{row['name']}{of}",
+        verdict["status"],
+        times(ratio) if ratio else "",
+        "" if right else verdict["reason"],
+    ]
+
+
 def _best_over_time(rows: Rows) -> Markup:
     x, y, best = [], [], 0.0
     for row in sorted(rows, key=lambda r: r["at_s"]):
@@ -115,12 +136,24 @@ def _best_over_time(rows: Rows) -> Markup:
     return line_chart([Series("best so far", x, y)], label="best so far", x_label="seconds", y_format=times)
 
 
-def _table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    return [[str(cell) for cell in table_row(result)] for result in results]
+def table_head(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns of the table of many tasks."""
+    head = ["task", "result", "eager", "compile", "origin", "correct", "time"]
+    return [*head, "why not"] if any(map(_refused, results)) else head
 
 
-def table_row(result: Mapping[str, Any]) -> list[str]:
-    """Task, speed against each baseline, origin of the winner, candidates, seconds, and what there is to say."""
+def table_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The table of many tasks, with the reason where a task was not searched."""
+    width = len(table_head(results))
+    return [[*_row(result), _refused(result)][:width] for result in results]
+
+
+def _refused(result: Mapping[str, Any]) -> str:
+    return result["sentence"].removeprefix(f"{result['task']}: ") if result["ended"] == "not searched" else ""
+
+
+def _row(result: Mapping[str, Any]) -> list[str]:
+    """Task, speed against each baseline, origin of the winner, candidates and seconds."""
     best = result.get("best")
     speeds = best["verdict"]["timing"]["speedups_x"] if best else {}
     mark = "*" if result["clock"] == "modelled" else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,19 +16,20 @@ from rich.text import Text
 from kernrl.config import OptimizeConfig
 from kernrl.config.optimize import NO_MODEL
 from kernrl.console import Lines, Prose, Result, Whole, counted, log
-from kernrl.errors import UsageError
+from kernrl.errors import InfrastructureError, UsageError
 from kernrl.files import next_folder, replace_file
-from kernrl.optimization.budget import Budget
+from kernrl.optimization.budget import Budget, TooSmallBudgetError
+from kernrl.optimization.earlier import CANDIDATES
 from kernrl.optimization.judging import Judges
-from kernrl.optimization.one_task import CANDIDATES
 from kernrl.optimization.proposals import Model, from_disk
 from kernrl.optimization.searches import Searches, place_of
 from kernrl.reports.kernelbench import write_kernelbench
-from kernrl.reports.optimization_page import render, table_row
+from kernrl.reports.optimization_page import render, table_head, table_rows
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import parse_columns
 from kernrl.tasks.task import Task
+from kernrl.user_code import is_import_path
 from kernrl.verifier.verifier import HardenedVerifier
 
 INTERRUPTED = 130
@@ -42,6 +42,8 @@ def run(config: OptimizeConfig) -> Result:
         UsageError: Nothing of that name, a module that cannot be lifted, an output folder in use, a budget too small.
     """
     budget = Budget(config.budget_s)
+    if config.engine == "server":
+        _require_server(config)
     tasks = read_tasks(config)
     if config.keep_model and config.keep_model.exists():
         raise UsageError(f"--keep-model: {config.keep_model} is there already; name a new folder.")
@@ -59,11 +61,17 @@ def run(config: OptimizeConfig) -> Result:
         if len(tasks) > 1:
             budget = Budget(config.budget_s * len(tasks))
         searches = Searches(config, judges, directory.path, more, model, tasks, budget)
-        searches.first_rounds()
+        try:
+            searches.first_rounds()
+        except TooSmallBudgetError as error:
+            if read_lines(directory.path / CANDIDATES):
+                raise TooSmallBudgetError(f"{error} What was found before stands: --resume with more goes on.") from None
+            raise
         if config.improve and not searches.interrupted:
             searches.improve(_training_stage(config))
         searches.write()
     if len(tasks) == 1:
+        _write_winners(directory.path, tasks, list(searches.results.values()))
         return _one(searches.results[tasks[0].id], directory.path, searches.interrupted)
     return _many(tasks, [r for t in tasks if (r := searches.results.get(t.id))], directory.path, searches.interrupted)
 
@@ -75,14 +83,24 @@ def _training_stage(config: OptimizeConfig) -> Callable[[Any, Any], object]:
     return {"best-of-n": best_of_n.run, "reinforce": reinforce.run}[str(config.improve)]
 
 
-def read_tasks(config: OptimizeConfig) -> list[Task]:
-    """The tasks of the source."""
-    if re.fullmatch(r"[\w.]+:\w+", config.source) and not Path(config.source).exists():
-        from kernrl.optimization.python_class import task_of_class
+def _require_server(config: OptimizeConfig) -> None:
+    """Ask the server whether it is there, before anything is loaded or written."""
+    from kernrl.http_client import Server
+    from kernrl.rollouts.engines.dialects import ask_server_info
 
-        if not config.inputs:
+    assert config.server_url
+    ask_server_info(Server(config.server_url, timeout_s=config.server_timeout_s))
+
+
+def read_tasks(config: OptimizeConfig) -> list[Task]:
+    """The tasks of the source: those of a class, or those that a function of the user's returns, or those of a file."""
+    if is_import_path(config.source) and not Path(config.source).exists():
+        from kernrl.optimization.python_class import is_class, task_of_class
+
+        if config.inputs:
+            return [task_of_class(config.source, config.inputs, config.init)]
+        if is_class(config.source):
             raise UsageError(f"{config.source}: say what its forward takes, such as --inputs 'x=float32[64,128]'.")
-        return [task_of_class(config.source, config.inputs, config.init)]
     if config.inputs or config.init:
         raise UsageError("--inputs and --init are for package.module:Class: a task has get_inputs and get_init_inputs.")
     loaded = load_tasks(
@@ -98,11 +116,24 @@ def read_tasks(config: OptimizeConfig) -> list[Task]:
 
 
 def _one(results: dict[str, Any], folder: Path, interrupted: bool) -> Result:
-    written = f"{folder / 'best.py'}" if results["file"] else f"no file is written; what was tried: {folder / 'report.html'}"
+    tried = f"; what was tried: {folder / 'report.html'}" if results["tried"] else ""
+    written = f"{folder / 'best.py'}" if results["file"] else f"no file is written{tried}"
     data = {"output": str(folder), **{k: v for k, v in results.items() if k != "graph"}}
-    said = Prose(f"{results['sentence']}\n{written}")
+    said = Prose(f"{results['sentence']}\n{written}{_goes_on(folder, interrupted)}")
     view = Group(Whole(_best_few(results["ranking"])), Text(), Lines(said)) if results["ranking"] else said
-    return Result(data, view, INTERRUPTED if interrupted else 0)
+    return Result(data, view, _exit_code([results], interrupted))
+
+
+def _goes_on(folder: Path, interrupted: bool) -> str:
+    return f"\nInterrupted: --output {folder} --resume goes on." if interrupted else ""
+
+
+def _exit_code(results: Sequence[dict[str, Any]], interrupted: bool) -> int:
+    """0 also where nothing is faster; 3 where the verifier failed on every candidate of every task that was searched."""
+    if interrupted:
+        return INTERRUPTED
+    searched = [r for r in results if r["tried"]]
+    return InfrastructureError.exit_code if searched and all(r["failed"] for r in searched) else 0
 
 
 def _best_few(ranking: Sequence[dict[str, Any]]) -> Table:
@@ -127,15 +158,16 @@ def _many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path
     """A table, a page, and KernelBench's layout."""
     _write_many(tasks, results, folder)
     table = Table(box=None, pad_edge=False)
-    for name in ("task", "result", "eager", "compile", "origin", "correct", "time"):
+    for name in table_head(results):
         table.add_column(name)
-    for result in results:
-        table.add_row(*table_row(result))
+    for row in table_rows(results):
+        table.add_row(*map(Text, row))
+    more = _goes_on(folder, interrupted)
     faster = sum(result["faster"] for result in results)
     modelled = "; * by the roofline model: nothing was measured" if any(r["clock"] == "modelled" for r in results) else ""
-    said = Prose(f"{faster} of {len(results)} faster than the first baseline{modelled}\n{folder / 'report.html'}")
+    said = Prose(f"{faster} of {len(results)} faster than the first baseline{modelled}\n{folder / 'report.html'}{more}")
     data = {"output": str(folder), "tasks": [{k: v for k, v in r.items() if k != "graph"} for r in results]}
-    return Result(data, Group(Whole(table), Lines(said)), INTERRUPTED if interrupted else 0)
+    return Result(data, Group(Whole(table), Lines(said)), _exit_code(results, interrupted))
 
 
 def _write_many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder: Path) -> None:
@@ -144,9 +176,14 @@ def _write_many(tasks: Sequence[Task], results: Sequence[dict[str, Any]], folder
     rows = {r["task"]: read_lines(place_of(folder, by_id[r["task"]]) / CANDIDATES) for r in results}
     replace_file(folder / "report.html", render(results, rows, counted(len(results), "module")))
     replace_file(folder / "results.json", json.dumps(list(results), indent=2))
+    _write_winners(folder, tasks, results)
+
+
+def _write_winners(folder: Path, tasks: Sequence[Task], results: Sequence[dict[str, Any]]) -> None:
+    """The best of each task as KernelBench would have left it."""
     winners = [
         {"task": r["task"], "member": 0, "text": r["best"]["source"], "verdict": r["best"]["verdict"]}
         for r in results
         if r["best"]
     ]
-    write_kernelbench(folder / "kernelbench", list(by_id.values()), winners)
+    write_kernelbench(folder / "kernelbench", tasks, winners)

@@ -128,6 +128,17 @@ def test_the_header_says_what_is_modelled_checked_and_not(task: Task) -> None:
     assert "gradients" in header
 
 
+def test_the_header_names_the_module_and_what_a_variant_is_of(task: Task) -> None:
+    found = trial(CANDIDATE)
+    variant = replace(found, proposal=Proposal(CANDIDATE, "variant", "num_stages=4", "style-0", of="product-split2, BLOCK=64"))
+    lines = best_file(task, variant, {"date": "2026-01-02", "module": "nets/mine.py"}).splitlines()
+    assert lines[1] == "#"  # the title stands alone
+    assert any(line.startswith("# - Replaces: `nets/mine.py`, whose source has the sha256") for line in lines)
+    assert any("style-0, variant of product-split2, BLOCK=64 (num_stages=4); sha256" in line for line in lines)
+    assert any("style-0, style fused; sha256" in line for line in best_file(task, found, {"date": "2026"}).splitlines())
+    assert lines[lines.index(next(line for line in lines if line.startswith("# --- judged"))) - 1] == ""
+
+
 def test_the_reference_in_it_is_the_module_that_it_replaces(task: Task) -> None:
     text = best_file(task, trial(CANDIDATE), {"date": "2026-01-02"})
     held = next(s for s in ast.parse(text).body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == "KERNRL")

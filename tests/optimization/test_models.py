@@ -219,9 +219,11 @@ def test_on_a_cpu_a_part_for_gpus_runs_as_before(net: Net) -> None:
 
 
 @pytest.mark.slow
-def test_gradients_are_refused_with_a_sentence(net: Net) -> None:
-    model, _ = swapped(net)
-    out = model(IDS).sum()
+@pytest.mark.parametrize(("devices", "rows"), [(("cpu",), 4), (("cuda",), 4), (("cpu",), 2)])
+def test_gradients_are_refused_with_a_sentence_whichever_forward_runs(net: Net, devices: tuple[str, ...], rows: int) -> None:
+    model, cls = swapped(net, devices)
+    out = model(IDS[:rows]).sum()
+    assert cls.calls == (3 if (devices, rows) == (("cpu",), 4) else 0)
     with pytest.raises(RuntimeError, match="for inference alone: use the original module to train"):
         out.backward()
     model.train()
@@ -333,6 +335,7 @@ def test_a_part_that_stays_is_searched_inside_and_ctrl_c_keeps_what_was_found(
     wide, x = Wide().eval(), torch.randn(4, 10, 16)
     with pytest.warns(UserWarning, match="there is no GPU"):
         model = kernrl.optimize(wide, x)
+    assert "tail.1" in dict(model.kernrl_report.left)  # inside of a part that stays
     kinds = [name.rpartition("-part")[0] for name in no_search]
     assert kinds[:3] == ["Wide", "Sequential", "Block"]
     assert [is_swapped(block) for block in model.pair] == [True, True]
@@ -379,6 +382,60 @@ def test_inputs_with_gradients_and_small_budgets_are_refused() -> None:
         kernrl.optimize(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(2, 8, requires_grad=True))
     with pytest.raises(UsageError, match="too small a budget"):
         kernrl.optimize(nn.ReLU(), torch.randn(2, 8), budget_s=1)
+
+
+class Scaled(nn.Module):
+    """Takes an argument by name alone, and computes something of its own around a part that does not lift."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))
+        self.rnn = nn.GRU(8, 8, batch_first=True)
+
+    def forward(self, x: Tensor, *, scale: Tensor) -> Tensor:
+        return F.softmax(F.gelu(self.rnn(self.head(x))[0]) * scale, -1)
+
+
+@pytest.mark.slow
+def test_explain_takes_arguments_by_name_alone_and_leaves_no_op_out() -> None:
+    explanation = kernrl.explain(Scaled().eval(), {"x": torch.randn(2, 4, 8), "scale": torch.ones(8)})
+    assert [part.paths for part in explanation.parts] == [("head",)]
+    left = dict(explanation.left)
+    assert "own forward computes between its parts stays as it is (gelu, mul, softmax)" in left[""]
+    assert "recurrent" in left["rnn"]
+    assert "hub model" not in str(explanation)
+    other = api.shared_copy(Scaled())
+    given = {"scale": torch.rand(8)}
+    assert "is off by" in disagreement(Scaled(), other, (torch.randn(2, 4, 8),), "fp32", 1, given)
+    assert disagreement(other, other, (torch.randn(2, 4, 8),), "fp32", 1, given) == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "said"),
+    [
+        (nn.GELU(), {"precision": "tf31"}, "precision: 'tf31' is not one that there is"),
+        (nn.GELU(), {"baseline": ("eagr",)}, "baseline: 'eagr' is not one that there is"),
+        (nn.GELU(), {"candidates": 0}, "candidates: 0 leaves nothing to try"),
+        (nn.Linear(9, 8), {}, "Linear: it raises RuntimeError on the example inputs: mat1 and mat2"),
+        (lambda x: x, {}, "this is a function, and a torch.nn.Module is wanted"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(module: Any, settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        kernrl.optimize(module, torch.randn(4, 8), output=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_gpu_that_nobody_knows_has_no_floor() -> None:
+    with pytest.raises(UsageError, match="'H1000000' is no GPU"):
+        kernrl.explain(nn.GELU(), torch.randn(4, 8), target="H1000000")
+
+
+def test_a_folder_with_a_search_in_it_is_no_new_one(tmp_path: Path) -> None:
+    (tmp_path / "run" / "part-0").mkdir(parents=True)
+    (tmp_path / "run" / "part-0" / "candidates.jsonl").write_text("{}\n")
+    with pytest.raises(UsageError, match=r"output: .*run is not empty; name a new folder"):
+        kernrl.optimize(nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(2, 8), output=tmp_path / "run")
 
 
 # --- package.module:Class ----------------------------------------------------------------------------------------------

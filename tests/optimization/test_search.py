@@ -73,6 +73,10 @@ def test_variants_follow_what_was_seen() -> None:
     ups = [warps_of(text) for text in judge.asked[1:]]
     assert ups.index(32) <= 8  # three turns up among six other steps; in an order without memory it would come far later
     assert search.ended == "no more ideas"
+    origins = {t.id: t.proposal for t in search.trials}
+    grandchild = next(p for p in origins.values() if p.parent and origins[p.parent].parent)
+    assert str(grandchild) == f"variant of style, {origins[grandchild.parent].name} ({grandchild.name})"
+    assert Trial.from_row(search.trials[-1].to_row(TASK, 0)).proposal == search.trials[-1].proposal
 
 
 def test_equal_sources_are_judged_once_and_the_count_is_kept() -> None:

@@ -62,6 +62,11 @@ def test_tasks_without_a_number_get_a_free_one() -> None:
     assert numbered == {"level2/1_x": (2, 1), "level1/1_y": (1, 1), "a": (2, 2), "b": (2, 3)}
 
 
+@pytest.mark.parametrize("name", ["level2/40_Matmul", "level2/40", "40_Matmul", "row-40"])
+def test_a_task_that_was_picked_alone_keeps_its_number(name: str) -> None:
+    assert list(number_tasks([task(name)])) == [(2, 40)]
+
+
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     rows = [row(correct(t.id, 2.0), member=m, text=f"# {t.id} {m}") for t in TASKS for m in range(2)]
     write_kernelbench(tmp_path, TASKS, rows)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -24,6 +25,8 @@ from kernrl import cli
 from kernrl.config import OptimizeConfig
 from kernrl.config.optimize import seconds_of
 from kernrl.optimization.best_file import judged_source
+from kernrl.optimization.budget import TooSmallBudgetError
+from kernrl.optimization.searches import Searches
 from kernrl.stages import optimize
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
@@ -35,13 +38,14 @@ class Verifier:
     """Stands for HardenedVerifier: what holds `fused_kernel` is twice as fast, a tie under `tie`, wrong under `wrong`."""
 
     mode = "faster"
+    version = "one"
     asked: ClassVar[list[str]] = []
 
     def unfit(self, task: Task) -> str:
         return ""
 
     def __init__(self, config: object):
-        known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90"}
+        known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90", "conditions": [self.version]}
         self.evaluator = SimpleNamespace(start=lambda: None, precision_of=lambda task: task.precision, **known)
 
     def __enter__(self) -> Verifier:
@@ -55,8 +59,8 @@ class Verifier:
         if self.mode == "interrupt" and len(self.asked) == 3:
             raise KeyboardInterrupt
         future: Future[Verdict] = Future()
-        speed = {"tie": 1.0, "wrong": None}.get(self.mode, 2.0 if "fused_kernel" in candidate else 1.0)
-        status = Status.WRONG if speed is None else Status.CORRECT
+        speed = {"tie": 1.0, "wrong": None, "broken": None}.get(self.mode, 2.0 if "fused_kernel" in candidate else 1.0)
+        status = {"wrong": Status.WRONG, "broken": Status.INFRA_ERROR}.get(self.mode, Status.CORRECT)
         future.set_result(verdict_of(candidate, status, speedup_x=speed, significant=speed == 2.0, task_id=task.id))
         return future
 
@@ -102,6 +106,7 @@ def test_it_writes_the_winner_with_everything_beside_it(verifier: type[Verifier]
     assert re.search(r"<td>2\.00.? \[1\.98, 2\.02\]</td>", page)
     assert "<script" not in page
     assert len((out / "candidates.jsonl").read_text().splitlines()) == results["judged"] == 8
+    assert (out / "kernelbench/level_2/level_2_problem_1_sample_0_kernel.py").read_text() == source
 
 
 @pytest.mark.slow
@@ -127,9 +132,26 @@ def test_where_nothing_is_right_it_says_so(verifier: type[Verifier], module: Pat
 
 
 @pytest.mark.slow
-def test_an_interrupt_keeps_the_best_and_resume_goes_on(verifier: type[Verifier], module: Path) -> None:
+def test_a_verifier_that_fails_every_time_is_no_answer(
+    verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verifier.mode = "broken"
+    assert run("my_module.py", "--output", "out") == 3
+    assert re.search(r"the verifier failed on every one of \d candidates: the first", capsys.readouterr().out)
+    verifier.mode = "faster"
+    assert run("my_module.py", "--output", "out", "--resume") == 0
+    rows = [json.loads(line) for line in Path("out/candidates.jsonl").read_text().splitlines()]
+    assert len({row["id"] for row in rows}) == len(rows)  # those that failed are there beside those judged since
+    assert {row["verdict"]["status"] for row in rows} == {"infra_error", "correct"}
+
+
+@pytest.mark.slow
+def test_an_interrupt_keeps_the_best_and_resume_goes_on(
+    verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     verifier.mode = "interrupt"
     assert run("my_module.py", "--output", "out") == 130
+    assert capsys.readouterr().out.endswith("\nInterrupted: --output out --resume goes on.\n")
     assert Path("out/best.py").exists()
     before = list(verifier.asked)
     assert run("my_module.py", "--output", "out") == 2  # the folder is in use
@@ -138,6 +160,41 @@ def test_an_interrupt_keeps_the_best_and_resume_goes_on(verifier: type[Verifier]
     judged = [json.loads(line) for line in Path("out/candidates.jsonl").read_text().splitlines()]
     assert len({row["text"] for row in judged}) == len(judged) == 8
     assert not set(before[:1]) & set(verifier.asked[len(before) :])
+
+
+@pytest.mark.slow
+def test_what_was_judged_against_another_module_does_not_count(
+    verifier: type[Verifier], module: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("my_module.py", "--output", "out") == 0
+    before = len(verifier.asked)
+    module.write_text(module.read_text().replace("* 0.5 + x", "* 0.5 - x"))
+    verifier.mode = "wrong"
+    capsys.readouterr()
+    assert cli.run(["optimize", "my_module.py", "--output", "out", "--n", "8", "--resume"]) == 0
+    said = capsys.readouterr()
+    assert "goes on" not in said.out
+    assert "8 candidates of the earlier search do not count: the module was another one then" in said.err
+    assert "none of 8 candidates is correct" in said.out
+    assert not Path("out/best.py").exists()
+    rows = [json.loads(line) for line in Path("out/candidates.jsonl").read_text().splitlines()]
+    assert len(rows) == 8
+    assert {row["verdict"]["status"] for row in rows} == {"wrong"}
+    assert len(Path("out/candidates-1.jsonl").read_text().splitlines()) == before == 8
+    assert verifier.asked[before] in verifier.asked[:before]  # the fastest of before are judged anew
+
+
+@pytest.mark.slow
+def test_another_version_or_device_judges_anew_and_the_same_one_does_not(verifier: type[Verifier], module: Path) -> None:
+    assert run("my_module.py", "--output", "out") == 0
+    assert run("my_module.py", "--output", "out", "--resume") == 0
+    assert len(verifier.asked) == 8
+    verifier.version = "two"
+    assert run("my_module.py", "--output", "out", "--resume") == 0
+    assert len(verifier.asked) == 16
+    under = [json.loads(line)["under"] for line in Path("out/candidates.jsonl").read_text().splitlines()]
+    assert [u["conditions"] for u in under] == [["two"]] * 8
+    assert {u["clock"] for u in under} == {"modelled"}
 
 
 @pytest.mark.slow
@@ -181,6 +238,11 @@ def test_many_tasks_give_a_table_and_kernelbench_s_layout(
     assert run("tasks.jsonl", "--output", "many", "--resume") == 0
     assert len(verifier.asked) == asked
     assert json.loads(Path("many/tasks/random/results.json").read_text())["ended"] == "not searched"  # nor read again
+    changed = replace(tasks[0], pytorch_code=tasks[0].pytorch_code + "\n")
+    (tmp_path / "tasks.jsonl").unlink()
+    write_tasks(tmp_path / "tasks.jsonl", [changed, *tasks[1:]])
+    assert run("tasks.jsonl", "--output", "many", "--resume") == 0
+    assert len(verifier.asked) == asked + 8  # of that one alone
     assert "All tasks" in Path("many/report.html").read_text()
 
 
@@ -232,6 +294,18 @@ def get_init_inputs(): return []
 """
 
 
+GRADIENTS = """
+import torch
+N = 64
+class Model(torch.nn.Module):
+    def forward(self, x):
+        y = torch.relu(x).sum()
+        return torch.autograd.grad(y, x)[0]
+def get_inputs(): return [torch.randn(N, 64, requires_grad=True)]
+def get_init_inputs(): return []
+"""
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -243,20 +317,74 @@ def get_init_inputs(): return []
         (["torch.nn:LayerNorm", "--inputs", "float32[2,8]"], "cannot be made with --init"),
         (["nothing.py"], "nothing.py"),
         (["random.py"], "randomness"),
+        (["gradients.py"], "asks for gradients at line 7, and this is for inference alone"),
         (["empty.py"], "without elements"),
+        (["inverse.py"], "no rule writes linalg_inv, so there is nothing to try; --model names a model to ask."),
         (["my_module.py", "--resume"], "--resume needs --output"),
+        (["collections:nothing"], "the module collections has no 'nothing'"),
     ],
 )
 def test_bad_input_is_one_sentence(
     verifier: type[Verifier], module: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("random.py").write_text(RANDOM)
+    Path("gradients.py").write_text(GRADIENTS)
+    Path("inverse.py").write_text(RANDOM.replace("dropout(x, 0.1)", "gelu(torch.linalg.inv(x))").replace("16, 8", "16, 16"))
     Path("empty.py").write_text(RANDOM.replace("dropout(x, 0.1)", "gelu(x)").replace("16, 8", "0, 8"))
     assert run(*words) == 2
     error = capsys.readouterr().err
+    assert not Path("checkpoints/optimize-1/candidates.jsonl").exists()
     assert said in error
     assert error.count("\n") == 1
     assert verifier.asked == []
+
+
+def test_a_server_that_is_not_there_is_said_before_anything_is_read_or_written(
+    verifier: type[Verifier], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--model", "nano", "--engine", "server", "--server-url", "http://127.0.0.1:1", "--output", "out"]
+    assert run("no_such_module.py", *words) == 3
+    assert "--server-url http://127.0.0.1:1" in capsys.readouterr().err
+    assert not Path("out").exists()
+
+
+@pytest.mark.slow
+def test_a_function_of_the_user_s_gives_the_tasks(
+    verifier: type[Verifier], module: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("mytasks_of_optimize.py").write_text(
+        "from pathlib import Path\nfrom kernrl.tasks.task import Task\n"
+        "def make():\n    yield Task('mine', Path('my_module.py').read_text())\n"
+        f"    yield Task('random', {RANDOM!r})\n"
+    )
+    monkeypatch.syspath_prepend(str(module.parent))
+    assert run("mytasks_of_optimize:make", "--output", "out") == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split()[-2:] == ["why", "not"]
+    assert next(line for line in table if line.startswith("mine")).split()[1] == "faster"
+    assert "randomness" in next(line for line in table if line.startswith("random"))
+    assert "<th>why not</th>" in Path("out/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_too_small_a_budget_says_that_an_earlier_result_stands(
+    verifier: type[Verifier], module: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def late(search: object) -> None:
+        raise TooSmallBudgetError("the budget is too small. Give more.")
+
+    monkeypatch.setattr(Searches, "first_rounds", late)
+    assert run("my_module.py", "--output", "new") == 2
+    assert "stands" not in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.chdir(module.parent)
+    monkeypatch.setattr(optimize, "HardenedVerifier", verifier)
+    assert run("my_module.py", "--output", "out") == 0
+    monkeypatch.setattr(Searches, "first_rounds", late)
+    assert run("my_module.py", "--output", "out", "--resume") == 2
+    assert "Give more. What was found before stands: --resume with more goes on." in capsys.readouterr().err
+    assert Path("out/best.py").exists()
 
 
 def test_budgets_are_read_in_every_unit() -> None:

@@ -128,6 +128,7 @@ class TaskInputs:
         return rebuild(given, [self._cast(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flatten(given)])
 
     def _cast(self, leaf: Tensor) -> Tensor:
+        leaf = leaf.detach()  # candidates are for inference, and inputs are written to in place
         return unexpanded(leaf).to(self.device, cast_dtype(leaf.dtype, self.precision)).expand(leaf.shape)
 
     def _lay_out(self, tensors: list[Tensor]) -> list[_Slot]:

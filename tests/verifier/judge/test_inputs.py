@@ -47,6 +47,14 @@ def made(precision: str = "fp32", **kwargs: bool) -> TaskInputs:
     return TaskInputs(TASK, SETS[1], precision, "cpu", **kwargs)
 
 
+@pytest.mark.parametrize("regime", [NOMINAL, *REGIMES])
+def test_inputs_that_need_gradients_are_judged_without(regime: str) -> None:
+    source = SOURCE.replace("torch.rand(B, D), 2.0", "torch.rand(B, D, requires_grad=True), 2.0")
+    inputs = TaskInputs(Task("gradients", source, input_sets=SETS), SETS[1], "fp32", "cpu")
+    inputs.draw(Draw("small", regime, 11))
+    assert not inputs.inputs[0].requires_grad
+
+
 @pytest.mark.parametrize("regime", [NOMINAL, TIMED, *REGIMES])
 def test_one_seed_gives_the_same_numbers_twice_and_another_gives_others(regime: str) -> None:
     a, b = made(), made()

@@ -10,7 +10,7 @@ from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, N
 
 CALLED_BY_NAME = (
     "topk sort argsort median kthvalue cummax cummin logcumsumexp index im2col col2im unfold cdist",
-    "diagonal trace diag diag_embed round cross take_along_dim",
+    "diagonal trace diag diag_embed diff round cross take_along_dim",
     "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d grid_sampler affine_grid_generator",
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d",
     "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",

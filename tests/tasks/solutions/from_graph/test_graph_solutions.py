@@ -186,7 +186,7 @@ def test_every_style_and_layout_appears() -> None:
     assert not missing
 
 
-COMPOSITE = {"argsort", "unfold", "cdist", "diagonal", "diag", "cross", "take_along_dim", "grid_sampler"}
+COMPOSITE = {"argsort", "unfold", "cdist", "diagonal", "diag", "diff", "cross", "take_along_dim", "grid_sampler"}
 """Ops that the verifier sees as what they are made of."""
 
 
