@@ -27,7 +27,7 @@ def confirm_samples(samples: int, tasks: int, *, yes: bool, what: str = "") -> N
         UsageError: the answer is no, or nobody can be asked.
     """
     if not yes and (samples > MOST_SAMPLES or samples * tasks > MOST_REPLIES):
-        _ask(f"--samples {samples} asks for {samples * tasks:,} replies{what}")
+        ask(f"--samples {samples} asks for {samples * tasks:,} replies{what}")
 
 
 def confirmed(config: ConfigT) -> ConfigT:
@@ -41,11 +41,11 @@ def confirmed(config: ConfigT) -> ConfigT:
     samples, tasks = getattr(config, "samples", 0), getattr(config, "tasks_per_step", getattr(config, "tasks_per_round", 0))
     if getattr(config, "yes", True) or (samples <= MOST_SAMPLES and samples * tasks <= MOST_REPLIES):
         return config
-    _ask(f"--samples {samples} asks for {samples * (tasks or 1):,} replies {'at a time' if tasks else 'a task'}")
+    ask(f"--samples {samples} asks for {samples * (tasks or 1):,} replies {'at a time' if tasks else 'a task'}")
     return config.model_copy(update={"yes": True})
 
 
-def _ask(size: str) -> None:
+def ask(size: str) -> None:
     if not (sys.stdin and sys.stdin.isatty() and log.is_terminal and not log.quiet):
         raise UsageError(f"{size}: give fewer, or confirm with --yes.")
     answer = log.input(f"{size}. Go on? [y/N] ")

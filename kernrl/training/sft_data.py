@@ -59,7 +59,7 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
     if config.data == "generated" and style == "graph":
         return _generated_graphs(config, split)
     if config.data == "generated":
-        return _asked(_generated(config, split), config, style, template)
+        return pairs_asked(_generated(config, split), config, style, template)
     columns = parse_columns(config.map, (*COLUMNS, *PAIR_FIELDS))
     if config.data_revision and Path(config.data).exists():
         raise UsageError(f"--data-revision: {config.data} is not a dataset of the hub; leave it out.")
@@ -69,10 +69,10 @@ def read_pairs(config: SftConfig, split: str) -> Iterator[Pair]:
         return iter(_part(_table_pairs(config, rows, columns, tell=split == "train"), config, split))
     # no row in TRL's forms: then they are tasks, whose solutions are the answers
     tasks = askable(_part(_tasks(config, columns, tell=split == "train"), config, split), style)
-    return _asked(tasks, config, style, template)
+    return pairs_asked(tasks, config, style, template)
 
 
-def _asked(tasks: Iterable[Task], config: SftConfig, style: PromptStyle, template: str) -> Iterator[Pair]:
+def pairs_asked(tasks: Iterable[Task], config: SftConfig, style: PromptStyle, template: str) -> Iterator[Pair]:
     """The pairs of tasks; the facts of many are written in processes of their own."""
     if config.facts and style == "chat" and len(tasks := list(tasks)) >= FEW_TASKS:
         with worker_pool(_workers(config)) as over:

@@ -110,7 +110,7 @@ def test_what_is_refused_is_refused_before_torch_is_loaded(tmp_path: Path) -> No
 
 def test_a_question_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(confirm_samples, "_ask", asked.append)
+    monkeypatch.setattr(confirm_samples, "ask", asked.append)
     config = ReinforceConfig(model="nano", output=Path("run"), samples=100_000)
     meant = confirm_samples.confirmed(config)
     confirm_samples.confirm_samples(meant.samples, 24, yes=meant.yes)

@@ -46,8 +46,9 @@ if os.environ["RANK"] == "1":
 
 
 @pytest.mark.slow
-def test_it_ends_as_its_processes_do(tmp_path):
+def test_it_ends_as_its_processes_do(tmp_path, monkeypatch):
     """With processes that are ours by name alone: those of a command take five CPU seconds each to start."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)  # which a command in an earlier test has set
     (tmp_path / "kernrl.py").write_text(RANK)
     assert [run_forked(LAUNCHER, str(tmp_path), code) for code in ("0", "2", "killed")] == [0, 2, 3]
     assert "Process 1 of 2 was killed by SIGKILL" in (tmp_path / "said.txt").read_text()

@@ -182,11 +182,11 @@ def test_a_chat_model_is_taught_with_the_prompts_that_it_is_asked_with(monkeypat
     asked = {}
     for facts in (True, False):
         config = SftConfig(model="some/model", output=Path("run"), workers=3, facts=facts)
-        pairs = list(sft_data._asked([task], config, "chat", ""))
+        pairs = list(sft_data.pairs_asked([task], config, "chat", ""))
         assert [p.completion for p in pairs] == [f"```python\n{s.triton_code.strip()}\n```" for s in task.solutions]
         assert all(p.messages == task_messages(task, "chat", facts=facts) for p in pairs)
         asked[facts] = pairs[0].messages[-1]["content"]
-        nano = list(sft_data._asked([task], config, "nano", ""))
+        nano = list(sft_data.pairs_asked([task], config, "nano", ""))
         assert nano == list(task_pairs([task], "nano"))
     assert asked[True].startswith(asked[False])
     assert "FLOP" in asked[True].removeprefix(asked[False])
