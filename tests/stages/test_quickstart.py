@@ -16,7 +16,8 @@ import torch
 from support import ROOT, TESTS
 
 from kernrl import cli
-from kernrl.config import QuickstartConfig
+from kernrl.config import BestOfNConfig, QuickstartConfig, ReinforceConfig
+from kernrl.config.resume import with_names_of_today
 from kernrl.settings import flatten
 from kernrl.stages import quickstart
 from kernrl.stages.quickstart import ON_CPU, ON_GPU, story
@@ -73,7 +74,8 @@ def test_it_takes_what_was_measured_but_for_its_size(
     [line] = [step.command for step in story(QuickstartConfig(), tmp_path, size) if step.command.startswith(command)]
     assert cli.run([*shlex.split(line), "--dry-run"]) == 0
     settings = dict(flatten(tomllib.loads(capsys.readouterr().out)))
-    measured = dict(flatten(json.loads(MEASURED.read_text())["settings"][command]))
+    config = {"best-of-n": BestOfNConfig, "reinforce": ReinforceConfig}[command]
+    measured = dict(flatten(with_names_of_today(config, json.loads(MEASURED.read_text())["settings"][command])))
     differ = {name for name in measured if settings.get(name) != measured[name]}
     sizes = {"rounds", "tasks_per_round", "steps", "save_every", "max_tokens", "overlap"}
     assert differ <= sizes | ({"samples", "tasks_per_step", "updates_per_epoch"} if size is ON_CPU else set())
