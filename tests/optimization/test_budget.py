@@ -73,6 +73,7 @@ def test_a_finalist_that_never_returns_is_not_waited_for() -> None:
     assert clock.now <= 100 + 22
 
 
+@pytest.mark.slow
 def test_styles_that_take_for_ever_to_write_hold_nothing_up() -> None:
     clock, gate, begun = Clock(step=0.5), threading.Event(), []
 

@@ -87,6 +87,7 @@ def test_equal_sources_are_judged_once_and_the_count_is_kept() -> None:
     assert search.ended == "candidates"
 
 
+@pytest.mark.slow
 def test_the_budget_ends_a_search_whose_candidates_never_return() -> None:
     judge = Judge(by_warps, stuck=lambda text: "slow" in text)
     search = Search(TASK, judge, Limits(10, measured=False, in_flight=2), Budget(1.0))
@@ -180,6 +181,7 @@ def test_a_search_is_stopped_from_another_thread_as_by_ctrl_c() -> None:
     assert not search.finals
 
 
+@pytest.mark.slow
 def test_one_style_that_takes_long_holds_no_variant_up_once_others_are_known() -> None:
     judge = Judge(by_warps, stuck=lambda text: "slow" in text)
     search = Search(TASK, judge, Limits(9, measured=False, in_flight=2), Budget(1.0))
@@ -315,6 +317,7 @@ def test_worked_styles_come_in_the_order_of_their_modelled_time() -> None:
 
 
 @pytest.mark.parametrize("name", ["linear_groupnorm_leaky", "conv_groupnorm_mean"])
+@pytest.mark.slow
 def test_groups_that_differ_between_input_sets_are_no_crash(name: str) -> None:
     write_solutions(load_tasks(str(ROOT / "tests" / "fixture_tasks" / f"{name}.py")).tasks[0])
 

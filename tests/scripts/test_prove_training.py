@@ -61,6 +61,7 @@ def test_what_is_sampled_ahead_takes_no_time_of_its_own(tmp_path):
     assert (ahead["attempts_per_s"], ahead["distinct_per_s"]) == (4.0, 3.0)
 
 
+@pytest.mark.slow
 def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
     tasks = load_tasks("heldout").tasks[:4]
     speeds_x = {"start": 1.0, "reinforce-0": 1.5, "reinforce-1": 1.5}

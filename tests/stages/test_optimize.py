@@ -339,6 +339,7 @@ def test_bad_input_is_one_sentence(
     assert verifier.asked == []
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_said_before_anything_is_read_or_written(
     verifier: type[Verifier], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

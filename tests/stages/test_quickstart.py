@@ -132,6 +132,7 @@ def test_a_step_that_fails_ends_it(stub: Path, capfd: pytest.CaptureFixture[str]
     assert "reinforce" not in error.replace("reinforce/model", "")
 
 
+@pytest.mark.slow
 def test_a_step_ends_before_an_interrupted_quickstart_does(stub: Path, tmp_path: Path) -> None:
     stub.write_text(
         "import os, pathlib, signal, time\n"

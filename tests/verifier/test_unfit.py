@@ -70,6 +70,7 @@ def test_only_what_is_larger_than_the_gpu_is_unfit(evaluator: StagedEvaluator) -
     assert said.endswith("GiB, and the GPU has 13.3 GiB for it: give the task smaller sizes.")
 
 
+@pytest.mark.slow
 def test_a_reference_that_needs_numbers_counts_as_fit(evaluator: StagedEvaluator) -> None:
     reads = SOURCE.replace("N = 1024", "N = 16384").replace("torch.relu(x) * 2", "x[: int(x.sum())]")
     assert evaluator.unfit(Task("reads", reads)) == ""

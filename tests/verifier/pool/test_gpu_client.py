@@ -34,6 +34,7 @@ def ask(gpu: GpuClient, job: Any) -> Any:
     return gpu.run(job, ["eager"], "task")
 
 
+@pytest.mark.slow
 def test_it_answers_as_the_gpu_does(make: Callable[..., GpuClient]) -> None:
     gpu = make()
     assert gpu.gpu_info["device"] == "3"

@@ -116,6 +116,7 @@ def test_a_right_candidate_passes_and_what_was_prepared_is_kept(gpu: Gpu, forks:
     assert len(forks.of_lanes) == 2, "a task's candidates stay in one lane, and the other has not been needed"
 
 
+@pytest.mark.slow
 def test_baselines_that_had_to_go_are_captured_again_before_the_gpu_is_taken(gpu: Gpu, forks: FakeForkServer) -> None:
     """A candidate that may take less memory than its task's last one makes replay drop what it has kept."""
     for _ in range(2):
@@ -124,6 +125,7 @@ def test_baselines_that_had_to_go_are_captured_again_before_the_gpu_is_taken(gpu
     assert gpu.restarts == 0
 
 
+@pytest.mark.slow
 def test_nothing_of_a_rejected_candidate_is_left_at_work(gpu: Gpu, forks: FakeForkServer) -> None:
     outcome = run(gpu, "wrong")
     events = forks.events("replay")
@@ -134,6 +136,7 @@ def test_nothing_of_a_rejected_candidate_is_left_at_work(gpu: Gpu, forks: FakeFo
     assert_right(run(gpu, "right"))
 
 
+@pytest.mark.slow
 def test_baselines_are_captured_while_the_last_phase_is_judged(gpu: Gpu, forks: FakeForkServer) -> None:
     outcome = gpu.run(job("wrong", ["full"]), ["eager"], "task")
     assert (outcome.stage, outcome.rejection and outcome.rejection.status) == (Stage.CORRECTNESS, Status.WRONG)
@@ -277,6 +280,7 @@ def test_who_finds_no_memory_beside_another_program_is_not_judged(gpu: Gpu, fork
     assert_right(run(gpu, "right"))
 
 
+@pytest.mark.slow
 def test_what_a_library_says_where_memory_is_short_is_no_crash(gpu: Gpu, forks: FakeForkServer) -> None:
     assert_right(run(gpu, "an engine is missing"))
     assert_right(run(gpu, "right"))
@@ -334,6 +338,7 @@ def test_a_large_group_keeps_its_lane_while_others_wait_for_its_memory(gpu: Gpu,
     assert gpu.restarts == 0
 
 
+@pytest.mark.slow
 def test_baselines_are_compiled_into_the_cache_folder(forks: FakeForkServer, tmp_path: Path) -> None:
     forks.env["replay"] = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
     forks.env["preparer"] = forks.env["replay"]

@@ -368,6 +368,7 @@ class ModelNew(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_host_side_descriptors_are_made_in_the_kernel():
     plan = plan_of(HEAD + DESCRIPTORS, spec(dense(20, 16)))
     args = launches(plan)[0].variants[0].args
