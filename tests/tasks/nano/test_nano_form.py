@@ -14,7 +14,7 @@ from kernrl.tasks.graph.sample import sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
-from kernrl.tasks.nano import draw_plain, draw_space
+from kernrl.tasks.nano import draw_plain, draw_reuse, draw_space
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_plain_graph
@@ -270,7 +270,7 @@ def test_worked_replies_are_right() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [getattr(step, "__name__", "") for step in (*draw_space.STEPS, *draw_plain.NEW)])
+@pytest.mark.parametrize("step", [getattr(step, "__name__", "") for step in (*draw_space.STEPS, *draw_plain.NEW, *draw_reuse.STEPS)])
 def test_worked_replies_to_a_step_are_right(step: str) -> None:
     seeds = [f"{step}/{i}" for i in range(6)]
     found = [problem for problems in interpreted.ask("nano_worker", seeds) for problem in problems]
