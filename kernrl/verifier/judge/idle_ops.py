@@ -1,0 +1,112 @@
+"""Ops of a reference without which its outputs stay the same: a softmax over one element, a clamp that always ends at a bound.
+
+A candidate that computes what the reference computes has kernels for such ops. They change nothing either, and are no decoys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kernrl.verifier.base.nested import flatten
+from kernrl.verifier.base.precision import policy_flags
+from kernrl.verifier.judge.compare import differ
+from kernrl.verifier.judge.decoys import idle_launches
+from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.inputs import TaskInputs
+
+FACTORS = (1.0, 64.0, 2.0**-16)
+"""By which inputs are scaled, each on top of the one before: at one size, a clamp may have no effect."""
+
+FILLS = (0.0, 0.0115)
+"""What stands in an op's result in its place."""
+
+_BLANKS = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "zeros_like", "ones_like", "full_like")
+"""Memory, to be written by others: what it holds at first may well not matter."""
+
+
+def has_idle_op(inputs: TaskInputs, draw: Draw) -> bool:
+    """Whether the reference computes something that its outputs depend on in no way, though it is read on the way to them.
+
+    One op at a time is run, and what it returns is overwritten; tried on the draw, at several scales of it, with two numbers.
+    Inputs and state are drawn anew, and left scaled.
+    """
+    inputs.draw(draw)
+    seen = _Ops()
+    shown = _run(inputs, seen)
+    read = 0
+    for y in shown:
+        read |= seen.behind.get(_place(y), 0)
+    ops = [op for op in range(seen.count) if read >> op & 1]
+
+    def conditions() -> Iterator[tuple[float, bool]]:
+        for factor in FACTORS:
+            inputs.scale(factor)
+            yield from ((fill, draw.own and factor == 1.0) for fill in FILLS)
+
+    def unchanged(condition: tuple[float, bool], ops: list[int]) -> list[bool]:
+        fill, own = condition
+        whole = _run(inputs, _Ops())
+        return [_same(whole, _run(inputs, _Ops(op, fill)), inputs.precision, finite=not own) for op in ops]
+
+    return bool(idle_launches(ops, conditions(), unchanged))
+
+
+class _Ops(TorchDispatchMode):
+    """Numbers the ops that make a floating tensor of others; overwrites what one of them has made."""
+
+    def __init__(self, overwritten: int = -1, fill: float = 0.0):
+        super().__init__()
+        self._overwritten, self._fill = overwritten, fill
+        self.count = 0
+        self.behind: dict[int, int] = {}
+        """Address of a tensor's memory → the ops that what it holds depends on, as bits. An address may be used again: then
+        more ops count as read than are."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [_place(x) for x in _tensors((args, kwargs))]
+        result = func(*args, **(kwargs or {}))
+        bits = 0
+        for place in given:
+            bits |= self.behind.get(place, 0)
+        made = [y for y in _tensors(result) if _place(y) not in given]
+        floats = [y for y in made if y.is_floating_point()]
+        if given and floats and func.overloadpacket.__name__ not in _BLANKS:
+            bits |= 1 << self.count
+            if self.count == self._overwritten:
+                for y in floats:
+                    y.fill_(self._fill)
+            self.count += 1
+        for y in made:
+            self.behind[_place(y)] = bits
+        if not made:  # a view, or something written in place
+            for place in given[:1]:
+                self.behind[place] = self.behind.get(place, 0) | bits
+        return result
+
+
+def _run(inputs: TaskInputs, ops: _Ops) -> list[Tensor]:
+    """The reference's outputs, as copies: it may give back its inputs."""
+    with torch.random.fork_rng([inputs.device] if inputs.device.type == "cuda" else []):
+        torch.manual_seed(0)
+        with torch.no_grad(), policy_flags(inputs.precision), ops:
+            shown = [y for y in flatten(inputs.module(*inputs.arguments)) if isinstance(y, Tensor)]
+    return shown
+
+
+def _same(whole: list[Tensor], other: list[Tensor], precision: str, *, finite: bool) -> bool:
+    shapes = [y.shape for y in whole] == [y.shape for y in other]
+    return shapes and not any(bool(differ(a, b, precision, finite=finite)) for a, b in zip(whole, other, strict=True))
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _place(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
