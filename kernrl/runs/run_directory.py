@@ -19,7 +19,14 @@ from kernrl.config import Config
 from kernrl.config.resume import require_same
 from kernrl.errors import UsageError
 from kernrl.files import new_folder, replace_file, require_new_folder
-from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
+from kernrl.policy.checkpoint import (
+    commit_checkpoint,
+    complete_steps,
+    latest_checkpoint,
+    prune_checkpoints,
+    read_json,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from kernrl.policy.ranks import Ranks
@@ -100,6 +107,11 @@ class RunDirectory:
     def latest(self) -> Path | None:
         """The newest complete checkpoint, or None."""
         return latest_checkpoint(self.path)
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """Steps that have a complete checkpoint, in no order."""
+        return complete_steps(self.path)
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Write `results.json`."""
