@@ -212,7 +212,7 @@ def waiting(text: str, first_s: float | None = None, every_s: float = 30.0) -> I
 @contextlib.contextmanager
 def loading_torch() -> Iterator[None]:
     """Say that torch is being loaded, unless it is there already: it takes seconds, and a minute from a slow disk."""
-    if "torch" in sys.modules:
+    if "torch" in sys.modules or launched():  # a launcher has said it for its ranks
         yield
         return
     if not log.redraws:
