@@ -186,11 +186,11 @@ def _lock(path: Path) -> int:
 
 
 def _did_nothing(path: Path) -> bool:
-    """Whether the folder holds only a run's settings: the run was refused after that, for its data or its model."""
-    if not path.is_dir() or not {file.name for file in path.iterdir()} <= {LOCK, "config.json"}:
-        return False
-    config = path / "config.json"
-    return not config.exists() or "argv" in read_json(config)
+    """Whether the folder holds only a run's settings, and its log: the run was refused after that, for its data or model."""
+    files = {file.name for file in path.iterdir()} if path.is_dir() else {""}
+    if "config.json" not in files:
+        return files <= {LOCK}
+    return files <= {LOCK, "config.json", "log.txt"} and "argv" in read_json(path / "config.json")
 
 
 def _drop_cut_line(path: Path) -> None:
