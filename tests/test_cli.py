@@ -302,6 +302,10 @@ def test_errors_become_a_sentence_and_a_code(
         ("eval --verifier rays", "--verifier.executor should be 'local', 'ray', ray://HOST:PORT or http://HOST:PORT, not"),
         ("verify a b --out x", "--out needs --pairs: add that"),
         ("verify a b --source x", "--source needs --pairs: add that"),
+        *(
+            (f"{line} --workers 9999999999", "--workers should be less than or equal to 1024, not 9999999999")
+            for line in ("verify a b", "sft --output x", "tasks generate --out x")
+        ),
         ("verify --pairs x --out y --explain z", "--explain draws one candidate: leave it out, or --pairs"),
         ("verify a b --verifier rays", "--executor should be 'local', 'ray', ray://HOST:PORT or http://HOST:PORT, not 'rays'."),
     ],
