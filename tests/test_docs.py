@@ -4,7 +4,6 @@ import importlib.util
 import json
 import pkgutil
 import re
-import shlex
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +13,7 @@ import make_results_page  # pyright: ignore[reportMissingImports]
 import pytest
 import torch
 from support import ROOT
+from support.page_commands import commands
 from support.synthetic_run import make_reinforce_run
 
 from kernrl import cli
@@ -192,25 +192,10 @@ def test_ci_runs_what_the_readme_says() -> None:
     assert ".ci/run" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
 
 
-CODE = re.compile(r"```(?:bash|console|text)?\n(.*?)```|((?:^    .*\n|^\n(?=    ))+)", re.DOTALL | re.MULTILINE)
-"""Fenced blocks that are no Python, and indented ones."""
-
-
-def commands(text: str) -> list[list[str]]:
-    """The words after `kernrl` of every command line in a page's blocks of code."""
-    found = []
-    for block in CODE.finditer(text):
-        for line in (block[1] or block[2]).replace("\\\n", " ").splitlines():
-            words = shlex.split(line.strip().removeprefix("$ "), comments=True) if re.match(r"\s*(\$ )?kernrl ", line) else []
-            if words and "..." not in words:  # an excerpt
-                found.append(words[1 : words.index("|") if "|" in words else None])
-    return found
-
-
 def test_commands_are_found() -> None:
-    text = "Say\n\n    kernrl doctor  # here\n\n```bash\nkernrl eval --model x \\\n  --samples 2 | head\n```\n"
+    text = "Say\n\n    kernrl doctor  # here\n\n```bash\nkernrl eval --model x#1 \\\n  --samples 2 | head\n```\n"
     text += "\n```\n$ kernrl --help\n```\n"
-    assert commands(text) == [["doctor"], ["eval", "--model", "x", "--samples", "2"], ["--help"]]
+    assert commands(text) == [["doctor"], ["eval", "--model", "x#1", "--samples", "2"], ["--help"]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=of)
