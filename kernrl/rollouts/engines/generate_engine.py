@@ -16,7 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from kernrl.kernels import token_logprobs
 from kernrl.policy.load import Policy
@@ -39,7 +48,8 @@ class GenerateEngine:
     """Samples with transformers' `generate`.
 
     Prompts are repeated n times, sorted by length so that there is little padding, and decoded `batch_size` rows at a time.
-    The random stream of a batch is a function of the seed and the batch's number alone; the global stream is unchanged.
+    A batch has a random stream of its own, a function of the seed and the batch's number alone. torch's global ones would not
+    do: whoever exports or compiles a module in another thread sets them back, and the same numbers would be drawn again.
 
     Args:
         policy: what to sample from.
@@ -148,13 +158,13 @@ class GenerateEngine:
             longest = min(-(-longest // PROMPT_STEP) * PROMPT_STEP, max(longest, self._context - sampling.max_tokens))
         room = min(sampling.max_tokens, self._context - longest)
         device = self._model.device
-        batch.allocate(room, device)
+        batch.allocate(room, device, int(np.random.SeedSequence([sampling.seed, number]).generate_state(1)[0]))
         ids = torch.full((len(prompts), longest), self._pad_id)
         for row, prompt in enumerate(prompts):
             ids[row, longest - len(prompt) :] = torch.tensor(prompt)
         mask = torch.arange(longest) >= torch.tensor([[longest - len(p)] for p in prompts])
         settings = GenerationConfig(
-            **_choice(sampling),
+            do_sample=False,  # _Batch adds the noise that makes the largest score a sample
             max_new_tokens=room,
             eos_token_id=list(sampling.stop_ids) or None,
             pad_token_id=self._pad_id,
@@ -162,16 +172,13 @@ class GenerateEngine:
         )
         training = self._model.training
         self._model.eval()
-        cuda = [device] if device.type == "cuda" else []
         try:
             with (
-                torch.random.fork_rng(devices=cuda),
                 torch.no_grad(),
                 _current(device),
                 _bare_settings(self._model),
                 sdpa_kernel(ATTENTION),
             ):
-                torch.manual_seed(int(np.random.SeedSequence([sampling.seed, number]).generate_state(1)[0]))
                 output = self._model.generate(
                     ids.to(device),
                     attention_mask=mask.long().to(device),
@@ -207,16 +214,27 @@ class _Batch:
     logprobs: Tensor = field(init=False)
     """float32 [T, B]"""
     stop_ids: Tensor = field(init=False)
+    generator: torch.Generator = field(init=False)
+    cuts: list[Any] = field(init=False)
 
-    def allocate(self, room: int, device: torch.device) -> None:
+    def allocate(self, room: int, device: torch.device, seed: int) -> None:
         shape = (room + 1, len(self.rows))  # some releases of transformers decode one step too many
         self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
         self.logprobs = torch.zeros(shape, device=device)
         self.stop_ids = torch.tensor(self.sampling.stop_ids, dtype=torch.int64, device=device)
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.cuts = _cuts(self.sampling)
 
-    def before(self, logits: Tensor) -> Tensor:
+    def before(self, ids: Any, logits: Tensor) -> Tensor:
+        """Scores of which the largest is a sample of the softmax over the temperature, by the Gumbel trick."""
         self.scaled = logits / (self.sampling.temperature or 1.0)
-        return self.scaled
+        if self.sampling.temperature == 0:
+            return self.scaled
+        scores = self.scaled
+        for cut in self.cuts:
+            scores = cut(ids, scores)
+        noise = torch.empty_like(scores).exponential_(generator=self.generator)
+        return scores - noise.clamp_(min=torch.finfo(noise.dtype).tiny).log_()
 
     def after(self, sampled: Tensor) -> bool:
         self.tokens[self.steps] = sampled
@@ -257,13 +275,16 @@ class _Batch:
         self.emit(Rollout(prompt, sample, ids, logprobs, finish, self.version, ended_s))
 
 
-def _choice(sampling: Sampling) -> dict[str, Any]:
-    """The settings of `generate` that choose a token."""
-    if sampling.temperature == 0:
-        return {"do_sample": False}
-    # _Batch divides by the temperature itself, and so sees the logits that are sampled from
-    cuts = {"top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p or None}
-    return {"do_sample": True, "temperature": 1.0, **cuts}
+def _cuts(sampling: Sampling) -> list[Any]:
+    """What leaves tokens out, in transformers' order."""
+    cuts: list[Any] = []
+    if sampling.top_k:
+        cuts.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p is not None and sampling.top_p < 1.0:
+        cuts.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p:
+        cuts.append(MinPLogitsWarper(sampling.min_p))
+    return cuts
 
 
 class _Before(LogitsProcessor):
@@ -271,7 +292,7 @@ class _Before(LogitsProcessor):
         self.batch = batch
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        return self.batch.before(scores)
+        return self.batch.before(input_ids, scores)
 
 
 class _After(StoppingCriteria):
