@@ -26,6 +26,9 @@ FACTORS = (1.0, 64.0, 2.0**-16)
 FILLS = (0.0, 0.0115)
 """What stands in an op's result in its place."""
 
+MOST_OPS = 256
+"""Of a longer reference, as a loop over time steps has, nothing is known: the ops are tried one by one."""
+
 _BLANKS = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "zeros_like", "ones_like", "full_like")
 """Memory, to be written by others: what it holds at first may well not matter."""
 
@@ -43,6 +46,8 @@ def has_idle_op(inputs: TaskInputs, draw: Draw) -> bool:
     for y in shown:
         read |= seen.behind.get(_place(y), 0)
     ops = [op for op in range(seen.count) if read >> op & 1]
+    if len(ops) > MOST_OPS:
+        return False
 
     def conditions() -> Iterator[tuple[float, bool]]:
         for factor in FACTORS:

@@ -53,6 +53,8 @@ NOT_IDLE = {
     "a mask of infinities": "m = torch.triu(torch.full((3, 3), float('-inf')), 1)\n"
     "        return torch.softmax(x @ x.transpose(1, 2) + m, dim=-1) @ x",
     "the input itself": "return x",
+    "a loop of many steps": "y = x\n        for _ in range(300):\n            y = torch.sin(y)\n"
+    "        return torch.softmax(y.mean((1, 2), keepdim=True), dim=1) + y",
     "a choice": "return torch.where(x > 0, torch.exp(x), torch.sin(x))",
 }
 
