@@ -273,7 +273,7 @@ def test_readme_has_conditions_commit_and_date_of_every_figure() -> None:
         "verifier: speed": verifier,
         "losses": record("loss"),
         "tasks": tasks | {"commit": ", ".join(sorted({run["commit"] for run in tasks["runs"]}))},
-        "nano, before": record("nano"),
+        "nano (": record("nano"),
         "two GPUs, `--launch ddp`: `sft`": scaling["ddp"]["made"],
         "two GPUs, `--launch ddp`: `reinforce`": scaling["ddp_rl"]["made"],
         "training a 7B": scaling["fsdp2"]["made"],
@@ -345,7 +345,7 @@ def test_readme_says_what_the_record_says_of_nano() -> None:
     found, statuses = data["foreign"], data["foreign"]["statuses"]
     [(title, (figure, *_))] = [(title, row) for title, row in claims("headline").items() if title.startswith("nano")]
     seconds = sum(run["train_s"] for run in data["trainings"])
-    assert title.startswith(f"{data['measured']} ({seconds:.0f} s of SFT until then), {found['tasks']} modules")
+    assert title.startswith(f"nano ({seconds:.0f} s of SFT), {found['tasks']} of {found['of_tasks']} modules")
     assert f"× {found['samples'] // found['tasks']}, T = {found['temperature']}" in title
     assert f"{100 * found['correct']['value']:.0f}%" == f"{100 * statuses['correct'] / found['samples']:.0f}%"
     fast = found["baselines"]["eager"]
