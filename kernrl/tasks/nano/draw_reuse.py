@@ -1,7 +1,7 @@
 """Steps of `graph/sample.py` that read one value several times: along both its axes, turned, or through statistics of its own.
 
-What is read twice has to be computed in each kernel that reads it, or be stored between them. Replies that forget either
-name what their kernel does not have, so each kind is drawn often enough to be learnt.
+What is read twice has to be computed in each kernel that reads it, or be stored between them. Replies that forget both use
+a variable that their kernel never defines, so each kind is drawn often enough to be learnt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _turned(d: Draft, x: str) -> str:
 
 
 def _square(d: Draft) -> str | None:
-    """A value with as many rows as columns: of before, the likeness of rows to each other, or of two projections."""
+    """A value with as many rows as columns: the current one if it is square, else products of its rows or of projections."""
     rng, b, shape = d.rng, d.b, d.shape
     rank = len(shape)
     if rank >= 2 and shape[-1] == shape[-2]:

@@ -1,6 +1,6 @@
-"""Ops of a reference without which its outputs stay the same: a softmax over one element, a clamp that always ends at a bound.
+"""Ops of a reference that change no output: a softmax over one element, a clamp that always ends at its bound.
 
-A candidate that computes what the reference computes has kernels for such ops. They change nothing either, and are no decoys.
+A candidate that computes what the reference computes may have kernels for them, so a task with such an op has no decoys.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILLS = (0.0, 0.0115)
 """What stands in an op's result in its place."""
 
 MOST_OPS = 256
-"""Of a longer reference, as a loop over time steps has, nothing is known: the ops are tried one by one."""
+"""Longer references, such as loops over time steps, are not searched, and count as having none: ops are tried one by one."""
 
 _BLANKS = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "zeros_like", "ones_like", "full_like")
 """Memory, to be written by others: what it holds at first may well not matter."""
@@ -37,7 +37,7 @@ def has_idle_op(inputs: TaskInputs, draw: Draw) -> bool:
     """Whether the reference computes something that its outputs depend on in no way, though it is read on the way to them.
 
     One op at a time is run, and what it returns is overwritten; tried on the draw, at several scales of it, with two numbers.
-    Inputs and state are drawn anew, and left scaled.
+    Inputs and state are drawn anew, and inputs stay scaled afterwards.
     """
     inputs.draw(draw)
     seen = _Ops()
