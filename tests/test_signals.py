@@ -84,7 +84,8 @@ def test_an_interrupt_while_torch_is_loaded_clears_the_line(tmp_path: Path) -> N
     )
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(60)\n")
     terminal, theirs = os.openpty()
-    line = [sys.executable, "-m", "kernrl"]
+    take = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    line = [sys.executable, "-c", take, sys.executable, "-m", "kernrl"]  # a shell's background jobs ignore it
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "TERM": "xterm"}
     process = subprocess.Popen(line, env=environment, cwd=tmp_path, stdout=theirs, stderr=theirs)
     os.close(theirs)
