@@ -88,9 +88,7 @@ def leave(exit_code: int) -> NoReturn:
         again = signal.SIG_IGN if number == signal.SIGHUP else lambda *_: os._exit(INTERRUPTED)
         signal.signal(number, again)
     if exit_code != INTERRUPTED:
-        for thread in threading.enumerate():
-            if not thread.daemon and thread is not threading.current_thread():
-                thread.join()
+        threading._shutdown()  # as the interpreter does: pools that are still open end their threads first  # pyright: ignore
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # closed, or never there

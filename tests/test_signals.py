@@ -105,6 +105,7 @@ def test_a_command_that_ends_leaves_its_abandoned_threads() -> None:
     """torch's aborts the process where the interpreter is torn down around it; here one prints in its place."""
     script = """
 import atexit, os, sys, threading
+from concurrent.futures import ThreadPoolExecutor
 import kernrl.__main__ as entry, kernrl.cli as cli
 atexit.register(print, "flushed")
 class Torn:
@@ -113,6 +114,8 @@ class Torn:
 def run(arguments):
     torn = Torn()
     sys.modules["torn"] = torn
+    sys.modules["pool"] = pool = ThreadPoolExecutor(1)  # nobody shuts it down
+    pool.submit(int).result()
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     threading.Thread(target=print, args=("written",)).start()
     return 2

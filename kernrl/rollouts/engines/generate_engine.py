@@ -280,7 +280,7 @@ def _cuts(sampling: Sampling) -> list[Any]:
     cuts: list[Any] = []
     if sampling.top_k:
         cuts.append(TopKLogitsWarper(sampling.top_k))
-    if sampling.top_p is not None and sampling.top_p < 1.0:
+    if sampling.top_p < 1.0:
         cuts.append(TopPLogitsWarper(sampling.top_p))
     if sampling.min_p:
         cuts.append(MinPLogitsWarper(sampling.min_p))

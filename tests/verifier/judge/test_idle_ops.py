@@ -21,6 +21,7 @@ class Model(nn.Module):
         self.linear = nn.Linear(12, 8)
         self.conv = nn.Conv1d(3, 1, 3)
         self.norm = nn.BatchNorm1d(3)
+        self.register_buffer("held", torch.zeros(5, 3, 12))
 
     def forward(self, x):
         {body}
@@ -39,6 +40,8 @@ IDLE = {
     "the mean of what is off the mean": "y = torch.sigmoid(x)\n        return F.logsigmoid((y - y.mean()).mean())",
     "a bound that is always met": "return x * F.layer_norm(x, (12,)).clamp(min=0.1, max=1.0).amin()",
     "nothing times a value": "return self.linear(x) + 0.0 * torch.relu(x[..., :8])",
+    "a loop, and shares of one": "y = x\n        for _ in range(300):\n            y = torch.sin(y)\n"
+    "        return torch.softmax(y.mean((1, 2), keepdim=True), dim=1) + y",
     "a difference of a value and itself": "y = torch.sigmoid(x)\n        return x + (y - y)",
 }
 
@@ -53,8 +56,9 @@ NOT_IDLE = {
     "a mask of infinities": "m = torch.triu(torch.full((3, 3), float('-inf')), 1)\n"
     "        return torch.softmax(x @ x.transpose(1, 2) + m, dim=-1) @ x",
     "the input itself": "return x",
-    "a loop of many steps": "y = x\n        for _ in range(300):\n            y = torch.sin(y)\n"
-    "        return torch.softmax(y.mean((1, 2), keepdim=True), dim=1) + y",
+    "a loop whose first step is idle": "s = torch.zeros_like(x[:, 0])\n        for t in range(3):\n"
+    "            s = s * torch.sigmoid(x[:, t]) + x[:, t]\n        return s",
+    "state that is given back": "self.held.copy_(torch.sin(x))\n        return self.held",
     "a choice": "return torch.where(x > 0, torch.exp(x), torch.sin(x))",
 }
 
