@@ -20,6 +20,7 @@ from kernrl.files import replace_file
 from kernrl.optimization import self_check
 from kernrl.optimization.best_file import CHECK, best_file, judged_source
 from kernrl.optimization.trials import Proposal, Trial
+from kernrl.tasks.constants import override_constants
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.verdict import Speedup, Timing, Verdict
@@ -173,6 +174,24 @@ def test_a_file_of_several_tuples_and_chains_is_checked_at_small_sizes(tmp_path:
     namespace["KERNRL"] = {"reference": source}
     module = namespace["_reference"]({"SHAPE": (1, 2), "W": 8, "A": 7, "C": 1})  # pyright: ignore
     assert (module.SHAPE, module.H, module.W, module.A, module.B, module.C, module.D) == ((1, 2), 128, 8, 7, 4, 1, 28)
+
+
+def test_the_check_changes_numbers_that_one_name_holds_together() -> None:
+    namespace: dict[str, object] = {"__name__": "best"}
+    source = (
+        "from dataclasses import dataclass\nCFG = {'rows': 64, 'shape': (8, 9), 'kept': 3}\nmore = dict(rows=5, columns=6)\n"
+        "@dataclass\nclass Config:\n    rows: int = 1\n    columns: int = 2\nmade = Config(columns=7)\nplain = Config()\n"
+    )
+    exec(compile(CHECKING, "check", "exec"), namespace)
+    namespace["KERNRL"] = {"reference": source}
+    constants = {"CFG.rows": 4, "CFG.shape": (1, 2), "more.columns": 11, "Config.rows": 12, "made.columns": 13}
+    module = namespace["_reference"](constants)  # pyright: ignore
+    assert module.CFG == {"rows": 4, "shape": (1, 2), "kept": 3}
+    assert module.more == {"rows": 5, "columns": 11}
+    assert (module.made.rows, module.made.columns, module.plain.rows, module.plain.columns) == (12, 13, 12, 2)
+    rewritten: dict[str, Any] = {}
+    exec(override_constants(source, constants), rewritten)
+    assert all(rewritten[name] == getattr(module, name) for name in ("CFG", "more"))
 
 
 class Narrow(torch.nn.Module):

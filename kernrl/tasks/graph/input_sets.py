@@ -96,7 +96,7 @@ def derive_input_sets(task: Task) -> tuple[InputSet, ...]:
     """A small and a ragged set, as far as they exist; none where the task cannot be lifted."""
     try:
         constants, fixed = module_constants(task.pytorch_code), names_in_the_model(task.pytorch_code)
-        slots = {slot: n for slot, n in _slots(constants) if n >= SMALLEST and slot[0] not in fixed}
+        slots = {slot: n for slot, n in _slots(constants) if n >= SMALLEST and slot[0].partition(".")[0] not in fixed}
         if not slots:
             return ()
         full = lift(task)

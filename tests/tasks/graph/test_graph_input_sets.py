@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.graph_cases import assert_task_same
@@ -81,6 +82,75 @@ def test_overriding_changes_those_names_and_no_other(change: dict[str, Constant]
 def test_what_cannot_be_overridden_is_said(change: dict[str, Constant], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         override_constants(ASSIGNED, change)
+
+
+HELD = """\
+CFG = {"rows": 64, "shape": (8, 9), 7: 8, "rate": 0.5, "name": "größer"}
+more = dict(rows=5 * 8, columns=6)
+class Config:
+    rows: int = 16
+    columns = 2
+    left = right = 3
+made = Config(rows=1) if False else Config()
+CFG["late"] = 4
+gone = dict(rows=1)
+gone = None
+"""
+
+
+def test_numbers_that_one_name_holds_together_are_constants_too() -> None:
+    held = {"CFG.rows": 64, "CFG.shape": (8, 9), "CFG.rate": 0.5, "more.rows": 40, "more.columns": 6}
+    assert module_constants(HELD) == {**held, "Config.rows": 16, "Config.columns": 2}
+    found: dict[str, Any] = {}
+    exec(override_constants(HELD, {"CFG.shape": (1, 2), "more.columns": 11, "Config.rows": 13, "Config.columns": 5}), found)
+    assert found["CFG"] == {"rows": 64, "shape": (1, 2), 7: 8, "rate": 0.5, "name": "größer", "late": 4}
+    assert found["more"] == {"rows": 40, "columns": 11}
+    assert (found["made"].rows, found["made"].columns, found["Config"].left) == (13, 5, 3)
+    with pytest.raises(UsageError, match=r"names 'CFG\.late'"):
+        override_constants(HELD, {"CFG.late": 1})
+
+
+SETTINGS = """\
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+
+
+@dataclass
+class Settings:
+    rows: int = 512
+    width: int = 256
+
+
+MORE = {"out": 96, "window": 64}
+
+
+class Model(nn.Module):
+    def __init__(self, settings: Settings, out):
+        super().__init__()
+        self.layer = nn.Linear(settings.width, out)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(x))
+
+
+def get_inputs():
+    return [torch.randn(Settings.rows, Settings.width)]
+
+
+def get_init_inputs():
+    return [Settings(), MORE["out"]]
+"""
+
+
+@pytest.mark.slow
+def test_sizes_in_settings_change_unless_the_model_reads_them_by_name() -> None:
+    for found in derive_input_sets(Task("t", SETTINGS)):
+        assert set(found.constants) == {"Settings.rows", "Settings.width", "MORE.out"}
+        assert_task_same(Task("t", SETTINGS), found)
+    reading = SETTINGS.replace("settings.width", "Settings.width")
+    assert all(set(found.constants) == {"MORE.out"} for found in derive_input_sets(Task("t", reading)))
 
 
 TASK = """\
