@@ -33,7 +33,9 @@ SMALL_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 SMALL_BATCHES = (2, 4)
 PRIMES = (13, 19, 11, 23, 17, 29, 7, 37)
 PRIMES_OF_VOLUMES = (11, 7, 13, 5, 17, 19, 23, 29)
-"""For tasks with three axes of space, which hold a thousand pixels soon; transposed convolutions make eight of each."""
+PRIMES_OF_SIDES = (11, 7, 13, 5)
+"""For tasks with three axes of space, which hold a thousand pixels soon; transposed convolutions make eight of each. So the
+axes of space are the shortest that fit, in the small set too."""
 RAGGED_BATCHES = (3, 5)
 """What a first axis of an input is asked at, before other sizes are tried."""
 
@@ -165,15 +167,17 @@ class _Search:
 
     def _sizes(self, value: int, turn: int, batch: bool = False) -> list[int]:
         """Sizes to try for a number, in order of preference; other ones each turn, so that two axes are not mixed up."""
+        volume = any(len(i.value.shape) > 4 for i in self.full.inputs)
+        side = volume and any(value in i.value.shape[2:] for i in self.full.inputs)
         if self.name == SMALL:
             # what divides by 16 goes on doing so: a failure at such sizes is no matter of masks
-            first = SMALL_SIZES[turn % 2 + (value % 16 == 0)]
+            first = SMALL_SIZES[(0 if side else turn % 2) + (value % 16 == 0)]
             sizes = (*(SMALL_BATCHES if batch else ()), first, *(n for n in SMALL_SIZES if n != first))
             # of a number of heads or groups that is no power of two, what it divides: 12 * 8 for 768
             shared = [n * m for n in (2, 4, 8) for m in range(3, 65) if value % m == 0 and m & (m - 1) and n * m >= SMALLEST]
             return [n for n in (*sizes, *shared) if n < value]
-        known = PRIMES_OF_VOLUMES if any(len(i.value.shape) > 4 for i in self.full.inputs) else PRIMES
-        primes = [known[(turn + i) % len(known)] for i in range(3)]
+        known = PRIMES_OF_SIDES if side else PRIMES_OF_VOLUMES if volume else PRIMES
+        primes = [known[(turn + i) % len(known)] for i in range(4 if side else 3)]
         plain = [p for p in primes if p < max(value, 16) and p != value]
         # of a number that groups or heads divide, what is left over: 8 * 5 divides by 8 as 128 does
         shared = [next((m * p for p in (5, 3, 7, 13) if m * p < value), 0) for m in range(2, 65) if value % m == 0]
