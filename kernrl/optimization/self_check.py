@@ -50,7 +50,7 @@ def _rewrite(statement, key, value):
             node.value = value
         if isinstance(node, ast.Dict):
             held = [isinstance(k, ast.Constant) and k.value == key for k in node.keys]
-            node.values = [value if mine else old for mine, old in zip(held, node.values)]
+            node.values = [value if mine else old for mine, old in zip(held, node.values, strict=True)]
 
 
 def _tensors(item, change):

@@ -12,6 +12,7 @@ import ast
 import symtable
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kernrl.errors import UsageError
 from kernrl.syntax import parse_python
@@ -34,6 +35,11 @@ class _Assignment:
 def module_constants(source: str) -> dict[str, Constant]:
     """Name → value of every constant, in the order of the source. The last assignment of a name counts."""
     return {name: found.value for name, found in _assignments(source).items()}
+
+
+def with_tuples(constants: Mapping[str, Any]) -> dict[str, Constant]:
+    """Constants that were read from JSON, which has lists in place of tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in constants.items()}
 
 
 def names_in_the_model(source: str) -> set[str]:
