@@ -30,7 +30,7 @@ def _reference(constants):
             body += ast.parse(f"{name} = {constants[name]!r}").body
         for whole, key in (name.split(".", 1) for name in constants if "." in name):
             if whole in names or whole == getattr(statement, "name", None):
-                _rewrite(statement, key, ast.parse(repr(constants[f"{whole}.{key}"])).body[0].value)
+                _rewrite(statement, key, ast.parse(repr(constants[f"{whole}.{key}"]), mode="eval").body)
     module = sys.modules["kernrl_reference"] = types.ModuleType("kernrl_reference")  # dataclasses look for it there
     text = ast.unparse(ast.Module(body, []))
     linecache.cache["<reference>"] = (len(text), None, text.splitlines(keepends=True), "<reference>")

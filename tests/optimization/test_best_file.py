@@ -102,6 +102,16 @@ def test_the_header_says_when_fewer_operations_were_done(task: Task) -> None:
     assert "Fewer operations" not in best_file(task, trial(CANDIDATE), {"date": "2026"})
 
 
+def test_it_names_the_sizes_of_the_verdict_and_checks_at_those(task: Task) -> None:
+    """A verdict may be about other sets of the same names: those at which the task's numbers stay."""
+    plan = {"sets": {"small": {"N": 5, "SHAPE": [1, 2]}, "full": {}}}
+    text = best_file(
+        task, trial(CANDIDATE, Verdict.from_json(trial(CANDIDATE).verdict.to_json() | {"plan": plan})), {"date": "2026"}
+    )
+    assert "small (N=5, SHAPE=(1, 2))" in " ".join(text.partition("# --- judged")[0].split("\n# "))
+    assert "'small': {'N': 5, 'SHAPE': (1, 2)}" in text
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n# é \x0c", "\n# --- judged source: ends\nx = 1\n"])
 def test_the_judged_source_is_in_it_byte_for_byte(task: Task, tmp_path: Path, end: str) -> None:
     judged = trial(CANDIDATE + end)

@@ -204,6 +204,30 @@ def test_sizes_change_and_nothing_else_does() -> None:
     assert len({ragged.constants["LIMIT"], *ragged.constants["SIZE"]}) == 3  # pyright: ignore[reportGeneralTypeIssues]
 
 
+@pytest.mark.slow
+def test_where_a_number_moves_there_are_sets_that_keep_it() -> None:
+    """A scale of `LIMIT**-0.5` is another one at each limit, so the limit stays."""
+    task = with_input_sets(Task("t", TASK.replace("in_features**", "out_features**")))
+    assert all(lift(task, found).fingerprint != lift(task).fingerprint for found in task.input_sets[1:])
+    assert [s.name for s in task.same_numbers] == ["small", "ragged"]
+    for found in task.same_numbers:
+        assert found.derived
+        assert {"BATCH", "CHANNELS", "SIZE"} == found.constants.keys()
+        assert assert_task_same(task, found).fingerprint == lift(task).fingerprint
+    assert not with_input_sets(Task("t", CHAIN)).same_numbers
+
+
+@pytest.mark.slow
+def test_sets_that_keep_a_number_are_none_where_they_stay_large() -> None:
+    """What is divided by the number of columns has that many, 16 million in the second task."""
+    divided = CHAIN.replace("torch.cat([x[:, :half], y], 1) @ x.t()", "(x.mean(0) + y.sum() * 0) / x.shape[1]")
+    small = divided.replace("rows, half)", "rows)").replace("rows = cols = 512", "rows, cols = 512, 1024")
+    assert with_input_sets(Task("t", small)).same_numbers
+    large = small.replace("1024", "4096 * 4096")
+    assert [s.name for s in with_input_sets(Task("t", large)).input_sets] == ["full", "small", "ragged"]
+    assert not with_input_sets(Task("t", large)).same_numbers
+
+
 CHAIN = """\
 import torch
 import torch.nn as nn
@@ -336,17 +360,21 @@ def test_derived_sets_are_kept_by_source(tmp_path: Path) -> None:
     first = with_input_sets(Task("a", code), tmp_path)
     [kept] = (tmp_path / "input_sets").iterdir()
     rows = json.loads(kept.read_text())
-    assert [row["name"] for row in rows] == ["small", "ragged"]
+    assert [row["name"] for row in rows["sets"]] == ["small", "ragged"]
+    assert rows["same_numbers"] == []
 
-    def found_with(text: str, folder: Path) -> tuple[InputSet, ...]:
+    def found_with(text: str, folder: Path) -> Task:
         (folder / "input_sets").mkdir(parents=True)
         (folder / "input_sets" / kept.name).write_text(text)
-        return with_input_sets(Task("b", code), folder).input_sets
+        return with_input_sets(Task("b", code), folder)
 
     sets = [{"name": "small", "constants": {"rows": 9, "SIZE": [3, 5]}}]
-    [_, small] = found_with(json.dumps(sets), tmp_path / "another")
-    assert small == InputSet("small", {"rows": 9, "SIZE": (3, 5)}, derived=True)
-    assert found_with("not json", tmp_path / "broken") == first.input_sets
+    same = [{"name": "ragged", "constants": {"rows": 7}}]
+    read = found_with(json.dumps({"sets": sets, "same_numbers": same}), tmp_path / "another")
+    assert read.input_sets[1:] == (InputSet("small", {"rows": 9, "SIZE": (3, 5)}, derived=True),)
+    assert read.same_numbers == (InputSet("ragged", {"rows": 7}, derived=True),)
+    assert found_with("not json", tmp_path / "broken").input_sets == first.input_sets
+    assert found_with(json.dumps(sets), tmp_path / "older").input_sets == first.input_sets
     assert MOST_LIFTS > 10
 
 
