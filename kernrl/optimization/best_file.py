@@ -15,7 +15,7 @@ from kernrl import __version__
 from kernrl.console import counted
 from kernrl.optimization import self_check
 from kernrl.optimization.named_sizes import COMMENT
-from kernrl.optimization.result_text import against, set_words
+from kernrl.optimization.result_text import against, as_judged, set_words
 from kernrl.optimization.trials import Trial
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.verdict import Verdict
@@ -42,6 +42,7 @@ def best_file(task: Task, trial: Trial, made: dict[str, Any]) -> str:
     Args:
         made: `date`, and `module`: its path or name, or `""` where it has none besides the task's id.
     """
+    task = as_judged(task, trial.verdict)
     source, line = trial.proposal.source, f"# --- judged source {trial.proposal.key}"
     end = "" if source.endswith("\n") else "\n"
     bare = ", no newline" if end else ""

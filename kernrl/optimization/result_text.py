@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kernrl.console import counted
 from kernrl.errors import UsageError
 from kernrl.optimization.trials import Trial
+from kernrl.tasks.constants import with_tuples
 from kernrl.tasks.graph.costs import Rates, roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.input_sets import states_sets
@@ -46,6 +48,15 @@ def against(verdict: Verdict) -> list[str]:
     return lines
 
 
+def as_judged(task: Task, verdict: Verdict) -> Task:
+    """The task with the input sets that a verdict is about, which may be those of `Task.same_numbers`."""
+    if not verdict.plan.get("sets"):
+        return task
+    constants = {name: with_tuples(values) for name, values in verdict.plan["sets"].items()}
+    sets = tuple(replace(s, constants=constants.get(s.name, s.constants)) for s in task.input_sets)
+    return replace(task, input_sets=sets)
+
+
 def set_words(task: Task, name: str) -> str:
     """`small (BATCH=2, WIDTH=32)`."""
     found = task.input_set(name)
@@ -58,6 +69,7 @@ def won(trial: Trial, task: Task) -> str:
     """The sentence of a win."""
     timing = trial.verdict.timing
     assert timing
+    task = as_judged(task, trial.verdict)
     parts = [f"{_times(speed, timing)} {NAMES.get(name, name)}" for name, speed in timing.speedups_x.items()]
     sets = " and ".join(dict.fromkeys(set_words(task, r["input_set"]) for r in trial.verdict.errors))
     clock = f"by the roofline model of the {timing.device} (nothing was measured)"

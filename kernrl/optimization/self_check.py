@@ -17,6 +17,7 @@ def _reference(constants):
     """The replaced module's source, executed with other numbers for its constants."""
     import ast
     import linecache
+    import sys
     import types
 
     tree = ast.parse(KERNRL["reference"])
@@ -27,11 +28,29 @@ def _reference(constants):
         names = {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
         for name in sorted(names & set(constants)):
             body += ast.parse(f"{name} = {constants[name]!r}").body
-    module = types.ModuleType("kernrl_reference")
+        for whole, key in (name.split(".", 1) for name in constants if "." in name):
+            if whole in names or whole == getattr(statement, "name", None):
+                _rewrite(statement, key, ast.parse(repr(constants[f"{whole}.{key}"]), mode="eval").body)
+    module = sys.modules["kernrl_reference"] = types.ModuleType("kernrl_reference")  # dataclasses look for it there
     text = ast.unparse(ast.Module(body, []))
     linecache.cache["<reference>"] = (len(text), None, text.splitlines(keepends=True), "<reference>")
     exec(compile(text, "<reference>", "exec"), module.__dict__)
     return module
+
+
+def _rewrite(statement, key, value):
+    """Give `key` another value in a class, or in the dict or call by keywords that a statement assigns."""
+    import ast
+
+    for inner in getattr(statement, "body", ()):
+        if key in {n.id for n in ast.walk(inner) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}:
+            inner.value = value
+    for node in ast.walk(getattr(statement, "value", None) or ast.Pass()):
+        if isinstance(node, ast.keyword) and node.arg == key:
+            node.value = value
+        if isinstance(node, ast.Dict):
+            held = [isinstance(k, ast.Constant) and k.value == key for k in node.keys]
+            node.values = [value if mine else old for mine, old in zip(held, node.values, strict=True)]
 
 
 def _tensors(item, change):

@@ -1,7 +1,9 @@
-"""The whole numbers that a task's source assigns at its top level, and the same source with others in their place.
+"""The numbers that a task's source assigns at its top level, and the same source with others in their place.
 
 `N = 128`, `N: int = 128`, `N = 4 * 32`, `SHAPE = (3, 64, 64)`, `H = W = 128` and `H, W = 64, 96` are constants: a number,
-or a tuple of numbers. What is computed from names (`N = HEADS * DIM`) is none, and follows.
+or a tuple of numbers. What is computed from names (`N = HEADS * DIM`) is none, and follows. So are those that one name holds
+together, as `CFG.width`: `CFG = {"width": 64}`, `CFG = dict(width=64)`, `CFG = Config(width=64)`, and `width: int = 64` in
+`class CFG`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import ast
 import symtable
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kernrl.errors import UsageError
 from kernrl.syntax import parse_python
@@ -20,7 +23,7 @@ Constant = int | float | tuple[int | float, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """One name, assigned at top level."""
+    """One name, assigned at top level or held by another."""
 
     value: Constant
     span: ast.expr
@@ -34,10 +37,15 @@ def module_constants(source: str) -> dict[str, Constant]:
     return {name: found.value for name, found in _assignments(source).items()}
 
 
+def with_tuples(constants: Mapping[str, Any]) -> dict[str, Constant]:
+    """Constants that were read from JSON, which has lists in place of tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in constants.items()}
+
+
 def names_in_the_model(source: str) -> set[str]:
     """Names of the top level that `Model` reads, other than in `forward`, and all that these are made of."""
     read: dict[str, set[str]] = {}
-    for scope in symtable.symtable(source, "task", "exec").get_children():
+    for scope in symtable.symtable(_without_annotations(source), "task", "exec").get_children():
         read.setdefault(scope.get_name(), set()).update(_globals_of(scope))
     for statement in parse_python(source).body:
         for name, expression, _ in _assigned(statement):
@@ -51,6 +59,17 @@ def names_in_the_model(source: str) -> set[str]:
         found |= more
         more = {name for known in more for name in read.get(known, ())} - found
     return found
+
+
+def _without_annotations(source: str) -> str:
+    """The source without the types of arguments and results: a class that is named there is not read."""
+    tree = parse_python(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.FunctionDef):
+            node.returns = None
+    return ast.unparse(tree)
 
 
 def _globals_of(scope: symtable.SymbolTable) -> Iterator[str]:
@@ -93,12 +112,35 @@ def _assignments(source: str) -> dict[str, _Assignment]:
     found: dict[str, _Assignment] = {}
     for statement in parse_python(source).body:
         for name, expression, chain in _assigned(statement):
+            for old in [old for old in found if old == name or old.startswith(f"{name}.")]:
+                del found[old]
             value = _value(expression)
-            if value is None:
-                found.pop(name, None)
-            else:
+            if value is not None:
                 found[name] = _Assignment(value, expression, chain)
+            for key, entry in _entries(expression):
+                if (value := _value(entry)) is not None:
+                    found[f"{name}.{key}"] = _Assignment(value, entry, None)
+        for key, entry in _fields(statement):
+            if (value := _value(entry)) is not None:
+                found[key] = _Assignment(value, entry, None)
     return found
+
+
+def _entries(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """What a dict, or a call by keywords, holds by name."""
+    if isinstance(node, ast.Call):
+        yield from ((keyword.arg, keyword.value) for keyword in node.keywords if keyword.arg)
+    elif isinstance(node, ast.Dict):
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, value
+
+
+def _fields(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """What a class holds by name."""
+    if isinstance(statement, ast.ClassDef):
+        for inner in statement.body:
+            yield from ((f"{statement.name}.{name}", expression) for name, expression, chain in _assigned(inner) if not chain)
 
 
 def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr, ast.Assign | None]]:

@@ -59,6 +59,9 @@ class Task:
     precision: str = "fp32"
     """Default precision policy: fp32, tf32, bf16 or fp16."""
     input_sets: tuple[InputSet, ...] = (InputSet(FULL),)
+    same_numbers: tuple[InputSet, ...] = ()
+    """Derived sets at which every number of the task (a scale, the divisor of a mean) is what it is at full size; none where
+    that holds for the derived ones of `input_sets`."""
     solutions: tuple[Solution, ...] = ()
 
     def input_set(self, name: str) -> InputSet | None:

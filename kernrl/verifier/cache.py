@@ -24,7 +24,8 @@ _NOT_KEPT = frozenset((Status.INFRA_ERROR, Status.TIMEOUT))
 def task_fingerprint(task: Task) -> str:
     """Hash of a task's source and shapes, but not its name."""
     sets = [[s.name, sorted(s.constants.items()), *(["derived"] if s.derived else [])] for s in task.input_sets]
-    return hashlib.sha256(json.dumps([task.pytorch_code, sets]).encode()).hexdigest()
+    others = [[sorted(s.constants.items()) for s in task.same_numbers]] if task.same_numbers else []
+    return hashlib.sha256(json.dumps([task.pytorch_code, sets, *others]).encode()).hexdigest()
 
 
 def verdict_key(task: Task, candidate_sha: str, conditions: Sequence[str]) -> str:

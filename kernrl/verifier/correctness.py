@@ -192,7 +192,11 @@ class PlanJudge:
             found = rejected(judged.rejection, judged.input_set if judged.input_set in facts.derived else "")
             if isinstance(found, Stopped) or not facts.derived.issuperset(mine) or self.config.any_shape:
                 raise found
-            plain = plain_mistake(judged, source, facts.specs)
+            too_slow = judged.rejection.status is Status.TIMEOUT
+            if task.same_numbers and not too_slow:  # it may have a number of the task's own sizes
+                raise found
+            # other sizes, at which it only was too slow, have shown that it ends
+            plain = plain_mistake(judged, source, facts.specs) and not (too_slow and progress.specialised)
             raise Stopped(judged.rejection if plain else needs_gpu(f"{found.rejection.reason} {ONLY_AT_FULL}"))
 
     def _interpret(

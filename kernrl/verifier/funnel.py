@@ -16,7 +16,7 @@ import triton
 from kernrl import __version__
 from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, InternalError, UsageError
-from kernrl.tasks.task import FULL, RAGGED, Task
+from kernrl.tasks.task import FULL, RAGGED, InputSet, Task
 from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.progress import FailedAtDerived, Progress, Stopped, passed
 from kernrl.verifier.base.screen import screen
@@ -26,6 +26,7 @@ from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.correctness import Defences, PlanJudge, precision_of
 from kernrl.verifier.interpreted_sets import (
     NO_RAGGED_SET,
+    OTHER_NUMBERS,
     rejected,
 )
 from kernrl.verifier.judge.memory_estimate import rehearse
@@ -218,17 +219,34 @@ class StagedEvaluator:
             progress.sha = candidate.sha
         with progress.at(Stage.SCREEN):
             passed(screen(candidate.source))
-        with progress.at(Stage.TRACE, "task"):
-            facts = self.facts_of(task)
+        facts = self._needed_facts(task, progress)
         try:
             self._judge(task, facts, candidate.source, progress)
         except FailedAtDerived as failed:
             if self.config.any_shape:
                 raise Stopped(failed.rejection) from None
             progress.specialised, progress.errors = failed.rejection.reason, []
-            self._judge(task, facts.stated(), candidate.source, progress)
+            facts = self._judge_again(task, facts, candidate.source, progress)
         if all(s.derived or s.name == FULL for s in facts.sets) and not any(s.name == RAGGED for s in facts.sets):
             progress.notes.append(NO_RAGGED_SET)
+
+    def _judge_again(self, task: Task, facts: TaskFacts, source: str, progress: Progress) -> TaskFacts:
+        """Judge a source that failed at a derived set: at those where the task's numbers stay, if there is no GPU for the full
+        set, or else at the stated sets alone. Returns the facts of the sets. Raises Stopped."""
+        if task.same_numbers and not self.gpus:
+            same = replace(task, input_sets=(InputSet(FULL), *task.same_numbers), same_numbers=())
+            facts = self._needed_facts(same, progress)
+            with contextlib.suppress(FailedAtDerived):
+                self._judge(same, facts, source, progress)
+                progress.specialised += f" {OTHER_NUMBERS}"
+                return facts
+            progress.errors = []
+        self._judge(task, facts.stated(), source, progress)
+        return facts
+
+    def _needed_facts(self, task: Task, progress: Progress) -> TaskFacts:
+        with progress.at(Stage.TRACE, "task"):
+            return self.facts_of(task)
 
     def _judge(self, task: Task, facts: TaskFacts, source: str, progress: Progress) -> None:
         """Judge a source that passed the screen at the sets of `facts`. Raises Stopped, or FailedAtDerived where the

@@ -21,6 +21,8 @@ ONLY_SET_BYTES = 64 << 20
 
 NO_RAGGED_SET = "No ragged sizes are known for this task, so nobody looked at what its masks do at the edges of tensors."
 
+OTHER_NUMBERS = "It is right at small sizes where the numbers that the task computes of its sizes, such as a scale, stay."
+
 TOO_LARGE = (
     "Too large for the interpreter, and no smaller sizes are known: judge it on a machine with a GPU, or state small ones "
     "(`INPUT_SETS`) in the task."

@@ -20,6 +20,7 @@ from kernrl.files import replace_file
 from kernrl.optimization import self_check
 from kernrl.optimization.best_file import CHECK, best_file, judged_source
 from kernrl.optimization.trials import Proposal, Trial
+from kernrl.tasks.constants import override_constants
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import InputSet, Task
 from kernrl.verifier.base.verdict import Speedup, Timing, Verdict
@@ -101,6 +102,16 @@ def test_the_header_says_when_fewer_operations_were_done(task: Task) -> None:
     assert "Fewer operations" not in best_file(task, trial(CANDIDATE), {"date": "2026"})
 
 
+def test_it_names_the_sizes_of_the_verdict_and_checks_at_those(task: Task) -> None:
+    """A verdict may be about other sets of the same names: those at which the task's numbers stay."""
+    plan = {"sets": {"small": {"N": 5, "SHAPE": [1, 2]}, "full": {}}}
+    text = best_file(
+        task, trial(CANDIDATE, Verdict.from_json(trial(CANDIDATE).verdict.to_json() | {"plan": plan})), {"date": "2026"}
+    )
+    assert "small (N=5, SHAPE=(1, 2))" in " ".join(text.partition("# --- judged")[0].split("\n# "))
+    assert "'small': {'N': 5, 'SHAPE': (1, 2)}" in text
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\r\n# é \x0c", "\n# --- judged source: ends\nx = 1\n"])
 def test_the_judged_source_is_in_it_byte_for_byte(task: Task, tmp_path: Path, end: str) -> None:
     judged = trial(CANDIDATE + end)
@@ -173,6 +184,24 @@ def test_a_file_of_several_tuples_and_chains_is_checked_at_small_sizes(tmp_path:
     namespace["KERNRL"] = {"reference": source}
     module = namespace["_reference"]({"SHAPE": (1, 2), "W": 8, "A": 7, "C": 1})  # pyright: ignore
     assert (module.SHAPE, module.H, module.W, module.A, module.B, module.C, module.D) == ((1, 2), 128, 8, 7, 4, 1, 28)
+
+
+def test_the_check_changes_numbers_that_one_name_holds_together() -> None:
+    namespace: dict[str, object] = {"__name__": "best"}
+    source = (
+        "from dataclasses import dataclass\nCFG = {'rows': 64, 'shape': (8, 9), 'kept': 3}\nmore = dict(rows=5, columns=6)\n"
+        "@dataclass\nclass Config:\n    rows: int = 1\n    columns: int = 2\nmade = Config(columns=7)\nplain = Config()\n"
+    )
+    exec(compile(CHECKING, "check", "exec"), namespace)
+    namespace["KERNRL"] = {"reference": source}
+    constants = {"CFG.rows": 4, "CFG.shape": (1, 2), "more.columns": 11, "Config.rows": 12, "made.columns": 13}
+    module = namespace["_reference"](constants)  # pyright: ignore
+    assert module.CFG == {"rows": 4, "shape": (1, 2), "kept": 3}
+    assert module.more == {"rows": 5, "columns": 11}
+    assert (module.made.rows, module.made.columns, module.plain.rows, module.plain.columns) == (12, 13, 12, 2)
+    rewritten: dict[str, Any] = {}
+    exec(override_constants(source, constants), rewritten)
+    assert all(rewritten[name] == getattr(module, name) for name in ("CFG", "more"))
 
 
 class Narrow(torch.nn.Module):

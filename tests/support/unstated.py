@@ -61,6 +61,9 @@ class ModelNew(nn.Module):
 """
 """Right at every size."""
 
+SCALED = CANDIDATE.replace("tl.sum(total) / columns", "tl.sum(total) * SCALE")
+"""For `scaled_code`; holds the scale as a number."""
+
 WRONG = CANDIDATE.replace("2.0 * x +", "2.5 * x +")
 """A plain mistake."""
 
@@ -68,6 +71,12 @@ WRONG = CANDIDATE.replace("2.0 * x +", "2.5 * x +")
 def task_code(rows: int, columns: int) -> str:
     """The task at these sizes; 4 · rows · columns bytes are its input."""
     return ROW_SUM.replace("{rows}", str(rows)).replace("{columns}", str(columns))
+
+
+def scaled_code(rows: int, columns: int) -> str:
+    """A task that scales its sums by a number which it computes of a size: a candidate may write out that number."""
+    summed = task_code(rows, columns).replace(".mean(dim=1)", ".sum(dim=1) * self.scale")
+    return summed.replace("super().__init__()", "super().__init__()\n        self.scale = features**-0.5")
 
 
 def written_out(columns: int) -> str:

@@ -13,7 +13,7 @@ from support.stand_in_gpu import StandIn
 
 from kernrl.config import VerifierConfig
 from kernrl.tasks.task import FULL, InputSet, Task
-from kernrl.verifier import funnel
+from kernrl.verifier import correctness, funnel
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.explain import account
@@ -24,6 +24,8 @@ from kernrl.verifier.verifier import HardenedVerifier
 LARGE = Task("large", unstated.task_code(16384, 16384))
 """A GiB of input."""
 TINY = Task("tiny", unstated.task_code(16, 64))
+SCALED = Task("scaled", unstated.scaled_code(65536, 4096))
+"""Its scale is a 64th."""
 WRITTEN_OUT = {LARGE.id: unstated.written_out(16384), TINY.id: unstated.written_out(64)}
 
 FIXED = """
@@ -192,6 +194,50 @@ def test_a_wrong_number_is_no_plain_mistake_where_a_size_is_written_out(cpu: Har
 
 
 @pytest.mark.slow
+def test_a_number_of_the_tasks_own_sizes_is_right_where_it_stays(cpu: HardenedVerifier, cache: Path) -> None:
+    verdict = cpu.verify(SCALED, unstated.SCALED.replace("SCALE", "0.015625"))
+    assert verdict.correct, verdict.reason
+    assert verdict.specialised.startswith("Wrong on the small shapes")
+    assert "It is right at small sizes" in verdict.specialised
+    assert verdict.plan["sets"] == {"small": {"batch_size": 2}, "ragged": {"batch_size": 3}, "full": {}}, "it says which"
+    assert sets_of(verdict) == {"small", "ragged"}
+    assert [bool(record["excess"] > 1) for record in verdict.errors] == [False] * len(verdict.errors)
+    followed = cpu.verify(SCALED, unstated.SCALED.replace("SCALE", "tl.rsqrt(columns.to(tl.float32))"))
+    assert followed.correct, followed.reason
+    assert not followed.specialised
+    assert "features" in followed.plan["sets"]["small"]
+
+
+@pytest.mark.slow
+def test_another_number_than_the_tasks_is_wrong_wherever_it_stays(cpu: HardenedVerifier) -> None:
+    for number in ("0.0156", "0.1767766952966369"):  # the second is right at the small set, where there are 32 features
+        verdict = cpu.verify(SCALED, unstated.SCALED.replace("SCALE", number))
+        assert verdict.status is Status.WRONG, verdict.reason
+        assert "on the small shapes" in verdict.reason
+
+
+@pytest.mark.slow
+def test_any_shape_refuses_a_number_of_the_tasks_own_sizes(cpu: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_any_shape(cpu, monkeypatch)
+    verdict = cpu.verify(SCALED, unstated.SCALED.replace("SCALE", "0.015625"))
+    assert verdict.status is Status.WRONG
+    assert not verdict.specialised
+
+
+@pytest.mark.slow
+def test_too_slow_where_a_number_stays_is_not_too_slow(cpu: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,096 steps take the interpreter longer than half a second, and 32 do not; what does not end does so nowhere."""
+    monkeypatch.setattr(cpu.evaluator, "config", cpu.evaluator.config.model_copy(update={"candidate_cpu_s": 0.5}))
+    monkeypatch.setattr(correctness, "LEAST_INTERPRET_S", 0.5)
+    slow = unstated.SCALED.replace("BLOCK=16", "BLOCK=1").replace("SCALE", "0.015625")
+    verdict = cpu.verify(SCALED, slow)
+    assert verdict.status is Status.NEEDS_GPU
+    assert "takes longer than" in verdict.reason
+    endless = slow.replace("    tl.store(", "    while tl.sum(total) < float('inf'):\n        total += 0.0\n    tl.store(", 1)
+    assert cpu.verify(SCALED, endless).status is Status.TIMEOUT
+
+
+@pytest.mark.slow
 def test_any_shape_refuses_who_is_specialised(cpu: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.verify(TINY, WRITTEN_OUT["tiny"]).correct
     set_any_shape(cpu, monkeypatch)
@@ -251,6 +297,14 @@ def test_who_fails_at_derived_sizes_is_judged_at_full_size(gpu: HardenedVerifier
     assert set(job.plans) == {"full"}
     assert job.decoys, "nothing was learned at the other set"
     assert len(job.draws) == 1 + ONLY_BIG_SET_REGIMES, "those of a task with one set"
+
+
+@pytest.mark.slow
+def test_a_gpu_judges_a_number_of_the_tasks_own_sizes_at_full_size(gpu: HardenedVerifier) -> None:
+    verdict, jobs = gpu.verify(SCALED, unstated.SCALED.replace("SCALE", "0.015625")), standing_in(gpu).jobs
+    assert verdict.correct, verdict.reason
+    assert "It is right at small sizes" not in verdict.specialised
+    assert set(jobs[SCALED.id].plans) == {"full"}
 
 
 @pytest.mark.slow

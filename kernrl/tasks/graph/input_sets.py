@@ -4,6 +4,9 @@ Whole numbers that the source assigns at its top level (`constants.py`) are give
 value is kept only while the task's Graph keeps its ops, its wiring, its axes of size 1 and enough to reduce over, and
 some shape follows. So a kernel size, a group count or a factor stays what it is; batch, features and pixels change. What
 the constructor reads by its name stays too: candidates have the same constructor, and with it that number.
+
+Numbers that are computed of sizes, such as a scale or the divisor of a mean, may change with them. Where some do, there is a
+second pair of sets, at which the sizes that they are computed of stay.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ from functools import cache, lru_cache
 from itertools import combinations
 from math import gcd, prod
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
-from kernrl.tasks.constants import Constant, module_constants, names_in_the_model
+from kernrl.tasks.constants import Constant, module_constants, names_in_the_model, with_tuples
 from kernrl.tasks.graph.canonical.views import axis_groups
 from kernrl.tasks.graph.graph import Graph, Node, Value
 from kernrl.tasks.graph.lift import lift
@@ -33,15 +37,32 @@ SMALL_SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
 SMALL_BATCHES = (2, 4)
 PRIMES = (13, 19, 11, 23, 17, 29, 7, 37)
 PRIMES_OF_VOLUMES = (11, 7, 13, 5, 17, 19, 23, 29)
-"""For tasks with three axes of space, which hold a thousand pixels soon; transposed convolutions make eight of each."""
+PRIMES_OF_SIDES = (11, 7, 13, 5)
+"""For tasks with three axes of space, which hold a thousand pixels soon; transposed convolutions make eight of each. So the
+axes of space are the shortest that fit, in the small set too."""
 RAGGED_BATCHES = (3, 5)
 """What a first axis of an input is asked at, before other sizes are tried."""
+
+MOST_BYTES = 64 << 20
+"""Most that the values of a task may take, as float32, at sets that keep its numbers: the interpreter takes no more in time."""
 
 MOST_LIFTS = 60
 """Longest search for one set; a lift takes some 50 ms."""
 
 Slot = tuple[str, int | None]
 """A constant, or one entry of a tuple."""
+
+
+class Derived(NamedTuple):
+    """What is derived for a task."""
+
+    sets: tuple[InputSet, ...] = ()
+    same_numbers: tuple[InputSet, ...] = ()
+    """See `Task.same_numbers`."""
+
+    def given_to(self, task: Task) -> Task:
+        """The task with these sets."""
+        return replace(task, input_sets=(*task.input_sets, *self.sets), same_numbers=self.same_numbers)
 
 
 def with_input_sets(task: Task, cache_dir: Path | None = None) -> Task:
@@ -54,7 +75,7 @@ def with_input_sets(task: Task, cache_dir: Path | None = None) -> Task:
     """
     if states_sets(task):
         return task
-    return replace(task, input_sets=(*task.input_sets, *_derived(task.pytorch_code, cache_dir)))
+    return derived(task.pytorch_code, cache_dir).given_to(task)
 
 
 def states_sets(task: Task) -> bool:
@@ -62,29 +83,39 @@ def states_sets(task: Task) -> bool:
     return any(s.name != FULL for s in task.input_sets)
 
 
-def kept_input_sets(source: str, cache_dir: Path | None) -> tuple[InputSet, ...] | None:
-    """The sets derived from this source before, as `cache_dir` has them; None if it does not. Executes nothing."""
+def kept_input_sets(source: str, cache_dir: Path | None) -> Derived | None:
+    """What was derived from this source before, as `cache_dir` has it; None if it does not. Executes nothing."""
     path = _path(source, cache_dir)
     if path is None or not path.is_file():
         return None
     try:
-        rows = json.loads(path.read_text())
-        return tuple(InputSet(r["name"], _from_json(r["constants"]), derived=True) for r in rows)
+        kept = json.loads(path.read_text())
+        return Derived(*(tuple(_from_row(row) for row in kept[part]) for part in Derived._fields))
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
         return None  # another version's, or half written: it is derived again
 
 
 @lru_cache(maxsize=4096)
-def _derived(source: str, cache_dir: Path | None) -> tuple[InputSet, ...]:
+def derived(source: str, cache_dir: Path | None) -> Derived:
+    """What is derived from a source that states no set; see `with_input_sets`."""
     kept = kept_input_sets(source, cache_dir)
     if kept is not None:
         return kept
-    sets = derive_input_sets(Task(id="task", pytorch_code=source))
+    task = Task(id="task", pytorch_code=source)
+    sets = derive_input_sets(task)
+    found = Derived(sets, derive_input_sets(task, same_numbers=True) if _numbers_move(task, sets) else ())
     if path := _path(source, cache_dir):
         with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, json.dumps([{"name": s.name, "constants": dict(s.constants)} for s in sets]))
-    return sets
+            rows = {
+                part: [{"name": s.name, "constants": dict(s.constants)} for s in each] for part, each in found._asdict().items()
+            }
+            replace_file(path, json.dumps(rows))
+    return found
+
+
+def _numbers_move(task: Task, sets: Sequence[InputSet]) -> bool:
+    return any(lift(task, found).fingerprint != lift(task).fingerprint for found in sets)
 
 
 def _path(source: str, cache_dir: Path | None) -> Path | None:
@@ -92,11 +123,15 @@ def _path(source: str, cache_dir: Path | None) -> Path | None:
     return cache_dir / "input_sets" / f"{key}.json" if cache_dir else None
 
 
-def derive_input_sets(task: Task) -> tuple[InputSet, ...]:
-    """A small and a ragged set, as far as they exist; none where the task cannot be lifted."""
+def derive_input_sets(task: Task, *, same_numbers: bool = False) -> tuple[InputSet, ...]:
+    """A small and a ragged set, as far as they exist; none where the task cannot be lifted.
+
+    Args:
+        same_numbers: Keep every number that the task computes of its sizes. None where that leaves them too large to interpret.
+    """
     try:
         constants, fixed = module_constants(task.pytorch_code), names_in_the_model(task.pytorch_code)
-        slots = {slot: n for slot, n in _slots(constants) if n >= SMALLEST and slot[0] not in fixed}
+        slots = {slot: n for slot, n in _slots(constants) if n >= SMALLEST and slot[0].partition(".")[0] not in fixed}
         if not slots:
             return ()
         full = lift(task)
@@ -104,10 +139,12 @@ def derive_input_sets(task: Task) -> tuple[InputSet, ...]:
         return ()
     found, graphs = [], [full]
     for name in (SMALL, RAGGED):
-        search = _Search(task, full, slots, name, graphs)
+        search = _Search(task, full, slots, name, graphs, same_numbers)
         if input_set := search.run():
             found.append(input_set)
             assert search.graph
+            if same_numbers and 4 * sum(value.numel for value in search.graph.values.values()) > MOST_BYTES:
+                return ()
             graphs = [*graphs, search.graph]
     return tuple(found)
 
@@ -122,6 +159,7 @@ class _Search:
     name: str
     graphs: Sequence[Graph]
     """The task's at the sets that there are: a candidate has to follow the sizes of all of them."""
+    same_numbers: bool
     kept: dict[Slot, int] = field(default_factory=dict)
     """What has been changed so far, and is kept."""
     graph: Graph | None = None
@@ -165,15 +203,17 @@ class _Search:
 
     def _sizes(self, value: int, turn: int, batch: bool = False) -> list[int]:
         """Sizes to try for a number, in order of preference; other ones each turn, so that two axes are not mixed up."""
+        volume = any(len(i.value.shape) > 4 for i in self.full.inputs)
+        side = volume and any(value in i.value.shape[2:] for i in self.full.inputs)
         if self.name == SMALL:
             # what divides by 16 goes on doing so: a failure at such sizes is no matter of masks
-            first = SMALL_SIZES[turn % 2 + (value % 16 == 0)]
+            first = SMALL_SIZES[(0 if side else turn % 2) + (value % 16 == 0)]
             sizes = (*(SMALL_BATCHES if batch else ()), first, *(n for n in SMALL_SIZES if n != first))
             # of a number of heads or groups that is no power of two, what it divides: 12 * 8 for 768
             shared = [n * m for n in (2, 4, 8) for m in range(3, 65) if value % m == 0 and m & (m - 1) and n * m >= SMALLEST]
             return [n for n in (*sizes, *shared) if n < value]
-        known = PRIMES_OF_VOLUMES if any(len(i.value.shape) > 4 for i in self.full.inputs) else PRIMES
-        primes = [known[(turn + i) % len(known)] for i in range(3)]
+        known = PRIMES_OF_SIDES if side else PRIMES_OF_VOLUMES if volume else PRIMES
+        primes = [known[(turn + i) % len(known)] for i in range(4 if side else 3)]
         plain = [p for p in primes if p < max(value, 16) and p != value]
         # of a number that groups or heads divide, what is left over: 8 * 5 divides by 8 as 128 does
         shared = [next((m * p for p in (5, 3, 7, 13) if m * p < value), 0) for m in range(2, 65) if value % m == 0]
@@ -192,7 +232,8 @@ class _Search:
         before = self.graph or self.full
         if not _alike(self.full, graph) or _shapes(before) == _shapes(graph) or not _tells_sizes([*self.graphs, graph]):
             return False
-        if every and graph.fingerprint != self.full.fingerprint:  # a number may have moved that is no size
+        # where every number changes at once, one may have moved that is no size
+        if (every or self.same_numbers) and graph.fingerprint != self.full.fingerprint:
             return False
         self.kept, self.graph = wanted, graph
         return True
@@ -272,8 +313,8 @@ def _length(node: Node, values: Mapping[str, Value]) -> int:
     return prod(shape[d] for d in node["dim"]) if node.kind in ("reduction", "normalization") else 8
 
 
-def _from_json(constants: Mapping[str, object]) -> dict[str, Constant]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in constants.items()}  # pyright: ignore[reportReturnType]
+def _from_row(row: Mapping[str, Any]) -> InputSet:
+    return InputSet(row["name"], with_tuples(row["constants"]), derived=True)
 
 
 @cache

@@ -1,7 +1,7 @@
 """Steps of `graph/sample.py` for images, volumes and what is left of them.
 
-Several windows side by side, pools in a row, weights over pixels, channels in another order, halves that are turned by an
-angle, and reductions of a single element.
+Several windows side by side, pools in a row, weights over pixels, channels in another order or laid out as pixels, halves
+that are turned by an angle, and reductions of a single element.
 """
 
 from __future__ import annotations
@@ -139,6 +139,23 @@ def channels_in_turn(d: Draft) -> str | None:
     return b.add("flatten", turned, start_dim=1, end_dim=2)
 
 
+def finer_pixels(d: Draft) -> str | None:
+    """A convolution to several channels for each pixel, laid out as pixels side by side: often of a single channel."""
+    rng, b = d.rng, d.b
+    times = rng.choice((2, 2, 2, 3, 4, 4, 8))
+    if _space(d) != 2 or d.shape[1] > 512:
+        return None
+    out = times**2 * rng.choice((1, 1, 1, 2, 3, 3, size(rng, 4, 64)))
+    if d.shape[0] * out * prod(d.shape[2:]) > d.most:
+        return None
+    k = rng.choice((1, 3, 3, 3, 5))
+    bias = d.parameter(out) if rng.random() < 0.6 else None
+    wide = b.add("conv2d", d.x, d.parameter(out, d.shape[1], k, k), bias, padding=(k // 2,) * 2)
+    if rng.random() < 0.3:
+        wide = b.add(rng.choice(SQUASHED), wide)
+    return b.add("pixel_shuffle", wide, upscale_factor=times)
+
+
 def halves_turned(d: Draft) -> str | None:
     """Two halves of the last axis as the sides of an angle that the module holds: places in a sequence are marked so."""
     rng, b, shape = d.rng, d.b, d.shape
@@ -165,6 +182,6 @@ def shares_of_a_plane(d: Draft) -> str | None:
 
 STEPS: dict[base.Step, float] = {
     of_one: 0.5, several_windows: 0.45, pools_in_a_row: 0.5, pooled_into: 0.25, weighted_pixels: 0.3,
-    scaled_and_shifted: 0.25, channels_in_turn: 0.25, halves_turned: 0.25, shares_of_a_plane: 0.2,
+    scaled_and_shifted: 0.25, channels_in_turn: 0.25, finer_pixels: 0.8, halves_turned: 0.25, shares_of_a_plane: 0.2,
 }  # fmt: skip
 """What may come next, and how often it is drawn."""

@@ -242,7 +242,7 @@ def shuffle(d: Draft) -> str | None:
     """Pixels of channels, or a part of an axis."""
     rng, rank = d.rng, len(d.shape)
     if rank == 4 and rng.random() < 0.5:
-        fitting = [r for r in (2, 3, 4) if d.shape[1] % (r * r) == 0 and d.shape[1] > r * r]
+        fitting = [r for r in (2, 3, 4) if d.shape[1] % (r * r) == 0]
         return d.b.add("pixel_shuffle", d.x, upscale_factor=rng.choice(fitting)) if fitting else None
     axis = rng.randrange(1, rank) if rank > 1 else 0
     if not axis or d.shape[axis] < 4:

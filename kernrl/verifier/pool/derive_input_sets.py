@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.tasks.graph.input_sets import kept_input_sets, states_sets, with_input_sets
-from kernrl.tasks.task import InputSet, Task
+from kernrl.tasks.graph.input_sets import Derived, derived, kept_input_sets, states_sets
+from kernrl.tasks.task import Task
 from kernrl.verifier.rpc.answers import Died, Failed, TimedOut
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.worker_client import Client
@@ -28,9 +27,9 @@ class Deriver:
         """Always true: an exception leaves nothing behind here."""
         return True
 
-    def complete(self, task: Task, cache_dir: str | None) -> tuple[InputSet, ...]:
-        """The task's input sets, with those derived."""
-        return with_input_sets(task, Path(cache_dir) if cache_dir else None).input_sets
+    def derive(self, source: str, cache_dir: str | None) -> Derived:
+        """What is derived from a task's source."""
+        return derived(source, Path(cache_dir) if cache_dir else None)
 
 
 class InputSets:
@@ -38,7 +37,7 @@ class InputSets:
 
     def __init__(self, cache_dir: Path | None):
         self._cache_dir, self._lock = cache_dir, threading.Lock()
-        self._known: dict[str, tuple[InputSet, ...]] = {}
+        self._known: dict[str, Derived] = {}
         self._server = ForkServer(
             "the fork server of derived input sets", "kernrl.verifier.rpc.worker",
             {"modules": ["kernrl.tasks.graph.input_sets"]}, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
@@ -57,19 +56,18 @@ class InputSets:
             if source not in self._known:
                 kept = kept_input_sets(source, self._cache_dir)
                 self._known[source] = self._derived(task) if kept is None else kept
-            return replace(task, input_sets=(*task.input_sets, *self._known[source]))
+            return self._known[source].given_to(task)
 
-    def _derived(self, task: Task) -> tuple[InputSet, ...]:
+    def _derived(self, task: Task) -> Derived:
         folder = str(self._cache_dir) if self._cache_dir else None
-        bare = Task(id=task.id, pytorch_code=task.pytorch_code)
         try:
-            return self._process.ask(Deriver.complete, TIMEOUT_S, bare, folder)[1:]
+            return self._process.ask(Deriver.derive, TIMEOUT_S, task.pytorch_code, folder)
         except (UsageError, Failed) as error:
             log.info("%s: no input sets are derived: %s", task.id, error)
         except (TimedOut, Died, InfrastructureError) as error:
             log.warning("%s: no input sets are derived: %s", task.id, error)
             self._process.kill()
-        return ()
+        return Derived()
 
     def close(self) -> None:
         """End its processes."""

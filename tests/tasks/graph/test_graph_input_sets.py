@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.graph_cases import assert_task_same
@@ -83,6 +84,75 @@ def test_what_cannot_be_overridden_is_said(change: dict[str, Constant], words: s
         override_constants(ASSIGNED, change)
 
 
+HELD = """\
+CFG = {"rows": 64, "shape": (8, 9), 7: 8, "rate": 0.5, "name": "größer"}
+more = dict(rows=5 * 8, columns=6)
+class Config:
+    rows: int = 16
+    columns = 2
+    left = right = 3
+made = Config(rows=1) if False else Config()
+CFG["late"] = 4
+gone = dict(rows=1)
+gone = None
+"""
+
+
+def test_numbers_that_one_name_holds_together_are_constants_too() -> None:
+    held = {"CFG.rows": 64, "CFG.shape": (8, 9), "CFG.rate": 0.5, "more.rows": 40, "more.columns": 6}
+    assert module_constants(HELD) == {**held, "Config.rows": 16, "Config.columns": 2}
+    found: dict[str, Any] = {}
+    exec(override_constants(HELD, {"CFG.shape": (1, 2), "more.columns": 11, "Config.rows": 13, "Config.columns": 5}), found)
+    assert found["CFG"] == {"rows": 64, "shape": (1, 2), 7: 8, "rate": 0.5, "name": "größer", "late": 4}
+    assert found["more"] == {"rows": 40, "columns": 11}
+    assert (found["made"].rows, found["made"].columns, found["Config"].left) == (13, 5, 3)
+    with pytest.raises(UsageError, match=r"names 'CFG\.late'"):
+        override_constants(HELD, {"CFG.late": 1})
+
+
+SETTINGS = """\
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+
+
+@dataclass
+class Settings:
+    rows: int = 512
+    width: int = 256
+
+
+MORE = {"out": 96, "window": 64}
+
+
+class Model(nn.Module):
+    def __init__(self, settings: Settings, out):
+        super().__init__()
+        self.layer = nn.Linear(settings.width, out)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(x))
+
+
+def get_inputs():
+    return [torch.randn(Settings.rows, Settings.width)]
+
+
+def get_init_inputs():
+    return [Settings(), MORE["out"]]
+"""
+
+
+@pytest.mark.slow
+def test_sizes_in_settings_change_unless_the_model_reads_them_by_name() -> None:
+    for found in derive_input_sets(Task("t", SETTINGS)):
+        assert set(found.constants) == {"Settings.rows", "Settings.width", "MORE.out"}
+        assert_task_same(Task("t", SETTINGS), found)
+    reading = SETTINGS.replace("settings.width", "Settings.width")
+    assert all(set(found.constants) == {"MORE.out"} for found in derive_input_sets(Task("t", reading)))
+
+
 TASK = """\
 import torch
 import torch.nn as nn
@@ -132,6 +202,30 @@ def test_sizes_change_and_nothing_else_does() -> None:
         assert [n.op for n in graph.nodes] == [n.op for n in lift(task).nodes]
     assert all(n % 2 for n in (ragged.constants["LIMIT"], *ragged.constants["SIZE"]))  # pyright: ignore[reportGeneralTypeIssues, reportOperatorIssue]
     assert len({ragged.constants["LIMIT"], *ragged.constants["SIZE"]}) == 3  # pyright: ignore[reportGeneralTypeIssues]
+
+
+@pytest.mark.slow
+def test_where_a_number_moves_there_are_sets_that_keep_it() -> None:
+    """A scale of `LIMIT**-0.5` is another one at each limit, so the limit stays."""
+    task = with_input_sets(Task("t", TASK.replace("in_features**", "out_features**")))
+    assert all(lift(task, found).fingerprint != lift(task).fingerprint for found in task.input_sets[1:])
+    assert [s.name for s in task.same_numbers] == ["small", "ragged"]
+    for found in task.same_numbers:
+        assert found.derived
+        assert {"BATCH", "CHANNELS", "SIZE"} == found.constants.keys()
+        assert assert_task_same(task, found).fingerprint == lift(task).fingerprint
+    assert not with_input_sets(Task("t", CHAIN)).same_numbers
+
+
+@pytest.mark.slow
+def test_sets_that_keep_a_number_are_none_where_they_stay_large() -> None:
+    """What is divided by the number of columns has that many, 16 million in the second task."""
+    divided = CHAIN.replace("torch.cat([x[:, :half], y], 1) @ x.t()", "(x.mean(0) + y.sum() * 0) / x.shape[1]")
+    small = divided.replace("rows, half)", "rows)").replace("rows = cols = 512", "rows, cols = 512, 1024")
+    assert with_input_sets(Task("t", small)).same_numbers
+    large = small.replace("1024", "4096 * 4096")
+    assert [s.name for s in with_input_sets(Task("t", large)).input_sets] == ["full", "small", "ragged"]
+    assert not with_input_sets(Task("t", large)).same_numbers
 
 
 CHAIN = """\
@@ -266,17 +360,21 @@ def test_derived_sets_are_kept_by_source(tmp_path: Path) -> None:
     first = with_input_sets(Task("a", code), tmp_path)
     [kept] = (tmp_path / "input_sets").iterdir()
     rows = json.loads(kept.read_text())
-    assert [row["name"] for row in rows] == ["small", "ragged"]
+    assert [row["name"] for row in rows["sets"]] == ["small", "ragged"]
+    assert rows["same_numbers"] == []
 
-    def found_with(text: str, folder: Path) -> tuple[InputSet, ...]:
+    def found_with(text: str, folder: Path) -> Task:
         (folder / "input_sets").mkdir(parents=True)
         (folder / "input_sets" / kept.name).write_text(text)
-        return with_input_sets(Task("b", code), folder).input_sets
+        return with_input_sets(Task("b", code), folder)
 
     sets = [{"name": "small", "constants": {"rows": 9, "SIZE": [3, 5]}}]
-    [_, small] = found_with(json.dumps(sets), tmp_path / "another")
-    assert small == InputSet("small", {"rows": 9, "SIZE": (3, 5)}, derived=True)
-    assert found_with("not json", tmp_path / "broken") == first.input_sets
+    same = [{"name": "ragged", "constants": {"rows": 7}}]
+    read = found_with(json.dumps({"sets": sets, "same_numbers": same}), tmp_path / "another")
+    assert read.input_sets[1:] == (InputSet("small", {"rows": 9, "SIZE": (3, 5)}, derived=True),)
+    assert read.same_numbers == (InputSet("ragged", {"rows": 7}, derived=True),)
+    assert found_with("not json", tmp_path / "broken").input_sets == first.input_sets
+    assert found_with(json.dumps(sets), tmp_path / "older").input_sets == first.input_sets
     assert MOST_LIFTS > 10
 
 

@@ -15,7 +15,7 @@ from kernrl.tasks.graph.sample import sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
-from kernrl.tasks.nano import draw_plain, draw_reuse, draw_space
+from kernrl.tasks.nano import draw, draw_plain, draw_reuse, draw_space, draw_wide
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_plain_graph
@@ -280,6 +280,15 @@ def test_worked_replies_to_a_step_are_right(step: str) -> None:
     found = [problem for problems in interpreted.ask("nano_worker", seeds) for problem in problems]
     assert len(found) > 3
     assert not [problem for problem in found if problem]
+
+
+def test_pixels_are_shuffled_into_a_single_channel_too() -> None:
+    """Nothing else tells nano where such a pixel comes from: an axis of one channel has no part in the address."""
+    images = {"start": lambda d: setattr(d, "x", d.input(2, 16, 8, 8)), "steps": draw.STEPS, "most": 1 << 16}
+    for step in (draw_wide.shuffle, draw_space.finer_pixels):
+        graphs = [sample(Random(f"pixels/{seed}"), 1, first=step, **images) for seed in range(40)]
+        shuffled = [n.value.shape for g in graphs for n in g.nodes if n.op == "pixel_shuffle"]
+        assert {1} < {shape[1] for shape in shuffled}, step.__name__
 
 
 def test_a_plain_graph_is_one_layer_and_what_follows_it() -> None:
