@@ -35,10 +35,10 @@ MOST_WORKERS = 1024
 """Processes that a setting may ask for: a slip of the finger would start them until the memory is full."""
 
 MOST = 10**9
-"""Of a whole number without a bound of its own, and of seconds: 31 years. Far above it, clocks and C's integers overflow."""
+"""Of a number without a bound of its own. Far above it, clocks, float32 and C's integers overflow."""
 
-MOST_SEED = 2**32 - 1
-"""What numpy takes."""
+MOST_OF = {"seed": 2**32 - 1, "timeout_s": 10**6, "cpu_s": 10**6}
+"""End of a field's name → its bound: what numpy takes; eleven days, as poll() counts milliseconds in 31 bits."""
 
 GROUP = "group"
 """Key: the group that a field belongs to in the help, in `--dry-run` and in the docs; one of `GROUPS`."""
@@ -69,9 +69,9 @@ class Config(BaseModel):
     def _not_beyond_all_use(cls, value: Any, field: ValidationInfo) -> Any:
         """A number with some digits too many is refused here, and not by what it fills or overflows an hour later."""
         name = field.field_name or ""
-        if type(value) is int or (type(value) is float and name.endswith("_s")):
-            own = (mark.le for mark in cls.model_fields[name].metadata if isinstance(mark, Le))
-            if value > (most := next(own, MOST_SEED if name == "seed" else MOST)):
+        if type(value) in (int, float) and not any(isinstance(mark, Le) for mark in cls.model_fields[name].metadata):
+            most = next((most for end, most in MOST_OF.items() if name.endswith(end)), MOST)
+            if value > most:
                 raise PydanticKnownError("less_than_equal", {"le": most})
         return value
 
