@@ -87,7 +87,7 @@ def read_inputs(text: str) -> dict[str, Tensor] | list[Tensor]:
             raise UsageError(f"--inputs {text!r}: {match[0].strip()} has no elements; give sizes of 1 or more.")
         try:
             found.append((name or "", _drawn(dtype, shape, int(most or 2))))
-        except (RuntimeError, TypeError, OverflowError):  # torch's errors of sizes and of memory
+        except (RuntimeError, TypeError, ValueError):  # torch's errors of sizes and of memory
             raise UsageError(f"--inputs {text!r}: {match[0].strip()} is too large for this machine; give less.") from None
         at = match.end() + 1
     named = [name for name, _ in found if name]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import threading
 import re
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
