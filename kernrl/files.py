@@ -18,10 +18,10 @@ def atomic_write(path: Path) -> Iterator[TextIO]:
     The text goes to a temporary file beside `path`, which an exception removes.
 
     Raises:
-        UsageError: `path` exists already, or its folder does not.
+        UsageError: `path` exists already, its folder does not, or takes no files.
     """
     refuse_existing(path)
-    require_folder_of(path)
+    require_writable(path)
     with _beside(path) as temporary:
         with open(temporary, "x", encoding="utf-8") as file:
             yield file
@@ -63,19 +63,28 @@ def _beside(path: Path) -> Iterator[Path]:
         raise
 
 
+def require_writable_folder(path: Path, flag: str) -> None:
+    """Raise UsageError when nothing can be written in a folder, or in the one where it is to be made; names `flag`."""
+    there = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
+    if not os.access(there, os.W_OK):
+        which = "it" if there == path else there
+        raise UsageError(f"{flag} {path}: {which} cannot be written to; name another folder.")
+
+
 def require_new_folder(path: Path, flag: str) -> None:
-    """Raise UsageError for a folder that has something in it, or a file; the sentence names `flag`."""
+    """Raise UsageError for a folder that has something in it, a file, or a place that cannot be written to; names `flag`."""
     if path.exists() and not path.is_dir():
         raise UsageError(f"{flag}: {path} is a file; name a folder.")
     if path.is_dir() and any(path.iterdir()):
         raise UsageError(f"{flag}: {path} is not empty; name a new folder, or empty this one.")
+    require_writable_folder(path, flag)
 
 
 def new_folder(path: Path, flag: str) -> Path:
     """Make a folder, or take an empty one.
 
     Raises:
-        UsageError: It has something in it, or is a file; the sentence names `flag`.
+        UsageError: It has something in it, is a file, or cannot be made; the sentence names `flag`.
     """
     require_new_folder(path, flag)
     try:
@@ -99,17 +108,17 @@ def refuse_existing(path: Path) -> None:
         raise UsageError(f"{path} exists already; name another file, or move this one away.")
 
 
-def require_folder_of(path: Path) -> None:
+def require_folder_of(path: Path, flag: str = "") -> None:
     """Raise UsageError when the folder that a file is to go into is not there."""
     if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}; make it, or name another file.")
+        raise UsageError(f"{flag} {path}: there is no folder {path.parent}; make it, or name another file.".lstrip())
 
 
-def require_writable(path: Path) -> None:
+def require_writable(path: Path, flag: str = "") -> None:
     """Raise UsageError when a file cannot be written there, before what is to be written in it is worked for."""
-    require_folder_of(path)
+    require_folder_of(path, flag)
     if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"{path}: {path.parent} cannot be written to; name a file in another folder.")
+        raise UsageError(f"{flag} {path}: {path.parent} cannot be written to; name a file in another folder.".lstrip())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from annotated_types import Le
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticKnownError
 
 from kernrl.errors import UsageError, did_you_mean
 
@@ -32,6 +33,12 @@ OLD = "old"
 
 MOST_WORKERS = 1024
 """Processes that a setting may ask for: a slip of the finger would start them until the memory is full."""
+
+MOST = 10**9
+"""Of a number without a bound of its own. Far above it, clocks, float32 and C's integers overflow."""
+
+MOST_OF = {"seed": 2**32 - 1, "timeout_s": 10**6, "cpu_s": 10**6}
+"""End of a field's name → its bound: what numpy takes; eleven days, as poll() counts milliseconds in 31 bits."""
 
 GROUP = "group"
 """Key: the group that a field belongs to in the help, in `--dry-run` and in the docs; one of `GROUPS`."""
@@ -56,6 +63,17 @@ class Config(BaseModel):
 
     # defer_build: a command builds the validators of its own config only, not of all of them
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, defer_build=True)
+
+    @field_validator("*")
+    @classmethod
+    def _not_beyond_all_use(cls, value: Any, field: ValidationInfo) -> Any:
+        """A number with some digits too many is refused here, and not by what it fills or overflows an hour later."""
+        name = field.field_name or ""
+        if type(value) in (int, float) and not any(isinstance(mark, Le) for mark in cls.model_fields[name].metadata):
+            most = next((most for end, most in MOST_OF.items() if name.endswith(end)), MOST)
+            if value > most:
+                raise PydanticKnownError("less_than_equal", {"le": most})
+        return value
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)

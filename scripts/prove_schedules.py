@@ -29,6 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from support import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from kernrl.config import VerifierConfig  # noqa: E402
+from kernrl.console import counted  # noqa: E402
 from kernrl.tasks.task import Task  # noqa: E402
 from kernrl.verifier.base.verdict import Rejection  # noqa: E402
 from kernrl.verifier.funnel import StagedEvaluator  # noqa: E402
@@ -152,7 +153,7 @@ def main() -> int:
     finally:
         evaluator.close()
         options.out.write_text(json.dumps(report, indent=1))
-    print(f"{len(report)} fixtures, chance decides {doubtful}")
+    print(f"{counted(len(report), 'fixture')}, chance decides {doubtful}")
     return int(doubtful > 0)
 
 

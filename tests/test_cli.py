@@ -304,8 +304,9 @@ def test_errors_become_a_sentence_and_a_code(
         ("verify a b --source x", "--source needs --pairs: add that"),
         *(
             (f"{line} --workers 9999999999", "--workers should be less than or equal to 1024, not 9999999999")
-            for line in ("verify a b", "sft --output x", "tasks generate --out x")
+            for line in ("verify a b", "sft --output x", "tasks generate --out x", "reinforce --model m --output x")
         ),
+        ("sft --output x --launch ddp --num-processes 2000", "--num-processes should be less than or equal to 1024, not 2000."),
         ("verify --pairs x --out y --explain z", "--explain draws one candidate: leave it out, or --pairs"),
         ("verify a b --verifier rays", "--executor should be 'local', 'ray', ray://HOST:PORT or http://HOST:PORT, not 'rays'."),
     ],
@@ -341,6 +342,7 @@ def test_loading_torch_is_said_before_it_is_done(
             return lambda config: Result({})
 
     monkeypatch.setitem(sys.modules, f"kernrl.stages.{HEAVY[line]}", Stage("stage"))
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # other tests of the process may have loaded it, or not
     assert cli.run(line.split()) == 0
     monkeypatch.delitem(sys.modules, "torch")
     for more in ([], ["--json"], ["--quiet"]):

@@ -1,10 +1,12 @@
 """Files that appear whole or not at all, and what is said where they cannot."""
 
+import os
 import resource
 import sys
 from pathlib import Path
 
 import pytest
+from support.synthetic_run import make_eval_run
 
 from kernrl import cli
 from kernrl.errors import UsageError
@@ -40,6 +42,62 @@ def test_a_full_disk_leaves_nothing_and_names_the_file(
     said = capsys.readouterr().err
     assert said == f"kernrl: {tmp_path}/t/tasks.jsonl: File too large; make room, or name another place.\n"
     assert not (tmp_path / "t").exists()
+
+
+@pytest.fixture
+def closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that nothing can be written to, as on a disk that is mounted for reading. Root may write to any other."""
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    asked = os.access
+
+    def access(path: Path, mode: int) -> bool:
+        return asked(path, mode) and not (mode & os.W_OK and Path(path).absolute() == closed)
+
+    monkeypatch.setattr(os, "access", access)
+    return closed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"sft --output {where}" for where in ("closed", "closed/run", "closed/a/run")),
+        "best-of-n --model nano --output closed/run",
+        "reinforce --model nano --output closed/run",
+        "reward-weighted --model nano --output closed/run",
+        "eval --output closed/run",
+        "optimize my.py --output closed/run",
+        "tasks generate --out closed/tasks",
+    ],
+)
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_loaded(
+    line: str, closed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(closed.parent)
+    monkeypatch.setattr("kernrl.cli.loading_torch", lambda: pytest.fail("it is refused before"))
+    assert cli.run(line.split()) == 2
+    *_, flag, place = line.split()
+    which = "it" if place == "closed" else closed
+    assert capsys.readouterr().err == f"kernrl: {flag} {place}: {which} cannot be written to; name another folder.\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "report run --output closed/page.html",
+        "tasks lift heldout#2 --svg closed/g.svg",
+        "verify --pairs x --out closed/v.jsonl",
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    line: str, closed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(closed.parent)
+    make_eval_run(Path("run"))
+    monkeypatch.setattr("kernrl.stages.tasks_lift.in_child", lambda *_: pytest.fail("it is refused before"))
+    assert cli.run(line.split()) == 2
+    *_, flag, place = line.split()
+    assert capsys.readouterr().err == f"kernrl: {flag} {place}: closed cannot be written to; name a file in another folder.\n"
 
 
 def test_an_error_of_another_file_keeps_its_name(tmp_path: Path) -> None:

@@ -261,9 +261,10 @@ def test_the_guide_to_trackers_runs_or_is_refused(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     sizes = {
-        "reinforce": reinforce_arguments(model, tasks, tmp_path / "rl", steps=1),
+        "reinforce": reinforce_arguments(model, tasks, tmp_path / "reinforce", steps=1),
         "sft": sft_arguments(model, pairs, tmp_path / "sft"),
     }
+    files = {"wandb": "wandb/offline-run-*/*.wandb", "tensorboard": "kernrl/events.out.tfevents.*"}
     page = (GUIDES / "trackers.md").read_text()
     for words in commands(page):
         tracker = flag(words, "--report-to")
@@ -273,7 +274,7 @@ def test_the_guide_to_trackers_runs_or_is_refused(
             assert not (tmp_path / "checkpoints").exists()
         else:
             printed(capsys, words, *sizes[words[0]][1:])
-            assert list((tmp_path / sizes[words[0]][0]).glob("*"))
+            assert list((tmp_path / words[0]).glob(files[tracker]))
     assert "pip install 'kernrl[wandb]'      # or trackio, or tensorboard" in page
 
 

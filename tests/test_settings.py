@@ -1,16 +1,19 @@
 """Defaults, then files, then flags; and one sentence for whatever is wrong."""
 
+import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 from pydantic import Field, ValidationError
 
+from kernrl import config
 from kernrl.cli import run
 from kernrl.config import VerifyConfig
 from kernrl.errors import UsageError
-from kernrl.settings import GROUP, Config, load_config, to_toml
+from kernrl.settings import GROUP, Config, load_config, to_toml, written
 
 
 class Inner(Config):
@@ -135,6 +138,32 @@ def test_one_baseline_needs_no_list(tmp_path: Path) -> None:
 def test_a_number_that_is_none_is_said_to_be_one_and_not_two(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["reinforce", "--model", "nano", "--output", "x", "--learning-rate", "nan", "--dry-run"]) == 2
     assert capsys.readouterr().err == "kernrl: --learning-rate should be a finite number, not nan.\n"
+
+
+def numbers(config: type[Config], table: str = "") -> Iterator[str]:
+    """Keys of the numbers of a config."""
+    for name, field in config.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Config):
+            yield from numbers(field.annotation, f"{table}{name}.")
+        if {int, float} & {field.annotation, *get_args(field.annotation)}:
+            yield table + name
+
+
+@pytest.mark.parametrize("name", [name for name in config.__all__ if name.endswith("Config")])
+def test_a_number_with_too_many_digits_is_refused(name: str) -> None:
+    """It would fill the memory, run for ever, or overflow a clock, a float32 or an integer of C."""
+    command = getattr(config, name)
+    given = {key: ["x"] if key == "runs" else "x" for key, field in command.model_fields.items() if field.is_required()}
+    for key in numbers(command):
+        with pytest.raises(
+            UsageError, match=rf"^{re.escape(written(command, key))} should be less than (or equal to )?\d+, not 10+\.$"
+        ):
+            load_config(command, (), given | {key: "1" + "0" * 21})
+
+
+def test_a_number_within_its_own_bound_may_be_larger_than_others(tmp_path: Path) -> None:
+    given = {"out": tmp_path, "max_bytes": 2**40, "seed": 2**32 - 1}
+    assert load_config(config.GenerateConfig, (), given).max_bytes == 2**40
 
 
 def test_paths_below_the_home_folder_are_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from kernrl.config.training import (
     TrainingConfig,
 )
 from kernrl.config.verifier import VerifierConfig
-from kernrl.settings import ALSO, OLD, RARE
+from kernrl.settings import ALSO, MOST_WORKERS, OLD, RARE
 
 
 def _adapts(validated: dict[str, Any]) -> bool:
@@ -172,7 +172,11 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
     )
     seed: int = Field(default=0, ge=0, description="Of tasks, sampling and shuffles.", json_schema_extra=RUN)
     workers: int | None = Field(
-        default=None, ge=1, description="Processes that make tasks; one if not set.", json_schema_extra=RUN | RARE
+        default=None,
+        ge=1,
+        le=MOST_WORKERS,
+        description="Processes that make tasks; one if not set.",
+        json_schema_extra=RUN | RARE,
     )
     keep_checkpoints: int = Field(
         default=1, ge=1, description="Newest checkpoints that are kept.", json_schema_extra=RUN | RARE | {ALSO: "--keep"}

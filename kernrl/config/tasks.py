@@ -79,5 +79,5 @@ class GenerateConfig(Config):
         default="fp32", description="Precision of the tasks, under which they are judged unless another is given."
     )
     max_bytes: int = Field(
-        default=2**31, ge=2**27, description="Most bytes that eager PyTorch may hold at once for a task at full size."
+        default=2**31, ge=2**27, le=2**50, description="Most bytes that eager PyTorch may hold at once for a task at full size."
     )

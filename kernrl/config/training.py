@@ -11,7 +11,7 @@ from kernrl.config.by_model import is_nano
 from kernrl.config.groups import RUN, SAMPLING
 from kernrl.config.resume import ResumableConfig
 from kernrl.config.verifier import split_commas
-from kernrl.settings import RARE, Config, flag_name
+from kernrl.settings import MOST_WORKERS, RARE, Config, flag_name
 
 PromptForm = Literal["nano", "chat"]
 Schedule = Literal["cosine", "linear", "constant"]
@@ -41,6 +41,7 @@ class TrainingConfig(ResumableConfig):
     num_processes: int | None = Field(
         default=None,
         ge=1,
+        le=MOST_WORKERS,
         description="Processes that --launch starts; one a GPU if not set.",
         json_schema_extra=RUN | RARE,
     )

@@ -85,7 +85,10 @@ def read_inputs(text: str) -> dict[str, Tensor] | list[Tensor]:
         shape = [int(s) for s in sizes.split(",") if s.strip()]
         if 0 in shape:
             raise UsageError(f"--inputs {text!r}: {match[0].strip()} has no elements; give sizes of 1 or more.")
-        found.append((name or "", _drawn(dtype, shape, int(most or 2))))
+        try:
+            found.append((name or "", _drawn(dtype, shape, int(most or 2))))
+        except (RuntimeError, TypeError, ValueError):  # torch's errors of sizes and of memory
+            raise UsageError(f"--inputs {text!r}: {match[0].strip()} is too large for this machine; give less.") from None
         at = match.end() + 1
     named = [name for name, _ in found if name]
     if not found or (named and len(named) != len(found)):

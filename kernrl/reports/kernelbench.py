@@ -179,5 +179,8 @@ def _of_files(folder: Path, tasks: Sequence[Task]) -> tuple[list[Found], list[st
         if task is None:
             problems.append(f"{path} fits none of the tasks.")
             continue
-        found.append((task, sample, path.read_text(encoding="utf-8-sig", errors="replace")))
+        try:
+            found.append((task, sample, path.read_text(encoding="utf-8-sig", errors="replace")))
+        except OSError as error:  # a link to nowhere, a folder of such a name
+            problems.append(f"{path} cannot be read: {error.strerror}.")
     return found, problems

@@ -18,7 +18,7 @@ from kernrl import __version__
 from kernrl.config import Config
 from kernrl.config.resume import require_same
 from kernrl.errors import UsageError
-from kernrl.files import new_folder, replace_file, require_new_folder
+from kernrl.files import new_folder, replace_file, require_new_folder, require_writable_folder
 from kernrl.policy.checkpoint import (
     commit_checkpoint,
     complete_steps,
@@ -136,11 +136,14 @@ def require_startable(path: Path, config: Config, *, resume: bool) -> None:
     """Refuse a folder that a run cannot start or go on in. It needs no torch, so that a command can ask before it loads any.
 
     Raises:
-        UsageError: the folder is not empty and `resume` is false, or its run has other settings.
+        UsageError: the folder is not empty and `resume` is false, its run has other settings, or it cannot be written to.
     """
     if resume and (path / "config.json").exists():
         require_same(config, path, read_json(path / "config.json")["config"])
-    elif not _did_nothing(path):
+        require_writable_folder(path, "--output")
+    elif _did_nothing(path):
+        require_writable_folder(path, "--output")
+    else:
         if (path / "config.json").exists():
             raise UsageError(f"--output: {path} is not empty; resume the run in it with --resume, or name a new folder.")
         require_new_folder(path, "--output")

@@ -35,7 +35,11 @@ def open_accelerator(report_to: str, folder: Path) -> Accelerator:
 
 
 def start_tracker(accelerator: Accelerator, config: SftConfig | ImproveConfig) -> None:
-    """Start the tracker, if there is one. The folder of the run must exist."""
+    """Start the tracker, if there is one. The folder of the run must exist.
+
+    Raises:
+        UsageError: it does not start, as where nobody has logged in.
+    """
     if accelerator.log_with:
         # trackers take plain values; wandb needs to be told to write into the run's folder, and that a resume is the same run
         plain = {k: str(v) for k, v in flatten(config.model_dump(mode="json"))}
@@ -46,7 +50,11 @@ def start_tracker(accelerator: Accelerator, config: SftConfig | ImproveConfig) -
             "wandb": {"dir": str(folder), "name": name, "id": identity, "resume": "allow"},
             "trackio": {"name": name, "resume": "allow"},
         }
-        accelerator.init_trackers(config.project, plain, init_kwargs=init)
+        try:
+            accelerator.init_trackers(config.project, plain, init_kwargs=init)
+        except Exception as error:  # each tracker has errors of its own, and says in them what it lacks
+            said = str(error).strip().partition("\n")[0].rstrip(".")
+            raise UsageError(f"--report-to {config.report_to} does not start: {said or type(error).__name__}.") from None
 
 
 def track(accelerator: Accelerator, metrics: Mapping[str, Any], step: int) -> None:

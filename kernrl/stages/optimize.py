@@ -17,7 +17,7 @@ from kernrl.config import OptimizeConfig
 from kernrl.config.optimize import NO_MODEL
 from kernrl.console import Lines, Prose, Result, Whole, counted, log
 from kernrl.errors import InfrastructureError, UsageError
-from kernrl.files import next_folder, replace_file
+from kernrl.files import next_folder, replace_file, require_writable_folder
 from kernrl.optimization.budget import Budget, TooSmallBudgetError
 from kernrl.optimization.earlier import CANDIDATES
 from kernrl.optimization.judging import Judges
@@ -45,8 +45,10 @@ def run(config: OptimizeConfig) -> Result:
     if config.engine == "server":
         _require_server(config)
     tasks = read_tasks(config)
-    if config.keep_model and config.keep_model.exists():
-        raise UsageError(f"--keep-model: {config.keep_model} is there already; name a new folder.")
+    if config.keep_model:
+        if config.keep_model.exists():
+            raise UsageError(f"--keep-model: {config.keep_model} is there already; name a new folder.")
+        require_writable_folder(config.keep_model, "--keep-model")
     directory = RunDirectory.open(config.output or next_folder(Path("checkpoints"), "optimize"), config, resume=config.resume)
     more = from_disk(config.from_run, tasks) if config.from_run else {}
     # what a search drops when its time is over may end as a warning, which nobody can act on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -52,7 +53,7 @@ from kernrl.verifier.base.devices import device_for
 TOKENIZER_PAIRS = 4_000
 """Pairs that nano's tokenizer is trained on: enough for the merges and phrases that matter, in a few seconds."""
 
-ENDLESS = 10**9
+ENDLESS = sys.maxsize
 """Steps where the time ends the run."""
 
 SPEEDS = (("tokens_per_s", ",.0f"), ("mfu", ".0%"))
@@ -322,7 +323,7 @@ def train_and_save(
                 directory.checkpoint(step, finetuner.save, ranks, keep=config.keep_checkpoints)
             if stopping:
                 raise KeyboardInterrupt
-            if steps < ENDLESS:
+            if steps != ENDLESS:
                 left, whole = time_left(began, step - first, steps - first), f" of {steps}"
             else:
                 left, whole = f", {max(0.0, finetuner.left_s):,.0f} s left", ""

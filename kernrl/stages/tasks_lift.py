@@ -13,7 +13,7 @@ from kernrl import console
 from kernrl.config import LiftConfig
 from kernrl.console import Lines, Result
 from kernrl.errors import UsageError
-from kernrl.files import atomic_write, new_folder, replace_file
+from kernrl.files import atomic_write, new_folder, refuse_existing, replace_file, require_new_folder, require_writable
 from kernrl.stages.tasks import load, table_of
 from kernrl.tasks.graph.costs import Kernel, Rates, bytes_text, flops_text, kernels, node_bytes, node_flops, roofline_s
 from kernrl.tasks.graph.drawing import draw
@@ -48,6 +48,11 @@ def run(config: LiftConfig) -> Result:
 
 
 def _one(task: Task, config: LiftConfig) -> Result:
+    if config.svg:
+        refuse_existing(config.svg)
+        require_writable(config.svg, "--svg")
+    if config.solutions:
+        require_new_folder(config.solutions, "--solutions")
     with console.waiting(f"lifting {task.id}"):
         graph: Graph = in_child(_lift, task, config.timeout_s)
     rates = _rates(config.target, task.precision)

@@ -55,7 +55,7 @@ def run(config: VerifyConfig) -> Result:
     if not config.task or not config.candidate:
         raise UsageError("kernrl verify needs TASK and CANDIDATE, or --pairs with --out.")
     if config.explain is not None:
-        require_writable(config.explain)
+        require_writable(config.explain, "--explain")
     task, candidate = _task(config.task), _read_candidate(config.candidate)
     with console.waiting(f"judging {config.candidate}"), open_verifier(config) as verifier:
         verdict = verifier.verify(task, candidate)
@@ -94,11 +94,12 @@ def _run_pairs(config: VerifyConfig, path: Path) -> Result:
     """Judge the rows that `--out` does not hold yet. A row that cannot be read is listed, and the others are judged."""
     if config.out is None:
         raise UsageError("--pairs needs --out, the file that verdicts are written to.")
+    require_writable(config.out, "--out")
     lines = _read_lines(path)
     done = _finished(config.out, len(lines))
     statuses, faults = Counter(str(one["status"]) for one in done.values()), _faults(done.values())
     rows = _Rows(config, path, lines, _by_task(lines, done))
-    with _open_to_append(config.out) as file, open_verifier(config) as verifier, console.progress() as bar:
+    with open(config.out, "a", encoding="utf-8") as file, open_verifier(config) as verifier, console.progress() as bar:
         progress = bar.add_task("verdicts", total=len(lines), completed=len(done))
         for position, verdict in verifier.verify_many(rows.pairs()):
             _append(file, rows.taken[position], verdict)
@@ -139,13 +140,6 @@ def _summary(out: Path, count: int, statuses: Counter[str], faults: int, rows: _
     }  # fmt: skip
     failed = 3 if statuses[str(Status.INFRA_ERROR)] else 0
     return Result(summary, Prose("\n".join(said)), UsageError.exit_code if rows.bad else failed)
-
-
-def _open_to_append(path: Path) -> TextIO:
-    try:
-        return open(path, "a", encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"--out: there is no folder {path.parent}; make it, or name another file.") from None
 
 
 def _append(file: TextIO, index: int, verdict: Verdict) -> None:

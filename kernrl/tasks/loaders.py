@@ -217,6 +217,9 @@ def _python_files(files: Iterable[Path]) -> Entries:
         except (BadRow, UnicodeDecodeError) as error:
             yield number, Problem(str(file), str(error) if isinstance(error, BadRow) else "is not UTF-8 text")
             continue
+        except OSError as error:  # a link to nowhere, a folder of such a name
+            yield number, Problem(str(file), f"cannot be read: {error.strerror}")
+            continue
         task_id = f"level{level[1]}/{file.stem}" if level else file.stem
         yield number, Task(task_id, code, level=int(level[1]) if level else 2, name=file.stem, input_sets=sets)
 

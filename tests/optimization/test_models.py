@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import threading
 import warnings
 from pathlib import Path
@@ -455,6 +456,14 @@ def test_a_class_is_lifted_at_the_inputs_that_are_named() -> None:
 def test_inputs_of_another_form_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--inputs"):
         read_inputs(text)
+
+
+@pytest.mark.parametrize(
+    "size", ["x=float32[1000000000000000000000]", "float32[1000000000,1000000]", "int64[4]<100000000000000000000"]
+)
+def test_inputs_that_no_machine_holds_are_refused(size: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"{size} is too large for this machine")):
+        read_inputs(size)
 
 
 def test_whole_numbers_stay_below_their_bound() -> None:

@@ -6,6 +6,7 @@ from accelerate.tracking import GeneralTracker
 
 from kernrl.cli import run
 from kernrl.config import SftConfig
+from kernrl.errors import UsageError
 from kernrl.runs import tracking
 
 
@@ -60,6 +61,19 @@ def test_project_and_name_are_the_runs_own(tmp_path, monkeypatch):
         ("kernrl", "run-3", "run-3"),
         ("fusion", "first", "first"),
     ]
+
+
+def test_a_tracker_that_does_not_start_is_one_sentence(tmp_path, monkeypatch):
+    """As wandb does not, where nobody has logged in."""
+
+    def refuse(*_, **__):
+        raise RuntimeError("No API key configured. Use `wandb login` to log in.\nMore words.")
+
+    monkeypatch.setattr(Accelerator, "init_trackers", refuse)
+    accelerator = Accelerator(cpu=True, log_with=Notes(), project_dir=tmp_path)
+    with pytest.raises(UsageError) as refused:
+        tracking.start_tracker(accelerator, SftConfig(output=tmp_path, report_to="wandb"))
+    assert str(refused.value) == "--report-to wandb does not start: No API key configured. Use `wandb login` to log in."
 
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "wandb"])

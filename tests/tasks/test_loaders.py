@@ -219,6 +219,18 @@ def test_bad_file_of_a_folder_is_reported(tmp_path: Path) -> None:
     assert [str(p) for p in loaded.problems] == [f"{tmp_path}/level2/3_bad.py is not UTF-8 text."]
 
 
+def test_a_link_to_nowhere_does_not_hide_the_other_tasks(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(CODE)
+    (tmp_path / "b.py").symlink_to("/nowhere/b.py")
+    (tmp_path / "c.py").mkdir()
+    loaded = load_tasks(str(tmp_path))
+    assert [task.id for task in loaded.tasks] == ["a"]
+    assert [str(problem) for problem in loaded.problems] == [
+        f"{tmp_path}/b.py cannot be read: No such file or directory.",
+        f"{tmp_path}/c.py cannot be read: Is a directory.",
+    ]
+
+
 def test_nothing_there(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("x")
