@@ -49,6 +49,10 @@ CORNERS = {
     "slopes": module("self.p = nn.PReLU(C)", "return self.p(x) - 0.5", IMAGE),
     "padded_pools": module("pass", "return F.max_pool2d(x, 3, 2, 1) * 2, F.avg_pool2d(x.exp(), 3, 1, 1)", IMAGE),
     "counted_pool": module("pass", "return F.avg_pool2d(x, 3, 2, 1, count_include_pad=False).sqrt()", "torch.rand(B, C, H, W)"),
+    "pool_of_a_pool": module(
+        "pass", "y = F.avg_pool2d(x.sum(4), 3); return F.avg_pool2d(y, (1, 2))", "torch.randn(3, 2, 9, 7, 5)"
+    ),
+    "small_planes": module("pass", "return torch.sin(x).permute(0, 1, 3, 2)", IMAGE),
     "dilated_pool": module("pass", "return F.max_pool2d(x, 2, 1, 0, 2).relu()", IMAGE),
     "pools_to_the_edge": module(
         "pass",
@@ -229,6 +233,15 @@ T = TypeVar("T")
 
 def some_of(solutions: Sequence[T], turn: int) -> Sequence[T]:
     return solutions if EXHAUSTIVE else solutions[turn % max(1, min(STYLE_SHARES, len(solutions))) :: STYLE_SHARES]
+
+
+@pytest.mark.parametrize("sides", [(8, 12), (8, 200), (200, 12), (40, 48), (500, 500)], ids=str)
+def test_tiles_of_turned_planes_fit_in_shared_memory(sides: tuple[int, int]) -> None:
+    turned = module("pass", "return torch.sin(x).permute(0, 1, 3, 2)", f"torch.randn(4, 6, {sides[0]}, {sides[1]})")
+    found = [re.search(r"BLOCK_I=(\d+), BLOCK_J=(\d+)", s.triton_code) for s in write_solutions(Task("t", turned))]
+    tiles = [int(m[1]) * int(m[2]) for m in found if m]
+    assert tiles
+    assert max(tiles) <= 4096
 
 
 @pytest.mark.slow

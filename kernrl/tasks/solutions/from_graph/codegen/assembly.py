@@ -55,7 +55,7 @@ class Assembly:
         self, body: Body, layout: Layout, lines: list[str], blocks: dict[str, str], start: str, warps: int, grid: str = ""
     ) -> Kernel:
         """Write addresses and sizes in, and put the kernel together."""
-        sizes = Sizes(self.names, set(body.used) | set(body.pointers.values()) | set(blocks))
+        sizes = Sizes(self.names, body.used | body.named | set(body.pointers.values()) | set(blocks))
         flats = layout.flats
         used = body.pinned | {a for access in body.accesses for a, f in access.factors.items() if any(f)}
         kept_total, over_total = total(layout.kept.axes, self.sets), total(layout.over.axes if layout.over else [], self.sets)

@@ -60,6 +60,8 @@ class Body:
     outside: list[set[str]] = field(default_factory=list)
     fixed: set[str] = field(default_factory=set)
     """Names that stay taken behind a loop: accumulators."""
+    named: set[str] = field(default_factory=set)
+    """Every name that was ever given, in loops that are closed too: none of them may be an index of the program."""
     parts: dict[str, int] = field(default_factory=dict)
     """Values that lie in memory as so many parts, whose sum they are."""
     inside: list[str] = field(default_factory=list)
@@ -100,6 +102,7 @@ class Body:
             number += 1
             name = f"{base}_{number}"
         self.used.add(name)
+        self.named.add(name)
         return name
 
     def layout(self, value: str) -> Index:

@@ -143,7 +143,7 @@ class GroupWriter(SplitWriter):
         self.traits.append("turned")
         wide = self._sides([prod(a.size[0] for a in run) for run in (loads, stores)])
         blocks = {"BLOCK_I": str(wide[0]), "BLOCK_J": str(wide[1])}
-        warps = max(1, min(8, wide[0] * wide[1] // 256)) if self.choice.lean else 8
+        warps = max(1, min(8, wide[0] * wide[1] // 256))
         return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", warps, "plane")
 
     def _sides(self, sizes: list[int]) -> list[int]:
@@ -158,6 +158,8 @@ class GroupWriter(SplitWriter):
                 )
             )
         wide = [max(8, min(64, power(n))) for n in sizes]
+        if max(wide) < 64:  # a tile is the whole plane
+            return wide
         return [min(256, 4096 // wide[1]) if wide[1] < 64 else wide[0], min(256, 4096 // wide[0]) if wide[0] < 64 else wide[1]]
 
     # reductions

@@ -281,7 +281,7 @@ class ProductWriter:
         blocks = {"BLOCK_M": str(tiles.m), "BLOCK_N": str(tiles.n), "BLOCK_K": str(tiles.k), "GROUP_M": str(tiles.group)}
         if tiles.split > 1:
             blocks["SPLIT"] = str(tiles.split)
-        sizes = Sizes(self.names, set(body.used) | set(body.pointers.values()) | set(blocks))
+        sizes = Sizes(self.names, body.used | body.named | set(body.pointers.values()) | set(blocks))
         marks = {f"@{side}@": wrapped(sizes.text(total(flat.axes, self.sets))) for side, flat in layout.sides.items()}
         marks |= {f"@size{i}@": sizes.text(size) for i, size in enumerate(body.sizes)}
         self.constants(sizes, marks)

@@ -142,7 +142,7 @@ class _TileWriter:
             blocks[block] = f"triton.next_power_of_2({self.names.expression(total(flat.axes, self.sets))})"
             lines.append(f"{flat.variable} = tl.arange(0, {block}){spread}")
         lines.append("mask = " + " & ".join(f"({f.variable} < @{f.variable}@)" for f in layout.sides if f.axes))
-        sizes = Sizes(self.names, set(body.used) | set(body.pointers.values()) | set(blocks))
+        sizes = Sizes(self.names, body.used | body.named | set(body.pointers.values()) | set(blocks))
         marks = {f"@{f.variable}@": wrapped(sizes.text(total(f.axes, self.sets))) for f in layout.sides}
         marks |= {f"@size{i}@": sizes.text(size) for i, size in enumerate(body.sizes)}
         crossed = {a for access in body.accesses for a, f in access.factors.items() if any(f)} | body.pinned
