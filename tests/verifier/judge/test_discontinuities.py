@@ -84,6 +84,15 @@ def test_a_sum_behind_a_jump_may_have_either() -> None:
     assert exceeds(wrong, answer)
 
 
+def test_elements_behind_a_bound_say_nothing_of_how_far_rounding_moves_the_others() -> None:
+    """Nearly all are clamped, and no rounding moves those."""
+    code = SOURCE.format("F.hardshrink((x * 3.0).clamp(-1.0, 1.0), 0.5)")
+    x, answer = answered(code, "tf32", dict.fromkeys(range(1000), 2.0) | {1009: THIRD * (1 + 1.5e-7)})
+    y = F.hardshrink((x * 3.0).clamp(-1.0, 1.0), 0.5)
+    y.view(-1)[1009] = 0.5 - float(y.view(-1)[1009])
+    assert not exceeds(y, answer)
+
+
 def test_a_zero_lies_on_one_side_for_good() -> None:
     """No rounding moves it, nor a small number across it: a mask of zeros is no jump."""
     x, answer = answered(SOURCE.format("(x > 0).float()"), change={5: 0.0, 7: 1e-9})
