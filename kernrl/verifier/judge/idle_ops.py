@@ -1,4 +1,5 @@
-"""Ops of a reference that change no output: a softmax over one element, a clamp that always ends at its bound.
+"""Ops of a reference that change no output: a softmax over one element, a clamp that always ends at its bound, a second
+log-softmax, for which what the first one takes from all of a row does not matter.
 
 A candidate that computes what the reference computes may have kernels for them, so a task with such an op has no decoys.
 """
@@ -27,16 +28,22 @@ FACTORS = (1.0, 64.0, 2.0**-16)
 FILLS = (0.0, 0.0115)
 """What stands in an op's result in its place."""
 
+Fill = float | None
+"""A number, or None for the op's operand: the op is left out."""
+
 _BLANKS = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "zeros_like", "ones_like", "full_like")
 """Memory, to be written by others: what it holds at first may well not matter."""
+
+_COPIES = ("clone", "_to_copy", "copy", "lift_fresh_copy", "contiguous", "view_copy", "expand_copy", "slice_scatter")
+"""What they are given may stand in for what they give, however much that matters."""
 
 
 def has_idle_op(inputs: TaskInputs, draw: Draw) -> bool:
     """Whether the reference computes something that its outputs depend on in no way, though it is read on the way to them.
 
-    What an op gives in one line of the reference is overwritten each time: the first turn of a loop may not matter where the
-    others do. Tried on the draw, at several scales of it, with two numbers. Inputs and state are drawn anew, and inputs stay
-    scaled afterwards.
+    What an op gives at one place of the reference is overwritten each time: the first turn of a loop may not matter where the
+    others do. Tried on the draw, at several scales of it, with two numbers, and with what the op is given in place of what it
+    gives. Inputs and state are drawn anew, and inputs stay scaled afterwards.
     """
     inputs.draw(draw)
     seen = _Ops(inputs)
@@ -45,31 +52,32 @@ def has_idle_op(inputs: TaskInputs, draw: Draw) -> bool:
         read |= seen.behind.get(_place(y), 0)
     calls = [call for call in range(len(seen.calls)) if read >> call & 1]
 
-    def conditions() -> Iterator[tuple[float, bool]]:
+    def conditions(fills: tuple[Fill, ...]) -> Iterator[tuple[Fill, bool]]:
+        inputs.draw(draw)
         for factor in FACTORS:
             inputs.scale(factor)
-            yield from ((fill, draw.own and factor == 1.0) for fill in FILLS)
+            yield from ((fill, draw.own and factor == 1.0) for fill in fills)
 
-    def outputs(overwritten: int = -1, fill: float = 0.0) -> list[Tensor]:
+    def outputs(overwritten: int = -1, fill: Fill = 0.0) -> list[Tensor]:
         return [y.clone() for y in _run(inputs, _Ops(inputs, overwritten, fill))]  # they may be state, which changes
 
-    def unchanged(condition: tuple[float, bool], calls: list[int]) -> list[bool]:
+    def unchanged(condition: tuple[Fill, bool], calls: list[int]) -> list[bool]:
         fill, own = condition
         whole = outputs()
         return [_same(whole, outputs(call, fill), inputs.precision, finite=not own) for call in calls]
 
-    return bool(idle_launches(calls, conditions(), unchanged))
+    return any(idle_launches(calls, conditions(fills), unchanged) for fills in (FILLS, (None,)))
 
 
 class _Ops(TorchDispatchMode):
     """Numbers the calls of ops that make a floating tensor of others; overwrites what one of them makes."""
 
-    def __init__(self, inputs: TaskInputs, overwritten: int = -1, fill: float = 0.0):
+    def __init__(self, inputs: TaskInputs, overwritten: int = -1, fill: Fill = 0.0):
         super().__init__()
         self._file = type(inputs.module).forward.__code__.co_filename
         self._overwritten, self._fill = overwritten, fill
-        self.calls: dict[tuple[int, str], int] = {}
-        """Line of the reference and op → its number."""
+        self.calls: dict[tuple[str, int, str], int] = {}
+        """Function of the reference, place in it and op → its number."""
         self.behind: dict[int, int] = {}
         """Address of a tensor's memory → the calls that what it holds depends on, as bits. An address may be used again: then
         more calls count as read than are."""
@@ -84,11 +92,15 @@ class _Ops(TorchDispatchMode):
         floats = [y for y in made if y.is_floating_point()]
         op = func.overloadpacket.__name__
         if given and floats and op not in _BLANKS:
-            number = self.calls.setdefault((self._line(), op), len(self.calls))
+            number = self.calls.setdefault((*self._place_in_reference(), op), len(self.calls))
             bits |= 1 << number
             if number == self._overwritten:
-                for y in floats:
-                    y.fill_(self._fill)
+                alike = [x for x in _tensors((args, kwargs)) if x.shape == floats[0].shape and x.dtype == floats[0].dtype]
+                if self._fill is None and alike and op not in _COPIES:
+                    floats[0].copy_(alike[0])
+                else:
+                    for y in floats:
+                        y.fill_(self._fill or 0.0)
         for y in made:
             self.behind[_place(y)] = bits
         if not made:  # a view, or something written in place
@@ -96,12 +108,12 @@ class _Ops(TorchDispatchMode):
                 self.behind[place] = self.behind.get(place, 0) | bits
         return result
 
-    def _line(self) -> int:
-        """The line of the reference that is run."""
+    def _place_in_reference(self) -> tuple[str, int]:
+        """The function of the reference that runs, and its instruction: a line may call an op twice."""
         frame = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename != self._file:
             frame = frame.f_back
-        return frame.f_lineno if frame else 0
+        return (frame.f_code.co_qualname, frame.f_lasti) if frame else ("", 0)
 
 
 def _run(inputs: TaskInputs, ops: _Ops) -> list[Tensor]:

@@ -42,6 +42,8 @@ IDLE = {
     "nothing times a value": "return self.linear(x) + 0.0 * torch.relu(x[..., :8])",
     "a loop, and shares of one": "y = x\n        for _ in range(300):\n            y = torch.sin(y)\n"
     "        return torch.softmax(y.mean((1, 2), keepdim=True), dim=1) + y",
+    "a logarithm of shares, twice": "return torch.log_softmax(torch.log_softmax(self.linear(x), dim=-1), dim=-1) * 0.3",
+    "the positive part of what is positive": "return torch.relu(torch.exp(torch.tanh(self.linear(x)))) + 1.0",
     "a difference of a value and itself": "y = torch.sigmoid(x)\n        return x + (y - y)",
 }
 
@@ -59,6 +61,9 @@ NOT_IDLE = {
     "a loop whose first step is idle": "s = torch.zeros_like(x[:, 0])\n        for t in range(3):\n"
     "            s = s * torch.sigmoid(x[:, t]) + x[:, t]\n        return s",
     "state that is given back": "self.held.copy_(torch.sin(x))\n        return self.held",
+    "a bound that small numbers do not meet": "return self.linear(x.clamp(-10.0, 10.0))",
+    "a residual": "y = self.linear(x)\n        return y + torch.tanh(y)",
+    "norms in a row": "return F.layer_norm(F.layer_norm(self.linear(x), (8,), eps=1e-3), (8,))",
     "a choice": "return torch.where(x > 0, torch.exp(x), torch.sin(x))",
 }
 
