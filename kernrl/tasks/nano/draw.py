@@ -12,7 +12,7 @@ from random import Random
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, sample
-from kernrl.tasks.nano import draw_again, draw_plain, draw_reuse, draw_space, draw_weights
+from kernrl.tasks.nano import draw_again, draw_plain, draw_reuse, draw_sides, draw_space, draw_weights
 from kernrl.tasks.nano import draw_branches as branches
 from kernrl.tasks.nano import draw_sizes as sizes
 from kernrl.tasks.nano import draw_wide as wide
@@ -281,7 +281,7 @@ STEPS: dict[base.Step, float] = {
     _gate: 0.4, _branch: 0.9, _excite: 0.35, _film: 0.35, _scores: 0.4, _spelled_norm: 0.5, _blend: 0.5, _outer: 0.25,
     _turn: 0.45, _heads: 0.35, _cut: 0.5, _rarely_pooled: 0.4, **branches.STEPS,
     **draw_again.STEPS, **draw_weights.STEPS, **draw_space.STEPS, **draw_plain.NEW,
-    **draw_reuse.STEPS,
+    **draw_reuse.STEPS, **draw_sides.STEPS,
 }  # fmt: skip
 """What may come next, and how often it is drawn."""
 

@@ -15,7 +15,7 @@ from kernrl.tasks.graph.sample import sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
-from kernrl.tasks.nano import draw, draw_plain, draw_reuse, draw_space, draw_wide
+from kernrl.tasks.nano import draw, draw_plain, draw_reuse, draw_sides, draw_space, draw_wide
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_plain_graph
@@ -263,7 +263,7 @@ def test_an_axis_that_is_a_width_here_and_none_there_ends_in_sizes_that_fit() ->
         assert all([n.op for n in g.nodes] == [n.op for n in graph.nodes] for g in at_distinct_sizes(graph))
 
 
-STEPS: list[Any] = [*draw_space.STEPS, *draw_plain.NEW, *draw_reuse.STEPS]
+STEPS: list[Any] = [*draw_space.STEPS, *draw_plain.NEW, *draw_reuse.STEPS, *draw_sides.STEPS]
 
 
 @pytest.mark.slow
