@@ -23,8 +23,8 @@ def sampling(policy, **changes):
     return Sampling(**{**settings, **changes})
 
 
-def sample(policy, batch_size=4, prompts=PROMPTS, compile=False, **changes):
-    engine = GenerateEngine(policy, batch_size=batch_size, compile=compile)
+def sample(policy, batch_size=4, prompts=PROMPTS, graphs=True, **changes):
+    engine = GenerateEngine(policy, batch_size=batch_size, graphs=graphs)
     return sorted(engine.generate(prompts, sampling(policy, **changes)), key=lambda r: (r.prompt, r.sample))
 
 
@@ -40,10 +40,10 @@ def test_every_prompt_gets_n_rollouts_that_end_where_they_should(policy):
     assert len({tuple(r.token_ids) for r in rollouts}) > 6
 
 
-@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
-def test_logprobs_are_those_of_a_plain_forward(policy, temperature, compile):
-    for r in sample(policy, temperature=temperature, compile=compile):
+def test_logprobs_are_those_of_a_plain_forward(policy, temperature, graphs):
+    for r in sample(policy, temperature=temperature, graphs=graphs):
         prompt = PROMPTS[r.prompt]
         with torch.no_grad():
             logits = policy.model(input_ids=torch.tensor([prompt + r.token_ids])).logits[0].double()
@@ -102,9 +102,9 @@ def test_cut_distributions_have_no_logprobs(policy):
     assert all(r.logprobs is None for r in sample(policy, top_k=5))
 
 
-@pytest.mark.parametrize("compile", [False, True])
-def test_a_prompt_that_fills_the_context_is_an_error_value_and_spoils_no_other(policy, compile):
-    rollouts = sample(policy, prompts=[[5] * 512, [5, 6, 7], [5] * 600], n=2, batch_size=64, compile=compile)
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_prompt_that_fills_the_context_is_an_error_value_and_spoils_no_other(policy, graphs):
+    rollouts = sample(policy, prompts=[[5] * 512, [5, 6, 7], [5] * 600], n=2, batch_size=64, graphs=graphs)
     assert [r.finish == "error" for r in rollouts] == [True, True, False, False, True, True]
     assert all(r.token_ids == [] and r.logprobs is None for r in rollouts if r.finish == "error")
     assert rollouts[2].token_ids
