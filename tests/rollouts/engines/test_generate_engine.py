@@ -53,25 +53,27 @@ def test_logprobs_are_those_of_a_plain_forward(policy, temperature, graphs):
         assert torch.allclose(torch.tensor(r.logprobs).double(), expected, atol=2e-5)
 
 
-def test_settings_of_the_model_do_not_bend_the_distribution():
+@pytest.mark.parametrize("graphs", [False, True])
+def test_settings_of_the_model_do_not_bend_the_distribution(graphs):
     policy = tiny_policy()
-    plain = sample(policy)
+    plain = sample(policy, graphs=graphs)
     bent = GenerationConfig(repetition_penalty=3.0, top_k=2, temperature=0.1, min_new_tokens=9, do_sample=True)
     policy.model.generation_config = bent
-    assert sample(policy) == plain
+    assert sample(policy, graphs=graphs) == plain
     assert policy.model.generation_config is bent
 
 
-def test_the_seed_decides_and_the_global_stream_is_left_alone(policy):
+@pytest.mark.parametrize("graphs", [False, True])
+def test_the_seed_decides_and_the_global_stream_is_left_alone(policy, graphs):
     torch.manual_seed(7)
     state = torch.get_rng_state()
-    first = sample(policy)
+    first = sample(policy, graphs=graphs)
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(8)
-    assert sample(policy) == first
-    assert sample(policy, seed=2) != first
+    assert sample(policy, graphs=graphs) == first
+    assert sample(policy, seed=2, graphs=graphs) != first
     policy.model.train()
-    assert sample(policy) == first
+    assert sample(policy, graphs=graphs) == first
     assert policy.model.training
     policy.model.eval()
 
@@ -113,10 +115,8 @@ def test_a_prompt_that_fills_the_context_is_an_error_value_and_spoils_no_other(p
 def test_a_copy_in_another_dtype_follows_the_policy_when_synced(monkeypatch):
     policy, sampled = tiny_policy(), []
     engine = GenerateEngine(policy, dtype=torch.bfloat16)
-    generate = type(policy.model).generate
-    monkeypatch.setattr(
-        type(policy.model), "generate", lambda model, *a, **k: sampled.append(model) or generate(model, *a, **k)
-    )
+    forward = type(policy.model).forward
+    monkeypatch.setattr(type(policy.model), "forward", lambda model, **k: sampled.append(model) or forward(model, **k))
 
     def greedy():
         rollouts = list(engine.generate(PROMPTS, sampling(policy, n=1, temperature=1e-3, stop_ids=())))
