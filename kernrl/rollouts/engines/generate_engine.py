@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernrl.policy.fused_norm import fuse_norms
 from kernrl.policy.load import Policy
 from kernrl.rollouts.engines.decoding_batch import DecodingBatch
 from kernrl.rollouts.engines.engine import NamedTensors, Rollout, Sampling
@@ -64,6 +65,7 @@ class GenerateEngine:
             self._model = copy.deepcopy(self._trained).requires_grad_(False)
             for parameter in self._model.parameters():  # not `.to(dtype)`, which would round the rotary frequencies too
                 parameter.data = parameter.data.to(dtype)
+            fuse_norms(self._model)
         self._batch_size, self._graphs, self._gpu_turn = batch_size, graphs, gpu_turn
         self._number, self._engines = deal
         self._pad_id: Any = policy.tokenizer.pad_token_id
