@@ -7,6 +7,7 @@ that all replays are alike. On a CPU the same steps run one by one.
 from __future__ import annotations
 
 from itertools import chain
+from threading import Lock
 from typing import Any
 
 import torch
@@ -27,6 +28,10 @@ KEPT_BYTES = 4 * 2**30
 
 PROBE_TOLERANCE = 0.05
 """Relative error of logits in `can_decode`: bfloat16 through 28 layers gives 0.01, a forgotten token 0.3 and more."""
+
+
+_ONE_CAPTURE = Lock()
+"""Of this process at a time: each begins by waiting for the whole GPU, which is an error during another."""
 
 
 class GraphDecoder:
@@ -135,11 +140,12 @@ class GraphDecoder:
         state.ids.copy_(sampled[:, None])
 
     def _capture(self, state: _Rows, sampling: Sampling) -> torch.cuda.CUDAGraph:
-        """The step as a graph; capturing runs nothing. Other threads may use the GPU meanwhile."""
+        """The step as a graph; capturing runs nothing. Other threads may use the GPU meanwhile, but not wait for all of it."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         pool = next(iter(self._graphs.values())).pool() if self._graphs else None  # shared, as graphs run one at a time
-        with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
+        capturing = torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local")
+        with _ONE_CAPTURE, capturing:
             self._step(state, sampling)
         return graph
 
@@ -159,7 +165,7 @@ class GraphDecoder:
 
     def _forget_graphs(self) -> None:
         if self._graphs:
-            torch.cuda.synchronize(self._device)  # one may still run
+            torch.cuda.current_stream(self._device).synchronize()  # one may still run
             self._graphs.clear()
 
 
