@@ -22,7 +22,7 @@ NO_COLUMN = 2**30
 LOG2_E = 1.4426950408889634
 
 TILE_BYTES = 8192
-"""Keys loaded at once: three such tiles of keys and of values are 48 KiB, so four programs share a multiprocessor."""
+"""Keys loaded at once: three such tiles of keys and of values are 48 KiB, which lets four programs share a multiprocessor."""
 
 
 class KVCache:

@@ -30,6 +30,8 @@ class DecodingBatch:
     """When the call began, by the performance counter."""
     on_tokens: Callable[[int], None] = lambda tokens: None
     handed_out: set[int] = field(default_factory=set)
+    _stop_ids: Tensor | None = None
+    """`sampling.stop_ids` on the GPU."""
 
     @property
     def ended(self) -> bool:
@@ -38,8 +40,9 @@ class DecodingBatch:
     def check(self, tokens: Tensor, logprobs: Tensor) -> list[int]:
         """To be called every `CHECK_EVERY` steps: hands out the rows that have ended in the last ones, and returns them."""
         self.on_tokens(CHECK_EVERY * (len(self.rows) - len(self.handed_out)))
-        stop_ids = torch.tensor(self.sampling.stop_ids, dtype=torch.int64, device=tokens.device)
-        ended = torch.isin(tokens[-CHECK_EVERY:], stop_ids).any(dim=0)
+        if self._stop_ids is None:
+            self._stop_ids = torch.tensor(self.sampling.stop_ids, dtype=torch.int64, device=tokens.device)
+        ended = torch.isin(tokens[-CHECK_EVERY:], self._stop_ids).any(dim=0)
         return self._hand_out(ended.nonzero()[:, 0].tolist(), tokens, logprobs)
 
     def finish(self, tokens: Tensor, logprobs: Tensor) -> None:
