@@ -40,6 +40,7 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 def fuse_norms(model: Any) -> None:
     """Let the norms of a model on a GPU that will have no gradients be computed in one kernel each, where that is the same."""
+    epsilon: Any
     for module in model.modules():
         weight, epsilon = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
         named = type(module).__name__.endswith("RMSNorm") and isinstance(epsilon, float)
