@@ -1,5 +1,7 @@
 """The console script, and `python -m kernrl`. It listens to signals before it loads anything."""
 
+import threading
+
 from kernrl.signals import INTERRUPTED, handle_signals, leave
 
 
@@ -11,8 +13,8 @@ def main() -> None:
     try:
         run()
     except SystemExit as ended:
-        if ended.code == INTERRUPTED:
-            leave()
+        if isinstance(ended.code, int) and (ended.code == INTERRUPTED or any(t.daemon for t in threading.enumerate())):
+            leave(ended.code)
         raise
 
 

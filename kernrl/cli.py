@@ -9,7 +9,8 @@ To add one, write a config in `kernrl/config/`, a `run(config) -> Result` in `ke
 
         return run(config)
 
-The import stays inside the function: `kernrl --help` loads neither torch nor transformers.
+The import stays inside the function: `kernrl --help` loads neither torch nor transformers. Where it loads torch, it stands
+under `with loading_torch():`, which says so.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from kernrl.config import (
     StatsConfig,
     VerifyConfig,
 )
-from kernrl.console import Result, launched, leads, log
+from kernrl.console import Result, launched, leads, loading_torch, log
 from kernrl.errors import KernrlError, UsageError
 from kernrl.signals import INTERRUPTED, handle_signals
 
@@ -206,7 +207,8 @@ def optimize(config: OptimizeConfig) -> Result:
 
     Exit codes: 0 done, whether anything is faster or not; 2 bad input; 130 interrupted, with the best so far written.
     """
-    from kernrl.stages.optimize import run
+    with loading_torch():
+        from kernrl.stages.optimize import run
 
     return run(config)
 
@@ -214,7 +216,8 @@ def optimize(config: OptimizeConfig) -> Result:
 @command(app, ServeConfig)
 def serve(config: ServeConfig) -> Result:
     """Give verdicts over HTTP, for trainers elsewhere."""
-    from kernrl.stages.serve import run
+    with loading_torch():
+        from kernrl.stages.serve import run
 
     return run(config)
 
@@ -222,7 +225,8 @@ def serve(config: ServeConfig) -> Result:
 @command(app, SftConfig)
 def sft(config: SftConfig) -> Result:
     """Teach a model to write kernels from worked pairs."""
-    from kernrl.stages.sft import run
+    with loading_torch():
+        from kernrl.stages.sft import run
 
     return run(config)
 
@@ -230,7 +234,8 @@ def sft(config: SftConfig) -> Result:
 @command(app, BestOfNConfig)
 def best_of_n(config: BestOfNConfig) -> Result:
     """Sample, verify, and fine-tune on the best."""
-    from kernrl.stages.best_of_n import run
+    with loading_torch():
+        from kernrl.stages.best_of_n import run
 
     return run(config)
 
@@ -238,7 +243,8 @@ def best_of_n(config: BestOfNConfig) -> Result:
 @command(app, ReinforceConfig)
 def reinforce(config: ReinforceConfig) -> Result:
     """Policy gradient with verified reward."""
-    from kernrl.stages.reinforce import run
+    with loading_torch():
+        from kernrl.stages.reinforce import run
 
     return run(config)
 
@@ -246,7 +252,8 @@ def reinforce(config: ReinforceConfig) -> Result:
 @command(app, RewardWeightedConfig)
 def reward_weighted(config: RewardWeightedConfig) -> Result:
     """Sample once, verify, and fine-tune with the reward as weight."""
-    from kernrl.stages.reward_weighted import run
+    with loading_torch():
+        from kernrl.stages.reward_weighted import run
 
     return run(config)
 
@@ -254,7 +261,8 @@ def reward_weighted(config: RewardWeightedConfig) -> Result:
 @command(app, EvalConfig)
 def eval_(config: EvalConfig) -> Result:
     """Measure how good a model's kernels are, or kernels on disk."""
-    from kernrl.stages.evaluate import run
+    with loading_torch():
+        from kernrl.stages.evaluate import run
 
     return run(config)
 

@@ -22,6 +22,7 @@ from kernrl import console
 from kernrl.config import TrainingConfig
 from kernrl.config.by_model import ByModel
 from kernrl.config.resume import ResumableConfig
+from kernrl.config.tracking import TrackingConfig, require_tracker
 from kernrl.console import Prose, Result, Whole
 from kernrl.errors import UsageError
 from kernrl.settings import ALSO, GROUP, OLD, Config, by_group, flag_name, load_config, marks, to_toml
@@ -119,7 +120,8 @@ def startable(config: ResumableConfig, *, dry_run: bool) -> ResumableConfig:
     """The config of a run that can start, or go on: what is refused is refused before torch is loaded and tasks are made.
 
     Raises:
-        UsageError: A folder that is not empty, other settings than those of the run that is resumed, very many samples.
+        UsageError: A folder that is not empty, other settings than those of the run that is resumed, a tracker that is not
+            installed, very many samples.
     """
     from kernrl.runs.run_directory import require_startable
     from kernrl.training.confirm_samples import confirmed
@@ -128,7 +130,11 @@ def startable(config: ResumableConfig, *, dry_run: bool) -> ResumableConfig:
     resume = bool(getattr(config, "resume", False))
     if output and not console.launched() and (resume or not dry_run):  # the launcher has asked for its ranks
         require_startable(output, config, resume=resume)
-    return config if dry_run else confirmed(config)
+    if dry_run:
+        return config
+    if isinstance(config, TrackingConfig):
+        require_tracker(config.report_to)
+    return confirmed(config)
 
 
 def _options(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -205,6 +206,18 @@ def waiting(text: str, first_s: float | None = None, every_s: float = 30.0) -> I
     began = time.monotonic()
     shown = log.status(text) if log.redraws else contextlib.nullcontext()
     with shown, now_and_then(lambda: f"{text}: {time.monotonic() - began:.0f} s", first_s, every_s):
+        yield
+
+
+@contextlib.contextmanager
+def loading_torch() -> Iterator[None]:
+    """Say that torch is being loaded, unless it is there already: it takes seconds, and a minute from a slow disk."""
+    if "torch" in sys.modules or launched():  # a launcher has said it for its ranks
+        yield
+        return
+    if not log.redraws:
+        log.print("loading torch")
+    with waiting("loading torch", first_s=30.0):
         yield
 
 

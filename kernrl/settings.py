@@ -30,6 +30,9 @@ ALSO = "also"
 OLD = "old"
 """Key: an earlier spelling of the flag, which still works, in TOML files too, and is not shown."""
 
+MOST_WORKERS = 1024
+"""Processes that a setting may ask for: a slip of the finger would start them until the memory is full."""
+
 GROUP = "group"
 """Key: the group that a field belongs to in the help, in `--dry-run` and in the docs; one of `GROUPS`."""
 

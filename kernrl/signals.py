@@ -14,6 +14,7 @@ import os
 import signal
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -27,6 +28,9 @@ IMPORTS = "<frozen importlib._bootstrap>"
 
 LOADERS = ("__main__.py", "cli.py")
 """Files of this folder whose imports are those of a command that has not begun: it has nothing to save or to close."""
+
+CLEAR = b"\r\x1b[2K\x1b[?25h"
+"""What clears a terminal's line, and shows the cursor that `console.loading_torch` hides beside it."""
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -58,7 +62,9 @@ def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
     if os.path.dirname(importer) == os.path.dirname(__file__) and os.path.basename(importer) in LOADERS:
         if "LOCAL_RANK" not in os.environ and sys.__stderr__:  # a launcher says it for its ranks
-            os.write(sys.__stderr__.fileno(), b"kernrl: Interrupted.\n")
+            stderr = sys.__stderr__.fileno()
+            redrawn = os.isatty(stderr) and os.environ.get("TERM") not in (None, "dumb")
+            os.write(stderr, (CLEAR if redrawn else b"") + b"kernrl: Interrupted.\n")
         os._exit(INTERRUPTED)
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
@@ -72,20 +78,22 @@ def leave_closed_terminal() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
-def leave() -> NoReturn:
-    """End an interrupted process: run what libraries registered for its end, but wait for no thread.
+def leave(exit_code: int) -> NoReturn:
+    """End the process: run what libraries registered for its end, but wait for no thread where it was interrupted.
 
     A thread that is still inside torch when the interpreter is torn down would abort the process with "terminate called
-    without an active exception". Another signal ends it at once.
+    without an active exception". A signal ends it at once.
     """
     for number in INTERRUPTS:
         again = signal.SIG_IGN if number == signal.SIGHUP else lambda *_: os._exit(INTERRUPTED)
         signal.signal(number, again)
+    if exit_code != INTERRUPTED:
+        threading._shutdown()  # as the interpreter does: pools that are still open end their threads first  # pyright: ignore
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # closed, or never there
             stream.flush()
-    os._exit(INTERRUPTED)
+    os._exit(exit_code)
 
 
 @contextmanager

@@ -4,14 +4,17 @@
     python scripts/bench_decode.py --out /tmp/decode.json --profile 256    # and where a step's time goes
 
 Prompts of 560 to 640 random tokens, 4 samples each, 256 tokens a sample, in bf16 as training samples. A step's time is the
-median over spans of 8 steps, its wait for the GPU included; what the first call takes longer than the second is capturing the
-step and allocating its memory. The floor is reading the weights once and the columns that a step attends to, at the speed of a
-copy.
+median over spans of 8 steps, its wait for the GPU included. The host's part of it is what it takes to start a replay, or, of
+transformers' loop, the model's forward alone. What the first call takes longer than the second is capturing the step and
+allocating its memory. The floor is reading the weights once and the columns that a step attends to, at the speed of a copy.
 """
 
 import argparse
+import functools
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -27,7 +30,7 @@ from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs.run_directory import environment
 
 SAMPLES, NEW_TOKENS = 4, 256
-COLUMNS = ("engine", "rows", "ms a step", "tokens/s", "first call, ms more", "GiB at most", "floor, ms")
+COLUMNS = ("engine", "rows", "ms a step", "of the host", "tokens/s", "first call, ms more", "GiB at most", "floor, ms")
 
 
 def prompts_for(rows: int, vocabulary: int) -> list[list[int]]:
@@ -46,6 +49,25 @@ def call(engine: GenerateEngine, prompts: list[list[int]], seed: int, tokens: in
     return time.perf_counter() - begun, ends
 
 
+@contextmanager
+def timed(owner: type, name: str) -> Iterator[list[float]]:
+    """Seconds of each call of a method, until it returns."""
+    method, seconds = getattr(owner, name), []
+
+    @functools.wraps(method)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        begun = time.perf_counter()
+        result = method(*args, **kwargs)
+        seconds.append(time.perf_counter() - begun)
+        return result
+
+    setattr(owner, name, call)
+    try:
+        yield seconds
+    finally:
+        setattr(owner, name, method)
+
+
 def measure(policy: Policy, rows: int, graphs: bool, gb_per_s: float) -> dict[str, Any]:
     config = policy.model.config
     prompts = prompts_for(rows, config.vocab_size)
@@ -53,7 +75,9 @@ def measure(policy: Policy, rows: int, graphs: bool, gb_per_s: float) -> dict[st
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     first_s, _ = call(engine, prompts, 0)
-    whole_s, ends = call(engine, prompts, 1)
+    with timed(*((torch.cuda.CUDAGraph, "replay") if graphs else (type(policy.model), "forward"))) as starts_s:
+        whole_s, ends = call(engine, prompts, 1)
+    assert len(starts_s) == NEW_TOKENS - 1 or not graphs, "the step was not captured"
     peak = torch.cuda.max_memory_allocated()
     engine.close()
     columns = sum(map(len, prompts)) * SAMPLES + rows * NEW_TOKENS // 2
@@ -63,6 +87,7 @@ def measure(policy: Policy, rows: int, graphs: bool, gb_per_s: float) -> dict[st
         "engine": "captured step" if graphs else "transformers",
         "rows": rows,
         "ms_a_step": 1e3 * median(b - a for a, b in pairwise(ends)) / CHECK_EVERY,
+        "host_ms_a_step": 1e3 * median(starts_s),
         "tokens_per_s": rows * NEW_TOKENS / whole_s,
         "first_call_ms_more": 1e3 * (first_s - whole_s),
         "peak_gib": peak / 2**30,
@@ -84,7 +109,7 @@ def table(results: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(COLUMNS) + " |", "|---|" + "---:|" * (len(COLUMNS) - 1)]
     for r in results:
         cells = (
-            r["engine"], f"{r['rows']:,}", f"{r['ms_a_step']:.3f}", f"{r['tokens_per_s']:,.0f}",
+            r["engine"], f"{r['rows']:,}", f"{r['ms_a_step']:.3f}", f"{r['host_ms_a_step']:.3f}", f"{r['tokens_per_s']:,.0f}",
             f"{r['first_call_ms_more']:.0f}", f"{r['peak_gib']:.2f}", f"{r['floor_ms']:.3f}",
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
@@ -94,7 +119,8 @@ def table(results: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the JSON record")
-    parser.add_argument("--rows", type=int, nargs="+", default=[64, 256, 1024])
+    parser.add_argument("--rows", type=int, nargs="+", default=[64, 128, 256])
+    parser.add_argument("--commit", help="of this code, where its folder is not a repository")
     parser.add_argument("--profile", type=int, metavar="ROWS", help="also print the kernels of a call with so many rows")
     options = parser.parse_args()
     policy = load_policy("nano")
@@ -105,7 +131,8 @@ def main() -> None:
         engine.close()
     about, gb_per_s = environment(), copy_gb_per_s()
     record = {
-        **{key: about[key] for key in ("gpu", "versions", "commit")},
+        **{key: about[key] for key in ("gpu", "versions")},
+        "commit": options.commit or about["commit"],
         "date": time.strftime("%Y-%m-%d"),
         "copy_gb_per_s": gb_per_s,
         "results": [measure(policy, rows, graphs, gb_per_s) for rows in options.rows for graphs in (True, False)],

@@ -33,6 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from support import suite  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from kernrl.config import VerifierConfig  # noqa: E402
+from kernrl.console import counted, waiting  # noqa: E402
 from kernrl.tasks.task import Task  # noqa: E402
 from kernrl.verifier import funnel  # noqa: E402
 from kernrl.verifier.base.verdict import Verdict  # noqa: E402
@@ -64,7 +65,10 @@ def main() -> int:
     begun = time.monotonic()
     _rows.append(options.out.with_suffix(".rows.jsonl"))
     report: dict[str, Any] = {"where": where, "versions": _versions(), "rounds": options.rounds}
-    rounds = [_round(config, options.only) for _ in range(options.rounds)]
+    rounds = []
+    for number in range(1, options.rounds + 1):
+        with waiting(f"round {number} of {options.rounds}"):
+            rounds.append(_round(config, options.only))
     honest, wrong, exploits, _ = rounds[-1]
     fastest = fastest_honest(suite.honest(), honest)
     made = {fixture.name: fixture for fixture in suite.quietly_wrong()}
@@ -181,7 +185,7 @@ def _versions() -> dict[str, str]:
 
 def _print(report: dict[str, Any]) -> None:
     counts = report["counts"]
-    print(f"{counts['exploits']} exploits, {len(report['escapes'])} escapes:")
+    print(f"{counted(counts['exploits'], 'exploit')}, {counted(len(report['escapes']), 'escape')}:")
     for name, how in report["escapes"].items():
         print(f"  {name}: {how[:300]}")
     print(f"{counts['wrong']} quietly wrong, accepted: {', '.join(report['wrong_accepted']) or 'none'}")

@@ -90,16 +90,15 @@ def solutions(data: Any) -> list[Row]:
 
 def shipped(data: Any) -> list[Row]:
     found = data["foreign"]
-    each = f"{found['tasks']} modules of `tests/foreign` × {found['samples_a_task']}, T = {found['temperature']}"
+    modules = f"{found['tasks']} of {found['of_tasks']} modules of `tests/foreign`"
+    each = f"{modules} × {found['samples_a_task']}, T = {found['temperature']}"
     fast = found["baselines"]["eager"]
     text = (
         f"{figure_text(found['correct'])} correct, pass@8 {figure_text(found['pass@8'])}; faster than eager "
         f"{figure_text(fast['fast_1'])} beyond the noise ({percent(fast['fast_1_plain']['value'])} if every win counts)"
     )
     seconds = sum(run["train_s"] for run in data["trainings"])
-    where = conditions(data, "tf32")
-    name = data.get("measured", "nano")  # the shipped one may be a later one
-    return [[f"{name} ({seconds:.0f} s of SFT until then), {each}", text, *where]]
+    return [[f"nano ({seconds:.0f} s of SFT), {each}", text, *conditions(data, "tf32")]]
 
 
 METHODS = {

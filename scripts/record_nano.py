@@ -3,7 +3,7 @@
     python scripts/record_nano.py --training RUN/results.json --commit 8de6943 --out docs/benchmarks/nano.json \\
         held-out=EVAL/held foreign=EVAL/foreign
 
-Of an evaluation that was interrupted, the tasks that were judged whole count; how many there were to judge is recorded too.
+Of an evaluation that was interrupted, the tasks that were judged whole count; `of_tasks` says how many there were to judge.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from kernrl.files import replace_file
 from kernrl.reports.results import summarise
 from kernrl.reports.run_files import read_run
+from kernrl.tasks.loaders import load_tasks
 
 KEPT = ("tasks", "samples", "correct", "pass@8", "statuses", "specialised", "baselines", "precisions", "timing", "by_depth")
 
@@ -47,7 +48,7 @@ def main() -> None:
         record[name] = {k: found[k] for k in KEPT if k in found} | {
             "samples_a_task": config["samples"],
             "temperature": config["temperature"],
-            "asked_tasks": config["limit"],
+            "of_tasks": len(load_tasks(config["tasks"]).tasks),
         }
     replace_file(given.out, json.dumps(record, indent=1) + "\n")
 

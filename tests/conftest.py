@@ -1,6 +1,7 @@
 """A quiet console is undone after each test; and fixtures of the tests that train: a tiny model, tasks, a toy verifier."""
 
 import gc
+import os
 import random
 import subprocess
 import sys
@@ -103,8 +104,15 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cpu_verifier(fork_servers: Callable[[pytest.MonkeyPatch], None]) -> "Iterator[HardenedVerifier]":
-    """A verifier as it is without a GPU, without a cache; shared, since its processes take CPU seconds to start."""
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of machine code that all processes of one run of the tests share: many a kernel is in several fixtures."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled"
+
+
+@pytest.fixture(scope="session")
+def cpu_verifier(fork_servers: Callable[[pytest.MonkeyPatch], None], compiled: Path) -> "Iterator[HardenedVerifier]":
+    """A verifier as it is without a GPU, which keeps no verdicts; shared, since its processes take CPU seconds to start."""
     from support.suite import known_seeds
 
     from kernrl.config import VerifierConfig
@@ -113,6 +121,7 @@ def cpu_verifier(fork_servers: Callable[[pytest.MonkeyPatch], None]) -> "Iterato
     with known_seeds(), pytest.MonkeyPatch.context() as patch:
         fork_servers(patch)
         made = HardenedVerifier(VerifierConfig(device="cpu", cache=False, workers=2))
+        made.evaluator.cache_dir = compiled
         made.evaluator.start()
     with made:
         yield made

@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 import pytest
@@ -300,6 +302,10 @@ def test_errors_become_a_sentence_and_a_code(
         ("eval --verifier rays", "--verifier.executor should be 'local', 'ray', ray://HOST:PORT or http://HOST:PORT, not"),
         ("verify a b --out x", "--out needs --pairs: add that"),
         ("verify a b --source x", "--source needs --pairs: add that"),
+        *(
+            (f"{line} --workers 9999999999", "--workers should be less than or equal to 1024, not 9999999999")
+            for line in ("verify a b", "sft --output x", "tasks generate --out x")
+        ),
         ("verify --pairs x --out y --explain z", "--explain draws one candidate: leave it out, or --pairs"),
         ("verify a b --verifier rays", "--executor should be 'local', 'ray', ray://HOST:PORT or http://HOST:PORT, not 'rays'."),
     ],
@@ -307,6 +313,42 @@ def test_errors_become_a_sentence_and_a_code(
 def test_no_flag_is_taken_for_nothing(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([*line.split(), "--dry-run"]) == 2
     assert capsys.readouterr().err.startswith(f"kernrl: {sentence}")
+
+
+HEAVY = {
+    "eval --model m --output o": "evaluate",
+    "sft --output o": "sft",
+    "reinforce --model m --output o": "reinforce",
+    "best-of-n --model m --output o": "best_of_n",
+    "reward-weighted --model m --output o": "reward_weighted",
+    "optimize my.py": "optimize",
+    "serve": "serve",
+}
+"""Command line → the stage that loads torch for it."""
+
+
+@pytest.mark.parametrize("line", HEAVY)
+def test_loading_torch_is_said_before_it_is_done(
+    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = []
+
+    class Stage(ModuleType):
+        @property
+        def run(self) -> Callable[[Config], Result]:
+            said.append(capsys.readouterr().err)
+            return lambda config: Result({})
+
+    monkeypatch.setitem(sys.modules, f"kernrl.stages.{HEAVY[line]}", Stage("stage"))
+    assert cli.run(line.split()) == 0
+    monkeypatch.delitem(sys.modules, "torch")
+    for more in ([], ["--json"], ["--quiet"]):
+        assert cli.run([*line.split(), *more]) == 0
+    assert said == ["", "loading torch\n", "loading torch\n", ""]  # once a process, and on stderr
+    for more, code in ((["--dry-run"], 0), (["--help"], 0), (["--no-such-flag"], 2)):
+        assert cli.run([*line.split(), *more]) == code
+    assert "loading torch" not in capsys.readouterr().err
 
 
 def test_bitsandbytes_does_not_remark_on_kernels_for_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

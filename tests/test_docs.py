@@ -4,7 +4,6 @@ import importlib.util
 import json
 import pkgutil
 import re
-import shlex
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +13,7 @@ import make_results_page  # pyright: ignore[reportMissingImports]
 import pytest
 import torch
 from support import ROOT
+from support.page_commands import commands
 from support.synthetic_run import make_reinforce_run
 
 from kernrl import cli
@@ -192,25 +192,10 @@ def test_ci_runs_what_the_readme_says() -> None:
     assert ".ci/run" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
 
 
-CODE = re.compile(r"```(?:bash|console|text)?\n(.*?)```|((?:^    .*\n|^\n(?=    ))+)", re.DOTALL | re.MULTILINE)
-"""Fenced blocks that are no Python, and indented ones."""
-
-
-def commands(text: str) -> list[list[str]]:
-    """The words after `kernrl` of every command line in a page's blocks of code."""
-    found = []
-    for block in CODE.finditer(text):
-        for line in (block[1] or block[2]).replace("\\\n", " ").splitlines():
-            words = shlex.split(line.strip().removeprefix("$ "), comments=True) if re.match(r"\s*(\$ )?kernrl ", line) else []
-            if words and "..." not in words:  # an excerpt
-                found.append(words[1 : words.index("|") if "|" in words else None])
-    return found
-
-
 def test_commands_are_found() -> None:
-    text = "Say\n\n    kernrl doctor  # here\n\n```bash\nkernrl eval --model x \\\n  --samples 2 | head\n```\n"
+    text = "Say\n\n    kernrl doctor  # here\n\n```bash\nkernrl eval --model x#1 \\\n  --samples 2 | head\n```\n"
     text += "\n```\n$ kernrl --help\n```\n"
-    assert commands(text) == [["doctor"], ["eval", "--model", "x", "--samples", "2"], ["--help"]]
+    assert commands(text) == [["doctor"], ["eval", "--model", "x#1", "--samples", "2"], ["--help"]]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=of)
@@ -288,7 +273,7 @@ def test_readme_has_conditions_commit_and_date_of_every_figure() -> None:
         "verifier: speed": verifier,
         "losses": record("loss"),
         "tasks": tasks | {"commit": ", ".join(sorted({run["commit"] for run in tasks["runs"]}))},
-        "nano, before": record("nano"),
+        "nano (": record("nano"),
         "two GPUs, `--launch ddp`: `sft`": scaling["ddp"]["made"],
         "two GPUs, `--launch ddp`: `reinforce`": scaling["ddp_rl"]["made"],
         "training a 7B": scaling["fsdp2"]["made"],
@@ -360,7 +345,7 @@ def test_readme_says_what_the_record_says_of_nano() -> None:
     found, statuses = data["foreign"], data["foreign"]["statuses"]
     [(title, (figure, *_))] = [(title, row) for title, row in claims("headline").items() if title.startswith("nano")]
     seconds = sum(run["train_s"] for run in data["trainings"])
-    assert title.startswith(f"{data['measured']} ({seconds:.0f} s of SFT until then), {found['tasks']} modules")
+    assert title.startswith(f"nano ({seconds:.0f} s of SFT), {found['tasks']} of {found['of_tasks']} modules")
     assert f"× {found['samples'] // found['tasks']}, T = {found['temperature']}" in title
     assert f"{100 * found['correct']['value']:.0f}%" == f"{100 * statuses['correct'] / found['samples']:.0f}%"
     fast = found["baselines"]["eager"]

@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import socket
+import threading
+import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support import ROOT
+from support.page_commands import commands
+from support.synthetic_run import make_eval_run
+from support.toy_runs import reinforce_arguments, sft_arguments
 
 from kernrl import cli
 from kernrl.config import EvalConfig, ReinforceConfig, SftConfig
+from kernrl.errors import UsageError
 from kernrl.policy.pairs import task_messages
 from kernrl.rollouts.own_reward import own_reward
+from kernrl.service.client import TOKEN
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.prompt import read_template
 from kernrl.verifier.base.verdict import Speedup, Stage, Status, Timing, Verdict
@@ -128,6 +138,143 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     names["attempts"] = []
     exec(next("".join(cell["source"]) for cell in cells if "best = max(" in "".join(cell["source"])), names)
     assert capsys.readouterr().out.startswith("None of them is correct")
+
+
+# --- commands, with fewer tasks, samples and tokens than on the page -------------------------------------------------------
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Path) -> Path:
+    """A folder with what the pages' examples name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))  # the verifier's cache
+    torch.set_num_threads(1)
+    task, candidate, _ = blocks("verify_a_kernel.md")
+    for file, text in {
+        "my_task.py": task,
+        "candidate.py": candidate,
+        "KernelBench/level2/1_Mine.py": task,
+        "my_kernels/level2_1_Mine.py": candidate,
+        "tasks.jsonl": json.dumps({"id": "mine", "source": task}) + "\n",
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    for run in ("sft", "rl"):
+        (tmp_path / "checkpoints" / run).mkdir(parents=True)
+        (tmp_path / "checkpoints" / run / "model").symlink_to(model)
+    return tmp_path
+
+
+def printed(capsys: Capture, words: list[str], *fewer: str, code: int = 0) -> str:
+    """What a command line of a page says, with further settings that make it small."""
+    assert cli.run([*words, *fewer]) == code, (words, capsys.readouterr().err)
+    said = capsys.readouterr()
+    return said.err if code == 2 else said.out
+
+
+@pytest.mark.slow
+def test_the_guide_to_tasks_runs(workshop: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """All but its last source, which is on the hub."""
+    monkeypatch.setattr("kernrl.hub.constants.HF_HUB_OFFLINE", True)
+    lines = commands((GUIDES / "make_tasks.md").read_text())
+    generate, stats, listed, show, prompt, bench, table, remote, check = lines
+    assert "24 tasks" in printed(capsys, generate, "--count", "24", "--workers", "1")
+    assert sorted(p.name for p in (workshop / "data/generated/a").iterdir()) == ["config.json", "tasks.jsonl"]
+    rows = [json.loads(line) for line in (workshop / "data/generated/a/tasks.jsonl").read_text().splitlines()]
+    assert len(rows) == 24
+    assert "24 tasks" in printed(capsys, stats)
+    heldout = [row["id"] for row in rows if row["split"] == "heldout"]
+    said = printed(capsys, listed)
+    assert [row["id"] for row in rows if row["id"] in said] == heldout
+    assert rows[0]["id"] in printed(capsys, show)  # `#1` is the first
+    assert "class Model" in printed(capsys, prompt)
+    assert "level2/1_Mine" in printed(capsys, bench)
+    assert "mine" in printed(capsys, table)
+    assert "owner/name" in printed(capsys, remote, code=2)
+    assert "derived" in printed(capsys, check)
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.slow
+def test_the_guide_to_reports_runs(workshop: Path, capsys: Capture) -> None:
+    evaluate, from_run, ci, report, *samples = commands((GUIDES / "read_a_report.md").read_text())
+    few = ["--limit", "1", "--samples", "1", "--max-tokens", "4", "--quiet"]
+    assert "fast_1" in printed(capsys, evaluate, *few)
+    assert "fast_1 is 0, less than 0.5." in printed(capsys, ci, *few, "--output", "ci", code=1)
+    assert "100%" in printed(capsys, from_run, "--quiet")
+    shutil.rmtree(workshop / "checkpoints/eval-sft")  # of a model that writes no kernels
+    make_eval_run(workshop / "checkpoints/eval-sft")
+    make_eval_run(workshop / "checkpoints/eval-rl", skill=0.9, seed=1)
+    printed(capsys, report)
+    assert "eval-rl" in (workshop / "report.html").read_text()
+    wrong, best, export = (printed(capsys, words) for words in samples)
+    assert "wrong" in wrong
+    assert "class ModelNew" in best
+    assert "kernels" in export
+    assert list((workshop / "kernels").glob("*.py"))
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.slow
+def test_the_guide_to_serving_runs(workshop: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Server and clients, from the shell, from Python and by plain HTTP."""
+    uvicorn = pytest.importorskip("uvicorn")
+    page = (GUIDES / "serve.md").read_text()
+    serve, verify, reinforce = commands(page)
+    monkeypatch.setenv(TOKEN, "secret")
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    servers: list[Any] = []
+
+    class Server(uvicorn.Server):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            servers.append(self)
+
+    monkeypatch.setattr(uvicorn, "Server", Server)
+    more = ["--port", str(port), "--workers", "1", "--device", "cpu"]
+    thread = threading.Thread(target=cli.run, args=([*serve, *more],))
+    thread.start()
+    try:
+        while not (servers and servers[0].started):
+            assert thread.is_alive(), capsys.readouterr().err
+            time.sleep(0.01)
+        assert f"Serving verdicts on {address}\n" in capsys.readouterr().err
+        here = [word.replace("http://127.0.0.1:8100", address) for word in verify]
+        first = json.loads(printed(capsys, here, "--json"))
+        assert first["status"] == "correct"
+        names: dict[str, Any] = {"task": load_tasks("my_task.py").tasks[0], "reply": Path("candidate.py").read_text()}
+        with pytest.raises(UsageError, match="eager,compile"):  # the server has two baselines, and this asks for one
+            exec(blocks("serve.md")[0].replace("http://127.0.0.1:8100", address), names)
+    finally:
+        servers[0].should_exit = True
+        thread.join()
+    assert capsys.readouterr().out == "1 verdict given\n"
+    assert ReinforceConfig(**resolved(["kernrl", *reinforce], capsys)).verifier.executor == "http://127.0.0.1:8100"
+
+
+def test_the_guide_to_trackers_runs_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, model: Path, tasks: Path, pairs: Path, verifier: object
+) -> None:
+    """Without a network; a tracker that is not installed is named with what the page installs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    sizes = {
+        "reinforce": reinforce_arguments(model, tasks, tmp_path / "rl", steps=1),
+        "sft": sft_arguments(model, pairs, tmp_path / "sft"),
+    }
+    page = (GUIDES / "trackers.md").read_text()
+    for words in commands(page):
+        tracker = flag(words, "--report-to")
+        remedy = f"pip install 'kernrl[{tracker}]'"
+        if find_spec(tracker) is None:
+            assert printed(capsys, words, code=2) == f"kernrl: --report-to {tracker} needs {tracker}: {remedy}.\n"
+            assert not (tmp_path / "checkpoints").exists()
+        else:
+            printed(capsys, words, *sizes[words[0]][1:])
+            assert list((tmp_path / sizes[words[0]][0]).glob("*"))
+    assert "pip install 'kernrl[wandb]'      # or trackio, or tensorboard" in page
 
 
 # --- eight GPUs ----------------------------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import ROOT
 from support.forked import run_forked
 from support.terminal import interrupted
 from support.toy_runs import losses, sft_arguments
@@ -49,7 +51,7 @@ def test_an_interrupt_is_not_lost_in_an_import(tmp_path: Path, number: int) -> N
     line = [sys.executable, "-c", take, str(int(number)), *command]
     process = subprocess.Popen(line, env=os.environ | {"PYTHONPATH": str(tmp_path)}, stderr=subprocess.PIPE, text=True)
     assert process.stderr
-    assert process.stderr.readline() == "loading\n"
+    assert (process.stderr.readline(), process.stderr.readline()) == ("loading torch\n", "loading\n")
     process.send_signal(number)
     assert process.communicate(timeout=50)[1] == "kernrl: Interrupted.\n"
     assert process.returncode == 130
@@ -68,6 +70,60 @@ entry.main()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "flushed\n", "")
+
+
+def test_an_interrupt_while_torch_is_loaded_clears_the_line(tmp_path: Path) -> None:
+    """No module is loaded by then but those of the standard library, so that a script stands for the package."""
+    (tmp_path / "kernrl").mkdir()
+    for name in ("signals.py", "errors.py", "console.py"):
+        (tmp_path / "kernrl" / name).write_text((ROOT / "kernrl" / name).read_text())
+    (tmp_path / "kernrl" / "__init__.py").write_text("")
+    (tmp_path / "kernrl" / "__main__.py").write_text(
+        "from kernrl.signals import handle_signals\nhandle_signals()\n"
+        "from kernrl.console import loading_torch\nwith loading_torch():\n    import slow\n"
+    )
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(60)\n")
+    terminal, theirs = os.openpty()
+    take = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    line = [sys.executable, "-c", take, sys.executable, "-m", "kernrl"]  # a shell's background jobs ignore it
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "TERM": "xterm"}
+    process = subprocess.Popen(line, env=environment, cwd=tmp_path, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    written = b""
+    while b"loading torch" not in written:
+        written += os.read(terminal, 65_536)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    while not written.endswith(b"Interrupted.\r\n"):
+        written += os.read(terminal, 65_536)
+    os.close(terminal)
+    assert written.endswith(b"loading torch\r\x1b[2K\x1b[?25hkernrl: Interrupted.\r\n")
+
+
+def test_a_command_that_ends_leaves_its_abandoned_threads() -> None:
+    """torch's aborts the process where the interpreter is torn down around it; here one prints in its place."""
+    script = """
+import atexit, os, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+import kernrl.__main__ as entry, kernrl.cli as cli
+atexit.register(print, "flushed")
+class Torn:
+    def __del__(self):
+        os.write(2, b"terminate called")
+def run(arguments):
+    torn = Torn()
+    sys.modules["torn"] = torn
+    sys.modules["pool"] = pool = ThreadPoolExecutor(1)  # nobody shuts it down
+    pool.submit(int).result()
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    threading.Thread(target=print, args=("written",)).start()
+    return 2
+cli.run = run
+entry.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "written\nflushed\n", "")
 
 
 def test_processes_that_are_starting_are_out_of_reach() -> None:

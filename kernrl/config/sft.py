@@ -12,7 +12,7 @@ from kernrl.config.groups import MODEL, OPTIMISER, RUN, TASKS, VERIFIER
 from kernrl.config.tracking import TrackingConfig
 from kernrl.config.training import FACTS, FOUR_BITS, LoraTargets, PromptForm, PromptTemplate, Schedule, TrainingConfig
 from kernrl.config.verifier import VerifierConfig
-from kernrl.settings import ALSO, RARE
+from kernrl.settings import ALSO, MOST_WORKERS, RARE
 
 
 class SftConfig(TrainingConfig, TrackingConfig):
@@ -188,7 +188,7 @@ class SftConfig(TrainingConfig, TrackingConfig):
         json_schema_extra=RUN,
     )
     workers: int | None = Field(
-        default=None, ge=1, description="Processes that make data; one a core if not set.", json_schema_extra=RUN | RARE
+        default=None, ge=1, le=MOST_WORKERS, description="Data processes; one a core if not set.", json_schema_extra=RUN | RARE
     )
     verifier: VerifierConfig = Field(default=VerifierConfig(), json_schema_extra=VERIFIER | RARE)
 

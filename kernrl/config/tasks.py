@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kernrl.settings import ARGUMENT, Config
+from kernrl.settings import ARGUMENT, MOST_WORKERS, Config
 
 
 class SourceConfig(Config):
@@ -74,7 +74,7 @@ class GenerateConfig(Config):
     split: Literal["train", "validation", "heldout"] | None = Field(
         default=None, description="Only compositions of this split; of all three if not set."
     )
-    workers: int | None = Field(default=None, ge=1, description="Processes; one a core if not set.")
+    workers: int | None = Field(default=None, ge=1, le=MOST_WORKERS, description="Processes; one a core if not set.")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
         default="fp32", description="Precision of the tasks, under which they are judged unless another is given."
     )

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Literal
 
 from pydantic import Field
 
 from kernrl.config.groups import RUN
+from kernrl.errors import UsageError
 from kernrl.settings import RARE, Config
 
 Tracker = Literal["none", "tensorboard", "trackio", "wandb"]
+
+
+def require_tracker(name: str) -> None:
+    """Raise UsageError where the tracker is not installed."""
+    if name != "none" and find_spec(name) is None:
+        raise UsageError(f"--report-to {name} needs {name}: pip install 'kernrl[{name}]'.")
 
 
 class TrackingConfig(Config):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from kernrl.config.groups import VERIFIER
-from kernrl.settings import ARGUMENT, OLD, RARE, Config
+from kernrl.settings import ARGUMENT, MOST_WORKERS, OLD, RARE, Config
 
 
 def split_commas(value: Any) -> Any:
@@ -60,6 +60,7 @@ class VerifierConfig(Config):
     workers: int | None = Field(
         default=None,
         ge=1,
+        le=MOST_WORKERS,
         description="CPU cores to use: that many candidates are traced or compiled at once, a few less beside GPUs; all cores "
         "if not set. A Ray cluster uses all of its own.",
         json_schema_extra=VERIFIER,

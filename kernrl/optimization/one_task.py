@@ -24,7 +24,7 @@ from kernrl.optimization.trials import Progress, Proposal, Trial, beats
 from kernrl.reports.optimization_page import render
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.graph.input_sets import states_sets, with_input_sets
+from kernrl.tasks.graph.input_sets import states_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of
 from kernrl.tasks.task import Task
@@ -193,10 +193,9 @@ def _understood(task: Task, judges: Judges, settings: Settings) -> Understood:
         if not (settings.model or settings.more or task.solutions):
             require_rules(task, graph, ask=settings.may_ask)
         judges.start_ahead()  # as late as it is known to be needed, and before what takes a second
-        cache_dir = judges.verifier.evaluator.cache_dir
-        task = with_input_sets(task, cache_dir)
+        task = judges.verifier.input_sets.complete(task)  # in another process: it lifts the module dozens of times
         if not states_sets(task):
-            task = with_sets_of_numbers(task, cache_dir)
+            task = with_sets_of_numbers(task, judges.verifier.evaluator.cache_dir)
         return Understood(task, graph, graphs_of(task))
     except UsageError as error:
         if type(error) is UsageError or not (settings.model or settings.more or task.solutions):
@@ -214,9 +213,11 @@ def _written(read: Understood, search: Search, settings: Settings, folder: Path,
     kept = best if faster or settings.keep_tie else None
     device = device_for(timing.device if timing else "H200") or device_for("H200")
     assert device
-    sentence = (
-        won(best, task) if best and faster else not_won(task, ranking, search.trials, graph, device, ask=settings.may_ask)
-    )
+    if best and faster:
+        sentence = won(best, task)
+    else:
+        asked, stopped = settings.model is not None, search.ended == "interrupted"
+        sentence = not_won(task, ranking, search.trials, graph, device, ask=settings.may_ask, model=asked, interrupted=stopped)
     if best and search.limits.measured and best.id not in search.finals:
         why = "the search was interrupted" if search.ended == "interrupted" else "the budget ended"
         sentence += f" Timed once and briefly, and not against every baseline: {why} before."

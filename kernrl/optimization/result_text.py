@@ -75,16 +75,22 @@ def _times(speed: Speedup, timing: Timing) -> str:
 
 
 def not_won(
-    task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: Graph | None, device: Device, *, ask: bool = True
-) -> str:
+    task: Task, best: Sequence[Trial], trials: Sequence[Trial], graph: Graph | None, device: Device, *, ask: bool = True,
+    model: bool = False, interrupted: bool = False,
+) -> str:  # fmt: skip
     """The sentence where nothing is faster, with the reason.
 
     Args:
         ask: Whether a model can be asked, and `--model` says so.
+        model: Whether one was asked.
+        interrupted: Whether the search was.
     """
+    if not trials and interrupted:
+        return f"{task.id}: the search was interrupted before a candidate was judged."
     if not trials:
         unknown = f" ({', '.join(sorted({n.op for n in graph.unknown}))})" if graph and graph.unknown else ""
-        rest = ", and no model was asked: name one with --model" if ask else ""
+        asked = ", and no model was asked: name one with --model" if ask else ""
+        rest = ", and the model gave no candidate" if model else asked
         return f"{task.id}: no rule writes a solution of it{unknown}{rest}."
     if not best:
         counts = Counter(str(t.verdict.status) for t in trials)

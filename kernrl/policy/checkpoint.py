@@ -72,8 +72,12 @@ def publish(staging: Path, final: Path) -> None:
 
 def latest_checkpoint(run: Path) -> Path | None:
     """The complete `step_N` directory with the highest N, or None."""
-    steps = [d for d in run.glob("step_*") if d.name[5:].isdigit() and (d / COMPLETE).exists()]
-    return max(steps, key=lambda d: int(d.name[5:]), default=None)
+    return run / f"step_{max(steps)}" if (steps := complete_steps(run)) else None
+
+
+def complete_steps(run: Path) -> list[int]:
+    """The N of every complete `step_N` directory, in no order."""
+    return [int(d.name[5:]) for d in run.glob("step_*") if d.name[5:].isdigit() and (d / COMPLETE).exists()]
 
 
 def prune_checkpoints(run: Path, keep: int, best: int | None = None) -> None:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from kernrl.console import counted
+from kernrl.console import counted, loading_torch
 from kernrl.errors import InfrastructureError, UsageError
 
 CONFIGS = Path(__file__).parent / "accelerate"
@@ -24,10 +24,11 @@ def start(kind: str, num_processes: int | None, arguments: Sequence[str]) -> int
         UsageError: fewer than two processes, or more than there are GPUs.
         InfrastructureError: one of them was killed.
     """
-    import torch
-    from accelerate.commands.launch import launch_command, launch_command_parser
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    with loading_torch():
+        import torch
+        from accelerate.commands.launch import launch_command, launch_command_parser
+        from torch.distributed.elastic.multiprocessing import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     gpus = torch.cuda.device_count()
     count = num_processes or gpus

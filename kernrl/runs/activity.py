@@ -143,8 +143,12 @@ class SamplingWatch:
 
     def line(self) -> str:
         """How far it is."""
+        if self.steps and self.steps_done >= self.steps and self._limit_s is None:
+            return "writing the model"
         place = f"step {self.steps_done + 1}{self._of()}" if self.steps else ""
         head = ", ".join(part for part in (self.title, place) if part)
+        if not self._expected:
+            return f"{head}: preparing prompts" if head else "preparing prompts"
         spent = time.perf_counter() - self._began
         said = [f"{self._sampled} of {counted(self._expected, 'reply', 'replies')}", counted(self._tokens, "token")]
         if self._sampled < self._expected:

@@ -19,7 +19,14 @@ from kernrl.config import Config
 from kernrl.config.resume import require_same
 from kernrl.errors import UsageError
 from kernrl.files import new_folder, replace_file, require_new_folder
-from kernrl.policy.checkpoint import commit_checkpoint, latest_checkpoint, prune_checkpoints, read_json, write_json
+from kernrl.policy.checkpoint import (
+    commit_checkpoint,
+    complete_steps,
+    latest_checkpoint,
+    prune_checkpoints,
+    read_json,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from kernrl.policy.ranks import Ranks
@@ -101,6 +108,11 @@ class RunDirectory:
         """The newest complete checkpoint, or None."""
         return latest_checkpoint(self.path)
 
+    @property
+    def checkpoints(self) -> list[int]:
+        """Steps that have a complete checkpoint, in no order."""
+        return complete_steps(self.path)
+
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Write `results.json`."""
         write_json(self.path / "results.json", results)
@@ -174,11 +186,11 @@ def _lock(path: Path) -> int:
 
 
 def _did_nothing(path: Path) -> bool:
-    """Whether the folder holds only a run's settings: the run was refused after that, for its data or its model."""
-    if not path.is_dir() or not {file.name for file in path.iterdir()} <= {LOCK, "config.json"}:
-        return False
-    config = path / "config.json"
-    return not config.exists() or "argv" in read_json(config)
+    """Whether the folder holds only a run's settings, and its log: the run was refused after that, for its data or model."""
+    files = {file.name for file in path.iterdir()} if path.is_dir() else {""}
+    if "config.json" not in files:
+        return files <= {LOCK}
+    return files <= {LOCK, "config.json", "log.txt"} and "argv" in read_json(path / "config.json")
 
 
 def _drop_cut_line(path: Path) -> None:

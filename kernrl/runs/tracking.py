@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from accelerate import Accelerator
 
 from kernrl.config import ImproveConfig, SftConfig
+from kernrl.config.tracking import require_tracker
 from kernrl.errors import UsageError
 from kernrl.settings import flatten
 
@@ -23,15 +23,14 @@ def open_accelerator(report_to: str, folder: Path) -> Accelerator:
     Raises:
         UsageError: the tracker is not installed, or the launcher's config shards in a way that is not FSDP2.
     """
-    tracker = None if report_to == "none" else report_to
-    if tracker and find_spec(tracker) is None:
-        raise UsageError(f"--report-to {tracker} needs {tracker}: pip install 'kernrl[{tracker}]'.")
+    require_tracker(report_to)
     if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true" or os.environ.get("FSDP_VERSION", "2") != "2":
         raise UsageError(
             "The launcher's config asks for DeepSpeed or FSDP1: use --launch fsdp2, or a config with fsdp_version: 2."
         )
     on_gpu = torch.cuda.is_available()
     # on a CPU, accelerate joins the launcher's other processes only with cpu=True
+    tracker = None if report_to == "none" else report_to
     return Accelerator(mixed_precision="bf16" if on_gpu else "no", cpu=not on_gpu, log_with=tracker, project_dir=folder)
 
 

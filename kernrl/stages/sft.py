@@ -325,7 +325,7 @@ def train_and_save(
             if steps < ENDLESS:
                 left, whole = time_left(began, step - first, steps - first), f" of {steps}"
             else:
-                left, whole = f", {finetuner.left_s:,.0f} s left", ""
+                left, whole = f", {max(0.0, finetuner.left_s):,.0f} s left", ""
             line = f"sft: step {step}{whole}, loss {metrics['loss']:.3f}, {metrics['tokens_per_s']:,.0f} tokens/s{left}"
 
         finetuner.run(on_step)

@@ -90,7 +90,8 @@ def check_contract(code: str) -> None:
     try:
         tree = parse_python(code)
     except (SyntaxError, ValueError) as error:
-        raise BadRow(f"has code that is not Python: {error}") from None
+        where = f"{error.msg} in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else str(error)
+        raise BadRow(f"has code that is not Python: {where}") from None
     bound = {name for statement in tree.body for name in _names_bound(statement)}
     missing = [name for name in CONTRACT if name not in bound]
     if missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import replace
 from typing import Any
@@ -60,4 +61,12 @@ class HeldoutChecks:
         finally:
             session.watch.title = ""
         found = step_metrics(collected)
-        return {name: found[name] for name in KEPT} | {"tasks": len(self._tasks), "seconds": time.perf_counter() - started}
+        figures = {name: found[name] for name in KEPT} | {"tasks": len(self._tasks), "exam": self._exam()}
+        return figures | {"seconds": time.perf_counter() - started}
+
+    def _exam(self) -> str:
+        """A word for what is asked and how. A resume may change it; figures of different exams are not compared."""
+        config = self._config
+        sampling = (config.evaluate_samples, config.temperature, config.top_p, config.top_k, config.min_p, config.max_tokens)
+        asked = (sampling, config.verifier.precision, [(task.id, task.pytorch_code) for task in self._tasks])
+        return hashlib.sha256(repr(asked).encode()).hexdigest()[:12]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from kernrl.console import counted
@@ -59,7 +59,16 @@ def learnt(line: dict[str, Any]) -> bool:
     return bool(line.get("learnt", 1))
 
 
-def best_step(history: Sequence[dict[str, Any]]) -> int | None:
-    """The step whose evaluation earned the highest mean reward, the first of equals; None before any."""
-    rewards = {line["step"]: found for line in history if (found := (line.get("heldout") or {}).get("reward")) is not None}
+def best_step(history: Sequence[dict[str, Any]], kept: Collection[int]) -> int | None:
+    """The step whose evaluation earned the highest mean reward, the first of equals; None before any.
+
+    Only figures of the last evaluation's exam count: a resume without `--keep-best` may have changed its size.
+
+    Args:
+        kept: steps that have a checkpoint. The last step is getting one.
+    """
+    checks = [(line["step"], found) for line in history if (found := line.get("heldout") or {}).get("reward") is not None]
+    exam = checks[-1][1].get("exam") if checks else None
+    there = {*kept, *(line["step"] for line in history[-1:])}
+    rewards = {step: found["reward"] for step, found in checks if found.get("exam") == exam and step in there}
     return max(rewards, key=lambda step: rewards[step]) if rewards else None

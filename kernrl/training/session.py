@@ -123,7 +123,7 @@ class Session:
 
     def best_step(self) -> int | None:
         """The step that did best in the evaluations during training; every rank calls this."""
-        return self.ranks.lead(lambda: best_step(self.directory.history))
+        return self.ranks.lead(lambda: best_step(self.directory.history, self.directory.checkpoints))
 
     def give_up(self, steps: int) -> None:
         """Raise RunError where the last `steps` learnt nothing; every rank calls this."""
@@ -137,7 +137,7 @@ class Session:
         """
         history = self.ranks.lead(lambda: self.directory.history)
         learnt_some = any(learnt(line) for line in history)
-        best = best_step(history) if isinstance(config, CheckedConfig) and config.keep_best else None
+        best = self.best_step() if isinstance(config, CheckedConfig) and config.keep_best else None
         title = "nothing was learnt, so no model was exported"
         results |= {"model": None, "last": history[-1]} | ({"best_step": best} if best else {})
         if learnt_some:

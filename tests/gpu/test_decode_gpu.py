@@ -53,7 +53,7 @@ def policy() -> Policy:
 
 
 def sampled(engine: GenerateEngine, prompts=PROMPTS, **changes: Any) -> list[Rollout]:
-    settings = {"n": 3, "max_tokens": 60, "temperature": 0.8, "stop_ids": tuple(range(100, 140)), "seed": 5, **changes}
+    settings = {"n": 3, "max_tokens": 60, "temperature": 0.8, "stop_ids": tuple(range(100, 104)), "seed": 5, **changes}
     return sorted(engine.generate(prompts, Sampling(**settings)), key=lambda r: (r.prompt, r.sample))
 
 
@@ -115,20 +115,66 @@ def test_a_seed_gives_the_same_samples_from_graphs_and_from_first_steps(policy):
     assert len({tuple(r.token_ids) for r in first}) > len(first) // 2
 
 
-def test_tokens_are_as_frequent_as_probable_when_replayed(policy, counted):
-    engine, count = GenerateEngine(policy, batch_size=8192), 8192
-    prompt = [PROMPTS[0]]
-    sampled(engine, prompt, n=count, temperature=1.0, max_tokens=3, stop_ids=())
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("cut", [{}, {"top_k": 4}, {"top_p": 0.98}, {"min_p": 0.1}], ids=str)
+def test_tokens_come_as_often_as_their_probability_says(policy, counted, cut, graphs):
+    """Of a second token, which is decoded by a replay."""
+    engine, prompt = GenerateEngine(policy, batch_size=8192, graphs=graphs), PROMPTS[0]
+    settings = {"n": 8192, "temperature": 0.5, "stop_ids": (), **cut}
+    sampled(engine, [prompt], **settings, max_tokens=2)
     before = counted.replays
-    pairs = [r.token_ids for r in sampled(engine, prompt, n=count, temperature=1.0, max_tokens=2, stop_ids=(), seed=9)]
-    assert counted.replays > before
-    common = torch.tensor([pair[0] for pair in pairs]).mode().values.item()
-    seconds = torch.tensor([b for a, b in pairs if a == common])
+    pairs = torch.tensor([r.token_ids for r in sampled(engine, [prompt], **settings, max_tokens=2, seed=9)])
+    assert counted.replays - before == int(graphs)
+    common = int(pairs[:, 0].mode().values)
     with torch.no_grad():
-        exact = policy.model(input_ids=torch.tensor([[*PROMPTS[0], common]], device="cuda")).logits[0, -1].softmax(-1).cpu()
-    found = torch.bincount(seconds, minlength=len(exact)) / len(seconds)
-    # a share's deviation is sqrt(p (1 - p) / count); five of them for the worst of a few hundred tokens
-    assert ((found - exact).abs() < 5 * (exact * (1 - exact) / len(seconds)).sqrt() + 1 / len(seconds)).all()
+        logits = policy.model(input_ids=torch.tensor([[*prompt, common]], device="cuda")).logits[0, -1].double().cpu() / 0.5
+    share, order = logits.softmax(-1), logits.argsort(descending=True)
+    if "top_k" in cut:
+        share[order[4:]] = 0
+    if "top_p" in cut:
+        share[order[1:][share[order].cumsum(0)[:-1] >= 0.98]] = 0
+    if "min_p" in cut:
+        share[share < 0.1 * share.max()] = 0
+    share /= share.sum()
+    seconds = pairs[pairs[:, 0] == common, 1]
+    n = len(seconds)
+    found = torch.bincount(seconds, minlength=len(share)).double() / n
+    assert not found[share == 0].any()
+    # a share's deviation is sqrt(p (1 - p) / n); five of them for the worst of a few hundred tokens
+    assert ((found - share).abs() <= 5 * (share * (1 - share) / n).sqrt() + 3 / n).all()
+    assert n > 1000
+    assert (share > 0.005).sum() > 1, "or nothing was seen"
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_global_streams_that_others_set_back_do_not_repeat_themselves(policy, graphs):
+    """As an export in another thread does."""
+    clean = sampled(GenerateEngine(policy, graphs=graphs), stop_ids=())
+    engine = GenerateEngine(policy, graphs=graphs)
+    engine.on_tokens = lambda tokens: torch.manual_seed(0)  # of the GPU's stream too
+    assert sampled(engine, stop_ids=()) == clean
+
+
+def test_a_step_that_cannot_be_captured_runs_as_it_is(policy, counted, monkeypatch, caplog):
+    wanted = sampled(GenerateEngine(policy))
+    replays, plain = counted.replays, policy.model.forward
+
+    def forward(*given, **named):
+        out = plain(*given, **named)
+        if torch.cuda.is_current_stream_capturing():
+            out.logits.sum().item()  # waits for the GPU
+        return out
+
+    engine = GenerateEngine(policy)
+    with monkeypatch.context() as patch:
+        patch.setattr(policy.model, "forward", forward)
+        assert sampled(engine) == wanted
+        assert sampled(engine) == wanted
+    assert counted.replays == replays
+    assert [record.getMessage() for record in caplog.records if "CUDA graphs" in record.getMessage()]
+    torch.rand(3, device="cuda")  # the global generator is not left in the capture
+    assert sampled(GenerateEngine(policy)) == wanted
+    assert counted.replays > replays
 
 
 def test_weights_that_change_are_the_weights_that_sample(policy, counted):
@@ -174,7 +220,7 @@ def test_two_threads_sample_as_one(policy):
         assert together == (alone if engines[0] is not engines[1] else [alone[0]] * 2)
 
 
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.bfloat16, 2e-2), (torch.float16, 2e-3), (torch.float32, 2e-6)])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.bfloat16, 2e-2), (torch.float16, 2e-3), (torch.float32, 1e-5)])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(8, 2, 64), (28, 4, 128), (4, 4, 80), (3, 1, 256)])
 def test_the_attention_of_a_step(dtype, limit, heads, kv_heads, dim):
     torch.manual_seed(0)
@@ -202,5 +248,9 @@ def test_the_norm_of_a_step(dtype, size):
     with torch.no_grad():
         wanted = norm(x)
         fuse_norms(norm)
-        # the sums differ in order, so a few values are rounded to the next number
-        assert torch.allclose(norm(x), wanted, rtol=torch.finfo(dtype).eps * 2, atol=0)
+        found = norm(x)
+    assert type(norm[0].forward).__name__ == "partial"  # it is not transformers' any more
+    # sums differ in order: by a few units in the last place of float32, which seldom decides how bf16 is rounded
+    assert torch.allclose(found, wanted, rtol=2 * torch.finfo(dtype).eps if dtype == torch.bfloat16 else 1e-6, atol=0)
+    if dtype == torch.bfloat16:
+        assert (found != wanted).float().mean() < 0.01

@@ -22,8 +22,9 @@ def test_a_run_says_what_it_does_in_a_log_file_and_where_there_is_no_terminal(tm
             pass
     lines = (tmp_path / "log.txt").read_text().splitlines()
     assert lines[0].endswith("loading a model")
-    assert "step 2 of 5: 34 of 96 replies, 340 tokens, " in lines[1]
-    assert "20 verdicts, about " in lines[1]
+    counts = next(line for line in lines if "replies" in line)
+    assert "step 2 of 5: 34 of 96 replies, 340 tokens, " in counts
+    assert "20 verdicts, about " in counts
     assert "34 of 96 replies" in capsys.readouterr().err
 
 
@@ -54,6 +55,15 @@ def test_the_line_says_when_the_weights_are_updated():
     assert watch.line() == "step 1 of 2: 1 of 1 reply, 10 tokens, 1 verdict, updating the weights"
     watch.expect(1)
     assert "updating" not in watch.line()
+
+
+def test_the_line_before_the_first_step_and_after_the_last():
+    watch = SamplingWatch()
+    assert watch.line() == "preparing prompts"
+    watch.begin_steps(0, 2)
+    assert watch.line() == "step 1 of 2: preparing prompts"
+    watch.steps_done = 2
+    assert watch.line() == "writing the model"
 
 
 def test_where_time_ends_a_run_the_line_counts_time_and_not_steps(monkeypatch):

@@ -14,6 +14,7 @@ from kernrl.runs.run_directory import RunDirectory
 
 def test_a_run_that_was_refused_at_once_is_begun_anew(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path / "run", SamplesConfig(run=Path("wrong")), resume=False)
+    (tmp_path / "run" / "log.txt").write_text("12:00:00 preparing pairs\n")
     RunDirectory.open(tmp_path / "run", SamplesConfig(run=Path("right")), resume=False)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["run"] == "right"
 
@@ -25,9 +26,11 @@ def test_what_a_run_did_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_the_config_of_something_else_is_not_written_over(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
-    with pytest.raises(UsageError, match="is not empty"):
-        RunDirectory.open(tmp_path, DoctorConfig(), resume=False)
+    for file, text in (("config.json", '{"model_type": "qwen2"}'), ("log.txt", "another program's")):
+        (tmp_path / file).mkdir()
+        (tmp_path / file / file).write_text(text)
+        with pytest.raises(UsageError, match="is not empty"):
+            RunDirectory.open(tmp_path / file, DoctorConfig(), resume=False)
 
 
 def resumed(path: Path, **settings: object) -> None:

@@ -16,6 +16,7 @@ from support.tiny import verdict_of
 
 from kernrl.optimization import one_task
 from kernrl.stages import optimize
+from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Status, Verdict
@@ -45,6 +46,7 @@ class Verifier:
     def __init__(self, config: object):
         known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90", "conditions": ["a verifier"]}
         self.evaluator = SimpleNamespace(start=lambda: None, precision_of=lambda task: task.precision, **known)
+        self.input_sets = SimpleNamespace(complete=with_input_sets)
 
     def __enter__(self) -> Verifier:
         return self

@@ -28,6 +28,7 @@ from kernrl.optimization.best_file import judged_source
 from kernrl.optimization.budget import TooSmallBudgetError
 from kernrl.optimization.searches import Searches
 from kernrl.stages import optimize
+from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
 from kernrl.tasks.task import Task
@@ -47,6 +48,7 @@ class Verifier:
     def __init__(self, config: object):
         known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90", "conditions": [self.version]}
         self.evaluator = SimpleNamespace(start=lambda: None, precision_of=lambda task: task.precision, **known)
+        self.input_sets = SimpleNamespace(complete=with_input_sets)
 
     def __enter__(self) -> Verifier:
         return self

@@ -18,7 +18,6 @@ from kernrl.config import ReinforceConfig
 from kernrl.errors import RunError
 from kernrl.policy.examples import Example
 from kernrl.rollouts.batch import pack_rollouts
-from kernrl.runs import tracking
 from kernrl.runs.run_directory import read_lines
 from kernrl.stages import reinforce
 from kernrl.training import returns, session
@@ -260,7 +259,7 @@ def test_a_run_stops_when_its_time_is_spent(model, tasks, tmp_path):
 
 
 def test_a_tracker_that_is_not_installed_is_named_before_anything_runs(model, tasks, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    monkeypatch.setattr("kernrl.config.tracking.find_spec", lambda name: None)
     assert run(arguments(model, tasks, tmp_path / "run", "--report-to", "wandb")) == 2
     assert "pip install 'kernrl[wandb]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

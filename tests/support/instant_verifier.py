@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import ClassVar
 
+from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Status, Verdict
 from support.tiny import verdict_of
@@ -28,6 +29,7 @@ class InstantVerifier:
     def __init__(self, config: object):
         known = {"gpus": [], "workers": 1, "cache_dir": None, "target": "sm_90", "conditions": ["a verifier"]}
         self.evaluator = SimpleNamespace(start=lambda: None, precision_of=lambda task: task.precision, **known)
+        self.input_sets = SimpleNamespace(complete=with_input_sets)
 
     def __enter__(self) -> InstantVerifier:
         return self

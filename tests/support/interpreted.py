@@ -56,18 +56,44 @@ def _answered(process: subprocess.Popen[str], request: list[Any]) -> tuple[Any, 
     return json.loads(line)
 
 
+def spare_the_interpreter() -> None:
+    """Have Triton's interpreter do once what it does again and again, which takes a large part of its time."""
+    from triton.language.semantic import TritonSemantic
+    from triton.runtime import interpreter
+
+    # no offset of tensors this small overflows
+    TritonSemantic.binary_op_sanitize_overflow_impl = lambda *_: None
+
+    patch, launch, patched = interpreter._patch_lang, interpreter.GridExecutor.__call__, set[int]()
+
+    def patch_once(function: Any) -> Any:
+        """What a launch has replaced for one module stays until it ends: calls of device functions find nothing more."""
+        module = id(function.__globals__)
+        if module in patched:
+            return interpreter._LangPatchScope()
+        patched.add(module)
+        return patch(function)
+
+    def begin(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        patched.clear()
+        return launch(executor, *args, **kwargs)
+
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = patch_once, begin
+    find = interpreter._get_np_dtype
+    of_number = functools.cache(find)
+    interpreter._get_np_dtype = lambda kind: (find if kind.scalar.is_ptr() else of_number)(kind.scalar)
+
+
 def main() -> None:
     """Answer every request, until there are no more."""
     import torch
-    from triton.language.semantic import TritonSemantic
 
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a solution prints is no answer
     torch.set_num_threads(1)
     # torch.empty then hands out NaN: an element that no program writes cannot be right by luck
     torch.use_deterministic_algorithms(True)
-    # no offset of tensors this small overflows, and looking for it takes half of the time
-    TritonSemantic.binary_op_sanitize_overflow_impl = lambda *_: None
+    spare_the_interpreter()
     warnings.filterwarnings("ignore")
     for line in sys.stdin:
         worker, request = json.loads(line)

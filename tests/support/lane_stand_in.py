@@ -94,7 +94,8 @@ class Server:
         if self.manner == "faults":
             raise RuntimeError("an illegal memory access was encountered")
         overrun = asked[:1] if self.manner == "overruns" else []
-        return SimpleNamespace(asked=asked, shown=[], written=[], overrun=overrun, decoys=[])
+        decoys = ["idle"] if "an idle kernel" in self.manner else []
+        return SimpleNamespace(asked=asked, shown=[], written=[], overrun=overrun, decoys=decoys)
 
     def time_candidate(self, baselines: list[str], noise: Any) -> Any:
         assert set(baselines) <= set(self.captured.get(self.manner, ())), "nobody else may use the GPU while they are made"
@@ -130,6 +131,9 @@ class Server:
 
     def attach(self, shared: Any) -> bool:
         return True
+
+    def has_idle_op(self, task: Any, precision: str, draws: Any) -> bool:
+        return task.id.endswith("for an idle op")
 
     def compare(self, task: Any, precision: str, draws: Any, asked: list[int], shown: Any) -> list[dict[str, Any]]:
         if task.id == "judge dies":

@@ -310,3 +310,9 @@ def test_a_function_of_the_users_is_a_source(tmp_path, monkeypatch):
         UsageError, match="the source of tasks tasks_of_a_test:other: the module tasks_of_a_test has no 'other'"
     ):
         load_tasks("tasks_of_a_test:other")
+
+
+def test_code_that_is_not_python_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text("import torch\nclass Model(torch.nn.Module:\n    pass\n")
+    with pytest.raises(UsageError, match=r"my\.py has code that is not Python: invalid syntax in line 2\.$"):
+        load_tasks(str(tmp_path / "my.py"))

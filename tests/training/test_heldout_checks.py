@@ -78,6 +78,39 @@ def test_the_best_checkpoint_is_kept_and_exported(model, tasks, tmp_path, verifi
     assert (exported - last).abs().max() > (exported - best).abs().max()
 
 
+@pytest.mark.slow
+def test_figures_of_another_exam_and_steps_without_a_checkpoint_are_no_best(model, tasks, tmp_path, verifier, others):
+    """Rewards fall from exam to exam and from step to step, so that the first would be the best if all were compared."""
+    output, done = tmp_path / "run", []
+
+    def falling(text):
+        done.append(text)
+        return verdict_of(text + str(len(done)), speedup_x=10.0 / len(done))
+
+    verifier.judge = falling
+    assert run(arguments(model, tasks, output, *checked(others), steps=1)) == 0
+    more = ["reinforce", "--resume", "--output", str(output), "--quiet", "--steps"]
+    assert run([*more, "2", "--evaluate-samples", "1"]) == 0
+    assert run([*more, "4", "--keep-best"]) == 0  # asks two samples again
+    rewards = [line["heldout"]["reward"] for line in metrics(output).values()]
+    assert rewards == sorted(rewards, reverse=True)
+    # step 1 had the exam of 3 and 4, and lost its checkpoint before anybody asked for the best
+    assert json.loads((output / "results.json").read_text())["best_step"] == 3
+    assert sorted(p.name for p in output.glob("step_*")) == ["step_3", "step_4"]
+
+
+def test_the_best_step_is_the_best_of_the_last_exam() -> None:
+    def line(step: int, reward: float, exam: str | None) -> dict[str, object]:
+        return {"step": step, "heldout": {"reward": reward} | ({"exam": exam} if exam else {})}
+
+    history = [line(1, 0.9, "a"), line(2, 0.5, "b"), {"step": 3}, line(4, 0.4, "b")]
+    assert run_history.best_step(history, [1, 2, 4]) == 2
+    assert run_history.best_step(history, [1]) == 4  # the last step is getting its checkpoint
+    assert run_history.best_step(history[:1], []) == 1
+    assert run_history.best_step([line(1, 0.9, None), line(2, 0.5, None)], [1]) == 1  # of a run older than that word
+    assert run_history.best_step([{"step": 1}], [1]) is None
+
+
 def test_a_best_of_nothing_and_an_exam_of_what_was_learnt_are_refused(model, tasks, tmp_path, verifier, capsys):
     assert run(arguments(model, tasks, tmp_path / "a", "--keep-best")) == 2
     assert run(arguments(model, tasks, tmp_path / "b", "--evaluate-every", "1", "--evaluate-tasks", str(tasks))) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -29,7 +30,7 @@ GOOD = HONEST["mish_chain_flat"]
 
 
 @pytest.fixture(scope="module")
-def evaluator(fork_servers: Callable[[pytest.MonkeyPatch], None]) -> Iterator[StagedEvaluator]:
+def evaluator(fork_servers: Callable[[pytest.MonkeyPatch], None], compiled: Path) -> Iterator[StagedEvaluator]:
     config = VerifierConfig(cache=False, workers=2, trace_timeout_s=6, compile_timeout_s=20)
     with pytest.MonkeyPatch.context() as patch:
         fork_servers(patch)
@@ -37,6 +38,7 @@ def evaluator(fork_servers: Callable[[pytest.MonkeyPatch], None]) -> Iterator[St
         patch.setattr(funnel, "GpuClient", StandIn)
         patch.setattr(funnel, "screen", lambda source: None)
         made = StagedEvaluator(config)
+        made.cache_dir = compiled
         yield made
         made.close()
 

@@ -37,14 +37,14 @@ class GenerateEngine:
     """Samples by `graph_decode`, and by transformers' `generate` with models that it cannot decode.
 
     Prompts are repeated n times, sorted by length so that there is little padding, and decoded `batch_size` rows at a time.
-    The random stream of a batch is a function of the seed and the batch's number alone; the global stream is unchanged.
+    A batch has a random stream of its own, a function of the seed, the batch's number and its rows alone (see `token_choice`).
 
     Args:
         policy: what to sample from.
         batch_size: rows decoded at once.
         dtype: sample from a copy of the weights in this dtype, refreshed by `sync`; None samples from the policy's own
             weights, which need no sync.
-        graphs: False decodes by transformers' `generate` alone.
+        graphs: False decodes by transformers' `generate` alone, and computes all as transformers does.
         deal: (rank, world): this engine decodes batches rank, rank + world, …; others with the same weights decode the rest.
         gpu_turn: context entered while a batch is decoded; with `HardenedVerifier.untimed`, nothing is timed on that GPU.
     """
@@ -65,7 +65,8 @@ class GenerateEngine:
             self._model = copy.deepcopy(self._trained).requires_grad_(False)
             for parameter in self._model.parameters():  # not `.to(dtype)`, which would round the rotary frequencies too
                 parameter.data = parameter.data.to(dtype)
-            fuse_norms(self._model)
+            if graphs:
+                fuse_norms(self._model)
         self._batch_size, self._graphs, self._gpu_turn = batch_size, graphs, gpu_turn
         self._number, self._engines = deal
         self._pad_id: Any = policy.tokenizer.pad_token_id

@@ -6,19 +6,20 @@ that all replays are alike. On a CPU the same steps run one by one.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
-from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from kernrl.kernels import token_logprobs
 from kernrl.policy.attention import VARLEN, decode_kwargs
 from kernrl.policy.decode_attention import NO_COLUMN, KVCache
 from kernrl.rollouts.engines.decoding_batch import CHECK_EVERY, DecodingBatch
 from kernrl.rollouts.engines.engine import Sampling
+from kernrl.rollouts.engines.step_graphs import StepGraphs
+from kernrl.rollouts.engines.token_choice import scores_to_maximise
 
 GROWTH = 512
 """Columns that the cache grows by; each time, the step is captured again."""
@@ -28,9 +29,6 @@ KEPT_BYTES = 4 * 2**30
 
 PROBE_TOLERANCE = 0.05
 """Relative error of logits in `can_decode`: nano has 1e-6 in float32, and 0.18 if padding is seen, 0.29 at a wrong position."""
-
-_ONE_CAPTURE = Lock()
-"""Of this process at a time: each begins by waiting for the whole GPU, which is an error during another."""
 
 
 class GraphDecoder:
@@ -43,8 +41,7 @@ class GraphDecoder:
     def __init__(self, model: Any):
         self._model, self._device = model, model.device
         self._generator = torch.Generator(self._device)
-        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
-        self._graphs: dict[tuple[float, ...], torch.cuda.CUDAGraph] = {}
+        self._graphs = StepGraphs(self._generator)
         self._addresses: tuple[int, ...] = ()
         self._rows: _Rows | None = None
 
@@ -79,7 +76,7 @@ class GraphDecoder:
 
     def release(self) -> None:
         """Free the cache and the graphs."""
-        self._forget_graphs()
+        self._graphs.forget()
         self._rows = None
 
     def _begin(
@@ -90,7 +87,7 @@ class GraphDecoder:
         state = self._reserve(rows, longest + 1)
         addresses = tuple(x.data_ptr() for x in chain(self._model.parameters(), self._model.buffers()))
         if addresses != self._addresses:  # a graph reads the weights where they were when it was captured
-            self._forget_graphs()
+            self._graphs.forget()
             self._addresses = addresses
         padding = (longest - mask.sum(dim=1))[prompt_of]
         state.padding.zero_()[:n] = padding
@@ -105,16 +102,11 @@ class GraphDecoder:
         return state
 
     def _advance(self, state: _Rows, sampling: Sampling) -> None:
-        """Decode one more token a row. The first step of a kind runs uncaptured, which loads its kernels."""
+        """Decode one more token a row."""
         if state.column + 1 == state.kv.capacity:
             self._grow(state, state.kv.capacity + GROWTH)
         kind = sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p
-        if kind in self._graphs:
-            self._graphs[kind].replay()
-        else:
-            self._step(state, sampling)
-            if self._stream is not None:
-                self._graphs[kind] = self._capture(state, sampling)
+        self._graphs.run(kind, partial(self._step, state, sampling))
         state.column += 1
 
     def _step(self, state: _Rows, sampling: Sampling) -> None:
@@ -123,30 +115,12 @@ class GraphDecoder:
     def _sample(self, state: _Rows, logits: Tensor, sampling: Sampling) -> None:
         """Sample from logits [B, V], and write what was sampled where the next step and the host find it."""
         scaled = logits.float() / (sampling.temperature or 1.0)
-        if sampling.temperature == 0:
-            sampled = scaled.argmax(dim=-1)
-        else:
-            kept = scaled
-            for cut in _cuts(sampling):
-                kept = cut(state.ids, kept)
-            # as `torch.multinomial` does, which cannot be captured with a generator of one's own
-            noise = torch.empty_like(kept).exponential_(generator=self._generator)
-            sampled = (kept.softmax(dim=-1) / noise).argmax(dim=-1)
+        sampled = scores_to_maximise(scaled, sampling, self._generator).argmax(dim=-1)
         logprobs, _ = token_logprobs(scaled, sampled, temperature=1.0)
         state.kv.position += 1
         state.tokens.index_copy_(0, state.kv.position, sampled[None])
         state.logprobs.index_copy_(0, state.kv.position, logprobs[None])
         state.ids.copy_(sampled[:, None])
-
-    def _capture(self, state: _Rows, sampling: Sampling) -> torch.cuda.CUDAGraph:
-        """The step as a graph; capturing runs nothing. Other threads may use the GPU meanwhile, but not wait for all of it."""
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self._generator)
-        pool = next(iter(self._graphs.values())).pool() if self._graphs else None  # shared, as graphs run one at a time
-        capturing = torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local")
-        with _ONE_CAPTURE, capturing:
-            self._step(state, sampling)
-        return graph
 
     def _reserve(self, rows: int, columns: int) -> _Rows:
         """Make room for `rows` and `columns`; graphs are kept where nothing moves."""
@@ -159,13 +133,8 @@ class GraphDecoder:
         return self._rows
 
     def _grow(self, state: _Rows, capacity: int) -> None:
-        self._forget_graphs()
+        self._graphs.forget()
         state.grow(capacity)
-
-    def _forget_graphs(self) -> None:
-        if self._graphs:
-            torch.cuda.current_stream(self._device).synchronize()  # one may still run
-            self._graphs.clear()
 
 
 class _Rows:
@@ -236,15 +205,3 @@ def can_decode(model: Any) -> bool:
     whole = [model(input_ids=row[row > 0][None]).logits[0, -1].float() for row in texts]
     wanted = torch.stack(whole)
     return bool((found - wanted).norm() < PROBE_TOLERANCE * wanted.norm())
-
-
-def _cuts(sampling: Sampling) -> list[Any]:
-    """What sets the scores of tokens that may not be sampled to -inf, in transformers' order."""
-    cuts: list[Any] = []
-    if sampling.top_k:
-        cuts.append(TopKLogitsWarper(sampling.top_k))
-    if sampling.top_p < 1.0:
-        cuts.append(TopPLogitsWarper(sampling.top_p))
-    if sampling.min_p:
-        cuts.append(MinPLogitsWarper(sampling.min_p))
-    return cuts

@@ -12,21 +12,23 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from kernrl.kernels import token_logprobs
 from kernrl.rollouts.engines.decoding_batch import CHECK_EVERY, DecodingBatch
-from kernrl.rollouts.engines.engine import Sampling
+from kernrl.rollouts.engines.token_choice import scores_to_maximise
 
 
 def library_decode(model: Any, ids: Tensor, mask: Tensor, batch: DecodingBatch, room: int, pad_id: int, seed: int) -> None:
-    """Decode up to `room` tokens a row. The global random stream is left as it is.
+    """Decode up to `room` tokens a row, from a random stream that depends on `seed` and B alone.
 
     Args:
         ids, mask: int64 [B, T], padded on the left.
     """
-    sampling, recorded = batch.sampling, _Recorded(batch, room, ids)
+    recorded = _Recorded(batch, room, ids, seed)
     settings = GenerationConfig(
-        **_choice(sampling), max_new_tokens=room, eos_token_id=list(sampling.stop_ids) or None, pad_token_id=pad_id
+        do_sample=False,  # `before` adds the noise that makes the largest score a sample
+        max_new_tokens=room,
+        eos_token_id=list(batch.sampling.stop_ids) or None,
+        pad_token_id=pad_id,
     )
-    with torch.random.fork_rng(devices=[ids.device] if ids.is_cuda else []), _bare_settings(model):
-        torch.manual_seed(seed)
+    with _bare_settings(model):
         output = model.generate(
             ids,
             attention_mask=mask,
@@ -41,9 +43,10 @@ def library_decode(model: Any, ids: Tensor, mask: Tensor, batch: DecodingBatch, 
 class _Recorded:
     """Every sampled token with its log-prob."""
 
-    def __init__(self, batch: DecodingBatch, room: int, ids: Tensor):
+    def __init__(self, batch: DecodingBatch, room: int, ids: Tensor, seed: int):
         shape = (room + 1, ids.shape[0])  # some releases of transformers decode one step too many
         self.batch, self.steps = batch, 0
+        self.generator = torch.Generator(ids.device).manual_seed(seed)
         self.tokens = torch.zeros(shape, dtype=torch.int64, device=ids.device)
         self.logprobs = torch.zeros(shape, device=ids.device)
 
@@ -52,7 +55,7 @@ class _Recorded:
 
     def before(self, logits: Tensor) -> Tensor:
         self.scaled = logits / (self.batch.sampling.temperature or 1.0)
-        return self.scaled
+        return scores_to_maximise(self.scaled, self.batch.sampling, self.generator)
 
     def after(self, sampled: Tensor) -> bool:
         self.tokens[self.steps] = sampled
@@ -61,15 +64,6 @@ class _Recorded:
         if self.steps % CHECK_EVERY == 0:
             self.batch.check(*self.so_far())
         return self.batch.cancelled.is_set()
-
-
-def _choice(sampling: Sampling) -> dict[str, Any]:
-    """The settings of `generate` that choose a token."""
-    if sampling.temperature == 0:
-        return {"do_sample": False}
-    # `before` divides by the temperature itself, and so sees the logits that are sampled from
-    cuts = {"top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p or None}
-    return {"do_sample": True, "temperature": 1.0, **cuts}
 
 
 class _Before(LogitsProcessor):

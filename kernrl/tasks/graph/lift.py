@@ -9,6 +9,7 @@ call of the module would not.
 from __future__ import annotations
 
 import traceback
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,12 @@ from kernrl.errors import UsageError
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lifting.read import REMEDY, LiftError, Reading
 from kernrl.tasks.graph.lifting.trace import CustomAutogradError, MostlyFake, as_python, quiet, trace
-from kernrl.tasks.task import InputSet, Reference, Task, load_reference
+from kernrl.tasks.task import FULL, InputSet, Reference, Task, load_reference
+
+_MOST_KEPT = 256
+
+_kept: OrderedDict[str, Graph] = OrderedDict()
+"""Source at one input set → its Graph, of those lifted last: a search for sets lifts what is then lifted to be written."""
 
 
 def lift(task: Task, input_set: InputSet | None = None) -> Graph:
@@ -30,6 +36,16 @@ def lift(task: Task, input_set: InputSet | None = None) -> Graph:
             control flow or shapes that depend on numbers, an autograd function of its own.
         UsageError: The task's source does not run.
     """
+    source = task.source_at(input_set or InputSet(FULL))
+    graph = _kept.get(source)
+    if graph is None:
+        graph = _kept[source] = _lift(task, input_set)
+        while len(_kept) > _MOST_KEPT:
+            _kept.popitem(last=False)
+    return graph
+
+
+def _lift(task: Task, input_set: InputSet | None) -> Graph:
     where, mode = f"<task {task.id}>", MostlyFake()
     state = torch.random.get_rng_state()
     try:

@@ -12,7 +12,7 @@ from random import Random
 from kernrl.tasks.graph import sample as base
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.sample import Draft, sample
-from kernrl.tasks.nano import draw_again, draw_plain, draw_space, draw_weights
+from kernrl.tasks.nano import draw_again, draw_plain, draw_reuse, draw_space, draw_weights
 from kernrl.tasks.nano import draw_branches as branches
 from kernrl.tasks.nano import draw_sizes as sizes
 from kernrl.tasks.nano import draw_wide as wide
@@ -23,7 +23,7 @@ MOST_ELEMENTS = 2**31
 LENGTHS = {1: 0.4, 2: 0.8, 3: 1.4, 4: 2, 5: 2, 6: 2, 7: 1.8, 8: 1.6, 9: 1.4, 10: 1.2, 11: 1, 12: 0.8}
 """Ops of a Graph → how often."""
 
-PLAIN = 0.35
+PLAIN = 0.3
 """Share of Graphs that are one layer and what follows it."""
 
 
@@ -281,6 +281,7 @@ STEPS: dict[base.Step, float] = {
     _gate: 0.4, _branch: 0.9, _excite: 0.35, _film: 0.35, _scores: 0.4, _spelled_norm: 0.5, _blend: 0.5, _outer: 0.25,
     _turn: 0.45, _heads: 0.35, _cut: 0.5, _rarely_pooled: 0.4, **branches.STEPS,
     **draw_again.STEPS, **draw_weights.STEPS, **draw_space.STEPS, **draw_plain.NEW,
+    **draw_reuse.STEPS,
 }  # fmt: skip
 """What may come next, and how often it is drawn."""
 

@@ -26,7 +26,7 @@ def outputs(rng: Random, draft: Draft) -> list[str]:
         if rank > 1 and draft.b.value(of).dtype == "float32":
             where = draft.b.add(rng.choice(("argmax", "argmax", "argmin")), of, dim=rng.choice((1, rank - 1)))
             return [draft.x, where] if rng.random() < 0.8 else [where]
-    if rng.random() > 0.12 or not others:
+    if rng.random() > 0.16 or not others:
         return [draft.x]
     found = [draft.x, *rng.sample(others, min(len(others), rng.choice((1, 1, 2))))]
     rng.shuffle(found)

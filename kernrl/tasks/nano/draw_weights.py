@@ -109,7 +109,7 @@ def distances(d: Draft) -> str | None:
     rank = len(shape)
     if rank not in (2, 3) or shape[-1] > 8192:
         return None
-    count = size(rng, 2, 2048)
+    count = size(rng, 2, 8192)
     y = d.parameter(count, shape[-1]) if rank == 3 or rng.random() < 0.7 else d.input(count, shape[-1])
     squares = [b.add("sum", b.add("square", e), dim=(len(b.value(e).shape) - 1,), keepdim=e == d.x) for e in (d.x, y)]
     product = b.add("linear", d.x, y)

@@ -37,3 +37,7 @@ class CpuJudge:
         opened = memory.open()
         outputs = [[one.read(opened) for one in row] for row in shown]
         return self._judge.compare(task, precision, draws, asked, outputs)
+
+    def has_idle_op(self, task: Task, precision: str, draws: Sequence[Draw]) -> bool:
+        """`Judge.has_idle_op`."""
+        return self._judge.has_idle_op(task, precision, draws)

@@ -23,6 +23,7 @@ from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.base.verdict import ErrorRecord
 from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
 from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.idle_ops import has_idle_op
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.regimes import NOMINAL, TIMED
 from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
@@ -64,6 +65,8 @@ class Judge:
         self._keep_reference = keep_reference
         self._last: tuple[tuple[str, ...], ReferenceAnswers] | None = None
         """The full set's reference last used, and whose it is: judged calls while timing need it again."""
+        self._idle: dict[tuple[str, ...], bool] = {}
+        """By task, precision and input set: `has_idle_op`."""
         self.clock = Clock()
         self.made = 0
         """Number of input sets whose answers have been made."""
@@ -110,6 +113,17 @@ class Judge:
         """Make the answers to a schedule, unless they are kept already."""
         for draw in draws:
             self._answers(task, precision, draws, draw)
+
+    def has_idle_op(self, task: Task, precision: str, draws: Sequence[Draw]) -> bool:
+        """Whether, in each input set of these draws, the reference has an op without which its outputs are the same."""
+        firsts = {draw.input_set: draw for draw in reversed(draws) if draw.finite}
+        for name, draw in firsts.items():
+            key = (task.id, task.pytorch_code, precision, name)
+            if key not in self._idle:
+                self._idle[key] = has_idle_op(self._reference(task, precision, name).inputs, draw)
+            if not self._idle[key]:
+                return False
+        return bool(firsts)
 
     def _answers(self, task: Task, precision: str, draws: Sequence[Draw], draw: Draw) -> tuple[_SetAnswers, int]:
         """The answers for a draw's input set, and the draw's row in them."""
@@ -244,6 +258,14 @@ class JudgeServer:
         except torch.OutOfMemoryError:
             self._judge.forget()
             return self._compare(task, precision, draws, asked, shown)
+
+    def has_idle_op(self, task: Task, precision: str, draws: Sequence[Draw]) -> bool:
+        """`Judge.has_idle_op`."""
+        try:
+            return self._judge.has_idle_op(task, precision, draws)
+        except torch.OutOfMemoryError:
+            self._judge.forget()
+            return self._judge.has_idle_op(task, precision, draws)
 
     def _compare(
         self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[int], shown: Sequence[Sequence[StoredTensor]]

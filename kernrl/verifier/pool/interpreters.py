@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kernrl.errors import InternalError
@@ -102,7 +102,8 @@ class _Judging:
         if not proven:
             ran = self._ask(lambda: self._process.ask(Interpreter.decoy, self._wall_s, sets, self.left_s))
             self._replace_if_worn(ran)
-            judged.rejection = ran.rejection
+            if not (ran.rejection and ran.rejection.status is Status.DECOY and self._has_idle_op(sets)):
+                judged.rejection = ran.rejection
         if judged.rejection is None and (full := self._job.full):
             ran = self._ask(lambda: self._process.ask(Interpreter.profile, self._wall_s, full, max(self.left_s, 0.1)))
             self._replace_if_worn(ran)
@@ -156,6 +157,14 @@ class _Judging:
         return self._judge.ask(
             compare, self._wall_s, job.task, job.precision, job.draws, one.turns, ran.memory, ran.outputs
         )  # fmt: skip
+
+    def _has_idle_op(self, sets: Sequence[SetJob]) -> bool:
+        """Whether the reference has an op that changes no output, for which a candidate may have a kernel."""
+        job, draws = self._job, [draw for one in sets for draw in one.draws]
+        try:
+            return self._judge.ask(CpuJudge.has_idle_op, self._wall_s, job.task, job.precision, draws)
+        except TimedOut:
+            return False
 
     def _replace_if_worn(self, ran: Ran) -> None:
         if ran.worn:

@@ -16,6 +16,7 @@ from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL
 from kernrl.verifier.base.shared_memory import SharedMemory
 from kernrl.verifier.base.verdict import Rejection, Stage, Status
+from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.judge_server import JudgeServer
 from kernrl.verifier.judge.reasons import decoy_reason, hang_reason, worst_of, wrong_reason
 from kernrl.verifier.pool.backend import Outcome
@@ -175,9 +176,14 @@ class Lane:
             self._compare(job, replayed, outcome)
             decoys = replayed.decoys
         # at small shapes a few columns may happen not to depend on a launch: a decoy is idle at full size too
-        if decoys:
+        if decoys and not self._has_idle_op(job, [job.draws[i] for i in phases[-1]]):
             raise _Rejected(Status.DECOY, decoy_reason(decoys[0]))
         return [name for name in missing if name in MODES]
+
+    def _has_idle_op(self, job: Job, draws: Sequence[Draw]) -> bool:
+        """Whether the reference has an op that changes no output, for which a candidate may have a kernel."""
+        self.judge.send(JudgeServer.has_idle_op, job.task, job.precision, draws)
+        return self._from_judge(JudgeServer.has_idle_op)
 
     def _attach(self, shared: SharedMemory) -> bool:
         """Tell the judge where outputs will be, if that has changed. Returns whether the judge owes an answer."""

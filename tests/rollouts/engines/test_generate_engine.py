@@ -78,6 +78,40 @@ def test_the_seed_decides_and_the_global_stream_is_left_alone(policy, graphs):
     policy.model.eval()
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_global_stream_that_others_set_back_does_not_repeat_itself(policy, monkeypatch, graphs):
+    clean = sample(policy, graphs=graphs)
+    plain = policy.model.forward
+
+    def forward(*given, **named):  # as an export in another thread does, at any step
+        torch.manual_seed(0)
+        return plain(*given, **named)
+
+    monkeypatch.setattr(policy.model, "forward", forward)
+    assert [r.token_ids for r in sample(policy, graphs=graphs)] == [r.token_ids for r in clean]
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("cut", [{}, {"top_k": 4}, {"top_p": 0.98}, {"min_p": 0.1}])
+def test_tokens_come_as_often_as_their_probability_says(policy, cut, graphs):
+    [prompt], n = [[5, 6, 7]], 4000
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([prompt])).logits[0, -1].double() / 0.5
+    share, order = torch.softmax(logits, -1), logits.argsort(descending=True)
+    if "top_k" in cut:
+        share[order[4:]] = 0
+    if "top_p" in cut:
+        share[order[1:][share[order].cumsum(0)[:-1] >= 0.98]] = 0
+    if "min_p" in cut:
+        share[share < 0.1 * share.max()] = 0
+    share /= share.sum()
+    found = sample(policy, batch_size=n, prompts=[prompt], n=n, max_tokens=1, temperature=0.5, graphs=graphs, **cut)
+    counts = torch.bincount(torch.tensor([r.token_ids[0] for r in found]), minlength=len(share)).double() / n
+    assert not counts[share == 0].any()
+    assert ((counts - share).abs() <= 5 * (share * (1 - share) / n).sqrt() + 3 / n).all()
+    assert (share > 0.005).sum() > 1, "or nothing was seen"
+
+
 def test_batches_differ_from_each_other(policy):
     same = sample(policy, batch_size=1, prompts=[[5, 6, 7]], n=4)
     assert len({tuple(r.token_ids) for r in same}) > 1

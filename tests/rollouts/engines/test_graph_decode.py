@@ -10,7 +10,7 @@ from support.tiny import tiny_policy
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
 from kernrl.policy.attention import VARLEN
-from kernrl.policy.load import Policy
+from kernrl.policy.load import Policy, add_lora
 from kernrl.rollouts.engines import graph_decode
 from kernrl.rollouts.engines.decoding_batch import DecodingBatch
 from kernrl.rollouts.engines.engine import Sampling
@@ -109,16 +109,6 @@ def test_cancelling_ends_it_without_handing_out_what_has_not_ended(policy):
     assert len(list(engine.generate([[5, 6, 7]], Sampling(n=4, max_tokens=5, temperature=0.8)))) == 4
 
 
-def test_frequencies_are_the_probabilities(policy):
-    with torch.no_grad():
-        exact = policy.model(input_ids=torch.tensor([[5, 6, 7]])).logits[0, -1].softmax(-1)
-    count = 4096
-    rollouts = sampled(policy, graphs=True, prompts=[[5, 6, 7]], n=count, temperature=1.0, max_tokens=1, batch_size=count)
-    found = torch.bincount(torch.tensor([r.token_ids[0] for r in rollouts]), minlength=len(exact)) / count
-    # a share's deviation is sqrt(p (1 - p) / count); five of them for the worst of a few hundred tokens
-    assert ((found - exact).abs() < 5 * (exact * (1 - exact) / count).sqrt() + 1 / count).all()
-
-
 def model_of(config) -> Policy:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=VARLEN)
@@ -138,6 +128,19 @@ def test_models_of_other_kinds(config):
     assert can_decode(policy.model)
     ours, theirs = (sampled(policy, graphs=graphs, max_tokens=20) for graphs in (True, False))
     assert [r.token_ids for r in ours] == [r.token_ids for r in theirs]
+
+
+@pytest.mark.slow
+def test_a_model_with_adapters(policy):
+    plain = tiny_policy()
+    adapted = Policy(add_lora(plain.model, rank=4, alpha=8, dropout=0.5, targets=("all-linear",)), plain.tokenizer)
+    for name, parameter in adapted.model.named_parameters():
+        if "lora_B" in name:  # zeros at first
+            torch.nn.init.normal_(parameter, std=0.1)
+    assert can_decode(adapted.model.eval())
+    ours, theirs = (sampled(adapted, graphs=graphs, max_tokens=20) for graphs in (True, False))
+    assert [r.token_ids for r in ours] == [r.token_ids for r in theirs]
+    assert [r.token_ids for r in ours] != [r.token_ids for r in sampled(policy, graphs=True, max_tokens=20)]
 
 
 def test_a_model_that_attends_to_a_window_is_left_to_transformers():

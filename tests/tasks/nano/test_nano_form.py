@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from random import Random
+from typing import Any
 
 import pytest
 from support import TESTS, interpreted
@@ -14,7 +15,7 @@ from kernrl.tasks.graph.sample import sample
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.loaders import MADE, load_tasks
-from kernrl.tasks.nano import draw_plain, draw_space
+from kernrl.tasks.nano import draw_plain, draw_reuse, draw_space
 from kernrl.tasks.nano.assemble import MalformedReplyError, assemble, read_reply
 from kernrl.tasks.nano.distinct_axes import at_distinct_sizes
 from kernrl.tasks.nano.draw import draw_plain_graph
@@ -262,6 +263,9 @@ def test_an_axis_that_is_a_width_here_and_none_there_ends_in_sizes_that_fit() ->
         assert all([n.op for n in g.nodes] == [n.op for n in graph.nodes] for g in at_distinct_sizes(graph))
 
 
+STEPS: list[Any] = [*draw_space.STEPS, *draw_plain.NEW, *draw_reuse.STEPS]
+
+
 @pytest.mark.slow
 def test_worked_replies_are_right() -> None:
     found = [problem for problems in interpreted.ask("nano_worker", range(1000, 1030)) for problem in problems]
@@ -270,7 +274,7 @@ def test_worked_replies_are_right() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [getattr(step, "__name__", "") for step in (*draw_space.STEPS, *draw_plain.NEW)])
+@pytest.mark.parametrize("step", [step.__name__ for step in STEPS])
 def test_worked_replies_to_a_step_are_right(step: str) -> None:
     seeds = [f"{step}/{i}" for i in range(6)]
     found = [problem for problems in interpreted.ask("nano_worker", seeds) for problem in problems]

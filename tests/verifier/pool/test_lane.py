@@ -137,6 +137,16 @@ def test_nothing_of_a_rejected_candidate_is_left_at_work(gpu: Gpu, forks: FakeFo
 
 
 @pytest.mark.slow
+def test_an_idle_kernel_is_a_decoy_unless_the_reference_has_an_idle_op(gpu: Gpu, forks: FakeForkServer) -> None:
+    outcome = run(gpu, "an idle kernel")
+    assert outcome.rejection is not None
+    assert (outcome.rejection.status, outcome.stage) == (Status.DECOY, Stage.CORRECTNESS)
+    assert_right(run(gpu, "an idle kernel for an idle op"))
+    assert_right(run(gpu, "right"))
+    assert forks.events("judge").count("begins has_idle_op") == 2, "nobody else is asked about"
+
+
+@pytest.mark.slow
 def test_baselines_are_captured_while_the_last_phase_is_judged(gpu: Gpu, forks: FakeForkServer) -> None:
     outcome = gpu.run(job("wrong", ["full"]), ["eager"], "task")
     assert (outcome.stage, outcome.rejection and outcome.rejection.status) == (Stage.CORRECTNESS, Status.WRONG)
