@@ -111,11 +111,6 @@ class ImproveConfig(TrainingConfig, ServerConfig, TrackingConfig, SamplingConfig
         description="Replies decoded at once: more are faster, and take more memory.",
         json_schema_extra=SAMPLING | RARE,
     )
-    sampling_compile: bool = Field(
-        default=False,
-        description="Compile decoding where there is a GPU: pays in long runs of small batches.",
-        json_schema_extra=SAMPLING | RARE,
-    )
     weight_sync: Literal["nccl", "ipc", "checkpoint", "lora", "none"] | None = Field(
         default=None,
         description="How new weights reach the server: vLLM's NCCL or CUDA IPC, a checkpoint or LoRA adapter that it loads, or "

@@ -18,7 +18,6 @@ def _bars_overlap(settings: dict[str, Any]) -> dict[str, bool]:
     return {
         "--turns": settings.get("turns", 1) > 1,
         "--constant-groups refill": settings.get("constant_groups") == "refill",
-        "--sampling-compile": bool(settings.get("sampling_compile")) and settings.get("engine") == "generate",
         "--launch fsdp2": settings.get("launch") == "fsdp2",
     }
 

@@ -1,7 +1,8 @@
 """Attention over packed documents: many sequences in one row, none of which attends to another.
 
 Registered with transformers as the attention implementation `kernrl_varlen`, so any model of the hub that supports
-attention backends can be trained on packed rows. Without `cu_seqlens`, as in `generate`, it is plain SDPA.
+attention backends can be trained on packed rows, and decode one token a row over a `KVCache` (`kv`). With neither, as in
+transformers' `generate`, it is plain SDPA.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from kernrl.policy.decode_attention import KVCache
 
 VARLEN = "kernrl_varlen"
 
@@ -38,6 +41,18 @@ def packed_kwargs(position_ids: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> 
     }
 
 
+def decode_kwargs(position_ids: Tensor, kv: KVCache, mask: Tensor | None = None) -> dict[str, Any]:
+    """Keyword arguments that make a model's forward keep its keys and values in `kv`.
+
+    Args:
+        position_ids: int64 [B, T], counted in each row from its first token that is no padding.
+        mask: [B, T], which tokens of prompts are no padding; None to decode: T is 1.
+    """
+    if mask is None:  # of four dimensions, as in `packed_kwargs`
+        mask = torch.empty(1, 1, 1, 1, dtype=torch.bool, device=position_ids.device)
+    return {"position_ids": position_ids, "attention_mask": mask, "kv": kv, "use_cache": False}
+
+
 def varlen_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -48,17 +63,27 @@ def varlen_attention(
     dropout: float = 0.0,
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,
+    kv: KVCache | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention of packed documents.
+    """Causal attention of packed documents, or of new tokens over those in `kv`.
 
     Args:
         query: [1, H, N, head_dim]; key, value: [1, H_kv, N, head_dim], H a multiple of H_kv.
         cu_seqlens, max_seqlen: see `packed_kwargs`; None for an ordinary padded batch.
+        kv: see `decode_kwargs`.
 
     Returns:
         [1, N, H, head_dim], and None in place of attention weights.
+
+    Raises:
+        ValueError: `kv` is given, and the layer attends in a way that its kernel does not know.
     """
+    if kv is not None:
+        if any(kwargs.get(name) is not None for name in ("sliding_window", "softcap", "s_aux", "position_bias")):
+            raise ValueError("decoding over a KVCache attends to all earlier tokens alike")
+        if (out := kv.attend(module.layer_idx, query, key, value, scaling)) is not None:  # pyright: ignore[reportArgumentType]
+            return out, None
     if cu_seqlens is None:
         out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
         return out, None

@@ -62,7 +62,6 @@ def local_engine(
         batch_size=config.sampling_batch,
         # decoding reads every weight for every token, and bf16 has half the bytes of the trained float32
         dtype=torch.bfloat16 if on_gpu and not config.lora else None,
-        compile=config.sampling_compile,
         deal=(ranks.index, ranks.size),
         gpu_turn=gpu_turn,
     )

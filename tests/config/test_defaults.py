@@ -88,7 +88,7 @@ def test_what_is_given_wins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["tasks_per_step"] == 24
 
 
-@pytest.mark.parametrize("flags", ["--turns 2", "--constant-groups refill", "--sampling-compile", "--launch fsdp2"])
+@pytest.mark.parametrize("flags", ["--turns 2", "--constant-groups refill", "--launch fsdp2"])
 def test_a_step_ahead_is_refused_beside_what_forbids_it(flags: str) -> None:
     assert run(["reinforce", "--model", "nano", "--output", "x", "--overlap", "1", *flags.split(), "--dry-run"]) == 2
 

@@ -71,9 +71,9 @@ def plain_logprobs(policy: Policy, rollouts: list[Rollout], dtype: torch.dtype) 
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("compile", [False, True])
-def test_the_sampler_notes_the_policys_log_probs(policy: Policy, compile: bool) -> None:
-    rollouts = sampled(policy, compile=compile)
+@pytest.mark.parametrize("graphs", [False, True])
+def test_the_sampler_notes_the_policys_log_probs(policy: Policy, graphs: bool) -> None:
+    rollouts = sampled(policy, graphs=graphs)
     noted = torch.tensor([x for r in rollouts for x in r.logprobs or ()], dtype=torch.float64, device="cuda")
     exact = plain_logprobs(policy, rollouts, torch.float32)
     assert noted.std() > 1.0

@@ -19,7 +19,16 @@ from kernrl.kernels.over_tokens import token_kernel, token_reduce
 
 ratio = sys.modules["kernrl.kernels.ratio_kl"]
 # float32's own: a log-prob of -170 has steps of 1.5e-5, and a ratio and its gradient inherit them.
-LIMITS = {"logp": 2e-5, "entropy": 1e-5, "loss": 1e-4, "gradient": 1e-4, "masked": 0.0, "metrics": 1e-4, "shares": 1e-5}
+LIMITS = {
+    "logp": 2e-5,
+    "entropy": 1e-5,
+    "loss": 1e-4,
+    "gradient": 1e-4,
+    "masked": 0.0,
+    "metrics": 1e-4,
+    "shares": 1e-5,
+    "out": 2e-6,
+}
 
 # The interpreter has to be chosen before triton is imported, so it has a process of its own.
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="compiles and interprets")

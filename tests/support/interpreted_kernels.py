@@ -3,6 +3,7 @@
 Prints one JSON object: for each case the errors against the float64 reference.
 """
 
+import itertools
 import json
 import math
 
@@ -17,6 +18,8 @@ from kernrl.kernels.over_tokens.token_loss import METRICS, policy_loss_reference
 from kernrl.kernels.over_tokens.token_reduce import reduce_tokens
 from kernrl.kernels.over_tokens.tokens import prepare, read_options, with_sequence_correction
 from kernrl.kernels.ratio_kl import _RatioKl
+from kernrl.policy.decode_attention import NO_COLUMN, attend_in_one_kernel
+from kernrl.policy.fused_norm import rms_norm
 from support import EXHAUSTIVE
 
 torch.set_num_threads(1)
@@ -110,6 +113,37 @@ def columns_of_two_ranks(first: int) -> dict[str, float]:
         "gradient": error[mask].max().item(),
         "masked": out[~mask].abs().max().item() + float(not found[mask].all()),
     }
+
+
+def attention_of_a_step(heads: int, kv_heads: int, dim: int, position: int) -> dict[str, float]:
+    """A decoding step's attention, over columns that hold NaN wherever a row must not look."""
+    generator = torch.Generator().manual_seed(5)
+    rows, capacity = 4, position + 30
+    query = torch.randn(rows, 1, heads, dim, generator=generator).transpose(1, 2)
+    key, value = torch.randn(2, rows, kv_heads, 1, dim, generator=generator).unbind()
+    keys, values = torch.randn(2, rows, kv_heads, capacity, dim, generator=generator).unbind()
+    starts = torch.tensor([0, min(5, position), position, NO_COLUMN])
+    for row, start in enumerate(starts.tolist()):
+        seen = torch.arange(capacity).ge(start) & torch.arange(capacity).lt(position)
+        keys[row, :, ~seen], values[row, :, ~seen] = math.nan, math.nan
+    before = keys.clone()
+    got = attend_in_one_kernel(query, key, value, keys, values, starts, torch.tensor([position]), 0.3)
+    wanted = torch.empty_like(got, dtype=torch.float64)
+    for row, head in itertools.product(range(rows), range(heads)):
+        pair, first = (row, head // (heads // kv_heads)), int(starts[row].clamp(max=position))
+        seen_keys = torch.cat([keys[pair][first:position], key[pair]]).double()
+        seen_values = torch.cat([values[pair][first:position], value[pair]]).double()
+        wanted[row, 0, head] = (seen_keys @ query[row, head, 0].double() * 0.3).softmax(0) @ seen_values
+    untouched = torch.arange(capacity) != position
+    kept = torch.equal(keys[:, :, position], key[:, :, 0]) and torch.equal(values[:, :, position], value[:, :, 0])
+    same = torch.equal(keys[:, :, untouched].nan_to_num(), before[:, :, untouched].nan_to_num())
+    return {"out": (got - wanted).abs().max().item(), "masked": float(not (kept and same))}
+
+
+def norm_of_a_step(size: int) -> dict[str, float]:
+    x, weight = torch.randn(3, 1, size, generator=torch.Generator().manual_seed(6)), torch.linspace(-2, 2, size)
+    wanted = torch.nn.functional.rms_norm(x.double(), (size,), weight.double(), 1e-6)
+    return {"out": (rms_norm(x, weight, 1e-6) - wanted).abs().max().item()}
 
 
 def unlikely_actions() -> dict[str, float]:
@@ -282,4 +316,7 @@ if __name__ == "__main__":
     errors |= {"odd rows": odd_rows(), "ratio_kl": ratio_and_kl()}
     errors |= {"two_kernels": two_kernels(), "unlikely": unlikely_actions(), "broken": broken_rows()}
     errors |= {f"two ranks, {first}": columns_of_two_ranks(first) for first in (1250, 2300, 2450)}
+    for shape in ((8, 2, 64, 70), (6, 2, 24, 33), (4, 4, 16, 0), (3, 1, 64, 129)):
+        errors[f"attention of a step, {shape}"] = attention_of_a_step(*shape)
+    errors |= {f"norm of a step, {size}": norm_of_a_step(size) for size in (512, 500)}
     print(json.dumps(errors))

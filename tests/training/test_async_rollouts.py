@@ -256,7 +256,7 @@ def test_broken_infrastructure_is_masked_as_ever(model, tasks, tmp_path, verifie
     assert all(line["learnt"] == line["attempts"] - line["unknown"] for line in metrics(tmp_path / "run").values())
 
 
-@pytest.mark.parametrize("flags", [("--turns", "2"), ("--constant-groups", "refill"), ("--sampling-compile",)])
+@pytest.mark.parametrize("flags", [("--turns", "2"), ("--constant-groups", "refill")])
 def test_what_cannot_be_sampled_in_one_go_is_refused(model, tasks, tmp_path, flags, capfd):
     assert run(arguments(model, tasks, tmp_path / "run", *AHEAD, *flags)) == 2
     assert f"leave out {' '.join(flags[:2] if flags[0] != '--turns' else flags[:1])}" in capfd.readouterr().err

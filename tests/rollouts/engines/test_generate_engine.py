@@ -23,8 +23,8 @@ def sampling(policy, **changes):
     return Sampling(**{**settings, **changes})
 
 
-def sample(policy, batch_size=4, prompts=PROMPTS, compile=False, **changes):
-    engine = GenerateEngine(policy, batch_size=batch_size, compile=compile)
+def sample(policy, batch_size=4, prompts=PROMPTS, graphs=True, **changes):
+    engine = GenerateEngine(policy, batch_size=batch_size, graphs=graphs)
     return sorted(engine.generate(prompts, sampling(policy, **changes)), key=lambda r: (r.prompt, r.sample))
 
 
@@ -40,10 +40,10 @@ def test_every_prompt_gets_n_rollouts_that_end_where_they_should(policy):
     assert len({tuple(r.token_ids) for r in rollouts}) > 6
 
 
-@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
-def test_logprobs_are_those_of_a_plain_forward(policy, temperature, compile):
-    for r in sample(policy, temperature=temperature, compile=compile):
+def test_logprobs_are_those_of_a_plain_forward(policy, temperature, graphs):
+    for r in sample(policy, temperature=temperature, graphs=graphs):
         prompt = PROMPTS[r.prompt]
         with torch.no_grad():
             logits = policy.model(input_ids=torch.tensor([prompt + r.token_ids])).logits[0].double()
@@ -53,31 +53,34 @@ def test_logprobs_are_those_of_a_plain_forward(policy, temperature, compile):
         assert torch.allclose(torch.tensor(r.logprobs).double(), expected, atol=2e-5)
 
 
-def test_settings_of_the_model_do_not_bend_the_distribution():
+@pytest.mark.parametrize("graphs", [False, True])
+def test_settings_of_the_model_do_not_bend_the_distribution(graphs):
     policy = tiny_policy()
-    plain = sample(policy)
+    plain = sample(policy, graphs=graphs)
     bent = GenerationConfig(repetition_penalty=3.0, top_k=2, temperature=0.1, min_new_tokens=9, do_sample=True)
     policy.model.generation_config = bent
-    assert sample(policy) == plain
+    assert sample(policy, graphs=graphs) == plain
     assert policy.model.generation_config is bent
 
 
-def test_the_seed_decides_and_the_global_stream_is_left_alone(policy):
+@pytest.mark.parametrize("graphs", [False, True])
+def test_the_seed_decides_and_the_global_stream_is_left_alone(policy, graphs):
     torch.manual_seed(7)
     state = torch.get_rng_state()
-    first = sample(policy)
+    first = sample(policy, graphs=graphs)
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(8)
-    assert sample(policy) == first
-    assert sample(policy, seed=2) != first
+    assert sample(policy, graphs=graphs) == first
+    assert sample(policy, seed=2, graphs=graphs) != first
     policy.model.train()
-    assert sample(policy) == first
+    assert sample(policy, graphs=graphs) == first
     assert policy.model.training
     policy.model.eval()
 
 
-def test_a_global_stream_that_others_set_back_does_not_repeat_itself(policy, monkeypatch):
-    clean = sample(policy)
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_global_stream_that_others_set_back_does_not_repeat_itself(policy, monkeypatch, graphs):
+    clean = sample(policy, graphs=graphs)
     plain = policy.model.forward
 
     def forward(*given, **named):  # as an export in another thread does, at any step
@@ -85,11 +88,12 @@ def test_a_global_stream_that_others_set_back_does_not_repeat_itself(policy, mon
         return plain(*given, **named)
 
     monkeypatch.setattr(policy.model, "forward", forward)
-    assert [r.token_ids for r in sample(policy)] == [r.token_ids for r in clean]
+    assert [r.token_ids for r in sample(policy, graphs=graphs)] == [r.token_ids for r in clean]
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("cut", [{}, {"top_k": 4}, {"top_p": 0.98}, {"min_p": 0.1}])
-def test_tokens_come_as_often_as_their_probability_says(policy, cut):
+def test_tokens_come_as_often_as_their_probability_says(policy, cut, graphs):
     [prompt], n = [[5, 6, 7]], 4000
     with torch.no_grad():
         logits = policy.model(input_ids=torch.tensor([prompt])).logits[0, -1].double() / 0.5
@@ -101,7 +105,7 @@ def test_tokens_come_as_often_as_their_probability_says(policy, cut):
     if "min_p" in cut:
         share[share < 0.1 * share.max()] = 0
     share /= share.sum()
-    found = sample(policy, batch_size=n, prompts=[prompt], n=n, max_tokens=1, temperature=0.5, **cut)
+    found = sample(policy, batch_size=n, prompts=[prompt], n=n, max_tokens=1, temperature=0.5, graphs=graphs, **cut)
     counts = torch.bincount(torch.tensor([r.token_ids[0] for r in found]), minlength=len(share)).double() / n
     assert not counts[share == 0].any()
     assert ((counts - share).abs() <= 5 * (share * (1 - share) / n).sqrt() + 3 / n).all()
@@ -134,9 +138,9 @@ def test_cut_distributions_have_no_logprobs(policy):
     assert all(r.logprobs is None for r in sample(policy, top_k=5))
 
 
-@pytest.mark.parametrize("compile", [False, True])
-def test_a_prompt_that_fills_the_context_is_an_error_value_and_spoils_no_other(policy, compile):
-    rollouts = sample(policy, prompts=[[5] * 512, [5, 6, 7], [5] * 600], n=2, batch_size=64, compile=compile)
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_prompt_that_fills_the_context_is_an_error_value_and_spoils_no_other(policy, graphs):
+    rollouts = sample(policy, prompts=[[5] * 512, [5, 6, 7], [5] * 600], n=2, batch_size=64, graphs=graphs)
     assert [r.finish == "error" for r in rollouts] == [True, True, False, False, True, True]
     assert all(r.token_ids == [] and r.logprobs is None for r in rollouts if r.finish == "error")
     assert rollouts[2].token_ids
@@ -145,10 +149,8 @@ def test_a_prompt_that_fills_the_context_is_an_error_value_and_spoils_no_other(p
 def test_a_copy_in_another_dtype_follows_the_policy_when_synced(monkeypatch):
     policy, sampled = tiny_policy(), []
     engine = GenerateEngine(policy, dtype=torch.bfloat16)
-    generate = type(policy.model).generate
-    monkeypatch.setattr(
-        type(policy.model), "generate", lambda model, *a, **k: sampled.append(model) or generate(model, *a, **k)
-    )
+    forward = type(policy.model).forward
+    monkeypatch.setattr(type(policy.model), "forward", lambda model, **k: sampled.append(model) or forward(model, **k))
 
     def greedy():
         rollouts = list(engine.generate(PROMPTS, sampling(policy, n=1, temperature=1e-3, stop_ids=())))
