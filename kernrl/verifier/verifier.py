@@ -51,7 +51,7 @@ class HardenedVerifier:
         self.config = config or VerifierConfig()
         self.evaluator = StagedEvaluator(self.config, defences=defences)
         folder = self.evaluator.cache_dir
-        self.input_sets = InputSets(folder)
+        self.input_sets = InputSets(folder, processes=max(1, self.evaluator.workers // 2))
         self._cache = VerdictCache(folder / "verdicts.sqlite" if folder else None)
         self._threads = IN_FLIGHT * self.evaluator.workers
         self._retries = RETRIES if self.config.executor == "local" else 1 + RETRIES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from kernrl.verifier.cache import task_fingerprint
 from kernrl.verifier.explain import account
 from kernrl.verifier.judge.draws import ONLY_BIG_SET_REGIMES, ONLY_SET_REGIMES
 from kernrl.verifier.pool.derive_input_sets import InputSets
+from kernrl.verifier.rpc.worker_client import Client
 from kernrl.verifier.verifier import HardenedVerifier
 
 LARGE = Task("large", unstated.task_code(16384, 16384))
@@ -139,6 +141,27 @@ def test_a_reference_that_breaks_goes_on_with_the_sets_it_has(line: str, monkeyp
             patch.setattr("kernrl.verifier.pool.derive_input_sets.TIMEOUT_S", 3.0)
             assert input_sets.complete(broken) == broken
         assert len(input_sets.complete(LARGE).input_sets) == 3, "and so do the tasks after it"
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.slow
+def test_sources_are_worked_on_side_by_side_and_each_of_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two processes one hangs: the other goes on with what comes, and an end leaves nobody waiting or warned."""
+    asked, ask = [], Client.ask
+    monkeypatch.setattr(Client, "ask", lambda self, *args: asked.append(args[2]) or ask(self, *args))
+    hanging = Task("hanging", f"while True: pass\n{LARGE.pytorch_code}")
+    others = [Task(f"t{i}", f"{LARGE.pytorch_code}\n# {i % 2}") for i in range(4)]
+    warnings: list[str] = []
+    monkeypatch.setattr("kernrl.verifier.pool.derive_input_sets.log.warning", lambda *args: warnings.append(str(args)))
+    with ThreadPoolExecutor(6) as threads, contextlib.closing(InputSets(None, processes=2)) as input_sets:
+        stuck = threads.submit(input_sets.complete, hanging)
+        found = list(threads.map(input_sets.complete, others))
+        assert not stuck.done()
+        input_sets.close()
+        assert stuck.result(timeout=20) == hanging
+    assert [len(task.input_sets) for task in found] == [3, 3, 3, 3]
+    assert sorted(asked) == sorted([hanging.pytorch_code, others[0].pytorch_code, others[1].pytorch_code])
+    assert not warnings
 
 
 def test_a_derived_set_is_not_a_stated_one_to_the_cache() -> None:
