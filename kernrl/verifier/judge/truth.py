@@ -157,11 +157,13 @@ class Exact(TorchDispatchMode):
 
     def _rounding(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The operation as in a program of lower precision: norms and softmax in steps, sums sequential."""
-        parts = normalisations()
+        parts, name, share = normalisations(), func.overloadpacket.__name__, self._roundoff
         if func in parts:
             with self:
-                return parts[func](*args, **kwargs)
-        name, share = func.overloadpacket.__name__, self._roundoff
+                result = parts[func](*args, **kwargs)
+            return _read_twice(name, result, args[0], share) if name in ("_softmax", "_log_softmax") else result
+        if name.startswith("pow") and isinstance(args[-1], Tensor):
+            args = (*args[:-1], _whole(args[-1]))
         if name in self._OPERANDS or name == "convolution":
             left, right = (args[i] for i in self._OPERANDS.get(name, (0, 1)))
             terms = right[0].numel() if name == "convolution" else left.shape[-1]
@@ -216,6 +218,22 @@ def _perturbed(x: Tensor, share: float) -> Tensor:
     if not x.is_floating_point() or is_float8(x.dtype):
         return x
     return x.addcmul(_within_range(x), _noise(x).to(x.dtype), value=share)
+
+
+def _read_twice(name: str, y: Tensor, x: Tensor, share: float) -> Tensor:
+    """A softmax (or its logarithm) y of x whose largest number and whose shares read x rounded apart.
+
+    A fused kernel computes x once for each, and a compiler may contract the one and not the other to multiply-adds: off by a
+    rounding of x, which is as much as the shares change by where x is large. By as much as a share at most.
+    """
+    moved = (_within_range(x) * share).clamp(-1.0, 1.0) * _noise(x)
+    return (y + moved if name == "_log_softmax" else y + y * moved).to(y.dtype)
+
+
+def _whole(exponent: Tensor) -> Tensor:
+    """Exponents that are whole numbers but for a rounding, made whole: others give NaN of negative numbers."""
+    near = exponent.round()
+    return torch.where((exponent - near).abs() <= 1e-6 * near.abs(), near, exponent)
 
 
 @dataclass(slots=True)

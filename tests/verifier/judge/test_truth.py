@@ -10,7 +10,7 @@ from kernrl.verifier.judge.compare import Inputs, error_figures, excess, toleran
 from kernrl.verifier.judge.discontinuities import Jumps
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.truth import ReferenceAnswers, cut_to_tf32
+from kernrl.verifier.judge.truth import Answer, ReferenceAnswers, cut_to_tf32
 
 QUANTISE = """
 import pytest
@@ -91,6 +91,40 @@ class Model(nn.Module):
 
 def get_inputs():
     return [torch.randn(32, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+TO_A_POWER = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("power", torch.tensor(3.0))
+
+    def forward(self, x):
+        return torch.softmax((x ** self.power) ** 2, -1)
+
+def get_inputs():
+    return [torch.randn(16, 64)]
+
+def get_init_inputs():
+    return []
+"""
+LARGE_LOGITS = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x.square().mean(-1) * 1e4, 0)
+
+def get_inputs():
+    return [torch.randn(8, 512)]
 
 def get_init_inputs():
     return []
@@ -178,3 +212,33 @@ def test_weights_that_hooks_compute_follow_the_parameters() -> None:
     v, g = state["linear.weight_v"].double(), state["linear.weight_g"].double()
     expected = normed.inputs.inputs[0].double() @ (v * g / v.norm(dim=1, keepdim=True)).T + state["linear.bias"].double()
     torch.testing.assert_close(normed.answer().truth[0], expected)
+
+
+def exceeds(y: torch.Tensor, answer: Answer) -> bool:
+    (bound,) = tolerances_for([answer.levels], 0)[0]
+    return excess(error_figures(y, answer.truth[0], answer.levels[0]).tolist(), bound) > 1
+
+
+def test_whole_exponents_stay_whole() -> None:
+    """Moved by a rounding, they would give NaN of negative numbers, which says nothing of rounding's effect."""
+    powers = reference(TO_A_POWER)
+    powers.inputs.draw(Draw("full", "nominal", 3))
+    x = powers.inputs.inputs[0]
+    x[:, 0], x[:, 1] = 4.0, -4.0  # the two largest of each row are as large as each other but for a rounding
+    answer = powers.answer()
+    moved = x.clone()
+    moved[:, 0] *= 1 + 1e-7
+    assert not exceeds(torch.softmax(moved**6, -1), answer)
+    assert exceeds(torch.softmax(x**6, -1) * 1.1, answer)
+
+
+def test_what_a_softmax_reads_may_be_rounded_twice_apart() -> None:
+    logits = reference(LARGE_LOGITS)
+    logits.inputs.draw(Draw("full", "nominal", 3))
+    answer = logits.answer()
+    x = logits.inputs.inputs[0].square().mean(-1) * 1e4
+    top = x.max()
+    apart = x * (1 + 6e-8 * torch.tensor([1.0, -1.0] * 4))  # computed again, for the shares
+    shares = torch.exp(apart - top)
+    assert not exceeds(shares / torch.exp(x - top).sum(), answer)
+    assert exceeds(torch.softmax(x, 0) * 1.02, answer)
