@@ -33,6 +33,7 @@ def rows(read: Read) -> list[Row]:
         *losses(read("loss")),
         *solutions(read("tasks")),
         *shipped(read("nano")),
+        *decoding(read("decode")),
         *scaling(read("scaling")),
     ]
 
@@ -88,18 +89,39 @@ def solutions(data: Any) -> list[Row]:
     return [["tasks: worked solutions", text, ", ".join((gpu(data), "fp32", *versions(data))), commits, data["date"]]]
 
 
-def shipped(data: Any) -> list[Row]:
-    found = data["foreign"]
-    modules = f"{found['tasks']} of {found['of_tasks']} modules of `tests/foreign`"
-    each = f"{modules} × {found['samples_a_task']}, T = {found['temperature']}"
-    fast = found["baselines"]["eager"]
-    text = (
-        f"{figure_text(found['correct'])} correct, pass@8 {figure_text(found['pass@8'])}; faster than eager "
-        f"{figure_text(fast['fast_1'])} beyond the noise ({percent(fast['fast_1_plain']['value'])} if every win counts)"
-    )
-    seconds = sum(run["train_s"] for run in data["trainings"])
-    return [[f"nano ({seconds:.0f} s of SFT), {each}", text, *conditions(data, "tf32")]]
+SETS = {
+    "foreign": "modules of `tests/foreign`",
+    "graph-heldout": "generated tasks of 2 to 8 ops",
+    "graph-deep": "generated tasks of 9 to 12 ops",
+}
+"""Sets that the shipped nano was evaluated on, none of whose compositions it was trained on."""
 
+
+def shipped(data: Any) -> list[Row]:
+    trained_s = sum(run["train_s"] for run in data["trainings"])
+    made = []
+    for name, title in SETS.items():
+        found = data[name]
+        count = f"{found['tasks']}" if found["tasks"] == found["of_tasks"] else f"{found['tasks']} of {found['of_tasks']}"
+        each = f"{count} {title} × {found['samples_a_task']}, T = {found['temperature']}"
+        fast = found["baselines"]["eager"]
+        text = (
+            f"{figure_text(found['correct'])} correct, pass@8 {figure_text(found['pass@8'])}; faster than eager "
+            f"{figure_text(fast['fast_1'])} beyond the noise ({percent(fast['fast_1_plain']['value'])} if every win counts)"
+        )
+        made.append([f"nano ({trained_s:.0f} s of SFT), {each}", text, *conditions(data | found, "tf32")])
+    return made
+
+
+def decoding(data: Any) -> list[Row]:
+    """A step of nano's decoding, at the most rows that were measured."""
+    most = max(row["rows"] for row in data["results"])
+    ours, theirs = (next(r for r in data["results"] if (r["engine"], r["rows"]) == (name, most)) for name in ENGINES)
+    text = f"{ours['ms_a_step']:.2f} ms, transformers' `generate` {theirs['ms_a_step']:.1f} ms"
+    return [[f"nano: a decoding step of {most} replies", text, *conditions(data)]]
+
+
+ENGINES = ("captured step", "transformers")
 
 METHODS = {
     "start": "the nano of 21 November, where all start",

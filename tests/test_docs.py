@@ -273,7 +273,8 @@ def test_readme_has_conditions_commit_and_date_of_every_figure() -> None:
         "verifier: speed": verifier,
         "losses": record("loss"),
         "tasks": tasks | {"commit": ", ".join(sorted({run["commit"] for run in tasks["runs"]}))},
-        "nano (": record("nano"),
+        **{nano_title(name): record("nano") | record("nano")[name] for name in NANO_SETS},
+        "nano: a decoding step": record("decode"),
         "two GPUs, `--launch ddp`: `sft`": scaling["ddp"]["made"],
         "two GPUs, `--launch ddp`: `reinforce`": scaling["ddp_rl"]["made"],
         "training a 7B": scaling["fsdp2"]["made"],
@@ -340,12 +341,22 @@ def test_readme_says_how_often_equal_programs_were_called_different() -> None:
     assert f"{null['planted_seen']:,} of {null['planted']:,} seen when slowed by 5 % (at {times[1]:.0f} µs or more)" in figure
 
 
-def test_readme_says_what_the_record_says_of_nano() -> None:
+NANO_SETS = {"foreign": "modules", "graph-heldout": "generated tasks of 2 to 8 ops", "graph-deep": "generated tasks of 9 to 12"}
+
+
+def nano_title(name: str) -> str:
+    """How the row of a set of nano's begins."""
     data = record("nano")
-    found, statuses = data["foreign"], data["foreign"]["statuses"]
-    [(title, (figure, *_))] = [(title, row) for title, row in claims("headline").items() if title.startswith("nano")]
-    seconds = sum(run["train_s"] for run in data["trainings"])
-    assert title.startswith(f"nano ({seconds:.0f} s of SFT), {found['tasks']} of {found['of_tasks']} modules")
+    found, seconds = data[name], sum(run["train_s"] for run in data["trainings"])
+    assert found["tasks"] == found["of_tasks"], "else the row says of how many"
+    return f"nano ({seconds:.0f} s of SFT), {found['tasks']} {NANO_SETS[name]}"
+
+
+@pytest.mark.parametrize("name", NANO_SETS)
+def test_readme_says_what_the_record_says_of_nano(name: str) -> None:
+    found = record("nano")[name]
+    statuses = found["statuses"]
+    [(title, (figure, *_))] = [row for row in claims("headline").items() if row[0].startswith(nano_title(name))]
     assert f"× {found['samples'] // found['tasks']}, T = {found['temperature']}" in title
     assert f"{100 * found['correct']['value']:.0f}%" == f"{100 * statuses['correct'] / found['samples']:.0f}%"
     fast = found["baselines"]["eager"]
@@ -353,6 +364,13 @@ def test_readme_says_what_the_record_says_of_nano() -> None:
         f"{interval(found['correct'])} correct, pass@8 {interval(found['pass@8'])}; faster than eager "
         f"{interval(fast['fast_1'])} beyond the noise ({100 * fast['fast_1_plain']['value']:.0f}% if every win counts)"
     )
+
+
+def test_readme_says_what_the_record_says_of_decoding() -> None:
+    rows = {row["engine"]: row for row in record("decode")["results"] if row["rows"] == 256}
+    ours, theirs = (rows[engine]["ms_a_step"] for engine in ("captured step", "transformers"))
+    figure = claims("headline")["nano: a decoding step of 256 replies"][0]
+    assert figure == f"{ours:.2f} ms, transformers' `generate` {theirs:.1f} ms"
 
 
 def test_readme_says_what_the_records_say_of_two_gpus_and_of_seven_billion() -> None:
