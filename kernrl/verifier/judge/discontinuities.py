@@ -73,9 +73,11 @@ class Jumps:
             # what no rounding moves, such as a zero, lies on one side for good, and says nothing of what rounding does to the
             # others: behind a clamp it may be nearly all; an input keeps its sign, however small it is
             moved = off != 0
-            count = moved.sum().clamp_min(1)
-            rms = (off.square().sum() / count).sqrt()
-            share = ((off / exact).nan_to_num(0.0, torch.inf, torch.inf).square().sum() / count).sqrt()
+            rms = _rms(off, moved)
+            if off.dim() > 1:  # samples may be of very different sizes
+                each = _rms(off.flatten(1), moved.flatten(1), 1)
+                rms = torch.maximum(rms, each.reshape(-1, *[1] * (off.dim() - 1)))
+            share = _rms((off / exact).nan_to_num(0.0, torch.inf, torch.inf), moved)
             margin = torch.where(moved, MARGIN * torch.fmin(rms, share * exact.abs()), 0.0)
             self.margins[at] = torch.maximum(self.margins[at], margin)
             wide = [exact, *(a.double() if isinstance(a, Tensor) else a for a in args[1:])]
@@ -99,6 +101,11 @@ class Jumps:
         at, self._at = self._at, self._at + 1
         fits = at < len(self.operands) and self.operands[at].shape == _operand(args).shape
         return at if fits else None
+
+
+def _rms(x: Tensor, among: Tensor, dim: int | None = None) -> Tensor:
+    """Root mean square of some elements, those of others being 0."""
+    return (x.square().sum(dim) / among.sum(dim).clamp_min(1)).sqrt()
 
 
 def _operand(args: Sequence[Any]) -> Tensor:

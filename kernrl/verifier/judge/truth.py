@@ -126,6 +126,11 @@ def cut_to_tf32(x: Tensor) -> Tensor:
     return (x.view(bits) & cut).view(x.dtype)
 
 
+def _dithered(x: Tensor) -> Tensor:
+    """x further from zero by up to one unit of TF32's last place, so that what it is cut to is either number beside it."""
+    return x.addcmul(x, torch.empty_like(x, dtype=torch.float32).uniform_(0.0, 2.0**-10).to(x.dtype))
+
+
 class Exact(TorchDispatchMode):
     """Runs float64 convolutions as matrix products. `tf32` truncates the operands of products as tensor cores do; `roundoff`
     perturbs every result at random, as rounding in that precision would; `jumps` sees to ops whose result jumps; `narrow` are
@@ -143,10 +148,12 @@ class Exact(TorchDispatchMode):
     _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
 
     def __init__(
-        self, *, tf32: bool = False, roundoff: float = 0.0, jumps: Jumps | None = None,
+        self, *, tf32: bool = False, dithered: bool = False, roundoff: float = 0.0, jumps: Jumps | None = None,
         narrow: frozenset[torch.dtype] = frozenset(),
     ):  # fmt: skip
+        """`dithered`: operands are rounded to TF32 up or down by lot, as another library may round them."""
         super().__init__()
+        self._dithered = dithered
         self._tf32, self._roundoff, self._jumps, self._narrow = tf32, roundoff, jumps, narrow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -187,7 +194,7 @@ class Exact(TorchDispatchMode):
             return self._jumps.run(func, args, kwargs)
         if self._tf32:
             for i in self._OPERANDS.get(name, (0, 1) if name == "convolution" else ()):
-                args[i] = cut_to_tf32(args[i])
+                args[i] = cut_to_tf32(_dithered(args[i]) if self._dithered else args[i])
         if name != "convolution" or args[0].dtype != torch.float64 or args[0].dim() != args[1].dim():
             return func(*args, **kwargs)
         x, w, bias, stride, padding, dilation, transposed, output_padding, groups = args
@@ -278,7 +285,7 @@ class ReferenceAnswers:
             truth = self._exact_run(jumps.recording())
         with self._clock.at("rounded"):
             rounded = [self._rounded_run(jumps.measuring())] if self._rounded else []
-            rounded += [self._rounded_run(jumps.measuring()) for _ in range(_more_runs(truth, rounded))]
+            rounded += [self._rounded_run(jumps.measuring(), dithered=True) for _ in range(_more_runs(truth, rounded))]
         if not self._rounded:
             jumps.relative(PERTURBATION_ROUNDOFFS * UNIT_ROUNDOFF[precision])
         with self._clock.at("jumps"):
@@ -298,13 +305,13 @@ class ReferenceAnswers:
         mode = Exact(jumps=jumps, narrow=narrow_dtypes(self.inputs.precision))
         return self._wide.run(lambda x: x.double() if x.is_floating_point() else x, mode)
 
-    def _rounded_run(self, jumps: Jumps) -> list[Tensor]:
-        """Outputs of a run with more rounding than eager's."""
+    def _rounded_run(self, jumps: Jumps, *, dithered: bool = False) -> list[Tensor]:
+        """Outputs of a run with more rounding than eager's; `dithered`: with other roundings each time."""
         assert self._rounded
         u, tf32 = UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
         # operands that are cut already are the same numbers to tensor cores, which are eight times as fast
         with policy_flags("tf32" if tf32 else "fp32"):
-            mode = Exact(tf32=tf32, roundoff=u, jumps=jumps)
+            mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps)
             return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), mode)
 
 
