@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Protocol
 
 from kernrl.config.verifier import Baselines
+from kernrl.tasks.solutions.from_graph.styles import write_solutions
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Verdict
 from kernrl.verifier.correctness import PlanJudge
@@ -23,6 +24,28 @@ from kernrl.verifier.verifier import HardenedVerifier
 CORES_A_TASK, MOST_AT_ONCE = 4, 4
 """Tasks that are searched side by side: one for so many cores, since its candidates are traced and compiled on them; and so
 many at most, since only one candidate is timed at a time."""
+
+
+WARM_UP_S = 60.0
+"""Longest that searches wait for a first verdict before they begin."""
+
+FIRST_TASK = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + 1.0
+
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+
+def get_init_inputs():
+    return []
+"""
 
 
 class Judge(Protocol):
@@ -48,6 +71,15 @@ class Judges:
                 self.verifier.evaluator.start()
 
         threading.Thread(target=start, name="starting the verifier", daemon=True).start()
+
+    def warm_up(self) -> None:
+        """Start the verifier, and on a GPU judge a candidate of no task: the first lift and the first verdict take seconds
+        that later ones do not."""
+        self.verifier.evaluator.start()
+        if self.verifier.evaluator.gpus:
+            with contextlib.suppress(Exception):  # whatever is wrong here is met again, and told, with the first task
+                task = Task("warm-up", FIRST_TASK)
+                self.first.submit(task, write_solutions(task)[0].triton_code).result(WARM_UP_S)
 
     @property
     def first(self) -> Judge:

@@ -75,7 +75,7 @@ class Searches:
             with line.shown():
                 self._search(self.tasks[0], line)
             return
-        self.judges.verifier.evaluator.start()  # in no task's time
+        self.judges.warm_up()  # in no task's time
         waiting = self._without_finished()
         line = LiveLine(len(waiting))
         with line.shown(), ThreadPoolExecutor(self.at_once, thread_name_prefix="search") as pool:

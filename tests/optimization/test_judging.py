@@ -85,6 +85,22 @@ def test_the_last_look_alone_times_at_length_and_against_every_baseline(verifier
     assert not gpu.closed
 
 
+@pytest.mark.slow
+def test_warming_up_judges_one_candidate_against_the_first_baseline(verifier: HardenedVerifier) -> None:
+    with Judges(verifier) as judges:
+        judges.warm_up()
+        [gpu] = verifier.evaluator.gpus
+        assert isinstance(gpu, Gpu)
+        assert gpu.asked == [("eager",)]
+
+
+def test_warming_up_leaves_errors_to_the_first_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    with HardenedVerifier(VerifierConfig(device="cpu")) as verifier:
+        monkeypatch.setattr(verifier.evaluator, "start", lambda: verifier.evaluator.gpus.append(Gpu()))
+        monkeypatch.setattr(verifier, "submit", lambda *_: 1 / 0)
+        Judges(verifier).warm_up()
+
+
 def test_without_a_gpu_or_with_one_baseline_there_is_one_judge() -> None:
     with HardenedVerifier(VerifierConfig(device="cpu", baseline=("eager", "compile"))) as verifier:
         assert Judges(verifier).first is Judges(verifier).last is verifier
