@@ -118,21 +118,21 @@ class AsyncRollouts:
         arriving: SimpleQueue[Rollout | None] = SimpleQueue()
         step.sampling = self._threads.submit(self._sample, step, arriving, sampled)
         step.judging = self._threads.submit(self._judge, step, arriving, after)
+        # whether they end, fail or are cancelled: a thread that waits for more would keep the process from ending
+        step.sampling.add_done_callback(lambda _: arriving.put(None))
+        step.judging.add_done_callback(lambda _: step.submitted.set())
         return step
 
     def _sample(self, step: _StepAhead, arriving: SimpleQueue[Rollout | None], sampled: list[Rollout] | None) -> None:
         """Sample all of a step, whether or not the verifier has room for its candidates yet."""
         seed = (self._config.seed, step.number, 0)
         source = self._session.collector.sample(step.questions, seed) if sampled is None else (r for r in sampled)
-        try:
-            with closing(source):
-                for rollout in source:
-                    step.rollouts.append(rollout)
-                    arriving.put(rollout)
-                    if self._closed.is_set():
-                        return
-        finally:
-            arriving.put(None)
+        with closing(source):
+            for rollout in source:
+                step.rollouts.append(rollout)
+                arriving.put(rollout)
+                if self._closed.is_set():
+                    return
 
     def _judge(self, step: _StepAhead, arriving: SimpleQueue[Rollout | None], after: _StepAhead | None) -> Collected:
         def rollouts() -> Generator[Rollout, None, None]:
@@ -143,10 +143,7 @@ class AsyncRollouts:
             step.submitted.set()
 
         session = self._session
-        try:
-            return session.collector.judge(step.questions, rollouts(), on_attempt=session.sample_writer(step.number))
-        finally:
-            step.submitted.set()
+        return session.collector.judge(step.questions, rollouts(), on_attempt=session.sample_writer(step.number))
 
     def _add_logprobs(self, step: _StepAhead) -> None:
         """Work out the log-probs that the engine did not give, while the policy is still the one that sampled."""

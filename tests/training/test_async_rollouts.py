@@ -248,6 +248,26 @@ def test_what_goes_wrong_ahead_ends_the_run_before_it_is_learnt_over(model, task
     with pytest.raises(RuntimeError, match="the engine broke"):
         run(arguments(model, tasks, tmp_path / "run", *AHEAD, steps=5))
     assert set(metrics(tmp_path / "run")) == {1}
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("rollouts")]
+    for thread in left:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in left), "the process would not end"
+
+
+@pytest.mark.parametrize("part", ["sample", "judge"])
+def test_no_thread_waits_for_work_that_was_never_begun(model, tasks, tmp_path, monkeypatch, part):
+    """Sampling cannot begin, or an end comes before it did."""
+
+    def broken(self, *_, **__):
+        raise RuntimeError(f"cannot {part}")
+
+    monkeypatch.setattr(Collector, part, broken)
+    with pytest.raises(RuntimeError, match=f"cannot {part}"):
+        run(arguments(model, tasks, tmp_path / "run", *AHEAD, steps=3))
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("rollouts")]
+    for thread in left:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in left)
 
 
 def test_broken_infrastructure_is_masked_as_ever(model, tasks, tmp_path, verifier):

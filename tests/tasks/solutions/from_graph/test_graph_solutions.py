@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,6 +52,9 @@ CORNERS = {
     "counted_pool": module("pass", "return F.avg_pool2d(x, 3, 2, 1, count_include_pad=False).sqrt()", "torch.rand(B, C, H, W)"),
     "pool_of_a_pool": module(
         "pass", "y = F.avg_pool2d(x.sum(4), 3); return F.avg_pool2d(y, (1, 2))", "torch.randn(3, 2, 9, 7, 5)"
+    ),
+    "pools_of_volumes": module(
+        "pass", "return F.max_pool3d(F.max_pool3d(x.sin(), 3, 1, 1) + 1, 2)", "torch.randn(2, 2, 4, 6, 6)"
     ),
     "small_planes": module("pass", "return torch.sin(x).permute(0, 1, 3, 2)", IMAGE),
     "dilated_pool": module("pass", "return F.max_pool2d(x, 2, 1, 0, 2).relu()", IMAGE),
@@ -242,6 +246,17 @@ def test_tiles_of_turned_planes_fit_in_shared_memory(sides: tuple[int, int]) -> 
     tiles = [int(m[1]) * int(m[2]) for m in found if m]
     assert tiles
     assert max(tiles) <= 4096
+
+
+def test_loops_in_loops_are_unrolled_together_or_not_at_all() -> None:
+    """Eight times twenty-seven loads took a compiler ten seconds."""
+    pools = module("pass", "return F.avg_pool3d(F.avg_pool3d(x.sin(), 3, 1, 1) * 5, 2).exp()", "torch.randn(2, 3, 8, 8, 8)")
+    turns = []
+    for solution in write_solutions(Task("t", pools)):
+        for kernel in solution.triton_code.split("@triton.jit")[1:]:
+            turns.append(prod(int(n) for n in re.findall(r"tl\.static_range\((\d+)\)", kernel)))
+    assert 8 in turns or 27 in turns
+    assert max(turns) <= 32
 
 
 @pytest.mark.slow

@@ -62,6 +62,8 @@ class Body:
     """Names that stay taken behind a loop: accumulators."""
     named: set[str] = field(default_factory=set)
     """Every name that was ever given, in loops that are closed too: none of them may be an index of the program."""
+    unrolled: int = 1
+    """Turns of the loops around what is said, of those that are unrolled."""
     parts: dict[str, int] = field(default_factory=dict)
     """Values that lie in memory as so many parts, whose sum they are."""
     inside: list[str] = field(default_factory=list)

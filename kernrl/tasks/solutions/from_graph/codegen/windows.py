@@ -13,6 +13,9 @@ from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, times
 
+MOST_UNROLLED = 32
+"""Turns of nested loops that are written out one after another when a kernel is compiled; more take seconds of it."""
+
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
 """What changes nothing in a reduction."""
 
@@ -25,6 +28,7 @@ class Lines(Protocol):
     accesses: list[Access]
     inside: list[str]
     scopes: list[dict[tuple[str, Index], str]]
+    unrolled: int
 
     @property
     def program(self) -> Program: ...
@@ -61,6 +65,9 @@ def window(body: Lines, op: Op, index: Index) -> str:
     if op.how == "avg_inside":
         counted = body.name("count")
         body.say(f"{counted} = tl.full({body.tile.shape}, 0.0, dtype=tl.float32)")
+    turns, around = prod(c for _, c in loops), body.unrolled
+    static = turns * around <= MOST_UNROLLED
+    body.unrolled = around * turns if static else around
     body.open()
     before = len(body.inside)
     if guards and (mask := body.tile.mask(set(body.group.axes))):
@@ -77,10 +84,9 @@ def window(body: Lines, op: Op, index: Index) -> str:
     if op.how == "avg_inside":
         body.say(f"{counted} += tl.where({mask}, 1.0, 0.0)")
     del body.inside[before:]
-    inner = body.close()
+    inner, body.unrolled = body.close(), around
     for depth, (variable, count_) in enumerate(loops):
-        loop = "tl.static_range" if prod(c for _, c in loops) <= 32 else "range"
-        body.say("    " * depth + f"for {variable} in {loop}({count_}):")
+        body.say("    " * depth + f"for {variable} in {'tl.static_range' if static else 'range'}({count_}):")
     for line in inner:
         body.say("    " * len(loops) + line)
     if op.how == "avg":
