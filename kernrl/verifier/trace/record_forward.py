@@ -62,7 +62,7 @@ def record_forward(
     if again:
         check_methods(model, cls.__module__)
     unmatched = _bind_state(model, spec, recorder)
-    model.train(spec.training)
+    _set_mode(model, spec)
     setup, recorder.nodes = recorder.nodes, []
     running = ("running_mean", "running_var", "num_batches_tracked")
     recorder.statistics = {recorder.ref(t).storage for name, t in model.named_buffers() if name.endswith(running)}
@@ -164,7 +164,7 @@ def _call_again(
     def construct() -> Callable[[TraceSpec], Call]:
         other = type(model)(*spec.init_inputs)
         _bind_state(other, spec, recorder)
-        other.train(spec.training)
+        _set_mode(other, spec)
         return lambda at: _call(other, _inputs(at, recorder), recorder, strict=True)
 
     check_other_shapes(mine, earlier, construct, kernels)
@@ -173,6 +173,12 @@ def _call_again(
         model.train(not spec.training)
         mode = "eval" if spec.training else "train"
         check_other_mode(call, fresh(), first, recorder, kernels, mode=mode, differs=spec.modes_differ)
+
+
+def _set_mode(model: torch.nn.Module, spec: TraceSpec) -> None:
+    """In the reference's mode. Where it is already, its parts keep their own: a batch norm may be frozen when it is made."""
+    if model.training != spec.training:
+        model.train(spec.training)
 
 
 def _leaves(value: Any) -> Iterator[torch.Tensor]:
