@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from kernrl.errors import UsageError
 from kernrl.optimization.module_task import task_of_module
+from kernrl.syntax import parse_python
 from kernrl.tasks.task import Task
 from kernrl.user_code import load_function
 
@@ -65,7 +66,8 @@ def _import(name: str) -> type[nn.Module]:
 def _literals(text: str) -> tuple[list[Any], dict[str, Any]]:
     """`128, bias=False` as arguments."""
     try:
-        call = ast.parse(f"f({text})", mode="eval").body
+        [line] = parse_python(f"f({text})").body
+        call = line.value if isinstance(line, ast.Expr) else None
         assert isinstance(call, ast.Call)
         named = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg}
         return [ast.literal_eval(a) for a in call.args], named

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kernrl.syntax import parse_python
+
 WARPS = (1, 2, 4, 8, 16, 32)
 STAGES = (1, 2, 3, 4, 5, 6)
 LEAST_BLOCK, MOST_BLOCK = 16, 16384
@@ -34,7 +36,7 @@ class Variant:
 def variants(source: str) -> Iterator[Variant]:
     """Every text that is one step away, each knob of each launch up and down; none of a text that launches nothing."""
     try:
-        tree = ast.parse(source)
+        tree = parse_python(source)
     except (SyntaxError, ValueError, RecursionError):
         return
     launches = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_launch(node)]

@@ -19,6 +19,7 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 
+from kernrl.syntax import parse_python
 from kernrl.tasks.nano.axes import LETTERS
 
 AXES = re.compile(r"^((?:[A-Z_], )*[A-Z_],?) = (\w+)\.shape$")
@@ -166,7 +167,7 @@ def _flowing(live: Sequence[str]) -> int:
 
 def _free_names(body: str) -> list[str]:
     """Names that a kernel's body reads and does not assign, in order of their first use."""
-    tree = ast.parse(f"def kernel():\n{body}")
+    tree = parse_python(f"def kernel():\n{body}")
     assigned = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     read = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id not in assigned]
     return list(dict.fromkeys(n.id for n in sorted(read, key=lambda n: (n.lineno, n.col_offset))))

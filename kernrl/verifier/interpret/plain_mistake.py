@@ -10,6 +10,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
+from kernrl.syntax import parse_python
 from kernrl.tasks.task import FULL, SMALL
 from kernrl.verifier.base.verdict import Status
 from kernrl.verifier.interpret.interpret_server import Judged
@@ -71,7 +72,7 @@ def numbers_in(source: str) -> Iterator[float]:
     """The numbers in a source, and those that two of them make (`4 * 1024`)."""
     known: dict[ast.AST, float | None] = {}
     # inner nodes come after outer ones in a walk, so backwards each node is worked out once, from its parts
-    for node in reversed(list(ast.walk(ast.parse(source)))):
+    for node in reversed(list(ast.walk(parse_python(source)))):
         known[node] = number = _number(node, known)
         if number is not None:
             yield number
