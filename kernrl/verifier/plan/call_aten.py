@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, Special, TensorRef
+from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, Special, TensorRef, whole_numbers
 
 ViewOf = Callable[[TensorRef], Tensor]
 """Gives a plan's view as a torch tensor over its memory."""
@@ -17,9 +17,11 @@ ViewOf = Callable[[TensorRef], Tensor]
 def call_aten(node: AtenNode, view_of: ViewOf, device: str) -> list[Any]:
     """Results of one node, flattened, in the order of `node.outputs`. Raises whatever torch raises."""
     if node.op == CONSTANT_OP:
-        dtype = getattr(torch, node.kwargs["dtype"].value)
-        values = [plain_value(v, device) for v in node.args[0]]
-        return [torch.tensor(values, dtype=dtype, device=device).reshape(node.args[1])]
+        (values, shape), dtype = node.args, node.kwargs["dtype"]
+        if not isinstance(values, list | tuple) or not isinstance(dtype, Special):
+            raise TypeError(f"{CONSTANT_OP} takes values, a shape and a dtype")
+        numbers = [plain_value(v, device) for v in values]
+        return [torch.tensor(numbers, dtype=getattr(torch, dtype.value), device=device).reshape(whole_numbers(shape))]
     _, packet, overload = node.op.split(".")
     operator = getattr(getattr(torch.ops.aten, packet), overload)
     args = [_argument(a, view_of, device) for a in node.args]

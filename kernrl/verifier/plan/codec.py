@@ -107,8 +107,8 @@ def encode_spec(spec: TraceSpec) -> dict[str, Any]:
 def decode_spec(row: dict[str, Any]) -> TraceSpec:
     """Inverse of `encode_spec`. Specs come from the trusted side, so they are not checked."""
     read = _SpecReader(())
-    state = {k: read.arg(v, "state") for k, v in row["state"].items()}
-    return TraceSpec(row["rest"][0], read.arg(row["init"], "init"), read.arg(row["inputs"], "inputs"), state, *row["rest"][1:])
+    state = {k: read.tensor_spec(v) for k, v in row["state"].items()}
+    return TraceSpec(row["rest"][0], read.items(row["init"]), read.items(row["inputs"]), state, *row["rest"][1:])
 
 
 def decode(data: bytes) -> Plan:
@@ -284,6 +284,14 @@ class _Reader:
 
 class _SpecReader(_Reader):
     """Also reads dictionaries and objects with settings, which a constructor or a forward may take and no ATen call."""
+
+    def items(self, value: Any) -> tuple[Arg, ...]:
+        arg = self.arg(value, "spec")
+        return arg if isinstance(arg, tuple) else _fail(f"spec: a {type(arg).__name__}")
+
+    def tensor_spec(self, value: Any) -> TensorSpec:
+        arg = self.arg(value, "state")
+        return arg if isinstance(arg, TensorSpec) else _fail(f"state: a {type(arg).__name__}")
 
     def other(self, tag: Any, body: Any, where: str, depth: int) -> Arg:
         if tag == "d":

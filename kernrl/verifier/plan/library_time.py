@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.plan import aten
-from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, TensorRef, walk_refs
+from kernrl.verifier.plan.plan import ITEM_BYTES, AtenNode, TensorRef, walk_refs, whole, whole_numbers
 
 LAUNCH_US = 2.0
 """Device time between dependent nodes of a CUDA graph: an assumption, close to what Hopper GPUs show."""
@@ -116,8 +116,8 @@ def channels_innermost(ref: TensorRef) -> bool:
 
 
 def _convolution(node: AtenNode, x: TensorRef, w: TensorRef, out: TensorRef, device: Device, unit: str) -> LibraryCost:
-    strides, _, _, transposed, _, groups = node.args[3:9]
-    strided = max(strides, default=1) > 1
+    stride, _, _, transposed, _, group_count = node.args[3:9]
+    strided, groups = max(whole_numbers(stride), default=1) > 1, whole(group_count)
     dims = len(x.shape) - 2
     deep, wide = x.shape[1] // groups, out.shape[1] // groups
     taps = math.prod(w.shape[2:])
@@ -168,7 +168,7 @@ def _own_kernel_cost(node: AtenNode, device: Device) -> LibraryCost:
     size = ITEM_BYTES[x.dtype]
     if name in ("native_layer_norm", "_fused_rms_norm", "rms_norm"):
         axes = next((a for a in node.args if isinstance(a, (tuple, list)) and a and isinstance(a[0], int)), (x.shape[-1],))
-        row = math.prod(axes)
+        row = math.prod(whole_numbers(axes))
         return LibraryCost(_blocks_us(x.numel / max(1, row), row * size, 4, device))
     if name in ("native_batch_norm", "cudnn_batch_norm") and any(a is True for a in node.args):
         channels = x.shape[1]

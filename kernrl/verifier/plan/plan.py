@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from types import SimpleNamespace
+from typing import Literal, TypeAlias
 
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8,
@@ -59,7 +60,8 @@ class TensorRef:
         )
 
 
-Arg = Any
+Arg: TypeAlias = "bool | int | float | str | TensorRef | TensorSpec | Special | Args | dict[str, Arg] | SimpleNamespace | None"
+Args: TypeAlias = "tuple[Arg, ...] | list[Arg]"
 """An argument: None, bool, int, finite float, str, TensorRef, TensorSpec, `Special`, or a tuple or list of these; of a
 spec also a dict of these, or a SimpleNamespace: the settings that an object holds."""
 
@@ -169,6 +171,20 @@ class TraceSpec:
         """Running statistics, in the order of the state, which every call in training mode changes."""
         names = ("running_mean", "running_var")
         return tuple(name for name in self.state if name.endswith(names)) if self.training else ()
+
+
+def whole(arg: Arg) -> int:
+    """An argument that is a whole number. Raises TypeError for any other."""
+    if isinstance(arg, bool) or not isinstance(arg, int):
+        raise TypeError(f"{arg!r} is no whole number")
+    return arg
+
+
+def whole_numbers(arg: Arg) -> tuple[int, ...]:
+    """An argument that is a list or tuple of whole numbers. Raises TypeError for any other."""
+    if not isinstance(arg, list | tuple):
+        raise TypeError(f"{arg!r} is no list of whole numbers")
+    return tuple(whole(n) for n in arg)
 
 
 def walk_refs(arg: Arg) -> Iterator[TensorRef]:

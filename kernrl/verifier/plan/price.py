@@ -17,7 +17,7 @@ from kernrl.verifier.plan.cache_contents import CacheContents
 from kernrl.verifier.plan.kernel_flops import KernelFlops, kernel_flops
 from kernrl.verifier.plan.launch_time import CACHE_BYTES_PER_US, START_US, LaunchProfile, Profiles, launch_us
 from kernrl.verifier.plan.library_time import BANDWIDTH_SHARE, LATENCY_US, LAUNCH_US, cost_of, peak
-from kernrl.verifier.plan.plan import CONSTANT_OP, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant, walk_refs
+from kernrl.verifier.plan.plan import CONSTANT_OP, Arg, AtenNode, LaunchNode, Node, Plan, TensorRef, Variant, walk_refs
 
 GRAPH_US = 3.0
 """What a CUDA graph takes besides its nodes, as measured between events on an H200."""
@@ -110,7 +110,7 @@ def least_modelled_us(plan: Plan, device: Device, precision: str) -> float:
     return GRAPH_US + max(moving, _us(0, {unit: products / 2}, 0.0, device))
 
 
-def flops_of(op: str, args: tuple[object, ...], outputs: tuple[TensorRef | None, ...]) -> float:
+def flops_of(op: str, args: tuple[Arg, ...], outputs: tuple[TensorRef | None, ...]) -> float:
     """Floating-point operations of a library call (2 for each multiply-add); 0 for any other op."""
     name, out = aten.base_name(op), outputs[0] if outputs else None
     refs = [r for a in args for r in walk_refs(a)]

@@ -159,8 +159,8 @@ class Recorder:
                     raise Untraceable("a tensor of addresses cannot be traced: pass each tensor as an argument of its own")
                 meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device=META)
             shape = tuple(real.shape)
-        kwargs = {"dtype": Special("dtype", dtype_name(real.dtype))}
-        self.record(AtenNode(CONSTANT_OP, (values, shape), kwargs, (self.ref(meta),)))
+        dtype = Special("dtype", dtype_name(real.dtype))
+        self.record(AtenNode(CONSTANT_OP, (values, shape), {"dtype": dtype}, (self.ref(meta),)))
         self.place(meta, device)
         return meta
 
