@@ -172,6 +172,8 @@ def require_memory(estimate: MemoryEstimate, free_bytes: int, *, lora: bool, gra
     if estimate.total_bytes <= free_bytes:
         return
     remedies = ["a smaller --row-tokens"]
+    if lora and estimate.optimizer_bytes > estimate.total_bytes // 4:
+        remedies.insert(0, "a smaller --lora-rank")
     if not gradient_checkpointing and estimate.activations_bytes > estimate.total_bytes // 4:
         remedies.insert(0, "--gradient-checkpointing")
     if not lora:

@@ -104,4 +104,7 @@ def load_reference(task: Task, input_set: InputSet | None = None) -> Reference:
     missing = [name for name, part in zip(("Model", "get_inputs", "get_init_inputs"), parts, strict=True) if part is None]
     if missing:
         raise UsageError(f"{task.id}: the task's source defines no {' and no '.join(missing)}.")
+    for name, part in zip(("Model", "get_inputs", "get_init_inputs"), parts, strict=True):
+        if not callable(part):
+            raise UsageError(f"{task.id}: the task's source sets {name} to {part!r:.40}: give that another name.")
     return Reference(*parts)  # pyright: ignore[reportArgumentType]

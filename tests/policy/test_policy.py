@@ -330,6 +330,8 @@ def test_memory_is_foretold_with_a_remedy(model):
         require_memory(full, 2**30, lora=False, gradient_checkpointing=False)
     with pytest.raises(UsageError, match=r"2\.0 GiB .* 1\.0 GiB are free"):
         require_memory(MemoryEstimate(2**31, 0, 0, 0), 2**30, lora=True, gradient_checkpointing=True)
+    with pytest.raises(UsageError, match="use a smaller --lora-rank or a smaller --row-tokens"):
+        require_memory(MemoryEstimate(2**30, 2**30, 2**31, 0), 2**30, lora=True, gradient_checkpointing=True)
 
 
 def test_phrases_shorten_code_and_survive_plain_loading(tmp_path):

@@ -73,6 +73,11 @@ def test_source_that_does_not_run_is_named() -> None:
         load_reference(Task(id="x", pytorch_code="def get_inputs(): return []"))
 
 
+def test_a_name_of_the_contract_that_is_something_else_is_named() -> None:
+    with pytest.raises(UsageError, match="x: the task's source sets Model to 3: give that another name"):
+        load_reference(Task(id="x", pytorch_code=SOURCE + "Model = 3\n"))
+
+
 def test_good_reference_passes() -> None:
     check_task(task())
 
