@@ -45,8 +45,10 @@ class BadRow(ValueError):
 
 
 def task_to_row(task: Task) -> dict[str, Any]:
-    """A task as JSON-able data in our own form: `task_from_row(task_to_row(task)) == task`."""
-    return {field.name: getattr(task, field.name) for field in dataclasses.fields(task)} | {
+    """A task as JSON-able data in our own form: `task_from_row(task_to_row(task)) == task`, for a task without `same_numbers`,
+    which are always derived."""
+    fields = [field.name for field in dataclasses.fields(task) if field.name != "same_numbers"]
+    return {name: getattr(task, name) for name in fields} | {
         "composition": list(task.composition),
         "input_sets": [_set_to_row(s) for s in task.input_sets],
         "solutions": [{"style": s.style, "triton_code": s.triton_code} for s in task.solutions],

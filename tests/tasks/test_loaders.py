@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def test_our_own_form_round_trips(tmp_path: Path) -> None:
     assert load_tasks(path).tasks == (FULL_TASK, other)
     assert load_tasks(tmp_path).tasks == (FULL_TASK, other)
     row = json.loads(path.read_text().splitlines()[0])
-    assert row == task_to_row(FULL_TASK)
+    assert row == task_to_row(FULL_TASK) == task_to_row(replace(FULL_TASK, same_numbers=(InputSet("small"),)))
     assert row["input_sets"][1] == {"name": "ragged", "constants": {"N": 3}}
 
 
