@@ -144,7 +144,7 @@ def pieces(d: Draft) -> str | None:
     k = b.value(x).shape[axis]
     over = axis + rng.choice((1, 1, 1, 0))
     if over == rank and rng.random() < 0.5:
-        x = b.add(rng.choice(("layer_norm", "rms_norm")), x, *(None,), dim=(over,), eps=rng.choice((1e-5, 1e-6)))
+        x = b.add(rng.choice(("layer_norm", "rms_norm")), x, None, dim=(over,), eps=rng.choice((1e-5, 1e-6)))
     elif rng.random() < 0.6:
         x = b.add("sub", x, b.add("mean", x, dim=(over,), keepdim=True))
     else:
