@@ -23,6 +23,9 @@ The rule, for every output of every draw, with e = output − truth in float64 a
 - NaNs and infinities must be exactly where truth or eager has them, on the task's own inputs. In other regimes, NaN in eager's
   answer, or an infinity that two roundings make a number, means that there is none, and any answer is accepted there:
   `tl.maximum` drops a NaN that `relu` keeps. Where inputs are infinite or NaN, only answers that are finite all the same count.
+- *Overflow is decided by a rounding*, too: of exp(a product), some elements lie so near the largest number that a run with two
+  roundings more overflows where truth and eager do not, or the other way round. About as many may, wherever they lie. In other
+  regimes than the task's own inputs, any answer is accepted beyond a millionth of float32's largest number.
 - *Means far from zero* (64 and 1,000 spreads) need no term of their own. Two roundings of every input move (x − mean)/spread by
   2·1,000u, so a variance by deviations, Welford's or a shifted one-pass sum is well inside. E[x²] − E[x]² is off by about
   1,000²·u in the variance, which is 250 times over. So one-pass statistics may be used where a shift keeps them accurate (a
@@ -46,6 +49,9 @@ from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, widened
 
 RMS_FACTOR, MAX_FACTOR = 2.0, 4.0
 RMS_ROUNDOFFS, MAX_ROUNDOFFS = 8.0, 32.0
+LARGE = 2.0**-20
+"""Share of the largest float32 or bf16 number from which an overflow is near."""
+
 RELATIVE_FLOOR = 1 / 64
 """For relative errors, outputs below this share of the scale count as this large."""
 
@@ -80,6 +86,8 @@ class ErrorLevel:
     """Where any answer is accepted (bool); None if nowhere."""
     weights: Tensor | None = field(default=None, repr=False)
     """1 / max(|truth|, scale/64), kept for the 16-bit policies."""
+    misplaced: float = 0.0
+    """Elements of an equally good answer that are finite, or infinite, where neither truth nor eager is."""
     slack: Tensor | None = field(default=None, repr=False)
     """By how much an element may be off because it lies within a rounding of a jump; None if none does."""
 
@@ -91,6 +99,8 @@ class Tolerance:
     rms: float
     max: float
     relative_rms: float
+    misplaced: float = 0.0
+    """Elements that may be finite, or infinite, where neither truth nor eager is."""
 
 
 def _norms(error: Tensor, weights: Tensor | None) -> Tensor:
@@ -131,6 +141,8 @@ def error_level(
         return ErrorLevel(rms, largest, share, float(scale), precision, undefined=undefined)
     truth, eager, modelled = widened(truth), widened(eager), [widened(y) for y in modelled]
     limit = torch.finfo(COMPUTE_DTYPE[precision]).max
+    if inputs is not Inputs.OWN and precision != "fp16":  # of fp16's numbers, a millionth would leave none
+        limit *= LARGE
     off, others = _beyond(eager - truth, slack), [_beyond(y - truth, slack) for y in modelled]
     figures, weights = _figures(truth, off, precision, others)
     scale, furthest, rms, largest, relative = figures.tolist()  # the only sync if all is finite
@@ -140,11 +152,17 @@ def error_level(
     others = [torch.where(nonfinite | ~torch.isfinite(y), 0.0, other) for y, other in zip(modelled, others, strict=True)]
     figures, weights = _figures(torch.where(nonfinite, 0.0, truth), torch.where(nonfinite, 0.0, off), precision, others)
     scale, _, rms, largest, relative = figures.tolist()
-    if not bool(nonfinite.any()):  # but the modelled answer is
-        return ErrorLevel(rms, largest, relative, scale, precision, weights=weights, slack=slack)
-    beyond = truth.to(COMPUTE_DTYPE[precision])
-    undefined = None if inputs is Inputs.OWN else nonfinite & _without_answer(beyond, eager, modelled, inputs)
-    return ErrorLevel(rms, largest, relative, scale, precision, nonfinite, beyond, eager, undefined, weights, slack)
+    level = ErrorLevel(rms, largest, relative, scale, precision, weights=weights, slack=slack)
+    if bool(nonfinite.any()):  # else it is the modelled answer alone
+        level.nonfinite, level.nonfinite_truth, level.nonfinite_eager = nonfinite, truth.to(COMPUTE_DTYPE[precision]), eager
+        if inputs is not Inputs.OWN:
+            level.undefined = nonfinite & (
+                (truth.abs() > limit) | _without_answer(level.nonfinite_truth, eager, modelled, inputs)
+            )
+    if modelled:
+        counts = torch.stack([_placed(y, truth, level)[0].sum() for y in modelled])
+        level.misplaced = float(counts.amax())
+    return level
 
 
 def _beyond(error: Tensor, slack: Tensor | None) -> Tensor:
@@ -195,6 +213,7 @@ def tolerances_for(levels: list[list[ErrorLevel]], nominal: int) -> list[list[To
                     RMS_FACTOR * max(level.rms, typical_rms * level.scale) + RMS_ROUNDOFFS * u * scale,
                     MAX_FACTOR * max(level.max, typical_max * level.scale) + MAX_ROUNDOFFS * u * scale,
                     RMS_FACTOR * max(level.relative_rms, typical_relative) + RMS_ROUNDOFFS * u,
+                    RMS_FACTOR * level.misplaced + 4.0 * math.sqrt(level.misplaced),
                 )
             )
     return tolerances
@@ -210,17 +229,25 @@ def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
     output = widened(output)
     error = _beyond(output - truth, level.slack)  # in float64, as the truth is
     misplaced = error.new_zeros(())
-    if level.nonfinite is not None:
-        nonfinite = level.nonfinite
-        matches = _same_kind(output, level.nonfinite_truth) | _same_kind(output, level.nonfinite_eager)
-        # where only eager overflowed, a finite answer near the truth is right
-        near = torch.isfinite(truth) & torch.isfinite(output)
-        wrong = nonfinite & ~matches & ~near
-        if level.undefined is not None:
-            wrong, near = wrong & ~level.undefined, near & ~level.undefined
-        misplaced = wrong.sum().double()
-        error = torch.where(nonfinite & (matches | ~near), 0.0, error)
+    if level.nonfinite is not None or level.misplaced:
+        wrong, left_out = _placed(output, truth, level)
+        misplaced, error = wrong.sum().double(), torch.where(left_out, 0.0, error)
     return torch.cat([_norms(error, level.weights), misplaced.reshape(1)])
+
+
+def _placed(output: Tensor, truth: Tensor, level: ErrorLevel) -> tuple[Tensor, Tensor]:
+    """(elements that are finite, or infinite, where they should not be; those whose error does not count). No sync."""
+    wrong = ~torch.isfinite(output)
+    if level.nonfinite is None:
+        return wrong, wrong
+    assert level.nonfinite_truth is not None
+    matches = _same_kind(output, level.nonfinite_truth) | _same_kind(output, level.nonfinite_eager)
+    # where only eager overflowed, a finite answer near the truth is right
+    near = torch.isfinite(level.nonfinite_truth) & ~wrong
+    if level.undefined is not None:
+        matches, near = matches | level.undefined, near & ~level.undefined
+    wrong = torch.where(level.nonfinite, ~matches & ~near, wrong)
+    return wrong, wrong | (level.nonfinite & (matches | ~near))
 
 
 def _same_kind(a: Tensor, b: Tensor | None) -> Tensor:
@@ -232,7 +259,7 @@ def _same_kind(a: Tensor, b: Tensor | None) -> Tensor:
 def excess(figures: list[float], tolerance: Tolerance) -> float:
     """Error over tolerance: right if at most 1; inf if NaNs or infinities are out of place."""
     rms, largest, relative, misplaced = figures
-    if misplaced or not math.isfinite(rms + largest + relative):
+    if misplaced > tolerance.misplaced or not math.isfinite(rms + largest + relative):
         return math.inf
     ratios = [(rms, tolerance.rms), (largest, tolerance.max)]
     if relative:
@@ -256,10 +283,12 @@ def differ(a: Tensor, b: Tensor, precision: str, *, finite: bool = False) -> Ten
     return (gap > MAX_ROUNDOFFS * UNIT_ROUNDOFF[precision] * scale).any()
 
 
-def first_wrong(output: Tensor, truth: Tensor) -> tuple[list[int], float, float]:
-    """The element with the largest error: (index, value got, value expected)."""
-    error = (output.double() - truth.double()).abs().nan_to_num(nan=math.inf, posinf=math.inf)
-    error = torch.where((output.double() == truth) | (torch.isnan(output) & torch.isnan(truth)), 0.0, error)
-    place = int(error.argmax())
+def first_wrong(output: Tensor, truth: Tensor, level: ErrorLevel) -> tuple[list[int], float, float]:
+    """The element with the largest error, or the first that is wrongly (not) finite: (index, value got, value expected)."""
+    error = (output.double() - truth.double()).abs()
+    if output.is_floating_point() and (level.nonfinite is not None or level.misplaced):
+        wrong, left_out = _placed(widened(output), truth, level)
+        error = torch.where(wrong, math.inf, torch.where(left_out, 0.0, error))
+    place = int(error.nan_to_num(nan=math.inf, posinf=math.inf).argmax())
     index = [int(i) for i in torch.unravel_index(torch.tensor(place), output.shape)]
     return index, float(output.reshape(-1)[place]), float(truth.reshape(-1)[place])

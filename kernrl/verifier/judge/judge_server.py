@@ -101,7 +101,7 @@ class Judge:
                 worst = max(range(len(over)), key=over.__getitem__)
                 records[i]["excess"] = over[worst]
                 if over[worst] > 1:
-                    index, got, expected = first_wrong(shown[worst], answer.truth[worst])
+                    index, got, expected = first_wrong(shown[worst], answer.truth[worst], answer.levels[worst])
                     level, bound = answer.levels[worst], tolerances[worst]
                     record = records[i]
                     record["output"], record["index"], record["got"], record["expected"] = worst, index, got, expected

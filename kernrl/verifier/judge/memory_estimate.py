@@ -154,7 +154,7 @@ def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str) -> 
         before = live.now
         for y, truth, level in zip(shown, answer.truth, answer.levels, strict=False):
             error_figures(y, truth, level)
-            first_wrong(y, truth)
+            first_wrong(y, truth, level)
         comparing = live.peak - before
     answering = max(answering, drawing + wide - held)
     return SetMemory(held, inputs.nbytes, making, drawing, eager, output, wide, answering, kept, comparing, workspace)

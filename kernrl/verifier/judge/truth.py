@@ -25,10 +25,13 @@ from kernrl.verifier.judge.inputs import TaskInputs, bind
 PERTURBATION_ROUNDOFFS = 2.0
 """Eager's error counts as at least the effect of this many roundings of each input."""
 
+STEP_ROUNDOFFS = 2.0
+"""Roundings of an op such as tanh, which kernels write with exponentials and quotients."""
+
 FEW_ERRORS, MOST_RUNS = 32, 8
 """An output with fewer independent errors is modelled several times, until there are that many, or so many runs."""
 
-RERUN_BYTES = 256 << 10
+RERUN_BYTES = 16 << 20
 """Larger outputs (all of them, in float64) are modelled once, which bounds memory and time."""
 
 SERIAL_SHARE = 0.35
@@ -145,6 +148,11 @@ class Exact(TorchDispatchMode):
         *("clamp", "clamp_min", "clamp_max", "hardtanh", "maximum", "minimum", "fmax", "fmin", "where", "masked_fill"),
     ))  # fmt: skip
     """Their results are operands, or whole numbers, which a cast to an integer would cut if they were moved."""
+    _IN_STEPS = frozenset((
+        *("tanh", "sigmoid", "silu", "mish", "gelu", "softplus", "elu", "log_sigmoid_forward", "expm1", "log1p", "erf"),
+        *("log_sigmoid", "celu", "selu", "softsign", "tanhshrink", "sinh", "cosh"),
+    ))  # fmt: skip
+    """Kernels write them as several operations, each with a rounding."""
     _SUMS = frozenset(("sum", "mean", "var", "var_mean", "std", "linalg_vector_norm", "logsumexp"))
 
     def __init__(
@@ -183,6 +191,8 @@ class Exact(TorchDispatchMode):
             result = self._run(func, (_perturbed(args[0], share), *args[1:]), kwargs)
         elif torch.Tag.pointwise not in func.tags or name.rstrip("_") in self._WITHOUT_ROUNDING:
             return result
+        elif name.rstrip("_") in self._IN_STEPS:
+            share *= STEP_ROUNDOFFS
         for y in result if isinstance(result, tuple) else (result,):
             if y.is_floating_point() and not is_float8(y.dtype):
                 y.addcmul_(_within_range(y), _noise(y), value=share)

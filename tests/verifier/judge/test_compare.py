@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from kernrl.verifier.judge.compare import ErrorLevel, error_figures, error_level, excess, first_wrong, tolerances_for
+from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_figures, error_level, excess, first_wrong, tolerances_for
 
 
 def judge(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, precision: str = "fp32") -> float:
@@ -42,7 +42,7 @@ def test_one_wrong_element_fails(truth: torch.Tensor) -> None:
     output = truth.float()
     output[17] += 1e-4
     assert judge(output, truth, truth.float()) > 1
-    assert first_wrong(output, truth)[0] == [17]
+    assert first_wrong(output, truth, error_level(truth, truth.float(), "fp32"))[0] == [17]
 
 
 def test_small_outputs_are_held_to_their_own_size_in_16_bit(truth: torch.Tensor) -> None:
@@ -68,6 +68,53 @@ def test_a_finite_answer_is_right_where_only_eager_overflows() -> None:
     truth = torch.tensor([60000.0, 1.0], dtype=torch.float64)
     eager = torch.tensor([math.inf, 1.0], dtype=torch.float16)
     assert judge(truth.half(), truth, eager, "fp16") <= 1
+
+
+def overflowing(places: range | list[int], n: int = 1000) -> torch.Tensor:
+    y = torch.full((n,), 3e38)
+    y[list(places)] = math.inf
+    return y
+
+
+def test_as_many_elements_may_overflow_as_a_run_with_two_roundings_more_has_in_other_places() -> None:
+    truth = torch.full((1000,), 3e38, dtype=torch.float64)
+    level = error_level(truth, truth.float(), "fp32", modelled=[overflowing(range(4))])
+    ((tolerance,),) = tolerances_for([[level]], 0)
+    for places, right in ((range(500, 504), True), (range(0), True), (range(500, 600), False), (range(1000), False)):
+        assert (excess(error_figures(overflowing(places), truth, level).tolist(), tolerance) <= 1) is right
+    wrong = overflowing(range(4))
+    wrong[7] = 1e38
+    assert excess(error_figures(wrong, truth, level).tolist(), tolerance) > 1
+    assert judge(overflowing(range(1)), truth, truth.float()) == math.inf
+
+
+def test_a_finite_answer_may_stand_where_truth_is_just_out_of_range() -> None:
+    truth = torch.full((1000,), 3e38, dtype=torch.float64)
+    truth[:4] = 3.5e38
+    eager = overflowing(range(4))
+    level = error_level(truth, eager, "fp32", modelled=[overflowing(range(2, 6))])
+    ((tolerance,),) = tolerances_for([[level]], 0)
+    assert excess(error_figures(overflowing(range(3)), truth, level).tolist(), tolerance) <= 1
+    assert excess(error_figures(overflowing(range(900, 1000)), truth, level).tolist(), tolerance) == math.inf
+
+
+@pytest.mark.parametrize(("size", "right"), [(1e34, True), (1e30, False)])
+def test_other_inputs_than_the_tasks_own_may_overflow_early(size: float, right: bool) -> None:
+    truth = torch.tensor([size, 1.0], dtype=torch.float64)
+    level = error_level(truth, truth.float(), "fp32", inputs=Inputs.FINITE)
+    ((tolerance,),) = tolerances_for([[level]], 0)
+    output = torch.tensor([math.inf, 1.0])
+    assert (excess(error_figures(output, truth, level).tolist(), tolerance) <= 1) is right
+    assert judge(output, truth, truth.float()) == math.inf
+    output = torch.tensor([size, 2.0])
+    assert excess(error_figures(output, truth, level).tolist(), tolerance) > 1 or not right
+
+
+def test_the_element_that_is_shown_is_the_one_that_is_out_of_place() -> None:
+    truth = torch.tensor([1.0, 1e60, 2.0], dtype=torch.float64)
+    eager = truth.float()
+    level = error_level(truth, eager, "fp32")
+    assert first_wrong(torch.tensor([1.0, math.inf, math.nan]), truth, level)[0] == [2]
 
 
 def test_the_nominal_scale_excuses_cancellation_on_tiny_inputs() -> None:

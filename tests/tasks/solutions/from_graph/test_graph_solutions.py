@@ -248,6 +248,15 @@ def test_tiles_of_turned_planes_fit_in_shared_memory(sides: tuple[int, int]) -> 
     assert max(tiles) <= 4096
 
 
+@pytest.mark.slow
+def test_a_tile_of_one_number_is_stored_as_a_tile(cpu_verifier: HardenedVerifier) -> None:
+    """The interpreter stores a block through a plain pointer; the compiler does not."""
+    task = with_input_sets(Task("t", module("pass", "return x.amax(1).sigmoid().amin(0) * 2", ROWS)))
+    [tile] = [s for s in write_solutions(task) if s.style == "tile"]
+    verdict = cpu_verifier.verify(task, tile.triton_code)
+    assert verdict.correct, verdict.reason
+
+
 def test_loops_in_loops_are_unrolled_together_or_not_at_all() -> None:
     """Eight times twenty-seven loads took a compiler ten seconds."""
     pools = module("pass", "return F.avg_pool3d(F.avg_pool3d(x.sin(), 3, 1, 1) * 5, 2).exp()", "torch.randn(2, 3, 8, 8, 8)")

@@ -238,8 +238,12 @@ class Body:
         place = self.place(shape, list(self.orders.get(value, range(len(shape)))), index)
         mask = self.tile.mask({a for i in index for a in i.parts})
         pointer = self.pointer(value)
-        target = f"{pointer} + {place}" if place_moves(self.accesses[-1]) else pointer
+        target = f"{pointer} + {place}" if place_moves(self.accesses[-1]) else self.single(pointer)
         self.say(f"tl.store({target}, {variable}{f', mask={mask}' if mask else ''})")
+
+    def single(self, pointer: str) -> str:
+        """Where the only element of a tensor is stored."""
+        return pointer
 
     # windows
 

@@ -64,6 +64,10 @@ class TileSidesBody(Body):
         self.scopes[0][op.value, index] = variable
         return variable
 
+    def single(self, pointer: str) -> str:
+        """A reduction leaves a tile of one element, which no plain pointer takes."""
+        return f"{pointer} + row"
+
 
 def write_tile(schedule: Schedule, group: Group, names: Names, orders: dict[str, tuple[int, ...]], name: str) -> Kernel:
     """The kernel of a group whose reductions go over different axes.
