@@ -21,7 +21,7 @@ The rule, for every output of every draw, with e = output − truth in float64 a
 - For integers and booleans, the share of elements that differ at all is compared with eager's share, too. Where eager's
   argmax meets many ties, its numeric error alone is as large as that of a constant.
 - NaNs and infinities must be exactly where truth or eager has them, on the task's own inputs. In other regimes, NaN in eager's
-  answer, or an infinity that two roundings make a number, means that there is none, and any answer is accepted there:
+  answer or a modelled one, or an infinity that two roundings make a number, means that there is none: any is accepted there:
   `tl.maximum` drops a NaN that `relu` keeps. Where inputs are infinite or NaN, only answers that are finite all the same count.
 - *Overflow is decided by a rounding*, too: of exp(a product), some elements lie so near the largest number that a run with two
   roundings more overflows where truth and eager do not, or the other way round. About as many may, wherever they lie. In other
@@ -149,6 +149,9 @@ def error_level(
     if math.isfinite(scale + rms + largest + relative) and furthest <= limit:
         return ErrorLevel(rms, largest, relative, scale, precision, weights=weights, slack=slack)
     nonfinite = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
+    if inputs is not Inputs.OWN:
+        for y in modelled:
+            nonfinite = nonfinite | torch.isnan(y)
     others = [torch.where(nonfinite | ~torch.isfinite(y), 0.0, other) for y, other in zip(modelled, others, strict=True)]
     figures, weights = _figures(torch.where(nonfinite, 0.0, truth), torch.where(nonfinite, 0.0, off), precision, others)
     scale, _, rms, largest, relative = figures.tolist()
@@ -171,12 +174,12 @@ def _beyond(error: Tensor, slack: Tensor | None) -> Tensor:
 
 
 def _without_answer(truth: Tensor, eager: Tensor, modelled: Sequence[Tensor], inputs: Inputs) -> Tensor:
-    """Where the reference has no definite answer: NaN, or an infinity that a rounding more or less makes a number."""
+    """Where there is no definite answer: NaN, also of a modelled run, or an infinity that a rounding makes a number."""
     if inputs is Inputs.NONFINITE:
         return torch.ones_like(truth, dtype=torch.bool)
     unsure = torch.isnan(truth) | torch.isnan(eager)
     for y in modelled:
-        unsure = unsure | (torch.isinf(truth) & torch.isfinite(y))
+        unsure = unsure | torch.isnan(y) | (torch.isinf(truth) & torch.isfinite(y))
     return unsure
 
 

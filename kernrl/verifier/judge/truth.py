@@ -28,6 +28,9 @@ PERTURBATION_ROUNDOFFS = 2.0
 STEP_ROUNDOFFS = 2.0
 """Roundings of an op such as tanh, which kernels write with exponentials and quotients."""
 
+MOST_EXPONENT = 80.0
+"""Beyond it, or a little more, exp overflows in float32."""
+
 FEW_ERRORS, MOST_RUNS = 32, 8
 """An output with fewer independent errors is modelled several times, until there are that many, or so many runs."""
 
@@ -157,11 +160,12 @@ class Exact(TorchDispatchMode):
 
     def __init__(
         self, *, tf32: bool = False, dithered: bool = False, roundoff: float = 0.0, jumps: Jumps | None = None,
-        narrow: frozenset[torch.dtype] = frozenset(),
+        contracted: bool = False, narrow: frozenset[torch.dtype] = frozenset(),
     ):  # fmt: skip
-        """`dithered`: operands are rounded to TF32 up or down by lot, as another library may round them."""
+        """`dithered`: operands are rounded to TF32 up or down by lot, as another library may round them. `contracted`: see
+        `_contracted`."""
         super().__init__()
-        self._dithered = dithered
+        self._dithered, self._contracted = dithered, contracted
         self._tf32, self._roundoff, self._jumps, self._narrow = tf32, roundoff, jumps, narrow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -176,7 +180,10 @@ class Exact(TorchDispatchMode):
         if func in parts:
             with self:
                 result = parts[func](*args, **kwargs)
-            return _read_twice(name, result, args[0], share) if name in ("_softmax", "_log_softmax") else result
+            if name not in ("_softmax", "_log_softmax"):
+                return result
+            result = _read_twice(name, result, args[0], share)
+            return _contracted(result, args[0], args[1], True, share) if self._contracted else result
         if name.startswith("pow") and isinstance(args[-1], Tensor):
             args = (*args[:-1], _whole(args[-1]))
         if name in self._OPERANDS or name == "convolution":
@@ -187,8 +194,11 @@ class Exact(TorchDispatchMode):
         result = self._run(func, args, kwargs)
         if name in self._SUMS:
             first = result[0] if isinstance(result, tuple) else result
-            share *= SERIAL_SHARE * math.sqrt(args[0].numel() / max(first.numel(), 1))
-            result = self._run(func, (_perturbed(args[0], share), *args[1:]), kwargs)
+            serial = share * SERIAL_SHARE * math.sqrt(args[0].numel() / max(first.numel(), 1))
+            result = self._run(func, (_perturbed(args[0], serial), *args[1:]), kwargs)
+            if name == "logsumexp" and self._contracted:
+                result = _contracted(result, args[0], args[1], result.dim() == args[0].dim(), share)
+            share = serial
         elif torch.Tag.pointwise not in func.tags or name.rstrip("_") in self._WITHOUT_ROUNDING:
             return result
         elif name.rstrip("_") in self._IN_STEPS:
@@ -247,6 +257,16 @@ def _read_twice(name: str, y: Tensor, x: Tensor, share: float) -> Tensor:
     return (y + moved if name == "_log_softmax" else y + y * moved).to(y.dtype)
 
 
+def _contracted(y: Tensor, x: Tensor, dim: Any, keepdim: bool, share: float) -> Tensor:
+    """What exp(x − maximum) over `dim` led to, y, with NaN for rows of very large x.
+
+    Where x is a product that the kernel computes itself, compilers contract product and difference to one multiply-add. It is
+    then not 0 for the maximum but the rounding of x, whose exponential may be infinite.
+    """
+    largest = torch.amax(x, dim, keepdim=keepdim)
+    return torch.where(largest.abs() * share > MOST_EXPONENT, math.nan, y)
+
+
 def _whole(exponent: Tensor) -> Tensor:
     """Exponents that are whole numbers but for a rounding, made whole: others give NaN of negative numbers."""
     near = exponent.round()
@@ -294,8 +314,10 @@ class ReferenceAnswers:
         with self._clock.at("truth"):
             truth = self._exact_run(jumps.recording())
         with self._clock.at("rounded"):
-            rounded = [self._rounded_run(jumps.measuring())] if self._rounded else []
-            rounded += [self._rounded_run(jumps.measuring(), dithered=True) for _ in range(_more_runs(truth, rounded))]
+            own = kind is Inputs.OWN
+            rounded = [self._rounded_run(jumps.measuring(), own=own)] if self._rounded else []
+            more = range(_more_runs(truth, rounded))
+            rounded += [self._rounded_run(jumps.measuring(), own=own, dithered=True) for _ in more]
         if not self._rounded:
             jumps.relative(PERTURBATION_ROUNDOFFS * UNIT_ROUNDOFF[precision])
         with self._clock.at("jumps"):
@@ -315,13 +337,14 @@ class ReferenceAnswers:
         mode = Exact(jumps=jumps, narrow=narrow_dtypes(self.inputs.precision))
         return self._wide.run(lambda x: x.double() if x.is_floating_point() else x, mode)
 
-    def _rounded_run(self, jumps: Jumps, *, dithered: bool = False) -> list[Tensor]:
-        """Outputs of a run with more rounding than eager's; `dithered`: with other roundings each time."""
+    def _rounded_run(self, jumps: Jumps, *, own: bool, dithered: bool = False) -> list[Tensor]:
+        """Outputs of a run with more rounding than eager's; `dithered`: with other roundings each time. On inputs that are not
+        the task's own there may be no answer where a kernel's compiler decides (`_contracted`)."""
         assert self._rounded
         u, tf32 = UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
         # operands that are cut already are the same numbers to tensor cores, which are eight times as fast
         with policy_flags("tf32" if tf32 else "fp32"):
-            mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps)
+            mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps, contracted=not own)
             return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), mode)
 
 

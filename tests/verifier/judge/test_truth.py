@@ -115,6 +115,20 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+CONTRACTED = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.OP(x * x, -1)
+
+def get_inputs():
+    return [torch.randn(16, 8)]
+
+def get_init_inputs():
+    return []
+"""
 LARGE_LOGITS = """
 import torch
 import torch.nn as nn
@@ -262,6 +276,27 @@ def test_what_a_softmax_reads_may_be_rounded_twice_apart() -> None:
     shares = torch.exp(apart - top)
     assert not exceeds(shares / torch.exp(x - top).sum(), answer)
     assert exceeds(torch.softmax(x, 0) * 1.02, answer)
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
+def test_an_exponential_that_compilers_contract_has_no_answer_at_numbers_beyond_all_measure(op: str) -> None:
+    """exp(x·x − maximum) as one multiply-add is the exponential of what x·x was rounded by."""
+    powers = reference(CONTRACTED.replace("OP", op))
+    for regime, kind, size, right in (
+        ("nominal", Inputs.OWN, 1e6, False),
+        ("far", Inputs.FINITE, 1e6, True),
+        ("far", Inputs.FINITE, 1e3, False),
+    ):
+        powers.inputs.draw(Draw("full", regime, 3))
+        x = powers.inputs.inputs[0]
+        x[:, :8] = torch.linspace(0.1, 1.0, 8)
+        x[0, :8] *= size
+        answer = powers.answer(kind)
+        y = answer.truth[0].float()
+        y[0] = torch.nan
+        assert exceeds(y, answer) is not right
+        y[1] = torch.nan  # a row of ordinary numbers
+        assert exceeds(y, answer)
 
 
 def to_nearest_tf32(x: torch.Tensor) -> torch.Tensor:
