@@ -45,7 +45,7 @@ def test_the_best_are_timed_against_every_baseline(module: Path) -> None:
     checked = subprocess.run([sys.executable, "out/best.py"], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stderr
     assert "full: agrees with the reference" in checked.stdout
-    assert re.search(r"\d\.\d\dx \[", checked.stdout)
+    assert re.search(r"\d\.\d\d× \[", checked.stdout)
 
 
 def test_tasks_side_by_side_are_right_and_timed(module: Path) -> None:

@@ -363,7 +363,8 @@ def _independent_errors(error: Tensor) -> Tensor:
     The elements that hold it (the participation ratio (Σe²)² / Σe⁴), times the share of rows that do: elements of a row may
     share one error, that of the row's softmax or variance, and then a few rows hold nearly all.
     """
-    energy = torch.where(torch.isfinite(error), error, 0.0).double().square()
+    error = torch.where(torch.isfinite(error), error, 0.0).double()
+    energy = (error / error.abs().amax().clamp_min(1e-300)).square()  # a square of 1e200 is infinite
     rows = energy.reshape(-1, energy.shape[-1] if energy.dim() else 1).sum(1)
     held, held_rows = (x.sum().square() / x.square().sum().clamp_min(1e-300) for x in (energy.reshape(-1), rows))
     return torch.where(energy.sum() > 0, held * held_rows / len(rows), float(energy.numel()))

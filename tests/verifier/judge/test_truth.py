@@ -129,6 +129,20 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+BEYOND_MEASURE = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.exp(300.0 * torch.cos(1e7 * x))
+
+def get_inputs():
+    return [torch.randn(16, 8)]
+
+def get_init_inputs():
+    return []
+"""
 LARGE_LOGITS = """
 import torch
 import torch.nn as nn
@@ -225,6 +239,15 @@ def test_an_error_that_few_rows_hold_is_modelled_several_times(
     answers.inputs.draw(Draw("full", "nominal", 7))
     answers.answer()
     assert (len(runs) > 1) is several
+
+
+def test_errors_whose_squares_overflow_have_an_answer() -> None:
+    """A rounding decides whether an element is 1e100 or 1."""
+    powers = reference(BEYOND_MEASURE)
+    powers.inputs.draw(Draw("full", "nominal", 3))
+    answer = powers.answer()
+    assert answer.truth[0].max() > 1e100
+    assert answer.levels[0].misplaced
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
