@@ -148,23 +148,21 @@ def error_level(
     scale, furthest, rms, largest, relative = figures.tolist()  # the only sync if all is finite
     if math.isfinite(scale + rms + largest + relative) and furthest <= limit:
         return ErrorLevel(rms, largest, relative, scale, precision, weights=weights, slack=slack)
+    beyond, own = truth.to(COMPUTE_DTYPE[precision]), inputs is Inputs.OWN
     nonfinite = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
-    if inputs is not Inputs.OWN:
+    undefined = None if own else nonfinite & ((truth.abs() > limit) | _without_answer(beyond, eager, modelled, inputs))
+    level = ErrorLevel(rms, largest, relative, scale, precision, nonfinite, beyond, eager, undefined, slack=slack)
+    if modelled and (own or bool(nonfinite.any())):
+        level.misplaced = float(torch.stack([_placed(y, truth, level)[0].sum() for y in modelled]).amax())
+    if undefined is not None:
         for y in modelled:
-            nonfinite = nonfinite | torch.isnan(y)
+            nonfinite, undefined = nonfinite | torch.isnan(y), undefined | torch.isnan(y)
     others = [torch.where(nonfinite | ~torch.isfinite(y), 0.0, other) for y, other in zip(modelled, others, strict=True)]
-    figures, weights = _figures(torch.where(nonfinite, 0.0, truth), torch.where(nonfinite, 0.0, off), precision, others)
-    scale, _, rms, largest, relative = figures.tolist()
-    level = ErrorLevel(rms, largest, relative, scale, precision, weights=weights, slack=slack)
-    if bool(nonfinite.any()):  # else it is the modelled answer alone
-        level.nonfinite, level.nonfinite_truth, level.nonfinite_eager = nonfinite, truth.to(COMPUTE_DTYPE[precision]), eager
-        if inputs is not Inputs.OWN:
-            level.undefined = nonfinite & (
-                (truth.abs() > limit) | _without_answer(level.nonfinite_truth, eager, modelled, inputs)
-            )
-    if modelled:
-        counts = torch.stack([_placed(y, truth, level)[0].sum() for y in modelled])
-        level.misplaced = float(counts.amax())
+    figures, level.weights = _figures(torch.where(nonfinite, 0.0, truth), torch.where(nonfinite, 0.0, off), precision, others)
+    level.scale, _, level.rms, level.max, level.relative_rms = figures.tolist()
+    level.undefined, level.nonfinite = undefined, nonfinite
+    if not bool(nonfinite.any()):  # but the modelled answer is
+        level.nonfinite = level.nonfinite_truth = level.nonfinite_eager = None
     return level
 
 
@@ -174,12 +172,12 @@ def _beyond(error: Tensor, slack: Tensor | None) -> Tensor:
 
 
 def _without_answer(truth: Tensor, eager: Tensor, modelled: Sequence[Tensor], inputs: Inputs) -> Tensor:
-    """Where there is no definite answer: NaN, also of a modelled run, or an infinity that a rounding makes a number."""
+    """Where the reference has no definite answer: NaN, or an infinity that a rounding more or less makes a number."""
     if inputs is Inputs.NONFINITE:
         return torch.ones_like(truth, dtype=torch.bool)
     unsure = torch.isnan(truth) | torch.isnan(eager)
     for y in modelled:
-        unsure = unsure | torch.isnan(y) | (torch.isinf(truth) & torch.isfinite(y))
+        unsure = unsure | (torch.isinf(truth) & torch.isfinite(y))
     return unsure
 
 

@@ -160,12 +160,12 @@ class Exact(TorchDispatchMode):
 
     def __init__(
         self, *, tf32: bool = False, dithered: bool = False, roundoff: float = 0.0, jumps: Jumps | None = None,
-        contracted: bool = False, narrow: frozenset[torch.dtype] = frozenset(),
+        extremes: bool = False, narrow: frozenset[torch.dtype] = frozenset(),
     ):  # fmt: skip
-        """`dithered`: operands are rounded to TF32 up or down by lot, as another library may round them. `contracted`: see
-        `_contracted`."""
+        """`dithered`: operands are rounded to TF32 up or down by lot, as another library may round them. `extremes`:
+        NaN stands where very large numbers have no answer, see `_contracted` and `_summed`."""
         super().__init__()
-        self._dithered, self._contracted = dithered, contracted
+        self._dithered, self._extremes = dithered, extremes
         self._tf32, self._roundoff, self._jumps, self._narrow = tf32, roundoff, jumps, narrow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -183,7 +183,7 @@ class Exact(TorchDispatchMode):
             if name not in ("_softmax", "_log_softmax"):
                 return result
             result = _read_twice(name, result, args[0], share)
-            return _contracted(result, args[0], args[1], True, share) if self._contracted else result
+            return _contracted(result, args[0], args[1], True, share) if self._extremes else result
         if name.startswith("pow") and isinstance(args[-1], Tensor):
             args = (*args[:-1], _whole(args[-1]))
         if name in self._OPERANDS or name == "convolution":
@@ -196,8 +196,10 @@ class Exact(TorchDispatchMode):
             first = result[0] if isinstance(result, tuple) else result
             serial = share * SERIAL_SHARE * math.sqrt(args[0].numel() / max(first.numel(), 1))
             result = self._run(func, (_perturbed(args[0], serial), *args[1:]), kwargs)
-            if name == "logsumexp" and self._contracted:
+            if name == "logsumexp" and self._extremes:
                 result = _contracted(result, args[0], args[1], result.dim() == args[0].dim(), share)
+            if name in ("var", "var_mean", "std") and self._extremes:
+                result = _summed(result, args[0], args[1] if len(args) > 1 else kwargs.get("dim"))
             share = serial
         elif torch.Tag.pointwise not in func.tags or name.rstrip("_") in self._WITHOUT_ROUNDING:
             return result
@@ -265,6 +267,14 @@ def _contracted(y: Tensor, x: Tensor, dim: Any, keepdim: bool, share: float) -> 
     """
     largest = torch.amax(x, dim, keepdim=keepdim)
     return torch.where(largest.abs() * share > MOST_EXPONENT, math.nan, y)
+
+
+def _summed(moments: Any, x: Tensor, dim: Any) -> Any:
+    """Variances and means of x over `dim`, NaN where its sum overflows: eager divides before it adds, kernels need not."""
+    results = moments if isinstance(moments, tuple) else (moments,)
+    total = torch.sum(x, dim, keepdim=results[0].dim() == x.dim())
+    marked = tuple(torch.where(torch.isfinite(total), y, math.nan) for y in results)
+    return marked if isinstance(moments, tuple) else marked[0]
 
 
 def _whole(exponent: Tensor) -> Tensor:
@@ -339,12 +349,12 @@ class ReferenceAnswers:
 
     def _rounded_run(self, jumps: Jumps, *, own: bool, dithered: bool = False) -> list[Tensor]:
         """Outputs of a run with more rounding than eager's; `dithered`: with other roundings each time. On inputs that are not
-        the task's own there may be no answer where a kernel's compiler decides (`_contracted`)."""
+        the task's own, very large numbers may have no answer."""
         assert self._rounded
         u, tf32 = UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
         # operands that are cut already are the same numbers to tensor cores, which are eight times as fast
         with policy_flags("tf32" if tf32 else "fp32"):
-            mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps, contracted=not own)
+            mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps, extremes=not own)
             return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), mode)
 
 

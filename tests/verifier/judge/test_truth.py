@@ -143,6 +143,20 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+NORMALISED = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.tanh(x / (1.0 + x.std(-1, keepdim=True)))
+
+def get_inputs():
+    return [torch.randn(16, 8)]
+
+def get_init_inputs():
+    return []
+"""
 LARGE_LOGITS = """
 import torch
 import torch.nn as nn
@@ -319,6 +333,22 @@ def test_an_exponential_that_compilers_contract_has_no_answer_at_numbers_beyond_
         y[0] = torch.nan
         assert exceeds(y, answer) is not right
         y[1] = torch.nan  # a row of ordinary numbers
+        assert exceeds(y, answer)
+
+
+@pytest.mark.parametrize(("size", "right"), [(2e38, True), (1e37, False)])
+def test_a_mean_whose_sum_overflows_has_no_answer_where_inputs_are_not_the_tasks_own(size: float, right: bool) -> None:
+    """Eager averages as it goes; a kernel that adds first has an infinite mean."""
+    norms = reference(NORMALISED)
+    for kind, expected in ((Inputs.FINITE, right), (Inputs.OWN, False)):
+        norms.inputs.draw(Draw("full", "far" if kind is Inputs.FINITE else "nominal", 3))
+        norms.inputs.inputs[0].copy_(torch.linspace(0.1, 1.0, 8))
+        norms.inputs.inputs[0][0, :] = size * torch.linspace(0.8, 1.0, 8)
+        answer = norms.answer(kind)
+        y = answer.truth[0].float()
+        y[0] = torch.nan
+        assert exceeds(y, answer) is not expected
+        y[1] = torch.nan
         assert exceeds(y, answer)
 
 
