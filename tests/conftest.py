@@ -3,15 +3,17 @@
 import gc
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from support import EXHAUSTIVE
+from support import EXHAUSTIVE, ROOT
 
 from kernrl.console import log
 
@@ -23,6 +25,9 @@ settings.register_profile("repeatable", derandomize=True, database=None)
 if not EXHAUSTIVE:  # at night hypothesis looks for what it has not tried yet
     settings.load_profile("repeatable")
 
+
+# where Inductor stands in for itself on a GPU: it compiles for a plain CPU, rather than try a dozen C++ programs first
+os.environ |= {"TORCHINDUCTOR_VEC_ISA_OK": "0", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 
 gc.disable()  # while modules are imported and tests collected nothing is garbage, and looking for it takes CPU seconds
 
@@ -104,10 +109,22 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of machine code that all processes of one run of the tests share: many a kernel is in several fixtures."""
-    own = tmp_path_factory.getbasetemp()
-    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled"
+def compiled(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+    """Folder of machine code that all processes share: many a kernel is in several fixtures.
+
+    It is kept from one run to the next, as Triton keeps what it compiles, until something of what compiles here changes;
+    at night all is compiled anew.
+    """
+    if EXHAUSTIVE or not hasattr(pytestconfig, "cache"):
+        own = tmp_path_factory.getbasetemp()
+        return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled"
+    verifier = ROOT / "kernrl" / "verifier"
+    sources = [*sorted((verifier / "compile").glob("*.py")), verifier / "base" / "compat.py", verifier / "base" / "devices.py"]
+    kept = pytestconfig.cache.mkdir("compiled") / sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    for folder in kept.parent.iterdir():
+        if folder != kept:
+            shutil.rmtree(folder, ignore_errors=True)
+    return kept
 
 
 @pytest.fixture(scope="session")

@@ -447,7 +447,8 @@ def test_the_readmes_quick_commands_run(workshop: Path, capsys: pytest.CaptureFi
     (workshop / "checkpoints" / "eval-1").rename(workshop / "checkpoints" / "eval")
     ran = [words for words in commands(README.read_text()) if words[0] not in LONG]
     for words in ran:
-        code = cli.run([*words, "--quiet"])
+        fewer = ["20" if word == "1000" else word for word in words]  # of the tasks that are generated
+        code = cli.run([*fewer, "--quiet"])
         assert code == 0, (words, capsys.readouterr().err)
     assert len(ran) >= 6
     assert json.loads((workshop / "verdicts.jsonl").read_text())["status"] == "correct"

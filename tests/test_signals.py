@@ -246,7 +246,7 @@ def test_a_closed_terminal_saves_the_step(model: Path, pairs: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "when"),
     [
-        (["sft", "--count", "200", "--workers", "2", "--output"], "preparing pairs"),
+        (["sft", "--count", "200", "--workers", "1", "--output"], "preparing pairs"),
         (["serve", "--port", "0", "--cache-dir"], "http://127"),
     ],
     ids=["data", "serve"],

@@ -115,7 +115,7 @@ class _LintCache:
 
 def _problem(task: Task, precision: str, device: str) -> str:
     try:
-        return objection(lint(task, precision, device=device))
+        return objection(lint(task, precision, device=device, decisive=True))
     except torch.OutOfMemoryError:
         raise
     except UsageError as error:

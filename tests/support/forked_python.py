@@ -1,4 +1,7 @@
-"""A process that has imported torch and triton and no more, and forks processes that run as `python -c` would run them."""
+"""A process that has imported torch with its compiler, and triton, and no more.
+
+It forks processes that run as `python -c` would run them.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from kernrl.verifier.rpc.fork_loop import serve_forks
+from kernrl.verifier.rpc.fork_loop import freeze_memory, serve_forks
 from kernrl.verifier.rpc.processes import ignore_interrupts
 
-HEAVY = ("torch", "triton")
+HEAVY = ("torch", "torch._dynamo", "triton")
 
 
 def main(control: socket.socket, settings: dict[str, Any]) -> None:
@@ -21,6 +24,7 @@ def main(control: socket.socket, settings: dict[str, Any]) -> None:
     ignore_interrupts()
     for module in HEAVY:
         importlib.import_module(module)
+    freeze_memory()
     serve_forks(control, Python)
 
 

@@ -82,6 +82,43 @@ def spare_the_interpreter() -> None:
     find = interpreter._get_np_dtype
     of_number = functools.cache(find)
     interpreter._get_np_dtype = lambda kind: (find if kind.scalar.is_ptr() else of_number)(kind.scalar)
+    keep_shapes()
+
+
+def keep_shapes() -> None:
+    """Every type and every tensor of one shape has the same object for it, which is checked and written out once."""
+    from triton.language import core
+    from triton.language.semantic import TritonSemantic
+
+    check, broadcast = core.block_type.__init__, TritonSemantic.broadcast_impl_value
+    scalar = core.tuple([]), core.constexpr(1)
+    kept: dict[tuple[int, ...], Any] = {}
+
+    def made(shape: Any) -> Any:
+        """The shape of a type, its text, and the shape and the size of a tensor."""
+        sizes = tuple(int(getattr(size, "value", size)) for size in shape)
+        if sizes not in kept:
+            block: Any = object.__new__(core.block_type)
+            check(block, core.int1, list(sizes))
+            shape_of_tensors = core.tuple([core.constexpr(size) for size in sizes])
+            kept[sizes] = block.shape.kept = block.shape, str(block.shape), shape_of_tensors, core.constexpr(block.numel)
+        return kept[sizes]
+
+    def init_type(self: Any, element_ty: Any, shape: Any) -> None:
+        self.element_ty = element_ty
+        self.shape, text, _, numel = getattr(shape, "__dict__", {}).get("kept") or made(shape)
+        self.numel, self.name = numel.value, f"<{text}, {element_ty}>"
+
+    def init_tensor(self: Any, handle: Any, type: Any) -> None:
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = type.shape.kept[2:] if type.is_block() else scalar
+
+    def broadcast_unlike(self: Any, lhs: Any, rhs: Any) -> Any:
+        alike = lhs.type.is_block() and rhs.type.is_block() and lhs.type.shape is rhs.type.shape
+        return (lhs, rhs) if alike else broadcast(self, lhs, rhs)
+
+    core.block_type.__init__, core.tensor.__init__ = init_type, init_tensor
+    TritonSemantic.broadcast_impl_value = broadcast_unlike
 
 
 def main() -> None:

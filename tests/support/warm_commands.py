@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kernrl.verifier.rpc.fork_loop import serve_forks
+from kernrl.verifier.rpc.fork_loop import freeze_memory, serve_forks
 from kernrl.verifier.rpc.fork_server import ForkServer
 from kernrl.verifier.rpc.processes import ignore_interrupts
 
@@ -89,6 +89,7 @@ def main(control: socket.socket, settings: dict[str, Any]) -> None:
     ignore_interrupts()
     for module in HEAVY:
         importlib.import_module(module)
+    freeze_memory()
     serve_forks(control, Command)
 
 

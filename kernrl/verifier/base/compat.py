@@ -10,7 +10,7 @@ import contextlib
 import re
 import tempfile
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -260,45 +260,48 @@ def lower(module: Any, backend: Any, options: Any, target: GPUTarget) -> tuple[b
     return module, metadata
 
 
-def excerpt(symbol: str, operands: int, target: GPUTarget) -> str:
-    """LLVM IR of one libdevice function of `operands` floats, which returns a float, with the functions that it calls."""
+def excerpt(functions: Mapping[str, int], target: GPUTarget) -> str:
+    """LLVM IR of libdevice functions, which take so many floats and return a float, with the functions that they call."""
     backend: Any = make_backend(target)
-    types, values = ", ".join(["f32"] * operands), ", ".join(f"%arg{i}" for i in range(operands))
-    typed = ", ".join(f"%arg{i}: f32" for i in range(operands))
-    text = f"""module {{
-  llvm.func @{symbol}({types}) -> f32
-  llvm.func @caller({typed}) -> f32 {{
-    %0 = llvm.call @{symbol}({values}) : ({types}) -> f32
-    llvm.return %0 : f32
-  }}
-}}"""
+    lines = []
+    for number, (symbol, operands) in enumerate(functions.items()):
+        types, values = ", ".join(["f32"] * operands), ", ".join(f"%arg{i}" for i in range(operands))
+        typed = ", ".join(f"%arg{i}: f32" for i in range(operands))
+        lines += [
+            f"  llvm.func @{symbol}({types}) -> f32",
+            f"  llvm.func @caller{number}({typed}) -> f32 {{",
+            f"    %0 = llvm.call @{symbol}({values}) : ({types}) -> f32",
+            "    llvm.return %0 : f32",
+            "  }",
+        ]
     with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file:
-        file.write(text)
+        file.write("\n".join(["module {", *lines, "}"]))
         file.flush()
         mlir = ir.parse_mlir_module(file.name, _context(backend))
     llvm.init_targets()
     context = llvm.context()
     module = llvm.to_module(mlir, context)
     llvm.link_extern_libs(module, [path for _, path in backend.parse_options({}).extern_libs])
-    # linking only this symbol makes it internal; make it visible again
-    return str(module).replace(f"define internal float @{symbol}(", f"define float @{symbol}(")
+    text = str(module)
+    for symbol in functions:  # linking only these symbols makes them internal; make them visible again
+        text = text.replace(f"define internal float @{symbol}(", f"define float @{symbol}(")
+    return text
 
 
-def link_excerpts(excerpts: Mapping[str, str]) -> None:
-    """From now on, link kernels that need no other libdevice functions with these excerpts (made by `excerpt`).
+def link_excerpts(functions: Collection[str], text: str) -> None:
+    """From now on, link kernels that need no other libdevice functions with an excerpt (made by `excerpt`).
 
     Triton would parse all of libdevice for each kernel, which takes longer than anything else it does for a small one.
     """
     link = llvm.link_extern_libs
 
     def linked(module: Any, paths: list[str]) -> None:
-        needed = [f.name for f in module.get_functions() if f.is_declaration() and f.name.startswith("__nv_")]
-        if not excerpts.keys() >= set(needed):
+        needed = {f.name for f in module.get_functions() if f.is_declaration() and f.name.startswith("__nv_")}
+        if not needed.issubset(functions):
             link(module, paths)
-            return
-        for symbol in needed:
+        elif needed:
             with tempfile.NamedTemporaryFile("w", suffix=".ll") as file:
-                file.write(excerpts[symbol])
+                file.write(text)
                 file.flush()
                 link(module, [file.name])
 

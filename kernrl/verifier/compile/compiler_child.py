@@ -43,8 +43,8 @@ _WARM_UP = """module {
 """
 
 
-_EXCERPTS = dict.fromkeys(("logf", "erff", "tanhf", "expm1f", "log1pf", "rsqrtf", "floorf", "ceilf", "log2f", "sqrtf"), 1)
-_EXCERPTS |= {"powf": 2, "fminf": 2}
+_UNARY = ("logf", "erff", "tanhf", "expm1f", "log1pf", "rsqrtf", "floorf", "ceilf", "log2f", "sqrtf")
+_EXCERPTS = {f"__nv_{name}": 1 for name in _UNARY} | {"__nv_powf": 2, "__nv_fminf": 2}
 """libdevice functions that fused kernels call, with their number of operands; any other links the whole library."""
 
 
@@ -59,7 +59,7 @@ class TooWide(ValueError):
 def prepare(settings: dict[str, Any]) -> None:
     """Once in the fork server: initialise LLVM and look up ptxas' version, by compiling an example of our own."""
     target = compat.GPUTarget("cuda", arch_number(settings["targets"][0]), 32)
-    compat.link_excerpts({f"__nv_{name}": compat.excerpt(f"__nv_{name}", n, target) for name, n in _EXCERPTS.items()})
+    compat.link_excerpts(_EXCERPTS, compat.excerpt(_EXCERPTS, target))
     for arch in settings["targets"]:
         compile_text(_WARM_UP, arch, {"num_warps": 4, "num_stages": 1})
 

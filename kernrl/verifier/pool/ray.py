@@ -27,7 +27,8 @@ from kernrl.verifier.plan.plan import KernelSource, TraceSpec
 from kernrl.verifier.plan.reading import Asked, PlansRead
 from kernrl.verifier.pool.backend import Front, GpuBackend, Outcome
 from kernrl.verifier.pool.gpu import LANES
-from kernrl.verifier.pool.ray_actors import AboutGpu, Actor, FrontActor, GpuActor
+from kernrl.verifier.pool.ray_actor import AboutGpu, Actor
+from kernrl.verifier.pool.ray_actors import FrontActor, GpuActor
 from kernrl.verifier.replay.job import Job
 from kernrl.verifier.replay.timing import NoiseBand
 from kernrl.verifier.rpc.answers import Answer, Died, Failed, value_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from kernrl.config import VerifierConfig
 from kernrl.verifier.base.verdict import Rejection
@@ -17,26 +16,10 @@ from kernrl.verifier.pool.backend import Outcome
 from kernrl.verifier.pool.gpu import LANES, Gpu
 from kernrl.verifier.pool.gpu_process import worker_fork_server
 from kernrl.verifier.pool.local import LocalFront
+from kernrl.verifier.pool.ray_actor import AboutGpu, Actor
 from kernrl.verifier.replay.compiled_reference import MODES
 from kernrl.verifier.replay.job import Job
-from kernrl.verifier.replay.timing import NoiseBand
-from kernrl.verifier.rpc.answers import Answer, answer_to
 from kernrl.verifier.trace.tracer import Traced
-
-AboutGpu = tuple[dict[str, str], NoiseBand]
-"""Which GPU an actor has, and its noise."""
-
-
-class Actor:
-    """What every actor has in common."""
-
-    def about(self) -> AboutGpu | None:
-        """Answers when the actor is ready, with its GPU if it has one."""
-        return None
-
-    def answer(self, method: str, arguments: tuple[Any, ...]) -> Answer:
-        """Call a method; see `answers`."""
-        return answer_to(lambda: getattr(self, method)(*arguments))
 
 
 class FrontActor(Actor):

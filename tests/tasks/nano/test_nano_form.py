@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support import TESTS, interpreted
+from support import EXHAUSTIVE, TESTS, interpreted
 
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.graph.sample import sample
@@ -276,9 +276,9 @@ def test_worked_replies_are_right() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [step.__name__ for step in STEPS])
 def test_worked_replies_to_a_step_are_right(step: str) -> None:
-    seeds = [f"{step}/{i}" for i in range(6)]
+    seeds = [f"{step}/{i}" for i in range(6 if EXHAUSTIVE else 3)]
     found = [problem for problems in interpreted.ask("nano_worker", seeds) for problem in problems]
-    assert len(found) > 3
+    assert len(found) >= len(seeds)
     assert not [problem for problem in found if problem]
 
 

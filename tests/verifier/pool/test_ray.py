@@ -19,7 +19,7 @@ from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.verifier.base.verdict import Status
 from kernrl.verifier.pool.ray import Cluster, RayActor, RayFront, RayGpu, wait_for_any
-from kernrl.verifier.pool.ray_actors import Actor
+from kernrl.verifier.pool.ray_actor import Actor
 from kernrl.verifier.verifier import HardenedVerifier
 
 ray = pytest.importorskip("ray")
