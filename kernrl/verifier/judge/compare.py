@@ -24,7 +24,7 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   answer or a modelled one, or an infinity that two roundings make a number, means that there is none: any is accepted there:
   `tl.maximum` drops a NaN that `relu` keeps. Where inputs are infinite or NaN, only answers that are finite all the same count.
 - *Overflow is decided by a rounding*, too: of exp(a product), some elements lie so near the largest number that a run with two
-  roundings more overflows where truth and eager do not, or the other way round. About as many may, wherever they lie. In other
+  roundings more overflows where truth and eager do not, or the other way round. Four times as many may, anywhere. In other
   regimes than the task's own inputs, any answer is accepted beyond a millionth of float32's largest number.
 - *Means far from zero* (64 and 1,000 spreads) need no term of their own. Two roundings of every input move (x − mean)/spread by
   2·1,000u, so a variance by deviations, Welford's or a shifted one-pass sum is well inside. E[x²] − E[x]² is off by about
@@ -214,7 +214,7 @@ def tolerances_for(levels: list[list[ErrorLevel]], nominal: int) -> list[list[To
                     RMS_FACTOR * max(level.rms, typical_rms * level.scale) + RMS_ROUNDOFFS * u * scale,
                     MAX_FACTOR * max(level.max, typical_max * level.scale) + MAX_ROUNDOFFS * u * scale,
                     RMS_FACTOR * max(level.relative_rms, typical_relative) + RMS_ROUNDOFFS * u,
-                    RMS_FACTOR * level.misplaced + 4.0 * math.sqrt(level.misplaced),
+                    MAX_FACTOR * (level.misplaced + math.sqrt(level.misplaced)),
                 )
             )
     return tolerances

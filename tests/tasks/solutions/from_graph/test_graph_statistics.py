@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support import EXHAUSTIVE
 from support.graph_tasks import IMAGE, ask, module, on_a_cpu
@@ -116,6 +118,17 @@ def test_the_verifier_takes_them(precision: str, cpu_verifier: HardenedVerifier)
     assert len(pairs) >= 4
     verdicts = [(pairs[i][0].id, v.status, v.reason) for i, v in cpu_verifier.verify_many(pairs)]
     assert not [v for v in verdicts if v[1] != "correct"]
+
+
+def test_no_rounding_makes_a_variance_negative() -> None:
+    """To a compiler x·x − mean is one multiply-add, which leaves the rounding of x·x, of either sign, where it should be 0."""
+    task = Task("t", module("pass", "return F.layer_norm(x * x, (W,))", IMAGE))
+    texts = [s.triton_code for s in write_solutions(task) if "welford" in s.style]
+    assert texts
+    for text in texts:
+        squares = [line.strip() for line in text.splitlines() if "_m2_acc +=" in line]
+        assert squares
+        assert all(re.fullmatch(r"(\w+_m2_acc) \+= (\w+) \* \2 \* \(1\.0 - \w+\)", line) for line in squares), squares
 
 
 def test_nano_is_taught_none_of_them() -> None:

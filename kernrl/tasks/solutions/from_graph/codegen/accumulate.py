@@ -33,16 +33,19 @@ def accumulate(body: Body, op: Op, traits: list[str]) -> list[str]:
         body.say(f"{top} = tl.maximum({names[0]}, tl.where({mask}, {x}, {NEUTRAL['max']}))")
         body.say(f"{names[1]} = {names[1]} * tl.exp({names[0]} - {top}) + tl.where({mask}, tl.exp({x} - {top}), 0.0)")
         body.say(f"{names[0]} = {top}")
-    else:  # Welford's update, lane by lane
+    else:
+        # Welford's update, lane by lane; his d·(x − new mean) is d²·(1 − 1/count), which no rounding makes negative, as one of
+        # a product x may that a compiler contracts with the difference
         traits.append("welford")
-        count, d = body.name(f"{op.value}_count"), body.name(f"{op.value}_delta")
+        count, d, share = (body.name(f"{op.value}_{word}") for word in ("count", "delta", "share"))
         names.append(count)
         for name in names:
             start(name, "0.0")
         body.say(f"{count} += tl.where({mask}, 1.0, 0.0)")
         body.say(f"{d} = tl.where({mask}, {x} - {names[0]}, 0.0)")
-        body.say(f"{names[0]} += {d} / tl.maximum({count}, 1.0)")
-        body.say(f"{names[1]} += tl.where({mask}, {d} * ({x} - {names[0]}), 0.0)")
+        body.say(f"{share} = 1.0 / tl.maximum({count}, 1.0)")
+        body.say(f"{names[0]} += {d} * {share}")
+        body.say(f"{names[1]} += {d} * {d} * (1.0 - {share})")
     return names
 
 
