@@ -21,12 +21,13 @@ import datetime
 import hashlib
 import json
 import math
+import multiprocessing
 import statistics
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,9 @@ def main() -> int:
         deadline = time.monotonic() + options.seconds
 
         def of(one: tuple[Task, str, str]) -> dict[str, Any] | None:
-            return priced(evaluator, one[0], one[2], device) if time.monotonic() < deadline else None
+            return priced(evaluator, one[0], one[2], device, profilers) if time.monotonic() < deadline else None
 
-        with ThreadPoolExecutor(evaluator.workers) as pool:
+        with ThreadPoolExecutor(evaluator.workers) as pool, _profilers(evaluator.workers) as profilers:
             for (task, style, _), row in zip(made, pool.map(of, made), strict=True):
                 if row is not None:
                     rows.append({"task": task.id, "style": style} | row)
@@ -112,11 +113,11 @@ def against_records(records: Sequence[Path], seconds: float) -> dict[str, Any]:
         evaluator.start()
         device = device_for("NVIDIA H200")
         assert device
-        with ThreadPoolExecutor(evaluator.workers) as pool:
+        with ThreadPoolExecutor(evaluator.workers) as pool, _profilers(evaluator.workers) as profilers:
             for precision in sorted({row["precision"] for row in found.values()}):
                 named = [t for t in tasks(RECORDED_TASKS, precision, 0) if t.id in found]
                 for task in (t for t in named if found[t.id]["precision"] == precision and time.monotonic() < deadline):
-                    rows += _recorded(evaluator, task, found[task.id], device, pool)
+                    rows += _recorded(evaluator, task, found[task.id], device, pool, profilers)
     finally:
         evaluator.close()
     parts = {"all": rows, "train": [r for r in rows if not held_back(r["task"])]}
@@ -124,13 +125,23 @@ def against_records(records: Sequence[Path], seconds: float) -> dict[str, Any]:
     return {name: compared(part) for name, part in parts.items()} | {"rows": rows}
 
 
+def _profilers(workers: int) -> ProcessPoolExecutor:
+    """Where launches are profiled: their time limit counts the CPU seconds of a whole process."""
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+
+
 def _recorded(
-    evaluator: StagedEvaluator, task: Task, record: dict[str, Any], device: Device, pool: ThreadPoolExecutor
+    evaluator: StagedEvaluator,
+    task: Task,
+    record: dict[str, Any],
+    device: Device,
+    pool: ThreadPoolExecutor,
+    profilers: ProcessPoolExecutor,
 ) -> list[dict[str, Any]]:
     """Rows of a task's styles that were measured and that can be written."""
     measured = {s["style"]: s["us"] for s in record["styles"] if s["status"] == "correct" and "us" in s}
     sources = {s.style: s.triton_code for s in write_solutions(with_input_sets(task)) if s.style in measured}
-    priced_rows = pool.map(lambda style: priced(evaluator, task, sources[style], device), sources)
+    priced_rows = pool.map(lambda style: priced(evaluator, task, sources[style], device, profilers), sources)
     return [
         {"task": task.id, "style": style, "measured_us": measured[style]}
         | {"reference_measured_us": record["baseline_us"]["eager"]}
@@ -157,14 +168,16 @@ def candidates(count: int, seed: int) -> Iterator[tuple[Task, str, str]]:
                 yield replace(task, solutions=()), f"{origin}: {solution.style}", solution.triton_code
 
 
-def priced(evaluator: StagedEvaluator, task: Task, source: str, device: Device) -> dict[str, Any] | None:
+def priced(
+    evaluator: StagedEvaluator, task: Task, source: str, device: Device, profilers: ProcessPoolExecutor
+) -> dict[str, Any] | None:
     """Modelled times of a candidate and its reference, and the measured ones where there is a GPU; None if it is refused."""
     facts = evaluator.facts_of(task)
     plans = evaluator.plans_of(task, source)
     if not plans:
         return None
     full = next(plan for plan in plans if plan.input_set == FULL)
-    cost = price(full, device, evaluator.precision_of(task), profile_plan(full))
+    cost = price(full, device, evaluator.precision_of(task), profilers.submit(profile_plan, full).result())
     row: dict[str, Any] = {
         "modelled_us": max(cost.modelled_us, facts.least_modelled_us, facts.reference.modelled_us if cost.unknown else 0.0),
         "reference_modelled_us": facts.reference.modelled_us,

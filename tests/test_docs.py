@@ -220,7 +220,9 @@ def claims(table: str) -> dict[str, list[str]]:
 
 
 def interval(figure: Any) -> str:
-    return f"{100 * figure['value']:.0f}% [{100 * figure['low']:.0f}, {100 * figure['high']:.0f}]"
+    value = 100 * figure["value"]
+    digits = 1 if 99.5 <= value < 100 else 0  # nearly all are not all
+    return f"{value:.{digits}f}% [{100 * figure['low']:.0f}, {100 * figure['high']:.0f}]"
 
 
 def ratio(figure: Any) -> str:

@@ -24,10 +24,14 @@ CACHED_LATENCY_US = 0.35
 """From asking the second-level cache to the answer, about half of what device memory takes."""
 ISSUE_SHARE = 1.0
 """Of the instructions that a multiprocessor can issue, those that it does."""
-DOT_SHARE = {"half": 0.7, "tf32": 0.7, "fp32": 0.3}
+DOT_SHARE = {"half": 0.7, "tf32": 0.7, "fp32": 0.28}
 """What `tl.dot` reaches of the vendor's rate: 0.72 to 0.79 was measured on an H200 under tf32, with `ieee` far less."""
-TURNED_SHARE = {"half": 0.6, "tf32": 0.19, "fp32": 0.3}
-"""The same for operands that do not lie along the axis that is summed: tensor cores read tf32 that way alone."""
+IEEE_OUTPUTS = 18
+"""Outputs of a thread at which `ieee` reaches half of that, since it reads operands anew for each few of them. From 0.05 of the
+rate at 4 outputs to 0.25 at 64 was measured on an H200."""
+TURNED_SHARE = {"half": 0.6, "tf32": 0.19, "fp32": 0.47}
+"""The same for operands that do not lie along the axis that is summed. Tensor cores read tf32 that way alone; multiply-adds of
+float32 read the other way better."""
 START_US = 0.5
 """From a program's start to its first load, and from its last store to the next program's start."""
 REDUCE_US = 0.2
@@ -86,7 +90,7 @@ def launch_us(seen: LaunchProfile, kernel: KernelSource, memory_bytes: float, de
         memory_bytes / (device.bandwidth_gb_s * 1e3 * BANDWIDTH_SHARE * share),
         sectors / (device.sm_count * CACHE_BYTES_PER_US * share),
         busiest * seen.slots / (ISSUE_SHARE * device.fp32_tflops * 1e6 / 2),
-        busiest * _products_us(seen, device),
+        busiest * _products_us(seen, kernel, device),
     )
     held = held_programs(seen, kernel, device)
     if per_processor <= held:  # all begin at once, and the last to end decides
@@ -111,9 +115,10 @@ def held_programs(seen: LaunchProfile, kernel: KernelSource, device: Device) -> 
     return max(1, int(min(limits)))
 
 
-def _products_us(seen: LaunchProfile, device: Device) -> float:
-    total = 0.0
+def _products_us(seen: LaunchProfile, kernel: KernelSource, device: Device) -> float:
+    total, outputs = 0.0, max(1.0, seen.tile / (32 * kernel.num_warps))
     for unit, flops in seen.dot_flops.items():
         turned = min(flops, seen.turned_flops.get(unit, 0.0))
-        total += ((flops - turned) / DOT_SHARE[unit] + turned / TURNED_SHARE[unit]) / peak(device, unit)
+        share = DOT_SHARE[unit] * (outputs / (outputs + IEEE_OUTPUTS) if unit == "fp32" else 1.0)
+        total += ((flops - turned) / share + turned / TURNED_SHARE[unit]) / peak(device, unit)
     return total

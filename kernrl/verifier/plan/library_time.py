@@ -10,7 +10,7 @@ give a row or a channel to one block, which loads a little and waits. Shares of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernrl.verifier.base.devices import Device
 from kernrl.verifier.plan import aten
@@ -40,6 +40,8 @@ STRIDED_TRANSPOSED = 1.5
 """By how much a transposed convolution with a stride is slower: its taps differ from pixel to pixel."""
 CONVOLUTION_PIXELS = 128
 """That a block makes."""
+CONVOLUTION_FP32, TRANSPOSED_FP32 = 0.22, 0.08
+"""Of the peak rate outside the tensor cores; 0.11 to 0.36 and 0.02 to 0.11 were measured on an H200."""
 UNTURNED = 2.3
 """By how much cuDNN is slower with channels innermost in groups and volumes; the mean of 1.4 to 4.5 times on an H200."""
 DEPTHWISE_SLOTS = 80
@@ -77,7 +79,10 @@ def _product_cost(node: AtenNode, device: Device, unit: str) -> LibraryCost:
     if out is None or len(refs) < 2:
         return LibraryCost(0.0)
     if "conv" in name:
-        return _convolution(node, refs[0], refs[1], out, device, unit)
+        cost = _convolution(node, refs[0], refs[1], out, device, unit)
+        if node.args[2] is None:
+            return cost
+        return replace(cost, extra_bytes=cost.extra_bytes + 2.0 * out.nbytes, launches=cost.launches + 1)  # adds the bias
     left, right = refs[1:3] if name.startswith(("add", "badd")) and len(refs) > 2 else refs[:2]
     if len(left.shape) < 2 or len(right.shape) < 2:
         return LibraryCost(0.0)
@@ -130,7 +135,8 @@ def _convolution(node: AtenNode, x: TensorRef, w: TensorRef, out: TensorRef, dev
         us = pixels * groups * wide * taps * DEPTHWISE_SLOTS / lanes
         return LibraryCost(us * (UNTURNED if innermost else 1.0))
     if unit == "fp32":
-        return LibraryCost(2 * pixels * out.shape[1] * deep * taps / (0.6 * peak(device, unit)))
+        share = TRANSPOSED_FP32 if transposed else CONVOLUTION_FP32
+        return LibraryCost(2 * pixels * out.shape[1] * deep * taps / (share * peak(device, unit)))
     depth = _ceil(deep, CONVOLUTION_DEPTH) * taps
     us = min(
         _windows_us(pixels, groups, wide, depth, tile, share * peak(device, unit), device) for tile, share in CONVOLUTION_TILES
