@@ -62,6 +62,7 @@ def test_each_unsound_task_is_left_out_with_a_sentence(config: VerifierConfig, c
     assert "no_such_function" in said[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "tests" / "fixture_tasks").glob("*.py")))
 def test_an_honest_task_of_every_kind_passes(name: str, config: VerifierConfig, capsys: pytest.CaptureFixture[str]) -> None:
     task = suite.fixture_task(name)

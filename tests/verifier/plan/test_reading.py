@@ -67,6 +67,7 @@ def test_a_plan_costs_what_it_took_for_itself_and_not_since_the_process_started(
         assert found.cpu_s == 2.5
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_plan_are_a_malformed_trace(readers: PlanReaders) -> None:
     found = readers.read([b"[" * 100_000], ASKED)
     assert found.malformed

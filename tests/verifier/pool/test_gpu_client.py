@@ -54,6 +54,7 @@ def test_it_answers_as_the_gpu_does(make: Callable[..., GpuClient]) -> None:
         ask(gpu, "odd")
 
 
+@pytest.mark.slow
 def test_it_is_released_while_calls_wait_for_that(make: Callable[..., GpuClient]) -> None:
     gpu = make()
     with ThreadPoolExecutor(1) as pool:
