@@ -24,8 +24,9 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   answer or a modelled one, or an infinity that two roundings make a number, means that there is none: any is accepted there:
   `tl.maximum` drops a NaN that `relu` keeps. Where inputs are infinite or NaN, only answers that are finite all the same count.
 - *Overflow is decided by a rounding*, too: of exp(a product), some elements lie so near the largest number that a run with two
-  roundings more overflows where truth and eager do not, or the other way round. Four times as many may, anywhere. In other
-  regimes than the task's own inputs, any answer is accepted beyond a millionth of float32's largest number.
+  roundings more overflows where truth and eager do not, or the other way round. Four times as many may, where the truth is
+  beyond a millionth of the largest number. In other regimes than the task's own inputs, any answer is accepted there, and as
+  many may be misplaced elsewhere: sin(exp(x)) is NaN where exp overflows, and the truth is not.
 - *Means far from zero* (64 and 1,000 spreads) need no term of their own. Two roundings of every input move (x − mean)/spread by
   2·1,000u, so a variance by deviations, Welford's or a shifted one-pass sum is well inside. E[x²] − E[x]² is off by about
   1,000²·u in the variance, which is 250 times over. So one-pass statistics may be used where a shift keeps them accurate (a
@@ -88,6 +89,8 @@ class ErrorLevel:
     """1 / max(|truth|, scale/64), kept for the 16-bit policies."""
     misplaced: float = 0.0
     """Elements of an equally good answer that are finite, or infinite, where neither truth nor eager is."""
+    edge: float = 0.0
+    """Where the truth is smaller, none may be misplaced."""
     slack: Tensor | None = field(default=None, repr=False)
     """By how much an element may be off because it lies within a rounding of a jump; None if none does."""
 
@@ -152,8 +155,10 @@ def error_level(
     nonfinite = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
     undefined = None if own else nonfinite & ((truth.abs() > limit) | _without_answer(beyond, eager, modelled, inputs))
     level = ErrorLevel(rms, largest, relative, scale, precision, nonfinite, beyond, eager, undefined, slack=slack)
+    level.edge = LARGE * limit if own else 0.0
     if modelled and (own or bool(nonfinite.any())):
-        level.misplaced = float(torch.stack([_placed(y, truth, level)[0].sum() for y in modelled]).amax())
+        far = truth.abs() < level.edge
+        level.misplaced = float(torch.stack([(_placed(y, truth, level)[0] & ~far).sum() for y in modelled]).amax())
     if undefined is not None:
         for y in modelled:
             nonfinite, undefined = nonfinite | torch.isnan(y), undefined | torch.isnan(y)
@@ -232,7 +237,8 @@ def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
     misplaced = error.new_zeros(())
     if level.nonfinite is not None or level.misplaced:
         wrong, left_out = _placed(output, truth, level)
-        misplaced, error = wrong.sum().double(), torch.where(left_out, 0.0, error)
+        far = (wrong & (truth.abs() < level.edge)).any()
+        misplaced, error = torch.where(far, math.inf, wrong.sum().double()), torch.where(left_out, 0.0, error)
     return torch.cat([_norms(error, level.weights), misplaced.reshape(1)])
 
 

@@ -88,6 +88,19 @@ def test_as_many_elements_may_overflow_as_a_run_with_two_roundings_more_has_in_o
     assert judge(overflowing(range(1)), truth, truth.float()) == math.inf
 
 
+@pytest.mark.parametrize(("inputs", "right"), [(Inputs.OWN, False), (Inputs.FINITE, True)])
+def test_no_nan_is_right_among_ordinary_numbers_of_the_tasks_own(inputs: Inputs, right: bool) -> None:
+    """The root of what a rounding makes negative, or the sine of what it makes infinite."""
+    truth = torch.ones(1000, dtype=torch.float64)
+    eager, modelled, output = truth.float(), truth.float(), truth.float()
+    eager[0], modelled[:4], output[:2] = math.nan, math.nan, math.nan
+    level = error_level(truth, eager, "fp32", modelled=[modelled], inputs=inputs)
+    ((tolerance,),) = tolerances_for([[level]], 0)
+    assert (excess(error_figures(output, truth, level).tolist(), tolerance) <= 1) is right
+    output[:100] = math.nan
+    assert excess(error_figures(output, truth, level).tolist(), tolerance) == math.inf
+
+
 def test_a_finite_answer_may_stand_where_truth_is_just_out_of_range() -> None:
     truth = torch.full((1000,), 3e38, dtype=torch.float64)
     truth[:4] = 3.5e38
