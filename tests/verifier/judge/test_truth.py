@@ -115,63 +115,30 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-CONTRACTED = """
+
+
+def of_one_line(result: str, x: str = "torch.randn(16, 8)") -> str:
+    """A task that returns this of x."""
+    return f"""
 import torch
 import torch.nn as nn
 
 class Model(nn.Module):
     def forward(self, x):
-        return torch.OP(x * x, -1)
+        return {result}
 
 def get_inputs():
-    return [torch.randn(16, 8)]
-
-def get_init_inputs():
-    return []
-"""
-BEYOND_MEASURE = """
-import torch
-import torch.nn as nn
-
-class Model(nn.Module):
-    def forward(self, x):
-        return torch.exp(300.0 * torch.cos(1e7 * x))
-
-def get_inputs():
-    return [torch.randn(16, 8)]
-
-def get_init_inputs():
-    return []
-"""
-NORMALISED = """
-import torch
-import torch.nn as nn
-
-class Model(nn.Module):
-    def forward(self, x):
-        return torch.tanh(x / (1.0 + x.std(-1, keepdim=True)))
-
-def get_inputs():
-    return [torch.randn(16, 8)]
-
-def get_init_inputs():
-    return []
-"""
-LARGE_LOGITS = """
-import torch
-import torch.nn as nn
-
-class Model(nn.Module):
-    def forward(self, x):
-        return torch.softmax(x.square().mean(-1) * 1e4, 0)
-
-def get_inputs():
-    return [torch.randn(8, 512)]
+    return [{x}]
 
 def get_init_inputs():
     return []
 """
 
+
+CONTRACTED = of_one_line("torch.OP(x * x, -1)")
+BEYOND_MEASURE = of_one_line("torch.exp(300.0 * torch.cos(1e7 * x))")
+NORMALISED = of_one_line("torch.tanh(x / (1.0 + x.std(-1, keepdim=True)))")
+LARGE_LOGITS = of_one_line("torch.softmax(x.square().mean(-1) * 1e4, 0)", "torch.randn(8, 512)")
 
 BOUNDED = """
 import torch
