@@ -24,9 +24,9 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   answer or a modelled one, or an infinity that two roundings make a number, means that there is none: any is accepted there:
   `tl.maximum` drops a NaN that `relu` keeps. Where inputs are infinite or NaN, only answers that are finite all the same count.
 - *Overflow is decided by a rounding*, too: of exp(a product), some elements lie so near the largest number that a run with two
-  roundings more overflows where truth and eager do not, or the other way round. Four times as many may, where the truth is
-  beyond a millionth of the largest number. In other regimes than the task's own inputs, any answer is accepted there, and as
-  many may be misplaced elsewhere: sin(exp(x)) is NaN where exp overflows, and the truth is not.
+  roundings more overflows where truth and eager do not, or the other way round. Four times as many may. Of the task's own
+  inputs, none of them may be NaN where the truth is below a millionth of the largest number. In other regimes, any answer is
+  accepted beyond that millionth, and NaN counts as the others below: sin(exp(x)) is NaN where exp overflows, the truth is not.
 - *Means far from zero* (64 and 1,000 spreads) need no term of their own. Two roundings of every input move (x − mean)/spread by
   2·1,000u, so a variance by deviations, Welford's or a shifted one-pass sum is well inside. E[x²] − E[x]² is off by about
   1,000²·u in the variance, which is 250 times over. So one-pass statistics may be used where a shift keeps them accurate (a
@@ -90,7 +90,7 @@ class ErrorLevel:
     misplaced: float = 0.0
     """Elements of an equally good answer that are finite, or infinite, where neither truth nor eager is."""
     edge: float = 0.0
-    """Where the truth is smaller, none may be misplaced."""
+    """Where the truth is smaller, no NaN may be among those."""
     slack: Tensor | None = field(default=None, repr=False)
     """By how much an element may be off because it lies within a rounding of a jump; None if none does."""
 
@@ -157,8 +157,8 @@ def error_level(
     level = ErrorLevel(rms, largest, relative, scale, precision, nonfinite, beyond, eager, undefined, slack=slack)
     level.edge = LARGE * limit if own else 0.0
     if modelled and (own or bool(nonfinite.any())):
-        far = truth.abs() < level.edge
-        level.misplaced = float(torch.stack([(_placed(y, truth, level)[0] & ~far).sum() for y in modelled]).amax())
+        counts = [(_placed(y, truth, level)[0] & ~_impossible(y, truth, level)).sum() for y in modelled]
+        level.misplaced = float(torch.stack(counts).amax())
     if undefined is not None:
         for y in modelled:
             nonfinite, undefined = nonfinite | torch.isnan(y), undefined | torch.isnan(y)
@@ -237,8 +237,8 @@ def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
     misplaced = error.new_zeros(())
     if level.nonfinite is not None or level.misplaced:
         wrong, left_out = _placed(output, truth, level)
-        far = (wrong & (truth.abs() < level.edge)).any()
-        misplaced, error = torch.where(far, math.inf, wrong.sum().double()), torch.where(left_out, 0.0, error)
+        impossible = (wrong & _impossible(output, truth, level)).any()
+        misplaced, error = torch.where(impossible, math.inf, wrong.sum().double()), torch.where(left_out, 0.0, error)
     return torch.cat([_norms(error, level.weights), misplaced.reshape(1)])
 
 
@@ -255,6 +255,11 @@ def _placed(output: Tensor, truth: Tensor, level: ErrorLevel) -> tuple[Tensor, T
         matches, near = matches | level.undefined, near & ~level.undefined
     wrong = torch.where(level.nonfinite, ~matches & ~near, wrong)
     return wrong, wrong | (level.nonfinite & (matches | ~near))
+
+
+def _impossible(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
+    """NaN among ordinary numbers of the task's own inputs: no rounding makes it."""
+    return torch.isnan(output) & (truth.abs() < level.edge)
 
 
 def _same_kind(a: Tensor, b: Tensor | None) -> Tensor:

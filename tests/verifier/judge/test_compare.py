@@ -101,6 +101,18 @@ def test_no_nan_is_right_among_ordinary_numbers_of_the_tasks_own(inputs: Inputs,
     assert excess(error_figures(output, truth, level).tolist(), tolerance) == math.inf
 
 
+def test_an_infinity_may_stand_among_ordinary_numbers_where_a_run_with_two_roundings_more_has_some() -> None:
+    """exp(a product of large numbers): what is 1e20 in truth is infinite in one run, and 1e-9 in the next."""
+    truth = torch.full((1000,), 1e20, dtype=torch.float64)
+    modelled, output, many = truth.float(), truth.float(), truth.float()
+    modelled[:4], output[500:504], many[:100] = math.inf, math.inf, math.inf
+    level = error_level(truth, truth.float(), "fp32", modelled=[modelled])
+    ((tolerance,),) = tolerances_for([[level]], 0)
+    assert excess(error_figures(output, truth, level).tolist(), tolerance) <= 1
+    assert excess(error_figures(many, truth, level).tolist(), tolerance) == math.inf
+    assert judge(output, truth, truth.float()) == math.inf
+
+
 def test_a_finite_answer_may_stand_where_truth_is_just_out_of_range() -> None:
     truth = torch.full((1000,), 3e38, dtype=torch.float64)
     truth[:4] = 3.5e38
