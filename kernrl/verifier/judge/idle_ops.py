@@ -1,5 +1,5 @@
-"""Ops of a reference that change no output: a softmax over one element, a clamp that always ends at its bound, a second
-log-softmax, for which what the first one takes from all of a row does not matter.
+"""Ops of a reference that change no output: a softmax over one element, a clamp that always ends at its bound, a norm before
+it, a second log-softmax, for which what the first one takes from all of a row does not matter.
 
 A candidate that computes what the reference computes may have kernels for them, so a task with such an op has no decoys.
 """
@@ -28,6 +28,9 @@ FACTORS = (1.0, 64.0, 2.0**-16)
 FILLS = (0.0, 0.0115)
 """What stands in an op's result in its place."""
 
+FAR = (1000.0, -1000.0)
+"""Each alone: where a bound that always holds comes later, an op's result may be anything beyond it."""
+
 Fill = float | None
 """A number, or None for the op's operand: the op is left out."""
 
@@ -43,7 +46,7 @@ def has_idle_op(inputs: TaskInputs, draw: Draw) -> bool:
 
     What an op gives at one place of the reference is overwritten each time: the first turn of a loop may not matter where the
     others do. Tried on the draw, at several scales of it, with two numbers, and with what the op is given in place of what it
-    gives. Inputs and state are drawn anew, and inputs stay scaled afterwards.
+    gives; and with a number that is far off. Inputs and state are drawn anew, and inputs stay scaled afterwards.
     """
     inputs.draw(draw)
     seen = _Ops(inputs)
@@ -66,7 +69,8 @@ def has_idle_op(inputs: TaskInputs, draw: Draw) -> bool:
         whole = outputs()
         return [_same(whole, outputs(call, fill), inputs.precision, finite=not own) for call in calls]
 
-    return any(idle_launches(calls, conditions(fills), unchanged) for fills in (FILLS, (None,)))
+    kinds: list[tuple[Fill, ...]] = [FILLS, (None,), *((far,) for far in FAR)]
+    return any(idle_launches(calls, conditions(fills), unchanged) for fills in kinds)
 
 
 class _Ops(TorchDispatchMode):

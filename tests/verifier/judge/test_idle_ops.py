@@ -39,6 +39,7 @@ IDLE = {
     "shares of one": "return torch.softmax(torch.tanh(self.conv(x)), dim=1) * 2.0",
     "the mean of what is off the mean": "y = torch.sigmoid(x)\n        return F.logsigmoid((y - y.mean()).mean())",
     "a bound that is always met": "return x * F.layer_norm(x, (12,)).clamp(min=0.1, max=1.0).amin()",
+    "a norm before a bound that always holds": "return x * F.layer_norm(x, (12,)).amax().clamp(max=0.1)",
     "nothing times a value": "return self.linear(x) + 0.0 * torch.relu(x[..., :8])",
     "a loop, and shares of one": "y = x\n        for _ in range(300):\n            y = torch.sin(y)\n"
     "        return torch.softmax(y.mean((1, 2), keepdim=True), dim=1) + y",
@@ -54,6 +55,7 @@ NOT_IDLE = {
     "a norm in training": "return torch.relu(self.norm(x))",
     "what is computed in vain": "torch.exp(x)\n        return torch.relu(x)",
     "a clamp": "return x.clamp(-1.0, 1.0).sum(1)",
+    "a norm before a bound that holds for some": "return x * F.layer_norm(x, (12,)).clamp(max=0.1)",
     "shares": "return torch.softmax(self.linear(x), dim=-1).amax(1)",
     "a mask of infinities": "m = torch.triu(torch.full((3, 3), float('-inf')), 1)\n"
     "        return torch.softmax(x @ x.transpose(1, 2) + m, dim=-1) @ x",
