@@ -35,7 +35,7 @@ def accumulate(body: Body, op: Op, traits: list[str]) -> list[str]:
         body.say(f"{names[0]} = {top}")
     else:
         # Welford's update, lane by lane; his d·(x − new mean) is d²·(1 − 1/count), which no rounding makes negative, as one of
-        # a product x may that a compiler contracts with the difference
+        # a product x may that a compiler contracts with the difference. The first d² may overflow: times 0 it would be NaN
         traits.append("welford")
         count, d, share = (body.name(f"{op.value}_{word}") for word in ("count", "delta", "share"))
         names.append(count)
@@ -45,7 +45,7 @@ def accumulate(body: Body, op: Op, traits: list[str]) -> list[str]:
         body.say(f"{d} = tl.where({mask}, {x} - {names[0]}, 0.0)")
         body.say(f"{share} = 1.0 / tl.maximum({count}, 1.0)")
         body.say(f"{names[0]} += {d} * {share}")
-        body.say(f"{names[1]} += {d} * {d} * (1.0 - {share})")
+        body.say(f"{names[1]} += {d} * ({d} * (1.0 - {share}))")
     return names
 
 
