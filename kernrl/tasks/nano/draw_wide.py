@@ -49,7 +49,7 @@ def number(d: Draft) -> str:
     return d.b.add(op, n, d.b.add("exp", d.x) if op == "div" else d.x) if turned else d.b.add(op, d.x, n)
 
 
-def unary(d: Draft) -> str:
+def unary(d: Draft) -> str | None:
     """An activation of free numbers, or another op of one operand."""
     rng = d.rng
     if rng.random() < 0.6:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -17,7 +18,7 @@ from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.input_sets import derive_input_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.graph.ops import OPS, RESHAPES
-from kernrl.tasks.graph.sample import sample
+from kernrl.tasks.graph.sample import BOUNDED, number, sample, unary
 from kernrl.tasks.graph.writing.hands import Hand
 from kernrl.tasks.graph.writing.write import write
 from kernrl.tasks.task import Task, load_reference
@@ -114,6 +115,16 @@ def test_the_grammar_is_wide() -> None:
     pairs = Counter(a.op == b.op for graph in graphs for a, b in zip(graph.nodes, graph.nodes[1:], strict=False))
     assert pairs[True] > 20  # repeated neighbours
     assert len({graph.composition for graph in graphs}) > 395
+
+
+def test_no_exponential_is_taken_of_one_that_nothing_bounds() -> None:
+    """It would overflow for some of the task's own inputs, and a rounding would decide for which."""
+    graphs = [sample(Random(seed), 12, steps={unary: 4.0, number: 1.0}) for seed in range(120)]
+    orders = [[node.op for node in graph.nodes] for graph in graphs]
+    assert sum(ops.count("exp") > 1 for ops in orders) > 3
+    for ops in orders:
+        for one, other in pairwise(i for i, op in enumerate(ops) if op == "exp"):
+            assert BOUNDED & set(ops[one:other]), ops
 
 
 @pytest.mark.parametrize("ops", [2, 5, 12])
