@@ -39,6 +39,8 @@ STYLES: tuple[Style, ...] = (
     Style("conv-split", mode="stats", merged=True, channels_last=True, choice=LEAN_PARTS, product=WINDOWS),
     Style("last", channels_last=True, pads=True, levels=True, choice=LEAN),
     Style("rows", pads=True, levels=True, choice=LEAN),
+    Style("direct", pads=True, levels=True, direct=True, choice=LEAN),
+    Style("direct-parts", mode="stats", merged=True, pads=True, direct=True, choice=LEAN_PARTS),
     Style("tile", pads=True, tiles=True, choice=LEAN),
     Style("parts", mode="stats", merged=True, pads=True, choice=LEAN_PARTS),
     Style("last-parts", mode="stats", merged=True, channels_last=True, pads=True, choice=LEAN_PARTS),

@@ -43,16 +43,16 @@ class Style:
     """Padding is a way of reading, and no call of the library."""
     levels: bool = False
     """Long reductions are reductions of rows, and then of what these leave."""
-
+    direct: bool = False
+    """Convolutions of each channel by itself, and products of few terms or with one column, are sums in kernels."""
     tiles: bool = False
     """A program holds all that several reductions go over, of whatever axes."""
 
     @property
     def taught(self) -> bool:
         """Whether nano's replies are written in it. Products are written for a precision, which a reply does not know."""
-        return (
-            self.product is None and not self.choice.stages and not (self.pads or self.levels or self.tiles or self.choice.lean)
-        )
+        special = self.pads or self.levels or self.direct or self.tiles or self.choice.lean
+        return self.product is None and not self.choice.stages and not special
 
 
 @dataclass
@@ -140,7 +140,8 @@ class _Forward(HostMemory):
         """`memory`: values that must be in memory, and of those the ones that a kernel writes and does nothing else."""
         self.style, self.functional, self.precision = style, functional, precision
         self.windows = bool(style.product and style.product.windows)
-        how = How(style.merged, style.bare, style.channels_last, self.windows, style.pads or self.windows, style.levels)
+        pads = style.pads or self.windows
+        how = How(style.merged, style.bare, style.channels_last, self.windows, pads, style.direct, style.levels)
         forced, self.apart = memory
         self.program = lower(graphs, how, forced)
         self.s: Schedule = schedule(

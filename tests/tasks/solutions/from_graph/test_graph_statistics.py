@@ -1,4 +1,5 @@
-"""Statistics of several axes in one program, of long sets in parts and in two levels, and padding that is a way of reading."""
+"""Statistics of several axes in one program, of long sets in parts and in two levels; padding, and convolutions of single
+channels, that are ways of reading."""
 
 from __future__ import annotations
 
@@ -50,9 +51,42 @@ PADS = {
     "volume": module("pass", "return F.pad(x, (1, 1, 0, 2, 1, 0), mode='replicate').mean((2, 3, 4))", VOLUME),
 }
 """Name → source of padding that some kernel can read through."""
-SOURCES = {"tile": TILES, "rows": LEVELS, "parts": PARTS, "last": PADS}
+DEPTHWISE = "self.l = nn.Conv2d(C, C, 3, {0}groups=C)"
+DIRECT = {
+    "padded": module(DEPTHWISE.format("padding=1, "), "return (self.l(x) + x).tanh() * 2", IMAGE),
+    "steps": module(
+        DEPTHWISE.format("stride=2, dilation=2, padding=(3, 0), "), "y = self.l(x - 1); return y.mean(1), y", IMAGE
+    ),
+    "after_an_activation": module(DEPTHWISE.format("bias=False, "), "return self.l(F.gelu(x).softmax(1)).sum((2, 3))", IMAGE),
+    "one_after_the_other": module(DEPTHWISE.format("padding=1, "), "return self.l(self.l(x)).relu()", IMAGE),
+    "volume": module("self.l = nn.Conv3d(8, 8, (2, 3, 5), padding=(0, 1, 2), groups=8)", "return self.l(x).exp()", VOLUME),
+    "shared_taps": module(
+        "self.k = nn.Parameter(torch.randn(1, 1, 5))",
+        "k = self.k.softmax(2).expand(x.shape[1], -1, -1); return F.conv1d(x, k, padding=2, groups=x.shape[1]).sin()",
+        "torch.randn(4, 7, 60)",
+    ),
+    "one_column": module(
+        "self.l = nn.Linear(W, 1); self.v = nn.Parameter(torch.randn(H))",
+        "y = self.l(x.sin()); return y.sigmoid(), x.transpose(2, 3) @ self.v + 1",
+        IMAGE,
+    )
+    .replace("[C]", "[20]")
+    .replace("self, C)", "self, W)"),
+    "one_column_of_each": module("pass", "return (x @ x[:, :, :1].mT).relu() - 1", IMAGE),
+    "few_terms": module("self.l = nn.Linear(2, 7)", "y = self.l(x[..., 3:5] * 2); return y.sin() + 0.1 * y", IMAGE),
+    "few_rows": module("pass", "return (x[..., :3] @ x[..., 2:5, :]).exp()", IMAGE),
+    "few_filters": module("self.l = nn.Conv2d(1, 3, 3, padding=1)", "return self.l(x[:, :1]).amax(1)", IMAGE),
+}
+"""Name → source of convolutions in which each channel is by itself, and of products with few terms or one column."""
+SOURCES = {"tile": TILES, "rows": LEVELS, "parts": PARTS, "last": PADS, "direct": DIRECT}
 """A style → what it is for."""
-MARKS = {"tile": "BLOCK_I", "rows": "_row", "parts": "part = tl.program_id(1)", "last": "at = "}
+MARKS = {
+    "tile": "BLOCK_I",
+    "rows": "_row",
+    "parts": "part = tl.program_id(1)",
+    "last": "at = ",
+    "direct": "",
+}
 """A style → text that a kernel has where the style says something."""
 CASES = [(style, name) for style, sources in SOURCES.items() for name in sources]
 
@@ -60,7 +94,7 @@ CASES = [(style, name) for style, sources in SOURCES.items() for name in sources
 @pytest.mark.slow
 @pytest.mark.parametrize(("style", "name"), CASES)
 def test_they_are_right(style: str, name: str) -> None:
-    request = {"source": SOURCES[style][name], "sets": ["full", "ragged"], "styles": ["tile", "rows", "parts", "last"]}
+    request = {"source": SOURCES[style][name], "sets": ["full", "ragged"], "styles": [*SOURCES]}
     (found,) = ask([request | {"but": ["dot", "channels", "fused"]}])
     assert found
     assert not [(one, problem) for one, _, problem in found if problem]
@@ -79,6 +113,9 @@ def test_each_is_written_as_its_class_says(style: str, name: str) -> None:
     code = written(name, style).triton_code
     assert MARKS[style] in code
     assert "F.pad(" not in code
+    if style == "direct":
+        assert "self.l(" not in code
+        assert not re.search(r"F\.(conv|linear)|matmul|[^ ]@ ", code[code.index("def forward") :])
     if style == "tile":  # one load of the input, and nothing between
         assert code.count("@triton.jit\ndef fused_kernel") == 1
         assert code.count("tl.load(x0_ptr") == 1
@@ -89,6 +126,9 @@ MUTANTS = {
     "a bound that is missing": ("tile", "three_sides", "(j < ", "(j <= "),
     "a mean of rows": ("rows", "batch_norm", "(v2_row_mean - v2_mean) * (v2_row_mean - v2_mean)", "0.0 * v2_mean"),
     "a part too short": ("parts", "layer_norm", "mask = cols < ", "mask = 1 + cols < "),
+    "taps one too far": ("direct", "padded", "h + i - 1", "h + i"),
+    "taps that are turned": ("direct", "padded", "i * 3 + j", "(2 - i) * 3 + j"),
+    "a term too few": ("direct", "few_terms", "v2_raw_sum0 + v1_2", "v1_2"),
     "the edge twice": ("last", "reflect", "tl.abs(o2 - 3)", "tl.abs(o2 - 2)"),
 }
 """What is wrong → (style, case, old text, new text)."""
@@ -135,4 +175,4 @@ def test_no_rounding_makes_a_variance_negative_or_nan() -> None:
 
 
 def test_nano_is_taught_none_of_them() -> None:
-    assert not {"tile", "rows", "parts", "last", "last-parts"} & {style.name for style in TAUGHT}
+    assert not {"tile", "rows", "parts", "last", "last-parts", "direct", "direct-parts"} & {style.name for style in TAUGHT}

@@ -11,7 +11,7 @@ from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, Ix
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal
-from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, times
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, is_one, times
 
 MOST_UNROLLED = 32
 """Turns of nested loops that are written out one after another when a kernel is compiled; more take seconds of it."""
@@ -42,10 +42,10 @@ class Lines(Protocol):
 
 
 def window(body: Lines, op: Op, index: Index) -> str:
-    """A pool of one element: a loop over its window."""
+    """A pool of one element, or a sum of it and its neighbours with weights: a loop over its window."""
     rank = len(op.window["kernel_size"])
     x, shape = op.reads[0], body.program.shapes[op.reads[0]]
-    where = list(index)
+    where, taps = list(index), [Ix()] * rank
     rows = zip(*(op.window[k] for k in ("kernel_size", "stride", "padding", "dilation")), strict=True)
     loops, guards = [], []
     for d, (count, stride, padding, dilation) in enumerate(rows, len(index) - rank):
@@ -56,6 +56,7 @@ def window(body: Lines, op: Op, index: Index) -> str:
             variable = body.name("ijk"[len(loops)])
             loops.append((variable, count))
             extra += ((variable, dilation),)
+            taps[d - len(index) + rank] = Ix(extra=((variable, 1),))
         where[d] = replace(i, step=i.step * stride, offset=offset if any(offset) else None, extra=extra)
         if padding:
             guards.append((d, shape[d]))
@@ -69,6 +70,11 @@ def window(body: Lines, op: Op, index: Index) -> str:
     static = turns * around <= MOST_UNROLLED
     body.unrolled = around * turns if static else around
     body.open()
+    weight = ""
+    if op.how == "taps":
+        weight = f" * {body.at(op.reads[1], (index[1], Ix(), *taps))}"
+        if is_one(shape[1]):
+            where[1] = Ix()
     before = len(body.inside)
     if guards and (mask := body.tile.mask(set(body.group.axes))):
         body.inside.append(mask)
@@ -77,7 +83,7 @@ def window(body: Lines, op: Op, index: Index) -> str:
         body.say(f"{place} = {body.coordinate(where[d])}")
         body.inside.append(f"({place} >= 0) & ({place} < {body.size(size)})")
         where[d] = Ix(extra=((place, 1),))
-    value = body.at(x, tuple(where))
+    value = body.at(x, tuple(where)) + weight
     mask = " & ".join(body.inside)
     value = f"tl.where({mask}, {value}, {lowest})" if mask else value
     body.say(f"{result} = tl.maximum({result}, {value})" if op.how == "max" else f"{result} += {value}")

@@ -11,6 +11,9 @@ from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
 MOST_OPS = 12
 """Longest chain that is computed again rather than written and read."""
 
+MOST_OPS_IN_TAPS = 2
+"""The same, for what is computed again for each tap of a convolution."""
+
 SMALL_SHARE = 8
 """A value of at most one in so many elements of the largest one is small: reading it is free."""
 
@@ -96,30 +99,32 @@ class _Scheduler:
         home = self.plan.unit_of.get(value)
         seen: set[str] = set()
 
-        def read(name: str) -> None:
+        def read(name: str, times: int = 1) -> None:
             if name in seen:
                 return
             seen.add(name)
             giver = self.plan.giver.get(name)
             if giver is None or giver.kind == "library":
                 return
+            if giver.how == "taps":
+                times *= prod(giver.window["kernel_size"])
             if giver.kind == "view":
-                read(giver.reads[0])
+                read(giver.reads[0], times)
             elif self.plan.unit_of[name] is home:
                 for r in giver.reads if name not in self.s.stored else ():  # what is written is looked at by itself
-                    read(r)
+                    read(r, times)
             elif name not in self.s.stored:
-                if self._again(name, value):
+                if self._again(name, value, times):
                     for r in giver.reads:
-                        read(r)
+                        read(r, times)
                 else:
                     self.s.stored[name] = None
 
         for r in op.reads if op else [value]:
-            read(r)
+            read(r, prod(op.window["kernel_size"]) if op and op.how == "taps" else 1)
 
-    def _again(self, name: str, reader: str) -> bool:
-        """Compute a value again where it is read."""
+    def _again(self, name: str, reader: str, times: int = 1) -> bool:
+        """Compute a value again where it is read, `times` for each element."""
         if name in self.forced:
             return False
         if self.plan.mode == "unfused":
@@ -130,10 +135,19 @@ class _Scheduler:
         home, reading = self._numel(name), max(self._numel(reader), self._space(reader))
         small = home * SMALL_SHARE <= reading
         loads, ops, below = self._cost(name, reading)
+        if times > 1 and (below or loads > 1 or ops > MOST_OPS_IN_TAPS):
+            return False
         if small:
             return not below and ops <= 4
         spread = reading > home  # of a broadcast, each is computed several times
+        if self.readers.get(name) == 1 and times == 1 and not spread and self._beside_taps(reader):
+            return ops <= MOST_OPS  # nothing else reads it
         return loads <= 1 and ops <= (4 if spread else MOST_OPS)
+
+    def _beside_taps(self, value: str) -> bool:
+        """The kernel that writes a value begins with a convolution, so that what was computed before could not join it."""
+        unit = self.plan.unit_of.get(value)
+        return isinstance(unit, Group) and any(op.how == "taps" for op in unit.members.values())
 
     def _from_parameters(self, name: str) -> bool:
         op = self.plan.giver.get(name)

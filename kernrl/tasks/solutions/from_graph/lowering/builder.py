@@ -33,6 +33,8 @@ class How:
     """Convolutions become kernels, which read so whatever has more than a few channels."""
     pads: bool = False
     """Padding is a way of reading, and no call of the library."""
+    direct: bool = False
+    """Convolutions of each channel by itself, and products of few terms or with one column, are sums in kernels."""
     levels: bool = False
     """Long reductions are reductions of rows, and then of what these leave."""
 

@@ -20,6 +20,7 @@ from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import (
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import point_text
 from kernrl.tasks.solutions.from_graph.lowering.reduced_ops import Norms
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Size
+from kernrl.tasks.solutions.from_graph.lowering.small_products import SmallProducts
 from kernrl.tasks.solutions.from_graph.lowering.windowed_ops import Windows
 
 
@@ -33,7 +34,7 @@ def lower(graphs: Sequence[Graph], how: How | None = None, written: Collection[s
     return _Lowering(graphs, how or How()).run(written)
 
 
-class _Lowering(Norms, Windows):
+class _Lowering(Norms, Windows, SmallProducts):
     def run(self, written: Collection[str]) -> Program:
         for name, value in self.values[0].items():
             self.p.shapes[name] = tuple(zip(*(v[name].shape for v in self.values), strict=True))
@@ -145,10 +146,14 @@ class _Lowering(Norms, Windows):
         return self.point(name, "{0} + {1}", made, self._along(f"{name}_bias", bias, axis, len(shape)))
 
     def _product(self, node: Node, name: str, operands: list[Operand]) -> str | None:
+        if self.how.direct and (made := self._small(node, name, operands)):
+            return made
         return self._bias(node, name, operands, len(self.shape(name)) - 1) if node.op == "linear" else None
 
     def _convolution(self, node: Node, name: str, operands: list[Operand]) -> str | None:
         rank = len(self.shape(name))
+        if self.how.direct and (made := self._taps(node, name, operands)):
+            return made
         if self._turns(node, rank):
             x: str = operands[0]  # pyright: ignore[reportAssignmentType]
             if f"{x}_last" not in self.p.last:

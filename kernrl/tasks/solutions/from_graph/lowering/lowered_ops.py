@@ -9,6 +9,8 @@ from typing import Any, Literal
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Shape, Size, is_one
 
+FEW_FILTERS = 8
+"""Of an image of one channel, so many filters at most are computed one by one; more are a product."""
 FEW_CHANNELS = 8
 """With fewer channels in a group, the taps of a convolution are part of its depth: a tile of channels alone would be empty."""
 
@@ -41,7 +43,8 @@ class Op:
     text: str = ""
     """Of a point: its Triton expression."""
     how: str = ""
-    """Which reduction (sum, max, min, moments, expsum), view (reshape, permute, expand, slice) or window (max, avg)."""
+    """Which reduction (sum, max, min, moments, expsum), view (reshape, permute, expand, slice) or window (max, avg, avg_inside,
+    taps, or the mode of a padding)."""
     dims: tuple[int, ...] = ()
     """Of a reduction: the axes it reduces to size 1. Of a permute: the operand's axes in order. Of a slice: its axis."""
     start: Size | None = None

@@ -1,4 +1,4 @@
-"""Pools and padding: what is read around an element of one's own."""
+"""Pools, convolutions of single channels, and padding: what is read around an element of one's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from kernrl.tasks.graph.graph import Node
 from kernrl.tasks.solutions.from_graph.lowering.builder import Builder
-from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Operand
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import FEW_FILTERS, Operand
 from kernrl.tasks.solutions.from_graph.lowering.sizes import over
 
 
@@ -44,6 +44,26 @@ class Windows(Builder):
             total = self.reduce(f"{name}_sum", "sum", windows, dims)
             keep = self.point(f"{name}_keep", "{0} / {1}", total, self._count(windows, dims))
         return self.reshape(name, keep, out)
+
+    def _taps(self, node: Node, name: str, operands: list[Operand]) -> str | None:
+        """A convolution of each channel by itself, or of an image of one channel with few filters."""
+        x, w = node.reads[:2]
+        rank, shape, kernel = int(node.op[-2]), self.shape(x), self.shape(w)[2:]
+        rows: list[dict[str, Any]] = [dict(g.nodes[self.at].attributes) for g in self.p.graphs]
+        fixed = ("stride", "padding", "dilation")
+        if "transpose" in node.op or len(shape) != rank + 2 or any(row[f] != rows[0][f] for row in rows for f in fixed):
+            return None
+        groups, filters = tuple(row["groups"] for row in rows), self.shape(w)[0]
+        alone = set(shape[1]) == {1} and max(filters) <= FEW_FILTERS
+        if any(len(set(size)) > 1 for size in kernel) or not (alone or shape[1] == groups == filters):
+            return None
+        window = {f: tuple(rows[0][f]) for f in fixed} | {"kernel_size": tuple(size[0] for size in kernel)}
+        bias = operands[2]
+        raw = name if bias is None else f"{name}_raw"
+        made = self.add("window", raw, self.shape(name), node.value.dtype, x, w, how="taps", window=window)
+        if not isinstance(bias, str):
+            return made
+        return self.point(name, "{0} + {1}", made, self._along(f"{name}_bias", bias, 1, rank + 2))
 
     def _pad(self, node: Node, name: str, operands: list[Operand]) -> str | None:
         x, pads = node.reads[0], node["padding"]
