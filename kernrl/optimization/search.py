@@ -96,6 +96,8 @@ class Search:
         self._seen = {trial.proposal.key for trial in known}
         self._numbered = max(numbered, len(known))
         self._pending: dict[Future[Verdict], Proposal] = {}
+        self._shown = ""
+        """The candidate that the judge of the finals has seen."""
         self._made_ready = False
         self._variants: dict[str, list[Proposal]] = {}
         """Trial id → what is one step away from it."""
@@ -201,6 +203,8 @@ class Search:
     def _submit(self, proposal: Proposal) -> None:
         self._seen.add(proposal.key)
         self._pending[self.judge.submit(self.task, proposal.source)] = proposal
+        if not self._shown:
+            self._show(proposal)
         self._report()
 
     def _collect(self, timeout_s: float) -> None:
@@ -217,11 +221,17 @@ class Search:
         self._report()
 
     def _make_ready(self, proposal: Proposal) -> None:
-        """Have the further baselines compiled, by showing the first right candidate to the judge of the finals."""
-        if self._made_ready or self.finals_judge is self.judge or self.trials[-1].ratio is None:
-            return
-        self._made_ready = True
-        self.finals_judge.submit(self.task, proposal.source)
+        """Have the further baselines compiled, which takes seconds: the judge of the finals is shown the first candidate at
+        once, and the first right one where that is another."""
+        if not self._made_ready and self.trials[-1].ratio is not None:
+            self._made_ready = True
+            if proposal.source != self._shown:
+                self._show(proposal)
+
+    def _show(self, proposal: Proposal) -> None:
+        if self.finals_judge is not self.judge:
+            self._shown = proposal.source
+            self.finals_judge.submit(self.task, proposal.source)
 
     # --- variants ----------------------------------------------------------------------------------------------------
 
