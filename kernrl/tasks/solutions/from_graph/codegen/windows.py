@@ -66,9 +66,9 @@ def window(body: Lines, op: Op, index: Index) -> str:
     if op.how == "avg_inside":
         counted = body.name("count")
         body.say(f"{counted} = tl.full({body.tile.shape}, 0.0, dtype=tl.float32)")
-    turns, around = prod(c for _, c in loops), body.unrolled
-    static = turns * around <= MOST_UNROLLED
-    body.unrolled = around * turns if static else around
+    around = body.unrolled
+    rolled = _rolled([count for _, count in loops], around, parts=op.how == "taps")
+    body.unrolled = around * prod(count for _, count in loops[rolled:])
     body.open()
     weight = ""
     if op.how == "taps":
@@ -92,7 +92,7 @@ def window(body: Lines, op: Op, index: Index) -> str:
     del body.inside[before:]
     inner, body.unrolled = body.close(), around
     for depth, (variable, count_) in enumerate(loops):
-        body.say("    " * depth + f"for {variable} in {'tl.static_range' if static else 'range'}({count_}):")
+        body.say("    " * depth + f"for {variable} in {'range' if depth < rolled else 'tl.static_range'}({count_}):")
     for line in inner:
         body.say("    " * len(loops) + line)
     if op.how == "avg":
@@ -101,6 +101,14 @@ def window(body: Lines, op: Op, index: Index) -> str:
         body.say(f"{result} = {result} / {counted}")
     body.scopes[-1][op.value, index] = result
     return result
+
+
+def _rolled(counts: list[int], around: int, *, parts: bool) -> int:
+    """How many of nested loops, the outer ones, are not unrolled: all or none of a pool's, whose turns are cheap."""
+    rolled = 0
+    while rolled < len(counts) and around * prod(counts[rolled:]) > MOST_UNROLLED:
+        rolled += 1 if parts else len(counts)
+    return rolled
 
 
 def padded(body: Lines, op: Op, index: Index) -> str:
