@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable as torch_once_differentiable
 from triton.runtime.jit import JITFunction
 
 
@@ -88,6 +89,17 @@ class Launch:
 def without_functorch(function: type[torch.autograd.Function]) -> Callable:
     """`function.apply` but for what torch does in Python for functorch, which cannot follow a launch anyway."""
     return super(torch.autograd.Function, function).apply  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def once_differentiable(backward: Callable) -> Callable:
+    """torch's decorator of this name, whose cost is left out where no graph of the backward pass is asked for."""
+    guarded = torch_once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def wrapper(ctx: Any, *grads: Tensor | None) -> Any:
+        return (guarded if torch.is_grad_enabled() else backward)(ctx, *grads)
+
+    return wrapper
 
 
 @functools.cache
