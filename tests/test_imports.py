@@ -52,9 +52,9 @@ PRIVATE_IN_TESTS = {
         *("_tokens_kernel", "_count_kernel", "_shares_kernel", "_scale_kernel", "_resident_kernel"),
     },
     "support/interpreted_kernels.py": {"_RatioKl"},
-    # what calls leave behind for the next: compiled kernels, and launches
+    # what calls leave behind for the next: compiled kernels, and plans
     "gpu/test_kernels_gpu.py": {"_resident_kernel"},
-    "gpu/test_tokens_gpu.py": {"_launches"},
+    "gpu/test_tokens_gpu.py": {"_plans"},
     # functions of best.py, whose public name is the candidate's
     "optimization/test_best_file.py": {"_exactly", "_reference"},
     # torch's, of which kernrl has one of the same name

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
+from kernrl.kernels.launch import once_differentiable, without_functorch
 from kernrl.kernels.loss_metrics import Metrics
 from kernrl.kernels.over_logits.id_check import require_valid_ids
 from kernrl.kernels.over_logits.shares import shares
@@ -15,7 +15,7 @@ from kernrl.kernels.over_logits.vocab import masked_rows, vocab_gradient, vocab_
 from kernrl.kernels.over_logits.vocab_parallel import parallel_loss
 from kernrl.kernels.over_tokens.token_loss import METRICS, LossConfig, Tokens, policy_loss_reference
 from kernrl.kernels.over_tokens.token_reduce import reduce_tokens
-from kernrl.kernels.over_tokens.tokens import Batch, expand, read_options, with_sequence_correction
+from kernrl.kernels.over_tokens.tokens import Batch, expand, read_again, read_options, with_sequence_correction
 from kernrl.kernels.scale import scale_
 
 
@@ -43,54 +43,73 @@ def sequence_gradients(
 
 
 class _GrpoLoss(torch.autograd.Function):
+    """Hands on what is made already, [gradient, loss]."""
+
     @staticmethod
-    def forward(ctx, logits: Tensor, ids: Tensor, batch: Batch, config: LossConfig, temperature: float, inplace: bool):
-        rows = logits.view(-1, logits.shape[-1])
-        out = rows if inplace else torch.empty_like(rows)
-        if needs_sequences(batch, config):
-            stats = vocab_stats(rows, ids, batch.mask, temperature)
-            loss, metrics, g, h = sequence_gradients(*stats[:2], batch, config)
-            vocab_gradient(out, rows, ids, batch.mask, stats, g, h, temperature)
-        else:
-            logp, entropy, _ = vocab_loss(out, rows, shares(batch, ids, config), config, temperature)
-            loss, metrics = reduce_tokens(logp, entropy, batch, config)
-        ctx.gradient = out.view(logits.shape)
-        ctx.mark_non_differentiable(metrics)
+    def forward(ctx, logits: Tensor, made: list, inplace: bool):
+        loss = made.pop()
+        ctx.made = made
         ctx.set_materialize_grads(False)
         if inplace and not logits.is_leaf and not logits._is_view():
             ctx.mark_dirty(logits)  # later uses of these logits now lead to `backward` below, which refuses them
-            return loss, metrics, logits
+            return loss, logits
         if inplace:
             torch.autograd.graph.increment_version(logits)
-        return loss, metrics, None
+        return loss, None
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_loss, _grad_metrics, grad_logits):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx, grad_loss, grad_logits):  # pyright: ignore[reportIncompatibleMethodOverride]
         if grad_logits is not None:
             raise RuntimeError("logits were used after grpo_loss overwrote them; use inplace=False")
-        if ctx.gradient is None:
+        made, ctx.made = ctx.made, None
+        if made is None:
             raise RuntimeError("grpo_loss can be backpropagated once: its gradient has been handed over")
-        gradient, ctx.gradient = ctx.gradient, None
-        return None if grad_loss is None else scale_(gradient, grad_loss), None, None, None, None, None
+        return None if grad_loss is None else scale_(made.pop(), grad_loss), None, None
 
 
-def evaluate_loss(
+_apply = without_functorch(_GrpoLoss)
+
+
+def _differentiable_loss(
     logits: Tensor, ids: Tensor, batch: Batch, config: LossConfig, temperature: float, inplace: bool
+) -> tuple[Tensor, Tensor]:
+    """(loss, metrics) on a GPU, where the gradient is made with them."""
+    values = logits.detach()
+    out = values if inplace else torch.empty_like(values)
+    if needs_sequences(batch, config):
+        stats = vocab_stats(values, ids, batch.mask, temperature)
+        loss, metrics, g, h = sequence_gradients(*stats[:2], batch, config)
+        vocab_gradient(out, values, ids, batch.mask, stats, g, h, temperature)
+    else:
+        tokens = shares(batch, ids, config)
+        logp, entropy, _ = vocab_loss(out, values, tokens, config, temperature, launches=batch.plan.launches)
+        loss, metrics = reduce_tokens(logp, entropy, batch, config)
+    loss, _ = _apply(logits, [out, loss], inplace)
+    return loss, metrics
+
+
+def _gpu_loss(
+    logits: Tensor, action_ids: Tensor, temperature: float, inplace: bool, options: dict
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
-    if not logits.is_cuda:
-        tokens = expand(batch, ids, config)
-        return grpo_loss_reference(logits.reshape(-1, logits.shape[-1]), tokens, config, temperature)
-    ids = ids if ids.is_contiguous() else ids.contiguous()
-    if torch.is_grad_enabled() and logits.requires_grad:
+    differentiable = logits.requires_grad and torch.is_grad_enabled()
+    own = (
+        "grpo", differentiable, logits.shape, logits.dtype, logits.get_device(), logits.data_ptr() & 15, action_ids.dtype,
+    )  # fmt: skip
+    batch, config = read_again(own, action_ids.shape, temperature, options)
+    ids = action_ids if action_ids.is_contiguous() else action_ids.contiguous()
+    if differentiable:
         if not logits.is_contiguous():
             raise UsageError("logits must be contiguous: mask positions out instead of slicing them off")
-        loss, metrics, _ = _GrpoLoss.apply(logits, ids, batch, config, temperature, inplace)  # pyright: ignore[reportGeneralTypeIssues]
+        loss, metrics = _differentiable_loss(logits, ids, batch, config, temperature, inplace)
     else:
-        rows = logits.reshape(-1, logits.shape[-1])
+        rows = logits if logits.is_contiguous() else logits.contiguous()
         logp, entropy, _ = vocab_stats(rows, ids, batch.mask, temperature)
         loss, metrics = reduce_tokens(logp, entropy, batch, config)
-    return loss, Metrics(METRICS, metrics[: len(METRICS)])
+    return loss, Metrics(METRICS, metrics)
+
+
+_OWN = "logits", "action_ids", "temperature", "inplace", "vocab_group", "vocab_start"  # what is no option of the loss
 
 
 def grpo_loss(
@@ -169,11 +188,15 @@ def grpo_loss(
     Raises:
         UsageError: an option or a shape is wrong; on a CPU also an invalid id.
     """
-    given = locals()
+    options = locals()
+    for name in _OWN:
+        del options[name]
     if logits.shape[:-1] != action_ids.shape:
         raise UsageError(f"logits {tuple(logits.shape)} must be action_ids' shape {tuple(action_ids.shape)} and V")
-    own = ("logits", "action_ids", "temperature", "inplace", "vocab_group", "vocab_start")
-    batch, config = read_options(action_ids.shape, temperature, {name: x for name, x in given.items() if name not in own})
+    if vocab_group is None and logits.is_cuda:
+        return _gpu_loss(logits, action_ids, temperature, inplace, options)
+    batch, config = read_options(action_ids.shape, temperature, options)
     if vocab_group is not None:
         return parallel_loss(logits, None, action_ids, batch, config, temperature, vocab_group, vocab_start)
-    return evaluate_loss(logits, action_ids, batch, config, temperature, inplace)
+    tokens = expand(batch, action_ids, config)
+    return grpo_loss_reference(logits.reshape(-1, logits.shape[-1]), tokens, config, temperature)

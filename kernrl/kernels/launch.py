@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable as torch_once_differentiable
 from triton.runtime.jit import JITFunction
 
 
@@ -15,7 +16,6 @@ class Variant:
 
     def __init__(self, kernel: Any, constants: dict[str, Any], **options: Any):
         self.kernel, self.constants, self.options = kernel, constants, options
-        self._values = tuple(constants.values())
         self._compiled: dict[tuple, Any] = {}
 
     def __call__(
@@ -42,7 +42,7 @@ class Variant:
             return
         compiled.run(  # as Triton's own launch calls it, hooks left out
             programs, 1, 1, torch._C._cuda_getCurrentRawStream(device), compiled.function, compiled.packed_metadata,
-            None, None, None, *addresses, *integers, *floats, *self._values,
+            None, None, None, *addresses, *integers, *floats, *self.constants.values(),
         )  # fmt: skip
 
     def compiled(self, device: int, tensors: Sequence[Tensor | None], integers: Sequence[int]) -> Any:
@@ -60,28 +60,46 @@ class Launch:
     def __init__(self, variant: Variant, programs: int, integers: Sequence[int] = (), floats: Sequence[float] = ()):
         self.variant, self.programs, self.integers, self.floats = variant, programs, integers, floats
         self._head: tuple = ()
-        self._tail = *integers, *floats, *variant._values
+        self._tail = *integers, *floats, *variant.constants.values()
         self._device = 0
         self._run: Any = None
 
     def __call__(self, *tensors: Tensor | None) -> None:
-        if self._run is not None:
-            addresses = [0 if x is None else x.data_ptr() for x in tensors]
-            if not functools.reduce(operator.or_, addresses) & 15:
-                stream = torch._C._cuda_getCurrentRawStream(self._device)
-                self._run(self.programs, 1, 1, stream, *self._head, *addresses, *self._tail)
-                return
-        self.once(*tensors)
-        if isinstance(self.variant.kernel, JITFunction):
-            self._device = torch.cuda.current_device()
-            compiled = self.variant.compiled(self._device, tensors, self.integers)
-            if compiled is not None:
-                self._head = compiled.function, compiled.packed_metadata, None, None, None
-                self._run = compiled.run
+        addresses = [0 if x is None else x.data_ptr() for x in tensors]
+        run = None if functools.reduce(operator.or_, addresses) & 15 else self._run or self._find(tensors)
+        if run is None:
+            self.variant(self.programs, tensors, self.integers, self.floats)
+        else:
+            stream = torch._C._cuda_getCurrentRawStream(self._device)
+            run(self.programs, 1, 1, stream, *self._head, *addresses, *self._tail)
 
-    def once(self, *tensors: Tensor | None) -> None:
-        """For a launch that is not kept."""
-        self.variant(self.programs, tensors, self.integers, self.floats)
+    def _find(self, tensors: Sequence[Tensor | None]) -> Any:
+        """What runs the variant for tensors like these, if Triton compiled it in an earlier call."""
+        if not isinstance(self.variant.kernel, JITFunction):
+            return None  # the interpreter
+        self._device = torch.cuda.current_device()
+        compiled = self.variant.compiled(self._device, tensors, self.integers)
+        if compiled is None:
+            return None
+        self._head = compiled.function, compiled.packed_metadata, None, None, None
+        self._run = compiled.run
+        return self._run
+
+
+def without_functorch(function: type[torch.autograd.Function]) -> Callable:
+    """`function.apply` but for what torch does in Python for functorch, which cannot follow a launch anyway."""
+    return super(torch.autograd.Function, function).apply  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def once_differentiable(backward: Callable) -> Callable:
+    """torch's decorator of this name, whose cost is left out where no graph of the backward pass is asked for."""
+    guarded = torch_once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def wrapper(ctx: Any, *grads: Tensor | None) -> Any:
+        return (guarded if torch.is_grad_enabled() else backward)(ctx, *grads)
+
+    return wrapper
 
 
 @functools.cache
@@ -95,9 +113,11 @@ _scratch: dict[tuple, tuple[Tensor, ...]] = {}
 
 def scratch(make: Callable[[torch.device], tuple[Tensor, ...]], device: torch.device, part: int = 0) -> tuple[Tensor, ...]:
     """What `make` made for the present stream of `device`, kept for later calls, which find what earlier ones left there."""
-    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+    index = device.index
+    if device.type != "cuda" or torch._C._cuda_isCurrentStreamCapturing():
         return make(device)  # the replay of a graph must not depend on calls outside it
-    key = make, part, device.index, torch._C._cuda_getCurrentRawStream(device.index)
-    if key not in _scratch:
-        _scratch[key] = make(device)
-    return _scratch[key]
+    key = make, part, index, torch._C._cuda_getCurrentRawStream(index)
+    kept = _scratch.get(key)
+    if kept is None:
+        kept = _scratch[key] = make(device)
+    return kept

@@ -2,9 +2,9 @@
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
+from kernrl.kernels.launch import once_differentiable, without_functorch
 from kernrl.kernels.linear import linear_stats
 from kernrl.kernels.over_logits.id_check import require_valid_ids
 from kernrl.kernels.over_logits.vocab import masked_rows, vocab_gradient, vocab_stats, vocab_stats_reference
@@ -13,6 +13,7 @@ from kernrl.kernels.over_logits.vocab import masked_rows, vocab_gradient, vocab_
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits: Tensor, ids: Tensor, mask: Tensor | None, temperature: float):
+        logits = logits.contiguous()
         stats = vocab_stats(logits, ids, mask, temperature)
         ctx.save_for_backward(logits, ids, mask, *stats)
         ctx.temperature = temperature
@@ -23,11 +24,22 @@ class _TokenLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_logp, grad_entropy):  # pyright: ignore[reportIncompatibleMethodOverride]
         logits, ids, mask, *stats = ctx.saved_tensors
-        g = torch.zeros_like(stats[0]) if grad_logp is None else grad_logp.contiguous()
-        h = None if grad_entropy is None else grad_entropy.contiguous()
+        g, h = (None if grad is None else grad.contiguous() for grad in (grad_logp, grad_entropy))
         out = torch.empty_like(logits)
         vocab_gradient(out, logits, ids, mask, tuple(stats), g, h, ctx.temperature)
         return out, None, None, None
+
+
+_apply = without_functorch(_TokenLogprobs)
+
+
+def _gpu_logprobs(logits: Tensor, ids: Tensor, mask: Tensor | None, temperature: float) -> tuple[Tensor, Tensor]:
+    ids = ids.contiguous()
+    mask = None if mask is None else mask.to(torch.bool).contiguous()
+    if logits.requires_grad and torch.is_grad_enabled():
+        return _apply(logits, ids, mask, temperature)
+    logp, entropy, _ = vocab_stats(logits.contiguous(), ids, mask, temperature)
+    return logp, entropy
 
 
 def token_logprobs(
@@ -56,16 +68,16 @@ def token_logprobs(
         raise UsageError(f"inputs {tuple(inputs.shape)} must start with action_ids' shape {tuple(action_ids.shape)}")
     if not temperature > 0:
         raise UsageError(f"temperature={temperature} must be above 0")
+    if inputs.is_cuda and lm_head_weight is None:
+        return _gpu_logprobs(inputs, action_ids, mask, temperature)
     rows, ids = inputs.reshape(-1, inputs.shape[-1]), action_ids.reshape(-1).contiguous()
     flat_mask = None if mask is None else mask.reshape(-1).to(torch.bool).contiguous()
-    if not inputs.is_cuda:
+    if lm_head_weight is None or not inputs.is_cuda:
         rows = masked_rows(rows, flat_mask)
         logits = rows if lm_head_weight is None else rows @ lm_head_weight.t()
         logp, entropy = vocab_stats_reference(logits, require_valid_ids(ids, flat_mask, logits.shape[-1]), temperature)
         if flat_mask is not None:
             logp, entropy = logp.where(flat_mask, 0.0), entropy.where(flat_mask, 0.0)
-    elif lm_head_weight is None:
-        logp, entropy = _TokenLogprobs.apply(rows.contiguous(), ids, flat_mask, temperature)  # pyright: ignore[reportGeneralTypeIssues]
     elif torch.is_grad_enabled() and (inputs.requires_grad or lm_head_weight.requires_grad):
         raise UsageError("token_logprobs from hidden states has no gradient on a GPU; call it under torch.no_grad()")
     else:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class Metrics(Mapping[str, Tensor]):
-    """Named scalars of one tensor; `|` makes a dict, as two dicts would."""
+    """Named scalars of one tensor, which may hold more; `|` makes a dict, as two dicts would."""
 
     def __init__(self, names: tuple[str, ...], values: Tensor):
         self._names, self._values = names, values
@@ -26,4 +26,4 @@ class Metrics(Mapping[str, Tensor]):
         return {**self, **other}
 
     def __repr__(self) -> str:
-        return repr(dict(zip(self._names, self._values.tolist(), strict=True)))
+        return repr(dict(zip(self._names, self._values.tolist(), strict=False)))

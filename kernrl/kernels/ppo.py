@@ -6,30 +6,35 @@ import torch
 from torch import Tensor
 
 from kernrl.errors import UsageError
+from kernrl.kernels.launch import without_functorch
 from kernrl.kernels.loss_metrics import Metrics
 from kernrl.kernels.over_tokens.token_loss import METRICS, policy_loss_reference
-from kernrl.kernels.over_tokens.token_reduce import reduce_given
-from kernrl.kernels.over_tokens.tokens import expand, read_options, with_sequence_correction
-from kernrl.kernels.scale import scale_
+from kernrl.kernels.over_tokens.token_reduce import reduce_tokens
+from kernrl.kernels.over_tokens.tokens import expand, read_again, read_options, with_sequence_correction
+from kernrl.kernels.scale import scaling
 
 NAMES = (*METRICS, "clip_ratio")
 
 
 class _PpoLoss(torch.autograd.Function):
+    """Hands on what is made already, [the launch that scales a gradient, the gradient, the loss]."""
+
     @staticmethod
-    def forward(ctx, log_probs: Tensor, given: dict, metrics: list[Tensor]):
-        log_probs = log_probs.contiguous()
-        ctx.gradient = torch.empty_like(log_probs)
-        loss, values = reduce_given(log_probs, given, ctx.gradient)
-        metrics.append(values)
-        return loss
+    def forward(ctx, _log_probs: Tensor, made: list):
+        ctx.made = made
+        return made.pop()
 
     @staticmethod
     def backward(ctx, grad_loss):  # pyright: ignore[reportIncompatibleMethodOverride]
-        if ctx.gradient is None or torch.is_grad_enabled():
+        made = ctx.made
+        if not made or torch.is_grad_enabled():
             raise RuntimeError("ppo_loss can be backpropagated once, and only once differentiated")
-        gradient, ctx.gradient = ctx.gradient, None
-        return scale_(gradient, grad_loss), None, None
+        gradient = made.pop()
+        made.pop()(gradient, grad_loss)
+        return gradient, None
+
+
+_apply = without_functorch(_PpoLoss)
 
 
 def loss_and_metrics(
@@ -37,11 +42,19 @@ def loss_and_metrics(
 ) -> tuple[Tensor, Tensor]:
     """(loss, [METRICS and the share of all clipped tokens]) of `ppo_loss`'s arguments, on a GPU."""
     given = {**options, "advantages": advantages, "old_logprobs": old_log_probs, "mask": loss_mask}
-    if log_probs.requires_grad and torch.is_grad_enabled():
-        metrics: list[Tensor] = []
-        loss = _PpoLoss.apply(log_probs, given, metrics)
-        return loss, metrics[0]  # pyright: ignore[reportReturnType]
-    return reduce_given(log_probs.contiguous(), given, None)
+    differentiable = log_probs.requires_grad and torch.is_grad_enabled()
+    own = "ppo", log_probs.dtype, log_probs.get_device(), differentiable
+    batch, config = read_again(own, log_probs.shape, 1.0, given)
+    values = log_probs if log_probs.is_contiguous() else log_probs.detach().contiguous()
+    if not differentiable:
+        return reduce_tokens(values, None, batch, config)
+    gradient = torch.empty_like(values)
+    loss, metrics = reduce_tokens(values, None, batch, config, gradient)
+    launches = batch.plan.launches
+    scale = launches.get("scale")
+    if scale is None:
+        scale = launches["scale"] = scaling(gradient.numel(), gradient.device, gradient.dtype)
+    return _apply(log_probs, [scale, gradient, loss]), metrics
 
 
 def ppo_loss(

@@ -4,13 +4,15 @@
 # pyright: reportCallIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
 # pyright: reportPossiblyUnboundVariable=false, reportOperatorIssue=false, reportIndexIssue=false
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kernrl.errors import UsageError
+from kernrl.kernels.launch import Launch, once_differentiable, without_functorch
 from kernrl.kernels.logprobs import token_logprobs
 from kernrl.kernels.over_logits.id_check import invalid_id_flag
 from kernrl.kernels.over_logits.row_math import gradient_coefficients
@@ -82,30 +84,49 @@ def _backward_kernel(
         write_zeros(out_ptr, head, vocab, ALIGNED, BLOCK)
 
 
+@lru_cache(maxsize=256)
+def _forward_launch(n: int, vocab: int, temperature: float, aligned: tuple[bool, bool], *_dtypes_and_device) -> Launch:
+    constants = zip(("POLICY_ALIGNED", "REF_ALIGNED"), aligned, strict=True)
+    return Launch(variant(_forward_kernel, 1024, 8, vocab, *constants), n, (vocab,), (LOG2_E / temperature,))
+
+
+@lru_cache(maxsize=256)
+def _backward_launch(n: int, vocab: int, temperature: float, aligned: bool, *_dtypes_and_device) -> Launch:
+    floats = LOG2_E / temperature, 1 / temperature
+    return Launch(variant(_backward_kernel, 4096, 8, vocab, ("ALIGNED", aligned)), n, (vocab,), floats)
+
+
 class _RatioKl(torch.autograd.Function):
     @staticmethod
     def forward(ctx, policy: Tensor, ref: Tensor, ids: Tensor, mask: Tensor, old: Tensor, temperature: float):
         policy, ref, ids, mask, old = (x.contiguous() for x in (policy, ref, ids, mask, old))
-        n, vocab = ids.numel(), policy.shape[-1]
-        ratio, kl, logp, ref_logp, c = (torch.empty(ids.shape, dtype=torch.float32, device=ids.device) for _ in range(5))
-        tensors = ratio, kl, logp, ref_logp, c, policy, ref, ids, mask, old, invalid_id_flag(ids.device)
-        constants = ("POLICY_ALIGNED", is_aligned(policy)), ("REF_ALIGNED", is_aligned(ref))
-        variant(_forward_kernel, 1024, 8, vocab, *constants)(n, tensors, (vocab,), (LOG2_E / temperature,))
-        ctx.save_for_backward(policy, ids, mask, old, logp, ref_logp, c)
-        ctx.temperature = temperature
+        device = ids.device
+        ratio = torch.empty_like(ids, dtype=torch.float32)
+        kl, logp, ref_logp, c = (torch.empty_like(ratio) for _ in range(4))
+        kind = temperature, policy.dtype, ids.dtype, mask.dtype, old.dtype, device
+        launch = _forward_launch(
+            ids.numel(), policy.shape[-1], temperature, (is_aligned(policy), is_aligned(ref)), ref.dtype, *kind
+        )
+        launch(ratio, kl, logp, ref_logp, c, policy, ref, ids, mask, old, invalid_id_flag(device))
+        ctx.save_for_backward(policy, ids, mask, old)
+        ctx.kept = kind, logp, ref_logp, c
         ctx.set_materialize_grads(False)
         return ratio, kl
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_ratio, grad_kl):  # pyright: ignore[reportIncompatibleMethodOverride]
-        policy, ids, mask, old, logp, ref_logp, c = ctx.saved_tensors
-        out, vocab = torch.empty_like(policy), policy.shape[-1]
-        grads = (None if grad is None else grad.contiguous() for grad in (grad_ratio, grad_kl))
-        tensors = out, *grads, logp, ref_logp, c, policy, ids, mask, old
-        kernel = variant(_backward_kernel, 4096, 8, vocab, ("ALIGNED", is_aligned(policy)))
-        kernel(ids.numel(), tensors, (vocab,), (LOG2_E / ctx.temperature, 1 / ctx.temperature))
+        policy, ids, mask, old = ctx.saved_tensors
+        kind, *stats = ctx.kept
+        out, grads = torch.empty_like(policy), [x if x is None else x.contiguous() for x in (grad_ratio, grad_kl)]
+        launch = _backward_launch(
+            ids.numel(), policy.shape[-1], kind[0], is_aligned(policy), grad_ratio is None, grad_kl is None, *kind
+        )
+        launch(out, *grads, *stats, policy, ids, mask, old)
         return out, None, None, None, None, None
+
+
+_apply = without_functorch(_RatioKl)
 
 
 def ratio_kl(
@@ -132,7 +153,7 @@ def ratio_kl(
         if shape != action_ids.shape:
             raise UsageError(f"{name} must be of action_ids' shape {tuple(action_ids.shape)}, with V after it for logits")
     if policy_logits.is_cuda and action_ids.numel():
-        return _RatioKl.apply(policy_logits, ref_logits, action_ids, attention_mask, old_logprobs, temperature)  # pyright: ignore[reportReturnType]
+        return _apply(policy_logits, ref_logits, action_ids, attention_mask, old_logprobs, temperature)
     mask = attention_mask.to(torch.bool)
     logp, _ = token_logprobs(policy_logits, action_ids, temperature=temperature, mask=mask)
     with torch.no_grad():

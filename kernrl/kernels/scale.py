@@ -32,10 +32,11 @@ _scale = Variant(_scale_kernel, {"BLOCK": BLOCK}, num_warps=8)
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
     """`x` (contiguous, on a GPU) times the scalar tensor `factor`, in place."""
-    _launch(x.numel(), x.device, x.dtype, factor.dtype)(x, factor)
+    scaling(x.numel(), x.device, x.dtype, factor.dtype)(x, factor)
     return x
 
 
 @lru_cache(maxsize=256)
-def _launch(n: int, device: torch.device, _dtype: torch.dtype, _factor_dtype: torch.dtype) -> Launch:
+def scaling(n: int, device: torch.device, _dtype: torch.dtype, _factor_dtype: torch.dtype = torch.float32) -> Launch:
+    """The launch that is `scale_` for N elements of a dtype."""
     return Launch(_scale, max(1, min(4 * multiprocessors(device), -(-n // BLOCK))), (n,))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernrl.kernels import ppo_loss
-from kernrl.kernels.over_tokens import token_reduce
+from kernrl.kernels.over_tokens import tokens
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
@@ -66,7 +66,7 @@ def test_no_token_counts():
 
 def test_a_kept_launch_takes_what_each_call_gives():
     """Calls of one shape share what was made of their options, never a tensor or a number of another call."""
-    token_reduce._launches.clear()
+    tokens._plans.clear()
     cases = [draw(5000, seed) for seed in range(3)]
     for _ in range(2):
         for logp, old, advantages, mask in cases:
@@ -74,9 +74,9 @@ def test_a_kept_launch_takes_what_each_call_gives():
             loss, got, _ = run(logp, old, advantages, mask)
             assert abs(loss - want) < 1e-5
             assert close(got, gradient)
-            for tokens in (100.0, 200.0, torch.tensor(300.0, device="cuda"), torch.tensor(400.0, device="cuda")):
-                scaled, _, _ = run(logp, old, advantages, mask, num_tokens=tokens)
-                assert abs(scaled - want * mask.sum() / tokens) < 1e-4
+            for count in (100.0, 200.0, torch.tensor(300.0, device="cuda"), torch.tensor(400.0, device="cuda")):
+                scaled, _, _ = run(logp, old, advantages, mask, num_tokens=count)
+                assert abs(scaled - want * mask.sum() / count) < 1e-4
             wider, _, _ = run(logp, old, advantages, mask, epsilon_low=0.5, epsilon_high=0.5)
             assert wider != loss
             odd = torch.cat([logp.new_zeros(1), logp])[1:]  # no multiple of 16 bytes

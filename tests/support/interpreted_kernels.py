@@ -239,8 +239,8 @@ def token_case(case: dict, packed: bool, programs: int) -> dict[str, float]:
     want.backward()
     assert exact.grad is not None
     spread = shares(batch, ids, config) if options.get("old_logprobs") is not None else tokens
-    weight = torch.as_tensor(batch.weight_scale if spread.weight is None else spread.weight)
-    want_weight = torch.as_tensor(batch.weight_scale if tokens.weight is None else tokens.weight)
+    weight = torch.as_tensor(batch.plan.weight_scale if spread.weight is None else spread.weight)
+    want_weight = torch.as_tensor(batch.plan.weight_scale if tokens.weight is None else tokens.weight)
     if tokens.count is not None:
         weight, want_weight = weight / spread.count, want_weight / tokens.count
     rho = 0.0

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kernrl.kernels.launch import Variant, multiprocessors, scratch
+from kernrl.kernels.launch import Launch, Variant, multiprocessors, scratch
 from kernrl.kernels.over_logits.resident_kernel import _resident_kernel
 from kernrl.kernels.over_tokens.token_loss import LossConfig
 
@@ -78,10 +78,10 @@ def layout_of_row(vocab: int, item_bytes: int = 2) -> Layout | None:
 
 
 def layout_for(logits: Tensor) -> Layout | None:
-    """How to hold a row of `logits` [N, V] on chip; None where it does not fit or the GPU lacks what it takes."""
+    """How to hold a row of `logits` [.., V] on chip; None where it does not fit or the GPU lacks what it takes."""
     if logits.dtype not in (torch.bfloat16, torch.float16, torch.float32) or logits.data_ptr() % GROUP_BYTES:
         return None
-    return layout_of_row(logits.shape[1], logits.element_size()) if _has_async_copies(logits.device) else None
+    return layout_of_row(logits.shape[-1], logits.element_size()) if _has_async_copies(logits.device) else None
 
 
 @functools.cache
@@ -109,16 +109,15 @@ def _variant(layout: Layout, config: LossConfig, aligned: bool, item_bytes: int)
     )  # fmt: skip
 
 
-def resident_loss(
-    layout: Layout, config: LossConfig, tensors: tuple, integers: tuple, floats: tuple, logits: Tensor
-) -> None:  # fmt: skip
-    """One launch over the rows of `logits`, with the arguments that `vocab`'s kernel takes."""
-    n, vocab = logits.shape
+def loss_launch(layout: Layout, config: LossConfig, n: int, integers: tuple, floats: tuple, logits: Tensor) -> Launch:
+    """The launch over the N rows of `logits`, with the arguments of `vocab`'s kernel, after whose tensors come `exchange`'s."""
+    vocab = logits.shape[-1]
     groups = min(layout.programs_per_sm * multiprocessors(logits.device) // layout.sharers, n)
-    words, tags = scratch(_workspace, logits.device, layout.sharers) if layout.sharers > 1 else (None, None)
-    _variant(layout, config, vocab * logits.element_size() % LINE_BYTES == 0, logits.element_size())(
-        groups * layout.sharers,
-        (*tensors, words, tags),
-        (n, *integers, piece_of_row(vocab, layout.sharers)),
-        floats,
-    )
+    variant = _variant(layout, config, vocab * logits.element_size() % LINE_BYTES == 0, logits.element_size())
+    return Launch(variant, groups * layout.sharers, (n, *integers, piece_of_row(vocab, layout.sharers)), floats)
+
+
+def exchange(variant: Variant, device: torch.device) -> tuple[Tensor | None, ...]:
+    """The words and tags by which programs that share a row tell one another their sums."""
+    sharers = variant.constants["SHARERS"]
+    return scratch(_workspace, device, sharers) if sharers > 1 else (None, None)

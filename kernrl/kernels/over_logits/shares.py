@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernrl.kernels.launch import Variant
+from kernrl.kernels.launch import Launch, Variant
 from kernrl.kernels.over_tokens.token_loss import LossConfig, Tokens
 from kernrl.kernels.over_tokens.token_tiles import load_active, sequence_rho, sequence_sums, tile_of, unit_bounds
 from kernrl.kernels.over_tokens.tokens import Batch
@@ -54,29 +54,33 @@ _spread = [Variant(_shares_kernel, {"TRUNCATE": truncate, "BLOCK": BLOCK}, num_w
 
 def shares(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
     """`tokens.expand` for a GPU, with sequence-level corrections already weights: needs old_logprobs for those."""
-    n, device = batch.shape.numel(), action_ids.device
+    plan, device = batch.plan, action_ids.device
+    n = plan.shape.numel()
     count, weight, advantages, correction = batch.count, None, batch.advantages, batch.rollout_logprobs
-    if batch.own_count:
+    if plan.own_count:
         count = torch.empty((), dtype=torch.float32, device=device)
-        _count(1, (count, batch.mask), (n,))
-    per_sequence = batch.tokens_per_advantage == 0
+        launch = plan.launches.get("count")
+        if launch is None:
+            launch = plan.launches["count"] = Launch(_count, 1, (n,))
+        launch(count, batch.mask)
+    per_sequence = plan.tokens_per_advantage == 0
     by_sequence = config.correction.startswith("sequence")
-    if batch.by_length or by_sequence or per_sequence:
+    if plan.by_length or by_sequence or per_sequence:
         weight, rho, spread = (
             torch.empty(n, dtype=torch.float32, device=device) if wanted else None
-            for wanted in (batch.by_length, by_sequence, per_sequence)
+            for wanted in (plan.by_length, by_sequence, per_sequence)
         )
         rollout, old = (batch.rollout_logprobs, batch.old_logprobs) if by_sequence else (None, None)
-        _spread[config.correction.endswith("truncate")](
-            batch.sequences,
-            (weight, rho, spread, batch.mask, old, rollout, batch.cu_seqlens, batch.advantages),
-            (n, batch.tokens_per_sequence),
-            (batch.weight_scale, config.correction_min, config.correction_max),
-        )
+        launch = plan.launches.get("spread")
+        if launch is None:
+            variant = _spread[config.correction.endswith("truncate")]
+            floats = plan.weight_scale, config.correction_min, config.correction_max
+            launch = plan.launches["spread"] = Launch(variant, plan.sequences, (n, plan.tokens_per_sequence), floats)
+        launch(weight, rho, spread, batch.mask, old, rollout, batch.cu_seqlens, batch.advantages)
         correction = rho if by_sequence else correction
         advantages = spread if spread is not None else advantages
     return Tokens(
-        ids=action_ids, advantages=advantages, tokens_per_advantage=batch.tokens_per_advantage or 1, mask=batch.mask,
-        weight=weight, count=count, weight_scale=batch.weight_scale, old_logprobs=batch.old_logprobs,
+        ids=action_ids, advantages=advantages, tokens_per_advantage=plan.tokens_per_advantage or 1, mask=batch.mask,
+        weight=weight, count=count, weight_scale=plan.weight_scale, old_logprobs=batch.old_logprobs,
         ref_logprobs=batch.ref_logprobs, correction=correction, cu_seqlens=batch.cu_seqlens,
     )  # fmt: skip

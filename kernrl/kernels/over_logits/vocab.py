@@ -21,7 +21,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from kernrl.kernels.launch import Variant
+from kernrl.kernels.launch import Launch, Variant
 from kernrl.kernels.over_logits import resident
 from kernrl.kernels.over_logits.id_check import invalid_id_flag
 from kernrl.kernels.over_logits.vocab_kernels import _gradient_kernel, _loss_kernel, _stats_kernel
@@ -64,9 +64,11 @@ def variant(kernel, most: int, per_thread: int, vocab: int, *constants: tuple) -
 
 
 def vocab_stats(logits: Tensor, ids: Tensor, mask: Tensor | None, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(logp, entropy, c) [N] float32 of `logits` [N, V] on a GPU, p_v = 2^(z_v log2(e) / temperature + c); 0 where masked."""
-    n, vocab = logits.shape
-    logp, entropy, c = row_results(n, logits.device)
+    """(logp, entropy, c) of `logits` [.., V] on a GPU, float32 of ids' shape, with p_v = 2^(z_v log2(e) / temperature + c); 0
+    where masked."""
+    n, vocab = ids.numel(), logits.shape[-1]
+    logp = torch.empty_like(ids, dtype=torch.float32)
+    entropy, c = torch.empty_like(logp), torch.empty_like(logp)
     if n:
         tensors = (logits, ids, mask, invalid_id_flag(logits.device), logp, entropy, c)
         kernel = variant(_stats_kernel, 2048, 8, vocab, ("ALIGNED", is_aligned(logits)))
@@ -78,8 +80,8 @@ def vocab_gradient(
     out: Tensor, logits: Tensor, ids: Tensor, mask: Tensor | None, stats: tuple[Tensor, Tensor, Tensor], g: Tensor | None,
     h: Tensor | None, temperature: float,
 ) -> None:  # fmt: skip
-    """Write dL/dlogits [N, V] into `out` (which may be `logits`), given `vocab_stats`' answer and g, h [N] float32."""
-    n, vocab = logits.shape
+    """Write dL/dlogits into `out` (which may be `logits` [.., V]), given `vocab_stats`' answer and g, h [N] float32."""
+    n, vocab = ids.numel(), logits.shape[-1]
     if n:
         constants = ("ENTROPY_GRADIENT", h is not None), ("ALIGNED", is_aligned(logits))
         kernel = variant(_gradient_kernel, 4096, 16, vocab, *constants)
@@ -87,34 +89,46 @@ def vocab_gradient(
 
 
 def row_results(n: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Three [N] float32, each at a multiple of 16 bytes: Triton would compile anew for pointers that are not."""
-    logp, entropy, g = torch.empty(3, math.ceil(n / 4) * 4, dtype=torch.float32, device=device)[:, :n].unbind()
-    return logp, entropy, g
+    """Three [N] float32."""
+    one = torch.empty(n, dtype=torch.float32, device=device)
+    return one, torch.empty_like(one), torch.empty_like(one)
 
 
 def vocab_loss(
     out: Tensor, logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float,
-    results: tuple[Tensor, Tensor, Tensor] | None = None,
+    results: tuple[Tensor, Tensor, Tensor] | None = None, launches: dict[str, Launch] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """(logp, entropy, g) [N] float32, in `results` where given; writes dloss/dlogits [N, V] into `out` (which may be `logits`)
-    in the same launch.
+    """(logp, entropy, g) [N] float32, in `results` where given; writes dloss/dlogits into `out` (which may be `logits` [.., V])
+    in the same launch, which `launches` keeps.
 
     Rows that fit on chip go through `resident`, which reads and writes each logit once; others are read twice.
     """
-    n, vocab = logits.shape
+    device = logits.device
     if results is None:
-        results = row_results(n, logits.device)
-    if n == 0:
+        results = row_results(tokens.ids.numel(), device)
+    if tokens.ids.numel() == 0:
         return results
+    launch = None if launches is None else launches.get("rows")
+    if launch is None:
+        launch = _loss_launch(logits, tokens, config, temperature)
+        if launches is not None:
+            launches["rows"] = launch
     tensors = (
-        out, logits, tokens.ids, invalid_id_flag(logits.device), *results, tokens.mask, tokens.advantages, tokens.weight,
+        out, logits, tokens.ids, invalid_id_flag(device), *results, tokens.mask, tokens.advantages, tokens.weight,
         tokens.count, tokens.old_logprobs, tokens.ref_logprobs, tokens.correction,
     )  # fmt: skip
+    if launch.variant.kernel is _loss_kernel:
+        launch(*tensors)
+    else:
+        launch(*tensors, *resident.exchange(launch.variant, device))
+    return results
+
+
+def _loss_launch(logits: Tensor, tokens: Tokens, config: LossConfig, temperature: float) -> Launch:
+    n, vocab = tokens.ids.numel(), logits.shape[-1]
     integers = vocab, tokens.tokens_per_advantage
     floats = LOG2_E / temperature, 1 / temperature, tokens.weight_scale, *config.scalars
     if layout := resident.layout_for(logits):
-        resident.resident_loss(layout, config, tensors, integers, floats, logits)
-    else:
-        constants = *config.constants.items(), ("ENTROPY_GRADIENT", config.entropy_coef != 0), ("ALIGNED", is_aligned(logits))
-        variant(_loss_kernel, 4096, 8, vocab, *constants)(n, tensors, integers, floats)
-    return results
+        return resident.loss_launch(layout, config, n, integers, floats, logits)
+    constants = *config.constants.items(), ("ENTROPY_GRADIENT", config.entropy_coef != 0), ("ALIGNED", is_aligned(logits))
+    return Launch(variant(_loss_kernel, 4096, 8, vocab, *constants), n, integers, floats)

@@ -126,7 +126,7 @@ class LossConfig:
         return self.loss_type in SEQUENCE_LOSSES or self.importance_sampling == "sequence"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Tokens:
     """What is known of N tokens before the policy is evaluated. All tensors on one device; floats are float32
     (float64 is kept on a CPU)."""

@@ -2,16 +2,18 @@
 
 `Batch` is the arguments as they came; the kernel over tokens reads it as it is. `Tokens` has a weight and a correction for
 each token, which the kernels over logits need and the references understand: `expand` makes it in plain PyTorch, `shares`
-on a GPU in two launches at most.
+on a GPU in two launches at most. What holds for every batch with such options is its `Plan`, kept from call to call.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kernrl.errors import UsageError
+from kernrl.kernels.launch import Launch
 from kernrl.kernels.over_tokens.token_loss import LossConfig, Tokens, sequence_correction
 
 AGGREGATIONS = {
@@ -33,31 +35,44 @@ CONFIG_NAMES = frozenset(field.name for field in fields(LossConfig))
 
 
 @dataclass(slots=True)
+class Plan:
+    """What to do with a batch, whatever its tensors hold."""
+
+    shape: torch.Size
+    tokens_per_advantage: int
+    """1, T, or 0 for one a packed sequence."""
+    sequences: int
+    """0 where they are unknown."""
+    tokens_per_sequence: int
+    weight_scale: float
+    """Each token's share of the aggregate is weight_scale, divided by"""
+    given_count: bool
+    """the batch's count,"""
+    own_count: bool
+    """the number of active tokens,"""
+    by_length: bool
+    """and the number of active tokens of its sequence."""
+    by_sequence: bool
+    """Whether anything is asked of sequences, so that programs share them out and not tiles of tokens."""
+    launches: dict[str, Launch] = field(default_factory=dict)
+    """What was launched for a batch like this."""
+
+
+@dataclass(slots=True)
 class Batch:
     """N tokens as a trainer has them: contiguous tensors of one shape, [N] or [B, T], in whatever dtype they came."""
 
-    shape: torch.Size
+    plan: Plan
     advantages: Tensor
     """One a token, or one a sequence."""
-    tokens_per_advantage: int
-    """1, T, or 0 for one a packed sequence."""
     mask: Tensor | None
     old_logprobs: Tensor | None
     ref_logprobs: Tensor | None
     rollout_logprobs: Tensor | None
     """None where no correction is wanted."""
     cu_seqlens: Tensor | None
-    sequences: int
-    """0 where they are unknown."""
-    tokens_per_sequence: int
-    weight_scale: float
-    """Each token's share of the aggregate is weight_scale, divided by"""
     count: Tensor | None
-    """this scalar,"""
-    own_count: bool
-    """the number of active tokens,"""
-    by_length: bool
-    """and the number of active tokens of its sequence."""
+    """A scalar."""
     weight: Tensor | None = None
     """Each token's share where it is known already,"""
     rho: Tensor | None = None
@@ -112,21 +127,27 @@ def read_batch(
         if not max_tokens:
             raise UsageError("aggregation='fixed_length' (the default of dr_grpo) needs max_tokens")
         scale /= max_tokens
-    return Batch(
+    tokens_per_advantage, by_length = _tokens_per_advantage(advantages, shape, cu_seqlens), aggregation == "sequence_mean"
+    plan = Plan(
         shape=shape,
+        tokens_per_advantage=tokens_per_advantage,
+        sequences=sequences,
+        tokens_per_sequence=shape[1] if rows else 0,
+        weight_scale=scale,
+        given_count=count is not None,
+        own_count=own_count,
+        by_length=by_length,
+        by_sequence=by_length or tokens_per_advantage == 0 or by_sequence,
+    )
+    return Batch(
+        plan,
         advantages=advantages.contiguous(),
-        tokens_per_advantage=_tokens_per_advantage(advantages, shape, cu_seqlens),
         mask=_contiguous(mask),
         old_logprobs=_contiguous(old_logprobs),
         ref_logprobs=_contiguous(ref_logprobs),
         rollout_logprobs=_contiguous(rollout_logprobs) if config.correction != "none" else None,
         cu_seqlens=_contiguous(cu_seqlens),
-        sequences=sequences,
-        tokens_per_sequence=shape[1] if rows else 0,
-        weight_scale=scale,
         count=count,
-        own_count=own_count,
-        by_length=aggregation == "sequence_mean",
     )
 
 
@@ -160,6 +181,36 @@ def read_options(shape: torch.Size, temperature: float, options: dict) -> tuple[
     return read_batch(shape, config, **rest), config
 
 
+_plans: dict[tuple, tuple[Plan, LossConfig]] = {}
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+
+def _signature(x: Any) -> Any:
+    """What a plan takes from an option: of a tensor, all but its contents."""
+    return (x.shape, x.dtype, x.is_cuda, x.is_contiguous()) if isinstance(x, Tensor) else x
+
+
+def read_again(own: tuple, shape: torch.Size, temperature: float, options: dict[str, Any]) -> tuple[Batch, LossConfig]:
+    """`read_options`, which would cost the host more than a launch, once for all calls with options like these; `own` is
+    what else the caller's launches hang on."""
+    key = own, shape, temperature, *options, *[x if x.__class__ in _PLAIN else _signature(x) for x in options.values()]
+    known = _plans.get(key)
+    if known is None:
+        batch, config = read_options(shape, temperature, options)
+        if all(x.is_contiguous() for x in options.values() if isinstance(x, Tensor)):
+            if len(_plans) >= 256:  # a number of tokens, say, that is another one each time
+                _plans.clear()
+            _plans[key] = batch.plan, config
+        return batch, config
+    plan, config = known
+    get = options.get
+    return Batch(
+        plan, options["advantages"], get("mask"), get("old_logprobs"), get("ref_logprobs"),
+        None if config.correction == "none" else options["rollout_logprobs"], get("cu_seqlens"),
+        options["num_tokens"] if plan.given_count else None,
+    ), config  # fmt: skip
+
+
 def prepare(action_ids: Tensor, temperature: float, options: dict) -> tuple[Tokens, LossConfig]:
     """`read_options`, expanded to a weight for each token of `action_ids`."""
     batch, config = read_options(action_ids.shape, temperature, options)
@@ -169,7 +220,8 @@ def prepare(action_ids: Tensor, temperature: float, options: dict) -> tuple[Toke
 def expand(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
     """The batch with a weight for each token, in plain PyTorch: float32, or float64 where a CPU's advantages are. No host
     sync."""
-    n, device, given = batch.shape.numel(), action_ids.device, batch.advantages
+    plan, device, given = batch.plan, action_ids.device, batch.advantages
+    n = plan.shape.numel()
     dtype = torch.float64 if given.dtype == torch.float64 and device.type == "cpu" else torch.float32
 
     def flat(x: Tensor | None) -> Tensor | None:
@@ -177,21 +229,21 @@ def expand(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
 
     starts = batch.cu_seqlens
     by_sequence = config.by_sequence
-    if starts is None and batch.tokens_per_sequence and (by_sequence or batch.by_length):
-        starts = torch.arange(0, n + 1, batch.tokens_per_sequence, device=device)
+    if starts is None and plan.tokens_per_sequence and (by_sequence or plan.by_length):
+        starts = torch.arange(0, n + 1, plan.tokens_per_sequence, device=device)
     mask = None if batch.mask is None else batch.mask.reshape(n).to(torch.bool)
-    advantages, per = given.detach().reshape(-1).to(dtype), batch.tokens_per_advantage
+    advantages, per = given.detach().reshape(-1).to(dtype), plan.tokens_per_advantage
     if per == 0:
         assert starts is not None
         advantages, per = advantages.repeat_interleave(starts.diff(), output_size=n), 1
     weight = None
-    if batch.by_length:
+    if plan.by_length:
         assert starts is not None
         active = torch.ones(n, dtype=dtype, device=device) if mask is None else mask.to(dtype)
         lengths = torch.segment_reduce(active, "sum", offsets=starts, unsafe=True, initial=0.0).clamp(min=1)
-        weight = (batch.weight_scale / lengths).repeat_interleave(starts.diff(), output_size=n)
+        weight = (plan.weight_scale / lengths).repeat_interleave(starts.diff(), output_size=n)
     count = batch.count
-    if batch.own_count:
+    if plan.own_count:
         assert mask is not None
         count = mask.sum().clamp(min=1).to(dtype)
     return Tokens(
@@ -201,7 +253,7 @@ def expand(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
         mask=mask,
         weight=weight,
         count=count,
-        weight_scale=batch.weight_scale,
+        weight_scale=plan.weight_scale,
         old_logprobs=flat(batch.old_logprobs),
         ref_logprobs=flat(batch.ref_logprobs),
         correction=flat(batch.rollout_logprobs),
@@ -211,13 +263,16 @@ def expand(batch: Batch, action_ids: Tensor, config: LossConfig) -> Tokens:
 
 def as_batch(tokens: Tokens, config: LossConfig) -> Batch:
     """The batch of tokens without their sequences, each with its weights."""
-    by_sequence = config.correction.startswith("sequence")
+    weighted = config.correction.startswith("sequence")
+    plan = Plan(
+        shape=tokens.ids.shape, tokens_per_advantage=tokens.tokens_per_advantage, sequences=0, tokens_per_sequence=0,
+        weight_scale=tokens.weight_scale, given_count=tokens.count is not None, own_count=False, by_length=False,
+        by_sequence=config.sequence_ratio and not weighted,
+    )  # fmt: skip
     return Batch(
-        shape=tokens.ids.shape, advantages=tokens.advantages, tokens_per_advantage=tokens.tokens_per_advantage,
-        mask=tokens.mask, old_logprobs=tokens.old_logprobs, ref_logprobs=tokens.ref_logprobs,
-        rollout_logprobs=None if by_sequence else tokens.correction, cu_seqlens=None, sequences=0, tokens_per_sequence=0,
-        weight_scale=tokens.weight_scale, count=tokens.count, own_count=False, by_length=False, weight=tokens.weight,
-        rho=tokens.correction if by_sequence else None,
+        plan, advantages=tokens.advantages, mask=tokens.mask, old_logprobs=tokens.old_logprobs,
+        ref_logprobs=tokens.ref_logprobs, rollout_logprobs=None if weighted else tokens.correction, cu_seqlens=None,
+        count=tokens.count, weight=tokens.weight, rho=tokens.correction if weighted else None,
     )  # fmt: skip
 
 
