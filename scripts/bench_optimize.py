@@ -7,11 +7,10 @@
 
 A module with a `best.py` counts as answered; `--keep-tie` is on, so that a tie is an answer. Speeds without a GPU are modelled.
 
-Modules are taken from one family after another (see `family`), shuffled by a fixed seed, so that
-those of a run that was stopped stand for the rest. `--seconds` ends the run as Ctrl-C would. `--out` is written anew whenever a
-module is done, so it also stands after a kill; what it has is not searched again, unless `--again` asks for a second search of the modules
-that are not faster than the last baseline beyond the noise. The better of both results counts, the seconds of both, and the
-commit of each is kept.
+Modules are taken from one family after another (see `family`), shuffled by a fixed seed, so that those of a run that was
+stopped stand for the rest. `--seconds` ends the run as Ctrl-C would. `--out` is written anew whenever a module is done, so it
+also stands after a kill; what it has is not searched again, unless `--again` asks for a second search of the modules that are
+not faster than the last baseline beyond the noise. The better of both results counts, and the seconds of both.
 """
 
 from __future__ import annotations

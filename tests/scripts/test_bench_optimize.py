@@ -162,6 +162,34 @@ def test_what_is_done_is_recorded_while_the_run_goes_on(bench: Any, tmp_path: Pa
     assert json.loads(out.read_text())["modules"] == 2
 
 
+def test_a_second_search_is_made_where_the_first_was_not_faster_and_the_better_of_both_counts(
+    bench: Any, tmp_path: Path
+) -> None:
+    untimed = result("untimed", 3.0)
+    del untimed["best"]["verdict"]["timing"]["speedups_x"]["compile"]
+    rows = [result("won", 2.0, 1.5), result("lost", 2.0, 0.8), result("stays", 2.0, 0.9), result("none", None), untimed]
+    out = tmp_path / "bench.json"
+    out.write_text(json.dumps({"results": rows}))
+    tasks = [Task(row["task"], "") for row in rows]
+    record = bench.Record(out, tmp_path / "run", {}, {})
+    assert [task.id for task in record.search_again(tasks, "compile")] == ["lost", "stays", "none", "untimed"]
+    record.update([result("lost", 2.0, 1.2), result("stays", 2.0, 0.7), result("untimed", 2.0, 1.1), result("won", 9.0, 9.0)])
+    found = {row["task"]: row for row in json.loads(out.read_text())["results"]}
+    ratios = {name: row["best"]["verdict"]["timing"]["speedups_x"] for name, row in found.items() if row["best"]}
+    assert {name: r["compile"]["value"] for name, r in ratios.items()} == pytest.approx(
+        {"won": 1.5, "lost": 1.2, "stays": 0.9, "untimed": 1.1}
+    )
+    assert {name: row["spent_s"] for name, row in found.items()} == {
+        "won": 10,
+        "lost": 20,
+        "stays": 20,
+        "none": 10,
+        "untimed": 20,
+    }
+    third = bench.Record(out, tmp_path / "run", {}, {})
+    assert [task.id for task in third.search_again(tasks, "compile")] == ["none"]  # those that were searched twice are done
+
+
 def one_task_style(task: Task) -> Any:
     from kernrl.optimization.trials import Proposal
 
