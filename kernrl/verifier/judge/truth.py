@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.clock import Clock
-from kernrl.verifier.base.compat import normalisations
+from kernrl.verifier.base.compat import called_directly, normalisations
 from kernrl.verifier.base.float64_mode import narrow_dtypes, widened_call
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_module, is_float8, policy_flags, widened
@@ -184,6 +184,7 @@ def _kind(func: Any) -> _Kind:
     )
 
 
+@called_directly
 class Exact(TorchDispatchMode):
     """Runs float64 convolutions as matrix products. `tf32` truncates the operands of products as tensor cores do; `roundoff`
     perturbs every result at random, as rounding in that precision would; `jumps` sees to ops whose result jumps; `narrow` are
