@@ -7,13 +7,14 @@ Written against triton 3.6 to 3.9 and torch 2.11 to 2.13.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 import tempfile
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import triton
 from triton import knobs as triton_knobs
@@ -26,11 +27,14 @@ from triton.runtime.jit import JITFunction
 if TYPE_CHECKING:
     import torch
 
+M = TypeVar("M")
+
 __all__ = [
     "GPUTarget",
     "Specialised",
     "answer_generated_code",
     "before_gpu_benchmarks",
+    "called_directly",
     "check_globals",
     "entry",
     "excerpt",
@@ -107,6 +111,14 @@ def no_torch_functions() -> Any:
     import torch
 
     return torch._C.DisableTorchFunction()
+
+
+def called_directly(mode: type[M]) -> type[M]:
+    """A class of dispatch modes without what torch puts around `__torch_dispatch__`, which takes 3 us a call: it keeps Dynamo
+    away from it, which compiles nothing where these modes are on."""
+    kind: Any = mode
+    kind.__torch_dispatch__ = inspect.unwrap(kind.__torch_dispatch__)
+    return mode
 
 
 def mode_depth() -> tuple[int, int]:

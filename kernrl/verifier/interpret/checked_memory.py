@@ -50,11 +50,11 @@ class CheckedMemory:
 
     def kept(self, cases: Sequence[int]) -> list[Tensor]:
         """A copy of some cases' memory, for `restore`."""
-        return [block[list(cases)] for block in self._blocks]
+        return [block[list(cases)] for block in self._blocks] if cases else []
 
     def restore(self, cases: Sequence[int], kept: Sequence[Tensor]) -> None:
         """Put these cases' memory back."""
-        for block, before in zip(self._blocks, kept, strict=True):
+        for block, before in zip(self._blocks if cases else (), kept, strict=True):
             block[list(cases)] = before
 
     def load(
@@ -70,7 +70,7 @@ class CheckedMemory:
     ) -> Tensor:
         shape = (self.cases, *address.shape[1:])
         if other is not None:
-            result = torch.broadcast_to(other, shape).contiguous().clone().view(self.cases, -1)
+            result = other.expand(shape).clone(memory_format=torch.contiguous_format).view(self.cases, -1)
         else:
             result = torch.zeros(self.cases, math.prod(shape[1:]), dtype=dtype)
         for storage, whole, place, where, case in self._places(address, mask, dtype, "a load"):

@@ -19,6 +19,11 @@ MARGIN = 6.0
 """How many times the modelled error of what a jump reads is within a rounding of it: of 10⁸ errors none is larger."""
 
 
+def may_jump(name: str) -> bool:
+    """Whether an op of that name has a result that jumps."""
+    return name.rstrip("_") in JUMPING | ORDERING
+
+
 @dataclass(slots=True)
 class Jumps:
     """What the jumping ops of a reference read, in the order in which they run, and how far rounding may move it."""
@@ -46,9 +51,9 @@ class Jumps:
         self._at, self._side, self._step = 0, side, self._move
         return self
 
-    def takes(self, name: str, args: Sequence[Any]) -> bool:
-        """Whether the result of an op jumps."""
-        return name.rstrip("_") in JUMPING | ORDERING and isinstance(args[0], Tensor) and args[0].is_floating_point()
+    def takes(self, args: Sequence[Any]) -> bool:
+        """Whether the result of an op that may jump (`may_jump`) does so for these arguments."""
+        return isinstance(args[0], Tensor) and args[0].is_floating_point()
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         """The op, by what the run is for."""

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kernrl.verifier.base.compat import no_torch_functions, storage_key
+from kernrl.verifier.base.compat import called_directly, no_torch_functions, storage_key
 
 
+@called_directly
 class LiveBytes(TorchDispatchMode):
     """Within, counts the storages that ATen calls return, until they are freed. Views and in-place results count once."""
 

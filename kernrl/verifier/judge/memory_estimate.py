@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier.base.compat import called_directly
 from kernrl.verifier.base.nested import flatten
 from kernrl.verifier.base.precision import policy_flags
 from kernrl.verifier.judge import input_ranges, structure
@@ -67,6 +68,7 @@ class SetMemory:
         return max(self.making_peak, kept - self.answer + self.answering_peak, comparing)
 
 
+@called_directly
 class _Rehearsal(LiveBytes):
     """Counts a convolution's copies, too. Tensor cores read channels last, so cuDNN keeps both tensors again meanwhile; and the
     input once more, where it tries algorithms: on an H200, a convolution of 1.5 GiB to 2 GiB took 5 GiB beside them."""

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import gc
 import importlib
+import operator
 import os
 import sys
 import threading
@@ -159,6 +160,8 @@ def _contents(table: Any) -> list[Any]:
 def check_untouched() -> None:
     """Raise Untraceable if anything that was there before the candidate is replaced, or is hooked."""
     for place, (now, before) in _before.items():
+        if _same_objects(now, before):
+            continue
         for name, value in now.items():
             # a new name of a class may hide one that it inherits
             if value is not before.get(name, value if name not in _inherited.get(place, ()) else None):
@@ -167,7 +170,9 @@ def check_untouched() -> None:
                 raise Untraceable(f"the code leaves {place}.{name}: leave other modules as they are")
     for place in _OWN_NAMES:
         for name, value in _before.get(place, ({}, {}))[0].items():
-            if type(value) is types.FunctionType and (left := vars(value).keys() - _attributes.get(id(value), frozenset())):
+            if type(value) is not types.FunctionType or not (own := vars(value)):
+                continue
+            if left := own.keys() - _attributes.get(id(value), frozenset()):
                 raise Untraceable(f"the code leaves {min(left)} on {place}.{name}: leave other modules as they are")
     for name, table, contents in _tables:
         now = _contents(table)
@@ -181,6 +186,12 @@ def check_untouched() -> None:
             raise Untraceable("the code hooks every module: leave other modules as they are")
     if gc.callbacks:
         raise Untraceable("the code leaves a callback with Python's garbage collector: do the work in forward()")
+
+
+def _same_objects(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether two namespaces hold the same objects under the same names, in the same order. Compares without Python code of
+    either, as tens of thousands of names are looked at for each candidate."""
+    return len(now) == len(before) and all(map(operator.is_, now.values(), before.values())) and [*now] == [*before]
 
 
 def _is_data(value: Any) -> bool:

@@ -142,7 +142,7 @@ def _call_again(
     def fresh() -> list[Any]:
         return _inputs(spec, recorder)
 
-    states = [remembered(model)]
+    states: list[dict[str, Any]] = []
 
     def noted(given: list[Any]) -> Call:
         with guards.elsewhere(type(model).__module__) if given is inputs else contextlib.nullcontext():
@@ -151,7 +151,7 @@ def _call_again(
         return found
 
     last = check_calls(noted, fresh, first, inputs, recorder, kernels)
-    if moved := changed(*states[-2:]):
+    if moved := changed(*states):
         if others := set_ahead(model, moved):
             raise Untraceable(f"forward() keeps a count or a history ({others[0]}), by which later calls may do something else")
         check_calls(call, fresh, first, fresh(), recorder, kernels)

@@ -9,6 +9,7 @@ made, so it works on CPU and CUDA builds of torch.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernrl.verifier.base.compat import mode_depth, no_dispatch, no_torch_functions, redraws, storage_key
+from kernrl.verifier.base.compat import called_directly, mode_depth, no_dispatch, no_torch_functions, redraws, storage_key
 from kernrl.verifier.plan.plan import CONSTANT_OP, MAX_NODES, AtenNode, Node, Special, Storage, TensorRef, TensorSpec
 from kernrl.verifier.trace.constant_tensors import constant_value
 from kernrl.verifier.trace.convolution_layout import CONVOLUTIONS, as_cudnn_writes
@@ -86,15 +87,18 @@ class Recorder:
     def adopt(self, tensor: torch.Tensor, kind: str = "temp", source: int | str | None = None) -> int:
         """Number a tensor's storage. A known storage keeps its number; a `kind` other than temp replaces its kind."""
         key = storage_key(tensor)
+        known = self._index.get(key)
+        if known is not None and kind == "temp":
+            return known
         storage = Storage(kind, tensor.untyped_storage().nbytes(), source)  # pyright: ignore[reportArgumentType]
-        if key not in self._index:
-            self.uses_foreign |= key in self.foreign
-            self._index[key] = len(self.storages)
-            self.storages.append(storage)
-            # if it were freed, its key could be reused
-            self._alive.append(tensor.untyped_storage())
-        elif kind != "temp":
-            self.storages[self._index[key]] = storage
+        if known is not None:
+            self.storages[known] = storage
+            return known
+        self.uses_foreign |= key in self.foreign
+        self._index[key] = len(self.storages)
+        self.storages.append(storage)
+        # if it were freed, its key could be reused
+        self._alive.append(tensor.untyped_storage())
         return self._index[key]
 
     def storage_keys(self) -> Iterable[int]:
@@ -212,6 +216,7 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
+@called_directly
 class _RecordAten(TorchDispatchMode):
     """Records ATen calls; makes every new tensor on the meta device."""
 
@@ -232,8 +237,7 @@ class _RecordAten(TorchDispatchMode):
         kwargs = {k: self._to_meta(v) for k, v in kwargs.items()}
         inputs = [*_tensors(args), *_tensors(list(kwargs.values()))]
         device = self._device(name, inputs, kwargs)
-        takes_device = any(a.name == "device" for a in func._schema.arguments)
-        if takes_device and (not inputs or kwargs.get("device") is not None):
+        if _takes_device(func) and (not inputs or kwargs.get("device") is not None):
             kwargs["device"] = META
         if name in _BATCH_NORM and args[5]:
             # in training mode the output does not depend on the running statistics, and a plan does not change state
@@ -277,6 +281,12 @@ class _RecordAten(TorchDispatchMode):
                 f"{name}: tensors on cuda:0 and cpu are mixed: make constants with device=x.device, or register them as buffers"
             )
         return CPU if on_cpu == {True} else CUDA
+
+
+@functools.cache
+def _takes_device(func: Any) -> bool:
+    """Whether an operator has a parameter for the device; its schema is slow to read."""
+    return any(a.name == "device" for a in func._schema.arguments)
 
 
 def _flat(outputs: Any) -> list[Any]:

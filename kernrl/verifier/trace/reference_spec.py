@@ -48,18 +48,36 @@ def _behaviour(
     task_id: str, source: str, name: str, constants: tuple[tuple[str, int], ...], precision: str, target: str
 ) -> tuple[str, bool | None]:
     """How the reference nests its outputs, and whether it does the same in train and eval mode."""
+    nesting = ""
+    try:
+        plan, nesting = _recorded(task_id, source, name, constants, precision, target)
+        other, _ = _recorded(task_id, source, name, constants, precision, target, other_mode=True)
+    except _REFUSED:
+        return nesting, None
+    return nesting, plan != other
+
+
+_REFUSED = (RuntimeError, TypeError, ValueError, NotImplementedError)
+"""What recording raises for a reference that cannot be traced."""
+
+
+@functools.lru_cache(maxsize=64)  # the plans of a task are asked for together
+def _recorded(
+    task_id: str, source: str, name: str, constants: tuple[tuple[str, int], ...], precision: str, target: str,
+    *, other_mode: bool = False,
+) -> tuple[Plan, str]:  # fmt: skip
+    """The reference's forward as a plan, and how it nests its outputs; `other_mode`: in eval for train, or train for eval.
+
+    Raises one of `_REFUSED` if the forward depends on tensor values.
+    """
     spec = _spec(task_id, source, name, constants, precision, target)
+    if other_mode:
+        spec = dataclasses.replace(spec, training=not spec.training)
     reference = load_reference(Task(id=task_id, pytorch_code=source), InputSet(name, dict(constants)))
-    plans, nesting = [], ""
-    for training in (spec.training, not spec.training):
-        recorder = Recorder()
-        try:
-            with recorder.recording():
-                plans.append(record_forward(reference.Model, dataclasses.replace(spec, training=training), recorder, []))
-        except (RuntimeError, TypeError, ValueError, NotImplementedError):
-            return nesting, None
-        nesting = nesting or recorder.nesting
-    return nesting, plans[0] != plans[1]
+    recorder = Recorder()
+    with recorder.recording():
+        plan = record_forward(reference.Model, spec, recorder, [])
+    return plan, recorder.nesting
 
 
 def reference_plan(task: Task, input_set: InputSet, precision: str, target: str) -> Plan:
@@ -67,13 +85,11 @@ def reference_plan(task: Task, input_set: InputSet, precision: str, target: str)
 
     Raises UsageError if the reference's forward depends on tensor values.
     """
-    spec = spec_of(task, input_set, precision, target)
-    recorder = Recorder()
-    reference = load_reference(task, input_set)
+    spec_of(task, input_set, precision, target)  # its complaints are sentences already
+    constants = tuple(sorted(input_set.constants.items()))
     try:
-        with recorder.recording():
-            return record_forward(reference.Model, spec, recorder, [])
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        return _recorded(task.id, task.pytorch_code, input_set.name, constants, precision, target)[0]
+    except _REFUSED as error:
         raise UsageError(f"{task.id}: the reference cannot be traced: {error}") from error
 
 

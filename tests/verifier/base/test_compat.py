@@ -59,6 +59,24 @@ def test_modes_can_be_left_for_a_moment():
         assert torch.ones(2).sum().item() == 2.0
 
 
+def test_nothing_stands_between_an_operator_and_a_mode_that_is_called_directly():
+    callers = []
+
+    class Wrapped(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            callers.append(sys._getframe(1).f_code.co_filename)
+            return func(*args, **(kwargs or {}))
+
+    @compat.called_directly
+    class Direct(Wrapped):
+        __torch_dispatch__ = Wrapped.__torch_dispatch__
+
+    for mode in (Wrapped(), Direct()):
+        with mode:
+            torch.ones(2)
+    assert callers[0] != callers[1] == __file__
+
+
 def test_function_modes_can_be_left_for_a_moment():
     class Refuse(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
