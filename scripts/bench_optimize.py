@@ -194,12 +194,17 @@ class Record:
         replace_file(self.path, json.dumps(record | {"settings": self.settings, "results": results}, indent=2) + "\n")
 
     def search_again(self, tasks: Sequence[Task], baseline: str) -> list[Task]:
-        """The tasks whose one search found nothing faster than the baseline beyond the noise."""
+        """The tasks whose one search found nothing faster than the baseline beyond the noise, the furthest behind first."""
         for task in tasks:
             result = self.results.get(task.id)
             if result and result.get("searches", 1) == 1 and not faster_than(baseline, result):
                 self.first[task.id] = result
-        return [task for task in tasks if task.id in self.first]
+
+        def behind(task: Task) -> float:
+            best = self.first[task.id]["best"]
+            return best["verdict"]["timing"]["speedups_x"].get(baseline, {"value": 0.0})["value"] if best else 0.0
+
+        return sorted((task for task in tasks if task.id in self.first), key=behind)
 
     @contextmanager
     def kept(self) -> Iterator[None]:

@@ -172,7 +172,7 @@ def test_a_second_search_is_made_where_the_first_was_not_faster_and_the_better_o
     out.write_text(json.dumps({"results": rows}))
     tasks = [Task(row["task"], "") for row in rows]
     record = bench.Record(out, tmp_path / "run", {}, {})
-    assert [task.id for task in record.search_again(tasks, "compile")] == ["lost", "stays", "none", "untimed"]
+    assert [task.id for task in record.search_again(tasks, "compile")] == ["none", "untimed", "lost", "stays"]
     record.update([result("lost", 2.0, 1.2), result("stays", 2.0, 0.7), result("untimed", 2.0, 1.1), result("won", 9.0, 9.0)])
     found = {row["task"]: row for row in json.loads(out.read_text())["results"]}
     ratios = {name: row["best"]["verdict"]["timing"]["speedups_x"] for name, row in found.items() if row["best"]}
