@@ -63,6 +63,9 @@ UNFUSED = MOVE | POINT | REDUCE
 ALLOWED = LIBRARY | FILL | UNFUSED
 
 
+SELECTS = _names("where masked_fill tril triu")
+"""What these choose elements from need not be read where they choose another."""
+
 GATHERS = _names("embedding index index_select gather nll_loss_forward nll_loss2d_forward")
 """Operations that read of their first operand only what their indices ask for: perhaps little of it, perhaps all."""
 

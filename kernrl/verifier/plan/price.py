@@ -82,14 +82,15 @@ def _fully_profiled(position: int, node: Node, profiles: Profiles) -> bool:
 def physical_floor_us(plan: Plan, device: Device) -> float:
     """Time that any program needs for this reference plan: bytes of inputs, state and outputs over peak bandwidth.
 
-    Memory that is read in part counts in part, and what is gathered from not at all: all indices may be the same. Peak
-    bandwidth is never reached, so this errs on the low side.
+    Memory that is read in part counts in part; what is gathered from not at all, as all indices may be the same, nor what a
+    mask may leave unread. Peak bandwidth is never reached, so this errs on the low side.
     """
     seen: dict[int, set[TensorRef]] = {}
+    unread = _selected_from(plan)
     for node in plan.nodes:
         source = _gathered_from(node)
         for ref in (r for r in _operands(node) if r != source):
-            if plan.storages[ref.storage].kind != "temp":
+            if plan.storages[ref.storage].kind != "temp" and ref.storage not in unread:
                 seen.setdefault(ref.storage, set()).add(ref)
     moved = sum(min(plan.storages[s].nbytes, sum(r.nbytes for r in refs)) for s, refs in seen.items())
     moved += sum(ref.nbytes for ref in plan.outputs)
@@ -129,6 +130,19 @@ def flops_of(op: str, args: tuple[Arg, ...], outputs: tuple[TensorRef | None, ..
 def _operands(node: AtenNode | LaunchNode) -> Iterable[TensorRef]:
     args = (*node.args, *node.kwargs.values()) if isinstance(node, AtenNode) else node.variants[0].args.values()
     return (ref for a in args for ref in walk_refs(a))
+
+
+def _selected_from(plan: Plan) -> set[int]:
+    """The storages of which a selection takes some elements, of them or of what is computed from each by itself."""
+    found: set[int] = set()
+    for node in reversed(plan.nodes):
+        if not isinstance(node, AtenNode) or not (made := [r for r in node.outputs if r is not None]):
+            continue
+        name = aten.base_name(node.op)
+        through = name in aten.POINT and all(r.storage in found for r in made)
+        if name in aten.SELECTS or through:
+            found |= {r.storage for r in _operands(node) if r.numel == made[0].numel and r.dtype != "bool"}
+    return found
 
 
 def _gathered_from(node: Node) -> TensorRef | None:

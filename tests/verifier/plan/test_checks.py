@@ -311,6 +311,22 @@ def test_the_floor_counts_inputs_state_and_outputs_once():
     assert cost.modelled_us > physical_floor_us(plan, H200)
 
 
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        ("launch((torch.tanh(x) * 2).masked_fill(later, -1.0))", 0),  # the other half of x need not be read
+        ("launch(torch.softmax(x, 1).masked_fill(later, 0.0))", 1),  # a sum over all of a row
+        ("launch(x + torch.tanh(x).relu())", 1),
+        ("launch(torch.tril(x))", 0),
+    ],
+)
+def test_what_a_mask_may_leave_unread_is_no_part_of_the_floor(body: str, inputs: int) -> None:
+    source = module(f"later = torch.ones(64, 64, dtype=torch.bool, device=x.device).triu(1); return {body}")
+    plan = plan_of(source, spec(dense(64, 64)))
+    assert H200
+    assert physical_floor_us(plan, H200) == pytest.approx((inputs + 1) * 4 * 64 * 64 / 4.8e6)
+
+
 def test_a_table_costs_what_is_looked_up_and_its_rows_may_all_be_the_same_one():
     source = module("return launch(F.embedding(x, self.w))", "self.w = nn.Parameter(torch.ones(1000, 32))")
     plan = plan_of(source, spec(TensorSpec("int64", (4,), (1,)), state={"w": dense(1000, 32)}))
