@@ -33,6 +33,7 @@ def rows(read: Read) -> list[Row]:
         *losses(read("loss")),
         *solutions(read("tasks")),
         *shipped(read("nano")),
+        *optimize(read("optimize")),
         *decoding(read("decode")),
         *scaling(read("scaling")),
     ]
@@ -111,6 +112,32 @@ def shipped(data: Any) -> list[Row]:
         )
         made.append([f"nano ({trained_s:.0f} s of SFT), {each}", text, *conditions(data | found, "tf32")])
     return made
+
+
+def optimize(data: Any) -> list[Row]:
+    first, settings = data["first"], data["settings"]
+    seconds = f"{settings['budget_s']} s each"
+    once, twice = first["baselines"]["compile"], data["baselines"]["compile"]
+    text = (
+        f"a right file for {interval(data['right_interval'])}; faster than eager for "
+        f"{interval(data['baselines']['eager']['faster_interval'])} beyond the noise. Than `torch.compile`: one search, "
+        f"{interval(once['faster_interval'])}, {speed(once['geomean_interval'])}; with new styles and "
+        f"{settings['second_budget_s']} s more for {data['searched_twice']} of the others, on an H100, "
+        f"{interval(twice['faster_interval'])}, {speed(twice['geomean_interval'])}"
+    )
+    title = f"`kernrl optimize`, {data['modules']} modules of `tests/foreign`, {seconds}"
+    return [[title, text, *conditions(data, settings["precision"])]]
+
+
+def interval(figures: list[float]) -> str:
+    """A share with its interval."""
+    return figure_text(dict(zip(("value", "low", "high"), figures, strict=True)))
+
+
+def speed(figures: list[float]) -> str:
+    """A mean speedup with its interval."""
+    value, low, high = figures
+    return f"{value:.2f}× [{low:.2f}, {high:.2f}]"
 
 
 def decoding(data: Any) -> list[Row]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import pkgutil
 import re
 from pathlib import Path
@@ -276,6 +277,7 @@ def test_readme_has_conditions_commit_and_date_of_every_figure() -> None:
         "losses": record("loss"),
         "tasks": tasks | {"commit": ", ".join(sorted({run["commit"] for run in tasks["runs"]}))},
         **{nano_title(name): record("nano") | record("nano")[name] for name in NANO_SETS},
+        "`kernrl optimize`": record("optimize"),
         "nano: a decoding step": record("decode"),
         "two GPUs, `--launch ddp`: `sft`": scaling["ddp"]["made"],
         "two GPUs, `--launch ddp`: `reinforce`": scaling["ddp_rl"]["made"],
@@ -341,6 +343,29 @@ def test_readme_says_how_often_equal_programs_were_called_different() -> None:
     times = sorted(us for us, _half_width in null["noise"]["points"])
     assert null["planted"] == null["comparisons"] * (len(times) - 1) / len(times)  # the shortest was not among the planted
     assert f"{null['planted_seen']:,} of {null['planted']:,} seen when slowed by 5 % (at {times[1]:.0f} µs or more)" in figure
+
+
+def test_readme_says_what_the_record_says_of_optimize() -> None:
+    data = record("optimize")
+    title = f"`kernrl optimize`, {data['modules']} modules of `tests/foreign`, {data['settings']['budget_s']} s each"
+    figure = claims("headline")[title][0]
+    results = data["results"]
+    assert len(results) == data["modules"]
+    assert figure.startswith(f"a right file for {sum(bool(r['best']) for r in results) / len(results):.0%} ")
+    ratios = [r["best"]["verdict"]["timing"]["speedups_x"] for r in results]
+    wins = {
+        name: sum(name in one and one[name]["value"] > 1 and one[name]["significant"] for one in ratios) / len(ratios)
+        for name in ("eager", "compile")
+    }
+    assert f"faster than eager for {wins['eager']:.0%} " in figure
+    once, _, both = figure.partition("with new styles")
+    assert f"one search, {data['first']['baselines']['compile']['faster']:.0%} " in once
+    assert f"s more for {sum(r['searches'] == 2 for r in results)} of the others, on an H100, {wins['compile']:.0%} " in both
+    logs = [math.log(one["compile"]["value"]) for one in ratios if "compile" in one]
+    assert f", {math.exp(sum(logs) / len(logs)):.2f}× [" in both
+    again = [r for r in results if r["best"]["verdict"]["timing"]["device"] != data["gpu"]]
+    assert {r["best"]["verdict"]["timing"]["device"] for r in again} == {data["second_gpu"]}
+    assert all(r["searches"] == 2 for r in again)
 
 
 NANO_SETS = {"foreign": "modules", "graph-heldout": "generated tasks of 2 to 8 ops", "graph-deep": "generated tasks of 9 to 12"}
