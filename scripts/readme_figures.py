@@ -119,11 +119,11 @@ def optimize(data: Any) -> list[Row]:
     seconds = f"{settings['budget_s']} s each"
     once, twice = first["baselines"]["compile"], data["baselines"]["compile"]
     text = (
-        f"a right file for {interval(data['right_interval'])}; faster than eager for "
-        f"{interval(data['baselines']['eager']['faster_interval'])} beyond the noise. Than `torch.compile`: one search, "
-        f"{interval(once['faster_interval'])}, {speed(once['geomean_interval'])}; with new styles and "
-        f"{settings['second_budget_s']} s more for {data['searched_twice']} of the others, on an H100, "
-        f"{interval(twice['faster_interval'])}, {speed(twice['geomean_interval'])}"
+        f"a right file for {interval(data['right_interval'])}; faster than eager, beyond the noise, for "
+        f"{interval(data['baselines']['eager']['faster_interval'])}. Faster than `torch.compile`, beyond the noise: after one "
+        f"search {interval(once['faster_interval'])} (mean {speed(once['geomean_interval'])}); after "
+        f"{settings['second_budget_s']} s more for {data['searched_twice']} modules that were not, with new styles and on an "
+        f"H100, {interval(twice['faster_interval'])} (mean {speed(twice['geomean_interval'])})"
     )
     title = f"`kernrl optimize`, {data['modules']} modules of `tests/foreign`, {seconds}"
     return [[title, text, *conditions(data, settings["precision"])]]

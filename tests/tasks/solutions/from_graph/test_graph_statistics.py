@@ -147,7 +147,14 @@ def test_mutants_are_refused(what: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_the_verifier_takes_them(precision: str, cpu_verifier: HardenedVerifier) -> None:
-    names = [("tile", "norm_then_channels"), ("tile", "channels_innermost"), ("last", "reflect"), ("rows", "norms")]
+    names = [
+        ("tile", "norm_then_channels"),
+        ("tile", "channels_innermost"),
+        ("last", "reflect"),
+        ("rows", "norms"),
+        ("direct", "steps"),
+        ("direct", "few_terms"),
+    ]
     pairs = []
     for style, name in CASES if EXHAUSTIVE else names:
         source = SOURCES[style][name]
