@@ -188,10 +188,14 @@ def check_untouched() -> None:
         raise Untraceable("the code leaves a callback with Python's garbage collector: do the work in forward()")
 
 
+_all, _map, _len, _is = all, map, len, operator.is_
+"""As they were before any candidate, which may have replaced Python's."""
+
+
 def _same_objects(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Whether two namespaces hold the same objects under the same names, in the same order. Compares without Python code of
     either, as tens of thousands of names are looked at for each candidate."""
-    return len(now) == len(before) and all(map(operator.is_, now.values(), before.values())) and [*now] == [*before]
+    return _len(now) == _len(before) and _all(_map(_is, now.values(), before.values())) and [*now] == [*before]
 
 
 def _is_data(value: Any) -> bool:

@@ -67,6 +67,13 @@ REFUSED = {
     "an alarm": (module(LAUNCH, init="import signal\nsignal.alarm(9)"), "signal.alarm leaves work for later"),
     "a replaced function": ("import torch\ntorch.equal = lambda a, b: True\n" + module(LAUNCH), "replaces torch.equal"),
     "a replaced method": ("import torch\ntorch.Tensor.allclose = print\n" + module(LAUNCH), "replaces torch.Tensor.allclose"),
+    **{
+        f"a replaced {name}(), which a look at other modules might call": (
+            f"import builtins\nbuiltins.{name} = {fake}\n{module(LAUNCH)}",
+            f"replaces builtins.{name}",
+        )
+        for name, fake in {"all": "lambda values: True", "map": "lambda *values: ()"}.items()
+    },
     "a callback": ("import gc\ngc.callbacks.append(print)\n" + module(LAUNCH), "callback with Python's garbage collector"),
     "a mode": (
         "from torch.overrides import BaseTorchFunctionMode\nBaseTorchFunctionMode().__enter__()\n" + module(LAUNCH),
