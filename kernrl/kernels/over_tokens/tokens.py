@@ -187,7 +187,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 
 def _signature(x: Any) -> Any:
     """What a plan takes from an option: of a tensor, all but its contents."""
-    return (x.shape, x.dtype, x.is_cuda, x.is_contiguous()) if isinstance(x, Tensor) else x
+    return (x.shape, x.dtype, x.get_device(), x.is_contiguous()) if isinstance(x, Tensor) else x
 
 
 def read_again(own: tuple, shape: torch.Size, temperature: float, options: dict[str, Any]) -> tuple[Batch, LossConfig]:
