@@ -10,7 +10,8 @@ The rule, for every output of every draw, with e = output − truth in float64 a
   output of one element, a sparse input).
 - *e_eager* counts as at least the effect of two roundings of every input and parameter in float64: where a task magnifies
   rounding, a single eager run says little about the error of an equally good program. For outputs of few elements, such as a
-  mean loss, that run is repeated: two errors may both be small by luck, and an honest third one larger.
+  mean loss, that run is repeated: two errors may both be small by luck, and an honest third one larger. Such runs are
+  made only for what eager's error alone does not allow (`set_answers.py`).
 - *scale* is the larger of this draw's output RMS and the nominal draw's. Honest code may trade a small absolute error for
   speed, such as tanh(x) as 2·sigmoid(2x) − 1, which is off by u near 0 however small x is. Mistakes that matter (an
   epsilon outside its root) are as large as the output itself on the small draw, so they still show.
@@ -39,6 +40,7 @@ The rule, for every output of every draw, with e = output − truth in float64 a
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -106,20 +108,19 @@ class Tolerance:
     """Elements that may be finite, or infinite, where neither truth nor eager is."""
 
 
-def _norms(error: Tensor, weights: Tensor | None) -> Tensor:
+def _norms(error: Tensor, weights: Tensor | None) -> list[Tensor]:
     """[RMS, max, relative RMS] of a float64 error, without a sync."""
     n = max(error.numel(), 1)
     rms = torch.linalg.vector_norm(error) / math.sqrt(n)
     largest = torch.linalg.vector_norm(error, ord=math.inf) if error.numel() else rms
-    relative = torch.linalg.vector_norm(error * weights) / math.sqrt(n) if weights is not None else torch.zeros_like(rms)
-    return torch.stack([rms, largest, relative])
+    relative = torch.linalg.vector_norm(error * weights) / math.sqrt(n) if weights is not None else rms.new_zeros(())
+    return [rms, largest, relative]
 
 
-def _differing(error: Tensor) -> Tensor:
+def _differing(error: Tensor) -> list[Tensor]:
     """[RMS, max, share of elements that differ] of an integer output's error, without a sync."""
-    figures = _norms(error, None)
-    figures[2] = (error != 0).double().mean() if error.numel() else 0.0
-    return figures
+    rms, largest, none = _norms(error, None)
+    return [rms, largest, (error != 0).double().mean() if error.numel() else none]
 
 
 def error_level(
@@ -135,22 +136,17 @@ def error_level(
 
     `slack` is by how much an element may be off for another reason than rounding; it counts as no error.
     """
-    if not truth.is_floating_point():
-        truth = truth.double()
-        errors = [_differing(y.double() - truth) for y in (eager, *modelled)]
-        scale = torch.linalg.vector_norm(truth) / math.sqrt(max(truth.numel(), 1))
-        rms, largest, share = torch.stack(errors).amax(0).tolist()
-        undefined = torch.ones_like(truth, dtype=torch.bool) if inputs is Inputs.NONFINITE else None
-        return ErrorLevel(rms, largest, share, float(scale), precision, undefined=undefined)
+    figures, weights = level_figures(truth, eager, precision, modelled=modelled, slack=slack)
+    row = figures.tolist()  # the only sync if all is finite
+    if level := plain_level(row, weights, precision, inputs):
+        level.slack = slack
+        if inputs is Inputs.NONFINITE and not truth.is_floating_point():
+            level.undefined = torch.ones_like(truth, dtype=torch.bool)
+        return level
+    scale, _, rms, largest, relative = row
     truth, eager, modelled = widened(truth), widened(eager), [widened(y) for y in modelled]
-    limit = torch.finfo(COMPUTE_DTYPE[precision]).max
-    if inputs is not Inputs.OWN and precision != "fp16":  # of fp16's numbers, a millionth would leave none
-        limit *= LARGE
+    limit = _limit(precision, inputs)
     off, others = _beyond(eager - truth, slack), [_beyond(y - truth, slack) for y in modelled]
-    figures, weights = _figures(truth, off, precision, others)
-    scale, furthest, rms, largest, relative = figures.tolist()  # the only sync if all is finite
-    if math.isfinite(scale + rms + largest + relative) and furthest <= limit:
-        return ErrorLevel(rms, largest, relative, scale, precision, weights=weights, slack=slack)
     beyond, own = truth.to(COMPUTE_DTYPE[precision]), inputs is Inputs.OWN
     nonfinite = ~torch.isfinite(truth) | (truth.abs() > limit) | ~torch.isfinite(eager)
     undefined = None if own else nonfinite & ((truth.abs() > limit) | _without_answer(beyond, eager, modelled, inputs))
@@ -169,6 +165,38 @@ def error_level(
     if not bool(nonfinite.any()):  # but the modelled answer is
         level.nonfinite = level.nonfinite_truth = level.nonfinite_eager = None
     return level
+
+
+def level_figures(
+    truth: Tensor, eager: Tensor, precision: str, *, modelled: Sequence[Tensor] = (), slack: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """What `plain_level` makes an error level of, without a sync: [RMS and maximum of the truth; RMS, maximum and relative RMS
+    of the largest error], and the weights of the relative error."""
+    if not truth.is_floating_point():
+        truth = truth.double()
+        errors = [torch.stack(_differing(y.double() - truth)) for y in (eager, *modelled)]
+        scale, _, none = _norms(truth, None)
+        return torch.cat([torch.stack([scale, none]), functools.reduce(torch.maximum, errors)]), None
+    truth = widened(truth)
+    errors = [_beyond(widened(y) - truth, slack) for y in (eager, *modelled)]
+    return _figures(truth, errors[0], precision, errors[1:])
+
+
+def plain_level(
+    figures: Sequence[float], weights: Tensor | None, precision: str, inputs: Inputs = Inputs.OWN
+) -> ErrorLevel | None:
+    """The level of `level_figures`; None where not all is finite, or the truth is near the largest number."""
+    scale, furthest, rms, largest, relative = figures
+    if not math.isfinite(scale + rms + largest + relative) or furthest > _limit(precision, inputs):
+        return None
+    return ErrorLevel(rms, largest, relative, scale, precision, weights=weights)
+
+
+def _limit(precision: str, inputs: Inputs) -> float:
+    """The largest number that an answer may be and be judged by its error alone."""
+    limit = torch.finfo(COMPUTE_DTYPE[precision]).max
+    # of fp16's numbers, a millionth would leave none
+    return limit if inputs is Inputs.OWN or precision == "fp16" else limit * LARGE
 
 
 def _beyond(error: Tensor, slack: Tensor | None) -> Tensor:
@@ -193,10 +221,10 @@ def _figures(truth: Tensor, error: Tensor, precision: str, others: Sequence[Tens
     largest = torch.linalg.vector_norm(truth, ord=math.inf) if truth.numel() else scale
     half = precision in ("bf16", "fp16")
     weights = 1.0 / torch.maximum(truth.abs(), scale * RELATIVE_FLOOR).clamp_min(1e-300) if half else None
-    norms = _norms(error, weights)
+    figures = torch.stack([scale, largest, *_norms(error, weights)])
     for other in others:
-        norms = torch.maximum(norms, _norms(other, weights))
-    return torch.cat([torch.stack([scale, largest]), norms]), weights
+        figures = torch.maximum(figures, torch.stack([scale, largest, *_norms(other, weights)]))
+    return figures, weights
 
 
 def tolerances_for(levels: list[list[ErrorLevel]], nominal: int) -> list[list[Tolerance]]:
@@ -228,18 +256,18 @@ def tolerances_for(levels: list[list[ErrorLevel]], nominal: int) -> list[list[To
 def error_figures(output: Tensor, truth: Tensor, level: ErrorLevel) -> Tensor:
     """[RMS, max, relative RMS, count of elements wrongly (not) finite] of an output's error: float64, without a sync."""
     if not truth.is_floating_point():
-        figures = _differing(output.double() - truth.double())
-        if level.undefined is not None:
-            figures = torch.zeros_like(figures)
-        return torch.cat([figures, figures.new_zeros(1)])
+        found = _differing(output.double() - truth.double())
+        none = found[0].new_zeros(())
+        return torch.stack([*found, none] if level.undefined is None else [none] * 4)
     output = widened(output)
     error = _beyond(output - truth, level.slack)  # in float64, as the truth is
-    misplaced = error.new_zeros(())
+    misplaced = None
     if level.nonfinite is not None or level.misplaced:
         wrong, left_out = _placed(output, truth, level)
         impossible = (wrong & _impossible(output, truth, level)).any()
         misplaced, error = torch.where(impossible, math.inf, wrong.sum().double()), torch.where(left_out, 0.0, error)
-    return torch.cat([_norms(error, level.weights), misplaced.reshape(1)])
+    norms = _norms(error, level.weights)
+    return torch.stack([*norms, misplaced if misplaced is not None else norms[0].new_zeros(())])
 
 
 def _placed(output: Tensor, truth: Tensor, level: ErrorLevel) -> tuple[Tensor, Tensor]:

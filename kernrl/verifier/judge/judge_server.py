@@ -10,7 +10,7 @@ import importlib
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,36 +21,49 @@ from kernrl.verifier.base.clock import Clock, Spent
 from kernrl.verifier.base.gpu_memory_limit import keep_large_blocks_whole, limit_gpu_memory
 from kernrl.verifier.base.shared_memory import SharedMemory, StoredTensor
 from kernrl.verifier.base.verdict import ErrorRecord
-from kernrl.verifier.judge.compare import Inputs, Tolerance, error_figures, excess, first_wrong, tolerances_for
+from kernrl.verifier.judge.compare import ErrorLevel, Tolerance, error_figures, excess, first_wrong
 from kernrl.verifier.judge.draws import Draw
 from kernrl.verifier.judge.idle_ops import has_idle_op
 from kernrl.verifier.judge.inputs import TaskInputs
-from kernrl.verifier.judge.regimes import NOMINAL, TIMED
+from kernrl.verifier.judge.regimes import TIMED
+from kernrl.verifier.judge.set_answers import SetAnswers
 from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
 
 
-@dataclass(slots=True)
-class _SetAnswers:
-    """Of one input set, in the order of `draws`."""
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """The outputs of one draw on their way to a record, and what they are held against."""
 
-    draws: list[Draw]
-    answers: list[Answer]
-    tolerances: list[list[Tolerance]]
+    record: ErrorRecord
+    kept: SetAnswers
+    row: int
+    shown: Sequence[Tensor]
+    levels: list[ErrorLevel]
+    tolerances: list[Tolerance]
+    found: list[list[float]] = field(default_factory=list)
+    """The errors' figures, by output."""
+    worst: int = 0
+    """The output that is furthest beyond its tolerance."""
 
-    @property
-    def nbytes(self) -> int:
-        return sum(a.nbytes for a in self.answers)
+    def measure(self) -> list[Tensor]:
+        """The figures of every output, without a sync."""
+        truth = self.kept.answers[self.row].truth
+        return [error_figures(y, t, level) for y, t, level in zip(self.shown, truth, self.levels, strict=False)]
 
+    def note(self, found: list[list[float]]) -> None:
+        """Write the largest error over tolerance into the record."""
+        over = [excess(row, t) for row, t in zip(found, self.tolerances, strict=False)]
+        self.found, self.worst = found, max(range(len(over)), key=over.__getitem__)
+        self.record["excess"] = over[self.worst]
 
-def _answer(reference: ReferenceAnswers, draw: Draw, clock: Clock) -> Answer:
-    with clock.at("draw"):
-        reference.inputs.draw(draw)
-    return reference.answer(Inputs.OWN if draw.own else Inputs.FINITE if draw.finite else Inputs.NONFINITE)
-
-
-def _tolerances(draws: Sequence[Draw], answers: Sequence[Answer]) -> list[list[Tolerance]]:
-    nominal = next((i for i, d in enumerate(draws) if d.regime == NOMINAL), 0)
-    return tolerances_for([a.levels for a in answers], nominal)
+    def describe(self) -> None:
+        """Write into the record what is wrong with the worst output."""
+        worst, record = self.worst, self.record
+        level, bound, truth = self.levels[worst], self.tolerances[worst], self.kept.answers[self.row].truth[worst]
+        index, got, expected = first_wrong(self.shown[worst], truth, level)
+        record["output"], record["index"], record["got"], record["expected"] = worst, index, got, expected
+        record["rms"], record["scale"], record["eager_rms"] = self.found[worst][0], level.scale, level.rms
+        record["tolerance_rms"], record["tolerance_max"] = bound.rms, bound.max
 
 
 class Judge:
@@ -61,7 +74,7 @@ class Judge:
     ):
         """`kept_bytes`: of answers; beyond that, the least recently used are dropped. `keep_reference`: the last full set's."""
         self._device, self._redraw, self._kept_bytes = device, redraw_parameters, kept_bytes
-        self._kept: OrderedDict[tuple[object, ...], _SetAnswers] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], SetAnswers] = OrderedDict()
         self._keep_reference = keep_reference
         self._last: tuple[tuple[str, ...], ReferenceAnswers] | None = None
         """The full set's reference last used, and whose it is: judged calls while timing need it again."""
@@ -78,41 +91,42 @@ class Judge:
 
         `draws` is the whole schedule, since a tolerance depends on all draws of an input set.
         """
+        self._answer_all(task, precision, draws, [draws[i] for i in asked])
         records: list[ErrorRecord] = []
-        pending: list[tuple[int, Answer, list[Tolerance], Sequence[Tensor], list[Tensor]]] = []
+        pending: list[_Pending] = []
         for position, shown in zip(asked, outputs, strict=True):
             draw = draws[position]
-            kept, row = self._answers(task, precision, draws, draw)
-            answer, tolerances = kept.answers[row], kept.tolerances[row]
+            kept = self._answers(task, precision, draws, draw)
+            row = kept.draws.index(draw)
             record: ErrorRecord = {"input_set": draw.input_set, "regime": draw.regime, "excess": float("inf")}
             records.append(record)
-            if mismatch := _mismatch(shown, answer):
+            if mismatch := _mismatch(shown, kept.answers[row]):
                 record["mismatch"] = mismatch
-                continue
-            with self.clock.at("compare"):
-                figures = [error_figures(y, t, level) for y, t, level in zip(shown, answer.truth, answer.levels, strict=False)]
-            pending.append((len(records) - 1, answer, tolerances, shown, figures))
-        if pending:
-            stacked = torch.stack([f for *_, figures in pending for f in figures]).tolist()  # the only sync
-            values = iter(stacked)
-            for i, answer, tolerances, shown, figures in pending:
-                found = [next(values) for _ in figures]
-                over = [excess(row, t) for row, t in zip(found, tolerances, strict=False)]
-                worst = max(range(len(over)), key=over.__getitem__)
-                records[i]["excess"] = over[worst]
-                if over[worst] > 1:
-                    index, got, expected = first_wrong(shown[worst], answer.truth[worst], answer.levels[worst])
-                    level, bound = answer.levels[worst], tolerances[worst]
-                    record = records[i]
-                    record["output"], record["index"], record["got"], record["expected"] = worst, index, got, expected
-                    record["rms"], record["scale"], record["eager_rms"] = found[worst][0], level.scale, level.rms
-                    record["tolerance_rms"], record["tolerance_max"] = bound.rms, bound.max
+            else:
+                pending.append(_Pending(record, kept, row, shown, kept.answers[row].levels, kept.tolerances[row]))
+        beyond = self._beyond(pending)
+        again = [one for one in beyond if one.kept.lacks_runs(one.row)]
+        for one in again:
+            reference = self._reference(task, precision, one.record["input_set"])
+            one.levels, one.tolerances = one.kept.with_all_runs(one.row, reference, self.clock)
+        for one in [one for one in beyond if one not in again] + self._beyond(again):
+            one.describe()
         return records
+
+    def _beyond(self, pending: list[_Pending]) -> list[_Pending]:
+        """Note errors over tolerances in the records; returns those that are beyond."""
+        if not pending:
+            return []
+        with self.clock.at("compare"):
+            figures = [figures for one in pending for figures in one.measure()]
+        values = iter(torch.stack(figures).tolist())  # the only sync
+        for one in pending:
+            one.note([next(values) for _ in zip(one.shown, one.levels, strict=False)])
+        return [one for one in pending if one.record["excess"] > 1]
 
     def prepare(self, task: Task, precision: str, draws: Sequence[Draw]) -> None:
         """Make the answers to a schedule, unless they are kept already."""
-        for draw in draws:
-            self._answers(task, precision, draws, draw)
+        self._answer_all(task, precision, draws, draws)
 
     def has_idle_op(self, task: Task, precision: str, draws: Sequence[Draw]) -> bool:
         """Whether, in each input set of these draws, the reference has an op without which its outputs are the same."""
@@ -125,19 +139,28 @@ class Judge:
                 return False
         return bool(firsts)
 
-    def _answers(self, task: Task, precision: str, draws: Sequence[Draw], draw: Draw) -> tuple[_SetAnswers, int]:
-        """The answers for a draw's input set, and the draw's row in them."""
+    def _answer_all(self, task: Task, precision: str, draws: Sequence[Draw], asked: Sequence[Draw]) -> None:
+        """Make the answers to some of the draws, unless they are kept already."""
+        for name in dict.fromkeys(draw.input_set for draw in asked):
+            of_set = [draw for draw in asked if draw.input_set == name]
+            kept = self._answers(task, precision, draws, of_set[0])
+            # of many for judged calls while timing, few are used
+            if missing := [draw for draw in of_set if draw not in kept.draws]:
+                # however large: they are part of the plan of the task's memory, and serve its next candidates
+                kept.add(missing, self._reference(task, precision, name), self.clock)
+
+    def _answers(self, task: Task, precision: str, draws: Sequence[Draw], draw: Draw) -> SetAnswers:
+        """The answers for a draw's input set, to all that is scheduled there and perhaps to others."""
         of_set = [d for d in draws if d.input_set == draw.input_set and d.regime != TIMED]
         key = (task.id, task.pytorch_code, precision, *of_set)
         if key not in self._kept:
             self._make_room(key)
-            self._kept[key] = self._make(task, precision, of_set)
+            made = SetAnswers()
+            made.add(of_set, self._reference(task, precision, draw.input_set), self.clock)
+            self._kept[key] = made
             self.made += 1
         self._kept.move_to_end(key)
-        kept = self._kept[key]
-        if draw not in kept.draws:  # one of many for judged calls while timing, of which few are used
-            self._add(kept, task, precision, draw)
-        return kept, kept.draws.index(draw)
+        return self._kept[key]
 
     def _make_room(self, key: tuple[object, ...]) -> None:
         """Drop answers where there are too many, but none of another set of the same task, which its next candidate needs."""
@@ -163,17 +186,6 @@ class Judge:
         if name == FULL and self._keep_reference:
             self._last = key, made
         return made
-
-    def _make(self, task: Task, precision: str, draws: list[Draw]) -> _SetAnswers:
-        reference = self._reference(task, precision, draws[0].input_set)
-        answers = [_answer(reference, draw, self.clock) for draw in draws]
-        return _SetAnswers(draws, answers, _tolerances(draws, answers))
-
-    def _add(self, kept: _SetAnswers, task: Task, precision: str, draw: Draw) -> None:
-        """However large: they are part of the plan of the task's memory, and serve its next candidates."""
-        kept.draws.append(draw)
-        kept.answers.append(_answer(self._reference(task, precision, draw.input_set), draw, self.clock))
-        kept.tolerances.append(_tolerances(kept.draws, kept.answers)[-1])
 
     def forget(self) -> None:
         """Drop every answer."""

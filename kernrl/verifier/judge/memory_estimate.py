@@ -148,6 +148,7 @@ def _rehearsed(task: Task, input_set: InputSet, precision: str, device: str) -> 
             shown = [y for y in flatten(inputs.module(*inputs.arguments)) if isinstance(y, Tensor)]
         eager, output, workspace = live.peak, live.now - held, live.workspace
         reference = ReferenceAnswers(inputs)
+        reference.make_copies()
         wide = live.now - output
         live.restart()
         answer = reference.answer(Inputs.OWN)

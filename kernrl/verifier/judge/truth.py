@@ -19,7 +19,7 @@ from kernrl.verifier.base.compat import called_directly, normalisations
 from kernrl.verifier.base.float64_mode import narrow_dtypes, widened_call
 from kernrl.verifier.base.nested import flatten, rebuild
 from kernrl.verifier.base.precision import COMPUTE_DTYPE, UNIT_ROUNDOFF, cast_module, is_float8, policy_flags, widened
-from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_level
+from kernrl.verifier.judge.compare import ErrorLevel, Inputs, error_level, level_figures
 from kernrl.verifier.judge.discontinuities import Jumps, may_jump, slack
 from kernrl.verifier.judge.inputs import TaskInputs, bind
 
@@ -328,6 +328,8 @@ class Answer:
     """Of eager's outputs under the policy."""
     statistics: int = 0
     """How many of the last outputs are the running statistics after the call, which a candidate may leave alone."""
+    modelled: bool = True
+    """Whether `levels` are those of all modelled runs, too. Without them tolerances are narrower."""
 
     @property
     def nbytes(self) -> int:
@@ -344,10 +346,21 @@ class ReferenceAnswers:
         """`clock` is told what answers take."""
         self.inputs, self._clock = inputs, clock or Clock()
         self._wide = _Copy(inputs, torch.float64)
-        self._rounded = _Copy(inputs, torch.float32) if COMPUTE_DTYPE[inputs.precision].itemsize == 4 else None
+        self._models = COMPUTE_DTYPE[inputs.precision].itemsize == 4
+        """Whether rounding is modelled: 16-bit policies need no model of it."""
 
-    def answer(self, kind: Inputs = Inputs.OWN) -> Answer:
-        """The answer for the numbers that the inputs hold now; `kind` says where they come from.
+    @functools.cached_property
+    def _rounded(self) -> _Copy:
+        """For modelled runs; made with the first one."""
+        return _Copy(self.inputs, torch.float32)
+
+    def make_copies(self) -> None:
+        """Make now what the first modelled run would make."""
+        _ = self._models and self._rounded
+
+    def answer(self, kind: Inputs = Inputs.OWN, *, truth: list[Tensor] | None = None) -> Answer:
+        """The answer for the numbers that the inputs hold now; `kind` says where they come from. `truth` is what `quick` has
+        found for the same numbers.
 
         Eager's error counts as at least that of a second float32 run in which every input and parameter is off by two
         roundings, and every operation by one more than its own: where a task magnifies rounding (a variance of two numbers, a
@@ -355,22 +368,40 @@ class ReferenceAnswers:
         also models TF32 operands in every product: libraries may decline TF32 at odd shapes, but a candidate may use it there.
         Elements within that rounding of an op's jump may lie on either side of it (`jumps`).
         """
-        precision, jumps = self.inputs.precision, Jumps()
-        with self._clock.at("truth"):
-            truth = self._exact_run(jumps.recording())
+        jumps = Jumps()  # where there are any, `quick` has called this
+        return self._whole(kind, truth if truth is not None else self._exact_run(jumps.recording()), jumps)
+
+    def quick(self, kind: Inputs) -> tuple[Answer, list[tuple[Tensor, Tensor | None]]]:
+        """An answer whose levels are still to be made of the second result, by `plain_level`, and lack the modelled runs: those
+        can only raise an error that most candidates' is far below. Without a sync.
+
+        Where they may do something else, it is `answer`'s, and the second result is empty.
+        """
+        jumps, precision = Jumps(), self.inputs.precision
+        truth = self._exact_run(jumps.recording())
+        if jumps.operands or kind is Inputs.NONFINITE:
+            return self._whole(kind, truth, jumps), []
+        # in TF32, products of a good candidate are often further off than eager's
+        rounded = [self._rounded_run(jumps, kind)] if precision == "tf32" else []
+        eager = self._eager_run()
+        with self._clock.at("levels"):
+            figures = [
+                level_figures(y, e, precision, modelled=[run[i] for run in rounded])
+                for i, (y, e) in enumerate(zip(truth, eager, strict=True))
+            ]
+        return Answer(truth, [], [y.dtype for y in eager], len(self.inputs.statistics), modelled=not self._models), figures
+
+    def _whole(self, kind: Inputs, truth: list[Tensor], jumps: Jumps) -> Answer:
+        precision = self.inputs.precision
+        rounded = [self._rounded_run(jumps.measuring(), kind)] if self._models else []
         with self._clock.at("rounded"):
-            own = kind is Inputs.OWN
-            rounded = [self._rounded_run(jumps.measuring(), own=own)] if self._rounded else []
             more = range(_more_runs(truth, rounded))
-            rounded += [self._rounded_run(jumps.measuring(), own=own, dithered=True) for _ in more]
-        if not self._rounded:
+        rounded += [self._rounded_run(jumps.measuring(), kind, dithered=True) for _ in more]
+        if not self._models:
             jumps.relative(PERTURBATION_ROUNDOFFS * UNIT_ROUNDOFF[precision])
-        with self._clock.at("jumps"):
-            sides = [self._exact_run(jumps.moved(side)) for side in (1.0, -1.0)] if jumps.near else []
-            either = slack(truth, sides) if sides else [None] * len(truth)
-        with self._clock.at("eager"), torch.no_grad(), policy_flags(precision):
-            eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
-            eager += [self.inputs.state[name].clone() for name in self.inputs.statistics]
+        sides = [self._exact_run(jumps.moved(side), "jumps") for side in (1.0, -1.0)] if jumps.near else []
+        either = slack(truth, sides) if sides else [None] * len(truth)
+        eager = self._eager_run()
         with self._clock.at("levels"):
             levels = [
                 error_level(y, e, precision, modelled=[run[i] for run in rounded], inputs=kind, slack=either[i])
@@ -378,18 +409,23 @@ class ReferenceAnswers:
             ]
         return Answer(truth, levels, [y.dtype for y in eager], len(self.inputs.statistics))
 
-    def _exact_run(self, jumps: Jumps) -> list[Tensor]:
-        mode = Exact(jumps=jumps, narrow=narrow_dtypes(self.inputs.precision))
-        return self._wide.run(lambda x: x.double() if x.is_floating_point() else x, mode)
+    def _eager_run(self) -> list[Tensor]:
+        with self._clock.at("eager"), torch.no_grad(), policy_flags(self.inputs.precision):
+            eager = [y for y in flatten(self.inputs.module(*self.inputs.arguments)) if isinstance(y, Tensor)]
+            return eager + [self.inputs.state[name].clone() for name in self.inputs.statistics]
 
-    def _rounded_run(self, jumps: Jumps, *, own: bool, dithered: bool = False) -> list[Tensor]:
+    def _exact_run(self, jumps: Jumps, part: str = "truth") -> list[Tensor]:
+        mode = Exact(jumps=jumps, narrow=narrow_dtypes(self.inputs.precision))
+        with self._clock.at(part):
+            return self._wide.run(lambda x: x.double() if x.is_floating_point() else x, mode)
+
+    def _rounded_run(self, jumps: Jumps, kind: Inputs, *, dithered: bool = False) -> list[Tensor]:
         """Outputs of a run with more rounding than eager's; `dithered`: with other roundings each time. On inputs that are not
         the task's own, very large numbers may have no answer."""
-        assert self._rounded
         u, tf32 = UNIT_ROUNDOFF["fp32"], self.inputs.precision == "tf32"
         # operands that are cut already are the same numbers to tensor cores, which are eight times as fast
-        with policy_flags("tf32" if tf32 else "fp32"):
-            mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps, extremes=not own)
+        with self._clock.at("rounded"), policy_flags("tf32" if tf32 else "fp32"):
+            mode = Exact(tf32=tf32, dithered=dithered, roundoff=u, jumps=jumps, extremes=kind is not Inputs.OWN)
             return self._rounded.run(lambda x: _perturbed(x, PERTURBATION_ROUNDOFFS * u), mode)
 
 

@@ -1,0 +1,96 @@
+"""The answers to the draws of one input set, and the tolerances that follow from them.
+
+The errors of other admissible programs (`truth.py`'s modelled runs) are found out only for outputs that are further off than
+eager's error allows: they can only allow more, and most outputs are far inside. Every output is held against eager's error
+first, and then against all, so that no verdict depends on which outputs were judged before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from kernrl.verifier.base.clock import Clock
+from kernrl.verifier.judge.compare import ErrorLevel, Inputs, Tolerance, plain_level, tolerances_for
+from kernrl.verifier.judge.draws import Draw
+from kernrl.verifier.judge.regimes import NOMINAL, TIMED
+from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
+
+
+def _kind(draw: Draw) -> Inputs:
+    return Inputs.OWN if draw.own else Inputs.FINITE if draw.finite else Inputs.NONFINITE
+
+
+@dataclass(slots=True)
+class SetAnswers:
+    """Of one input set, in the order of `draws`: the schedule's, then those for judged calls while timing."""
+
+    draws: list[Draw] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    tolerances: list[list[Tolerance]] = field(default_factory=list)
+    _whole: list[list[ErrorLevel]] = field(default_factory=list)
+    """Error levels of all modelled runs, for the first draws."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the answers."""
+        return sum(a.nbytes for a in self.answers)
+
+    def add(self, draws: Sequence[Draw], reference: ReferenceAnswers, clock: Clock) -> None:
+        """Answer more draws; the first time, the whole schedule. Waits for a GPU once, if the answers are ordinary numbers."""
+        self.answers += _answers(draws, reference, clock)
+        self.draws += draws
+        levels = [answer.levels for answer in self.answers]
+        if not self.tolerances:
+            self.tolerances = tolerances_for(levels, self._nominal)
+        while len(self.tolerances) < len(levels):
+            self.tolerances.append(self._tolerances(levels, len(self.tolerances)))
+
+    def lacks_runs(self, row: int) -> bool:
+        """Whether modelled runs that have not been made could raise a draw's tolerances."""
+        return not all(answer.modelled for answer in self.answers[: self._count(row)])
+
+    def with_all_runs(self, row: int, reference: ReferenceAnswers, clock: Clock) -> tuple[list[ErrorLevel], list[Tolerance]]:
+        """A draw's error levels and tolerances after all modelled runs."""
+        for i in range(len(self._whole), self._count(row)):
+            self._whole.append(_whole_levels(self.draws[i], self.answers[i], reference, clock))
+        return self._whole[row], self._tolerances(self._whole, row)
+
+    def _tolerances(self, levels: list[list[ErrorLevel]], row: int) -> list[Tolerance]:
+        return tolerances_for(levels[: self._count(row)], self._nominal)[row]
+
+    def _count(self, row: int) -> int:
+        """On how many of the first draws a draw's tolerances depend: on the schedule's and those before it."""
+        return max(row + 1, sum(draw.regime != TIMED for draw in self.draws))
+
+    @property
+    def _nominal(self) -> int:
+        return next((i for i, draw in enumerate(self.draws) if draw.regime == NOMINAL), 0)
+
+
+def _answers(draws: Sequence[Draw], reference: ReferenceAnswers, clock: Clock) -> list[Answer]:
+    """With the modelled runs alone that most outputs need."""
+    made = []
+    for draw in draws:
+        with clock.at("draw"):
+            reference.inputs.draw(draw)
+        made.append(reference.quick(_kind(draw)))
+    figures = [one for _, of_draw in made for one, _ in of_draw]
+    rows = iter(torch.stack(figures).tolist() if figures else [])  # the only sync
+    for draw, (answer, of_draw) in zip(draws, made, strict=True):
+        levels = [plain_level(next(rows), weights, reference.inputs.precision, _kind(draw)) for _, weights in of_draw]
+        answer.levels += [level for level in levels if level]
+        if None in levels:
+            answer.levels, answer.modelled = _whole_levels(draw, answer, reference, clock), True
+    return [answer for answer, _ in made]
+
+
+def _whole_levels(draw: Draw, answer: Answer, reference: ReferenceAnswers, clock: Clock) -> list[ErrorLevel]:
+    """Error levels of all modelled runs."""
+    if answer.modelled and len(answer.levels) == len(answer.truth):
+        return answer.levels
+    with clock.at("draw"):
+        reference.inputs.draw(draw)
+    return reference.answer(_kind(draw), truth=answer.truth).levels

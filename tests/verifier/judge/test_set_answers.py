@@ -1,0 +1,164 @@
+"""Modelled runs are made for the outputs that need them. That they are late, or made for others, changes no verdict."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from kernrl.tasks.task import FULL, InputSet, Task
+from kernrl.verifier.base.clock import Clock
+from kernrl.verifier.judge import truth
+from kernrl.verifier.judge.compare import Inputs, error_figures, excess, tolerances_for
+from kernrl.verifier.judge.draws import Draw, schedule, spot_draws
+from kernrl.verifier.judge.inputs import TaskInputs
+from kernrl.verifier.judge.judge_server import Judge
+from kernrl.verifier.judge.set_answers import SetAnswers
+from kernrl.verifier.judge.truth import Answer, ReferenceAnswers
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(24, 16))
+
+    def forward(self, x):
+        return RESULT
+
+def get_inputs():
+    return [torch.randn(32, 24)]
+
+def get_init_inputs():
+    return []
+"""
+MAGNIFIED = "torch.tanh(x @ self.weight) * (1 + x.mean())"
+"""Eager is off by less than half of what two roundings of every input come to."""
+
+OVERFLOWS = "torch.exp(30 * x.abs())"
+"""At inputs that are 64 times as large, most of it is infinite."""
+
+DRAWS = schedule([InputSet(FULL)], 7)
+EVERY = (*DRAWS, *spot_draws(DRAWS))
+
+
+def made(result: str = MAGNIFIED) -> Task:
+    return Task("t", SOURCE.replace("RESULT", result))
+
+
+def whole_answers(task: Task, precision: str, draws: list[Draw]) -> list[Answer]:
+    """With all modelled runs."""
+    reference = ReferenceAnswers(TaskInputs(task, InputSet(FULL), precision, "cpu"))
+    answers = []
+    for draw in draws:
+        reference.inputs.draw(draw)
+        answers.append(reference.answer(Inputs.OWN if draw.own else Inputs.FINITE if draw.finite else Inputs.NONFINITE))
+    return answers
+
+
+def whole_excess(y: torch.Tensor, draws: list[Draw], row: int) -> float:
+    """Error over tolerance by all modelled runs of these draws."""
+    answers = whole_answers(made(), "fp32", draws)
+    (bound,) = tolerances_for([a.levels for a in answers], 0)[row]
+    return excess(error_figures(y, answers[row].truth[0], answers[row].levels[0]).tolist(), bound)
+
+
+def off_by(draws: list[Draw], share: float) -> list[list[torch.Tensor]]:
+    """Outputs that are off by a share of the tolerance of eager's error (0) to that of all modelled runs (1) and beyond."""
+    narrow, answers = SetAnswers(), whole_answers(made(), "fp32", draws)
+    reference = ReferenceAnswers(TaskInputs(made(), InputSet(FULL), "fp32", "cpu"))
+    narrow.add(draws, reference, Clock())
+    wide = tolerances_for([a.levels for a in answers], 0)
+    outputs = []
+    for answer, (low,), (high,) in zip(answers, narrow.tolerances, wide, strict=True):
+        assert high.rms > 1.3 * low.rms
+        outputs.append([(answer.truth[0] + (low.rms + share * (high.rms - low.rms))).float()])
+    return outputs
+
+
+CANDIDATES = {"good": -1.0, "between": 0.5, "beyond": 1.5}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(CANDIDATES)))
+def test_every_candidate_gets_its_verdict_whoever_came_first(order: tuple[str, ...]) -> None:
+    draws, judge = list(DRAWS), Judge("cpu")
+    for name in order:
+        outputs = off_by(draws, CANDIDATES[name])
+        records = judge.compare(made(), "fp32", EVERY, range(len(draws)), outputs)
+        found = [record["excess"] for record in records]
+        if name == "good":
+            assert max(found) < 1
+            continue
+        # as all modelled runs have it, though it was beyond eager's error
+        assert found == [whole_excess(y, draws, i) for i, (y,) in enumerate(outputs)]
+        assert (max(found) <= 1) is (name == "between")
+        assert all(("index" in record) is (name == "beyond") for record in records)
+
+
+@pytest.mark.parametrize("asked", [[1], [1, 2, 3, 4], [4, 3, 2, 1]])
+def test_judged_calls_while_timing_are_held_against_those_before_them(asked: list[int]) -> None:
+    """The first of them by what a candidate with more of them had for it."""
+    draws = [Draw(FULL, "nominal", 5), *EVERY[-4:]]
+    judge, answers = Judge("cpu"), whole_answers(made(), "fp32", draws)
+    for off in (1e-7, 1e-5):
+        shown = [[(answers[i].truth[0] + off).float()] for i in asked]
+        records = judge.compare(made(), "fp32", draws, asked, shown)
+    expected = [whole_excess(y, [draws[0], *(draws[j] for j in asked[: i + 1])], i + 1) for i, (y,) in enumerate(shown)]
+    assert [record["excess"] for record in records] == expected
+    assert min(expected) > 1
+
+
+@pytest.mark.parametrize(("precision", "runs"), [("fp32", 0), ("tf32", len(DRAWS)), ("bf16", 0)])
+def test_a_good_candidate_needs_few_runs(precision: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under TF32 it may truncate what eager rounds, and is held against a model of that from the start."""
+    modes, exact = [], truth.Exact
+    monkeypatch.setattr(truth, "Exact", lambda **settings: modes.append(settings) or exact(**settings))
+    judge, task = Judge("cpu"), made()
+    eager = TaskInputs(task, InputSet(FULL), precision, "cpu")
+    outputs = []
+    for draw in DRAWS:
+        eager.draw(draw)
+        with torch.no_grad():
+            outputs.append([eager.module(*eager.arguments)])
+    judge.prepare(task, precision, DRAWS)
+    records = judge.compare(task, precision, EVERY, range(len(DRAWS)), outputs)
+    assert max(record["excess"] for record in records) <= 1
+    assert sum("roundoff" in settings for settings in modes) == runs
+
+
+@pytest.mark.parametrize(
+    "result", [OVERFLOWS, "torch.nn.functional.hardshrink(x)", "x.argmax(1)"], ids=["not finite", "jumps", "whole numbers"]
+)
+@pytest.mark.parametrize("regime", ["nominal", "large", "mixed", "nonfinite"])
+def test_what_may_be_more_than_an_error_is_modelled_at_once(result: str, regime: str) -> None:
+    """Where numbers overflow or jump, modelled runs also say which elements count."""
+    draw, task, kept = Draw(FULL, regime, 11), made(result), SetAnswers()
+    kept.add([draw], ReferenceAnswers(TaskInputs(task, InputSet(FULL), "fp32", "cpu")), Clock())
+    (answer,), (whole,) = kept.answers, whole_answers(task, "fp32", [draw])
+    assert answer.modelled == (kept.lacks_runs(0) is False)
+    if answer.modelled:
+        (a,), (b,) = answer.levels, whole.levels
+        assert (a.rms, a.max, a.scale, a.misplaced) == (b.rms, b.max, b.scale, b.misplaced)
+        for name in ("nonfinite", "undefined", "slack"):
+            mine, other = getattr(a, name), getattr(b, name)
+            assert (mine is None) == (other is None)
+            assert mine is None or torch.equal(mine, other)
+    else:
+        assert regime != "nonfinite"
+        assert math.isfinite(whole.truth[0].double().max())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_answers_of_a_set_are_read_together(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading waits for the GPU, which other lanes use, too."""
+    reference = ReferenceAnswers(TaskInputs(made(), InputSet(FULL), precision, "cpu"))
+    read, tolist = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: read.append(1) or tolist(self))
+    for name in ("__bool__", "__float__", "__int__", "item"):
+        monkeypatch.setattr(torch.Tensor, name, lambda self, name=name: pytest.fail(f"{name} waits for the GPU"))
+    SetAnswers().add(DRAWS, reference, Clock())
+    assert len(read) == 1
