@@ -132,7 +132,8 @@ class TaskInputs:
         return unexpanded(leaf).to(self.device, cast_dtype(leaf.dtype, self.precision)).expand(leaf.shape)
 
     def _lay_out(self, tensors: list[Tensor]) -> list[_Slot]:
-        """A slot for each tensor: floating ones in a block of the policy's dtype, others in a byte block. Tied ones share."""
+        """A slot for each tensor: floating ones in the block's first part, of the policy's dtype, and others in the second, of
+        bytes. Tied ones share."""
         dtype = COMPUTE_DTYPE[self.precision]
         size = {True: GUARD_BYTES, False: GUARD_BYTES}
         starts: dict[int, int] = {}
@@ -142,8 +143,8 @@ class TaskInputs:
                 starts[id(tensor)] = size[floating]
                 end = size[floating] + _extent(tensor) * tensor.element_size() + GUARD_BYTES
                 size[floating] = -(-end // ALIGN_BYTES) * ALIGN_BYTES
-        self.floats = torch.empty(size[True] // dtype.itemsize, dtype=dtype, device=self.device).normal_()
-        self.others = torch.full((size[False],), 0x5A, dtype=torch.uint8, device=self.device)
+        self._block = torch.full((size[True] + size[False],), 0x5A, dtype=torch.uint8, device=self.device)
+        self.floats, self.others = self._block[: size[True]].view(dtype).normal_(), self._block[size[True] :]
         views: dict[int, Tensor] = {}
         for tensor in tensors:
             if id(tensor) not in views:
@@ -180,7 +181,7 @@ class TaskInputs:
     @property
     def nbytes(self) -> int:
         """Bytes of the block."""
-        return self.floats.nbytes + self.others.nbytes
+        return self._block.nbytes
 
     def draw(self, draw: Draw) -> None:
         """Fill inputs and state in place with the numbers of a draw."""
@@ -206,7 +207,7 @@ class TaskInputs:
             cut = [x.split(rows) if rows else (x,) for x in (slot.view, leaf, uniform)]
             for view, own_part, u in zip(*cut, strict=True):
                 made = changed(own_part, draw.regime, structure, self._most_shift, u)
-                view.copy_(torch.where(made == 0, 0.0, made + LOW_INPUT) if draw.regime == LOW and not biases else made)
+                view.copy_((made + LOW_INPUT).masked_fill_(made == 0, 0.0) if draw.regime == LOW and not biases else made)
 
     def _draw_state(self, regime: str) -> bool:
         """Fill the state in place; returns whether the regime has moved biases.
@@ -248,9 +249,10 @@ class TaskInputs:
         """
         assert slot.range
         reach *= max(1.0, abs(slot.range.low), abs(slot.range.high))
-        edges = torch.tensor([-reach, -1.0, 0.0, 1.0, reach], device=self.device)
         band = ((torch.randperm(slot.view.numel(), device=self.device) + turn) % 4).reshape(slot.view.shape)
-        return torch.lerp(edges[band], edges[band + 1], torch.rand(slot.view.shape, device=self.device))
+        # a table of the bands' ends would have to be copied to the GPU, which waits for it
+        low, high = (band - 2.0).masked_fill_(band == 0, -reach), (band - 1.0).masked_fill_(band == 3, reach)
+        return torch.lerp(low, high, torch.rand(slot.view.shape, device=self.device))
 
     def refresh(self) -> None:
         """New numbers in the same memory: the inputs and parameters of a timed call, drawn as judged ones are."""
@@ -267,15 +269,13 @@ class TaskInputs:
         """Whether regimes change this input."""
         return slot.range is not None or bool(slot.structure and slot.structure.freedom is not Freedom.OWN)
 
-    def snapshot(self) -> tuple[Tensor, Tensor]:
+    def snapshot(self) -> Tensor:
         """A copy of the block, guards included."""
-        return self.floats.clone(), self.others.clone()
+        return self._block.clone()
 
-    def written(self, snapshot: tuple[Tensor, Tensor]) -> Tensor:
+    def written(self, snapshot: Tensor) -> Tensor:
         """A 0-dim bool tensor: whether the block differs from its snapshot, bit for bit."""
-        bits = {2: torch.int16, 4: torch.int32}[self.floats.element_size()]
-        floats = (self.floats.view(bits) != snapshot[0].view(bits)).any()
-        return floats | (self.others != snapshot[1]).any()
+        return (self._block.view(torch.int64) != snapshot.view(torch.int64)).any()
 
 
 def bind(module: nn.Module, state: dict[str, Tensor]) -> None:

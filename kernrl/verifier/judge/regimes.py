@@ -62,8 +62,9 @@ def _mixed(z: Tensor, u: Tensor) -> Tensor:
     if not z.dim():
         return z
     lot = (_rows(u) * 6).floor()
-    factor = torch.where(lot == 2, 64.0, torch.where(lot == 3, 1e-3, 1.0))
-    return torch.where((lot == 4) & (u >= 0.05), 0.0, torch.addcmul(3.0 * (lot == 1) - 3.0 * (lot == 5), z, factor))
+    factor = torch.ones_like(lot).masked_fill_(lot == 2, 64.0).masked_fill_(lot == 3, 1e-3)
+    made = torch.addcmul(3.0 * (lot == 1) - 3.0 * (lot == 5), z, factor)
+    return made.masked_fill_((lot == 4) & (u >= 0.05), 0.0)
 
 
 def _one_hot(z: Tensor, u: Tensor) -> Tensor:
@@ -182,4 +183,4 @@ def changed(x: Tensor, regime: str, structure: Structure, limit: float, uniform:
     z = x if rule.own_units else (x - structure.mean) / structure.std
     given = uniform if uniform is not None else z
     made = z + min(limit, SHIFTS[regime]) if regime in SHIFTS else rule.change(z, given)
-    return torch.where(x == 0, 0.0, made) if rule.pointwise else made
+    return made.masked_fill(x == 0, 0.0) if rule.pointwise else made

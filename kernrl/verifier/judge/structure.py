@@ -23,6 +23,9 @@ LOOKED_AT = 4096
 AT_ONCE = 1 << 23
 """Elements that are looked at together."""
 
+_NEAR_ONE = 0.01
+"""How far a sum may be from one."""
+
 _MOST_EQUAL = 0.25
 """Share of elements that may equal another one, in both draws, by chance."""
 
@@ -132,18 +135,26 @@ def _along(x: Tensor, dim: int) -> Sequence[Tensor]:
 
 def _bound(x: Tensor) -> Tensor:
     """Whether x holds probabilities, or vectors of length one: all its sums, or sums of squares, along some axis are one."""
-    found = torch.zeros((), dtype=torch.bool, device=x.device)
+    axes = [i for i, n in enumerate(x.shape) if n > 1]
+    if not axes:
+        return torch.zeros((), dtype=torch.bool, device=x.device)
     positive = _every((part >= 0).all() for part in x.reshape(-1).split(AT_ONCE))
-    for dim in (i for i, n in enumerate(x.shape) if n > 1):
-        parts = _along(x, dim)
-        ones = _every(_near_one(part.sum(dim, dtype=torch.float64)) for part in parts)
-        units = _every(_near_one(torch.linalg.vector_norm(part, dim=dim, dtype=torch.float64).square()) for part in parts)
-        found = found | (positive & ones) | units
+    norm = torch.linalg.vector_norm
+    ones = [_from_one(part.sum(dim, dtype=torch.float64) for part in _along(x, dim)) for dim in axes]
+    units = [_from_one(norm(part, dim=dim, dtype=torch.float64).square() for part in _along(x, dim)) for dim in axes]
+    near = torch.stack([*ones, *units]) < _NEAR_ONE
+    return (positive & near[: len(axes)].any()) | near[len(axes) :].any()
+
+
+def _from_one(sums: Iterable[Tensor]) -> Tensor:
+    """How far any is from one. Parts that are near spare none of those after them, as in `_every`."""
+    found = None
+    for part in sums:
+        if found is not None and not found < _NEAR_ONE:
+            break
+        found = torch.linalg.vector_norm(part - 1, ord=torch.inf)
+    assert found is not None
     return found
-
-
-def _near_one(sums: Tensor) -> Tensor:
-    return ((sums - 1).abs() < 0.01).all()
 
 
 def _equal_share(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
@@ -165,8 +176,10 @@ def _share(hashes: Tensor) -> Tensor:
     if hashes.numel() < 2:
         return torch.zeros((), dtype=torch.float64, device=hashes.device)
     same = hashes[1:] == hashes[:-1]
-    alone = torch.nn.functional.pad(same, (1, 0)) | torch.nn.functional.pad(same, (0, 1))
-    return alone.double().mean()
+    shared = torch.zeros_like(hashes, dtype=torch.bool)
+    shared[1:] |= same
+    shared[:-1] |= same
+    return shared.mean(dtype=torch.float64)
 
 
 def _scattered(a: Tensor, b: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -417,7 +417,7 @@ class ReferenceAnswers:
     def _exact_run(self, jumps: Jumps, part: str = "truth") -> list[Tensor]:
         mode = Exact(jumps=jumps, narrow=narrow_dtypes(self.inputs.precision))
         with self._clock.at(part):
-            return self._wide.run(lambda x: x.double() if x.is_floating_point() else x, mode)
+            return self._wide.run(None, mode)
 
     def _rounded_run(self, jumps: Jumps, kind: Inputs, *, dithered: bool = False) -> list[Tensor]:
         """Outputs of a run with more rounding than eager's; `dithered`: with other roundings each time. On inputs that are not
@@ -461,12 +461,15 @@ class _Copy:
         self._state = {k: v.to(dtype, copy=True) if v.is_floating_point() else v.clone() for k, v in inputs.state.items()}
         bind(self._module, self._state)
 
-    def run(self, change: Callable[[Tensor], Tensor], mode: Exact) -> list[Tensor]:
-        """Outputs on the inputs' current numbers, after `change` has been applied to each tensor."""
+    def run(self, change: Callable[[Tensor], Tensor] | None, mode: Exact) -> list[Tensor]:
+        """Outputs on the inputs' current numbers, after `change`, if any, has been applied to each tensor."""
         for name, tensor in self._state.items():
-            tensor.copy_(change(self._inputs.state[name]))
-        leaves = [change(leaf) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self._inputs.arguments)]
+            tensor.copy_(change(self._inputs.state[name]) if change else self._inputs.state[name])
+        leaves = [self._leaf(leaf, change) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self._inputs.arguments)]
         with torch.no_grad(), default_dtype(self._dtype), mode:
             found = flatten(self._module(*rebuild(self._inputs.arguments, leaves)))
         outputs = [widened(y) for y in found if isinstance(y, Tensor)]
         return outputs + [self._state[name].clone() for name in self._inputs.statistics]
+
+    def _leaf(self, x: Tensor, change: Callable[[Tensor], Tensor] | None) -> Tensor:
+        return change(x) if change else x.to(self._dtype) if x.is_floating_point() else x

@@ -104,7 +104,7 @@ def planned(job: Job, sets: Mapping[str, SetMemory | None], baselines: int) -> P
             replay, judge = max(replay, own + need), max(judge, need)
             continue
         kept = held - found.inputs
-        compared = found.inputs + found.block + found.block // 4
+        compared = found.inputs + found.block + found.block // 8
         checked = compared + found.workspace  # it may convolve as the reference does
         once = kept + max(found.making_peak, found.drawing_peak, checked, found.eager_peak if timed else found.inputs)
         replay, judge = max(replay, own + once), max(judge, found.judge_peak(draws))
@@ -124,7 +124,7 @@ def planned(job: Job, sets: Mapping[str, SetMemory | None], baselines: int) -> P
 
 def least_bytes(full: SetMemory) -> int:
     """What judging any candidate of a task takes at its full set, by the rehearsal: two draws, and two while it is timed."""
-    once = max(full.making_peak, full.drawing_peak, full.inputs + full.block + full.block // 4 + full.workspace)
+    once = max(full.making_peak, full.drawing_peak, full.inputs + full.block + full.block // 8 + full.workspace)
     return once + full.output + full.judge_peak(4) + 2 * full.output
 
 

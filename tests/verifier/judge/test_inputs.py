@@ -151,9 +151,20 @@ def test_a_write_to_an_input_a_parameter_or_a_guard_is_seen() -> None:
         assert not inputs.written(snapshot)
         place.view(-1)[-1] += 1
         assert inputs.written(snapshot)
-    snapshot = inputs.snapshot()
-    inputs.floats[-1] += 1  # the last guard
-    assert inputs.written(snapshot)
+    for last_guard in (inputs.floats[-1], inputs.others[-1]):
+        snapshot = inputs.snapshot()
+        last_guard += 1
+        assert inputs.written(snapshot)
+
+
+@pytest.mark.parametrize("regime", [NOMINAL, *REGIMES])
+def test_a_draw_waits_for_no_gpu(regime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As reading a number does, and copying a table there."""
+    inputs = made()
+    for name in ("__bool__", "__float__", "__int__", "__index__", "item", "tolist"):
+        monkeypatch.setattr(torch.Tensor, name, lambda self, name=name: pytest.fail(f"{name} waits for the GPU"))
+    monkeypatch.setattr(torch, "tensor", lambda *a, **k: pytest.fail("a table is copied to the GPU"))
+    inputs.draw(Draw("small", regime, 5))
 
 
 def test_schedule_asks_every_set_and_draws_no_seed_twice() -> None:

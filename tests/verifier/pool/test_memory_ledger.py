@@ -342,7 +342,7 @@ def test_a_plan_adds_up() -> None:
     assert untimed.replay == found.replay - GIB, "without the reference's run, drawing takes most"
     assert untimed.judge == 1 * 2 * GIB + 9 * GIB
     convolves = planned(job(3 * GIB), {"full": replace(SET, workspace=8 * GIB)}, baselines=1)
-    assert convolves.replay - found.replay == 8 * GIB + (2 + 1.25 - 6) * GIB, (
+    assert convolves.replay - found.replay == 8 * GIB + (2 + 1.125 - 6) * GIB, (
         "a candidate may convolve beside a copy of its inputs"
     )
 
