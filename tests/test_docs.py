@@ -5,13 +5,16 @@ import json
 import math
 import pkgutil
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import loss_table  # pyright: ignore[reportMissingImports]
 import make_results_page  # pyright: ignore[reportMissingImports]
+import optimize_figures  # pyright: ignore[reportMissingImports]
 import pytest
+import readme_figures  # pyright: ignore[reportMissingImports]
 import torch
 from support import ROOT
 from support.page_commands import commands
@@ -286,7 +289,7 @@ def test_readme_has_conditions_commit_and_date_of_every_figure() -> None:
     assert len(claimed) == len(made)
     for start, data in made.items():
         [(_figure, where, commit, date)] = [row for title, row in claimed.items() if title.startswith(start)]
-        assert data["gpu"].removeprefix("NVIDIA ") in where
+        assert data["gpu"].replace("NVIDIA ", "") in where
         assert ", ".join(sorted(commit.split(", "))) == ", ".join(found[:7] for found in data["commit"].split(", "))
         assert date == (data["date"] if "date" in data else data["started"][:10])
         if versions := data.get("versions", data if "torch" in data else None):
@@ -347,26 +350,65 @@ def test_readme_says_how_often_equal_programs_were_called_different() -> None:
 
 def test_readme_says_what_the_record_says_of_optimize() -> None:
     data = record("optimize")
-    title = f"`kernrl optimize`, {data['modules']} modules of `tests/foreign`, {data['settings']['budget_s']} s each"
-    figure = claims("headline")[title][0]
+    title = f"`kernrl optimize`, {data['modules']} modules of `tests/foreign`, {data['settings']['budget_s']:.0f} s each"
+    says_what_the_results_say(claims("headline")[title][0], data)
+
+
+def says_what_the_results_say(figure: str, data: Any) -> None:
+    """A row about `kernrl optimize` says what the results of the modules do."""
     results = data["results"]
     assert len(results) == data["modules"]
-    assert figure.startswith(f"a right file for {sum(bool(r['best']) for r in results) / len(results):.0%} ")
-    ratios = [r["best"]["verdict"]["timing"]["speedups_x"] for r in results]
-    wins = {
-        name: sum(name in one and one[name]["value"] > 1 and one[name]["significant"] for one in ratios) / len(ratios)
-        for name in ("eager", "compile")
-    }
-    assert f"faster than eager, beyond the noise, for {wins['eager']:.0%} " in figure
-    once, _, both = figure.partition("; after ")[2].partition("modules that were not")
-    assert f"after one search {data['first']['baselines']['compile']['faster']:.0%} " in figure
-    assert once.endswith(f"s more for {sum(r['searches'] == 2 for r in results)} ")
-    assert f"on an H100, {wins['compile']:.0%} " in both
+    assert figure.startswith(f"a right file for {interval_of(results, lambda r: bool(r['best']))} ")
+    ratios = [r["best"]["verdict"]["timing"]["speedups_x"] if r["best"] else {} for r in results]
+    for name, start in (("eager", "faster than eager, beyond the noise, for "), ("compile", "")):
+        share = interval_of(ratios, lambda one, name=name: name in one and one[name]["value"] > 1 and one[name]["significant"])
+        assert f"{start}{share} [" in figure
     logs = [math.log(one["compile"]["value"]) for one in ratios if "compile" in one]
-    assert f"(mean {math.exp(sum(logs) / len(logs)):.2f}× [" in both
-    again = [r for r in results if r["best"]["verdict"]["timing"]["device"] != data["gpu"]]
-    assert {r["best"]["verdict"]["timing"]["device"] for r in again} == {data["second_gpu"]}
-    assert all(r["searches"] == 2 for r in again)
+    assert f"(mean {math.exp(sum(logs) / len(logs)):.2f}× [" in figure.rpartition(", beyond the noise: ")[2]
+    again = [r for r in results if r["searches"] == 2]
+    assert data.get("searched_twice", 0) == len(again)
+    if not again:
+        assert "after" not in figure
+        return
+    before, _, after = figure.partition("; after ")
+    first = data["first"]["baselines"]["compile"]
+    assert f"after one search {first['faster']:.0%} [" in before
+    assert f"(mean {first['geomean_x']:.2f}× [" in before
+    assert after.startswith(f"{data['settings']['second_budget_s']:.0f} s more for {len(again)} modules that were not")
+    assert figure.rpartition("modules that were not")[2].count("%") == 1  # the figures after both come last
+    for name in ("gpu", "commit"):
+        where = after.partition(")")[0].partition("(")[2]
+        for found in data[f"second_{name}"].split(", ") if data[f"second_{name}"] != data[name] else ():
+            assert found.removeprefix("NVIDIA ").split()[0][:7] in where
+    elsewhere = {r["best"]["verdict"]["timing"]["device"] for r in results if r["best"]} - set(data["gpu"].split(", "))
+    assert elsewhere <= set(data["second_gpu"].split(", "))
+
+
+def interval_of(rows: list[Any], holds: Callable[[Any], bool]) -> str:
+    """The share of rows of which something holds."""
+    return f"{sum(map(holds, rows)) / len(rows):.0%}"
+
+
+@pytest.mark.parametrize("second", [None, ("NVIDIA H100 80GB HBM3", "c" * 40), ("NVIDIA H200", "a" * 40)])
+def test_the_row_of_optimize_is_made_of_what_the_script_records(second: tuple[str, str] | None) -> None:
+    first = {"gpu": "NVIDIA H200", "commit": "a" * 40, "searches": 1}
+    rows = [row | first for row in record("optimize")["results"] if row["device"] == "NVIDIA H200"]
+    rows[0] = rows[0] | {"best": None}
+    if second:
+        where = dict(zip(("gpu", "commit"), second, strict=True))
+        twice = {"searches": 2, "first": rows[0], "second": where}
+        verdict = rows[1]["best"]["verdict"]
+        there = verdict | {"timing": verdict["timing"] | {"device": where["gpu"]}}
+        rows[0] = rows[0] | twice | {"best": rows[1]["best"] | {"verdict": there}}
+        rows[2] = rows[2] | twice | {"first": rows[2]}
+    data = optimize_figures.figures_of_both(rows, {})
+    data |= {"versions": {"torch": "2.11.0+cu130", "triton": "3.6.0"}, "date": "2026-11-27", "results": rows}
+    data |= {"settings": {"precision": "tf32", "budget_s": 30.0, "second_budget_s": 40.0}}
+    [[title, figure, where, commit, date]] = readme_figures.optimize(data)
+    assert title == f"`kernrl optimize`, {len(rows)} modules of `tests/foreign`, 30 s each"
+    assert (where, commit, date) == ("H200, tf32, torch 2.11.0, triton 3.6.0", "aaaaaaa", "2026-11-27")
+    assert ("(commit ccccccc, H100)" in figure) == (second is not None and second[0] != "NVIDIA H200")
+    says_what_the_results_say(figure, data)
 
 
 NANO_SETS = {"foreign": "modules", "graph-heldout": "generated tasks of 2 to 8 ops", "graph-deep": "generated tasks of 9 to 12"}
