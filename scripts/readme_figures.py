@@ -34,9 +34,18 @@ def rows(read: Read) -> list[Row]:
         *solutions(read("tasks")),
         *shipped(read("nano")),
         *optimize(read("optimize")),
+        *if_recorded(whole_models, read, "optimize_models"),
         *decoding(read("decode")),
         *scaling(read("scaling")),
     ]
+
+
+def if_recorded(make: Callable[[Any], list[Row]], read: Read, name: str) -> list[Row]:
+    """The rows of a measurement that may not have been made yet."""
+    try:
+        return make(read(name))
+    except FileNotFoundError:
+        return []
 
 
 def verifier(data: Any) -> list[Row]:
@@ -129,6 +138,25 @@ def optimize(data: Any) -> list[Row]:
         )
     title = f"`kernrl optimize`, {data['modules']} modules of `tests/foreign`, {settings['budget_s']:g} s each"
     return [[title, text + wins(compiled), *conditions(data, settings["precision"])]]
+
+
+BASELINES = {"eager": "eager", "compile": "`torch.compile`"}
+
+
+def whole_models(data: Any) -> list[Row]:
+    """How fast `forward` of whole models is, by the clock that has launches from Python in it."""
+    rows = [row for row in data["models"] if row.get("whole") and not row["small"]]
+    said = [f"{row['title']}: {' and '.join(against(row, 'speedups_x', name) for name in BASELINES)}" for row in rows]
+    budgets = ", ".join(dict.fromkeys(f"{row['budget_s']:g}" for row in rows))
+    precisions = ", ".join(dict.fromkeys(row["precision"] for row in rows))
+    title = f"`kernrl.optimize` of {len(rows)} whole models, {budgets} s each: `forward`"
+    return [[title, "; ".join(said), *conditions(data, precisions)]] if rows else []
+
+
+def against(row: Any, kind: str, name: str) -> str:
+    """A model's speed against that of a baseline."""
+    found = row[kind].get(name)
+    return f"{speed([found[key] for key in ('value', 'low', 'high')])} {BASELINES[name]}" if found else f"– {BASELINES[name]}"
 
 
 def wins(baseline: Any) -> str:

@@ -5,6 +5,7 @@ import json
 import math
 import pkgutil
 import re
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -215,6 +216,10 @@ def record(name: str) -> Any:
     return json.loads((DOCS / "benchmarks" / f"{name}.json").read_text())
 
 
+def recorded(name: str) -> bool:
+    return (DOCS / "benchmarks" / f"{name}.json").exists()
+
+
 def claims(table: str) -> dict[str, list[str]]:
     """The cells of each row of one of README's tables, by its first cell."""
     block = re.search(rf"<!-- table: {table} -->\n(.*?)<!-- end -->", README.read_text(), re.DOTALL)
@@ -281,6 +286,7 @@ def test_readme_has_conditions_commit_and_date_of_every_figure() -> None:
         "tasks": tasks | {"commit": ", ".join(sorted({run["commit"] for run in tasks["runs"]}))},
         **{nano_title(name): record("nano") | record("nano")[name] for name in NANO_SETS},
         "`kernrl optimize`": record("optimize"),
+        **({"`kernrl.optimize` of": record("optimize_models")} if recorded("optimize_models") else {}),
         "nano: a decoding step": record("decode"),
         "two GPUs, `--launch ddp`: `sft`": scaling["ddp"]["made"],
         "two GPUs, `--launch ddp`: `reinforce`": scaling["ddp_rl"]["made"],
@@ -409,6 +415,68 @@ def test_the_row_of_optimize_is_made_of_what_the_script_records(second: tuple[st
     assert (where, commit, date) == ("H200, tf32, torch 2.11.0, triton 3.6.0", "aaaaaaa", "2026-11-27")
     assert ("(commit ccccccc, H100)" in figure) == (second is not None and second[0] != "NVIDIA H200")
     says_what_the_results_say(figure, data)
+
+
+WHOLE_MODELS = {
+    "versions": {"torch": "2.11.0+cu130", "triton": "3.6.0"},
+    "gpu": "NVIDIA H200",
+    "commit": "a" * 40,
+    "date": "2026-11-27",
+    "models": [
+        {
+            "title": "ResNet-50, batch 64",
+            "precision": "tf32",
+            "small": False,
+            "whole": True,
+            "budget_s": 100.0,
+            "seconds": 97.6,
+            "swapped": 5,
+            "of": 6,
+            "agrees": "yes",
+            "errors": {"eager": 1.234e-4, "kernrl": 2.5e-4},
+            "ms": {"eager": 20.0, "kernrl": 16.0, "compile": 15.0},
+            "speedups_x": {
+                "eager": {"value": 1.25, "low": 1.2, "high": 1.3},
+                "compile": {"value": 0.94, "low": 0.93, "high": 0.95},
+            },
+            "speedups_as_graphs_x": {"eager": {"value": 1.3, "low": 1.29, "high": 1.31}},
+        },
+        {"title": "ViT-B/16, batch 64", "precision": "tf32", "small": False, "swapped": 2},
+        {"title": "TinyLlama 1.1B, at tiny sizes", "precision": "tf32", "small": True, "whole": True},
+    ],
+}
+"""One that was measured, one that was begun, and one that was looked at."""
+
+
+def test_whole_models_have_a_table_and_a_row_once_they_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [[title, figure, where, commit, date]] = readme_figures.whole_models(WHOLE_MODELS)
+    assert title == "`kernrl.optimize` of 1 whole models, 100 s each: `forward`"
+    assert figure == "ResNet-50, batch 64: 1.25× [1.20, 1.30] eager and 0.94× [0.93, 0.95] `torch.compile`"
+    assert (where, commit, date) == ("H200, tf32, torch 2.11.0, triton 3.6.0", "aaaaaaa", "2026-11-27")
+    monkeypatch.setattr(make_results_page, "DOCS", tmp_path)
+    assert readme_figures.if_recorded(readme_figures.whole_models, make_results_page.read, "optimize_models") == []
+    page = "<!-- table: whole_models -->\n<!-- end -->\n"
+    assert "Not measured yet" in make_results_page.render(page)
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "optimize_models.json").write_text(json.dumps(WHOLE_MODELS))
+    rows = [line for line in make_results_page.render(page).splitlines() if line.startswith("| ")][2:]
+    speeds = "20.00 | 1.25× [1.20, 1.30] | 0.94× [0.93, 0.95] | 1.30× [1.29, 1.31] | –"
+    assert rows == [f"| ResNet-50, batch 64 | 5 of 6 | {speeds} | yes | 1.2e-04, 2.5e-04 | 98 |"]
+    assert "NVIDIA H200, torch 2.11.0+cu130, triton 3.6.0, commit aaaaaaa," in " ".join(make_results_page.render(page).split())
+
+
+@pytest.mark.skipif(not recorded("optimize_models"), reason="not measured yet")
+def test_readme_says_what_the_record_says_of_whole_models() -> None:
+    data = record("optimize_models")
+    [row] = [cells for title, cells in claims("headline").items() if title.startswith("`kernrl.optimize` of ")]
+    shown = [model for model in data["models"] if model.get("whole") and not model["small"]]
+    assert len(row[0].split("; ")) == len(shown)
+    for model in shown:
+        ours = model["turns_ms"]["kernrl"]
+        assert f"{model['title']}: " in row[0]
+        for name in ("eager", "compile"):
+            logs = [math.log(one / mine) for one, mine in zip(model["turns_ms"][name], ours, strict=True)]
+            assert f"{math.exp(statistics.median(logs)):.2f}× [" in row[0]
 
 
 NANO_SETS = {"foreign": "modules", "graph-heldout": "generated tasks of 2 to 8 ops", "graph-deep": "generated tasks of 9 to 12"}
