@@ -22,6 +22,8 @@ from support.page_commands import commands
 from support.synthetic_run import make_reinforce_run
 
 from kernrl import cli
+from kernrl.tasks.graph.input_sets import with_input_sets
+from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.loaders import load_tasks
 from kernrl.verifier.judge.regimes import REGIMES
 
@@ -539,6 +541,14 @@ def test_readme_has_figures_in_its_tables_alone() -> None:
 
 def test_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) < 150
+
+
+def test_every_example_is_a_task_that_is_understood() -> None:
+    tasks = load_tasks(str(DOCS / "examples")).tasks
+    assert [task.id for task in tasks] == [file.stem for file in sorted((DOCS / "examples").glob("*.py"))]
+    for task in tasks:
+        assert not lift(task).unknown
+        assert {"small", "ragged"} <= {found.name for found in with_input_sets(task).input_sets}  # it is judged at other sizes
 
 
 @pytest.fixture
