@@ -75,8 +75,8 @@ class GroupWriter(SplitWriter):
             value = op.reads[0]
         return value
 
-    def needed_reductions(self) -> dict[str, int]:
-        """Reductions that the outputs need → how many reductions deep each one lies."""
+    def depths(self) -> dict[str, int]:
+        """The members that the outputs need → how many reductions deep each one lies."""
         levels: dict[str, int] = {}
 
         def level(value: str) -> int:
@@ -92,7 +92,11 @@ class GroupWriter(SplitWriter):
 
         for output in self.outputs:
             level(output)
-        return {v: n for v, n in levels.items() if self.group.members[v].kind == "reduce"}
+        return levels
+
+    def needed_reductions(self) -> dict[str, int]:
+        """The reductions among them."""
+        return {v: n for v, n in self.depths().items() if self.group.members[v].kind == "reduce"}
 
     # pointwise kernels
 
@@ -217,7 +221,7 @@ class GroupWriter(SplitWriter):
         """A program that takes row after row; None where there are too few rows."""
         n, count = (prod(a.size[0] for a in axes) for axes in (over, kept))
         wide = sum(set(kept) & set(a.factors) != set() and set(over) & set(a.factors) != set() for a in dry.accesses)
-        wide -= sum(any(a in over for dim in self.group.layouts[v] for a in dim) for v in self.outputs)
+        wide -= len(self.full_outputs())
         dealt = rows_of(power(n), count, wide, self.choice.stages)
         if dealt is None:
             return None
@@ -251,7 +255,7 @@ class GroupWriter(SplitWriter):
             self._close(body, step)
             for op, accumulators in after:
                 settle(body, op, accumulators)
-        full = [v for v in self.outputs if any(a in body.group.reduced for dim in self.group.layouts[v] for a in dim)]
+        full = self.full_outputs()
         for output in self.outputs:
             if output not in full:
                 body.store(output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Group, Plan
@@ -139,10 +140,40 @@ class _Scheduler:
             return False
         if small:
             return not below and ops <= 4
+        if times == 1 and self._cut_up(name):
+            return ops <= MOST_OPS
         spread = reading > home  # of a broadcast, each is computed several times
         if self.readers.get(name) == 1 and times == 1 and not spread and self._beside_taps(reader):
             return ops <= MOST_OPS  # nothing else reads it
         return loads <= 1 and ops <= (4 if spread else MOST_OPS)
+
+    def _cut_up(self, name: str) -> bool:
+        """A value is read through slices alone, no element through two of them, and each slice by one kernel: none is computed
+        more often than once, and less is read than of a value that is written."""
+        reading = [op for op in self.program.ops if name in op.reads]
+        if name in self.program.outputs or not reading or any(op.kind != "view" for op in reading):
+            return False
+        if len(reading) == 1 and reading[0].how in ("reshape", "permute"):
+            return self._cut_up(reading[0].value)
+        if any(op.how != "slice" or op.dims != reading[0].dims for op in reading):
+            return False
+        axis, spans = reading[0].dims[0], list[tuple[int, int]]()
+        for op in reading:
+            units = {id(self.plan.unit_of.get(v)) for v in self._read_by(op.value)}
+            start, count = (op.start or (0,))[0], self.program.shapes[op.value][axis][0]
+            spans.append((start, start + (count - 1) * op.step))
+            if len(units) > 1 or op.value in self.program.outputs:
+                return False
+        spans.sort()
+        return len(spans) > 1 and all(end < start for (_, end), (start, _) in pairwise(spans))
+
+    def _read_by(self, value: str) -> list[str]:
+        """What is computed from a value, or from a view of it."""
+        found: list[str] = []
+        for op in self.program.ops:
+            if value in op.reads:
+                found += self._read_by(op.value) if op.kind == "view" else [op.value]
+        return found
 
     def _beside_taps(self, value: str) -> bool:
         """The kernel that writes a value begins with a convolution, so that what was computed before could not join it."""
