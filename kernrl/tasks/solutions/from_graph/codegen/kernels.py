@@ -70,6 +70,20 @@ class GroupWriter(SplitWriter):
 
     # what is needed
 
+    def innermost(self, value: str) -> int | None:
+        """The dimension of a value that is written along which the largest load has its neighbours in memory."""
+        for _ in range(64):
+            kept, over = self.group.kept, list(self.group.reduced)
+            dry = self.body(row_layout(kept, over, False) if over else flat_layout(kept))
+            try:
+                dry.store(value)
+            except RestartError:
+                continue
+            largest = max(dry.accesses[:-1], key=lambda a: prod(x.size[0] for x in a.along), default=None)
+            axis = min(largest.along, key=lambda a: largest.along[a][0], default=None) if largest else None
+            return next((d for d, parts in enumerate(self.group.layouts[value]) if parts and parts[-1] is axis), None)
+        raise AssertionError("axes were split for ever")
+
     def _root(self, value: str) -> str:
         while (op := self.s.plan.giver.get(value)) and op.kind == "view":
             value = op.reads[0]
@@ -102,7 +116,7 @@ class GroupWriter(SplitWriter):
         for output in self.outputs:
             body.store(output)
         order = ordered(axes, [body.accesses[-1]])
-        if plane := self._plane(body, order):
+        if plane := self._plane(body, order) or self._columns_of_windows(body, order):
             return plane
         layout = flat_layout(order)
         persistent = self.choice.persistent
@@ -120,8 +134,8 @@ class GroupWriter(SplitWriter):
         """A kernel that turns a tensor round on its way, where what it reads has another axis innermost."""
         stored = dry.accesses[-1]
         full = [a for a in dry.accesses if prod(x.size[0] for x in a.along) == prod(x.size[0] for x in order)]
-        if dry.pinned and len(dry.accesses) > 2:
-            return None  # a window with other reads around it, such as x - mean of x around it
+        if dry.pinned and not self.choice.lean:
+            return None
         firsts = [min(a.along, key=lambda x: a.along[x][0], default=None) for a in full]
         turned = next((x for x in firsts if x is not None and x is not order[-1]), None)
         if turned is None or stored.factors[order[-1]][0] != 1:
@@ -131,6 +145,24 @@ class GroupWriter(SplitWriter):
         loads, stores = next(run for run in flat.runs if turned in run), flat.runs[-1]
         if loads is stores or min(prod(a.size[0] for a in run) for run in (loads, stores)) < 8:
             return None
+        return self._on_planes(order, loads, stores, "turned")
+
+    def _columns_of_windows(self, dry: Body, order: list[Axis]) -> Kernel | None:
+        """A kernel whose programs hold columns of what windows go along, where neighbours in memory belong to other windows.
+
+        A vector of neighbours in memory would share few of the elements that its windows read.
+        """
+        reach = [a for a in order if dry.reach.get(a, 1) > 1]
+        if not self.choice.lean or not reach or order[-1] in reach:
+            return None
+        flat = Flat("offs", order)
+        flat.merge(dry.accesses, {*dry.pinned, *reach})
+        inner, along = flat.runs[-1], [reach[-1]]
+        if prod(a.size[0] for a in inner) * (dry.reach[reach[-1]] - 1) < self.choice.block:
+            return None
+        return self._on_planes(order, inner, along, "columns")
+
+    def _on_planes(self, order: list[Axis], loads: list[Axis], stores: list[Axis], trait: str) -> Kernel | None:
         rest = [a for a in order if a not in (*loads, *stores)]
         last = self.choice.lean and max(total(rest, self.sets)) <= 65535
         layout = plane_layout(rest, loads, stores, last=last)
@@ -140,7 +172,7 @@ class GroupWriter(SplitWriter):
         body.used |= {"i", "j", "plane"}
         for output in self.outputs:
             body.store(output)
-        self.traits.append("turned")
+        self.traits.append(trait)
         wide = self._sides([prod(a.size[0] for a in run) for run in (loads, stores)])
         blocks = {"BLOCK_I": str(wide[0]), "BLOCK_J": str(wide[1])}
         warps = max(1, min(8, wide[0] * wide[1] // 256))
