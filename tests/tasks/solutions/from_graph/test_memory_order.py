@@ -8,7 +8,9 @@ import pytest
 from support.graph_tasks import ask
 
 from kernrl.tasks.graph.input_sets import with_input_sets
-from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
+from kernrl.tasks.solutions.from_graph.codegen.kernels import Kernel
+from kernrl.tasks.solutions.from_graph.styles import STYLES, graphs_of, write_solutions
+from kernrl.tasks.solutions.from_graph.write_forward import write_forward
 from kernrl.tasks.task import Task
 
 
@@ -133,3 +135,45 @@ def test_windows_along_other_axes_have_tiles(name: str) -> None:
     kernels = [kernel for kernel in code.split("@triton.jit\n") if re.search(r"\bfor \w+ in (?:tl\.static_)?range\(", kernel)]
     assert kernels
     assert all("BLOCK_J" in kernel for kernel in kernels)
+
+
+def kernels_of(source: str, style: str) -> dict[str, Kernel]:
+    """Name → kernel as a style writes it, at the sizes that the source says alone."""
+    task = Task("t", source)
+    (chosen,) = [s for s in STYLES if s.name == style]
+    graphs = graphs_of(task)
+    answer = write_forward(graphs, chosen, ["x", "y"][: len(graphs[0].inputs)], {"self", "F", "torch", "tl", "triton"}, "F")
+    return {kernel.name: kernel for kernel in answer.kernels}
+
+
+BESIDE = {
+    "written_and_summed": frames(
+        "pass", "y = F.softplus(x); return y, y.mean(1)", inputs="torch.randn(20, 6000, features)", features=64
+    ),
+    "few_sets": frames("pass", "return x.softmax(2).sum(1)", inputs="torch.randn(9, 6000, features)", features=18),
+    "one_set": frames("pass", "return x.exp().amax((0, 1))", inputs="torch.randn(31, 1700, features)", features=3),
+}
+"""Name → source of reductions over a long axis, whose sets are neighbours in memory, and few."""
+
+
+@pytest.mark.parametrize("style", ["rows", "direct", "parts"])
+@pytest.mark.parametrize("name", BESIDE)
+def test_reductions_of_a_few_sets_have_enough_programs(name: str, style: str) -> None:
+    found = kernels_of(BESIDE[name], style).values()
+    large = [k for k in found if k.partials or not any("_part" in read for read in k.reads)]
+    assert large
+    assert min(k.programs for k in large) >= 50
+
+
+def test_what_is_reduced_is_written_on_the_same_walk() -> None:
+    (kernel,) = kernels_of(BESIDE["written_and_summed"], "rows").values()
+    assert kernel.source.count("tl.load(x0_ptr") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BESIDE)
+def test_few_sets_are_right(name: str) -> None:
+    source = BESIDE[name].replace("6000", "900").replace("1700", "700")
+    (found,) = ask([{"source": source, "sets": ["full", "ragged"], "styles": ["rows", "parts"]}])
+    assert found
+    assert not [(one, problem) for one, _, problem in found if problem]

@@ -19,7 +19,7 @@ from kernrl.tasks.solutions.from_graph.codegen.layouts import (
     total,
 )
 from kernrl.tasks.solutions.from_graph.codegen.row_chains import LEAST_STEPS, chain_layout, chain_lines, hoisted, rows_of
-from kernrl.tasks.solutions.from_graph.codegen.split_reductions import Choice, SplitWriter, ordered
+from kernrl.tasks.solutions.from_graph.codegen.split_reductions import FILLING_PROGRAMS, Choice, SplitWriter, ordered
 from kernrl.tasks.solutions.from_graph.codegen.view_index import RestartError
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
@@ -214,7 +214,7 @@ class GroupWriter(SplitWriter):
             layout = (rows_layout if several else row_layout)(kept, over, walk)
             if several:
                 self.traits.append("rows")
-                blocks = {"ROWS": str(max(2, min(16, 4096 // width)))}
+                blocks = {"ROWS": str(self._rows(width, rows))}
             else:
                 blocks = {}
             if walk:
@@ -229,6 +229,9 @@ class GroupWriter(SplitWriter):
             held = 32 if walk else width
             narrow = self.choice.several and held <= 64 and not walk  # each warp has sets of its own, and waits for no other
             across = max(8, min(32 if narrow else 128, power(rows), 4096 // held))
+            if walk and self.choice.lean and -(-rows // across) < FILLING_PROGRAMS:
+                across = self.across(rows, across)
+                held = 4096 // across
             blocks = {"ROWS": str(held) if walk else "@width@", "BLOCK": str(across)}
             warps, grid = max(1, held * across // 1024) if narrow else 4 if held * across <= 2048 else 8, "columns"
             self.traits += ["narrow"] if narrow else []
@@ -244,6 +247,14 @@ class GroupWriter(SplitWriter):
                 body.store(output)
             lines = ["@kept@", "@over@", *body.lines[0]]
         return self.assembly.finish(body, layout, lines, blocks, "", warps, grid)
+
+    def _rows(self, width: int, count: int) -> int:
+        """How many sets a program has, each a row of a matrix."""
+        rows = max(2, min(16, 4096 // width))
+        if self.choice.lean:  # a program is worth its start, if enough of them remain
+            while rows * width < 2048 and count >= 2 * rows * FILLING_PROGRAMS:
+                rows *= 2
+        return rows
 
     def _chain(self, kept: list[Axis], over: list[Axis], dry: Body) -> Kernel | None:
         """A program that takes row after row; None where there are too few rows."""
@@ -273,6 +284,15 @@ class GroupWriter(SplitWriter):
         """A loop over the set for each depth of reductions, and one for what is written of every element."""
         levels = self.needed_reductions()
         seen: set[int] = set()
+
+        def whole(output: str) -> bool:
+            return any(a in body.group.reduced for dim in self.group.layouts[output] for a in dim)
+
+        def depth(value: str) -> int:
+            op = self.group.members.get(value := self._root(value))
+            return levels.get(value, max(map(depth, op.reads), default=0)) if op else 0
+
+        full = [v for v in self.outputs if whole(v)]
         for level in range(1, max(levels.values()) + 1):
             ops = [self.group.members[v] for v, n in levels.items() if n == level]
             ops = [op for op in ops if not (id(op) in seen or seen.add(id(op)))]
@@ -280,12 +300,14 @@ class GroupWriter(SplitWriter):
             body.open()
             for op in ops:
                 after.append((op, accumulate(body, op, self.traits)))
+            for output in [v for v in full if self.choice.lean and depth(v) < level]:
+                full.remove(output)
+                body.store(output)
             self._close(body, step)
             for op, accumulators in after:
                 settle(body, op, accumulators)
-        full = [v for v in self.outputs if any(a in body.group.reduced for dim in self.group.layouts[v] for a in dim)]
         for output in self.outputs:
-            if output not in full:
+            if not whole(output):
                 body.store(output)
         if full:
             body.open()
