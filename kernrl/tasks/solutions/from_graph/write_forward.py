@@ -155,7 +155,7 @@ class _Forward(HostMemory):
         self.forced, self.apart = memory
         self.program = lower(graphs, how, self.forced)
         plan = partition(self.program, style.mode, self.apart, TileCutter if style.tiles else None)
-        self.s: Schedule = schedule(plan, self.forced | self.apart)
+        self.s: Schedule = schedule(plan, self.forced | self.apart, lean=style.pads)
         self.names = names
         self.host = {}
         self.algebra, self.orders, self.wide = style.algebra, {}, set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Group, Plan
@@ -33,14 +34,20 @@ class Schedule:
         return op is None or op.kind == "library" or value in self.stored
 
 
-def schedule(plan: Plan, forced: set[str] | None = None) -> Schedule:
-    """Decide what is written; `forced` must be."""
-    return _Scheduler(plan, forced or set()).run()
+def schedule(plan: Plan, forced: set[str] | None = None, *, lean: bool = False) -> Schedule:
+    """Decide what is written.
+
+    Args:
+        forced: What must be.
+        lean: What is read in slices, each element once, is computed where they are read, however much that loads; and so is
+            what comes of one load and statistics, which are written in its place.
+    """
+    return _Scheduler(plan, forced or set(), lean).run()
 
 
 class _Scheduler:
-    def __init__(self, plan: Plan, forced: set[str]) -> None:
-        self.plan, self.program = plan, plan.program
+    def __init__(self, plan: Plan, forced: set[str], lean: bool) -> None:
+        self.plan, self.program, self.lean = plan, plan.program, lean
         self.s = Schedule(plan)
         self.forced = forced
         self.readers: dict[str, int] = {}
@@ -134,15 +141,40 @@ class _Scheduler:
             return False
         home, reading = self._numel(name), max(self._numel(reader), self._space(reader))
         small = home * SMALL_SHARE <= reading
-        loads, ops, below = self._cost(name, reading)
+        loads, ops, below = self._cost(name, reading, apart=times > 1, free=self.lean and not small)
         if times > 1 and (below or loads > 1 or ops > MOST_OPS_IN_TAPS):
             return False
+        if self.lean and times == 1 and not below and not self._reduces(reader) and self._is_dealt_out(name):
+            return ops <= MOST_OPS
         if small:
             return not below and ops <= 4
         spread = reading > home  # of a broadcast, each is computed several times
         if self.readers.get(name) == 1 and times == 1 and not spread and self._beside_taps(reader):
             return ops <= MOST_OPS  # nothing else reads it
         return loads <= 1 and ops <= (4 if spread else MOST_OPS)
+
+    def _is_dealt_out(self, name: str) -> bool:
+        """Kernels read slices of a value that do not overlap, each slice in one kernel and once."""
+        slices = [op for op in self.program.ops if name in op.reads]
+        if name in self.program.outputs or any((op.how, op.dims, op.step) != ("slice", slices[0].dims, 1) for op in slices):
+            return False
+        for op in slices:
+            found = self._units_that_read(op.value)
+            if len({id(unit) for unit in found}) != 1 or not isinstance(found[0], Group):
+                return False
+            if prod(a.size[0] for a in found[0].axes) > self._numel(op.value):
+                return False
+        d = slices[0].dims[0]
+        starts = sorted((*zip(op.start or (), self.program.shapes[op.value][d], strict=True),) for op in slices)
+        return all(a + n <= b for one, after in pairwise(starts) for (a, n), (b, _) in zip(one, after, strict=True))
+
+    def _units_that_read(self, value: str) -> list[Group | Op | None]:
+        """The units that read a value or a view of it; None for whoever is given it."""
+        found: list[Group | Op | None] = [None] if value in self.program.outputs else []
+        for op in self.program.ops:
+            if value in op.reads:
+                found += self._units_that_read(op.value) if op.kind == "view" else [self.plan.unit_of[op.value]]
+        return found
 
     def _beside_taps(self, value: str) -> bool:
         """The kernel that writes a value begins with a convolution, so that what was computed before could not join it."""
@@ -166,17 +198,24 @@ class _Scheduler:
     def _numel(self, value: str) -> int:
         return prod(s[0] for s in self.program.shapes[value])
 
-    def _cost(self, name: str, reading: int) -> tuple[int, int, bool]:
-        """(large loads, ops, whether a reduction or pool lies below) of computing a value again."""
+    def _cost(self, name: str, reading: int, *, apart: bool, free: bool) -> tuple[int, int, bool]:
+        """(large loads, ops, whether a reduction or pool lies below) of computing a value again.
+
+        Args:
+            apart: Slices of one tensor are loads of their own.
+            free: What is small costs nothing.
+        """
         loads, ops, below = 0, 0, False
-        seen: set[str] = set()
-        stack = [name]
+        seen: set[tuple[str, str]] = set()
+        stack = [(name, "")]
         while stack:
-            value = stack.pop()
-            if value in seen:
+            value, part = stack.pop()
+            if (value, part) in seen:
                 continue
-            seen.add(value)
+            seen.add((value, part))
             giver = self.plan.giver.get(value)
+            if free and self._numel(value) * SMALL_SHARE <= reading:
+                continue
             if giver is None or giver.kind == "library" or value in self.s.stored:
                 loads += self._numel(value) * SMALL_SHARE > reading
             elif giver.kind == "reduce" or (giver.kind == "window" and value != name):
@@ -184,7 +223,8 @@ class _Scheduler:
                 loads += self._numel(value) * SMALL_SHARE > reading
             else:
                 ops += giver.kind == "point"
-                stack += giver.reads
+                part = value if apart and giver.how == "slice" else part
+                stack += [(read, part) for read in giver.reads]
         return loads, ops, below
 
     def _order(self, libraries: list[Op]) -> None:
