@@ -204,6 +204,8 @@ class GroupWriter(SplitWriter):
         inner = self.inner(dry)
         reference = max(dry.accesses, key=lambda a: prod(x.size[0] for x in a.factors))
         kept, over = ordered(kept, [reference]), ordered(over, [reference])
+        if inner and self.choice.lean:  # sets that read the same of it lie side by side
+            kept = sorted(kept, key=lambda a: a not in reference.factors)
         n, rows = prod(a.size[0] for a in over), prod(a.size[0] for a in kept)
         width = power(n)
         if inner and self.choice.stages and n <= self.choice.whole and (chain := self._chain(kept, over, dry)):
