@@ -166,7 +166,7 @@ def test_reductions_of_a_few_sets_have_enough_programs(name: str, style: str) ->
 
 
 def test_what_is_reduced_is_written_on_the_same_walk() -> None:
-    (kernel,) = kernels_of(BESIDE["written_and_summed"], "rows").values()
+    (kernel,) = kernels_of(BESIDE["written_and_summed"].replace("randn(20", "randn(80"), "rows").values()
     assert kernel.source.count("tl.load(x0_ptr") == 1
 
 
@@ -175,34 +175,5 @@ def test_what_is_reduced_is_written_on_the_same_walk() -> None:
 def test_few_sets_are_right(name: str) -> None:
     source = BESIDE[name].replace("6000", "900").replace("1700", "700")
     (found,) = ask([{"source": source, "sets": ["full", "ragged"], "styles": ["rows", "parts"]}])
-    assert found
-    assert not [(one, problem) for one, _, problem in found if problem]
-
-
-SLICES = {
-    "halves": ("a, b = (x + y * 2).chunk(2, -1); return a * b.sigmoid()", 1),
-    "a_half_and_a_third": ("z = x + y; return z[..., :32].exp(), z[..., 40:].sin()", 2),
-    "shared": ("z = x + y; return z[..., :40] * z[..., 25:]", 2),
-    "twice": ("z = x + y; a, b = z.chunk(2, -1); return a * b, a.mean(1)", 2),
-    "returned": ("z = x + y; a, b = z.chunk(2, -1); return a * b, z", 2),
-    "spread": ("z = x + y; return z[:, :1, :10, None] * z[:, 1:2, None, :]", 2),
-}
-"""Name → (a forward pass that reads a sum in slices, how many kernels it takes)."""
-
-
-def sliced(name: str) -> str:
-    source = frames("pass", SLICES[name][0], inputs="torch.randn(3, 37, 65), torch.randn(3, 37, 65)")
-    return source.replace("self, x", "self, x, y").replace("65)", "66)" if name in ("halves", "twice", "returned") else "65)")
-
-
-@pytest.mark.parametrize("name", SLICES)
-def test_slices_are_computed_where_they_are_read(name: str) -> None:
-    assert len(kernels_of(sliced(name), "rows")) == SLICES[name][1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLICES)
-def test_slices_are_right(name: str) -> None:
-    (found,) = ask([{"source": sliced(name), "sets": ["full", "ragged"], "styles": ["rows", "parts"]}])
     assert found
     assert not [(one, problem) for one, _, problem in found if problem]

@@ -89,8 +89,8 @@ class GroupWriter(SplitWriter):
             value = op.reads[0]
         return value
 
-    def needed_reductions(self) -> dict[str, int]:
-        """Reductions that the outputs need → how many reductions deep each one lies."""
+    def depths(self) -> dict[str, int]:
+        """The members that the outputs need → how many reductions deep each one lies."""
         levels: dict[str, int] = {}
 
         def level(value: str) -> int:
@@ -106,7 +106,11 @@ class GroupWriter(SplitWriter):
 
         for output in self.outputs:
             level(output)
-        return {v: n for v, n in levels.items() if self.group.members[v].kind == "reduce"}
+        return levels
+
+    def needed_reductions(self) -> dict[str, int]:
+        """The reductions among them."""
+        return {v: n for v, n in self.depths().items() if self.group.members[v].kind == "reduce"}
 
     # pointwise kernels
 
@@ -262,7 +266,7 @@ class GroupWriter(SplitWriter):
         """A program that takes row after row; None where there are too few rows."""
         n, count = (prod(a.size[0] for a in axes) for axes in (over, kept))
         wide = sum(set(kept) & set(a.factors) != set() and set(over) & set(a.factors) != set() for a in dry.accesses)
-        wide -= sum(any(a in over for dim in self.group.layouts[v] for a in dim) for v in self.outputs)
+        wide -= len(self.full_outputs())
         dealt = rows_of(power(n), count, wide, self.choice.stages)
         if dealt is None:
             return None
@@ -286,15 +290,8 @@ class GroupWriter(SplitWriter):
         """A loop over the set for each depth of reductions, and one for what is written of every element."""
         levels = self.needed_reductions()
         seen: set[int] = set()
-
-        def whole(output: str) -> bool:
-            return any(a in body.group.reduced for dim in self.group.layouts[output] for a in dim)
-
-        def depth(value: str) -> int:
-            op = self.group.members.get(value := self._root(value))
-            return levels.get(value, max(map(depth, op.reads), default=0)) if op else 0
-
-        full = [v for v in self.outputs if whole(v)]
+        depths, whole = self.depths(), self.full_outputs()
+        full = list(whole)
         for level in range(1, max(levels.values()) + 1):
             ops = [self.group.members[v] for v, n in levels.items() if n == level]
             ops = [op for op in ops if not (id(op) in seen or seen.add(id(op)))]
@@ -302,14 +299,14 @@ class GroupWriter(SplitWriter):
             body.open()
             for op in ops:
                 after.append((op, accumulate(body, op, self.traits)))
-            for output in [v for v in full if self.choice.lean and depth(v) < level]:
+            for output in [v for v in full if self.choice.lean and depths[v] < level]:
                 full.remove(output)
                 body.store(output)
             self._close(body, step)
             for op, accumulators in after:
                 settle(body, op, accumulators)
         for output in self.outputs:
-            if not whole(output):
+            if output not in whole:
                 body.store(output)
         if full:
             body.open()

@@ -64,8 +64,16 @@ class SplitWriter(ABC):
         """An empty body on a tile."""
 
     @abstractmethod
+    def depths(self) -> dict[str, int]:
+        """The members that the outputs need → how many reductions deep each one lies."""
+
+    @abstractmethod
     def needed_reductions(self) -> dict[str, int]:
-        """Reductions that the outputs need → how many reductions deep each one lies."""
+        """The reductions among them."""
+
+    def full_outputs(self) -> list[str]:
+        """What is written of every element that is reduced."""
+        return [v for v in self.outputs if any(a in self.group.reduced for dim in self.group.layouts[v] for a in dim)]
 
     def inner(self, body: Body) -> bool:
         """The reduced elements of a set are neighbours in memory."""
@@ -81,11 +89,13 @@ class SplitWriter(ABC):
         return across
 
     def split(self) -> list[Kernel] | None:
-        """Parts of each set by a program each, and a second kernel that puts them together; None where one will do."""
+        """Parts of each set by a program each, and a second kernel that puts them together; None where one will do.
+
+        What is written of every element is written by the first, unless it needs what the second one makes."""
         levels = self.needed_reductions()
         n, rows = (prod(a.size[0] for a in axes) for axes in (self.group.reduced, self.group.kept))
-        full = any(a in self.group.reduced for v in self.outputs for dim in self.group.layouts[v] for a in dim)
-        if not (self.choice.split or self.choice.lean) or full or max(levels.values()) > 1:
+        depths, cut = self.depths(), self.choice.split or self.choice.lean
+        if not cut or max(levels.values()) > 1 or any(depths[v] for v in self.full_outputs()):
             return None
         dry = self.body(row_layout(self.group.kept, list(self.group.reduced), False))
         for output in self.outputs:
@@ -133,6 +143,8 @@ class SplitWriter(ABC):
                 name = f"{op.value}_part{i or ''}"
                 partials[name] = f"({count}, {sets})"
                 body.say(f"tl.store({body.pointer(name)} + part * @rows@ + {index}, {text}{mask})")
+        for output in self.full_outputs():
+            body.store(output)
         lines = [
             "@kept@",
             "part = tl.program_id(1)",
@@ -143,7 +155,7 @@ class SplitWriter(ABC):
         blocks = {"BLOCK": str(step)} if inner else {"ROWS": str(step), "BLOCK": str(across)}
         made = self.assembly.finish(body, layout, lines, blocks, "", 8, "each" if inner else "columns")
         made.grid = f"{made.grid.removesuffix(')').removesuffix(',')}, {count})"
-        made.writes, made.partials, made.programs = [], partials, made.programs * most
+        made.writes, made.partials, made.programs = self.full_outputs(), partials, made.programs * most
         made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
         return [made, self.settled(ops, kept, over, count, most)]
 
@@ -154,6 +166,8 @@ class SplitWriter(ABC):
         body.used.add("part")
         body.open()
         after = [(op, accumulate(body, op, self.traits)) for op in ops]
+        for output in self.full_outputs():
+            body.store(output)
         stages = f", num_stages={self.choice.stages}" if self.choice.stages else ""
         loop = "tl.range" if stages else "range"
         body.close_into(f"for start in {loop}(part * {step}, @over@, {parts} * {step}{stages}):")
@@ -169,7 +183,7 @@ class SplitWriter(ABC):
         block = {"BLOCK": "1024"} if inner else {"ROWS": str(max(16, 2048 // across)), "BLOCK": str(across)}
         made = self.assembly.finish(body, layout, lines, block, "", 4, "each" if inner else "columns")
         made.grid = f"{made.grid.removesuffix(')').removesuffix(',')}, {parts})"
-        made.writes, made.partials, made.programs = [], partials, made.programs * parts
+        made.writes, made.partials, made.programs = self.full_outputs(), partials, made.programs * parts
         made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
         return made
 
@@ -197,13 +211,16 @@ class SplitWriter(ABC):
                 body.say(f"{name} = tl.load({pointer} + {place}{other})", 0)
                 loaded.append(name)
             settle(body, op, loaded)
-        for output in self.outputs:
+        small = [v for v in self.outputs if v not in self.full_outputs()]
+        for output in small:
             body.store(output)
         rows = prod(a.size[0] for a in kept)
         blocks = {"BLOCK": str(max(1, min(64, power(rows), max(1, 8192 // power(most)))))}
         if not exact:
             blocks |= {"PARTS": f"triton.next_power_of_2({count})", "COUNT": count}
-        return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 4, "columns" if kept else "each")
+        made = self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 4, "columns" if kept else "each")
+        made.writes = small
+        return made
 
 
 def ordered(axes: list[Axis], accesses: Sequence[Access]) -> list[Axis]:

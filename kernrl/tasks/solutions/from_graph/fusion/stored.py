@@ -39,8 +39,7 @@ def schedule(plan: Plan, forced: set[str] | None = None, *, lean: bool = False) 
 
     Args:
         forced: What must be.
-        lean: What is read in slices, each element once, is computed where they are read, however much that loads; and so is
-            what comes of one load and statistics, which are written in its place.
+        lean: What comes of one load and statistics is computed again, and these are written in its place.
     """
     return _Scheduler(plan, forced or set(), lean).run()
 
@@ -144,36 +143,41 @@ class _Scheduler:
         loads, ops, below = self._cost(name, reading, apart=times > 1, free=self.lean and not small)
         if times > 1 and (below or loads > 1 or ops > MOST_OPS_IN_TAPS):
             return False
-        if self.lean and times == 1 and not below and not self._reduces(reader) and self._is_dealt_out(name):
-            return ops <= MOST_OPS
         if small:
             return not below and ops <= 4
+        if times == 1 and self._cut_up(name):
+            return ops <= MOST_OPS
         spread = reading > home  # of a broadcast, each is computed several times
         if self.readers.get(name) == 1 and times == 1 and not spread and self._beside_taps(reader):
             return ops <= MOST_OPS  # nothing else reads it
         return loads <= 1 and ops <= (4 if spread else MOST_OPS)
 
-    def _is_dealt_out(self, name: str) -> bool:
-        """Kernels read slices of a value that do not overlap, each slice in one kernel and once."""
-        slices = [op for op in self.program.ops if name in op.reads]
-        if name in self.program.outputs or any((op.how, op.dims, op.step) != ("slice", slices[0].dims, 1) for op in slices):
+    def _cut_up(self, name: str) -> bool:
+        """A value is read through slices alone, no element through two of them, and each slice by one kernel: none is computed
+        more often than once, and less is read than of a value that is written."""
+        reading = [op for op in self.program.ops if name in op.reads]
+        if name in self.program.outputs or not reading or any(op.kind != "view" for op in reading):
             return False
-        for op in slices:
-            found = self._units_that_read(op.value)
-            if len({id(unit) for unit in found}) != 1 or not isinstance(found[0], Group):
+        if len(reading) == 1 and reading[0].how in ("reshape", "permute"):
+            return self._cut_up(reading[0].value)
+        if any(op.how != "slice" or op.dims != reading[0].dims for op in reading):
+            return False
+        axis, spans = reading[0].dims[0], list[tuple[int, int]]()
+        for op in reading:
+            units = {id(self.plan.unit_of.get(v)) for v in self._read_by(op.value)}
+            start, count = (op.start or (0,))[0], self.program.shapes[op.value][axis][0]
+            spans.append((start, start + (count - 1) * op.step))
+            if len(units) > 1 or op.value in self.program.outputs:
                 return False
-            if prod(a.size[0] for a in found[0].axes) > self._numel(op.value):
-                return False
-        d = slices[0].dims[0]
-        starts = sorted((*zip(op.start or (), self.program.shapes[op.value][d], strict=True),) for op in slices)
-        return all(a + n <= b for one, after in pairwise(starts) for (a, n), (b, _) in zip(one, after, strict=True))
+        spans.sort()
+        return len(spans) > 1 and all(end < start for (_, end), (start, _) in pairwise(spans))
 
-    def _units_that_read(self, value: str) -> list[Group | Op | None]:
-        """The units that read a value or a view of it; None for whoever is given it."""
-        found: list[Group | Op | None] = [None] if value in self.program.outputs else []
+    def _read_by(self, value: str) -> list[str]:
+        """What is computed from a value, or from a view of it."""
+        found: list[str] = []
         for op in self.program.ops:
             if value in op.reads:
-                found += self._units_that_read(op.value) if op.kind == "view" else [self.plan.unit_of[op.value]]
+                found += self._read_by(op.value) if op.kind == "view" else [op.value]
         return found
 
     def _beside_taps(self, value: str) -> bool:
