@@ -12,6 +12,7 @@ from kernrl.tasks.solutions.from_graph.codegen.assembly import Assembly, Kernel
 from kernrl.tasks.solutions.from_graph.codegen.emit import Body
 from kernrl.tasks.solutions.from_graph.codegen.index_text import Access
 from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout, columns_layout, power, row_layout, total
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Names
@@ -40,6 +41,10 @@ PART, MOST_PARTS = 8192, 8192
 """Elements that a program has in registers of a set that is cut, and into how many such parts."""
 WANTED_PROGRAMS = 1056
 """How many programs a reduction is cut into where its sets are few."""
+FILLING_PROGRAMS = 2 * MULTIPROCESSORS
+"""With fewer programs a reduction that walks over memory does not reach its bandwidth."""
+LEAST_ACROSS = 16
+"""Of neighbours in memory that belong to different sets, how many a program that walks has at least: 64 bytes."""
 
 
 class SplitWriter(ABC):
@@ -76,14 +81,21 @@ class SplitWriter(ABC):
         axis = min((a for a in big.factors), key=lambda a: big.factors[a][0], default=None)
         return axis is None or axis in self.group.reduced or not self.group.kept
 
+    def across(self, rows: int, most: int) -> int:
+        """How many sets side by side a program walks over, so that there are enough programs."""
+        across = most
+        while across > LEAST_ACROSS and -(-rows // across) < FILLING_PROGRAMS:
+            across //= 2
+        return across
+
     def split(self) -> list[Kernel] | None:
         """Parts of each set by a program each, and a second kernel that puts them together; None where one will do.
 
         What is written of every element is written by the first, unless it needs what the second one makes."""
         levels = self.needed_reductions()
         n, rows = (prod(a.size[0] for a in axes) for axes in (self.group.reduced, self.group.kept))
-        depths = self.depths()
-        if not self.choice.split or max(levels.values()) > 1 or any(depths[v] for v in self.full_outputs()):
+        depths, cut = self.depths(), self.choice.split or self.choice.lean
+        if not cut or max(levels.values()) > 1 or any(depths[v] for v in self.full_outputs()):
             return None
         dry = self.body(row_layout(self.group.kept, list(self.group.reduced), False))
         for output in self.outputs:
@@ -91,6 +103,8 @@ class SplitWriter(ABC):
         reference = max(dry.accesses, key=lambda a: prod(x.size[0] for x in a.factors))
         kept, over = ordered(self.group.kept, [reference]), ordered(list(self.group.reduced), [reference])
         inner = self.inner(dry)
+        if not self.choice.split and (inner or rows >= FILLING_PROGRAMS * LEAST_ACROSS):
+            return None
         across = 1 if inner else max(8, min(64, power(rows)))
         # eight programs for each of some 132 multiprocessors, and four chunks or more for each program
         if self.choice.lean:

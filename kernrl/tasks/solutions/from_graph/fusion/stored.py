@@ -34,14 +34,19 @@ class Schedule:
         return op is None or op.kind == "library" or value in self.stored
 
 
-def schedule(plan: Plan, forced: set[str] | None = None) -> Schedule:
-    """Decide what is written; `forced` must be."""
-    return _Scheduler(plan, forced or set()).run()
+def schedule(plan: Plan, forced: set[str] | None = None, *, lean: bool = False) -> Schedule:
+    """Decide what is written.
+
+    Args:
+        forced: What must be.
+        lean: What comes of one load and statistics is computed again, and these are written in its place.
+    """
+    return _Scheduler(plan, forced or set(), lean).run()
 
 
 class _Scheduler:
-    def __init__(self, plan: Plan, forced: set[str]) -> None:
-        self.plan, self.program = plan, plan.program
+    def __init__(self, plan: Plan, forced: set[str], lean: bool) -> None:
+        self.plan, self.program, self.lean = plan, plan.program, lean
         self.s = Schedule(plan)
         self.forced = forced
         self.readers: dict[str, int] = {}
@@ -135,7 +140,7 @@ class _Scheduler:
             return False
         home, reading = self._numel(name), max(self._numel(reader), self._space(reader))
         small = home * SMALL_SHARE <= reading
-        loads, ops, below = self._cost(name, reading)
+        loads, ops, below = self._cost(name, reading, apart=times > 1, free=self.lean and not small)
         if times > 1 and (below or loads > 1 or ops > MOST_OPS_IN_TAPS):
             return False
         if small:
@@ -197,17 +202,24 @@ class _Scheduler:
     def _numel(self, value: str) -> int:
         return prod(s[0] for s in self.program.shapes[value])
 
-    def _cost(self, name: str, reading: int) -> tuple[int, int, bool]:
-        """(large loads, ops, whether a reduction or pool lies below) of computing a value again."""
+    def _cost(self, name: str, reading: int, *, apart: bool, free: bool) -> tuple[int, int, bool]:
+        """(large loads, ops, whether a reduction or pool lies below) of computing a value again.
+
+        Args:
+            apart: Slices of one tensor are loads of their own.
+            free: What is small costs nothing.
+        """
         loads, ops, below = 0, 0, False
-        seen: set[str] = set()
-        stack = [name]
+        seen: set[tuple[str, str]] = set()
+        stack = [(name, "")]
         while stack:
-            value = stack.pop()
-            if value in seen:
+            value, part = stack.pop()
+            if (value, part) in seen:
                 continue
-            seen.add(value)
+            seen.add((value, part))
             giver = self.plan.giver.get(value)
+            if free and self._numel(value) * SMALL_SHARE <= reading:
+                continue
             if giver is None or giver.kind == "library" or value in self.s.stored:
                 loads += self._numel(value) * SMALL_SHARE > reading
             elif giver.kind == "reduce" or (giver.kind == "window" and value != name):
@@ -215,7 +227,8 @@ class _Scheduler:
                 loads += self._numel(value) * SMALL_SHARE > reading
             else:
                 ops += giver.kind == "point"
-                stack += giver.reads
+                part = value if apart and giver.how == "slice" else part
+                stack += [(read, part) for read in giver.reads]
         return loads, ops, below
 
     def _order(self, libraries: list[Op]) -> None:
