@@ -10,7 +10,11 @@ A module with a `best.py` counts as answered; `--keep-tie` is on, so that a tie 
 Modules are taken from one family after another (see `family`), shuffled by a fixed seed, so that those of a run that was
 stopped stand for the rest. `--seconds` ends the run as Ctrl-C would. `--out` is written anew whenever a module is done, so it
 also stands after a kill; what it has is not searched again, unless `--again` asks for a second search of the modules that are
-not faster than the last baseline beyond the noise. The better of both results counts, and the seconds of both.
+not faster than the last baseline beyond the noise, and none is searched a third time. The better of both results counts, and
+the seconds of both. The figures of the first searches alone are `first`; what starts with `second_` is of the second ones:
+where they ran, on which commit, how long. `modules_per_minute` is that of the first.
+
+The record holds no sources: the folder of each command, with every candidate, stays in the folder for temporary files (TMPDIR).
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
+import os
 import random
 import re
 import signal
@@ -28,13 +32,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean
 from typing import Any
+
+from optimize_figures import figures_of_both
 
 from kernrl.config import OptimizeConfig
 from kernrl.files import replace_file
 from kernrl.optimization.trials import beats
-from kernrl.reports.statistics import TaskBootstrap
 from kernrl.runs.run_directory import environment
 from kernrl.stages.optimize import run
 from kernrl.tasks.loaders import load_tasks
@@ -58,6 +62,15 @@ TAILS = {
 
 RECORD_EVERY_S = 2.0
 
+SHARED = ("budget_s", "n", "model")
+"""Settings that all first searches have in common, and all second ones."""
+
+OF_A_SEARCH = (*SHARED, "limit", "tasks_at_once")
+"""Settings that are recorded for each kind of search."""
+
+OF_A_MACHINE = ("versions", "cores", "date")
+"""What is recorded of the last command, for each kind of search."""
+
 
 def family(source: str) -> str:
     """The family of a module, by the words of its source: what it begins with, and what comes after."""
@@ -76,98 +89,46 @@ def spread(tasks: Sequence[Task]) -> list[Task]:
     return [task for turn in itertools.zip_longest(*by_family.values()) for task in turn if task is not None]
 
 
-def summary(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures of a suite: shares of all its modules, geometric means over those that are right; intervals over modules."""
-    if not results:
-        return {"modules": 0}
-    right = [r for r in results if r["best"]]
-    verdicts = {r["task"]: Verdict.from_json(r["best"]["verdict"]) for r in right}
-    names = dict.fromkeys(name for v in verdicts.values() if v.timing for name in v.timing.speedups_x)
-    bootstrap = TaskBootstrap(len(results))
-
-    def interval(estimate: Any) -> list[float | None]:
-        return [estimate.value, estimate.low, estimate.high]
-
-    figures: dict[str, Any] = {"modules": len(results), "right": len(right) / len(results), "baselines": {}}
-    figures["right_interval"] = interval(bootstrap.share([float(bool(r["best"])) for r in results]))
-    for name in names:
-        speeds = [v.speedup(name) if (v := verdicts.get(r["task"])) else None for r in results]
-        faster = [float((v := verdicts.get(r["task"])) is not None and beats(v, name)) for r in results]
-        logs, timed = [math.log(s.value) if s else 0.0 for s in speeds], [float(s is not None) for s in speeds]
-        figures["baselines"][name] = {
-            "faster": fmean(faster),
-            "faster_interval": interval(bootstrap.share(faster)),
-            "not_slower": fmean(float(s is not None and (s.value >= 1.0 or not s.significant)) for s in speeds),
-            "geomean_x": geomean([s.value for s in speeds if s]),
-            "geomean_interval": interval(bootstrap.geometric_mean(logs, timed)),
-            "timed": int(sum(timed)),
-        }
-    winners = [r["best"]["origin"] for r in right]
-    figures["winners"] = {origin: winners.count(origin) for origin in dict.fromkeys(winners)}
-    figures["origins"] = {origin: share_of(origin, right) for r in right for origin in r["by_origin"]}
-    noises = sorted(v.timing.noise for v in verdicts.values() if v.timing)
-    figures["noise"] = {"median": noises[len(noises) // 2], "largest": noises[-1]} if noises else None
-    counts = sorted(r["judged"] for r in right)
-    figures["judged"] = {"median": counts[len(counts) // 2], "fewest": counts[0]} if counts else None
-    figures["styles"] = _counted(r["best"]["name"] for r in right if r["best"]["origin"] == "style")
-    gains = [
-        r["by_origin"]["variant"] / r["by_origin"]["style"] for r in right if {"variant", "style"} <= r["by_origin"].keys()
-    ]
-    figures["variants_over_styles_x"] = geomean([max(1.0, gain) for gain in gains])
-    figures["regret"] = {count: regret_after(right, count) for count in ("8", "16", "32", "64")}
-    firsts = sorted(r["first_right_s"] for r in right if r.get("first_right_s") is not None)
-    figures["first_right_s"] = {"median": firsts[len(firsts) // 2], "last": firsts[-1]} if firsts else None
-    figures["families"] = {}
-    for name in dict.fromkeys(r.get("family", "") for r in results):
-        mine = [r for r in results if r.get("family", "") == name]
-        speeds = {
-            b: [s.value for r in mine if (v := verdicts.get(r["task"])) and (s := v.speedup(b))] for b in names
-        }  # fmt: skip
-        means = {b: geomean(values) for b, values in speeds.items()}
-        figures["families"][name] = {"modules": len(mine), "right": sum(bool(r["best"]) for r in mine), "geomean_x": means}
-    figures["seconds_of_searches"] = sum(r["spent_s"] for r in results)
-    figures["clock"] = sorted({r["clock"] for r in right})
-    return figures
-
-
-def share_of(origin: str, right: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What an origin of candidates brought: modules that it was right on, those whose best is from it, and by how much the best
-    of all was faster for it. A variant counts as its own, whatever it is a variant of."""
-    mine = [r["by_origin"] for r in right if origin in r["by_origin"]]
-    others = [(ratios[origin], max((x for name, x in ratios.items() if name != origin), default=None)) for ratios in mine]
-    gains = [max(1.0, ratio / best) for ratio, best in others if best]
-    wins = sum(r["best"]["origin"] == origin for r in right)
-    return {"modules": len(mine), "wins": wins, "alone": len(mine) - len(gains), "gain_x": geomean(gains)}
-
-
-def regret_after(right: Sequence[Mapping[str, Any]], count: str) -> dict[str, Any]:
-    """By how much the best of all beat the best of the first so many, where that many were tried."""
-    lost = [r["regret"][count] for r in right if count in r["regret"]]
-    known = [loss for loss in lost if loss is not None]
-    return {"modules": len(lost), "none_right": len(lost) - len(known), "mean": fmean(known) if known else None}
-
-
-def _counted(names: Iterator[str]) -> dict[str, int]:
-    found = list(names)
-    return dict(sorted({name: found.count(name) for name in found}.items(), key=lambda pair: -pair[1]))
-
-
-def geomean(values: Sequence[float]) -> float | None:
-    """The geometric mean; None of nothing."""
-    return math.exp(fmean(math.log(v) for v in values)) if values else None
-
-
 class Record:
-    """The file of results, kept up to date while a run goes on."""
+    """The file of results, kept up to date while a run goes on.
 
-    def __init__(self, path: Path, folder: Path, families: Mapping[str, str], settings: Mapping[str, Any]):
-        self.path, self.folder, self.families, self.settings = path, folder, families, settings
-        before = json.loads(path.read_text()) if path.exists() else {}
-        self.results: dict[str, dict[str, Any]] = {result["task"]: result for result in before.get("results", ())}
+    Args:
+        settings: Of this command.
+        again: Whether this command makes second searches.
+        commit: Of this code, where its folder is not a repository.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        folder: Path,
+        families: Mapping[str, str],
+        settings: Mapping[str, Any],
+        *,
+        again: bool = False,
+        commit: str | None = None,
+    ):
+        self.path, self.folder, self.families = path, folder, families
+        self.before = in_todays_form(json.loads(path.read_text())) if path.exists() else {}
+        self.results: dict[str, dict[str, Any]] = {result["task"]: result for result in self.before.get("results", ())}
         self.first: dict[str, dict[str, Any]] = {}
         """Results of a first search, of the modules that are searched a second time."""
-        self._environment, self._before_s, self._began = environment(), before.get("wall_s", 0.0), time.monotonic()
-        self._before = len(self.results)
+        self._second = "second_" if again else ""
+        """How the names begin of what is said of this command."""
+        own = {f"{self._second}{name}" if name in OF_A_SEARCH else name: value for name, value in settings.items()}
+        self.settings = self.before.get("settings", {}) | own
+        self._environment, self._began = environment(), time.monotonic()
+        self._environment |= {"commit": commit} if commit else {}
+
+    def require_same(self) -> None:
+        """Refuse to go on with results that were found otherwise. Raises ValueError."""
+        before = self.before.get("settings", {})
+        for name in ("precision", *(f"{self._second}{name}" for name in SHARED)):
+            if name in before and before[name] != self.settings[name]:
+                raise ValueError(f"{self.path} has {name} = {before[name]}, not {self.settings[name]}")
+        gpus = [result["gpu"] for result in self.results.values()]
+        if gpus and any(gpus) != bool(self._environment["gpu"]):
+            raise ValueError(f"{self.path} has {'measured' if any(gpus) else 'modelled'} times, and here they would not be")
 
     def update(self, ended: Sequence[Mapping[str, Any]] = ()) -> None:
         """Add the modules that are done, and write the file where there are any."""
@@ -181,23 +142,31 @@ class Record:
         missing |= {task for task, result in self.first.items() if self.results[task] is result}
         new = {r["task"]: slim(r, self.families) for r in found if r["task"] in missing and r["ended"] != "interrupted"}
         for task, result in new.items():
-            result |= {"commit": self._environment["commit"], "searches": 1}
+            result |= {"gpu": self._environment["gpu"], "commit": self._environment["commit"], "searches": 1}
             self.results[task] = better(self.first[task], result) if task in self.first else result
         if new or ended:
             self.write()
 
     def write(self) -> None:
         """Write the file."""
-        results, here_s = list(self.results.values()), time.monotonic() - self._began
-        record = {**self._environment, "date": time.strftime("%Y-%m-%d"), "wall_s": self._before_s + here_s}
-        record |= {"modules_per_minute": 60 * (len(results) - self._before) / max(here_s, 1e-9), **summary(results)}
-        replace_file(self.path, json.dumps(record | {"settings": self.settings, "results": results}, indent=2) + "\n")
+        record = {k: v for k, v in self.before.items() if k.removeprefix("second_") in OF_A_MACHINE}
+        now = {"versions": self._environment["versions"], "cores": len(os.sched_getaffinity(0))}
+        now |= {"date": time.strftime("%Y-%m-%d")}
+        record |= {f"{self._second}{name}": value for name, value in now.items()}
+        for name in ("wall_s", "second_wall_s"):
+            here_s = time.monotonic() - self._began if name == f"{self._second}wall_s" else 0.0
+            before_s = self.before.get(name, 0.0)
+            record[name] = None if before_s is None else before_s + here_s
+        results = list(self.results.values())
+        record |= figures_of_both(results, self.before) | {"settings": self.settings}
+        record["modules_per_minute"] = 60 * len(results) / record["wall_s"] if record["wall_s"] else None
+        replace_file(self.path, json.dumps(record | {"results": results}) + "\n")
 
     def search_again(self, tasks: Sequence[Task], baseline: str) -> list[Task]:
         """The tasks whose one search found nothing faster than the baseline beyond the noise, the furthest behind first."""
         for task in tasks:
             result = self.results.get(task.id)
-            if result and result.get("searches", 1) == 1 and not faster_than(baseline, result):
+            if result and result["searches"] == 1 and not faster_than(baseline, result):
                 self.first[task.id] = result
 
         def behind(task: Task) -> float:
@@ -222,6 +191,7 @@ class Record:
         finally:
             over.set()
             thread.join()
+            self.update()
 
 
 def faster_than(baseline: str, result: Mapping[str, Any]) -> bool:
@@ -236,8 +206,31 @@ def better(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
         speedups = result["best"]["verdict"]["timing"]["speedups_x"] if result["best"] else {}
         return len(speedups), list(speedups.values())[-1]["value"] if speedups else 0.0
 
-    chosen = max(first, second, key=rank)
-    return chosen | {"searches": 2, "spent_s": first["spent_s"] + second["spent_s"]}
+    where = {name: second[name] for name in ("gpu", "commit")}
+    both = {"searches": 2, "spent_s": first["spent_s"] + second["spent_s"], "first": first, "second": where}
+    return max(first, second, key=rank) | both
+
+
+def in_todays_form(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of before 27 November 2026 as one of today: its rows said neither their GPU nor what came of the first of two
+    searches."""
+    older = {"searches": 1, "commit": None}
+    rows = [
+        {**older, "gpu": row.get("device") if row["clock"] == "measured" else None, **row} for row in record.get("results", ())
+    ]
+    lost = [row for row in rows if row["searches"] == 2 and "first" not in row]
+    for row in lost:
+        row.setdefault("second", {name: record.get(f"second_{name}") for name in ("gpu", "commit")})
+    changed: dict[str, Any] = {"results": rows}
+    if "versions" not in record and "torch" in record:
+        changed["versions"] = {name: record[name] for name in ("torch", "triton")}
+    if "budget" in (settings := record.get("settings", {})):
+        changed["settings"] = settings | {"budget_s": settings["budget"]}
+    if lost and "searched_twice" not in record:  # `wall_s` is of both kinds, the rest of the last command
+        changed |= {"wall_s": None, "gpu": None, "commit": None}
+    if lost:
+        changed.setdefault("second_wall_s", record.get("second_wall_s"))
+    return record | changed
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -252,19 +245,25 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks-at-once", type=int)
     parser.add_argument("--seconds", type=float, help="after which no more is begun; what was found is recorded")
     parser.add_argument("--again", action="store_true", help="a second search where the first was not faster")
+    parser.add_argument("--commit", help="of this code, where its folder is not a repository")
     parser.add_argument("--out", type=Path, required=True, help="the record; results in it already are kept")
     given = parser.parse_args(words)
     folder = Path(tempfile.mkdtemp(prefix="bench-optimize-")) / "run"
     chosen = spread(load_tasks(given.source).tasks)[: given.limit]
     families = {task.id: family(task.pytorch_code) for task in chosen}
-    settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(given).items()}
-    record = Record(given.out, folder, families, settings)
+    named = vars(given) | {"budget_s": given.budget}
+    settings = {name: named[name] for name in ("source", "precision", *OF_A_SEARCH)}
+    record = Record(given.out, folder, families, settings, again=given.again, commit=given.commit)
+    try:
+        record.require_same()
+    except ValueError as error:
+        parser.error(str(error))
     if given.again:
         waiting = record.search_again(chosen, OptimizeConfig(source="").baseline[-1])
     else:
         waiting = [task for task in chosen if task.id not in record.results]
     if not waiting:
-        print(f"{given.out} has every module.")
+        print(f"{given.out} has no module to search again." if given.again else f"{given.out} has every module.")
         return
     tasks = folder.with_name("tasks.jsonl")
     write_tasks(tasks, waiting)
@@ -286,16 +285,19 @@ def main(words: Sequence[str] | None = None) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
     record.update(ended.data.get("tasks", [ended.data]))
     shown = json.loads(given.out.read_text())
-    print(json.dumps({k: v for k, v in shown.items() if k not in ("settings", "results", "versions")}, indent=2))
+    print(json.dumps({k: v for k, v in shown.items() if k not in ("settings", "results", "versions", "first")}, indent=2))
 
 
 def slim(result: Mapping[str, Any], families: Mapping[str, str]) -> dict[str, Any]:
-    """A module's results without its Plans, of which a record needs none."""
-    kept = {k: v for k, v in result.items() if k not in ("graph", "finals", "versions")}
+    """A module's results without sources and Plans, of which a record needs none."""
+    left_out = {"graph", "finals", "versions", "ranking", "file", "improved"}
+    if result["best"]:
+        left_out.add("sentence")  # where nothing was right, it says why
+    kept = {k: v for k, v in result.items() if k not in left_out}
     kept["family"] = families.get(result["task"], "")
-    if kept.get("best"):
-        verdict = {k: v for k, v in kept["best"]["verdict"].items() if k not in ("plan", "errors")}
-        kept["best"] = kept["best"] | {"verdict": verdict | {"plan": {}, "errors": []}}
+    if kept["best"]:
+        verdict = kept["best"]["verdict"] | {"plan": {}, "errors": []}
+        kept["best"] = {k: v for k, v in kept["best"].items() if k not in ("source", "sha")} | {"verdict": verdict}
     return kept
 
 

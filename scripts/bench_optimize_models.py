@@ -1,37 +1,54 @@
 """Optimise whole models, built from their published configurations with fresh weights, and time them end to end.
 
-    python scripts/bench_optimize_models.py --models llama --layers 4 --budget 45 --out models.json    # on a GPU, 90 s
     python scripts/bench_optimize_models.py --out models.json                 # all three, whole, on a GPU: nine minutes
+    python scripts/bench_optimize_models.py --models llama --layers 4 --budget 45 --out models.json    # on a GPU, 90 s
     python scripts/bench_optimize_models.py --small --budget 20 --out /tmp/models.json    # a look, on a CPU
 
 resnet50: He et al. 2016, batch 64 of 224 x 224. vit: ViT-B/16, Dosovitskiy et al. 2021, batch 64. llama: the shapes of
 TinyLlama 1.1B (22 layers, width 2048, RMS norm, SwiGLU), 4 sequences of 512 tokens. Architectures come from transformers.
 `--layers` takes the first so many of the transformers' layers.
-Times are CUDA events around `forward`, in turns, launches from Python included, and as CUDA graphs, without them. Without a GPU
-nothing is timed. What is known is written after every step. A model that `--out` has already is left out, so that several
-commands measure one after the other.
+
+Times are CUDA events around `forward`, in turns, launches from Python included, and as CUDA graphs, without them. A speedup is
+the median over turns with its 95 % interval. Without a GPU nothing is timed. Errors are against float64, relative, in RMS.
+
+`--out` is written after every step, so it also stands after a kill. What it has whole is left out, so that several commands
+measure one after the other; what was begun is measured again. Each model has a process of its own: a fault on the GPU ends one.
+The record is `docs/benchmarks/optimize_models.json`.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+import math
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from optimize_figures import listed
 from torch import Tensor, nn
 
 import kernrl
 from kernrl.files import replace_file
 from kernrl.optimization.agreement import disagreement
 from kernrl.runs.run_directory import environment
+from kernrl.verifier.base.float64_mode import Float64Mode
 from kernrl.verifier.base.precision import policy_flags
+from kernrl.verifier.replay.timing import interval
 
-ROUNDS = 20
+ROUNDS, WARM_UP = 20, 3
+
+TITLES = {
+    "resnet50": "ResNet-50, batch 64",
+    "vit": "ViT-B/16, batch 64",
+    "llama": "TinyLlama 1.1B, 4 × 512 tokens",
+}
 
 
 class Output(nn.Module):
@@ -88,30 +105,34 @@ def llama(small: bool, layers: int | None = None) -> tuple[nn.Module, Tensor]:
 MODELS: dict[str, Callable[..., tuple[nn.Module, Tensor]]] = {"resnet50": resnet50, "vit": vit, "llama": llama}
 
 
+Times = dict[str, list[float]]
+"""Model → milliseconds of each turn."""
+
+
 @torch.no_grad()
-def median_ms(models: dict[str, nn.Module], x: Tensor) -> dict[str, float]:
-    """Median milliseconds of each model's forward, in turns."""
-    seen: dict[str, list[float]] = {name: [] for name in models}
-    for turn in range(ROUNDS + 3):
-        for name, model in models.items():
+def times_ms(models: Mapping[str, Callable[[Tensor], object]], x: Tensor) -> Times:
+    """Milliseconds of each model's forward, in turns: forth in one, back in the next."""
+    seen: Times = {name: [] for name in models}
+    for turn in range(WARM_UP + ROUNDS):
+        for name, model in [*models.items()][:: -1 if turn % 2 else 1]:
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()  # pyright: ignore[reportCallIssue]
             model(x)
             end.record()  # pyright: ignore[reportCallIssue]
             torch.cuda.synchronize()
-            if turn >= 3:
+            if turn >= WARM_UP:
                 seen[name].append(begin.elapsed_time(end))
-    return {name: statistics.median(times) for name, times in seen.items()}
+    return seen
 
 
 @torch.no_grad()
-def graph_ms(models: dict[str, nn.Module], x: Tensor) -> dict[str, float]:
-    """Median milliseconds of each model's forward as a CUDA graph, in turns; without those that cannot be captured."""
-    graphs: dict[str, Any] = {}
+def graph_times_ms(models: Mapping[str, Callable[[Tensor], object]], x: Tensor) -> Times:
+    """Milliseconds of each model's forward as a CUDA graph, in turns; without those that cannot be captured."""
+    graphs: dict[str, Callable[[Tensor], object]] = {}
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for name, model in models.items():
-            for _ in range(3):
+            for _ in range(WARM_UP):
                 model(x)
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
@@ -122,24 +143,57 @@ def graph_ms(models: dict[str, nn.Module], x: Tensor) -> dict[str, float]:
                 print(f"{name} cannot be captured: {error}", flush=True)
                 continue
             graphs[name] = lambda _, graph=graph: graph.replay()
-        return median_ms(graphs, x)
+        return times_ms(graphs, x)
+
+
+def timed(times: Times, kind: str = "") -> dict[str, Any]:
+    """Median milliseconds of each model; how much faster than each other the optimised one is, with its interval; the turns.
+
+    Args:
+        kind: What the names of these have in them.
+    """
+    speedups = {}
+    for name, theirs in times.items():
+        if name == "kernrl" or "kernrl" not in times:
+            continue
+        logs = [math.log(one / mine) for one, mine in zip(theirs, times["kernrl"], strict=True)]
+        figure = (statistics.median(logs), *interval(logs))
+        speedups[name] = dict(zip(("value", "low", "high"), map(math.exp, figure), strict=True))
+    medians = {name: statistics.median(own) for name, own in times.items()}
+    turns = {name: [round(ms, 4) for ms in own] for name, own in times.items()}
+    return {f"ms{kind}": medians, f"speedups{kind}_x": speedups, f"turns{kind}_ms": turns}
+
+
+@torch.no_grad()
+def relative_errors(models: Mapping[str, nn.Module], x: Tensor, precision: str) -> dict[str, float]:
+    """How far each model is from the first in float64, relative to that, in RMS."""
+    exact = copy.deepcopy(next(iter(models.values()))).double()
+    with policy_flags(precision):
+        found = {name: model(x) for name, model in models.items()}
+        with Float64Mode(precision):
+            truth = exact(x.double() if x.is_floating_point() else x)
+    return {name: float((y.double() - truth).norm() / truth.norm()) for name, y in found.items()}
 
 
 def measure(name: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One model: its row, as more of it is known."""
+    """One model: what is known of it, more and more."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, x = MODELS[name](given.small, given.layers)
-    model, x = model.eval().to(device), x.to(device)
+    with torch.device(device):  # a billion numbers take a CPU a while
+        model, x = MODELS[name](given.small, given.layers)
+    model.eval()
     started = time.monotonic()
     fast = kernrl.optimize(model, x, budget_s=given.budget, precision=given.precision, candidates=given.n)
     report: Any = fast.kernrl_report
-    row: dict[str, Any] = {"model": name, "layers": given.layers, "precision": given.precision}
-    row |= {"seconds": time.monotonic() - started, "clock": report.clock, "report": str(report)}
+    row: dict[str, Any] = {"budget_s": given.budget, "seconds": time.monotonic() - started, "clock": report.clock}
     row["swapped"] = sum(len(part.paths) for part in report.parts if part.swapped)
+    row["of"] = sum(len(part.paths) for part in report.parts)
     row["parts"] = [{"paths": len(p.paths), "swapped": p.swapped, "speedups_x": p.speedups_x} for p in report.parts]
+    row |= {"checked": report.checked, "report": str(report)}
     yield row
+    models: dict[str, nn.Module] = {"eager": model, "kernrl": fast}
     row["agrees"] = disagreement(model, fast, (x,), given.precision, 1) or "yes"
+    row["errors"] = relative_errors(models, x, given.precision)
     same = list(fast.state_dict()) == list(model.state_dict())
     row["state_dict_unchanged"] = same and all(
         torch.equal(a, b) for a, b in zip(fast.parameters(), model.parameters(), strict=True)
@@ -147,47 +201,74 @@ def measure(name: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     yield row
     if device == "cuda":
         with policy_flags(given.precision, autotune=True):
-            models: dict[str, nn.Module] = {"eager": model, "kernrl": fast}
-            yield _timed(row, models, x)  # torch.compile may take longer than there is
+            row |= timed(times_ms(models, x))
+            yield row  # torch.compile may take longer than there is
             began = time.monotonic()
             models["compile"] = torch.compile(model)  # pyright: ignore[reportArgumentType]
             with torch.no_grad():
                 models["compile"](x)
             row["compile_seconds"] = time.monotonic() - began
-            yield _timed(row, models, x)
+            row |= timed(times_ms(models, x))
+            yield row
+            # last: a capture that fails may leave the allocator in another state
+            row |= timed(graph_times_ms(models, x), "_as_graphs")
+    yield row | {"whole": True}
 
 
-def _timed(row: dict[str, Any], models: dict[str, nn.Module], x: Tensor) -> dict[str, Any]:
-    """The row with times, and how much faster than each other model the optimised one is."""
-    for kind, clock in (("", median_ms), ("_as_graphs", graph_ms)):
-        times = clock(models, x)
-        row[f"ms{kind}"] = times
-        row[f"speedups{kind}_x"] = {k: ms / times["kernrl"] for k, ms in times.items() if k != "kernrl" and "kernrl" in times}
-    return row
+class Record:
+    """The file of results, a row for each model and choice of layers, precision and size."""
+
+    def __init__(self, path: Path, commit: str | None):
+        self.path, about = path, environment()
+        self.rows: list[dict[str, Any]] = json.loads(path.read_text())["models"] if path.exists() else []
+        self.versions, self.date = about["versions"], time.strftime("%Y-%m-%d")
+        self.where = {"gpu": about["gpu"], "commit": commit or about["commit"], "date": self.date}
+
+    def has(self, key: Mapping[str, Any]) -> bool:
+        """Whether a row is there, and whole."""
+        return any(row.get("whole") and key.items() <= row.items() for row in self.rows)
+
+    def put(self, key: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+        """Write the file with a row in place of the one that was there."""
+        self.rows = [old for old in self.rows if not key.items() <= old.items()] + [{**key, **self.where, **row}]
+        about = {name: listed(row[name] for row in self.rows) for name in ("gpu", "commit")}
+        record = {"versions": self.versions, **about, "date": self.date, "models": self.rows}
+        replace_file(self.path, json.dumps(record, indent=2) + "\n")
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Run, print and record."""
+    words = sys.argv[1:] if words is None else words
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=[*MODELS], default=[*MODELS])
     parser.add_argument("--small", action="store_true", help="tiny sizes, for a look")
     parser.add_argument("--layers", type=int, help="of vit and llama: so many in place of all")
-    parser.add_argument("--budget", type=float, default=150.0, help="seconds for each model; three of them fit nine minutes")
+    parser.add_argument("--budget", type=float, default=100.0, help="seconds for each model; three of them fit nine minutes")
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--n", type=int, default=64)
+    parser.add_argument("--commit", help="of this code, where its folder is not a repository")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(words)
-    rows = json.loads(given.out.read_text())["models"] if given.out.exists() else []
-    for name in given.models:
-        if any(row["model"] == name for row in rows):
-            continue
-        row: dict[str, Any] = {}
+    if len(given.models) > 1:
+        codes = [subprocess.call([sys.executable, __file__, *words, "--models", name]) for name in given.models]
+        sys.exit(max(map(abs, codes)))
+    [name] = given.models
+    layers = None if name == "resnet50" else given.layers
+    title = TITLES[name] + (f", {layers} layers" if layers else "") + (", at tiny sizes" if given.small else "")
+    key = {"model": name, "title": title, "layers": layers, "precision": given.precision, "small": given.small}
+    record = Record(given.out, given.commit)
+    if record.has(key):
+        print(f"{given.out} has {title}.")
+        return
+    row: dict[str, Any] = {}
+    try:
         for row in measure(name, given):
-            record = {**environment(), "date": time.strftime("%Y-%m-%d"), "small": given.small, "models": [*rows, row]}
-            replace_file(given.out, json.dumps(record, indent=2) + "\n")
+            record.put(key, row)
             print(json.dumps({k: v for k, v in row.items() if k != "report"}), flush=True)
-        rows.append(row)
-        print(row["report"], flush=True)
+    except Exception as error:
+        record.put(key, row | {"failed": f"{type(error).__name__}: {error}"})
+        raise
+    print(row["report"], flush=True)
 
 
 if __name__ == "__main__":

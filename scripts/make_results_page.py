@@ -307,7 +307,29 @@ def conditions(data: dict[str, Any]) -> str:
 
 
 def commit(data: dict[str, Any]) -> str:
-    return f"commit {data['commit'][:7]}" if data.get("commit") else ""
+    return f"commit {readme_figures.short(data['commit'])}" if data.get("commit") else ""
+
+
+def whole_models() -> str:
+    """Whole models before and after `kernrl.optimize`."""
+    data = read("optimize_models")
+    rows = []
+    for row in data["models"]:
+        if not row.get("whole") or row["small"]:
+            continue
+        speeds = [
+            figure_text(row[kind].get(name), as_times=True)
+            for kind in ("speedups_x", "speedups_as_graphs_x")
+            for name in ("eager", "compile")
+        ]
+        errors = ", ".join(f"{row['errors'][name]:.1e}" for name in ("eager", "kernrl"))
+        agrees = "yes" if row["agrees"] == "yes" else "**no**"
+        ms = f"{row['ms']['eager']:.2f}"
+        rows.append([row["title"], f"{row['swapped']} of {row['of']}", ms, *speeds, agrees, errors, f"{row['seconds']:.0f}"])
+    head = ["model", "parts swapped", "eager, ms", "against eager", "against compile", "as graphs, eager", "compile"]
+    precisions = ", ".join(dict.fromkeys(row["precision"] for row in data["models"]))
+    note = f"Errors are relative to float64, in RMS. {precisions}, {conditions(data)}"
+    return table([*head, "agrees", "error of eager, optimised", "seconds"], rows) + wrapped(note)
 
 
 def headline() -> str:
@@ -336,6 +358,7 @@ TABLES: dict[str, Callable[[], str]] = {
         ablation_cpu,
         validation,
         validation_cpu,
+        whole_models,
         headline,
         methods,
     )

@@ -34,9 +34,18 @@ def rows(read: Read) -> list[Row]:
         *solutions(read("tasks")),
         *shipped(read("nano")),
         *optimize(read("optimize")),
+        *if_recorded(whole_models, read, "optimize_models"),
         *decoding(read("decode")),
         *scaling(read("scaling")),
     ]
+
+
+def if_recorded(make: Callable[[Any], list[Row]], read: Read, name: str) -> list[Row]:
+    """The rows of a measurement that may not have been made yet."""
+    try:
+        return make(read(name))
+    except FileNotFoundError:
+        return []
 
 
 def verifier(data: Any) -> list[Row]:
@@ -115,18 +124,49 @@ def shipped(data: Any) -> list[Row]:
 
 
 def optimize(data: Any) -> list[Row]:
-    first, settings = data["first"], data["settings"]
-    seconds = f"{settings['budget_s']} s each"
-    once, twice = first["baselines"]["compile"], data["baselines"]["compile"]
+    settings, compiled = data["settings"], data["baselines"]["compile"]
     text = (
         f"a right file for {interval(data['right_interval'])}; faster than eager, beyond the noise, for "
-        f"{interval(data['baselines']['eager']['faster_interval'])}. Faster than `torch.compile`, beyond the noise: after one "
-        f"search {interval(once['faster_interval'])} (mean {speed(once['geomean_interval'])}); after "
-        f"{settings['second_budget_s']} s more for {data['searched_twice']} modules that were not, with new styles and on an "
-        f"H100, {interval(twice['faster_interval'])} (mean {speed(twice['geomean_interval'])})"
+        f"{interval(data['baselines']['eager']['faster_interval'])}. Faster than `torch.compile`, beyond the noise: "
     )
-    title = f"`kernrl optimize`, {data['modules']} modules of `tests/foreign`, {seconds}"
-    return [[title, text, *conditions(data, settings["precision"])]]
+    if again := data.get("searched_twice"):
+        there = {"commit": f"commit {short(data['second_commit'])}", "gpu": short(data["second_gpu"])}
+        where = ", ".join(said for name, said in there.items() if data[f"second_{name}"] != data[name])
+        text += (
+            f"after one search {wins(data['first']['baselines']['compile'])}; after {settings['second_budget_s']:g} s more for "
+            f"{again} modules that were not{where and f' ({where})'}, "
+        )
+    title = f"`kernrl optimize`, {data['modules']} modules of `tests/foreign`, {settings['budget_s']:g} s each"
+    return [[title, text + wins(compiled), *conditions(data, settings["precision"])]]
+
+
+BASELINES = {"eager": "eager", "compile": "`torch.compile`"}
+
+
+def whole_models(data: Any) -> list[Row]:
+    """How fast `forward` of whole models is, by the clock that has launches from Python in it."""
+    rows = [row for row in data["models"] if row.get("whole") and not row["small"]]
+    said = [f"{row['title']}: {' and '.join(against(row, 'speedups_x', name) for name in BASELINES)}" for row in rows]
+    budgets = ", ".join(dict.fromkeys(f"{row['budget_s']:g}" for row in rows))
+    precisions = ", ".join(dict.fromkeys(row["precision"] for row in rows))
+    title = f"`kernrl.optimize` of {len(rows)} whole models, {budgets} s each: `forward`"
+    return [[title, "; ".join(said), *conditions(data, precisions)]] if rows else []
+
+
+def against(row: Any, kind: str, name: str) -> str:
+    """A model's speed against that of a baseline."""
+    found = row[kind].get(name)
+    return f"{speed([found[key] for key in ('value', 'low', 'high')])} {BASELINES[name]}" if found else f"– {BASELINES[name]}"
+
+
+def wins(baseline: Any) -> str:
+    """How many were faster than a baseline, and by how much all were."""
+    return f"{interval(baseline['faster_interval'])} (mean {speed(baseline['geomean_interval'])})"
+
+
+def short(names: str) -> str:
+    """`H100` of `NVIDIA H100 80GB HBM3`, seven characters of a commit; of several, each."""
+    return ", ".join(name.removeprefix("NVIDIA ").split()[0][:7] for name in names.split(", "))
 
 
 def interval(figures: list[float]) -> str:
@@ -214,11 +254,11 @@ def scaling(data: Any) -> list[Row]:
 def conditions(data: Any, *more: str, times: int = 1) -> Row:
     """What a figure was seen on, the commit and the date."""
     where = ", ".join((gpu(data) if times == 1 else f"{times} × {gpu(data)}", *more, *versions(data)))
-    return [where, data["commit"][:7], data["date"] if "date" in data else data["started"][:10]]
+    return [where, short(data["commit"]), data["date"] if "date" in data else data["started"][:10]]
 
 
 def gpu(data: Any) -> str:
-    return data["gpu"].removeprefix("NVIDIA ")
+    return data["gpu"].replace("NVIDIA ", "")
 
 
 def versions(data: Any) -> list[str]:

@@ -1,11 +1,13 @@
 """Run commands and draw what a terminal showed, as an SVG for the README.
 
-    python scripts/terminal_picture.py --out docs/images/optimize.svg --transcript docs/images/optimize.json \\
-        "kernrl optimize my_module.py --precision tf32 --budget 60s --output faster" "python faster/best.py"
-    python scripts/terminal_picture.py --out docs/images/optimize.svg --transcript docs/images/optimize.json --columns 90
+    cp docs/examples/depthwise_block.py "$EMPTY" && cd "$EMPTY"
+    python "$REPOSITORY"/scripts/terminal_picture.py --out optimize.svg --transcript optimize.json \\
+        "kernrl optimize depthwise_block.py --precision tf32 --budget 60s --output faster" "python faster/best.py"
+    python "$REPOSITORY"/scripts/terminal_picture.py --out optimize.svg --transcript optimize.json --columns 90
 
 The commands run as they stand, one after the other, and all that they print is drawn and kept in the transcript, with their
-seconds and what they ran on. It ends with the first that fails. Without commands, the transcript is drawn again.
+seconds and what they ran on; of paths, what is particular to this machine is left out. It ends with the first that fails.
+Without commands, the transcript is drawn again.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import argparse
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -53,11 +56,21 @@ def _recorded(commands: Sequence[str], columns: int, path: str) -> list[dict[str
             stderr=subprocess.STDOUT,
             env=os.environ | {"COLUMNS": str(columns), "PATH": path},
         )
-        print(f"$ {command}\n{ran.stdout}", flush=True)
+        output = without_places(ran.stdout)
+        print(f"$ {command}\n{output}", flush=True)
         if ran.returncode:
             sys.exit(f"{command} exited with {ran.returncode}; nothing was drawn.")
-        shown.append({"command": command, "output": ran.stdout, "seconds": round(time.monotonic() - began, 1)})
+        shown.append({"command": command, "output": output, "seconds": round(time.monotonic() - began, 1)})
     return shown
+
+
+def without_places(text: str) -> str:
+    """Text without where this machine has its packages, the folder of work, and the user's."""
+    text = re.sub(r"[^\s\"'(]*/site-packages/", "site-packages/", text)
+    for folder, name in ((Path.cwd(), "."), (Path.home(), "~")):
+        if folder != folder.parent:
+            text = re.sub(rf"(?<![\w/.-]){re.escape(str(folder))}(?![\w-])", name, text)
+    return text
 
 
 def draw(shown: Sequence[dict[str, Any]], columns: int, title: str) -> str:
@@ -78,10 +91,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="the SVG to write")
     parser.add_argument("--transcript", type=Path, help="what the commands printed: written with commands, read without")
     parser.add_argument("--columns", type=int, default=100)
+    parser.add_argument("--commit", help="of this code, where its folder is not a repository")
     parser.add_argument("--title", default="kernrl", help="of the window")
     given = parser.parse_args(words)
     if given.commands:
-        kept = {**environment(), "commands": recorded(given.commands, given.columns)}
+        about = environment()
+        kept = about | {"commit": given.commit or about["commit"], "commands": recorded(given.commands, given.columns)}
         if given.transcript:
             given.transcript.parent.mkdir(parents=True, exist_ok=True)
             given.transcript.write_text(json.dumps(kept, indent=2) + "\n")

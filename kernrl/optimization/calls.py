@@ -114,20 +114,33 @@ class Parameters:
         return cls(tuple(p.name for p in plain), {p.name: p.default for p in plain if p.default is not p.empty}, by_name)
 
     def ordered(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A call's arguments in one order: by position as far as can be, defaults filled in; the rest by name.
+        """A call's arguments in one order: by position as far as can be, the rest by name.
+
+        Those that are defaults are left out: a decorator of `forward` may give by name what it does not see given.
 
         Raises:
             TypeError: An argument is missing.
         """
-        positional, named = list(args), {**self.by_name, **kwargs}
-        for name in self.names[len(args) :]:
+        if len(args) > len(self.names):
+            return tuple(args), {name: kwargs[name] for name in sorted(kwargs)}
+        named = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        for defaults in (self.defaults, self.by_name):
+            for name, default in defaults.items():
+                if name in named and _same(named[name], default):
+                    del named[name]
+        positional = list[Any]()
+        for name in self.names:
             if name in named:
                 positional.append(named.pop(name))
             elif name in self.defaults:
-                positional.append(self.defaults[name])
+                break
             else:
                 raise TypeError(f"forward needs {name!r}")
         return tuple(positional), {name: named[name] for name in sorted(named)}
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or (type(value) is type(default) and isinstance(value, PLAIN) and value == default)
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def arguments_of(module: nn.Module, inputs: Inputs) -> tuple[tuple[Any, ...], di
         bound = inspect.signature(module.forward).bind(*args, **(inputs if isinstance(inputs, Mapping) else {}))
     except TypeError as error:
         raise UsageError(f"{type(module).__name__}: forward does not take these inputs: {error}.") from None
-    bound.apply_defaults()
+    # without defaults: a decorator of forward may give by name what it does not see given
     require_usable_inputs(module, (bound.args, bound.kwargs))
     return bound.args, bound.kwargs
 

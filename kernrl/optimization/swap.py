@@ -51,6 +51,8 @@ class FastForward:
         self.module, self.function, self.call = module, function, call
         self.parameters = Parameters.of(type(module))
         self.bare = call.result.is_leaf()  # most modules return one tensor
+        _, named = pytree.tree_unflatten(call.given, call.form)
+        self.by_place = not named
         self.places, self.devices = [call.tensors[place] for place in places], devices
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +76,7 @@ class FastForward:
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         """The leaves of a call's arguments; None where they are not like those that were checked."""
-        if not kwargs and len(args) == len(self.call.given) and self.fits(args):
+        if self.by_place and not kwargs and len(args) == len(self.call.given) and self.fits(args):
             return args  # most calls, and pytrees take longer than some kernels
         try:
             leaves, form = flatten(self.parameters.ordered(args, kwargs))

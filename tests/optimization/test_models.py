@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
 import threading
 import warnings
@@ -409,6 +410,58 @@ def test_explain_takes_arguments_by_name_alone_and_leaves_no_op_out() -> None:
     given = {"scale": torch.rand(8)}
     assert "is off by" in disagreement(Scaled(), other, (torch.randn(2, 4, 8),), "fp32", 1, given)
     assert disagreement(other, other, (torch.randn(2, 4, 8),), "fp32", 1, given) == ""
+
+
+def test_what_is_not_given_is_left_to_a_decorator_of_forward() -> None:
+    def with_scale(forward):  # as transformers fills in what its configurations say
+        @functools.wraps(forward)
+        def wrapped(self, *args, **kwargs):
+            if kwargs.get("scale") is None:
+                kwargs["scale"] = 2.0
+            return forward(self, *args, **kwargs)
+
+        return wrapped
+
+    class Decorated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(8)
+
+        @with_scale
+        def forward(self, x, bias=None, scale=None):
+            return self.norm(x) * scale
+
+    for given in (torch.randn(4, 8), {"x": torch.randn(4, 8)}):
+        (part,) = kernrl.explain(Decorated().eval(), given).parts
+        assert part.paths == ("",)
+
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Decorated()
+
+        def forward(self, x):
+            return self.inner(x, None) + self.inner(x=x)
+
+    ((paths),) = [part.paths for part in kernrl.explain(Holder().eval(), torch.randn(4, 8)).parts]
+    assert paths in (("",), ("inner",))
+
+
+def test_an_argument_by_name_is_not_taken_for_another_by_place() -> None:
+    class Scale(nn.Module):
+        def forward(self, x, by=None, plus=None):
+            y = F.gelu(F.layer_norm(x, (8,)))
+            y = y if by is None else y * by
+            return y if plus is None else y + plus
+
+    module, (x, y) = Scale().eval(), torch.randn(2, 4, 8)
+    (part,) = find_parts(module, (x,), named={"plus": y}).found
+    swap(module, lambda self, x, plus: x - plus, part.call, [int(i.place[0]) for i in part.graph.inputs], ("cpu",))
+    with torch.no_grad():
+        assert torch.equal(module(x, plus=y), x - y)
+        assert torch.equal(module(plus=y, x=x), x - y)
+        assert torch.equal(module(x, None, y), x - y)
+        assert torch.equal(module(x, y), Scale()(x, y))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import optimize_figures  # pyright: ignore[reportMissingImports]
 import pytest
 from support import ROOT
 from support.tiny import verdict_of
@@ -94,6 +95,19 @@ def test_a_stopped_run_is_finished_by_another_command_on_another_machine(
     capsys.readouterr()
     bench.main(words)
     assert "has every module" in capsys.readouterr().out
+    bench.main([*words, "--again", "--commit", "later"])
+    twice = json.loads(Path("bench.json").read_text())
+    assert len(Verifier.judged) == 6
+    assert (twice["searched_twice"], twice["second_commit"], twice["commit"]) == (3, "later", record["commit"])
+    capsys.readouterr()
+    bench.main([*words, "--again"])
+    assert "no module to search again" in capsys.readouterr().out
+    assert json.loads(Path("bench.json").read_text()) == twice
+    assert len(Verifier.judged) == 6
+    for other in (["--precision", "fp32"], ["--n", "2"], ["--budget", "21"]):
+        with pytest.raises(SystemExit):
+            bench.main([*words, *other])
+        assert "bench.json has" in capsys.readouterr().err
 
 
 def result(name: str, speedup: float | None, compile_x: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -104,12 +118,12 @@ def result(name: str, speedup: float | None, compile_x: float = 1.0, **more: Any
     return row | {"first_right_s": 2.0, "ended": "budget"} | more
 
 
-def test_figures_are_of_all_modules_and_have_intervals(bench: Any) -> None:
+def test_figures_are_of_all_modules_and_have_intervals() -> None:
     rows = [result("a", 2.0, 1.5), result("b", 0.5, 0.5), result("c", None), result("d", 2.0, 0.9, family="norm")]
     rows[0] |= {"by_origin": {"style": 1.6, "variant": 2.0}, "regret": {"8": 0.25, "16": 0.0}}
     rows[1] |= {"regret": {"8": None}, "by_origin": {"model": 0.5}}
     rows[3] |= {"by_origin": {"style": 2.0, "model": 1.0}, "judged": 8}
-    found = bench.summary(rows)
+    found = optimize_figures.summary(rows)
     assert found["right"] == 0.75
     eager = found["baselines"]["eager"]
     assert eager["faster"] == 0.5  # of all four
@@ -188,6 +202,206 @@ def test_a_second_search_is_made_where_the_first_was_not_faster_and_the_better_o
     }
     third = bench.Record(out, tmp_path / "run", {}, {})
     assert [task.id for task in third.search_again(tasks, "compile")] == ["none"]  # those that were searched twice are done
+
+
+class Machine:
+    """Where a command of the benchmark runs: its GPU, its commit, and a clock."""
+
+    def __init__(self, bench: Any, monkeypatch: pytest.MonkeyPatch):
+        self.gpu, self.commit, self.now_s, self.date = "NVIDIA H200", "aaaaaaa", 1000.0, "2026-11-26"
+        versions = {"torch": "2.11.0", "triton": "3.6.0"}
+        monkeypatch.setattr(bench, "environment", lambda: {"gpu": self.gpu, "commit": self.commit, "versions": versions})
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, strftime=lambda form: self.date)
+        monkeypatch.setattr(bench, "time", clock)
+
+
+@pytest.fixture
+def machine(bench: Any, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(bench, monkeypatch)
+
+
+def searched(bench: Any, out: Path, rows: list[dict[str, Any]], *, again: bool = False) -> list[str]:
+    """What a command does that finds these results; returns what it would have searched again."""
+    record = bench.Record(out, out.parent / "run", {}, {"budget_s": 40.0 if again else 30.0, "n": 64}, again=again)
+    waiting = record.search_again([Task(name, "") for name in record.results], "compile") if again else []
+    for row in rows:
+        record.update([row])
+    return [task.id for task in waiting]
+
+
+def test_a_record_says_what_came_of_each_kind_of_search(bench: Any, machine: Machine, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    record = bench.Record(out, tmp_path / "run", {}, {"budget_s": 30.0, "n": 64})
+    machine.now_s += 60
+    record.update([result("won", 2.0, 1.5), result("lost", 2.0, 0.8)])
+    machine.commit, machine.gpu = "bbbbbbb", "NVIDIA H100"
+    record = bench.Record(out, tmp_path / "run", {}, {"budget_s": 30.0, "n": 64})
+    machine.now_s += 30
+    record.update([result("none", None), result("stays", 2.0, 0.9)])
+    once = json.loads(out.read_text())
+    assert (once["wall_s"], once["modules_per_minute"]) == (90, pytest.approx(4 / 1.5))
+    assert (once["gpu"], once["commit"]) == ("NVIDIA H200, NVIDIA H100", "aaaaaaa, bbbbbbb")
+    assert not {"first", "searched_twice", "second_gpu"} & once.keys()
+    machine.commit, machine.gpu, machine.date = "ccccccc", "NVIDIA B200", "2026-11-27"
+    record = bench.Record(out, tmp_path / "run", {}, {"budget_s": 40.0, "n": 64}, again=True)
+    tasks = [Task(name, "") for name in ("won", "lost", "none", "stays")]
+    assert [task.id for task in record.search_again(tasks, "compile")] == ["none", "lost", "stays"]
+    machine.now_s += 500
+    record.update([result("lost", 2.0, 1.2), result("none", 3.0, 1.1)])
+    twice = json.loads(out.read_text())
+    for name in ("modules", "right", "baselines", "winners", "seconds_of_searches"):
+        assert twice["first"][name] == once[name]
+    assert [twice["right"], once["right"]] == [1.0, 0.75]
+    assert twice["baselines"]["compile"]["faster"] == 0.75
+    for name in ("gpu", "commit", "date", "versions", "wall_s", "modules_per_minute"):
+        assert twice[name] == once[name]
+    assert (twice["second_gpu"], twice["second_commit"], twice["second_date"]) == ("NVIDIA B200", "ccccccc", "2026-11-27")
+    assert (twice["searched_twice"], twice["second_wall_s"]) == (2, 500)
+    assert twice["settings"] == {"budget_s": 30.0, "n": 64, "second_budget_s": 40.0, "second_n": 64}
+    machine.commit = "ddddddd"
+    assert searched(bench, out, [result("stays", 2.0, 0.7)], again=True) == ["stays"]
+    rows = {row["task"]: row for row in json.loads(out.read_text())["results"]}
+    assert rows["stays"]["commit"] == "bbbbbbb"  # the first was better
+    assert json.loads(out.read_text())["second_commit"] == "ccccccc, ddddddd"
+
+
+def test_a_second_search_that_is_killed_is_gone_on_with_and_there_is_no_third(
+    bench: Any, machine: Machine, tmp_path: Path
+) -> None:
+    out = tmp_path / "bench.json"
+    names = [f"module-{number}" for number in range(5)]
+    searched(bench, out, [result(name, 2.0, 0.5 + number / 100) for number, name in enumerate(names)])
+    once, left = json.loads(out.read_text()), names
+    for count in (2, 1, 2):
+        # an interrupted one is not one that was made
+        ended = [result(name, 2.0, 0.6) for name in left[:count]]
+        stopped = [result(left[count], 9.0, 9.0, ended="interrupted")] if left[count:] else []
+        assert searched(bench, out, [*ended, *stopped], again=True) == left
+        left = left[count:]
+        found = json.loads(out.read_text())
+        assert found["searched_twice"] == 5 - len(left)
+        assert found["first"]["baselines"] == once["baselines"]
+        assert found["modules_per_minute"] == once["modules_per_minute"]
+    assert searched(bench, out, [result(name, 9.0, 9.0) for name in names], again=True) == []
+    assert json.loads(out.read_text())["results"] == found["results"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts"),
+    [
+        ((2.0, 0.9), (2.0, 0.7), "first"),
+        ((2.0, 0.9), (9.0, None), "first"),  # not timed against torch.compile
+        ((2.0, None), (1.5, 0.7), "second"),
+        ((None, None), (1.5, 0.7), "second"),
+        ((2.0, 0.9), (None, None), "first"),
+        ((None, None), (None, None), "first"),
+    ],
+)
+def test_which_of_two_searches_counts(
+    bench: Any, machine: Machine, tmp_path: Path, first: tuple[Any, Any], second: tuple[Any, Any], counts: str
+) -> None:
+    out = tmp_path / "bench.json"
+    searched(bench, out, [result("a", *first)])
+    once = json.loads(out.read_text())
+    machine.commit = "bbbbbbb"
+    searched(bench, out, [result("a", *second)], again=True)
+    found = json.loads(out.read_text())
+    [row] = found["results"]
+    assert row["commit"] == ("aaaaaaa" if counts == "first" else "bbbbbbb")
+    assert (row["spent_s"], row["searches"], row["first"]) == (20, 2, once["results"][0])
+    assert (found["searched_twice"], found["commit"], found["second_commit"]) == (1, "aaaaaaa", "bbbbbbb")
+    assert found["first"]["right"] == once["right"]
+
+
+BY_HAND = {
+    "gpu": "NVIDIA H200",
+    "second_gpu": "NVIDIA H100",
+    "torch": "2.11.0",
+    "triton": "3.6.0",
+    "commit": "1111111",
+    "second_commit": "2222222",
+    "date": "2026-11-26",
+    "cores": 16,
+    "searched_twice": 1,
+    "wall_s": 60.0,
+    "modules_per_minute": 3.0,
+    "first": {"modules": 3, "right": 1.0},
+    "settings": {"precision": "tf32", "n": 64, "budget_s": 30, "second_budget_s": 40},
+}
+"""As the record of 26 November 2026 was completed: of the module that was searched twice, the first result is lost."""
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_record_that_was_completed_by_hand_is_gone_on_with(
+    bench: Any, machine: Machine, tmp_path: Path, *, again: bool
+) -> None:
+    out = tmp_path / "bench.json"
+    twice = result("twice", 2.0, 1.2, device="NVIDIA H100", commit="2222222", searches=2)
+    firsts = {"device": "NVIDIA H200", "commit": "1111111", "searches": 1}
+    once = [result("won", 2.0, 1.5, **firsts), result("lost", 2.0, 0.9, **firsts)]
+    machine.gpu, machine.commit, machine.date = "NVIDIA B200", "3333333", "2026-11-27"
+    if again:
+        out.write_text(json.dumps(BY_HAND | {"results": [*once, twice]}))
+        assert searched(bench, out, [result("lost", 9.0, 9.0)], again=True) == ["lost"]
+        found = json.loads(out.read_text())
+        for name in ("gpu", "commit", "first", "wall_s", "modules_per_minute", "date", "cores"):
+            assert found[name] == BY_HAND[name], name
+        assert found["versions"] == {"torch": "2.11.0", "triton": "3.6.0"}
+        assert found["searched_twice"] == 2
+        assert (found["second_gpu"], found["second_commit"]) == ("NVIDIA B200, NVIDIA H100", "3333333, 2222222")
+        assert found["second_wall_s"] is None  # of the searches before it was not recorded
+        assert found["settings"] == BY_HAND["settings"] | {"second_n": 64}
+    else:
+        out.write_text(json.dumps(BY_HAND | {"results": [twice]}))
+        searched(bench, out, [result("new", 2.0, 1.1)])
+        found = json.loads(out.read_text())
+        assert (found["gpu"], found["commit"]) == ("NVIDIA H200, NVIDIA B200", "1111111, 3333333")
+        assert (found["second_gpu"], found["second_commit"]) == ("NVIDIA H100", "2222222")
+
+
+def test_the_figures_of_the_recorded_run_follow_from_its_results(bench: Any) -> None:
+    before = json.loads((ROOT / "docs" / "benchmarks" / "optimize.json").read_text())
+    record = bench.in_todays_form(before)
+    found = optimize_figures.figures_of_both(record["results"], record)
+    names = ("gpu", "commit", "second_gpu", "second_commit", "searched_twice", "first", "modules", "right", "baselines")
+    for name in (*names, "winners", "origins", "noise", "regret", "families"):
+        assert found.get(name) == before.get(name), name
+
+
+def test_what_an_older_record_does_not_say_is_not_made_up(bench: Any, machine: Machine, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    rows = [
+        result("once", 2.0, 1.5, device="NVIDIA H200", commit="1111111", searches=1),
+        result("twice", 2.0, 1.2, device="NVIDIA H100", commit="2222222", searches=2),
+    ]
+    older = {"gpu": "NVIDIA H100", "commit": "2222222", "wall_s": 900.0, "modules_per_minute": 0.0}
+    out.write_text(json.dumps(older | {"settings": {"budget": 30.0}, "results": rows}))
+    searched(bench, out, [result("third", 2.0, 1.1)])
+    found = json.loads(out.read_text())
+    assert (found["gpu"], found["commit"]) == ("NVIDIA H200", "1111111, aaaaaaa")
+    assert (found["first"], found["wall_s"], found["modules_per_minute"]) == (None, None, None)
+    assert (found["searched_twice"], found["settings"]["budget_s"]) == (1, 30.0)
+
+
+def test_times_of_a_gpu_and_of_the_model_are_not_mixed(bench: Any, machine: Machine, tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    searched(bench, out, [result("a", 2.0, 0.5)])
+    bench.Record(out, tmp_path / "run", {}, {}).require_same()
+    machine.gpu = None
+    with pytest.raises(ValueError, match="has measured times"):
+        bench.Record(out, tmp_path / "run", {}, {}, again=True).require_same()
+
+
+def test_a_record_holds_no_sources(bench: Any, machine: Machine, tmp_path: Path) -> None:
+    found = result("a", 2.0, 0.5, ranking=[{"id": "style-0"}], graph={}, sentence="a: 2.00×")
+    found["best"]["source"] = "import triton"
+    searched(bench, tmp_path / "bench.json", [found])
+    text = (tmp_path / "bench.json").read_text()
+    assert "import triton" not in text
+    assert "ranking" not in text
+    nothing = result("b", None, sentence="b: none of 3 candidates is correct")
+    searched(bench, tmp_path / "bench.json", [nothing])
+    assert "none of 3 candidates" in (tmp_path / "bench.json").read_text()
 
 
 def one_task_style(task: Task) -> Any:

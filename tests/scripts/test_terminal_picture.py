@@ -58,3 +58,22 @@ def test_a_checkout_that_is_not_installed_has_the_command_all_the_same(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     [entry] = picture.recorded(["cat $(command -v kernrl)"], 80)
     assert entry["output"].splitlines()[1] == f"exec '{tmp_path}/a python' -m kernrl \"$@\""
+
+
+def test_a_transcript_holds_no_place_of_this_machine(picture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "home" / "work"
+    work.mkdir(parents=True)
+    (tmp_path / "home" / "work-2").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(work)
+    command = (
+        "echo $PWD/faster/best.py; echo ~/.cache/x ~/work-2; echo \"'/a/lib/site-packages/torch/x.py:1: Warning'\"; echo $PWD."
+    )
+    picture.main(["--out", "x.svg", "--transcript", "x.json", "--commit", "abc", command])
+    kept = json.loads(Path("x.json").read_text())
+    assert kept["commit"] == "abc"
+    [entry] = kept["commands"]
+    assert entry["output"] == "./faster/best.py\n~/.cache/x ~/work-2\n'site-packages/torch/x.py:1: Warning'\n..\n"
+    assert str(tmp_path) not in Path("x.json").read_text() + Path("x.svg").read_text()
+    monkeypatch.chdir("/")
+    assert picture.without_places("1/2 of a/b") == "1/2 of a/b"

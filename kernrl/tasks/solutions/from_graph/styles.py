@@ -18,7 +18,7 @@ from kernrl.tasks.task import FULL, Solution, Task
 
 WINDOWS = ProductChoice(windows=True)
 LEAN = Choice(several=True, lean=True, block=512)
-LEAN_PARTS = Choice(split=4096, lean=True, block=512)
+LEAN_PARTS = Choice(several=True, split=4096, lean=True, block=512)
 STYLES: tuple[Style, ...] = (
     Style("fused"),
     Style("fused-rows", choice=Choice(several=True)),
@@ -44,11 +44,11 @@ STYLES: tuple[Style, ...] = (
     Style("last-parts", mode="stats", merged=True, channels_last=True, pads=True, choice=LEAN_PARTS),
     Style("direct", pads=True, levels=True, direct=True, choice=LEAN),
     Style("direct-parts", mode="stats", merged=True, pads=True, direct=True, choice=LEAN_PARTS),
-    Style("dot", bare="all", product=ProductChoice()),
-    Style("dot-second", bare="all", product=ProductChoice(rank=1)),
-    Style("dot-persistent", bare="all", product=ProductChoice("persistent")),
-    Style("dot-parts", bare="all", product=ProductChoice("split")),
-    Style("dot-stats", mode="stats", merged=True, bare="all", product=ProductChoice()),
+    Style("dot", bare="all", choice=LEAN, product=ProductChoice()),
+    Style("dot-second", bare="all", choice=LEAN, product=ProductChoice(rank=1)),
+    Style("dot-persistent", bare="all", choice=LEAN, product=ProductChoice("persistent")),
+    Style("dot-parts", bare="all", choice=LEAN, product=ProductChoice("split")),
+    Style("dot-stats", mode="stats", merged=True, bare="all", choice=LEAN, product=ProductChoice()),
     Style("algebra", bare="none", choice=Choice(several=True), algebra=True),
     Style("algebra-split", mode="stats", merged=True, bare="none", choice=Choice(split=512), algebra=True),
 )

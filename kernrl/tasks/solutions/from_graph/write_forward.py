@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.solutions.from_graph.codegen.convolution_tile import write_convolution
-from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, Kernel, write_kernel
+from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice, GroupWriter, Kernel, write_kernel
 from kernrl.tasks.solutions.from_graph.codegen.product_tile import NoTailError
 from kernrl.tasks.solutions.from_graph.codegen.products import Place, ProductChoice, write_product
 from kernrl.tasks.solutions.from_graph.codegen.register_tiles import write_tile
@@ -101,6 +101,8 @@ def write_forward(
             return _Forward(graphs, style, arguments, names(set(taken)), functional, (forced, apart), precision).run()
         except _ApartError as error:
             apart.add(error.value)
+        except _TurnedError as error:
+            forced |= error.views
         except BarrierError as barrier:
             if barrier.value in forced:
                 raise CannotWriteError(f"{barrier.value} can be computed nowhere") from None
@@ -126,6 +128,14 @@ class _ApartError(Exception):
         self.value = value
 
 
+class _TurnedError(Exception):
+    """Values would be written in another order than what their kernels read, and are read back in that of these views."""
+
+    def __init__(self, views: set[str]) -> None:
+        super().__init__(*views)
+        self.views = views
+
+
 class _Forward(HostMemory):
     def __init__(
         self,
@@ -142,11 +152,10 @@ class _Forward(HostMemory):
         self.windows = bool(style.product and style.product.windows)
         pads = style.pads or self.windows
         how = How(style.merged, style.bare, style.channels_last, self.windows, pads, style.direct, style.levels)
-        forced, self.apart = memory
-        self.program = lower(graphs, how, forced)
-        self.s: Schedule = schedule(
-            partition(self.program, style.mode, self.apart, TileCutter if style.tiles else None), forced | self.apart
-        )
+        self.forced, self.apart = memory
+        self.program = lower(graphs, how, self.forced)
+        plan = partition(self.program, style.mode, self.apart, TileCutter if style.tiles else None)
+        self.s: Schedule = schedule(plan, self.forced | self.apart, lean=style.pads)
         self.names = names
         self.host = {}
         self.algebra, self.orders, self.wide = style.algebra, {}, set()
@@ -238,6 +247,8 @@ class _Forward(HostMemory):
     def run(self) -> Answer:
         if not any(isinstance(u, Group) for u in self.s.units):
             raise CannotWriteError("nothing is left for a kernel")
+        if turned := self._turned_round():
+            raise _TurnedError(turned)
         groups = sum(isinstance(u, Group) for u in self.s.units)
         tails = products_with_tails(self.s, windows=self.windows) if self.style.product else {}
         waiting = {product.op.value for product in tails.values()}
@@ -256,6 +267,33 @@ class _Forward(HostMemory):
 
     def _say(self, *lines: str) -> None:
         self.answer.lines += [*self.names.unpack(), *lines]
+
+    def _turned_round(self) -> set[str]:
+        """Views of what kernels write that have the order of what those kernels read, and through which alone it is read."""
+        found: set[str] = set()
+        if not self.style.pads or self.style.channels_last:
+            return found
+        readers: dict[str, list[Op]] = {}
+        for op in self.program.ops:
+            for read in dict.fromkeys(op.reads):
+                readers.setdefault(read, []).append(op)
+        for value in self.s.stored:
+            group, last = self.s.plan.unit_of[value], value
+            while len(ops := readers.get(last, [])) == 1 and ops[0].kind == "point" and last not in self.program.outputs:
+                if self.program.shapes[ops[0].value] != self.program.shapes[value]:
+                    break
+                last = ops[0].value
+            if len(ops) != 1 or ops[0].how != "permute" or last in self.program.outputs or not isinstance(group, Group):
+                continue
+            order = [d for d in ops[0].dims if group.layouts[value][d]]
+            if not order or order[-1] == max(order) or (self.style.tiles and is_tile(group)):
+                continue
+            if ops[0].value.removesuffix("_view") in self.forced:
+                continue  # it is written for another reason
+            writer = GroupWriter(self.s, group, self.names, self.style.choice, self.orders, "")
+            if writer.innermost(value) == order[-1]:
+                found.add(ops[0].value)
+        return found
 
     # library calls
 

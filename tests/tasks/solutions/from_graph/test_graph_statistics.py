@@ -73,11 +73,18 @@ DIRECT = {
     .replace("[C]", "[20]")
     .replace("self, C)", "self, W)"),
     "one_column_of_each": module("pass", "return (x @ x[:, :, :1].mT).relu() - 1", IMAGE),
+    "few_columns": module(
+        "self.l = nn.Linear(W, 5); self.m = nn.Linear(5, 8, bias=False)",
+        "y = self.l(F.layer_norm(x, (W,)).relu()); return y.softmax(3), self.m(x[..., 7:12].mT.mT).sin()",
+        IMAGE,
+    )
+    .replace("[C]", "[20]")
+    .replace("self, C)", "self, W)"),
     "few_terms": module("self.l = nn.Linear(2, 7)", "y = self.l(x[..., 3:5] * 2); return y.sin() + 0.1 * y", IMAGE),
     "few_rows": module("pass", "return (x[..., :3] @ x[..., 2:5, :]).exp()", IMAGE),
     "few_filters": module("self.l = nn.Conv2d(1, 3, 3, padding=1)", "return self.l(x[:, :1]).amax(1)", IMAGE),
 }
-"""Name → source of convolutions in which each channel is by itself, and of products with few terms or one column."""
+"""Name → source of convolutions in which each channel is by itself, and of products with few terms or few columns."""
 SOURCES = {"tile": TILES, "rows": LEVELS, "parts": PARTS, "last": PADS, "direct": DIRECT}
 """A style → what it is for."""
 MARKS = {

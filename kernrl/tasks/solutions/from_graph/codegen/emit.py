@@ -68,6 +68,10 @@ class Body:
     """Values that lie in memory as so many parts, whose sum they are."""
     inside: list[str] = field(default_factory=list)
     """Further masks of loads: inside of a padded image."""
+    reach: dict[Axis, int] = field(default_factory=dict)
+    """Axes along which windows lie → the number of neighbours that are read."""
+    places: dict[str, Ix] = field(default_factory=dict)
+    """Variables that hold an index into a padded dimension → the index that they follow but for the edge."""
 
     @property
     def program(self):
@@ -188,16 +192,17 @@ class Body:
         factors: dict[Axis, Size] = {}
         constants: list[tuple[Size, Size]] = []
         extra: list[tuple[str, Size]] = []
+        follows: dict[Axis, Size] = {}
         for d, i in enumerate(index):
-            inner = tuple(n * i.step for n in strides[d])
-            for axis in reversed(i.parts):
-                factors[axis] = tuple(a + b for a, b in zip(factors.get(axis, (0,) * len(inner)), inner, strict=True))
-                inner = times(inner, axis.size)
+            _add(factors, i, strides[d])
             if i.offset:
                 constants.append((i.offset, strides[d]))
-            extra += [(name, tuple(n * by for n in strides[d])) for name, by in i.extra]
+            for name, by in i.extra:
+                extra.append((name, tuple(n * by for n in strides[d])))
+                if name in self.places:
+                    _add(follows, self.places[name], extra[-1][1])
         apart = {i.parts[0] for i in index if i.step != 1 and i.parts}
-        self.accesses.append(Access(factors, tuple(constants), tuple(extra), apart))
+        self.accesses.append(Access(factors, tuple(constants), tuple(extra), apart, follows))
         return f"@at{len(self.accesses) - 1}@"
 
     def pointer(self, value: str) -> str:
@@ -292,3 +297,11 @@ class Body:
             d = self._keep(f"{op.value}_off", self.layout(operand), masked(f"{x} - {mean}", "0.0"))
             kept(1, self.tile.fold("sum", f"{d} * {d}"))
         return self.scopes[0][value, self.layout(value)]
+
+
+def _add(factors: dict[Axis, Size], i: Ix, stride: Size) -> None:
+    """Add how far the axes of an index go along a dimension with this stride."""
+    inner = tuple(n * i.step for n in stride)
+    for axis in reversed(i.parts):
+        factors[axis] = tuple(a + b for a, b in zip(factors.get(axis, (0,) * len(inner)), inner, strict=True))
+        inner = times(inner, axis.size)

@@ -19,7 +19,7 @@ from kernrl.tasks.solutions.from_graph.codegen.layouts import (
     total,
 )
 from kernrl.tasks.solutions.from_graph.codegen.row_chains import LEAST_STEPS, chain_layout, chain_lines, hoisted, rows_of
-from kernrl.tasks.solutions.from_graph.codegen.split_reductions import Choice, SplitWriter, ordered
+from kernrl.tasks.solutions.from_graph.codegen.split_reductions import FILLING_PROGRAMS, Choice, SplitWriter, ordered
 from kernrl.tasks.solutions.from_graph.codegen.view_index import RestartError
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
@@ -70,13 +70,27 @@ class GroupWriter(SplitWriter):
 
     # what is needed
 
+    def innermost(self, value: str) -> int | None:
+        """The dimension of a value that is written along which the largest load has its neighbours in memory."""
+        for _ in range(64):
+            kept, over = self.group.kept, list(self.group.reduced)
+            dry = self.body(row_layout(kept, over, False) if over else flat_layout(kept))
+            try:
+                dry.store(value)
+            except RestartError:
+                continue
+            largest = max(dry.accesses[:-1], key=lambda a: prod(x.size[0] for x in a.along), default=None)
+            axis = min(largest.along, key=lambda a: largest.along[a][0], default=None) if largest else None
+            return next((d for d, parts in enumerate(self.group.layouts[value]) if parts and parts[-1] is axis), None)
+        raise AssertionError("axes were split for ever")
+
     def _root(self, value: str) -> str:
         while (op := self.s.plan.giver.get(value)) and op.kind == "view":
             value = op.reads[0]
         return value
 
-    def needed_reductions(self) -> dict[str, int]:
-        """Reductions that the outputs need → how many reductions deep each one lies."""
+    def depths(self) -> dict[str, int]:
+        """The members that the outputs need → how many reductions deep each one lies."""
         levels: dict[str, int] = {}
 
         def level(value: str) -> int:
@@ -92,7 +106,11 @@ class GroupWriter(SplitWriter):
 
         for output in self.outputs:
             level(output)
-        return {v: n for v, n in levels.items() if self.group.members[v].kind == "reduce"}
+        return levels
+
+    def needed_reductions(self) -> dict[str, int]:
+        """The reductions among them."""
+        return {v: n for v, n in self.depths().items() if self.group.members[v].kind == "reduce"}
 
     # pointwise kernels
 
@@ -102,7 +120,7 @@ class GroupWriter(SplitWriter):
         for output in self.outputs:
             body.store(output)
         order = ordered(axes, [body.accesses[-1]])
-        if plane := self._plane(body, order):
+        if plane := self._plane(body, order) or self._columns_of_windows(body, order):
             return plane
         layout = flat_layout(order)
         persistent = self.choice.persistent
@@ -120,8 +138,8 @@ class GroupWriter(SplitWriter):
         """A kernel that turns a tensor round on its way, where what it reads has another axis innermost."""
         stored = dry.accesses[-1]
         full = [a for a in dry.accesses if prod(x.size[0] for x in a.along) == prod(x.size[0] for x in order)]
-        if dry.pinned and len(dry.accesses) > 2:
-            return None  # a window with other reads around it, such as x - mean of x around it
+        if dry.pinned and not self.choice.lean:
+            return None
         firsts = [min(a.along, key=lambda x: a.along[x][0], default=None) for a in full]
         turned = next((x for x in firsts if x is not None and x is not order[-1]), None)
         if turned is None or stored.factors[order[-1]][0] != 1:
@@ -131,6 +149,24 @@ class GroupWriter(SplitWriter):
         loads, stores = next(run for run in flat.runs if turned in run), flat.runs[-1]
         if loads is stores or min(prod(a.size[0] for a in run) for run in (loads, stores)) < 8:
             return None
+        return self._on_planes(order, loads, stores, "turned")
+
+    def _columns_of_windows(self, dry: Body, order: list[Axis]) -> Kernel | None:
+        """A kernel whose programs hold columns of what windows go along, where neighbours in memory belong to other windows.
+
+        A vector of neighbours in memory would share few of the elements that its windows read.
+        """
+        reach = [a for a in order if dry.reach.get(a, 1) > 1]
+        if not self.choice.lean or not reach or order[-1] in reach:
+            return None
+        flat = Flat("offs", order)
+        flat.merge(dry.accesses, {*dry.pinned, *reach})
+        inner, along = flat.runs[-1], [reach[-1]]
+        if prod(a.size[0] for a in inner) * (dry.reach[reach[-1]] - 1) < self.choice.block:
+            return None
+        return self._on_planes(order, inner, along, "columns")
+
+    def _on_planes(self, order: list[Axis], loads: list[Axis], stores: list[Axis], trait: str) -> Kernel | None:
         rest = [a for a in order if a not in (*loads, *stores)]
         last = self.choice.lean and max(total(rest, self.sets)) <= 65535
         layout = plane_layout(rest, loads, stores, last=last)
@@ -140,7 +176,7 @@ class GroupWriter(SplitWriter):
         body.used |= {"i", "j", "plane"}
         for output in self.outputs:
             body.store(output)
-        self.traits.append("turned")
+        self.traits.append(trait)
         wide = self._sides([prod(a.size[0] for a in run) for run in (loads, stores)])
         blocks = {"BLOCK_I": str(wide[0]), "BLOCK_J": str(wide[1])}
         warps = max(1, min(8, wide[0] * wide[1] // 256))
@@ -172,6 +208,8 @@ class GroupWriter(SplitWriter):
         inner = self.inner(dry)
         reference = max(dry.accesses, key=lambda a: prod(x.size[0] for x in a.factors))
         kept, over = ordered(kept, [reference]), ordered(over, [reference])
+        if inner and self.choice.lean:  # sets that read the same of it lie side by side
+            kept = sorted(kept, key=lambda a: a not in reference.factors)
         n, rows = prod(a.size[0] for a in over), prod(a.size[0] for a in kept)
         width = power(n)
         if inner and self.choice.stages and n <= self.choice.whole and (chain := self._chain(kept, over, dry)):
@@ -182,7 +220,7 @@ class GroupWriter(SplitWriter):
             layout = (rows_layout if several else row_layout)(kept, over, walk)
             if several:
                 self.traits.append("rows")
-                blocks = {"ROWS": str(max(2, min(16, 4096 // width)))}
+                blocks = {"ROWS": str(self._rows(width, rows))}
             else:
                 blocks = {}
             if walk:
@@ -197,6 +235,9 @@ class GroupWriter(SplitWriter):
             held = 32 if walk else width
             narrow = self.choice.several and held <= 64 and not walk  # each warp has sets of its own, and waits for no other
             across = max(8, min(32 if narrow else 128, power(rows), 4096 // held))
+            if walk and self.choice.lean and -(-rows // across) < FILLING_PROGRAMS:
+                across = self.across(rows, across)
+                held = 4096 // across
             blocks = {"ROWS": str(held) if walk else "@width@", "BLOCK": str(across)}
             warps, grid = max(1, held * across // 1024) if narrow else 4 if held * across <= 2048 else 8, "columns"
             self.traits += ["narrow"] if narrow else []
@@ -213,11 +254,19 @@ class GroupWriter(SplitWriter):
             lines = ["@kept@", "@over@", *body.lines[0]]
         return self.assembly.finish(body, layout, lines, blocks, "", warps, grid)
 
+    def _rows(self, width: int, count: int) -> int:
+        """How many sets a program has, each a row of a matrix."""
+        rows = max(2, min(16, 4096 // width))
+        if self.choice.lean:  # a program is worth its start, if enough of them remain
+            while rows * width < 2048 and count >= 2 * rows * FILLING_PROGRAMS:
+                rows *= 2
+        return rows
+
     def _chain(self, kept: list[Axis], over: list[Axis], dry: Body) -> Kernel | None:
         """A program that takes row after row; None where there are too few rows."""
         n, count = (prod(a.size[0] for a in axes) for axes in (over, kept))
         wide = sum(set(kept) & set(a.factors) != set() and set(over) & set(a.factors) != set() for a in dry.accesses)
-        wide -= sum(any(a in over for dim in self.group.layouts[v] for a in dim) for v in self.outputs)
+        wide -= len(self.full_outputs())
         dealt = rows_of(power(n), count, wide, self.choice.stages)
         if dealt is None:
             return None
@@ -241,6 +290,8 @@ class GroupWriter(SplitWriter):
         """A loop over the set for each depth of reductions, and one for what is written of every element."""
         levels = self.needed_reductions()
         seen: set[int] = set()
+        depths, whole = self.depths(), self.full_outputs()
+        full = list(whole)
         for level in range(1, max(levels.values()) + 1):
             ops = [self.group.members[v] for v, n in levels.items() if n == level]
             ops = [op for op in ops if not (id(op) in seen or seen.add(id(op)))]
@@ -248,12 +299,14 @@ class GroupWriter(SplitWriter):
             body.open()
             for op in ops:
                 after.append((op, accumulate(body, op, self.traits)))
+            for output in [v for v in full if self.choice.lean and depths[v] < level]:
+                full.remove(output)
+                body.store(output)
             self._close(body, step)
             for op, accumulators in after:
                 settle(body, op, accumulators)
-        full = [v for v in self.outputs if any(a in body.group.reduced for dim in self.group.layouts[v] for a in dim)]
         for output in self.outputs:
-            if output not in full:
+            if output not in whole:
                 body.store(output)
         if full:
             body.open()

@@ -116,6 +116,9 @@ class ProductWriter:
         axes = [a for i in dry.found for a in i.parts]
         if len(axes) != len(set(axes)) or set(axes) != set(self.group.axes):
             raise NoTailError("the tail is larger than the product, or smaller")
+        shape = self.place.schedule.plan.program.shapes[self.value]
+        if self.place.keep and any(total(list(i.parts), self.sets) != size for i, size in zip(dry.found, shape, strict=True)):
+            raise NoTailError("the tail reads a slice, and others the rest")
         return tuple(i.parts for i in dry.found)
 
     def space(self) -> tuple[list[Axis], list[Axis], list[Axis]]:

@@ -12,6 +12,7 @@ from kernrl.tasks.solutions.from_graph.codegen.assembly import Assembly, Kernel
 from kernrl.tasks.solutions.from_graph.codegen.emit import Body
 from kernrl.tasks.solutions.from_graph.codegen.index_text import Access
 from kernrl.tasks.solutions.from_graph.codegen.layouts import Layout, columns_layout, power, row_layout, total
+from kernrl.tasks.solutions.from_graph.codegen.tile_sizes import MULTIPROCESSORS
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Names
@@ -40,6 +41,10 @@ PART, MOST_PARTS = 8192, 8192
 """Elements that a program has in registers of a set that is cut, and into how many such parts."""
 WANTED_PROGRAMS = 1056
 """How many programs a reduction is cut into where its sets are few."""
+FILLING_PROGRAMS = 2 * MULTIPROCESSORS
+"""With fewer programs a reduction that walks over memory does not reach its bandwidth."""
+LEAST_ACROSS = 16
+"""Of neighbours in memory that belong to different sets, how many a program that walks has at least: 64 bytes."""
 
 
 class SplitWriter(ABC):
@@ -59,8 +64,16 @@ class SplitWriter(ABC):
         """An empty body on a tile."""
 
     @abstractmethod
+    def depths(self) -> dict[str, int]:
+        """The members that the outputs need → how many reductions deep each one lies."""
+
+    @abstractmethod
     def needed_reductions(self) -> dict[str, int]:
-        """Reductions that the outputs need → how many reductions deep each one lies."""
+        """The reductions among them."""
+
+    def full_outputs(self) -> list[str]:
+        """What is written of every element that is reduced."""
+        return [v for v in self.outputs if any(a in self.group.reduced for dim in self.group.layouts[v] for a in dim)]
 
     def inner(self, body: Body) -> bool:
         """The reduced elements of a set are neighbours in memory."""
@@ -68,12 +81,21 @@ class SplitWriter(ABC):
         axis = min((a for a in big.factors), key=lambda a: big.factors[a][0], default=None)
         return axis is None or axis in self.group.reduced or not self.group.kept
 
+    def across(self, rows: int, most: int) -> int:
+        """How many sets side by side a program walks over, so that there are enough programs."""
+        across = most
+        while across > LEAST_ACROSS and -(-rows // across) < FILLING_PROGRAMS:
+            across //= 2
+        return across
+
     def split(self) -> list[Kernel] | None:
-        """Parts of each set by a program each, and a second kernel that puts them together; None where one will do."""
+        """Parts of each set by a program each, and a second kernel that puts them together; None where one will do.
+
+        What is written of every element is written by the first, unless it needs what the second one makes."""
         levels = self.needed_reductions()
         n, rows = (prod(a.size[0] for a in axes) for axes in (self.group.reduced, self.group.kept))
-        full = any(a in self.group.reduced for v in self.outputs for dim in self.group.layouts[v] for a in dim)
-        if not self.choice.split or full or max(levels.values()) > 1:
+        depths, cut = self.depths(), self.choice.split or self.choice.lean
+        if not cut or max(levels.values()) > 1 or any(depths[v] for v in self.full_outputs()):
             return None
         dry = self.body(row_layout(self.group.kept, list(self.group.reduced), False))
         for output in self.outputs:
@@ -81,6 +103,8 @@ class SplitWriter(ABC):
         reference = max(dry.accesses, key=lambda a: prod(x.size[0] for x in a.factors))
         kept, over = ordered(self.group.kept, [reference]), ordered(list(self.group.reduced), [reference])
         inner = self.inner(dry)
+        if not self.choice.split and (inner or rows >= FILLING_PROGRAMS * LEAST_ACROSS):
+            return None
         across = 1 if inner else max(8, min(64, power(rows)))
         # eight programs for each of some 132 multiprocessors, and four chunks or more for each program
         if self.choice.lean:
@@ -119,6 +143,8 @@ class SplitWriter(ABC):
                 name = f"{op.value}_part{i or ''}"
                 partials[name] = f"({count}, {sets})"
                 body.say(f"tl.store({body.pointer(name)} + part * @rows@ + {index}, {text}{mask})")
+        for output in self.full_outputs():
+            body.store(output)
         lines = [
             "@kept@",
             "part = tl.program_id(1)",
@@ -129,7 +155,7 @@ class SplitWriter(ABC):
         blocks = {"BLOCK": str(step)} if inner else {"ROWS": str(step), "BLOCK": str(across)}
         made = self.assembly.finish(body, layout, lines, blocks, "", 8, "each" if inner else "columns")
         made.grid = f"{made.grid.removesuffix(')').removesuffix(',')}, {count})"
-        made.writes, made.partials, made.programs = [], partials, made.programs * most
+        made.writes, made.partials, made.programs = self.full_outputs(), partials, made.programs * most
         made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
         return [made, self.settled(ops, kept, over, count, most)]
 
@@ -140,6 +166,8 @@ class SplitWriter(ABC):
         body.used.add("part")
         body.open()
         after = [(op, accumulate(body, op, self.traits)) for op in ops]
+        for output in self.full_outputs():
+            body.store(output)
         stages = f", num_stages={self.choice.stages}" if self.choice.stages else ""
         loop = "tl.range" if stages else "range"
         body.close_into(f"for start in {loop}(part * {step}, @over@, {parts} * {step}{stages}):")
@@ -155,7 +183,7 @@ class SplitWriter(ABC):
         block = {"BLOCK": "1024"} if inner else {"ROWS": str(max(16, 2048 // across)), "BLOCK": str(across)}
         made = self.assembly.finish(body, layout, lines, block, "", 4, "each" if inner else "columns")
         made.grid = f"{made.grid.removesuffix(')').removesuffix(',')}, {parts})"
-        made.writes, made.partials, made.programs = [], partials, made.programs * parts
+        made.writes, made.partials, made.programs = self.full_outputs(), partials, made.programs * parts
         made.name, made.source = f"{self.name}_parts", made.source.replace(f"def {self.name}(", f"def {self.name}_parts(")
         return made
 
@@ -183,13 +211,16 @@ class SplitWriter(ABC):
                 body.say(f"{name} = tl.load({pointer} + {place}{other})", 0)
                 loaded.append(name)
             settle(body, op, loaded)
-        for output in self.outputs:
+        small = [v for v in self.outputs if v not in self.full_outputs()]
+        for output in small:
             body.store(output)
         rows = prod(a.size[0] for a in kept)
         blocks = {"BLOCK": str(max(1, min(64, power(rows), max(1, 8192 // power(most)))))}
         if not exact:
             blocks |= {"PARTS": f"triton.next_power_of_2({count})", "COUNT": count}
-        return self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 4, "columns" if kept else "each")
+        made = self.assembly.finish(body, layout, ["@kept@", *body.lines[0]], blocks, "", 4, "columns" if kept else "each")
+        made.writes = small
+        return made
 
 
 def ordered(axes: list[Axis], accesses: Sequence[Access]) -> list[Axis]:

@@ -11,7 +11,7 @@ from kernrl.tasks.solutions.from_graph.codegen.view_index import Index, Ix
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op, Program
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal
-from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, is_one, times
+from kernrl.tasks.solutions.from_graph.lowering.sizes import Size, is_one
 
 MOST_UNROLLED = 32
 """Turns of nested loops that are written out one after another when a kernel is compiled; more take seconds of it."""
@@ -29,6 +29,8 @@ class Lines(Protocol):
     inside: list[str]
     scopes: list[dict[tuple[str, Index], str]]
     unrolled: int
+    reach: dict[Axis, int]
+    places: dict[str, Ix]
 
     @property
     def program(self) -> Program: ...
@@ -56,6 +58,8 @@ def window(body: Lines, op: Op, index: Index) -> str:
             variable = body.name("ijk"[len(loops)])
             loops.append((variable, count))
             extra += ((variable, dilation),)
+            for axis in index[d].parts:
+                body.reach[axis] = max(body.reach.get(axis, 1), count)
             taps[d - len(index) + rank] = Ix(extra=((variable, 1),))
         where[d] = replace(i, step=i.step * stride, offset=offset if any(offset) else None, extra=extra)
         if padding:
@@ -82,7 +86,7 @@ def window(body: Lines, op: Op, index: Index) -> str:
         place = body.name("at")
         body.say(f"{place} = {body.coordinate(where[d])}")
         body.inside.append(f"({place} >= 0) & ({place} < {body.size(size)})")
-        where[d] = Ix(extra=((place, 1),))
+        body.places[place], where[d] = where[d], Ix(extra=((place, 1),))
     value = body.at(x, tuple(where)) + weight
     mask = " & ".join(body.inside)
     value = f"tl.where({mask}, {value}, {lowest})" if mask else value
@@ -114,8 +118,7 @@ def _rolled(counts: list[int], around: int, *, parts: bool) -> int:
 def padded(body: Lines, op: Op, index: Index) -> str:
     """An element of a padded tensor: mirrored, repeated or turned round at the edge, or a number beyond it."""
     x, where, guards = op.reads[0], list(index), list[str]()
-    shape, before, count = body.program.shapes[x], len(body.inside), len(body.accesses)
-    follows: dict[Axis, Size] = {}
+    shape, before = body.program.shapes[x], len(body.inside)
     result = body.name(op.value)
     body.open()
     if mask := body.tile.mask(set(body.group.axes)):
@@ -135,13 +138,9 @@ def padded(body: Lines, op: Op, index: Index) -> str:
         else:
             guards.append(f"({place} >= 0) & ({place} < {size})")
         body.say(f"{place} = {at}")
-        where[d] = Ix(extra=((place, 1),))
-        inner = times((1,) * body.program.sets, *shape[d + 1 :])
-        follows |= dict.fromkeys(index[d].parts, inner)
+        body.places[place], where[d] = index[d], Ix(extra=((place, 1),))
     body.inside += guards
     value = body.at(x, tuple(where))
-    for access in body.accesses[count:]:
-        access.follows |= follows
     if guards:
         inside = " & ".join(g if g.isidentifier() or g.startswith("(") else f"({g})" for g in body.inside)
         value = f"tl.where({inside}, {value}, {literal(op.scale)})"

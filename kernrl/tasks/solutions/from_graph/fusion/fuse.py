@@ -128,6 +128,8 @@ class Cutter:
 
     def place(self, op: Op) -> None:
         """Put an op into a group that it fits, or a new one."""
+        if op.kind == "point" and self.plan.mode != "unfused":
+            self._unite(op)
         candidates = [u for u in reversed(self.plan.units) if isinstance(u, Group)]
         candidates = [g for g in candidates if not set(self.apart) & set(g.members)]
         if op.kind != "window" and op.value not in self.apart:
@@ -136,6 +138,65 @@ class Cutter:
                 if self._joins(op, group):
                     return
         self._new(op)
+
+    def _unite(self, op: Op) -> None:
+        """Make one group of those that an op reads of, where they have the same space and none depends on another."""
+        read_of: dict[Group, str] = {}
+        for read in op.reads:
+            unit = self.plan.unit_of.get(self.root(read))
+            if isinstance(unit, Group):
+                read_of.setdefault(unit, read)
+        if not read_of:
+            return
+        last = max(read_of, key=self.plan.units.index)
+        for group in read_of.keys() - {last}:
+            same = self._same_axes(last, read_of[last], group, read_of[group])
+            if same and not self._depends(last, group) and not self._depends(group, last):
+                self._merge(last, group, same)
+
+    def _same_axes(self, one: Group, value: str, other: Group, its: str) -> dict[Axis, Axis] | None:
+        """The other group's axes → those of the one, by a value of each that spans it; None where they cannot be merged."""
+        layout, theirs = self.layout(value, one), self.layout(its, other)
+        if layout is None or theirs is None or len(layout) != len(theirs) or set(self.apart) & {*one.members, *other.members}:
+            return None
+        pairs = [(a, b) for mine, dim in zip(layout, theirs, strict=True) for a, b in zip(mine, dim, strict=False)]
+        whole = all(len(mine) == len(dim) for mine, dim in zip(layout, theirs, strict=True))
+        if not whole or any(a.size != b.size for a, b in pairs):
+            return None
+        same = {b: a for a, b in pairs}
+        if set(same) != set(other.axes) or set(same.values()) != set(one.axes):
+            return None
+        for plain, reducing in ((one, other), (other, one)):
+            alone = set(plain.members) & set(self.program.last) or any(op.kind == "window" for op in plain.members.values())
+            if reducing.reduced and (alone or (plain.reduced and {same.get(a, a) for a in other.reduced} != set(one.reduced))):
+                return None
+        renamed = {v: _renamed(dims, same) for v, dims in other.layouts.items()}
+        return same if all(one.layouts.get(v, dims) == dims for v, dims in renamed.items()) else None
+
+    def _depends(self, group: Group, on: Group) -> bool:
+        """Something in a group is made, at whatever distance, from what another one holds."""
+        stack, seen = [self.root(r) for op in group.members.values() for r in op.reads], set[int]()
+        while stack:
+            unit = self.plan.unit_of.get(stack.pop())
+            if unit is on:
+                return True
+            if unit is None or id(unit) in seen:
+                continue
+            seen.add(id(unit))
+            ops = [unit] if isinstance(unit, Op) else unit.members.values()
+            stack += [self.root(r) for op in ops for r in op.reads]
+        return False
+
+    def _merge(self, one: Group, other: Group, same: dict[Axis, Axis]) -> None:
+        """Put all that another group holds into one."""
+        members = {**other.members, **one.members}
+        place = {op.value: i for i, op in enumerate(self.program.ops)}
+        one.members = dict(sorted(members.items(), key=lambda member: place[member[1].value]))
+        one.layouts |= {v: _renamed(dims, same) for v, dims in other.layouts.items()}
+        reduced = {*one.reduced, *(same[a] for a in other.reduced)}
+        one.reduced = [a for a in one.axes if a in reduced]
+        self.plan.units.remove(other)
+        self.plan.unit_of.update(dict.fromkeys(other.members, one))
 
     def _new(self, op: Op) -> None:
         of = op.reads[0] if op.kind == "reduce" else op.value
@@ -262,3 +323,7 @@ class Cutter:
                 return True
             stack += below
         return False
+
+
+def _renamed(layout: Layout, names: dict[Axis, Axis]) -> Layout:
+    return tuple(tuple(names[a] for a in dim) for dim in layout)

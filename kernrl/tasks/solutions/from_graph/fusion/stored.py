@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Group, Plan
@@ -33,14 +34,19 @@ class Schedule:
         return op is None or op.kind == "library" or value in self.stored
 
 
-def schedule(plan: Plan, forced: set[str] | None = None) -> Schedule:
-    """Decide what is written; `forced` must be."""
-    return _Scheduler(plan, forced or set()).run()
+def schedule(plan: Plan, forced: set[str] | None = None, *, lean: bool = False) -> Schedule:
+    """Decide what is written.
+
+    Args:
+        forced: What must be.
+        lean: What comes of one load and statistics is computed again, and these are written in its place.
+    """
+    return _Scheduler(plan, forced or set(), lean).run()
 
 
 class _Scheduler:
-    def __init__(self, plan: Plan, forced: set[str]) -> None:
-        self.plan, self.program = plan, plan.program
+    def __init__(self, plan: Plan, forced: set[str], lean: bool) -> None:
+        self.plan, self.program, self.lean = plan, plan.program, lean
         self.s = Schedule(plan)
         self.forced = forced
         self.readers: dict[str, int] = {}
@@ -134,15 +140,45 @@ class _Scheduler:
             return False
         home, reading = self._numel(name), max(self._numel(reader), self._space(reader))
         small = home * SMALL_SHARE <= reading
-        loads, ops, below = self._cost(name, reading)
+        loads, ops, below = self._cost(name, reading, apart=times > 1, free=self.lean and not small)
         if times > 1 and (below or loads > 1 or ops > MOST_OPS_IN_TAPS):
             return False
         if small:
             return not below and ops <= 4
+        if times == 1 and self._cut_up(name):
+            return ops <= MOST_OPS
         spread = reading > home  # of a broadcast, each is computed several times
         if self.readers.get(name) == 1 and times == 1 and not spread and self._beside_taps(reader):
             return ops <= MOST_OPS  # nothing else reads it
         return loads <= 1 and ops <= (4 if spread else MOST_OPS)
+
+    def _cut_up(self, name: str) -> bool:
+        """A value is read through slices alone, no element through two of them, and each slice by one kernel: none is computed
+        more often than once, and less is read than of a value that is written."""
+        reading = [op for op in self.program.ops if name in op.reads]
+        if name in self.program.outputs or not reading or any(op.kind != "view" for op in reading):
+            return False
+        if len(reading) == 1 and reading[0].how in ("reshape", "permute"):
+            return self._cut_up(reading[0].value)
+        if any(op.how != "slice" or op.dims != reading[0].dims for op in reading):
+            return False
+        axis, spans = reading[0].dims[0], list[tuple[int, int]]()
+        for op in reading:
+            units = {id(self.plan.unit_of.get(v)) for v in self._read_by(op.value)}
+            start, count = (op.start or (0,))[0], self.program.shapes[op.value][axis][0]
+            spans.append((start, start + (count - 1) * op.step))
+            if len(units) > 1 or op.value in self.program.outputs:
+                return False
+        spans.sort()
+        return len(spans) > 1 and all(end < start for (_, end), (start, _) in pairwise(spans))
+
+    def _read_by(self, value: str) -> list[str]:
+        """What is computed from a value, or from a view of it."""
+        found: list[str] = []
+        for op in self.program.ops:
+            if value in op.reads:
+                found += self._read_by(op.value) if op.kind == "view" else [op.value]
+        return found
 
     def _beside_taps(self, value: str) -> bool:
         """The kernel that writes a value begins with a convolution, so that what was computed before could not join it."""
@@ -166,17 +202,24 @@ class _Scheduler:
     def _numel(self, value: str) -> int:
         return prod(s[0] for s in self.program.shapes[value])
 
-    def _cost(self, name: str, reading: int) -> tuple[int, int, bool]:
-        """(large loads, ops, whether a reduction or pool lies below) of computing a value again."""
+    def _cost(self, name: str, reading: int, *, apart: bool, free: bool) -> tuple[int, int, bool]:
+        """(large loads, ops, whether a reduction or pool lies below) of computing a value again.
+
+        Args:
+            apart: Slices of one tensor are loads of their own.
+            free: What is small costs nothing.
+        """
         loads, ops, below = 0, 0, False
-        seen: set[str] = set()
-        stack = [name]
+        seen: set[tuple[str, str]] = set()
+        stack = [(name, "")]
         while stack:
-            value = stack.pop()
-            if value in seen:
+            value, part = stack.pop()
+            if (value, part) in seen:
                 continue
-            seen.add(value)
+            seen.add((value, part))
             giver = self.plan.giver.get(value)
+            if free and self._numel(value) * SMALL_SHARE <= reading:
+                continue
             if giver is None or giver.kind == "library" or value in self.s.stored:
                 loads += self._numel(value) * SMALL_SHARE > reading
             elif giver.kind == "reduce" or (giver.kind == "window" and value != name):
@@ -184,7 +227,8 @@ class _Scheduler:
                 loads += self._numel(value) * SMALL_SHARE > reading
             else:
                 ops += giver.kind == "point"
-                stack += giver.reads
+                part = value if apart and giver.how == "slice" else part
+                stack += [(read, part) for read in giver.reads]
         return loads, ops, below
 
     def _order(self, libraries: list[Op]) -> None:

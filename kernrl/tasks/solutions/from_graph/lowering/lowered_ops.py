@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -107,9 +108,12 @@ def settle_views(p: Program, written: Collection[str] = (), *, as_asked: bool = 
 
     Args:
         written: Others that must, since nothing can be computed through them.
-        as_asked: What a library call returns with the channels innermost is written as the module would return it.
+        as_asked: What a library call returns with the channels innermost is written as the module would return it, and what
+            nothing but linear layers read with two axes swapped as they read it.
     """
     givers = {r: op for op in p.ops for r in op.results}
+    readers = Counter(r for op in p.ops for r in set(op.reads)) + Counter(o for o in p.outputs if isinstance(o, str))
+    folded = Counter(op.reads[0] for op in p.ops if as_asked and _folds(op, p))
     copied: dict[str, None] = {op.value: None for op in p.ops if op.kind == "view" and op.value in written}
     returned: set[str] = set()
     for i, output in enumerate(p.outputs):
@@ -129,11 +133,12 @@ def settle_views(p: Program, written: Collection[str] = (), *, as_asked: bool = 
     for op in p.ops:
         product = op.kind == "library" and p.graph.nodes[op.node].kind == "product"
         for read in op.reads if op.kind == "library" else ():
-            base, plain = read, True
+            base, plain, folds = read, True, readers[read] == folded[read]
             while (giver := givers.get(base)) and giver.kind == "view":
                 swaps = giver.how == "permute" and product and giver.dims[:-2] == tuple(range(len(giver.dims) - 2))
-                plain = plain and (giver.how == "reshape" or swaps)
                 base = giver.reads[0]
+                folds = folds and readers[base] == 1
+                plain = plain and (giver.how == "reshape" or (swaps and not folds))
             if not plain and giver is not None and giver.kind != "library":
                 copied[read] = None
     for name in copied:
@@ -142,6 +147,12 @@ def settle_views(p: Program, written: Collection[str] = (), *, as_asked: bool = 
         p.shapes[f"{name}_view"], p.dtypes[f"{name}_view"] = p.shapes[name], p.dtypes[name]
         p.ops[at] = replace(view, results=(f"{name}_view",))
         p.ops.insert(at + 1, Op("point", (name,), (f"{name}_view",), text="{0}", node=view.node))
+
+
+def _folds(op: Op, p: Program) -> bool:
+    """A stack of matrices times one, which the library makes one product of, with its bias, if the stack lies in order."""
+    ranks = [len(p.shapes[read]) for read in op.reads[:2]]
+    return op.kind == "library" and p.graph.nodes[op.node].kind == "product" and len(ranks) == 2 and ranks[0] > 2 >= ranks[1]
 
 
 def _authored(value: str, givers: dict[str, Op]) -> bool:

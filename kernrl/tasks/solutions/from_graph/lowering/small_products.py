@@ -1,4 +1,4 @@
-"""Products that a kernel computes on its way: of few terms, or with one column."""
+"""Products that a kernel computes on its way: of few terms, or with few columns."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from kernrl.tasks.solutions.from_graph.lowering.sizes import is_one
 
 FEW_TERMS = 8
 """With more, a product is worth a library call, or a tile of its own."""
+FEW_COLUMNS, LONGEST_SUM = 8, 512
+"""Of a layer with so many features at most, a program has all sums of a row side by side, and reads the row once."""
 
 
 class SmallProducts(Builder):
@@ -26,6 +28,8 @@ class SmallProducts(Builder):
             made = self._one_column(raw, x, y, turned=node.op == "matmul" and len(right) > 1)
         elif max(left[-1]) <= FEW_TERMS and len(set(left[-1])) == 1:
             made = self._few_terms(raw, x, y, left[-1][0], node.op == "linear")
+        elif node.op == "linear" and max(right[0]) <= FEW_COLUMNS and max(left[-1]) <= LONGEST_SUM:
+            made = self._few_columns(raw, x, y)
         else:
             return None
         return self.point(name, "{0} + {1}", made, bias) if isinstance(bias, str) else made
@@ -44,6 +48,14 @@ class SmallProducts(Builder):
         if rank > 1:
             return self.reduce(name, "sum", terms, [axis])
         return self.reshape(name, self.reduce(f"{name}_keep", "sum", terms, [axis]), self.shape(terms)[:-1])
+
+    def _few_columns(self, name: str, x: str, weight: str) -> str:
+        """A sum over the last axis for each row of the weight."""
+        *lead, terms = self.shape(x)
+        wide = self.reshape(f"{name}_in", x, [*lead, self.one, terms])
+        products = self.point(f"{name}_terms", "{0} * {1}", wide, weight)
+        total = self.reduce(f"{name}_keep", "sum", products, [len(lead) + 1])
+        return self.reshape(name, total, [*lead, self.shape(weight)[0]])
 
     def _few_terms(self, name: str, x: str, y: str, count: int, linear: bool) -> str:
         """A sum that is written out."""
