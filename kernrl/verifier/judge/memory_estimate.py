@@ -8,6 +8,7 @@ workspaces that do not grow with the task are not seen.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -122,6 +123,10 @@ def without_contents() -> AbstractContextManager[Any]:
     return _NoNumbers()
 
 
+_ONE_AT_A_TIME = threading.Lock()
+"""The precision flags, which a rehearsal sets and puts back, are the process's, and not the thread's."""
+
+
 def rehearse(task: Task, input_set: InputSet, precision: str, device: str = "meta") -> SetMemory:
     """What one input set takes under a precision policy.
 
@@ -130,7 +135,7 @@ def rehearse(task: Task, input_set: InputSet, precision: str, device: str = "met
     """
     if device != "meta":
         return _rehearsed(task, input_set, precision, device)
-    with without_contents():
+    with _ONE_AT_A_TIME, without_contents():
         return _rehearsed(task, input_set, precision, device)
 
 

@@ -8,10 +8,11 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.verifier.base.clock import Clock
@@ -50,14 +51,39 @@ UNFOLD_BYTES = 2 << 30
 
 
 @contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Within, torch's default dtype is `dtype`, so that a reference's `torch.zeros(n)` is as wide as the rest."""
+def default_dtype(dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Within, torch's default dtype is `dtype`, so that a reference's `torch.zeros(n)` is as wide as the rest.
+
+    On the meta device, for this thread alone: a reference is rehearsed in the caller's process, whose other threads go on.
+    """
+    if device.type == "meta":
+        with _MadeAs(dtype):
+            yield
+        return
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+class _MadeAs(TorchFunctionMode):
+    """Gives this dtype to tensors that are made of nothing and would have the default one."""
+
+    _MAKERS: ClassVar = {
+        *(torch.zeros, torch.ones, torch.empty, torch.full, torch.tensor, torch.rand, torch.randn, torch.arange, torch.eye),
+        *(torch.linspace, torch.logspace, torch.hann_window, torch.hamming_window, torch.blackman_window, torch.kaiser_window),
+    }
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self._dtype = dtype
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        named = (kwargs or {}).get("dtype") is not None
+        return made.to(self._dtype) if func in self._MAKERS and not named and made.dtype == torch.get_default_dtype() else made
 
 
 def convolution(x: Tensor, w: Tensor, stride: list[int], padding: list[int], dilation: list[int], groups: int) -> Tensor:
@@ -466,7 +492,7 @@ class _Copy:
         for name, tensor in self._state.items():
             tensor.copy_(change(self._inputs.state[name]) if change else self._inputs.state[name])
         leaves = [self._leaf(leaf, change) if isinstance(leaf, Tensor) else leaf for leaf in flatten(self._inputs.arguments)]
-        with torch.no_grad(), default_dtype(self._dtype), mode:
+        with torch.no_grad(), default_dtype(self._dtype, self._inputs.device), mode:
             found = flatten(self._module(*rebuild(self._inputs.arguments, leaves)))
         outputs = [widened(y) for y in found if isinstance(y, Tensor)]
         return outputs + [self._state[name].clone() for name in self._inputs.statistics]

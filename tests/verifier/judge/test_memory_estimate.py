@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -164,3 +168,58 @@ def test_facts_of_gibibytes_allocate_nothing(name: str) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         gather_facts(foreign(name), "tf32", device, on_gpu=True)
     assert sum(max(event.self_cpu_memory_usage, 0) for event in profile.key_averages()) < 1 << 20
+
+
+WATCHED = """
+import sys
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        weight = torch.ones(x.shape[-1], device=x.device)
+        sys.modules["watch"].look(x.dtype, weight.dtype)
+        return torch.softmax(x, -1) * weight
+
+
+def get_inputs():
+    return [torch.randn(64, 32)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_rehearsal_leaves_the_other_threads_of_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, elsewhere, before = list[tuple[torch.dtype, ...]](), set[object](), torch.backends.cuda.matmul.allow_tf32
+    running, most = list[int](), [0]
+
+    def look(*dtypes: torch.dtype) -> None:
+        running.append(1)
+        most[0] = max(most[0], len(running))
+        inside.append(dtypes)
+        thread = threading.Thread(target=lambda: elsewhere.add(torch.zeros(1).dtype))
+        thread.start()
+        thread.join()
+        running.pop()
+
+    monkeypatch.setitem(sys.modules, "watch", SimpleNamespace(look=look))
+    with ThreadPoolExecutor(4) as pool:
+        for precision in ("tf32", "fp32") * 4:
+            pool.submit(rehearse, Task("watched", WATCHED), InputSet(FULL), precision)
+    assert {(torch.float64, torch.float64), (torch.float32, torch.float32)} <= set(inside)
+    assert elsewhere == {torch.float32}
+    assert most == [1]
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.backends.cuda.matmul.allow_tf32 == before
+
+
+def test_what_a_reference_makes_is_as_wide_as_the_rest_unless_it_says_otherwise() -> None:
+    with truth.default_dtype(torch.float64, torch.device("meta")):
+        made = [torch.zeros(2), torch.tensor([1.5]), torch.arange(3.0), torch.full((2,), 0.5), torch.linspace(0, 1, 3)]
+        assert {x.dtype for x in made} == {torch.float64}
+        assert torch.arange(3).dtype == torch.tensor([1]).dtype == torch.int64
+        assert torch.zeros(2, dtype=torch.float32).dtype == torch.float32
+        assert torch.zeros(2).half().dtype == torch.float16
