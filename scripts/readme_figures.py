@@ -66,7 +66,7 @@ def verifier(data: Any) -> list[Row]:
     where = conditions(data, f"{data['cores']} cores")
     # of the suite's run, which is another, cores and versions were not recorded
     return [
-        ["verifier: its own test suite", suite_text, gpu(data), suite["commit"], suite["date"]],
+        ["verifier: its own test suite", suite_text, gpu(suite), suite["commit"], suite["date"]],
         ["verifier: programs timed against themselves", null_text, *where],
         ["verifier: speed", speed_text, *where],
     ]
