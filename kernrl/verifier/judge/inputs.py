@@ -132,8 +132,10 @@ class TaskInputs:
         return unexpanded(leaf).to(self.device, cast_dtype(leaf.dtype, self.precision)).expand(leaf.shape)
 
     def _lay_out(self, tensors: list[Tensor]) -> list[_Slot]:
-        """A slot for each tensor: floating ones in the block's first part, of the policy's dtype, and others in the second, of
-        bytes. Tied ones share."""
+        """A slot for each tensor: floating ones in a block of the policy's dtype, others in a byte block. Tied ones share.
+
+        Two blocks, since `torch.compile` takes no inputs that lie in one, are written to, and differ in dtype.
+        """
         dtype = COMPUTE_DTYPE[self.precision]
         size = {True: GUARD_BYTES, False: GUARD_BYTES}
         starts: dict[int, int] = {}
@@ -143,8 +145,8 @@ class TaskInputs:
                 starts[id(tensor)] = size[floating]
                 end = size[floating] + _extent(tensor) * tensor.element_size() + GUARD_BYTES
                 size[floating] = -(-end // ALIGN_BYTES) * ALIGN_BYTES
-        self._block = torch.full((size[True] + size[False],), 0x5A, dtype=torch.uint8, device=self.device)
-        self.floats, self.others = self._block[: size[True]].view(dtype).normal_(), self._block[size[True] :]
+        self.floats = torch.empty(size[True] // dtype.itemsize, dtype=dtype, device=self.device).normal_()
+        self.others = torch.full((size[False],), 0x5A, dtype=torch.uint8, device=self.device)
         views: dict[int, Tensor] = {}
         for tensor in tensors:
             if id(tensor) not in views:
@@ -181,7 +183,7 @@ class TaskInputs:
     @property
     def nbytes(self) -> int:
         """Bytes of the block."""
-        return self._block.nbytes
+        return self.floats.nbytes + self.others.nbytes
 
     def draw(self, draw: Draw) -> None:
         """Fill inputs and state in place with the numbers of a draw."""
@@ -269,13 +271,17 @@ class TaskInputs:
         """Whether regimes change this input."""
         return slot.range is not None or bool(slot.structure and slot.structure.freedom is not Freedom.OWN)
 
-    def snapshot(self) -> Tensor:
+    def snapshot(self) -> tuple[Tensor, Tensor]:
         """A copy of the block, guards included."""
-        return self._block.clone()
+        return self.floats.clone(), self.others.clone()
 
-    def written(self, snapshot: Tensor) -> Tensor:
+    def written(self, snapshot: tuple[Tensor, Tensor]) -> Tensor:
         """A 0-dim bool tensor: whether the block differs from its snapshot, bit for bit."""
-        return (self._block.view(torch.int64) != snapshot.view(torch.int64)).any()
+        floats, others = (
+            (now.view(torch.int64) != then.view(torch.int64)).any()
+            for now, then in zip((self.floats, self.others), snapshot, strict=True)
+        )
+        return floats | others
 
 
 def bind(module: nn.Module, state: dict[str, Tensor]) -> None:

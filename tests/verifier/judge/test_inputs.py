@@ -157,6 +157,37 @@ def test_a_write_to_an_input_a_parameter_or_a_guard_is_seen() -> None:
         assert inputs.written(snapshot)
 
 
+def test_a_reference_with_running_statistics_compiles_on_them() -> None:
+    source = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.BatchNorm1d(8), nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+
+def get_inputs():
+    return [torch.randn(16, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+    inputs = TaskInputs(Task("statistics", source), InputSet(FULL), "fp32", "cpu")
+    inputs.draw(Draw(FULL, NOMINAL, 1))
+    snapshot = inputs.snapshot()
+    with torch.no_grad():
+        torch.compile(inputs.module, backend="aot_eager", fullgraph=True)(*inputs.arguments)
+    assert inputs.written(snapshot)
+    assert int(inputs.state["first.num_batches_tracked"]) == 1
+
+
 @pytest.mark.parametrize("regime", [NOMINAL, *REGIMES])
 def test_a_draw_waits_for_no_gpu(regime: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As reading a number does, and copying a table there."""
