@@ -60,6 +60,11 @@ CASES = {
     ),
     "uneven_slices": (module(DOUBLE, "y = self.l(x).sin() * 3; return y[:, :5] * y[:, 7:12] + y[:, 5:6]", IMAGE), "rows", 1),
     "slices_that_overlap": (module(DOUBLE, TIMES + "return y[:, :9] * y[:, 5:14]", IMAGE), "rows", 2),
+    "slices_that_are_broadcast": (
+        module(DOUBLE, TIMES + "a, b = y.chunk(2, 1); return a[:, None] * b[:, :, None]", IMAGE),
+        "rows",
+        2,
+    ),
     "slices_by_steps": (module(DOUBLE, TIMES + "return y[:, ::2] * y[:, 1::2]", IMAGE), "rows", None),
     "a_slice_and_all": (module(DOUBLE, TIMES + "return y[:, :12] * y[:, 12:], y", IMAGE), "rows", 2),
     "sums_beside_a_product": (module("pass", "y = F.softplus(x); return y.mT @ x, y.mean(1).exp()", TALL), "parts", 3),

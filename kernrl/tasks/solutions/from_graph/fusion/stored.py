@@ -164,7 +164,10 @@ class _Scheduler:
             return False
         axis, spans = reading[0].dims[0], list[tuple[int, int]]()
         for op in reading:
-            units = {id(self.plan.unit_of.get(v)) for v in self._read_by(op.value)}
+            readers = self._read_by(op.value)
+            units = {id(self.plan.unit_of.get(v)) for v in readers}
+            if any(self._space(v) > self._numel(op.value) for v in readers):
+                return False  # it is broadcast
             start, count = (op.start or (0,))[0], self.program.shapes[op.value][axis][0]
             spans.append((start, start + (count - 1) * op.step))
             if len(units) > 1 or op.value in self.program.outputs:
