@@ -30,7 +30,7 @@ AHEAD = 3
 """Chunks that wait for a worker, for each worker."""
 
 VALIDATION_CHUNKS = 40
-"""Chunks that are looked through for pairs of the validation split, about one Graph in twenty."""
+"""Most chunks that are looked through for pairs of the validation split, about one Graph in twenty: three of a chunk."""
 
 FAILED_SHARE = 0.02
 """Of the chunks, that may fail before the run does."""
@@ -58,8 +58,9 @@ class PairStream:
         self._failed = 0
         self._stop = Event()
         self._thread: Thread | None = None
+        self._held_out = max(10, tasks_to_make(config) // 100)
         with blocked_interrupts():  # the first chunks start the processes
-            draws = range(VALIDATION_CHUNKS if ranks.leads else 0)
+            draws = range(min(VALIDATION_CHUNKS, self._held_out // 2) if ranks.leads else 0)
             work = partial(chunk_of_pairs, seed=config.seed, split="validation", styles=config.styles)
             self._validation = [self._pool.submit(work, number) for number in draws]
             self._fill()
@@ -82,7 +83,7 @@ class PairStream:
     def validation(self) -> list[Pair]:
         """Pairs of compositions that are not trained on; rank 0 has them."""
         graphs = [pairs for future in self._validation for pairs in future.result()]
-        return [_pair(p) for pairs in graphs[: max(10, min(len(graphs), tasks_to_make(self.config) // 100))] for p in pairs]
+        return [_pair(p) for pairs in graphs[: self._held_out] for p in pairs]
 
     def start(self, tokenizer: PreTrainedTokenizerBase, row_tokens: int, max_length: int) -> ExampleStream:
         """The stream of examples, which a thread fills from now on."""
