@@ -8,20 +8,19 @@ import os
 from collections import deque
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from threading import Event, Thread
 from typing import Any, Self
 
-from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
+from transformers import PreTrainedTokenizerBase
 
 from kernrl.config import SftConfig
-from kernrl.policy.examples import Tokenized, tokenize_pairs
 from kernrl.policy.pairs import Pair
 from kernrl.policy.ranks import Ranks
 from kernrl.policy.stream import ExampleStream, FlatExamples
 from kernrl.signals import blocked_interrupts
 from kernrl.tasks.nano.graph_pairs import CHUNK, GraphPair, chunk_of_pairs
+from kernrl.training.pair_chunks import flat, made, pair_of
 from kernrl.training.sft_data import tasks_to_make
 
 log = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ AHEAD = 3
 """Chunks that wait for a worker, for each worker."""
 
 VALIDATION_CHUNKS = 40
-"""Chunks that are looked through for pairs of the validation split, about one Graph in twenty."""
+"""Most chunks that are looked through for pairs of the validation split, about one Graph in twenty: three of a chunk."""
 
 FAILED_SHARE = 0.02
 """Of the chunks, that may fail before the run does."""
@@ -58,8 +57,9 @@ class PairStream:
         self._failed = 0
         self._stop = Event()
         self._thread: Thread | None = None
+        self._held_out = max(10, tasks_to_make(config) // 100)
         with blocked_interrupts():  # the first chunks start the processes
-            draws = range(VALIDATION_CHUNKS if ranks.leads else 0)
+            draws = range(min(VALIDATION_CHUNKS, self._held_out // 2) if ranks.leads else 0)
             work = partial(chunk_of_pairs, seed=config.seed, split="validation", styles=config.styles)
             self._validation = [self._pool.submit(work, number) for number in draws]
             self._fill()
@@ -77,12 +77,12 @@ class PairStream:
         """The first pairs of this rank, for the tokenizer; they are learnt from like all others."""
         while len(self._texts) < count and self._coming:
             self._texts += self._next()
-        return [_pair(p) for p in self._texts]
+        return [pair_of(p) for p in self._texts]
 
     def validation(self) -> list[Pair]:
         """Pairs of compositions that are not trained on; rank 0 has them."""
         graphs = [pairs for future in self._validation for pairs in future.result()]
-        return [_pair(p) for pairs in graphs[: max(10, min(len(graphs), tasks_to_make(self.config) // 100))] for p in pairs]
+        return [pair_of(p) for pairs in graphs[: self._held_out] for p in pairs]
 
     def start(self, tokenizer: PreTrainedTokenizerBase, row_tokens: int, max_length: int) -> ExampleStream:
         """The stream of examples, which a thread fills from now on."""
@@ -101,7 +101,7 @@ class PairStream:
         part.rename(self._folder)  # workers look for the folder
 
     def _fill(self) -> None:
-        work = partial(_work, seed=self.config.seed, styles=self.config.styles, folder=self._folder)
+        work = partial(made, seed=self.config.seed, styles=self.config.styles, folder=self._folder)
         while len(self._coming) < AHEAD * self._workers and self._chunks_left > 0:
             self._coming.append(self._pool.submit(work, self._number))
             self._number += self.ranks.size
@@ -134,28 +134,3 @@ class PairStream:
         except BaseException as error:
             if not self._stop.is_set():
                 stream.fail(error)
-
-
-def _pair(pair: GraphPair) -> Pair:
-    return Pair([{"role": "user", "content": pair.prompt}], pair.reply)
-
-
-def flat(pairs: list[GraphPair], tokenizer: PreTrainedTokenizerBase) -> FlatExamples:
-    """Pairs as token ids; those too long are left to the stream to leave out."""
-    tokenized: Tokenized = tokenize_pairs((_pair(p) for p in pairs), tokenizer, 1_000_000)
-    return FlatExamples.of(tokenized.examples)
-
-
-def _work(number: int, *, seed: int, styles: int, folder: Path) -> FlatExamples | list[GraphPair]:
-    """A chunk: token ids if the tokenizer is there, else text."""
-    pairs = [pair for of_graph in chunk_of_pairs(number, seed=seed, split="train", styles=styles) for pair in of_graph]
-    return flat(pairs, _tokenizer(folder)) if folder.exists() else pairs
-
-
-@cache
-def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    import torch
-
-    torch.set_num_threads(1)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    return Qwen2Tokenizer.from_pretrained(folder)

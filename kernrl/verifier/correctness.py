@@ -10,7 +10,7 @@ from kernrl.config import VerifierConfig
 from kernrl.errors import InfrastructureError
 from kernrl.tasks.task import FULL, RAGGED, Task
 from kernrl.verifier.base.devices import Device
-from kernrl.verifier.base.progress import Progress, Stopped
+from kernrl.verifier.base.progress import FailedAtDerived, Progress, Stopped
 from kernrl.verifier.base.verdict import Rejection, Speedup, Stage, Status, Timing
 from kernrl.verifier.interpret.interpret_server import Judged, SmallJob
 from kernrl.verifier.interpret.interpreter import Unable
@@ -41,6 +41,9 @@ FLOOR_MARGIN = 0.9
 
 INTERPRETER_TIMEOUT_S = 5.0
 """CPU seconds of the interpreter where a GPU can judge instead."""
+
+FOUND_WRONG = frozenset((Status.WRONG, Status.DECOY, Status.CRASH))
+"""Statuses that machine code could not change."""
 
 LEAST_COMPILE_S, LEAST_INTERPRET_S = 4.0, 3.0
 """Seconds that these stages have in any case, whatever the ones before took."""
@@ -173,31 +176,44 @@ class PlanJudge:
     # --- without one ---------------------------------------------------------------------------------------------
 
     def _on_cpu(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], source: str, progress: Progress) -> Profiles:
-        """Correctness by the interpreter, on every set that it can take; what the launches do at full size."""
-        self._compiled(plans[-1:], progress)  # code that does not compile is not correct, even if it can be interpreted
-        with progress.at(Stage.CORRECTNESS):
-            mine = interpreted(plans, on_gpu=False)
-            too_large = needs_gpu(f"{progress.specialised} {ONLY_AT_FULL}" if progress.specialised else TOO_LARGE)
-            if not mine:
-                raise Stopped(too_large)
-            draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
-            judged = self._interpret(task, mine, draws, plans[-1], progress)
-            if took_too_long(judged) and FULL in mine:
-                small = {name: plan for name, plan in mine.items() if name != FULL}
-                judged = self._interpret(task, small, draws, plans[-1], progress) if small else Judged(too_large)
-                mine = small
-            progress.errors = judged.errors
-            if judged.rejection is None:
-                return judged.profiles
-            found = rejected(judged.rejection, judged.input_set if judged.input_set in facts.derived else "")
-            if isinstance(found, Stopped) or not facts.derived.issuperset(mine) or self.config.any_shape:
-                raise found
-            too_slow = judged.rejection.status is Status.TIMEOUT
-            if task.same_numbers and not too_slow:  # it may have a number of the task's own sizes
-                raise found
-            # other sizes, at which it only was too slow, have shown that it ends
-            plain = plain_mistake(judged, source, facts.specs) and not (too_slow and progress.specialised)
-            raise Stopped(judged.rejection if plain else needs_gpu(f"{found.rejection.reason} {ONLY_AT_FULL}"))
+        """Correctness by the interpreter, on every set that it can take; what the launches do at full size.
+
+        Code that does not compile is not correct, even if it can be interpreted. What is found wrong need not compile.
+        """
+        try:
+            with progress.at(Stage.CORRECTNESS):
+                profiles = self._interpreted(task, facts, plans, source, progress)
+        except (Stopped, FailedAtDerived) as found:
+            if found.rejection.status not in FOUND_WRONG:
+                self._compiled(plans[-1:], progress)
+                progress.stage = Stage.CORRECTNESS
+            raise
+        self._compiled(plans[-1:], progress)
+        return profiles
+
+    def _interpreted(self, task: Task, facts: TaskFacts, plans: Sequence[Plan], source: str, progress: Progress) -> Profiles:
+        mine = interpreted(plans, on_gpu=False)
+        too_large = needs_gpu(f"{progress.specialised} {ONLY_AT_FULL}" if progress.specialised else TOO_LARGE)
+        if not mine:
+            raise Stopped(too_large)
+        draws = schedule(facts.sets, self._seeds.next(facts.key), self.defences.regimes)
+        judged = self._interpret(task, mine, draws, plans[-1], progress)
+        if took_too_long(judged) and FULL in mine:
+            small = {name: plan for name, plan in mine.items() if name != FULL}
+            judged = self._interpret(task, small, draws, plans[-1], progress) if small else Judged(too_large)
+            mine = small
+        progress.errors = judged.errors
+        if judged.rejection is None:
+            return judged.profiles
+        found = rejected(judged.rejection, judged.input_set if judged.input_set in facts.derived else "")
+        if isinstance(found, Stopped) or not facts.derived.issuperset(mine) or self.config.any_shape:
+            raise found
+        too_slow = judged.rejection.status is Status.TIMEOUT
+        if task.same_numbers and not too_slow:  # it may have a number of the task's own sizes
+            raise found
+        # other sizes, at which it only was too slow, have shown that it ends
+        plain = plain_mistake(judged, source, facts.specs) and not (too_slow and progress.specialised)
+        raise Stopped(judged.rejection if plain else needs_gpu(f"{found.rejection.reason} {ONLY_AT_FULL}"))
 
     def _interpret(
         self, task: Task, plans: Mapping[str, Plan], draws: Sequence[Draw], full: Plan, progress: Progress

@@ -329,7 +329,7 @@ def test_pairs_are_made_while_training_until_the_time_is_over(tmp_path, monkeypa
     monkeypatch.setattr(nano, "nano_config", small)
     command = ["sft", "--form", "graph", "--output", str(tmp_path / "run"), "--count", "128", "--styles", "1"]
     rows = ["--row-tokens", "1024", "--max-length", "1024", "--workers", "1", "--optimizer", "muon", "--schedule", "linear"]
-    assert run([*command, *rows, "--time-limit-s", "3", "--learning-rate", "1e-3"]) == 0
+    assert run([*command, *rows, "--time-limit-s", "2", "--learning-rate", "1e-3"]) == 0
     history = list(read_lines(tmp_path / "run" / "metrics.jsonl"))
     assert "validation_loss" in history[-1]
     assert history[-1]["learning_rate"] < 1e-5  # the last step begins when the time is over

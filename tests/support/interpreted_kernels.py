@@ -1,11 +1,11 @@
-"""Run by `test_kernels_interpreter.py` with TRITON_INTERPRET=1: the Triton kernels themselves, on a CPU, float32.
+"""The Triton kernels themselves, on a CPU, float32, in the process of `interpreted.py`.
 
-Prints one JSON object: for each case the errors against the float64 reference.
+The answer to any request has for each case the errors against the float64 reference.
 """
 
 import itertools
-import json
 import math
+from pathlib import Path
 
 import torch
 
@@ -22,7 +22,6 @@ from kernrl.policy.decode_attention import NO_COLUMN, attend_in_one_kernel
 from kernrl.policy.fused_norm import rms_norm
 from support import EXHAUSTIVE
 
-torch.set_num_threads(1)
 TEMPERATURE = 0.7
 vocab.tile_for = lambda *_, **__: (1024, 1)  # so that a short row takes several tiles
 
@@ -307,7 +306,8 @@ CASES = {
     "truncate": {"old_logprobs": 0.1, "rollout_logprobs": 0.5, "correction": "token_truncate", "correction_max": 1.2},
 }  # fmt: skip
 
-if __name__ == "__main__":
+
+def answer(request: object, folder: Path) -> dict[str, dict[str, float]]:
     errors = {name: compare(case) for name, case in CASES.items()}
     for number, (name, case) in enumerate(TOKEN_CASES.items()):
         waits = case.get("aggregation", "token_mean") == "token_mean" and "num_tokens" not in case
@@ -319,4 +319,4 @@ if __name__ == "__main__":
     for shape in ((8, 2, 64, 70), (6, 2, 24, 33), (4, 4, 16, 0), (3, 1, 64, 129)):
         errors[f"attention of a step, {shape}"] = attention_of_a_step(*shape)
     errors |= {f"norm of a step, {size}": norm_of_a_step(size) for size in (512, 500)}
-    print(json.dumps(errors))
+    return errors

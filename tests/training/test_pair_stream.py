@@ -34,7 +34,13 @@ class OneRank:
 
 
 @pytest.fixture
-def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., PairStream]]:
+def asked() -> list[str]:
+    """The split of each chunk that was asked for."""
+    return []
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: list[str]) -> Iterator[Callable[..., PairStream]]:
     """Streams of these chunks, or of what fails instead, without the workers that would make them."""
     made: list[PairStream] = []
 
@@ -47,7 +53,8 @@ def source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable
 
             def submit(self, work: partial[Any], number: int) -> Future[Any]:
                 future: Future[Any] = Future()
-                found = [] if work.keywords.get("split") == "validation" else next(coming)
+                asked.append(work.keywords.get("split", "train"))
+                found = [GOOD] * 3 if asked[-1] == "validation" else next(coming)
                 future.set_exception(found) if isinstance(found, Exception) else future.set_result(found)
                 return future
 
@@ -72,6 +79,17 @@ def test_a_chunk_that_fails_is_left_out(source: Callable[..., PairStream]) -> No
     stream = collected(source(GOOD, AssertionError("a shape"), GOOD))
     next(stream.rows())  # which waits for all of so few
     assert stream.seen == 2  # of the chunks before it and after it
+
+
+def test_few_chunks_are_looked_through_to_validate_on_few_pairs(source: Callable[..., PairStream], asked: list[str]) -> None:
+    assert len(source(GOOD).validation()) == 10  # Graphs, of one pair each
+    assert asked.count("validation") == 5
+    asked.clear()
+    assert len(source(*[GOOD] * 40).validation()) == 25
+    assert asked.count("validation") == 12
+    asked.clear()
+    assert len(source(*[GOOD] * 400).validation()) == 120
+    assert asked.count("validation") == 40
 
 
 @pytest.mark.parametrize(

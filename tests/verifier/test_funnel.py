@@ -19,6 +19,8 @@ from kernrl.tasks.task import Task
 from kernrl.verifier.base import progress
 from kernrl.verifier.base.verdict import Stage, Status, Verdict
 from kernrl.verifier.funnel import StagedEvaluator
+from kernrl.verifier.interpret.interpret_server import Judged
+from kernrl.verifier.interpret.interpreter import Unable
 from kernrl.verifier.pool.local import LocalFront
 from kernrl.verifier.verifier import HardenedVerifier
 
@@ -162,6 +164,29 @@ def test_an_autotuned_launch_does_without_configurations_that_do_not_compile(ver
         assert verdict.correct, verdict.reason
     verdict = verifier.verify(TASK, TUNED.replace("{configs}", f"{TOO_WIDE}, {TOO_WIDE[:-2]}2)"))
     assert verdict.status is Status.COMPILE_ERROR, verdict.reason
+
+
+def test_what_is_found_wrong_is_not_compiled(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    front, calls = verifier.evaluator.front, []
+    assert front
+    compile_ = front.compile
+    monkeypatch.setattr(front, "compile", lambda *asked: calls.append(asked) or compile_(*asked))
+    assert verifier.verify(TASK, GOOD.replace("-1.0), 3.0)", "-1.0), 2.0)")).status is Status.WRONG
+    assert not calls
+    assert verifier.verify(TASK, GOOD + "\n# not yet seen\n").correct
+    assert len(calls) == 1
+
+
+@pytest.mark.slow
+def test_what_cannot_be_interpreted_must_compile(verifier: HardenedVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    unable = Judged(Unable(Status.NEEDS_GPU, "an operation that is unknown here."))
+    monkeypatch.setattr(verifier.evaluator.front, "interpret", lambda job: unable)
+    for config, status, stage in (
+        (FITS, Status.NEEDS_GPU, Stage.CORRECTNESS),
+        (TOO_WIDE, Status.COMPILE_ERROR, Stage.TRACE),
+    ):
+        verdict = verifier.verify(TASK, TUNED.replace("{configs}", config))
+        assert (verdict.status, verdict.stage) == (status, stage), verdict.reason
 
 
 def test_many_come_with_their_positions_and_a_broken_task_stops_nobody(verifier: HardenedVerifier) -> None:

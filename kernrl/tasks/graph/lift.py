@@ -49,11 +49,12 @@ def _lift(task: Task, input_set: InputSet | None) -> Graph:
     where, mode = f"<task {task.id}>", MostlyFake()
     state = torch.random.get_rng_state()
     try:
-        with mode, quiet(), as_python():
-            reference: Reference = load_reference(task, input_set)
-            module = reference.Model(*reference.get_init_inputs())
-            inputs = list(reference.get_inputs())
-        traced = trace(module, inputs, mode)
+        with quiet():
+            with mode, as_python():
+                reference: Reference = load_reference(task, input_set)
+                module = reference.Model(*reference.get_init_inputs())
+                inputs = list(reference.get_inputs())
+            traced = trace(module, inputs, mode)
     except UsageError:
         raise
     except Exception as error:

@@ -510,6 +510,22 @@ def test_lifts_in_several_threads_do_not_break_each_other() -> None:
         assert list(threads.map(lifted, modules)) == [20, 20, 20]
 
 
+def test_what_another_thread_traces_meanwhile_can_be_run() -> None:
+    """A lift has fx write no Python for its own graphs."""
+
+    class Beside(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with ThreadPoolExecutor(1) as threads:
+                doubled = threads.submit(torch.fx.symbolic_trace, nn.Linear(8, 8)).result()
+            ran.append(doubled(torch.ones(2, 8)).shape)
+            return x * 2
+
+    ran: list[Any] = []
+    assert len(lift_module(Beside(), [torch.randn(4, 8)]).nodes) == 1
+    assert ran == [(2, 8)]
+    assert torch.fx.symbolic_trace(nn.Linear(8, 8))(torch.ones(2, 8)).shape == (2, 8)
+
+
 def test_lifts_in_several_threads_leave_warnings_as_they_were() -> None:
     before, inside, second = list(warnings.filters), Event(), Event()
 

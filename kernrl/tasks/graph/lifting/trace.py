@@ -92,7 +92,7 @@ def trace(module: nn.Module, args: Sequence[Any], mode: MostlyFake) -> Traced:
     """
     numbers = _all_fake(module, mode)
     given = tuple(mode.faked(list(args)))
-    with EXPORTING, _without_custom_autograd(), quiet(), torch.no_grad():
+    with EXPORTING, _without_custom_autograd(), _without_code(), quiet(), torch.no_grad():
         program = torch.export.export(module, given, strict=False)
     return Traced(program, given, numbers)
 
@@ -125,6 +125,9 @@ def quiet() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in names]
     with EXPORTING:  # of two threads in here, the later one would leave behind what the earlier one changed
         levels = [log.level for log in loggers]
+        if min(levels) > logging.CRITICAL:  # in another `quiet`; setting a level takes long
+            yield
+            return
         for log in loggers:
             log.setLevel(logging.CRITICAL + 1)
         try:
@@ -161,3 +164,18 @@ def _without_custom_autograd() -> Iterator[None]:
         yield
     finally:
         torch.autograd.Function.apply = kept
+
+
+@contextlib.contextmanager
+def _without_code() -> Iterator[None]:
+    """Have fx write no Python for its graphs in this thread: an export does that six times, and nobody runs it."""
+    ours, recompile = threading.get_ident(), torch.fx.GraphModule.recompile
+
+    def skip(module: torch.fx.GraphModule) -> Any:
+        return None if threading.get_ident() == ours else recompile(module)
+
+    torch.fx.GraphModule.recompile = skip  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        torch.fx.GraphModule.recompile = recompile

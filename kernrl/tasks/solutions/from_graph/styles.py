@@ -8,7 +8,6 @@ from dataclasses import replace
 from kernrl.errors import UsageError
 from kernrl.tasks.graph.algebra.simplify import saves, simplify
 from kernrl.tasks.graph.graph import Graph
-from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.answer import Source, read_source, write_answer
 from kernrl.tasks.solutions.from_graph.codegen.kernels import Choice
 from kernrl.tasks.solutions.from_graph.codegen.products import ProductChoice
@@ -64,6 +63,8 @@ def graphs_of(task: Task) -> tuple[Graph, ...]:
     Raises:
         LiftError: The task cannot be lifted.
     """
+    from kernrl.tasks.graph.lift import lift  # which imports torch.export; who writes of Graphs alone needs none of it
+
     full = lift(task)
     found = [full]
     for input_set in task.input_sets:
