@@ -1,9 +1,9 @@
 """Runs solutions written from Graphs in the process of `interpreted.py`.
 
 A request is `{"source", "sets", "edits": [[old, new], …], "styles", "precision", "constants"}`, its answer a list of
-`[style, code as edited, what is wrong or ""]`. `sets` are names of input sets, derived where the source states none; `full` is
-the source as it stands. `styles` are words of which a style has one, and `but` words of which it has none; `constants` make
-one more set.
+`[style, code as edited, what is wrong or ""]`. `sets` are names of input sets, derived where the request has no `task_sets`;
+`full` is the source as it stands. `styles` are words of which a style has one, and `but` words of which it has none;
+`constants` make one more set.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from kernrl.tasks.constants import with_tuples
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.solutions.from_graph.check import problems
 from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
@@ -19,7 +20,12 @@ from kernrl.tasks.task import InputSet, Task
 
 def answer(request: dict, folder: Path) -> list[list[str]]:
     """What is wrong with each solution of a task, after textual edits that make mutants."""
-    task = with_input_sets(Task("task", request["source"], precision=request.get("precision", "fp32")))
+    task = Task("task", request["source"], precision=request.get("precision", "fp32"))
+    if rows := request.get("task_sets"):
+        sets = [InputSet(name, with_tuples(constants), derived=True) for name, constants in rows]
+        task = replace(task, input_sets=(*task.input_sets, *sets))
+    else:
+        task = with_input_sets(task)
     words, but = request.get("styles"), set(request.get("but", ()))
     styles = [s for s in STYLES if (not words or set(words) & set(s.name.split("-"))) and not but & set(s.name.split("-"))]
     solutions = list(write_solutions(task, styles))

@@ -16,6 +16,11 @@ def ask(requests: Sequence[dict]) -> list[list[list[str]]]:
     return list(interpreted.ask("graph_solution_worker", requests))
 
 
+def rows_of(task: Task) -> list[list]:
+    """The input sets of a task for `task_sets` of a request, so that they are derived once."""
+    return [[s.name, dict(s.constants)] for s in task.input_sets if s.name != FULL]
+
+
 def module(init: str, forward: str, inputs: str, arguments: str = "self, x") -> str:
     """A task's source."""
     return f"""

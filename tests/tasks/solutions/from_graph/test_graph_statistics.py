@@ -7,11 +7,11 @@ import re
 
 import pytest
 from support import EXHAUSTIVE
-from support.graph_tasks import IMAGE, ask, module, on_a_cpu
+from support.graph_tasks import IMAGE, ask, module, on_a_cpu, rows_of
 
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.solutions.from_graph.styles import STYLES, TAUGHT, write_solutions
-from kernrl.tasks.task import Solution, Task
+from kernrl.tasks.task import Task
 from kernrl.verifier import HardenedVerifier
 
 VOLUME = "torch.randn(2, 8, 3, 4, 6)"
@@ -95,29 +95,25 @@ MARKS = {
     "direct": "",
 }
 """A style → text that a kernel has where the style says something."""
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 CASES = [(style, name) for style, sources in SOURCES.items() for name in sources]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("style", "name"), CASES)
-def test_they_are_right(style: str, name: str) -> None:
-    request = {"source": SOURCES[style][name], "sets": ["full", "ragged"], "styles": [*SOURCES]}
-    (found,) = ask([request | {"but": ["dot", "channels", "fused"]}])
-    assert found
-    assert not [(one, problem) for one, _, problem in found if problem]
-
-
-def written(name: str, style: str, precision: str = "fp32") -> Solution:
-    task = with_input_sets(Task(name, SOURCES[style][name], precision=precision))
+def written(task: Task, style: str) -> str:
     wanted = "rows" if style == "last" and "conv" not in task.pytorch_code.lower() else style
     (solution,) = write_solutions(task, [s for s in STYLES if s.name == wanted], algebra=False)
-    return solution
+    return solution.triton_code
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("style", "name"), CASES)
-def test_each_is_written_as_its_class_says(style: str, name: str) -> None:
-    code = written(name, style).triton_code
+def test_they_are_right_and_written_as_their_class_says(style: str, name: str) -> None:
+    task = with_input_sets(Task(name, SOURCES[style][name]))
+    request = {"source": task.pytorch_code, "sets": ["full", "ragged"], "styles": [*SOURCES]}
+    (found,) = ask([request | {"but": ["dot", "channels", "fused"], "task_sets": rows_of(task)}])
+    assert found
+    assert not [(one, problem) for one, _, problem in found if problem]
+    code = written(task, style)
     assert MARKS[style] in code
     assert "F.pad(" not in code
     if style == "direct":
@@ -152,7 +148,7 @@ def test_mutants_are_refused(what: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_verifier_takes_them(precision: str, cpu_verifier: HardenedVerifier) -> None:
     names = [
         ("tile", "norm_then_channels"),
@@ -162,6 +158,8 @@ def test_the_verifier_takes_them(precision: str, cpu_verifier: HardenedVerifier)
         ("direct", "steps"),
         ("direct", "few_terms"),
     ]
+    if precision != "fp32":  # by day every second, by turns: the kernels differ in casts alone
+        names = names[PRECISIONS.index(precision) % 2 :: 2]
     pairs = []
     for style, name in CASES if EXHAUSTIVE else names:
         source = SOURCES[style][name]
