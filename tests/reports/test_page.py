@@ -25,49 +25,80 @@ PHONE_PX = 360
 WIDTHS_PX = (390, 768, 1280)
 """Of a phone, a tablet and a screen."""
 
+HEIGHT_PX = 1600
+
+PHONES = ("eval", "trained", "several", "long")
+LOOKS = [*(("several", px) for px in WIDTHS_PX), *((name, PHONE_PX) for name in PHONES), ("eval", 1280), ("long", 390)]
+"""Pages and widths that are looked at."""
+
 SCHEME = {"light": "--blink-settings=preferredColorScheme=1", "dark": "--blink-settings=preferredColorScheme=0"}
 
 TEXTS = ["body", ".lead", ".note", ".tile b", ".tile small", ".facts li", ".chip.good", ".chip.bad", "thead th", ".legend li",
          ".chart .tick", ".chart .label", ".chart .value", "pre.source code", "pre.source .k", "pre.source .c1"]  # fmt: skip
 
 LOOK = """
-const page = document.querySelector('iframe').contentDocument, root = page.documentElement;
-page.querySelectorAll('details').forEach(d => d.open = true);
-function ground(e) {
-  const c = page.defaultView.getComputedStyle(e).backgroundColor;
-  return c.startsWith('rgba') && c.endsWith(', 0)') && e.parentElement ? ground(e.parentElement) : c;
+function look(page) {
+  const root = page.documentElement;
+  page.querySelectorAll('details').forEach(d => d.open = true);
+  function ground(e) {
+    const c = page.defaultView.getComputedStyle(e).backgroundColor;
+    return c.startsWith('rgba') && c.endsWith(', 0)') && e.parentElement ? ground(e.parentElement) : c;
+  }
+  const texts = %s.map(s => page.querySelector(s)).filter(e => e).map(e => {
+    const style = page.defaultView.getComputedStyle(e);
+    return [e.className.baseVal ?? (e.className || e.tagName), e.closest('svg') ? style.fill : style.color, ground(e)];
+  });
+  return {
+    client: root.clientWidth, scroll: root.scrollWidth, texts,
+    cut: [...page.querySelectorAll('.scroll, pre')].filter(e => e.scrollWidth > e.clientWidth + 1).length,
+    short: [...page.querySelectorAll('.scroll')].filter(e => e.scrollHeight > e.clientHeight + 1).length,
+    charts: [...page.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width),
+  };
 }
-const texts = %s.map(s => page.querySelector(s)).filter(e => e).map(e => {
-  const style = page.defaultView.getComputedStyle(e);
-  return [e.className.baseVal ?? (e.className || e.tagName), e.closest('svg') ? style.fill : style.color, ground(e)];
-});
-document.querySelector('output').textContent = JSON.stringify({
-  client: root.clientWidth, scroll: root.scrollWidth, texts,
-  cut: [...page.querySelectorAll('.scroll, pre')].filter(e => e.scrollWidth > e.clientWidth + 1).length,
-  short: [...page.querySelectorAll('.scroll')].filter(e => e.scrollHeight > e.clientHeight + 1).length,
-  charts: [...page.querySelectorAll('svg')].map(s => s.getBoundingClientRect().width),
-});
+onload = () => document.querySelector('output').textContent = JSON.stringify(
+  [...document.querySelectorAll('iframe')].map(frame => look(frame.contentDocument)));
 """
 
-
-def browse(page: Path, *arguments: str) -> str:
-    """Open a page headless; returns what Chromium prints."""
-    command = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *arguments, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+Seen = dict[str, Any]
+"""What the browser made of a page: its widths, its charts, and the colours of texts on their ground."""
 
 
-def look(page: Path, folder: Path, scheme: str, width_px: int) -> dict[str, Any]:
-    """What the browser made of the page: its widths, its charts, and the colours of texts on their ground."""
-    frame = folder / "frame.html"
-    # a headless window is never as narrow as a phone, but a frame is
-    frame.write_text(
-        f'<iframe src="{page.as_uri()}" style="width:{width_px}px;height:800px;border:0"></iframe><output></output>'
-        f"<script>onload = () => {{ {LOOK % json.dumps(TEXTS)} }}</script>"
-    )
-    printed = browse(frame, "--dump-dom", "--allow-file-access-from-files", "--window-size=1300,900", SCHEME[scheme])
-    found = re.search(r"<output>(.*?)</output>", printed, re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
+class Browser:
+    """Pages at several widths, looked at in one start of Chromium for each colour scheme: that is what takes the time."""
+
+    def __init__(self, pages: dict[str, Path], folder: Path) -> None:
+        self._pages, self._folder = pages, folder
+        self._seen: dict[str, dict[tuple[str, int], Seen]] = {}
+
+    def look(self, scheme: str, name: str, width_px: int) -> Seen:
+        return self._looked(scheme)[name, width_px]
+
+    def picture(self, scheme: str) -> Path:
+        """The page of several runs at `WIDTHS_PX`, side by side."""
+        self._looked(scheme)
+        return self._image(scheme)
+
+    def _image(self, scheme: str) -> Path:
+        return self._folder / f"page-{scheme}.png"
+
+    def _looked(self, scheme: str) -> dict[tuple[str, int], Seen]:
+        if scheme not in self._seen:
+            # a headless window is never as narrow as a phone, but a frame is
+            size = f"width:%dpx;height:{HEIGHT_PX}px;border:0"
+            frames = [f'<iframe src="{self._pages[n].as_uri()}" style="{size % width_px}"></iframe>' for n, width_px in LOOKS]
+            page = self._folder / f"{scheme}.html"
+            page.write_text(
+                f'<body style="margin:0;white-space:nowrap">{"".join(frames)}<output></output>'
+                f"<script>{LOOK % json.dumps(TEXTS)}</script>"
+            )
+            arguments = (f"--window-size={sum(WIDTHS_PX)},{HEIGHT_PX}", "--allow-file-access-from-files", SCHEME[scheme])
+            command = [str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *arguments]
+            command += [f"--screenshot={self._image(scheme)}", "--dump-dom", page.as_uri()]
+            printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+            found = re.search(r"<output>(.*?)</output>", printed, re.DOTALL)
+            assert found is not None
+            self._seen[scheme] = dict(zip(LOOKS, json.loads(found[1]), strict=True))
+        return self._seen[scheme]
 
 
 def contrast(one: str, other: str) -> float:
@@ -98,9 +129,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read_on_its_ground(pages: dict[str, Path], scheme: str, tmp_path: Path) -> None:
-    seen = look(pages["eval"], tmp_path, scheme, 1200)
+@pytest.fixture(scope="module")
+def browser(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    return Browser(pages, tmp_path_factory.mktemp("looks"))
+
+
+@pytest.mark.parametrize("scheme", SCHEME)
+def test_every_text_can_be_read_on_its_ground(browser: Browser, scheme: str) -> None:
+    seen = browser.look(scheme, "eval", 1280)
     assert len(seen["texts"]) == len(TEXTS)
     faint = {name: ratio for name, ink, ground in seen["texts"] if (ratio := contrast(ink, ground)) < 4.5}
     assert not faint
@@ -108,31 +144,23 @@ def test_every_text_can_be_read_on_its_ground(pages: dict[str, Path], scheme: st
     assert contrast(body_ground, "rgb(0, 0, 0)" if scheme == "dark" else "rgb(255, 255, 255)") < 1.3
 
 
-@pytest.mark.parametrize("name", ["eval", "trained", "several", "long"])
-def test_phone_shows_the_page_without_scrolling_sideways(pages: dict[str, Path], name: str, tmp_path: Path) -> None:
-    seen = look(pages[name], tmp_path, "light", PHONE_PX)
+@pytest.mark.parametrize("name", PHONES)
+def test_phone_shows_the_page_without_scrolling_sideways(browser: Browser, name: str) -> None:
+    seen = browser.look("light", name, PHONE_PX)
     assert seen["client"] == seen["scroll"] == PHONE_PX
     assert len(seen["charts"]) > 3
     assert all(250 < width <= PHONE_PX for width in seen["charts"])  # a chart's text is drawn for 360 px
 
 
-@pytest.mark.parametrize(
-    ("name", "width_px"), [("several", 390), ("long", 390), ("several", 768), ("several", 1280)], ids=lambda value: str(value)
-)
-def test_nothing_is_cut(pages: dict[str, Path], name: str, width_px: int, tmp_path: Path) -> None:
-    seen = look(pages[name], tmp_path, "dark", width_px)
+@pytest.mark.parametrize(("name", "width_px"), [("long", 390), *(("several", px) for px in WIDTHS_PX)], ids=str)
+def test_nothing_is_cut(browser: Browser, name: str, width_px: int) -> None:
+    seen = browser.look("dark", name, width_px)
     assert (seen["cut"], seen["short"]) == (0, 0)  # what is beyond the edge of a box that scrolls looks as if it were not there
 
 
 @pytest.mark.parametrize("scheme", SCHEME)
-def test_screenshot(pages: dict[str, Path], tmp_path: Path, scheme: str) -> None:
-    """To be looked at, in pytest's folder: the three widths side by side, as starting Chromium is what takes the time."""
-    image, frame = tmp_path / f"page-{scheme}.png", tmp_path / "frame.html"
-    shown = f'<iframe src="{pages["several"].as_uri()}" style="width:%dpx;height:1600px;border:0"></iframe>'
-    frame.write_text('<body style="margin:0;white-space:nowrap">' + "".join(shown % width_px for width_px in WIDTHS_PX))
-    size = (sum(WIDTHS_PX), 1600)
-    window = f"--window-size={size[0]},{size[1]}"
-    browse(frame, f"--screenshot={image}", window, "--allow-file-access-from-files", SCHEME[scheme])
-    data = image.read_bytes()
-    assert struct.unpack(">II", data[16:24]) == size
+def test_screenshot(browser: Browser, scheme: str) -> None:
+    """To be looked at, in pytest's folder."""
+    data = browser.picture(scheme).read_bytes()
+    assert struct.unpack(">II", data[16:24]) == (sum(WIDTHS_PX), HEIGHT_PX)
     assert len(data) > 40_000 * len(WIDTHS_PX)  # an empty page is a few kilobytes
