@@ -3,6 +3,7 @@
     python scripts/bench_optimize.py --seconds 180 --out bench.json                 # a sample of tests/foreign, tf32
     python scripts/bench_optimize.py --seconds 520 --out bench.json                 # goes on with what is in bench.json
     python scripts/bench_optimize.py --seconds 520 --out bench.json --again         # those that were not faster, once more
+    python scripts/bench_optimize.py --gpus 8 --budget 100 --out bench.json         # modules shared out among eight GPUs
     python scripts/bench_optimize.py --limit 2 --budget 20 --n 4 --out /tmp/bench.json    # a look, on a CPU
 
 A module with a `best.py` counts as answered; `--keep-tie` is on, so that a tie is an answer. Speeds without a GPU are modelled.
@@ -12,7 +13,9 @@ stopped stand for the rest. `--seconds` ends the run as Ctrl-C would. `--out` is
 also stands after a kill; what it has is not searched again, unless `--again` asks for a second search of the modules that are
 not faster than the last baseline beyond the noise, and none is searched a third time. The better of both results counts, and
 the seconds of both. The figures of the first searches alone are `first`; what starts with `second_` is of the second ones:
-where they ran, on which commit, how long. `modules_per_minute` is that of the first.
+where they ran, on which commit, how long. `modules_per_minute` is that of the first, on all GPUs together.
+
+With `--gpus`, each GPU has a process of its own, with its share of the cores and of the modules.
 
 The record holds no sources: the folder of each command, with every candidate, stays in the folder for temporary files (TMPDIR).
 """
@@ -26,6 +29,8 @@ import os
 import random
 import re
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -45,6 +50,7 @@ from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Verdict
+from kernrl.verifier.funnel import visible_gpus
 
 PRODUCERS = {
     "transposed convolution": r"conv_?transpose",
@@ -65,7 +71,7 @@ RECORD_EVERY_S = 2.0
 SHARED = ("budget_s", "n", "model")
 """Settings that all first searches have in common, and all second ones."""
 
-OF_A_SEARCH = (*SHARED, "limit", "tasks_at_once")
+OF_A_SEARCH = (*SHARED, "limit", "tasks_at_once", "gpus")
 """Settings that are recorded for each kind of search."""
 
 OF_A_MACHINE = ("versions", "cores", "date")
@@ -133,7 +139,7 @@ class Record:
     def update(self, ended: Sequence[Mapping[str, Any]] = ()) -> None:
         """Add the modules that are done, and write the file where there are any."""
         found = [*ended]
-        for path in self.folder.glob("tasks/*/results.json"):
+        for path in self.folder.glob("**/tasks/*/results.json"):
             try:
                 found.append(json.loads(path.read_text()))
             except ValueError:  # it is being written
@@ -243,6 +249,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="none")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--tasks-at-once", type=int)
+    parser.add_argument("--gpus", type=int, default=1, help="how many of the machine's GPUs to use")
     parser.add_argument("--seconds", type=float, help="after which no more is begun; what was found is recorded")
     parser.add_argument("--again", action="store_true", help="a second search where the first was not faster")
     parser.add_argument("--commit", help="of this code, where its folder is not a repository")
@@ -265,10 +272,8 @@ def main(words: Sequence[str] | None = None) -> None:
     if not waiting:
         print(f"{given.out} has no module to search again." if given.again else f"{given.out} has every module.")
         return
-    tasks = folder.with_name("tasks.jsonl")
-    write_tasks(tasks, waiting)
     config = OptimizeConfig(
-        source=str(tasks),
+        source=str(folder.with_name("tasks.jsonl")),
         precision=given.precision,
         budget=f"{given.budget:g}s",
         candidates=given.n,
@@ -281,11 +286,66 @@ def main(words: Sequence[str] | None = None) -> None:
         if given.seconds:
             signal.signal(signal.SIGALRM, signal.default_int_handler)
             signal.setitimer(signal.ITIMER_REAL, given.seconds)
-        ended = run(config)
+        ended = search(config, waiting, given.gpus)
         signal.setitimer(signal.ITIMER_REAL, 0)
-    record.update(ended.data.get("tasks", [ended.data]))
+    record.update(ended)
+    if not given.out.exists():
+        print("No module was done in time.")
+        return
     shown = json.loads(given.out.read_text())
     print(json.dumps({k: v for k, v in shown.items() if k not in ("settings", "results", "versions", "first")}, indent=2))
+
+
+def search(config: OptimizeConfig, tasks: Sequence[Task], gpus: int) -> list[dict[str, Any]]:
+    """Search the tasks, and return their results. A KeyboardInterrupt ends it, with those that there are."""
+    source, output = Path(config.source), config.output
+    assert output
+    if gpus == 1:
+        write_tasks(source, tasks)
+        ended = run(config).data
+        return ended.get("tasks", [ended])
+    visible, cores = visible_gpus()[:gpus], sorted(os.sched_getaffinity(0))
+    if len(visible) < gpus:
+        raise SystemExit(f"--gpus {gpus}: there are {len(visible)}")
+    output.mkdir(parents=True)
+    each = len(cores) // gpus
+    running = []
+    for number, gpu in enumerate(visible):
+        share = source.with_name(f"tasks-{number}.jsonl")
+        write_tasks(share, tasks[number::gpus])
+        own = config.model_copy(update={"source": str(share), "output": output / str(number)})
+        with (output / f"{number}.json").open("w") as found:
+            running.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "kernrl", "optimize", "--json", *words_of(own)],
+                    stdout=found,
+                    env=os.environ | {"CUDA_VISIBLE_DEVICES": gpu},
+                    preexec_fn=lambda first=number * each: os.sched_setaffinity(0, cores[first : first + each]),
+                )
+            )
+    try:
+        for process in running:
+            process.wait()
+    except KeyboardInterrupt:
+        for process in running:
+            process.send_signal(signal.SIGINT)
+        for process in running:
+            process.wait()
+    ended = [json.loads(text) for number in range(gpus) if (text := (output / f"{number}.json").read_text())]
+    return [result for one in ended for result in one.get("tasks", [one])]
+
+
+def words_of(config: OptimizeConfig) -> list[str]:
+    """The command line of a search."""
+    given = {
+        "precision": config.precision,
+        "budget": config.budget,
+        "n": config.candidates,
+        "model": config.model,
+        "tasks-at-once": config.tasks_at_once,
+        "output": config.output,
+    }
+    return [config.source, "--keep-tie", *(str(w) for k, v in given.items() if v is not None for w in (f"--{k}", v))]
 
 
 def slim(result: Mapping[str, Any], families: Mapping[str, str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
+from statistics import median
 from typing import Literal
 
 from kernrl.optimization.budget import TICK_S, WRITE_SHARE, Budget
@@ -38,6 +39,10 @@ PATIENCE = {"measured": 16, "modelled": 6}
 
 FINALISTS, FINAL_ROUNDS, FINAL_SHARE = 5, 3, 0.2
 """How many are timed again, how often, and the share of the budget that is kept for it where times are measured."""
+
+MOST_FINAL_SHARE, VERDICTS_KEPT = 0.4, 3
+"""Where verdicts take long, time is kept for so many of them, up to this share: without one against every baseline, little can
+be said of the module."""
 
 FINALS_AT_ONCE = 2
 """Finalists in the verifier at once: while one is timed, the next is traced and judged."""
@@ -95,7 +100,10 @@ class Search:
         self._on_trial, self._on_progress = on_trial, on_progress
         self._seen = {trial.proposal.key for trial in known}
         self._numbered = max(numbered, len(known))
-        self._pending: dict[Future[Verdict], Proposal] = {}
+        self._pending: dict[Future[Verdict], tuple[Proposal, float]] = {}
+        """What is judged, and when that was asked, in seconds of the budget."""
+        self._verdict_s: list[float] = []
+        """How long each verdict took that came with a time."""
         self._shown = ""
         """The candidate that the judge of the finals has seen."""
         self._made_ready = False
@@ -130,7 +138,7 @@ class Search:
         queue, final = deque(first), final and self.limits.measured
         self._unimproved = 0
         try:
-            self._explore(queue, styles, samples, self.budget.part(1 - WRITE_SHARE - (FINAL_SHARE if final else 0)))
+            self._explore(queue, styles, samples, final=final)
             if final:
                 for source in (styles, samples):
                     if source is not None:
@@ -157,11 +165,15 @@ class Search:
         self._count(trial)
         self._on_trial(trial)
 
-    def _explore(self, queue: deque[Proposal], styles: Source | None, samples: Source | None, until: Budget) -> None:
+    def _explore(self, queue: deque[Proposal], styles: Source | None, samples: Source | None, *, final: bool) -> None:
         sources = [source for source in (styles, samples) if source is not None]
-        while until.left_s > 0:
+
+        def left_s() -> float:
+            return self.budget.left_s - self._kept_s(final)
+
+        while left_s() > 0:
             self._require_going_on()
-            while len(self._pending) < self.limits.in_flight and until.left_s > 0:
+            while len(self._pending) < self.limits.in_flight and left_s() > 0:
                 proposal = self._next(queue, styles, samples)
                 if proposal is None:
                     break
@@ -170,9 +182,17 @@ class Search:
             if not self._pending and (full or all(source.done for source in sources)):
                 self.ended = "candidates" if full else "no more ideas"
                 return
-            self._collect(min(TICK_S, max(until.left_s, 0.0)))
+            self._collect(min(TICK_S, max(left_s(), 0.0)))
         self._require_going_on()
         self.ended = "budget"
+
+    def _kept_s(self, final: bool) -> float:
+        """Seconds of the budget that are not for exploring."""
+        share, seconds = 0.0, self.budget.seconds
+        if final:
+            verdicts_s = VERDICTS_KEPT * median(self._verdict_s) if self._verdict_s else 0.0
+            share = min(max(FINAL_SHARE, verdicts_s / seconds), MOST_FINAL_SHARE)
+        return (WRITE_SHARE + share) * seconds
 
     def _require_going_on(self) -> None:
         if self.budget.stopped:
@@ -196,13 +216,13 @@ class Search:
             return None
         if styles and not styles.done:
             return None
-        if any(p.origin in ("style", "disk") for p in self._pending.values()) and len(ranked(self.trials)) < VARIED:
+        if any(p.origin in ("style", "disk") for p, _ in self._pending.values()) and len(ranked(self.trials)) < VARIED:
             return None  # their speeds decide what is varied; a last one that takes long to compile holds nothing up
         return self._variant()
 
     def _submit(self, proposal: Proposal) -> None:
         self._seen.add(proposal.key)
-        self._pending[self.judge.submit(self.task, proposal.source)] = proposal
+        self._pending[self.judge.submit(self.task, proposal.source)] = proposal, self.spent_s
         if not self._shown:
             self._show(proposal)
         self._report()
@@ -214,9 +234,11 @@ class Search:
             time.sleep(timeout_s)
             done = set()
         for future in done:
-            proposal = self._pending.pop(future)
+            proposal, asked_s = self._pending.pop(future)
             self._seen.discard(proposal.key)
             self.add(proposal, future.result())
+            if self.trials[-1].ratio is not None:
+                self._verdict_s.append(self.spent_s - asked_s)
             self._make_ready(proposal)
         self._report()
 

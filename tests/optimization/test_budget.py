@@ -37,10 +37,12 @@ class Judge:
 
     def __init__(self, clock: Clock, seconds: float, stuck: Callable[[bool], bool] = lambda fresh: False):
         self.clock, self.seconds, self.stuck = clock, seconds, stuck
-        self.asked = 0
+        self.asked, self.finals_began = 0, 0.0
 
     def submit(self, task: object, candidate: str, *, fresh: bool = False) -> Future[Verdict]:
         self.asked += 1
+        if fresh and not self.finals_began:
+            self.finals_began = self.clock.now
         future: Future[Verdict] = Future()
         if not self.stuck(fresh):
             self.clock.now += self.seconds
@@ -64,8 +66,17 @@ def test_neither_candidates_nor_finalists_are_begun_after_the_end(measured: bool
     assert judge.asked >= 18
 
 
+@pytest.mark.parametrize(("verdict_s", "kept_s"), [(0.1, 4.8), (3.0, 9.0), (9.0, 9.6)])
+def test_where_verdicts_take_long_more_time_is_kept_for_the_finals(verdict_s: float, kept_s: float) -> None:
+    clock = Clock()
+    judge = Judge(clock, verdict_s)
+    Search(TASK, judge, Limits(1000, True, in_flight=1), Budget(24.0, clock=clock)).run(texts(1000))
+    left_s = 100 + 24.0 - judge.finals_began - 0.03 * 24
+    assert kept_s - verdict_s <= left_s <= kept_s + 0.01  # the last that was begun ends after the time is up
+
+
 def test_a_finalist_that_never_returns_is_not_waited_for() -> None:
-    clock = Clock(step=0.5)
+    clock = Clock(step=0.3)
     search = Search(TASK, Judge(clock, 0.1, stuck=lambda fresh: fresh), Limits(5, True, in_flight=1), Budget(20.0, clock=clock))
     search.run(texts(5))
     assert len(search.trials) == 5

@@ -110,6 +110,21 @@ def test_a_stopped_run_is_finished_by_another_command_on_another_machine(
         assert "bench.json has" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_modules_are_shared_out_among_gpus(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "visible_gpus", lambda: ["0", "1"])
+    source, out = tmp_path / "suite", tmp_path / "bench.json"
+    source.mkdir()
+    for name in NAMES:
+        (source / f"{name}.py").write_text((ROOT / "tests" / "foreign" / f"{name}.py").read_text())
+    bench.main([str(source), "--n", "1", "--budget", "60", "--gpus", "2", "--out", str(out)])
+    record = json.loads(out.read_text())
+    assert sorted(row["task"] for row in record["results"]) == sorted(NAMES)
+    assert (record["right"], record["settings"]["gpus"]) == (1.0, 2)
+    with pytest.raises(SystemExit, match="there are 2"):
+        bench.main([str(source), "--gpus", "3", "--out", str(tmp_path / "other.json")])
+
+
 def result(name: str, speedup: float | None, compile_x: float = 1.0, **more: Any) -> dict[str, Any]:
     verdict = verdict_of(name, speedup_x=speedup, compile_x=compile_x, significant=True, task_id=name)
     best = {"origin": "style", "name": "fused", "verdict": verdict.to_json()} if speedup else None
