@@ -5,10 +5,11 @@
     python scripts/prove_training.py table --out proof --to docs/benchmarks/training
 
 Every run starts from the same model and learns on the same tasks of train compositions, in its own order; `reinforce-long` is
-`reinforce-0` gone on with, and `synchronous` is it without sampling a step ahead. What a model then writes for the held-out
-suite is judged together with what all the others wrote, a task at a time, so that all are timed side by side. Each part skips
-what is in `--out` already, so the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its runs
-on several GPUs at once. Without a GPU it does the same with modelled times, which only shows that the script runs.
+`reinforce-0` gone on with, and `synchronous` is it without sampling a step ahead. What a model then writes for the tasks of
+`--suites` is judged together with what all the others wrote, a task at a time, so that all are timed side by side. Each part
+skips what is in `--out` already, so the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its
+runs on several GPUs at once (`judge --share 2/8`). `table` is of the suites that it is given. Without a GPU it does the same
+with modelled times, which only shows that the script runs.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ from kernrl.stages import best_of_n, reinforce, reward_weighted, sft
 from kernrl.tasks.grammar.generate import generate_tasks
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
+from kernrl.tasks.task import Task
 from kernrl.training.session import prompt_style, stop_ids
 from kernrl.verifier.verifier import HardenedVerifier
 
-SAMPLES, TEMPERATURE, MAX_TOKENS = 8, 0.8, 512
-"""Of the held-out replies."""
+SAMPLES, TEMPERATURE, MAX_TOKENS = 8, 0.8, 1024
+"""Of the replies that are judged."""
 
 BLOCK = 16
-"""Held-out tasks whose candidates are judged side by side."""
+"""Tasks whose candidates are judged side by side."""
 
 Row = dict[str, Any]
 
@@ -81,22 +83,23 @@ TASKS = 1000
 def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: HardenedVerifier, folder: Path) -> None:
     """One run in `folder`. Methods without a time limit get as many tasks as reinforce's pace allows in `seconds`."""
     base: Row = {"model": str(args.model), "output": folder, "workers": args.workers}
+    judged = {"verifier": REINFORCE["verifier"] | {"precision": args.precision}}
     learn = base | {"tasks": str(args.out / "tasks.jsonl")}
     if name == "further-sft":
         data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 2e-5, "rows_per_step": 2}
         sft.run(SftConfig.model_validate(base | data | {"compile": False}))
     elif name == "best-of-n":
         rounds = {"tasks_per_round": tasks_for(args, seconds / AGAINST["rounds"]), "seed": 8}
-        best_of_n.run(BestOfNConfig.model_validate(learn | AGAINST | rounds), verifier)
+        best_of_n.run(BestOfNConfig.model_validate(learn | AGAINST | judged | rounds), verifier)
     elif name == "reward-weighted":
         sizes = {"limit": tasks_for(args, seconds), "seed": 9}
-        reward_weighted.run(RewardWeightedConfig.model_validate(learn | WEIGHTED | sizes), verifier)
+        reward_weighted.run(RewardWeightedConfig.model_validate(learn | WEIGHTED | judged | sizes), verifier)
     else:
         own = {"steps": args.short_steps, "seed": 20} | CHOICES[name] if name in CHOICES else {"seed": 10 + seed_of(name)}
         own |= {"overlap": int(name != SYNCHRONOUS)}  # as when it was recorded
         given = {"tasks_per_step": args.tasks_per_step} if args.tasks_per_step else {}
         more = {"resume": folder.exists(), "time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds}
-        reinforce.run(ReinforceConfig.model_validate(learn | REINFORCE | given | more | own), verifier)
+        reinforce.run(ReinforceConfig.model_validate(learn | REINFORCE | judged | given | more | own), verifier)
 
 
 def seed_of(name: str) -> int:
@@ -113,10 +116,10 @@ def tasks_for(args: argparse.Namespace, seconds: float) -> int:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train each run that has no replies yet, and have its model answer the held-out suite."""
+    """Train each run that has no replies yet, and have its model answer the suites."""
     names = [name for name in args.runs if not (args.out / name / "replies.jsonl").exists()]
     opened = time.perf_counter()
-    config = VerifierConfig.model_validate(REINFORCE["verifier"] | {"cache_dir": args.cache_dir})
+    config = VerifierConfig.model_validate(REINFORCE["verifier"] | {"cache_dir": args.cache_dir, "precision": args.precision})
     scratches = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # verdicts under way when a run ends come after it
     with scratches as scratch, HardenedVerifier(config) as verifier:
         starting = threading.Thread(target=verifier.evaluator.start)
@@ -137,8 +140,9 @@ def train(args: argparse.Namespace) -> None:
                 model = folder / "model"
                 lines = read_lines(folder / "metrics.jsonl")
                 facts = {"wall_s": time.perf_counter() - begun, "steps": lines, **environment()}
+                facts |= {"commit": args.commit} if args.commit else {}
                 (args.out / name / "train.json").write_text(json.dumps(facts))
-            replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier, args.heldout))
+            replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier, args))
             replace_file(args.out / name / "replies.jsonl", replies)
             if args.keep == name:
                 shutil.copytree(model, args.out / name / "model")
@@ -161,13 +165,19 @@ def last_line(lines: Sequence[Row]) -> list[str]:
     return [f"{key} {first:.3g} -> {last:.3g}" for key, first, last in ends if first is not None and last is not None]
 
 
-def answer(model: Path, verifier: HardenedVerifier, count: int | None) -> Iterator[Row]:
-    """The model's replies to the held-out suite, or to its first `count` tasks, in a fixed order."""
-    tasks = load_tasks("heldout", limit=count).tasks
+def asked_tasks(args: argparse.Namespace) -> list[Task]:
+    """The tasks of the suites, or the first of each."""
+    return [task for suite in args.suites for task in load_tasks(suite, limit=args.limit).tasks]
+
+
+def answer(model: Path, verifier: HardenedVerifier, args: argparse.Namespace) -> Iterator[Row]:
+    """The model's replies to the suites, in a fixed order."""
+    tasks = asked_tasks(args)
     policy = load_policy(str(model), dtype="bf16")
     policy.model.to("cuda" if torch.cuda.is_available() else "cpu")  # pyright: ignore
     style, tokenizer = prompt_style(policy.tokenizer), policy.tokenizer
-    prompts: Any = tokenizer([prompt_text(task_messages(t, style), tokenizer) for t in tasks], add_special_tokens=False)
+    texts = [prompt_text(task_messages(t, style, args.precision), tokenizer) for t in tasks]
+    prompts: Any = tokenizer(texts, add_special_tokens=False)
     sampling = Sampling(SAMPLES, MAX_TOKENS, TEMPERATURE, stop_ids=stop_ids(policy), seed=0)
     engine = GenerateEngine(policy, batch_size=1024, gpu_turn=verifier.untimed)
     for r in sorted(engine.generate(prompts["input_ids"], sampling), key=lambda r: (r.prompt, r.sample)):
@@ -182,11 +192,13 @@ def answer(model: Path, verifier: HardenedVerifier, count: int | None) -> Iterat
 def judge(args: argparse.Namespace) -> None:
     """Verdicts on all replies, equal ones once, a few tasks at a time; `verdicts.jsonl` grows with each.
 
-    Two may share the work, each on a GPU of its own: one of them `--from-end`.
+    Several may share the work, each on a GPU of its own and with its `--share` of the tasks.
     """
-    tasks = {task.id: task for task in load_tasks("heldout").tasks}
+    number, shares = map(int, args.share.split("/"))
+    tasks = {task.id: task for task in asked_tasks(args)[number - 1 :: shares]}
     path = args.out / "verdicts.jsonl"
-    with HardenedVerifier(VerifierConfig(baseline=args.baseline, cache_dir=args.cache_dir)) as verifier, path.open("a") as file:
+    config = VerifierConfig(baseline=args.baseline, cache_dir=args.cache_dir, precision=args.precision)
+    with HardenedVerifier(config) as verifier, path.open("a") as file:
         if args.standby:
             verifier.evaluator.start()
             sys.stdin.readline()
@@ -194,7 +206,7 @@ def judge(args: argparse.Namespace) -> None:
         asked: list[tuple[str, str]] = []
 
         def pairs() -> Iterator[Any]:
-            for task, key, text in unjudged(args.out, args.runs, list(tasks), from_end=args.from_end):
+            for task, key, text in unjudged(args.out, args.runs, list(tasks)):
                 if time.perf_counter() - begun > args.budget_s:
                     return
                 asked.append((task, key))
@@ -208,7 +220,7 @@ def judge(args: argparse.Namespace) -> None:
     print(f"{len(asked)} distinct candidates in {time.perf_counter() - begun:.0f} s", flush=True)
 
 
-def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str], *, from_end: bool = False) -> Iterator[tuple[str, str, str]]:
+def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """(task, key, reply) of each distinct candidate that has no verdict, `BLOCK` tasks after the other.
 
     Within a block by turns: no lane of the verifier waits for one that prepares a task, and each task is prepared in one alone.
@@ -216,7 +228,7 @@ def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str], *, from_end: 
     """
     blocks = [tasks[start : start + BLOCK] for start in range(0, len(tasks), BLOCK)]
     asked: set[tuple[str, str]] = set()
-    for block in (blocks[::-1] if from_end else blocks) * 2:
+    for block in blocks * 2:
         asked |= {(row["task"], row["key"]) for row in read_lines(out / "verdicts.jsonl")}
         candidates: dict[str, dict[str, str]] = {task: {} for task in block}
         for row in chain.from_iterable(read_lines(out / name / "replies.jsonl") for name in runs):
@@ -232,7 +244,8 @@ def table(args: argparse.Namespace) -> None:
     """JSON with everything, and markdown with what a reader wants first."""
     settings: Row = {"best-of-n": AGAINST, "reward-weighted": WEIGHTED, "reinforce": REINFORCE, "choices": CHOICES}
     seeds = [f"reinforce-{seed}" for seed in SEEDS]
-    write_table(args.out, args.to, RUNS, seeds, {**settings, "temperature": TEMPERATURE, "samples": SAMPLES})
+    settings |= {"precision": args.precision, "suites": args.suites, "temperature": TEMPERATURE, "samples": SAMPLES}
+    write_table(args.out, args.to, RUNS, seeds, settings, asked_tasks(args))
 
 
 def main() -> None:
@@ -245,6 +258,9 @@ def main() -> None:
         one.set_defaults(stage=stage)
         one.add_argument("--out", type=Path, required=True, help="folder of the proof")
         one.add_argument("--runs", nargs="+", choices=RUNS, default=RUNS, metavar="RUN", help=", ".join(RUNS))
+        one.add_argument("--suites", nargs="+", default=["heldout"], help="tasks that are asked, as in --tasks of kernrl eval")
+        one.add_argument("--limit", type=int, help="ask only so many tasks of each suite; all by default")
+        one.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), default="tf32")
         one.add_argument("--cache-dir", type=Path, help="folder of the verifier's caches")
     part["train"].add_argument("--model", type=Path, required=True, help="model folder that every run starts from")
     part["train"].add_argument("--seconds", type=float, default=60, help="time of each method's steps")
@@ -255,15 +271,15 @@ def main() -> None:
     part["train"].add_argument("--rate", type=float, help="attempts a second; by default what reinforce reached in --out")
     part["train"].add_argument("--tasks-per-step", type=int, help="groups of a step of reinforce; by default the command's")
     part["train"].add_argument("--workers", type=int, help="processes that make tasks; by default one a core")
-    part["train"].add_argument("--heldout", type=int, help="ask only this many held-out tasks; all by default")
     part["train"].add_argument("--sft-steps", type=int, default=300, help="steps of further-sft that take as long")
     part["train"].add_argument("--short-steps", type=int, default=8, help="steps of the runs that differ in one choice")
+    part["train"].add_argument("--commit", help="of this code, where its folder is not a repository")
     part["train"].add_argument("--keep", choices=RUNS, help="run whose model is kept in --out")
     part["judge"].add_argument("--baseline", nargs="+", default=("eager", "compile"), help="eager, compile, or both")
     part["judge"].add_argument(
         "--standby", action="store_true", help="be ready, and begin when standard input has a line or ends"
     )
-    part["judge"].add_argument("--from-end", action="store_true", help="last tasks first, beside another that judges the first")
+    part["judge"].add_argument("--share", default="1/1", metavar="I/N", help="judge the I-th of N equal parts of the tasks")
     part["judge"].add_argument("--budget-s", type=float, default=math.inf, help="seconds after which no more are begun")
     part["table"].add_argument("--to", type=Path, required=True, help="where the .json and the .md go")
     args = parser.parse_args()

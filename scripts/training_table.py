@@ -1,4 +1,4 @@
-"""The table of `prove_training.py`: of each run, what its model wrote for the held-out suite, and where its time went."""
+"""The table of `prove_training.py`: of each run, what its model wrote for a suite, and where its time went."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from kernrl.reports.svg import percent
 from kernrl.reports.tables import figure_text
 from kernrl.rollouts.collect import candidate_key
 from kernrl.runs.run_directory import read_lines
-from kernrl.tasks.loaders import load_tasks
+from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Verdict
 
 Row = dict[str, Any]
 
 
 class Replies:
-    """What the models of a proof wrote for the held-out suite, with verdicts.
+    """What the models of a proof wrote for some tasks, with verdicts.
 
     Only tasks count of which all that any run wrote was judged: where judging was cut off, what fails early has its verdict
     first, and would count alone.
     """
 
-    def __init__(self, out: Path, runs: Sequence[str]):
-        self._tasks = {task.id: task for task in load_tasks("heldout").tasks}
+    def __init__(self, out: Path, runs: Sequence[str], tasks: Sequence[Task]):
+        self._tasks = {task.id: task for task in tasks}
         judged = {(row["task"], row["key"]): Verdict.from_json(row["verdict"]) for row in read_lines(out / "verdicts.jsonl")}
         replies = {
             name: [(row, judged.get((row["task"], candidate_key(row["text"])))) for row in rows]
             for name in runs
-            if (rows := read_lines(out / name / "replies.jsonl"))
+            if (rows := [row for row in read_lines(out / name / "replies.jsonl") if row["task"] in self._tasks])
         }
         self._replies = {name: rows for name, rows in replies.items() if any(verdict for _, verdict in rows)}
         self._cut = {row["task"] for rows in self._replies.values() for row, verdict in rows if verdict is None}
@@ -163,9 +163,9 @@ def points(figure: Row | None) -> str:
     return f"{100 * figure['value']:+.1f}" + (f" [{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]" if None not in ends else "")
 
 
-def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], settings: Row) -> None:
+def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], settings: Row, tasks: Sequence[Task]) -> None:
     """The table of all `runs` that were judged, if only in part; `seeds` are those that differ in nothing else."""
-    replies = Replies(out, runs)
+    replies = Replies(out, runs, tasks)
     there = replies.runs
     rows: dict[str, Row] = {name: figures_of(out, replies, [name]) for name in there}
     seeds = [name for name in seeds if name in there]
@@ -179,8 +179,8 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
     lines = [
         wrapped(
             f"Measured on one {about['gpu']}: torch {about['versions']['torch']}, triton {about['versions']['triton']}, "
-            f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} held-out tasks × {settings['samples']} "
-            f"candidates at T = {settings['temperature']}; 95 % intervals over tasks. {NOTE}"
+            f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} tasks under {settings['precision']} × "
+            f"{settings['samples']} candidates at T = {settings['temperature']}; 95 % intervals over tasks. {NOTE}"
         ),
         "",
         markdown_table(rows),
