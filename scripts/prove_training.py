@@ -37,7 +37,7 @@ from kernrl.files import replace_file
 from kernrl.policy.examples import prompt_text
 from kernrl.policy.load import load_policy
 from kernrl.policy.pairs import task_messages
-from kernrl.rollouts.collect import candidate_key
+from kernrl.rollouts.collect import Collector, candidate_key
 from kernrl.rollouts.engines.engine import Sampling
 from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.runs.run_directory import environment, read_lines
@@ -180,10 +180,11 @@ def answer(model: Path, verifier: HardenedVerifier, args: argparse.Namespace) ->
     prompts: Any = tokenizer(texts, add_special_tokens=False)
     sampling = Sampling(SAMPLES, MAX_TOKENS, TEMPERATURE, stop_ids=stop_ids(policy), seed=0)
     engine = GenerateEngine(policy, batch_size=1024, gpu_turn=verifier.untimed)
+    collector = Collector(engine, tokenizer, verifier, lambda verdict: None, sampling, style=style)
     for r in sorted(engine.generate(prompts["input_ids"], sampling), key=lambda r: (r.prompt, r.sample)):
-        ids = r.token_ids[:-1] if r.finish == "stop" else r.token_ids
-        text = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
-        yield {"task": tasks[r.prompt].id, "member": r.sample, "tokens": len(r.token_ids), "finish": r.finish, "text": text}
+        task = tasks[r.prompt]
+        text = collector.read(task, r)[0]
+        yield {"task": task.id, "member": r.sample, "tokens": len(r.token_ids), "finish": r.finish, "text": text}
 
 
 # --- the judgement -----------------------------------------------------------------------------------------------
