@@ -89,10 +89,10 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
         data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 2e-5, "rows_per_step": 2}
         sft.run(SftConfig.model_validate(base | data | {"compile": False}))
     elif name == "best-of-n":
-        rounds = {"tasks_per_round": tasks_for(args, seconds / AGAINST["rounds"]), "seed": 8}
+        rounds = {"tasks_per_round": tasks_for(args, seconds / AGAINST["rounds"], AGAINST["samples"]), "seed": 8}
         best_of_n.run(BestOfNConfig.model_validate(learn | AGAINST | judged | rounds), verifier)
     elif name == "reward-weighted":
-        sizes = {"limit": tasks_for(args, seconds), "seed": 9}
+        sizes = {"limit": tasks_for(args, seconds, WEIGHTED["samples"]), "seed": 9}
         reward_weighted.run(RewardWeightedConfig.model_validate(learn | WEIGHTED | judged | sizes), verifier)
     else:
         own = {"steps": args.short_steps, "seed": 20} | CHOICES[name] if name in CHOICES else {"seed": 10 + seed_of(name)}
@@ -106,13 +106,14 @@ def seed_of(name: str) -> int:
     return 0 if name in (LONG, SYNCHRONOUS) else int(name[-1])
 
 
-def tasks_for(args: argparse.Namespace, seconds: float) -> int:
-    """How many tasks are asked in `seconds`, at `--rate` attempts a second or as fast as reinforce was in `--out`."""
+def tasks_for(args: argparse.Namespace, seconds: float, samples: int) -> int:
+    """How many tasks are asked `samples` times each in `seconds`, at `--rate` attempts a second or as fast as reinforce was in
+    `--out`."""
     done = [path.parent.name for path in args.out.glob("reinforce-*/train.json")]
     if not args.rate and not done:
         raise UsageError("--rate must say how many attempts a second there will be: no run of reinforce is in --out yet.")
     rate = args.rate or training_figures(args.out, done)["attempts_per_s"]
-    return max(1, round(rate * seconds / REINFORCE["samples"]))
+    return max(1, round(rate * seconds / samples))
 
 
 def train(args: argparse.Namespace) -> None:
