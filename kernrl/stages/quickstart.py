@@ -105,7 +105,7 @@ def run(config: QuickstartConfig) -> Result:
     """Print and run every step; ends with what changed on the held-out tasks, and the module that was made faster."""
     import torch
 
-    from kernrl.policy.nano import trained_nano
+    from kernrl.policy.shipped_nano import trained_nano
 
     on_gpu = torch.cuda.is_available()
     if config.full and not on_gpu:
