@@ -62,7 +62,7 @@ class Size:
     """Further flags of the two evaluations."""
 
 
-# some four minutes on two cores
+# some three minutes on two cores
 ON_CPU = Size(
     held_out=12,
     samples=4,
