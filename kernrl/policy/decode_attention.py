@@ -7,6 +7,7 @@ takes part: the shapes never change, and the column that is written is read from
 from __future__ import annotations
 
 import functools
+from itertools import chain
 
 import torch
 import triton
@@ -59,11 +60,18 @@ class KVCache:
             self._layers[layer] = pair
         self.capacity = capacity
 
+    def keep(self, rows: Tensor, columns: int) -> None:
+        """Make these rows, int64 [n] ascending, the first n, with what their first `columns` columns hold."""
+        self.starts[: len(rows)] = self.starts[rows]
+        for kept in chain.from_iterable(self._layers.values()):
+            kept[: len(rows), :, :columns] = kept[rows, :, :columns]
+
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor | None:
         """Keep the keys and values, and attend; None while prompts are read, which attend as ever.
 
         Args:
-            query: [B, H, 1, D]; key, value: [B, H_kv, 1, D], H a multiple of H_kv.
+            query: [B, H, 1, D]; key, value: [B, H_kv, 1, D], H a multiple of H_kv. On a CPU, B may be less than `rows`: they
+                are the first B.
 
         Returns:
             [B, 1, H, D]
@@ -86,14 +94,16 @@ class KVCache:
 def attend_by_sdpa(
     query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, starts: Tensor, position: Tensor, scale: float
 ) -> Tensor:
-    """What the kernel computes, in PyTorch: for CPUs. Arguments as there."""
-    last = int(position)
-    keys[:, :, last], values[:, :, last] = key[:, :, 0], value[:, :, 0]
+    """What the kernel computes, in PyTorch: for CPUs. Arguments as there; `keys`, `values` and `starts` may have more rows."""
+    (rows, heads, _, dim), kv_heads, last = query.shape, key.shape[1], int(position)
+    keys[:rows, :, last], values[:rows, :, last] = key[:, :, 0], value[:, :, 0]
     columns = torch.arange(last + 1, device=query.device)
-    seen = (columns >= starts[:, None]) | (columns == last)
-    keys, values = keys[:, :, : last + 1], values[:, :, : last + 1]
-    out = scaled_dot_product_attention(query, keys, values, seen[:, None, None], scale=scale, enable_gqa=True)
-    return out.transpose(1, 2)
+    seen = (columns >= starts[:rows, None]) | (columns == last)
+    keys, values = keys[:rows, :, : last + 1], values[:rows, :, : last + 1]
+    # the query heads of a key head as so many queries: its keys are read once for all of them
+    query = query.reshape(rows, kv_heads, heads // kv_heads, dim)
+    out = scaled_dot_product_attention(query, keys, values, seen[:, None, None], scale=scale)
+    return out.reshape(rows, 1, heads, dim)
 
 
 @triton.jit

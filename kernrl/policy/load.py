@@ -27,7 +27,7 @@ from kernrl.errors import UsageError
 from kernrl.policy.attention import VARLEN
 from kernrl.policy.four_bit import four_bit_settings
 from kernrl.policy.hub_cache import from_cache_alone
-from kernrl.policy.nano import NANO, trained_nano
+from kernrl.policy.shipped_nano import NANO, trained_nano
 
 # transformers' progress bars would mix with ours, and ignore --quiet
 disable_progress_bar()

@@ -5,17 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
-
-from kernrl.errors import UsageError
-
-NANO = "nano"
-"""Its name as a value of `--model`."""
 
 VOCAB_SIZE = 4096
 CONTEXT = 4096
@@ -32,22 +26,6 @@ _CHAT_TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"
 )
-
-
-def trained_nano() -> Path:
-    """Folder of the trained nano: `checkpoints/nano`, in the working directory or in the checkout of this package.
-
-    Raises:
-        UsageError: it is in neither; a wheel does not contain it.
-    """
-    places = [root / "checkpoints" / NANO for root in (Path(), Path(__file__).parents[2])]
-    for folder in places:
-        if (folder / "config.json").exists():
-            return folder
-    raise UsageError(
-        f"--model nano: there is no trained nano in {' or '.join(map(str, places))}; make one with 'kernrl sft --output "
-        "checkpoints/sft' and give its folder checkpoints/sft/model, or copy checkpoints/nano from kernrl's repository."
-    )
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int = VOCAB_SIZE, *, form: str = "program") -> Qwen2Tokenizer:

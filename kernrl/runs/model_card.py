@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernrl.config import SftConfig
-from kernrl.policy.nano import NANO
+from kernrl.policy.shipped_nano import NANO
 from kernrl.settings import Config, flag_name
 
 HEADER = """\

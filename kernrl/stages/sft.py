@@ -30,11 +30,12 @@ from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.finetune import Finetuner, FinetuneSettings
 from kernrl.policy.four_bit import require_four_bit
 from kernrl.policy.load import Policy, load_tokenizer, recompute_activations
-from kernrl.policy.nano import NANO, VOCAB_SIZE, create_nano, nano_config, train_tokenizer
+from kernrl.policy.nano import VOCAB_SIZE, create_nano, nano_config, train_tokenizer
 from kernrl.policy.packing import PackedDataset
 from kernrl.policy.pairs import Pair
 from kernrl.policy.parallel import save_final
 from kernrl.policy.ranks import Ranks, open_ranks
+from kernrl.policy.shipped_nano import NANO
 from kernrl.policy.stream import ExampleStream
 from kernrl.runs.activity import Activity, time_left
 from kernrl.runs.disk_space import require_room

@@ -86,7 +86,10 @@ def evaluate(config: EvalConfig) -> dict[str, Any]:
 def read_tasks(config: EvalConfig) -> list[Task]:
     """The tasks to ask."""
     split = config.split or (f"level_{config.level}" if config.level else None)
-    loaded = load_tasks(config.tasks, split=split, revision=config.tasks_revision, columns=parse_columns(config.map))
+    # a level is picked from all of them; a suite that is made on the spot takes seconds to make whole
+    limit = config.limit if config.level is None else None
+    columns = parse_columns(config.map)
+    loaded = load_tasks(config.tasks, split=split, revision=config.tasks_revision, columns=columns, limit=limit)
     say(map(str, loaded.problems))
     tasks = [task for task in loaded.tasks if config.level in (None, task.level)]
     if not tasks:

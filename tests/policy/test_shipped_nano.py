@@ -1,9 +1,13 @@
 """The nano that the repository ships: plain transformers loads it, and what it writes for held-out tasks is right."""
 
+import subprocess
+import sys
+
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from kernrl.policy.nano import CONTEXT, trained_nano
+from kernrl.policy.nano import CONTEXT
+from kernrl.policy.shipped_nano import trained_nano
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.nano.form import ask, candidate
 
@@ -22,6 +26,11 @@ def test_it_is_small_and_in_shards_that_a_repository_can_hold(folder):
     card = (folder / "README.md").read_text()
     assert "kernrl sft" in card
     assert "pass@8" in card
+
+
+def test_a_command_that_only_asks_where_it_is_loads_no_model_library():
+    code = "import sys, kernrl.policy.shipped_nano as s; s.trained_nano(); print({'torch', 'transformers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
 @pytest.mark.slow

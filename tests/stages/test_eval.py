@@ -337,3 +337,14 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_loaded_or_written
     assert cli.run([command, *arguments, "--output", str(tmp_path / "run")]) == 3
     assert f"--server-url {address}" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_no_more_tasks_are_made_than_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "source_of_three.py").write_text(
+        "from support.tiny import tiny_tasks\ndef tasks():\n    yield from tiny_tasks(3)\n    raise RuntimeError('a fourth')\n"
+    )
+    asked = EvalConfig(model="nano", tasks="source_of_three:tasks", limit=2)
+    assert [task.id for task in evaluation.read_tasks(asked)] == ["task-0", "task-1"]
+    with pytest.raises(UsageError, match="a fourth"):  # a level is picked from all
+        evaluation.read_tasks(asked.model_copy(update={"level": 2}))

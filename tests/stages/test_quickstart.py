@@ -161,7 +161,8 @@ def test_from_nothing_needs_a_gpu(stub: Path, tmp_path: Path, capfd: pytest.Capt
 def test_without_the_trained_nano_nothing_is_begun(
     stub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernrl.policy.nano.__file__", str(tmp_path / "site-packages" / "kernrl" / "policy" / "nano.py"))
+    installed = tmp_path / "site-packages" / "kernrl" / "policy" / "shipped_nano.py"
+    monkeypatch.setattr("kernrl.policy.shipped_nano.__file__", str(installed))
     assert cli.run(["quickstart"]) == 2
     assert "there is no trained nano in" in capfd.readouterr().err
     assert not (tmp_path / "checkpoints").exists()

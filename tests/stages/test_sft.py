@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from kernrl.cli import run
 from kernrl.config import SftConfig
 from kernrl.errors import UsageError
-from kernrl.policy import nano, parallel
+from kernrl.policy import nano, parallel, shipped_nano
 from kernrl.policy.checkpoint import latest_checkpoint
 from kernrl.policy.examples import tokenize_pairs
 from kernrl.policy.load import Policy, load_policy, load_tokenizer
@@ -255,7 +255,7 @@ def test_nano_by_name_is_the_trained_one(model, tmp_path, monkeypatch):
     shutil.copytree(model, tmp_path / "checkpoints" / "nano")
     monkeypatch.chdir(tmp_path)
     assert load_policy("nano").head_weight.shape[1] == 64
-    monkeypatch.setattr(nano, "__file__", str(tmp_path / "elsewhere" / "kernrl" / "policy" / "nano.py"))
+    monkeypatch.setattr(shipped_nano, "__file__", str(tmp_path / "elsewhere" / "kernrl" / "policy" / "shipped_nano.py"))
     shutil.rmtree("checkpoints")
     with pytest.raises(UsageError, match="kernrl sft --output"):
         load_policy("nano")

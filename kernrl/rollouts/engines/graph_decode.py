@@ -1,7 +1,7 @@
 """Decoding with a step that is captured once as a CUDA graph and then replayed: the host does almost nothing for a token.
 
 A step reads its token and its column from device memory, and writes the next token, its log-prob and the column there, so
-that all replays are alike. On a CPU the same steps run one by one.
+that all replays are alike. On a CPU the same steps run one by one, and rows that have ended take no part in them.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class GraphDecoder:
                 ended = batch.check(*state.sampled(steps, len(prompt_of)))
                 if batch.ended:
                     return
-                if ended:  # what they decode from here on is thrown away
-                    state.kv.starts[ended] = NO_COLUMN
+                if ended:
+                    state.leave_out(ended, len(prompt_of))
             if steps < room:
                 self._advance(state, batch.sampling)
         batch.finish(*state.sampled(room, len(prompt_of)))
@@ -90,6 +90,7 @@ class GraphDecoder:
             self._graphs.forget()
             self._addresses = addresses
         padding = (longest - mask.sum(dim=1))[prompt_of]
+        state.live = None
         state.padding.zero_()[:n] = padding
         state.kv.starts.fill_(NO_COLUMN)[:n] = padding
         state.kv.position.fill_(longest - 1)
@@ -110,17 +111,17 @@ class GraphDecoder:
         state.column += 1
 
     def _step(self, state: _Rows, sampling: Sampling) -> None:
-        self._sample(state, decode_tokens(self._model, state.kv, state.ids, state.padding), sampling)
+        logits = decode_tokens(self._model, state.kv, state.ids[: state.stepped], state.padding[: state.stepped])
+        self._sample(state, logits, sampling)
 
     def _sample(self, state: _Rows, logits: Tensor, sampling: Sampling) -> None:
         """Sample from logits [B, V], and write what was sampled where the next step and the host find it."""
         scaled = logits.float() / (sampling.temperature or 1.0)
-        sampled = scores_to_maximise(scaled, sampling, self._generator).argmax(dim=-1)
+        live = None if state.live is None else (state.live, state.kv.rows)
+        sampled = scores_to_maximise(scaled, sampling, self._generator, live).argmax(dim=-1)
         logprobs, _ = token_logprobs(scaled, sampled, temperature=1.0)
         state.kv.position += 1
-        state.tokens.index_copy_(0, state.kv.position, sampled[None])
-        state.logprobs.index_copy_(0, state.kv.position, logprobs[None])
-        state.ids.copy_(sampled[:, None])
+        state.keep_sampled(sampled, logprobs)
 
     def _reserve(self, rows: int, columns: int) -> _Rows:
         """Make room for `rows` and `columns`; graphs are kept where nothing moves."""
@@ -150,8 +151,36 @@ class _Rows:
         """int64 [B, 1]: the tokens sampled last, in column `column`."""
         self.padding = torch.zeros(rows, dtype=torch.int64, device=device)
         """int64 [B]: columns before a row's first token."""
+        self.live: Tensor | None = None
+        """int64 [b]: the rows of the batch that are decoded, as the first b of `kv`, `ids` and `padding`; None: all of them."""
         self.first = self.column = 0
         """Columns of the first and the last sampled tokens; `kv.position` is `column` on the GPU, which may lag behind."""
+
+    @property
+    def stepped(self) -> int:
+        """Rows that a step decodes."""
+        return self.kv.rows if self.live is None else len(self.live)
+
+    def keep_sampled(self, tokens: Tensor, logprobs: Tensor) -> None:
+        """Write what was sampled for column `kv.position`, [b], where the next step and the host find it."""
+        for kept, new in ((self.tokens, tokens), (self.logprobs, logprobs)):
+            if self.live is None:
+                kept.index_copy_(0, self.kv.position, new[None])
+            else:
+                kept[self.kv.position, self.live] = new
+        self.ids[: len(tokens)] = tokens[:, None]
+
+    def leave_out(self, ended: list[int], n: int) -> None:
+        """Of the batch's n rows, some have ended: what they would sample from here on would be thrown away."""
+        if self.kv.starts.is_cuda:  # a graph decodes as many rows as ever
+            self.kv.starts[ended] = NO_COLUMN
+            return
+        live = torch.arange(n) if self.live is None else self.live
+        places = torch.isin(live, torch.tensor(ended), invert=True).nonzero()[:, 0]
+        self.live = live[places]
+        self.kv.keep(places, self.column)
+        for kept in (self.ids, self.padding):
+            kept[: len(places)] = kept[places]
 
     def sampled(self, steps: int, n: int) -> tuple[Tensor, Tensor]:
         """Tokens and log-probs, [steps, n], of the first n rows."""

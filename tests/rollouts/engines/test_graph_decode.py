@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 from kernrl.policy.attention import VARLEN
 from kernrl.policy.load import Policy, add_lora
 from kernrl.rollouts.engines import graph_decode
-from kernrl.rollouts.engines.decoding_batch import DecodingBatch
+from kernrl.rollouts.engines.decoding_batch import CHECK_EVERY, DecodingBatch
 from kernrl.rollouts.engines.engine import Sampling
 from kernrl.rollouts.engines.generate_engine import GenerateEngine, left_padded
 from kernrl.rollouts.engines.graph_decode import GraphDecoder, can_decode
@@ -47,6 +47,7 @@ def sampled(policy: Policy, *, graphs: bool, prompts=PROMPTS, batch_size: int = 
         {"top_k": 5},
         {"min_p": 0.1},
         {"top_p": 0.9, "top_k": 20, "min_p": 0.02},
+        {"batch_size": 6},  # two batches of equally many rows
         {"max_tokens": 1},
         {"max_tokens": 8},
         {"max_tokens": 9, "stop_ids": ()},
@@ -79,6 +80,17 @@ def test_a_cache_that_grows_keeps_what_it_holds(policy, monkeypatch):
     wanted = sampled(policy, graphs=True, max_tokens=60, stop_ids=())
     monkeypatch.setattr(graph_decode, "GROWTH", 16)
     assert sampled(policy, graphs=True, max_tokens=60, stop_ids=()) == wanted
+
+
+def test_rows_that_have_ended_are_not_decoded_on(policy):
+    rows = []
+    hook = policy.model.register_forward_pre_hook(lambda _, __, inputs: rows.append(len(inputs["input_ids"])), with_kwargs=True)
+    with hook:
+        lengths = [len(r.token_ids) for r in sampled(policy, graphs=True, n=4, batch_size=16, stop_ids=STOPS[:12])]
+    assert max(lengths) == 40
+    wanted = [sum(length > step // CHECK_EVERY * CHECK_EVERY for length in lengths) for step in range(1, 40)]
+    assert rows[-39:] == wanted
+    assert len(set(wanted)) > 2
 
 
 def batch(rows: int, sampling: Sampling, emit) -> DecodingBatch:
