@@ -109,6 +109,7 @@ class Server:
 
     def warm_up(self) -> None:
         """Imports Inductor."""
+        time.sleep(float(os.environ.get("IMPORT_S", "0")))
 
     def compile(self, *arguments: Any) -> None:
         """In a preparer: compiles a task's baselines. In replay: loads them."""

@@ -76,7 +76,7 @@ class Gpu(CalibratedGpu):
         self._lanes = [
             Lane(
                 workers, device, share=share, redraw_parameters=redraw_parameters, timeout_s=timeout_s,
-                memory_share=memory_share / (2 * lanes), env=env, compiles=compilers > 0,
+                memory_share=memory_share / (2 * lanes), env=env,
             )
             for _ in range(lanes)
         ]  # fmt: skip
@@ -92,6 +92,7 @@ class Gpu(CalibratedGpu):
         """Tasks that took more than was planned, and what replay and the judge held then."""
         self._lock = GpuLock(self.gpu_info["uuid"])
         self.preparers = TaskPreparers(workers, device, env, self._lock, compilers)
+        self._compiles = compilers > 0
         self._cache_dir = cache_dir
         self._seeds = Seeds()
         self.scheduler, self._calibrating = AffinityScheduler(self._lanes), threading.Lock()
@@ -100,6 +101,8 @@ class Gpu(CalibratedGpu):
         self._first_task: str | None = None
         self._all_started = False
         """Whether a second task has come, and all lanes start."""
+        self._at_hand = 0
+        """Candidates that have or wait for a lane."""
         self._closed = False
         self.restarts = 0
         """How often a lane got new processes because one was lost."""
@@ -134,9 +137,11 @@ class Gpu(CalibratedGpu):
             found = _too_large(need, max(job.temporary_bytes.values()), self.memory.total_bytes)
             return Outcome(Stage.CORRECTNESS, found, memory=_record(need))
         compiled = self.preparers.compile(job, baselines, task_key) if FULL in job.plans else 0.0
-        _ = self.noise  # before a lane is assigned: calibration uses the first one
         costly = not is_small(job) or any(name in MODES for name in baselines)
+        with self._starting:
+            self._at_hand += 1
         try:
+            _ = self.noise  # before a lane is assigned: calibration uses the first one
             with self.scheduler.worker(task_key, costly=costly) as lane, lane.mutex:
                 try:
                     self._make_way(lane, job, task_key)
@@ -148,6 +153,8 @@ class Gpu(CalibratedGpu):
                 finally:
                     lane.doing = ""
         finally:
+            with self._starting:
+                self._at_hand -= 1
             self.memory.wake()  # the lane may be free now
         waited = max(0.0, began - begun - compiled)
         outcome.seconds["gpu_queue"] = waited + outcome.seconds.get("gpu_queue", 0.0)
@@ -163,12 +170,20 @@ class Gpu(CalibratedGpu):
                 return
             self._all_started = True
         for lane in self._lanes[1:]:
-            threading.Thread(target=self._started, args=(lane,), daemon=True).start()
+            threading.Thread(target=self._make_ready, args=(lane,), daemon=True).start()
 
-    def _started(self, lane: Lane) -> None:
-        """Errors surface to the lane's next user."""
+    def _make_ready(self, lane: Lane) -> None:
+        """Start a lane. Errors surface to its next user."""
         with contextlib.suppress(InfrastructureError), lane.mutex, self._lock.shared():
             lane.start()
+        self._make_ready_for_compiled(lane)
+
+    def _make_ready_for_compiled(self, lane: Lane) -> None:
+        """Have a lane import Inductor while the first baselines are compiled, unless a candidate is there that does not wait for
+        one. Others may time meanwhile. Errors surface to the lane's next user."""
+        with contextlib.suppress(InfrastructureError), lane.mutex:
+            if self._compiles and not self._at_hand:
+                lane.warm_up()
 
     def doing(self) -> str:
         """What the lanes are at, for people, the rarest first: `timing a_task, compiling a baseline of another`."""
@@ -284,9 +299,12 @@ class Gpu(CalibratedGpu):
         """Start the first lane and calibrate while the first candidates are traced and compiled. Errors surface to the next
         caller."""
         self.preparers.start()
+        first = self._lanes[0]
         with contextlib.suppress(InfrastructureError):
-            self._started(self._lanes[0])
+            with first.mutex, self._lock.shared():
+                first.start()
             _ = self.noise
+            self._make_ready_for_compiled(first)
 
     def _calibrated(self) -> timing.NoiseBand:
         """Same-against-same noise of this GPU, driver, torch and way of timing: measured once, kept in the cache folder."""

@@ -52,15 +52,14 @@ class Lane:
 
     def __init__(
         self, workers: ForkServer, device: str, *, share: bool, redraw_parameters: bool, timeout_s: float, memory_share: float,
-        env: Mapping[str, str], compiles: bool = False,
+        env: Mapping[str, str],
     ):  # fmt: skip
         """`timeout_s`: how long a candidate may keep replay waiting in all; `memory_share`: of the GPU's memory, what each
-        process may keep of small tasks; `env`: where replay finds what Inductor has compiled; `compiles`: whether it will."""
+        process may keep of small tasks; `env`: where replay finds what Inductor has compiled."""
         settings = {"redraw_parameters": redraw_parameters, "memory_share": memory_share}
         self.replay = Client(
-            workers, ReplayServer, settings | {"share": share, "compiles": compiles}, name="replay", device=device, first=True,
-            env=env,
-        )  # fmt: skip
+            workers, ReplayServer, settings | {"share": share}, name="replay", device=device, first=True, env=env
+        )
         self.judge = Client(workers, JudgeServer, settings, name="judge", device=device, first=True)
         self._timeout_s = self._left_s = timeout_s
         """The limit, and what is left of it for the candidate at hand."""
@@ -79,6 +78,16 @@ class Lane:
         """Make sure that both processes run. Raises InfrastructureError."""
         self.replay.start()
         self.judge.start()
+
+    def warm_up(self) -> None:
+        """Make ready for baselines that are compiled, which takes seconds, of a core rather than of the GPU.
+
+        Raises InfrastructureError.
+        """
+        try:
+            self.replay.ask(ReplayServer.warm_up, TRUSTED_TIMEOUT_S)
+        except (Failed, Died, TimedOut) as error:
+            raise InfrastructureError(f"Inductor cannot be imported: {error}") from None
 
     def spent(self, outcome: Outcome) -> None:
         """Note bytes at the last candidate's peak, and where its time on the GPU went, by process.

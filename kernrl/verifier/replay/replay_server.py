@@ -58,10 +58,8 @@ class _Prepared:
 class ReplayServer:
     """The replay process's commands. One candidate at a time: `begin`, `check` as often as wanted, `measure`."""
 
-    def __init__(
-        self, *, share: bool = True, redraw_parameters: bool = True, memory_share: float = 0.2, compiles: bool = False
-    ):
-        """`memory_share`: of the GPU's memory that is free now, to hold between candidates; `compiles`: baselines, too."""
+    def __init__(self, *, share: bool = True, redraw_parameters: bool = True, memory_share: float = 0.2):
+        """`memory_share`: of the GPU's memory that is free now, to hold between candidates."""
         torch.cuda.set_stream(torch.cuda.Stream())  # graphs cannot be captured on the default stream
         torch.backends.cudnn.benchmark_limit = CUDNN_CANDIDATES
         cuda_driver.forbid_persisting_l2()
@@ -79,12 +77,14 @@ class ReplayServer:
         self._suspects: list[str] | None = None
         """Kernels that seem decoys so far; None before the first look."""
         self._spot: SpotChecks | None = None
-        if compiles:
-            warm_up()
 
     def healthy(self) -> bool:
         """Whether CUDA still works here."""
         return cuda_driver.works()
+
+    def warm_up(self) -> None:
+        """Make ready for the first `compile`."""
+        warm_up()
 
     # --- correctness ---------------------------------------------------------------------------------------------
 

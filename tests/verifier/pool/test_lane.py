@@ -419,6 +419,26 @@ def test_a_baseline_is_compiled_once_while_no_lane_waits_for_it(gpu: Gpu, forks:
 
 
 @pytest.mark.slow
+def test_lanes_import_inductor_while_the_first_baseline_is_compiled(gpu: Gpu, forks: FakeForkServer) -> None:
+    assert_right(gpu.run(job("has a slow compiler"), ["eager", "compile"], "task"))
+    events = forks.events("replay")
+    assert events.index("ends warm_up") < events.index("begins begin")
+
+
+def test_a_first_candidate_without_a_compiled_baseline_does_not_wait_for_inductor(
+    forks: FakeForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPORT_S", "60")
+    gpu = Gpu(forks, "0", lanes=2, cache_dir=None, timeout_s=2.0, compilers=1)  # pyright: ignore[reportArgumentType]
+    with ThreadPoolExecutor(2) as pool:  # two tasks, so that both lanes start
+        for outcome in pool.map(lambda key: run(gpu, "right", key), ("task", "another")):
+            assert_right(outcome)
+    gpu.close()
+    before = [*forks.events("replay"), "begins warm_up"]  # it may come after them
+    assert before[: before.index("begins warm_up")].count("ends time_candidate") == 2
+
+
+@pytest.mark.slow
 def test_a_compiler_that_dies_leaves_its_work_to_the_lane(gpu: Gpu, forks: FakeForkServer) -> None:
     assert_right(gpu.run(job("has a compiler that dies"), ["eager", "compile"], "task"))
     assert "begins compile" in forks.events("preparer")
