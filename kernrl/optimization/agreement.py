@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,63 @@ def computed(module: nn.Module) -> dict[int, Any]:
     return {id(value): value.detach() for value in held if not value.is_leaf}
 
 
-@torch.no_grad()
+class Excess(NamedTuple):
+    """How far a model is off."""
+
+    ratio: float
+    """Its largest error over what is allowed; infinite where it is not a number, or no such error can be told."""
+    problem: str
+    """'' where that is 1 at most."""
+
+
+class Agreement:
+    """Whether models compute what the original does, on fresh inputs that are drawn once."""
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        original: nn.Module,
+        arguments: Sequence[Any],
+        named: Mapping[str, Any],
+        precision: str,
+        count: int,
+    ):
+        """
+        Args:
+            named: Arguments by name.
+            count: How many inputs.
+        """
+        self.precision = precision
+        was_training, exact = original.training, copy.deepcopy(original, computed(original)).double().eval()
+        self._cases: list[tuple[list[Any], dict[str, Any], list[Tensor], list[Tensor]]] = []
+        original.eval()
+        try:
+            with policy_flags(precision):
+                for seed in range(count):
+                    args = [fresh(argument, seed) for argument in arguments]
+                    by_name = {name: fresh(argument, seed) for name, argument in named.items()}
+                    wide_args, wide_by_name = pytree.tree_map_only(
+                        Tensor, lambda t: t.double() if t.is_floating_point() else t, (args, by_name)
+                    )
+                    theirs = tensors_in(original(*args, **by_name))
+                    with Float64Mode(precision):
+                        truth = tensors_in(exact(*wide_args, **wide_by_name))
+                    self._cases.append((args, by_name, theirs, truth))
+        finally:
+            original.train(was_training)
+
+    @torch.no_grad()
+    def excess(self, made: nn.Module) -> Excess:
+        """How far a model is off, on the worst of the inputs."""
+        worst = Excess(0.0, "")
+        with policy_flags(self.precision):
+            for seed, (args, by_name, theirs, truth) in enumerate(self._cases):
+                found = _excess(tensors_in(made(*args, **by_name)), theirs, truth, self.precision)
+                if found.ratio > worst.ratio:
+                    worst = found._replace(problem=f"input {seed}: {found.problem}" if found.problem else "")
+        return worst
+
+
 def disagreement(
     original: nn.Module,
     made: nn.Module,
@@ -35,29 +92,12 @@ def disagreement(
     count: int,
     named: Mapping[str, Any] | None = None,
 ) -> str:
-    """'' where the two agree on `count` fresh inputs, else what is wrong.
+    """'' where the two agree on `count` fresh inputs, else what is wrong with the worst.
 
     Args:
         named: Arguments by name.
     """
-    was_training, exact = original.training, copy.deepcopy(original, computed(original)).double().eval()
-    original.eval()
-    try:
-        with policy_flags(precision):
-            for seed in range(count):
-                args = [fresh(argument, seed) for argument in arguments]
-                by_name = {name: fresh(argument, seed) for name, argument in (named or {}).items()}
-                wide_args, wide_by_name = pytree.tree_map_only(
-                    Tensor, lambda t: t.double() if t.is_floating_point() else t, (args, by_name)
-                )
-                theirs, mine = tensors_in(original(*args, **by_name)), tensors_in(made(*args, **by_name))
-                with Float64Mode(precision):
-                    truth = tensors_in(exact(*wide_args, **wide_by_name))
-                if problem := _differs(mine, theirs, truth, precision):
-                    return f"input {seed}: {problem}"
-    finally:
-        original.train(was_training)
-    return ""
+    return Agreement(original, arguments, named or {}, precision, count).excess(made).problem
 
 
 def fresh(item: Any, seed: int) -> Any:
@@ -73,19 +113,22 @@ def fresh(item: Any, seed: int) -> Any:
     return pytree.tree_map_only(Tensor, draw, item)
 
 
-def _differs(mine: list[Tensor], theirs: list[Tensor], truth: list[Tensor], precision: str) -> str:
+def _excess(mine: list[Tensor], theirs: list[Tensor], truth: list[Tensor], precision: str) -> Excess:
     if [(t.shape, t.dtype) for t in mine] != [(t.shape, t.dtype) for t in theirs]:
-        return "the outputs have other shapes or dtypes"
+        return Excess(math.inf, "the outputs have other shapes or dtypes")
+    worst = Excess(0.0, "")
     unit = TF32_ROUNDOFF if precision == "tf32" else ROUNDOFFS * UNIT_ROUNDOFF[precision]
     for i, (a, b, t) in enumerate(zip(mine, theirs, truth, strict=True)):
         if not a.is_floating_point():
             if not torch.equal(a, b):
-                return f"output {i} differs"
+                return Excess(math.inf, f"output {i} differs")
             continue
-        limit = FACTOR * _rms(b.double() - t) + unit * _rms(t.double())
-        if not _rms(a.double() - t) <= limit:
-            return f"output {i} is off by {_rms(a.double() - t):.3g}, where {limit:.3g} is allowed"
-    return ""
+        off, limit = _rms(a.double() - t), FACTOR * _rms(b.double() - t) + unit * _rms(t.double())
+        ratio = 0.0 if off <= 0 else off / limit if limit else math.inf
+        ratio = math.inf if math.isnan(ratio) else ratio
+        if ratio > worst.ratio:
+            worst = Excess(ratio, f"output {i} is off by {off:.3g}, where {limit:.3g} is allowed" if ratio > 1 else "")
+    return worst
 
 
 def _rms(x: Tensor) -> float:

@@ -16,21 +16,21 @@ from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from kernrl.config import VerifierConfig
 from kernrl.config.optimize import LEAST_BUDGET_S
 from kernrl.errors import UsageError
 from kernrl.files import new_folder
-from kernrl.optimization.agreement import computed, disagreement
+from kernrl.optimization.agreement import computed
 from kernrl.optimization.budget import WRITE_SHARE, Budget, TooSmallBudgetError
 from kernrl.optimization.judging import Judges, tasks_at_once
 from kernrl.optimization.module_task import Inputs, arguments_of, precision_of, require_module
 from kernrl.optimization.one_task import Settings, optimize_task
 from kernrl.optimization.result_text import rates_of
 from kernrl.optimization.submodules import Part, Parts, find_parts, parts_below, weight, without_remedy
-from kernrl.optimization.swap import restore, swap
+from kernrl.optimization.swap import swap
+from kernrl.optimization.whole_model import PartReport, settle
 from kernrl.tasks.graph.costs import Rates
 from kernrl.tasks.graph.writing.plain import task_of_graph
 from kernrl.tasks.solutions.run_solutions import load_module
@@ -47,19 +47,8 @@ PART_S, LEAST_PART_S = 20.0, 5.0
 READ_SHARE = 0.4
 """Of the budget, for finding the parts: what was not reached then is left as it is."""
 
-FRESH_INPUTS = 3
-"""Inputs on which the whole model is compared with the original."""
-
-
-@dataclass
-class PartReport:
-    """What became of a part."""
-
-    paths: tuple[str, ...]
-    sentence: str
-    swapped: bool
-    speedups_x: dict[str, float] = field(default_factory=dict)
-    """Baseline → speedup of the part."""
+SETTLE_SHARE = 0.05
+"""Of the budget, for timing the whole model with and without each part that was swapped in."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +96,8 @@ def optimize(
 
     The largest submodules that lift are found, equal ones once; each is searched like `kernrl optimize` does, and what is
     faster beyond noise is swapped in; of one that is not, the parts inside are searched. Ctrl-C ends the search, and what was
-    found until then is used. The whole is then compared with the original on fresh inputs. The copy shares the
+    found until then is used. The whole is then compared with the original on fresh inputs, and timed on the example: a part
+    with which it differs, or is slower as it is called, is taken back. The copy shares the
     original's parameters, its `state_dict` has the same keys and values, and `torch.compile` takes it. A swapped part runs its
     own forward for tensors on a CPU and for shapes other than those of the example. Whichever forward it runs, `backward`
     through it and training mode raise RuntimeError. `copy.kernrl_report` says what was done.
@@ -142,12 +132,12 @@ def optimize(
     new_folder(folder, "output")
     with HardenedVerifier(settings) as hardened, Judges(hardened) as judges:
         # the whole model is compared at the end, and the verifier's processes are ended
-        search = budget.part(1 - WRITE_SHARE)
+        search = budget.part(1 - WRITE_SHARE - SETTLE_SHARE)
         if parts.found:
             search.within("starting the verifier", hardened.evaluator.start)
         clock = "measured" if hardened.evaluator.gpus else "modelled"
         reports, left = _search_parts(made, parts, judges, candidates, folder, policy, search)
-    checked = _compared(module, made, (arguments, named), policy, reports)
+    checked = settle(module, made, (arguments, named), policy, reports, budget)
     report = Report(reports, left, clock, checked, folder)
     if clock == "modelled":
         warnings.warn(
@@ -250,30 +240,6 @@ def load_named(source: str, folder: Path) -> Any:
     if name not in sys.modules:
         sys.modules[name] = load_module(source, folder / f"{name}.py")
     return sys.modules[name]
-
-
-def _compared(
-    original: nn.Module,
-    made: nn.Module,
-    given: tuple[tuple[Any, ...], dict[str, Any]],
-    precision: str,
-    reports: list[PartReport],
-) -> str:
-    """Compare the whole with the original, and take back what disagrees; returns what was seen."""
-    if not any(report.swapped for report in reports):
-        return "Nothing was swapped: the model is as it was."
-    if not all(t.is_cuda for t in pytree.tree_leaves(given) if isinstance(t, Tensor)):
-        return "The whole was not compared with the original: on a CPU every part runs as before."
-    arguments, named = given
-    while problem := disagreement(original, made, arguments, precision, FRESH_INPUTS, named):
-        last = next((report for report in reversed(reports) if report.swapped), None)
-        if last is None:
-            return f"Every part was taken back, and the copy still differs from the original: {problem}"
-        for path in last.paths:
-            restore(made.get_submodule(path))
-        last.swapped = False
-        last.sentence += f" Taken back: with it, the model differs from the original ({problem})."
-    return f"The whole agrees with the original on {FRESH_INPUTS} fresh inputs."
 
 
 # --- explain ---------------------------------------------------------------------------------------------------------

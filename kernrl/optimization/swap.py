@@ -109,9 +109,15 @@ def swap(module: nn.Module, function: Callable[..., Any], call: Call, places: li
     module.__dict__["forward"] = FastForward(module, function, call, places, devices)
 
 
-def restore(module: nn.Module) -> None:
-    """Take the other forward away."""
-    module.__dict__.pop("forward", None)
+def restore(module: nn.Module) -> FastForward | None:
+    """Take the other forward away, and return it."""
+    return module.__dict__.pop("forward", None)
+
+
+def put_back(module: nn.Module, forward: FastForward | None) -> None:
+    """Undo `restore`."""
+    if forward is not None:
+        module.__dict__["forward"] = forward
 
 
 def is_swapped(module: nn.Module) -> bool:

@@ -179,8 +179,8 @@ class Gpu(CalibratedGpu):
         self._make_ready_for_compiled(lane)
 
     def _make_ready_for_compiled(self, lane: Lane) -> None:
-        """Have a lane import Inductor while the first baselines are compiled, unless a candidate is there that does not wait for
-        one. Others may time meanwhile. Errors surface to the lane's next user."""
+        """Have a lane import Inductor while the first baselines are compiled, unless a candidate is there that waits for none.
+        Others may time meanwhile. Errors surface to the lane's next user."""
         with contextlib.suppress(InfrastructureError), lane.mutex:
             if self._compiles and not self._at_hand:
                 lane.warm_up()
