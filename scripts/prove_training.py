@@ -244,7 +244,12 @@ def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str]) -> Iterator[t
 
 def table(args: argparse.Namespace) -> None:
     """JSON with everything, and markdown with what a reader wants first."""
-    settings: Row = {"best-of-n": AGAINST, "reward-weighted": WEIGHTED, "reinforce": REINFORCE, "choices": CHOICES}
+    settings: Row = {
+        "best-of-n": AGAINST,
+        "reward-weighted": WEIGHTED,
+        "reinforce": REINFORCE | {"overlap": 1},
+        "choices": CHOICES,
+    }
     seeds = [f"reinforce-{seed}" for seed in SEEDS]
     settings |= {"precision": args.precision, "suites": args.suites, "temperature": TEMPERATURE, "samples": SAMPLES}
     write_table(args.out, args.to, RUNS, seeds, settings, asked_tasks(args))

@@ -137,7 +137,7 @@ def optimize(data: Any) -> list[Row]:
             f"{again} modules that were not{where and f' ({where})'}, "
         )
     title = f"`kernrl optimize`, {data['modules']} modules of `tests/foreign`, {settings['budget_s']:g} s each"
-    return [[title, text + wins(compiled), *conditions(data, settings["precision"])]]
+    return [[title, text + wins(compiled), *conditions(data, settings["precision"], times=settings.get("gpus", 1))]]
 
 
 BASELINES = {"eager": "eager", "compile": "`torch.compile`"}
@@ -191,7 +191,7 @@ def decoding(data: Any) -> list[Row]:
 ENGINES = ("captured step", "transformers")
 
 METHODS = {
-    "start": "the nano of 21 November, where all start",
+    "start": "the shipped nano, where all start",
     "further-sft": "more SFT",
     "best-of-n": "best-of-N",
     "reward-weighted": "reward-weighted SFT",
@@ -214,7 +214,8 @@ def methods(data: Any) -> tuple[list[Row], str]:
     """A row for each method, and where all were measured. What is lost in correctness stands beside the gain in speed."""
     made = []
     for name, title in METHODS.items():
-        row = data["rows"][name]
+        if not (row := data["rows"].get(name)):
+            continue
         change, eager, compiled = row.get("change", {}), row["against"]["eager"], row["against"]["compile"]
         correct = figure_text(row["correct"]) + (f", {points(change['correct'])} points" if change else "")
         ratio = figure_text(change.get("speed_ratio_x"), as_times=True)
@@ -223,7 +224,8 @@ def methods(data: Any) -> tuple[list[Row], str]:
     start = data["rows"]["start"]
     where, commit, date = conditions(data)
     each = f"{start['tasks']} held-out tasks × {start['samples'] // start['tasks']} candidates"
-    return made, f"{each}, T = {data['settings']['temperature']}. One {where}, commit {commit}, {date}. {NOTE}"
+    how = f"T = {data['settings']['temperature']}, {data['settings']['precision']}"
+    return made, f"{each}, {how}. One {where}, commit {commit}, {date}. {NOTE}"
 
 
 def seconds(all_rows: Any, row: Any) -> str:
