@@ -401,6 +401,7 @@ def interval_of(rows: list[Any], holds: Callable[[Any], bool]) -> str:
     return f"{sum(map(holds, rows)) / len(rows):.0%}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [None, ("NVIDIA H100 80GB HBM3", "c" * 40), ("NVIDIA H200", "a" * 40)])
 def test_the_row_of_optimize_is_made_of_what_the_script_records(second: tuple[str, str] | None) -> None:
     first = {"gpu": "NVIDIA H200", "commit": "a" * 40, "searches": 1, "device": "NVIDIA H200"}

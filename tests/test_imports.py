@@ -387,6 +387,7 @@ def test_rooms_of_one_floor_are_apart() -> None:
     assert may_import("sandbox", "rpc", VERIFIER_FLOORS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["tasks", "generate", "--help"], []])
 def test_help_and_version_load_nothing_heavy(arguments: list[str]) -> None:
     heavy = ("torch", "transformers", "triton", "datasets", "numpy")

@@ -113,6 +113,7 @@ def test_agrees_with_trl(case, loss_type):
     compare_with_trl(case, our_options(case, loss_type, **ours), loss_type=loss_type, **theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean"])
 def test_sequence_ratios_agree_with_trl(case, aggregation):
     kind = {"sequence_mean": "grpo", "token_mean": "bnpo"}[aggregation]

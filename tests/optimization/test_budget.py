@@ -75,6 +75,7 @@ def test_where_verdicts_take_long_more_time_is_kept_for_the_finals(verdict_s: fl
     assert kept_s - verdict_s <= left_s <= kept_s + 0.01  # the last that was begun ends after the time is up
 
 
+@pytest.mark.slow
 def test_a_finalist_that_never_returns_is_not_waited_for() -> None:
     clock = Clock(step=0.3)
     search = Search(TASK, Judge(clock, 0.1, stuck=lambda fresh: fresh), Limits(5, True, in_flight=1), Budget(20.0, clock=clock))
@@ -106,6 +107,7 @@ def test_styles_that_take_for_ever_to_write_hold_nothing_up() -> None:
     assert len(begun) <= 2
 
 
+@pytest.mark.slow
 def test_work_that_cannot_be_cut_is_given_up_with_a_sentence() -> None:
     gate = threading.Event()
     with pytest.raises(TooSmallBudgetError, match="the budget is too small: reading it takes longer than 20 s"):

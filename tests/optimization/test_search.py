@@ -322,6 +322,7 @@ def test_groups_that_differ_between_input_sets_are_no_crash(name: str) -> None:
     write_solutions(load_tasks(str(ROOT / "tests" / "fixture_tasks" / f"{name}.py")).tasks[0])
 
 
+@pytest.mark.slow
 def test_worked_styles_are_written_for_the_precision_that_they_are_judged_under() -> None:
     task = load_tasks(str(ROOT / "tests" / "fixture_tasks" / "matmul_residual_clamp.py")).tasks[0]
     h200 = device_for("NVIDIA H200")

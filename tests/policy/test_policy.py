@@ -53,6 +53,7 @@ def test_tokenizer_is_lossless_and_copies_digits(tokenizer):
     assert len(tokenizer("12345").input_ids) == 5
 
 
+@pytest.mark.slow
 def test_nano_is_small_and_deterministic(model, tokenizer):
     assert sum(p.numel() for p in model.parameters()) <= 18_000_000
     again = create_nano(tokenizer, seed=0)

@@ -280,6 +280,7 @@ def test_page_is_whole_and_needs_nothing(run: Run) -> None:
     assert page.tags["svg"] >= 7
 
 
+@pytest.mark.slow
 def test_page_agrees_with_the_figures(run: Run) -> None:
     results = summarise(run.samples)
     text = Page(render_report([run])).text

@@ -48,6 +48,7 @@ def test_every_message_is_read() -> None:
     assert len(told()) == PAGE.read_text().count("The model is told:") > 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", told(), ids=lambda message: message[:40])
 def test_the_code_says_so(message: str) -> None:
     assert unsaid(message) == []

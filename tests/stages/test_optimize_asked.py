@@ -60,6 +60,7 @@ def test_replies_of_a_folder_s_model_are_tried(model: Path, prompt: str) -> None
     assert json.loads(Path("out/results.json").read_text())["by_origin"]["model"] == 3
 
 
+@pytest.mark.slow
 def test_a_prompt_longer_than_the_context_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 64}))
@@ -75,6 +76,7 @@ def test_a_model_that_is_not_asked_is_said(model: Path, capsys: pytest.CaptureFi
     assert replies() == []
 
 
+@pytest.mark.slow
 def test_replies_of_a_server_are_tried(model: Path) -> None:
     with StandIn() as server:
         assert run("--model", str(model), "--engine", "server", "--server-url", server.url) == 0

@@ -98,6 +98,7 @@ def test_generated_tasks_are_not_lifted_before_they_are_asked(monkeypatch: pytes
         askable([replace(made[0], composition=())], "graph")
 
 
+@pytest.mark.slow
 def test_sft_makes_pairs_of_the_form() -> None:
     config = SftConfig(output=Path("unused"), form="graph", count=20, workers=1)
     pairs = list(read_pairs(config, "validation"))

@@ -52,6 +52,7 @@ def config(tmp_path: Path) -> VerifierConfig:
     return VerifierConfig(cache_dir=tmp_path / "cache", device="cpu")
 
 
+@pytest.mark.slow
 def test_each_unsound_task_is_left_out_with_a_sentence(config: VerifierConfig, capsys: pytest.CaptureFixture[str]) -> None:
     assert sound_tasks([BLIND, GOOD, IDENTITY, BROKEN], config) == [GOOD]
     said = capsys.readouterr().err.splitlines()

@@ -24,6 +24,7 @@ def test_there_are_a_hundred_and_sixty() -> None:
     assert len({fixture.source for fixture in HONEST.values()}) == len(HONEST)
 
 
+@pytest.mark.slow
 def test_screen_lets_honest_code_pass() -> None:
     assert not {name: rejection for name, f in HONEST.items() if (rejection := screen(f.source)) is not None}
 

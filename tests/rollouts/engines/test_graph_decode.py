@@ -55,6 +55,7 @@ def sampled(policy: Policy, *, graphs: bool, prompts=PROMPTS, batch_size: int = 
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_it_samples_what_transformers_samples(policy, changes):
     """From the same random numbers: on a CPU both draw [B, V] of them a step."""
     ours, theirs = (sampled(policy, graphs=graphs, **changes) for graphs in (True, False))
@@ -67,6 +68,7 @@ def test_it_samples_what_transformers_samples(policy, changes):
     assert any(len(set(r.token_ids)) > 1 for r in ours) or changes.get("max_tokens") == 1
 
 
+@pytest.mark.slow
 def test_the_likeliest_tokens_are_those_of_each_prompt_by_itself(policy):
     for rollout in sampled(policy, graphs=True, n=1, temperature=0.0, stop_ids=()):
         ids = torch.tensor([PROMPTS[rollout.prompt]])
@@ -76,6 +78,7 @@ def test_the_likeliest_tokens_are_those_of_each_prompt_by_itself(policy):
             ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
 
 
+@pytest.mark.slow
 def test_a_cache_that_grows_keeps_what_it_holds(policy, monkeypatch):
     wanted = sampled(policy, graphs=True, max_tokens=60, stop_ids=())
     monkeypatch.setattr(graph_decode, "GROWTH", 16)

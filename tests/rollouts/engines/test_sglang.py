@@ -56,6 +56,7 @@ def test_a_cut_distribution_is_asked_for_as_such_and_has_no_logprobs(tmp_path):
         assert all(r.logprobs is None for r in sample(engine, sampling=sampling))
 
 
+@pytest.mark.slow
 def test_no_sample_sees_old_weights_or_their_cached_prefixes(tmp_path):
     with SglangStandIn() as server:
         policy = tiny_policy()

@@ -67,6 +67,7 @@ def plain(policy, batch_size=256, **changes):
         return sampled(GenerateEngine(policy, batch_size=batch_size), **changes)
 
 
+@pytest.mark.slow
 def test_one_graph_is_replayed_for_all_batches_alike(policy, captured):
     engine = GenerateEngine(policy, batch_size=3)  # two batches a call
     for seed in (5, 6):
@@ -74,6 +75,7 @@ def test_one_graph_is_replayed_for_all_batches_alike(policy, captured):
     assert [graph.replays for graph in captured] == [38 + 39 * 3]  # the first batch has a step uncaptured
 
 
+@pytest.mark.slow
 def test_each_kind_of_choice_has_a_graph(policy, captured):
     engine = GenerateEngine(policy)
     for changes in ({}, OTHER_KIND, {}, OTHER_KIND):
@@ -81,6 +83,7 @@ def test_each_kind_of_choice_has_a_graph(policy, captured):
     assert [graph.replays for graph in captured] == [38 + 39] * 2
 
 
+@pytest.mark.slow
 def test_a_graph_is_dropped_when_memory_moves(policy, captured, monkeypatch):
     monkeypatch.setattr(graph_decode, "GROWTH", 16)
     engine = GenerateEngine(policy)
@@ -106,6 +109,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failed_capture_is_said_once_and_changes_no_sample(policy, captured, monkeypatch, caplog, name):
     tried = []
@@ -124,6 +128,7 @@ def test_a_failed_capture_is_said_once_and_changes_no_sample(policy, captured, m
     assert "\n" not in record.getMessage()
 
 
+@pytest.mark.slow
 def test_graphs_from_before_a_failure_are_dropped(policy, captured, monkeypatch):
     """The generator that they draw from may have been given up."""
     engine = GenerateEngine(policy)
@@ -141,6 +146,7 @@ def test_graphs_from_before_a_failure_are_dropped(policy, captured, monkeypatch)
     assert first.replays == replays
 
 
+@pytest.mark.slow
 def test_a_capture_without_memory_is_tried_again_with_what_was_kept(policy, captured, monkeypatch, caplog):
     engine = GenerateEngine(policy)
     sampled(engine)

@@ -101,6 +101,7 @@ def test_memory_is_bounded() -> None:
         assert program.peak_bytes("small") < 1 << 20
 
 
+@pytest.mark.slow
 def test_every_task_has_several_different_solutions() -> None:
     tasks = list(generate_tasks(count=40, seed=2))
     codes = [[solution.triton_code for solution in task.solutions] for task in tasks]

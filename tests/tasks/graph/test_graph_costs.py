@@ -81,6 +81,7 @@ def test_an_op_moves_its_operands_and_its_result() -> None:
         ("x.cumsum(1) * 2", "", [(4, 6)], ["cumsum + mul"]),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_what_could_be_one_kernel(forward: str, init: str, shapes: list[tuple[int, ...]], expected: list[str]) -> None:
     assert sorted(map(str, kernels(graph_of(forward, init, *shapes)))) == sorted(expected)
 

@@ -157,6 +157,7 @@ def test_a_write_to_an_input_a_parameter_or_a_guard_is_seen() -> None:
         assert inputs.written(snapshot)
 
 
+@pytest.mark.slow
 def test_a_reference_with_running_statistics_compiles_on_them() -> None:
     source = """
 import torch

@@ -192,6 +192,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 def test_a_rehearsal_leaves_the_other_threads_of_the_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     inside, elsewhere, before = list[tuple[torch.dtype, ...]](), set[object](), torch.backends.cuda.matmul.allow_tf32
     running, most = list[int](), [0]

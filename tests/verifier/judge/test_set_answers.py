@@ -83,6 +83,7 @@ def off_by(draws: list[Draw], share: float) -> list[list[torch.Tensor]]:
 CANDIDATES = {"good": -1.0, "between": 0.5, "beyond": 1.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(itertools.permutations(CANDIDATES)))
 def test_every_candidate_gets_its_verdict_whoever_came_first(order: tuple[str, ...]) -> None:
     draws, judge = list(DRAWS), Judge("cpu")

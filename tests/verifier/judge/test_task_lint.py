@@ -32,6 +32,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear_groupnorm_leaky", "conv_bn_relu", "softmax_temperature"])
 def test_sound_tasks_refuse_every_mutant_and_accept_every_rewriting(name: str) -> None:
     task = suite.fixture_task(name)
@@ -45,6 +46,7 @@ def test_sound_tasks_refuse_every_mutant_and_accept_every_rewriting(name: str) -
     ]
 
 
+@pytest.mark.slow
 def test_a_task_whose_output_is_always_zero_is_found_out() -> None:
     task = Task("blind", BLIND, input_sets=(InputSet("full"), InputSet("small", {"N": 8})))
     findings = lint(task)

@@ -92,6 +92,7 @@ def test_what_takes_all_memory_is_refused_and_the_worker_replaced(readers: PlanR
     assert readers.processes[0].starts == starts + found.worn
 
 
+@pytest.mark.slow
 def test_a_fault_of_ours_comes_with_its_traceback(readers: PlanReaders, frames: list[bytes]) -> None:
     broken = Asked((spec(),), (), frozenset(), DEVICE, "fp32")  # fewer outputs than sets: no candidate can do that
     with pytest.raises(InternalError, match="ValueError while reading a plan") as failed:

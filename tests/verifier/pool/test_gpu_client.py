@@ -65,6 +65,7 @@ def test_it_is_released_while_calls_wait_for_that(make: Callable[..., GpuClient]
         assert waiting.result(30) is True
 
 
+@pytest.mark.slow
 def test_calls_to_a_process_that_died_fail_and_another_takes_over(make: Callable[..., GpuClient]) -> None:
     gpu = make()
     _ = gpu.noise

@@ -97,6 +97,7 @@ def test_a_wrong_plan_is_rejected_by_what_its_numbers_show(interpreters: Interpr
     assert rejection.reason.startswith("Wrong on the small shapes with nominal inputs: the error is ")
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_says_nothing_of_the_candidate(
     interpreters: Interpreters, job: SmallJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:

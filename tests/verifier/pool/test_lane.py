@@ -296,6 +296,7 @@ def test_what_a_library_says_where_memory_is_short_is_no_crash(gpu: Gpu, forks: 
     assert_right(run(gpu, "right"))
 
 
+@pytest.mark.slow
 def test_a_candidate_larger_than_the_gpu_is_refused_before_it_runs(gpu: Gpu, forks: FakeForkServer) -> None:
     one = job("right", held_bytes=5 << 30)
     one.temporary_bytes = {"small": 0, "full": 200 << 30}
@@ -307,6 +308,7 @@ def test_a_candidate_larger_than_the_gpu_is_refused_before_it_runs(gpu: Gpu, for
     assert_right(run(gpu, "right"))
 
 
+@pytest.mark.slow
 def test_a_task_larger_than_the_gpu_is_refused_by_name(
     gpu: Gpu, forks: FakeForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -425,6 +427,7 @@ def test_lanes_import_inductor_while_the_first_baseline_is_compiled(gpu: Gpu, fo
     assert events.index("ends warm_up") < events.index("begins begin")
 
 
+@pytest.mark.slow
 def test_a_first_candidate_without_a_compiled_baseline_does_not_wait_for_inductor(
     forks: FakeForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_lane_finds_on_disk_what_was_compiled_without_memory(
         torch.testing.assert_close(reference(*real.arguments), real.module(*real.arguments), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_task_is_rehearsed_without_a_gpu() -> None:
     task = load_tasks(TESTS / "foreign" / "climate_film_big.py").tasks[0]
     server = TaskPreparer()

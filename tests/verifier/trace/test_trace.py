@@ -77,6 +77,15 @@ HABITS = {
 }
 
 
+SLOW = {"compiled for other constants", "many operations", "hang"}
+
+
+def cases(named):
+    """Parameters of a test, by their names."""
+    marks = {name: [pytest.mark.slow] if name in SLOW else [] for name in named}
+    return [pytest.param(*values, id=name, marks=marks[name]) for name, values in named.items()]
+
+
 @pytest.mark.parametrize("body", HABITS.values(), ids=HABITS.keys())
 def test_habits_of_forward(body):
     plan = plan_of(module(body))
@@ -540,7 +549,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "says"), REFUSED.values(), ids=REFUSED.keys())
+@pytest.mark.parametrize(("body", "says"), cases(REFUSED))
 def test_what_cannot_be_traced_says_what_to_write_instead(body, says):
     rejection = trace(module(body))
     assert isinstance(rejection, Rejection)
@@ -602,7 +611,7 @@ ERRORS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "status", "says"), ERRORS.values(), ids=ERRORS.keys())
+@pytest.mark.parametrize(("body", "status", "says"), cases(ERRORS))
 def test_failures_have_a_status_and_a_reason(body, status, says):
     rejection = trace(module(body), timeout_s=2.0)
     assert isinstance(rejection, Rejection)

@@ -87,6 +87,7 @@ def test_they_are_right(name: str) -> None:
     assert not [(one, problem) for one, _, problem in found if problem]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[2] is not None])
 def test_they_share_kernels(name: str) -> None:
     source, style, kernels = CASES[name]
