@@ -54,7 +54,7 @@ class Agreement:
             count: How many inputs.
         """
         self.precision = precision
-        was_training, exact = original.training, copy.deepcopy(original, computed(original)).double().eval()
+        modes, exact = modes_of(original), copy.deepcopy(original, computed(original)).double().eval()
         self._cases: list[tuple[list[Any], dict[str, Any], list[Tensor], list[Tensor]]] = []
         original.eval()
         try:
@@ -65,12 +65,13 @@ class Agreement:
                     wide_args, wide_by_name = pytree.tree_map_only(
                         Tensor, lambda t: t.double() if t.is_floating_point() else t, (args, by_name)
                     )
-                    theirs = tensors_in(original(*args, **by_name))
+                    theirs = _kept(original(*_own(args), **_own(by_name)))
                     with Float64Mode(precision):
-                        truth = tensors_in(exact(*wide_args, **wide_by_name))
+                        truth = _kept(exact(*_own(wide_args), **_own(wide_by_name)))
                     self._cases.append((args, by_name, theirs, truth))
         finally:
-            original.train(was_training)
+            for module, training in modes:
+                module.training = training
 
     @torch.no_grad()
     def excess(self, made: nn.Module) -> Excess:
@@ -78,7 +79,7 @@ class Agreement:
         worst = Excess(0.0, "")
         with policy_flags(self.precision):
             for seed, (args, by_name, theirs, truth) in enumerate(self._cases):
-                found = _excess(tensors_in(made(*args, **by_name)), theirs, truth, self.precision)
+                found = _excess(tensors_in(made(*_own(args), **_own(by_name))), theirs, truth, self.precision)
                 if found.ratio > worst.ratio:
                     worst = found._replace(problem=f"input {seed}: {found.problem}" if found.problem else "")
         return worst
@@ -123,12 +124,31 @@ def _excess(mine: list[Tensor], theirs: list[Tensor], truth: list[Tensor], preci
             if not torch.equal(a, b):
                 return Excess(math.inf, f"output {i} differs")
             continue
+        finite = b.isfinite()
+        if not torch.equal(a.isfinite(), finite):
+            return Excess(math.inf, f"output {i} is infinite or not a number elsewhere")
+        a, b, t = a[finite], b[finite], t[finite]
         off, limit = _rms(a.double() - t), FACTOR * _rms(b.double() - t) + unit * _rms(t.double())
         ratio = 0.0 if off <= 0 else off / limit if limit else math.inf
         ratio = math.inf if math.isnan(ratio) else ratio
         if ratio > worst.ratio:
             worst = Excess(ratio, f"output {i} is off by {off:.3g}, where {limit:.3g} is allowed" if ratio > 1 else "")
     return worst
+
+
+def modes_of(model: nn.Module) -> list[tuple[nn.Module, bool]]:
+    """The modules of a model, and whether each is in training mode."""
+    return [(module, module.training) for module in model.modules()]
+
+
+def _own(items: Any) -> Any:
+    """Arguments that a model may change."""
+    return pytree.tree_map_only(Tensor, torch.clone, items)
+
+
+def _kept(out: Any) -> list[Tensor]:
+    """The tensors of an output, which may be those of the arguments."""
+    return [t.clone() for t in tensors_in(out)]
 
 
 def _rms(x: Tensor) -> float:

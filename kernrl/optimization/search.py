@@ -44,6 +44,10 @@ MOST_FINAL_SHARE, VERDICTS_KEPT = 0.4, 3
 """Where verdicts take long, time is kept for so many of them, up to this share: without one against every baseline, little can
 be said of the module."""
 
+EARLY_SHARE, EARLY_GAIN = 0.5, 0.03
+"""Share of the budget after which the best so far is timed against every baseline, in case the finals are not reached; and the
+log speedup from which a new best is, too."""
+
 FINALS_AT_ONCE = 2
 """Finalists in the verifier at once: while one is timed, the next is traced and judged."""
 
@@ -107,6 +111,8 @@ class Search:
         self._shown = ""
         """The candidate that the judge of the finals has seen."""
         self._made_ready = False
+        self._early: dict[Future[Verdict], Trial] = {}
+        """What is or was timed as a finalist before the finals, the latest last."""
         self._variants: dict[str, list[Proposal]] = {}
         """Trial id → what is one step away from it."""
         self._progress = Progress(budget.seconds)
@@ -182,6 +188,8 @@ class Search:
             if not self._pending and (full or all(source.done for source in sources)):
                 self.ended = "candidates" if full else "no more ideas"
                 return
+            if final and self.budget.spent_s > EARLY_SHARE * self.budget.seconds:
+                self._time_early()
             self._collect(min(TICK_S, max(left_s(), 0.0)))
         self._require_going_on()
         self.ended = "budget"
@@ -305,6 +313,30 @@ class Search:
             if self._quiet and got:
                 self._quiet.release()
 
+    def _time_early(self) -> None:
+        """Have the best so far timed as a finalist, unless one nearly as fast was or is."""
+        best = next(iter(ranked(self.trials)), None)
+        last = next(reversed(self._early), None)
+        if best is None or self.finals_judge is self.judge or (last and not last.done()):
+            return
+        if last is None or self._gain(best, self._early[last]) > EARLY_GAIN:
+            self._early[self.finals_judge.submit(self.task, best.proposal.source, fresh=True)] = best
+
+    def _keep_early(self) -> None:
+        """Where no finalist was timed, take what was timed before, if it is nearly as fast as the best."""
+        done = [(trial, future.result()) for future, trial in self._early.items() if future.done()]
+        if self.finals or not done:
+            return
+        trial, verdict = done[-1]
+        near = self._gain(ranked(self.trials)[0], trial) <= EARLY_GAIN
+        if near and verdict.status is not Status.INFRA_ERROR:
+            self.finals[trial.id] = verdict
+
+    @staticmethod
+    def _gain(one: Trial, other: Trial) -> float:
+        """Log speedup of one over another, both with a time."""
+        return math.log((one.ratio or 1.0) / (other.ratio or 1.0))
+
     def _time_finalists(self) -> None:
         """Judge and time the best again, in turns, each time on new inputs; who fails now is out."""
         until = self.budget.part(1 - WRITE_SHARE)
@@ -327,6 +359,7 @@ class Search:
             wrong = next((v for v in verdicts if not v.correct), None)
             if verdicts:
                 self.finals[trial.id] = wrong or combined(verdicts)
+        self._keep_early()
 
     # --- what was found ----------------------------------------------------------------------------------------------
 

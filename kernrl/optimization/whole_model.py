@@ -65,29 +65,46 @@ def settle(
 ) -> str:
     """Take back the parts without which the whole agrees or is faster, and note why; returns what was seen of the whole.
 
+    Ctrl-C takes back what has not been compared.
+
     Args:
-        budget: When it ends, no further part is timed.
+        budget: When it ends, no further part is timed by itself.
         clock: Seconds, after the GPU's work is done; by default the real ones.
     """
-    if not any(report.swapped for report in reports):
+    if not _swapped(reports):
         return "Nothing was swapped: the model is as it was."
-    if not all(t.is_cuda for t in pytree.tree_leaves(given) if isinstance(t, Tensor)) and clock is None:
+    tensors = [t for t in pytree.tree_leaves(given) if isinstance(t, Tensor)]
+    if clock is None and not (tensors and all(t.is_cuda for t in tensors)):
         return "The whole was not compared with the original: on a CPU every part runs as before."
-    problem = _agree(Agreement(original, *given, precision, FRESH_INPUTS), made, reports)
-    if problem:
-        return f"Every part was taken back, and the copy still differs from the original: {problem}"
-    if not any(report.swapped for report in reports):
+    agreed = False
+    try:
+        agreement = Agreement(original, *given, precision, FRESH_INPUTS)
+        if problem := _agree(agreement, made, reports):
+            return f"Every part was taken back, and the copy still differs from the original: {problem}"
+        agreed = True
+        with policy_flags(precision, autotune=True):
+            timer = _Timer(made, given, clock or (lambda: _when_done(tensors[0].device)))
+            if _speed_up(timer, reports, budget):
+                _agree(agreement, made, reports)  # errors of those that went may have cancelled others
+            speed = _speed(timer, reports)
+    except KeyboardInterrupt:
+        if not agreed:
+            _take_all_back(made, reports, "the search was interrupted before the whole was compared with the original")
+        return "The comparison of the whole with the original was interrupted."
+    if not _swapped(reports):
         return "Every part was taken back: the model is as it was."
-    with policy_flags(precision, autotune=True):
-        speed = _speed_up(made, given, reports, budget, clock or _when_done)
     return f"The whole agrees with the original on {FRESH_INPUTS} fresh inputs. {speed}"
 
 
+def _swapped(reports: Sequence[PartReport]) -> list[PartReport]:
+    return [report for report in reports if report.swapped]
+
+
 def _agree(agreement: Agreement, made: nn.Module, reports: Sequence[PartReport]) -> str:
-    """Take back as few parts as make the whole agree: those that alone are the furthest off first. '' or what still differs."""
+    """Take back parts until the whole agrees: those that alone are the furthest off first. '' or what still differs."""
     if not (found := agreement.excess(made)).problem:
         return ""
-    swapped = [report for report in reports if report.swapped]
+    swapped = _swapped(reports)
     off = {}
     for report in swapped:
         with _without(made, [other for other in swapped if other is not report]):
@@ -99,19 +116,28 @@ def _agree(agreement: Agreement, made: nn.Module, reports: Sequence[PartReport])
     return found.problem
 
 
-def _speed_up(made: nn.Module, given: Given, reports: Sequence[PartReport], budget: Budget, clock: Callable[[], float]) -> str:
-    """Take back the parts that make the whole slower; a sentence on its speed."""
-    for report in reports:
-        if report.swapped and budget.left_s > 0:
-            found = _worth(made, given, [report], clock)
-            if found.sure and found.log < 0:
-                _take_back(
-                    made, report, f"the whole takes {found.with_ms:.3g} ms with it and {found.without_ms:.3g} ms without"
-                )
-    swapped = [report for report in reports if report.swapped]
-    if not swapped:
-        return "Every part was taken back, since it is faster without."
-    found = _worth(made, given, swapped, clock)
+def _speed_up(timer: _Timer, reports: Sequence[PartReport], budget: Budget) -> bool:
+    """Take back the parts that make the whole slower; whether there were any."""
+    slower = False
+    for report in _swapped(reports):
+        if budget.left_s <= 0:
+            break
+        found = timer.worth([report])
+        if found.sure and found.log < 0:
+            why = f"the whole takes {found.with_ms:.3g} ms with it and {found.without_ms:.3g} ms without"
+            _take_back(timer.made, report, why)
+            slower = True
+    return slower
+
+
+def _speed(timer: _Timer, reports: Sequence[PartReport]) -> str:
+    """A sentence on the speed of the whole. Where all parts together make it slower, they are taken back."""
+    if not (swapped := _swapped(reports)):
+        return ""
+    found = timer.worth(swapped)
+    if found.sure and found.log < 0:
+        why = f"the whole takes {found.with_ms:.3g} ms with all that were swapped and {found.without_ms:.3g} ms without"
+        _take_all_back(timer.made, reports, why)
     sure = "" if found.sure else ", within the noise"
     return (
         f"With what was swapped it takes {found.with_ms:.3g} ms, launches from Python included, and {found.without_ms:.3g} ms "
@@ -119,31 +145,47 @@ def _speed_up(made: nn.Module, given: Given, reports: Sequence[PartReport], budg
     )
 
 
-def _worth(made: nn.Module, given: Given, reports: Sequence[PartReport], clock: Callable[[], float]) -> Worth:
-    """The model with and without some parts, timed in turns."""
-    arguments, named = given
+@dataclass(frozen=True, slots=True)
+class _Timer:
+    """Times a model as it is called."""
 
-    def ms() -> float:
-        begun = clock()
-        made(*arguments, **named)
-        return 1e3 * (clock() - begun)
+    made: nn.Module
+    given: Given
+    clock: Callable[[], float]
 
-    turns = []
-    with torch.no_grad():
-        for _ in range(TURNS + 1):
-            mine = ms()
-            with _without(made, reports):
-                turns.append((mine, ms()))
-    turns = turns[1:]  # a first call may choose algorithms
-    logs = [math.log(max(without_ms, 1e-6) / max(with_ms, 1e-6)) for with_ms, without_ms in turns]
-    log = statistics.median(logs)
-    agreeing = sum((one > 0) == (log > 0) for one in logs)
-    return Worth(log, agreeing >= SURE_TURNS and abs(log) > SURELY, *map(statistics.median, zip(*turns, strict=True)))
+    @torch.no_grad()
+    def worth(self, reports: Sequence[PartReport]) -> Worth:
+        """The model with and without some parts, in turns, of which every other begins without."""
+        turns = []
+        for turn in range(TURNS + 1):
+            without_ms = self._ms_without(reports) if turn % 2 else 0.0
+            with_ms = self._ms()
+            turns.append((with_ms, without_ms or self._ms_without(reports)))
+        turns = turns[1:]  # a first call may choose algorithms
+        logs = [math.log(max(without_ms, 1e-6) / max(with_ms, 1e-6)) for with_ms, without_ms in turns]
+        log = statistics.median(logs)
+        agreeing = sum((one > 0) == (log > 0) for one in logs)
+        return Worth(log, agreeing >= SURE_TURNS and abs(log) > SURELY, *map(statistics.median, zip(*turns, strict=True)))
+
+    def _ms_without(self, reports: Sequence[PartReport]) -> float:
+        with _without(self.made, reports):
+            return self._ms()
+
+    def _ms(self) -> float:
+        arguments, named = pytree.tree_map_only(Tensor, torch.clone, self.given)  # a model may change them
+        begun = self.clock()
+        self.made(*arguments, **named)
+        return 1e3 * (self.clock() - begun)
 
 
-def _when_done() -> float:
-    torch.cuda.synchronize()
+def _when_done(device: torch.device) -> float:
+    torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+def _take_all_back(made: nn.Module, reports: Sequence[PartReport], why: str) -> None:
+    for report in _swapped(reports):
+        _take_back(made, report, why)
 
 
 def _take_back(made: nn.Module, report: PartReport, why: str) -> None:

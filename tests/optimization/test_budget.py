@@ -36,17 +36,20 @@ class Judge:
     """Needs some seconds of the clock for each verdict, or never gives one."""
 
     def __init__(self, clock: Clock, seconds: float, stuck: Callable[[bool], bool] = lambda fresh: False):
-        self.clock, self.seconds, self.stuck = clock, seconds, stuck
+        self.clock, self.seconds, self.stuck, self.speedup_x = clock, seconds, stuck, lambda text: 2.0
         self.asked, self.finals_began = 0, 0.0
+        self.on_fresh: Callable[[str], object] = lambda text: None
 
     def submit(self, task: object, candidate: str, *, fresh: bool = False) -> Future[Verdict]:
         self.asked += 1
         if fresh and not self.finals_began:
             self.finals_began = self.clock.now
+        if fresh:
+            self.on_fresh(candidate)
         future: Future[Verdict] = Future()
         if not self.stuck(fresh):
             self.clock.now += self.seconds
-            future.set_result(verdict_of(candidate, speedup_x=2.0))
+            future.set_result(verdict_of(candidate, speedup_x=self.speedup_x(candidate)))
         return future
 
 
@@ -73,6 +76,29 @@ def test_where_verdicts_take_long_more_time_is_kept_for_the_finals(verdict_s: fl
     Search(TASK, judge, Limits(1000, True, in_flight=1), Budget(24.0, clock=clock)).run(texts(1000))
     left_s = 100 + 24.0 - judge.finals_began - 0.03 * 24
     assert kept_s - verdict_s <= left_s <= kept_s + 0.01  # the last that was begun ends after the time is up
+
+
+@pytest.mark.parametrize(
+    ("later_x", "asked", "kept"),
+    [(2.0, 1, True), (2.02, 1, True), (2.5, 2, False)],
+    ids=["no better one", "hardly a better one", "a better one, which is stuck"],
+)
+def test_what_was_timed_before_stands_where_the_finals_are_not_reached(later_x: float, asked: int, kept: bool) -> None:
+    clock = Clock()
+
+    def stuck(fresh: bool) -> bool:
+        clock.now += 10.0 if fresh and clock.now > 118 else 0.0  # the finals wait until the time is up
+        return fresh and clock.now > 114
+
+    quick, whole = Judge(clock, 1.0), Judge(clock, 0.0, stuck)
+    quick.speedup_x = lambda text: later_x if clock.now > 115 else 2.0
+    search = Search(TASK, quick, Limits(1000, True, in_flight=1), Budget(24.0, clock=clock), finals_judge=whole)
+    early = []
+    whole.on_fresh = lambda text: early.append(text) if clock.now < 118 else None
+    search.run(texts(1000))
+    assert len(early) == asked
+    assert list(search.finals) == (["style-0"] if kept else [])
+    assert search.best()[0].ratio == pytest.approx(2.0 if kept else 2.5)
 
 
 @pytest.mark.slow
