@@ -45,7 +45,7 @@ from kernrl.config import OptimizeConfig
 from kernrl.files import replace_file
 from kernrl.optimization.trials import beats
 from kernrl.runs.run_directory import environment
-from kernrl.stages.optimize import run
+from kernrl.stages.optimize import INTERRUPTED, run
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.rows import write_tasks
 from kernrl.tasks.task import Task
@@ -249,7 +249,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="none")
     parser.add_argument("--limit", type=int)
     parser.add_argument("--tasks-at-once", type=int)
-    parser.add_argument("--gpus", type=int, default=1, help="how many of the machine's GPUs to use")
+    parser.add_argument("--gpus", type=int, default=1, help="share the modules out among so many GPUs, a process each")
     parser.add_argument("--seconds", type=float, help="after which no more is begun; what was found is recorded")
     parser.add_argument("--again", action="store_true", help="a second search where the first was not faster")
     parser.add_argument("--commit", help="of this code, where its folder is not a repository")
@@ -304,26 +304,23 @@ def search(config: OptimizeConfig, tasks: Sequence[Task], gpus: int) -> list[dic
         write_tasks(source, tasks)
         ended = run(config).data
         return ended.get("tasks", [ended])
-    visible, cores = visible_gpus()[:gpus], sorted(os.sched_getaffinity(0))
-    if len(visible) < gpus:
-        raise SystemExit(f"--gpus {gpus}: there are {len(visible)}")
+    visible, cores = visible_gpus(), sorted(os.sched_getaffinity(0))
+    if not 0 < gpus <= min(len(visible), len(cores)):
+        raise SystemExit(f"--gpus {gpus}: there are {len(visible)} GPUs and {len(cores)} cores")
     output.mkdir(parents=True)
-    each = len(cores) // gpus
-    running = []
-    for number, gpu in enumerate(visible):
-        share = source.with_name(f"tasks-{number}.jsonl")
-        write_tasks(share, tasks[number::gpus])
-        own = config.model_copy(update={"source": str(share), "output": output / str(number)})
-        with (output / f"{number}.json").open("w") as found:
-            running.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "kernrl", "optimize", "--json", *words_of(own)],
-                    stdout=found,
-                    env=os.environ | {"CUDA_VISIBLE_DEVICES": gpu},
-                    preexec_fn=lambda first=number * each: os.sched_setaffinity(0, cores[first : first + each]),
-                )
-            )
+    shares, each = min(gpus, len(tasks)), len(cores) // gpus
+    running: list[subprocess.Popen[bytes]] = []
     try:
+        for number in range(shares):
+            share = source.with_name(f"tasks-{number}.jsonl")
+            write_tasks(share, tasks[number::shares])
+            own = config.model_copy(update={"source": str(share), "output": output / str(number)})
+            with (output / f"{number}.json").open("w") as found:
+                command = [sys.executable, "-m", "kernrl", "optimize", "--json", *words_of(own)]
+                env = os.environ | {"CUDA_VISIBLE_DEVICES": visible[number]}
+                # a Ctrl-C at the terminal comes to this process alone, which passes it on
+                running.append(subprocess.Popen(command, stdout=found, env=env, start_new_session=True))
+            os.sched_setaffinity(running[-1].pid, cores[number * each : (number + 1) * each])  # it has started nothing yet
         for process in running:
             process.wait()
     except KeyboardInterrupt:
@@ -331,7 +328,15 @@ def search(config: OptimizeConfig, tasks: Sequence[Task], gpus: int) -> list[dic
             process.send_signal(signal.SIGINT)
         for process in running:
             process.wait()
-    ended = [json.loads(text) for number in range(gpus) if (text := (output / f"{number}.json").read_text())]
+    finally:
+        for process in running:
+            process.kill()
+    ended = []
+    for number, process in enumerate(running):
+        if process.returncode in (0, 3, INTERRUPTED) and (text := (output / f"{number}.json").read_text()):
+            ended.append(json.loads(text))
+        elif process.returncode != INTERRUPTED:
+            print(f"The search on GPU {visible[number]} ended with exit code {process.returncode}.", file=sys.stderr)
     return [result for one in ended for result in one.get("tasks", [one])]
 
 

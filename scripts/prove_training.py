@@ -1,4 +1,4 @@
-"""What verified reward makes of a model: four methods at equal GPU time, three seeds, and what single choices are worth.
+"""What verified reward makes of a model: four methods at nearly equal GPU time, three seeds, and what single choices gain.
 
     python scripts/prove_training.py train --model checkpoints/nano --out proof --seconds 60 --long-seconds 300
     python scripts/prove_training.py judge --out proof
@@ -196,11 +196,12 @@ def judge(args: argparse.Namespace) -> None:
 
     Several may share the work, each on a GPU of its own and with its `--share` of the tasks.
     """
-    number, shares = map(int, args.share.split("/"))
+    number, shares = args.share
     tasks = {task.id: task for task in asked_tasks(args)[number - 1 :: shares]}
     path = args.out / "verdicts.jsonl"
     config = VerifierConfig(baseline=args.baseline, cache_dir=args.cache_dir, precision=args.precision)
-    with HardenedVerifier(config) as verifier, path.open("a") as file:
+    # a row is one write, which others' do not cut
+    with HardenedVerifier(config) as verifier, path.open("a", buffering=1 << 24) as file:
         if args.standby:
             verifier.evaluator.start()
             sys.stdin.readline()
@@ -220,6 +221,14 @@ def judge(args: argparse.Namespace) -> None:
             file.write(json.dumps(row) + "\n")
             file.flush()
     print(f"{len(asked)} distinct candidates in {time.perf_counter() - begun:.0f} s", flush=True)
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """(2, 8) of `2/8`. Raises ValueError."""
+    number, parts = map(int, text.split("/"))
+    if not 1 <= number <= parts:
+        raise ValueError(text)
+    return number, parts
 
 
 def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -286,7 +295,9 @@ def main() -> None:
     part["judge"].add_argument(
         "--standby", action="store_true", help="be ready, and begin when standard input has a line or ends"
     )
-    part["judge"].add_argument("--share", default="1/1", metavar="I/N", help="judge the I-th of N equal parts of the tasks")
+    part["judge"].add_argument(
+        "--share", type=part_of, default=(1, 1), metavar="I/N", help="judge the I-th of N equal parts of the tasks"
+    )
     part["judge"].add_argument("--budget-s", type=float, default=math.inf, help="seconds after which no more are begun")
     part["table"].add_argument("--to", type=Path, required=True, help="where the .json and the .md go")
     args = parser.parse_args()
