@@ -40,9 +40,9 @@ PATIENCE = {"measured": 16, "modelled": 6}
 FINALISTS, FINAL_ROUNDS, FINAL_SHARE = 5, 3, 0.2
 """How many are timed again, how often, and the share of the budget that is kept for it where times are measured."""
 
-MOST_FINAL_SHARE, VERDICTS_KEPT = 0.4, 3
+MOST_FINAL_SHARE, VERDICTS_KEPT, LAST_VERDICTS = 0.4, 3, 5
 """Where verdicts take long, time is kept for so many of them, up to this share: without one against every baseline, little can
-be said of the module."""
+be said of the module. How long they take is seen from the last ones: the first wait for processes to start."""
 
 EARLY_SHARE, EARLY_GAIN = 0.5, 0.03
 """Share of the budget after which the best so far is timed against every baseline, in case the finals are not reached; and the
@@ -106,8 +106,8 @@ class Search:
         self._numbered = max(numbered, len(known))
         self._pending: dict[Future[Verdict], tuple[Proposal, float]] = {}
         """What is judged, and when that was asked, in seconds of the budget."""
-        self._verdict_s: list[float] = []
-        """How long each verdict took that came with a time."""
+        self._verdict_s: deque[float] = deque(maxlen=LAST_VERDICTS)
+        """How long the last verdicts took that came with a time."""
         self._shown = ""
         """The candidate that the judge of the finals has seen."""
         self._made_ready = False
