@@ -61,6 +61,13 @@ class Replies:
                 best[sample.task] = speedup.value, sample
         return [sample for _, sample in best.values()]
 
+    def distinct_a_task(self, name: str) -> float:
+        """How many different candidates a run wrote for a task, on average."""
+        keys: dict[str, set[str]] = {}
+        for row, _ in self._replies[name]:
+            keys.setdefault(row["task"], set()).add(candidate_key(row["text"]))
+        return fmean(map(len, keys.values()))
+
     def _sample(self, name: str, row: Row, verdict: Verdict) -> Sample:
         task = self._tasks[row["task"]]
         sample = Sample(f"{name}-{task.id}#{row['member']}", task.id, verdict, 0, task.family, task.composition)
@@ -92,6 +99,8 @@ def training_figures(out: Path, names: Sequence[str]) -> Row:
 def figures_of(out: Path, replies: Replies, names: Sequence[str]) -> Row:
     """Everything about one row of the table."""
     row = {"runs": list(names), **figures_of_samples(replies, replies.samples(*names))}
+    if len(names) == 1:
+        row |= {"distinct_a_task": replies.distinct_a_task(names[0]), "best_geomean_x": best_of(replies.samples(*names))}
     return row if names == ["start"] else row | {"training": training_figures(out, names)}
 
 
@@ -108,6 +117,21 @@ def figures_of_samples(replies: Replies, samples: Sequence[Sample]) -> Row:
     row["mean_tokens"] = fmean(s.tokens for s in samples)
     start = replies.samples("start")
     return row if samples == start else row | {"change": compare(start, samples)}
+
+
+def best_of(samples: Sequence[Sample]) -> Row:
+    """Baseline → geometric mean, with its interval, of each task's fastest candidate against it."""
+    found: Row = {}
+    for baseline in ("eager", "compile"):
+        best: dict[str, tuple[float, Sample]] = {}
+        for sample in samples:
+            speedup = sample.verdict.speedup(baseline) if sample.verdict.correct else None
+            if speedup and speedup.value > best.get(sample.task, (0.0, sample))[0]:
+                best[sample.task] = speedup.value, sample
+        if best:
+            results = summarise([sample for _, sample in best.values()], baselines=(baseline,))
+            found[baseline] = results["baselines"][baseline]["geomean_x"]
+    return found
 
 
 FASTEST = "fastest of all"

@@ -90,4 +90,6 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
     assert rows["reinforce-1"]["change"]["correct"]["value"] == 0
     assert rows["fastest of all"]["samples"] == len(tasks)
     assert rows["fastest of all"]["change"]["speed_ratio_x"]["value"] == pytest.approx(1.5)
+    assert rows["reinforce-0"]["best_geomean_x"]["eager"]["value"] == pytest.approx(1.5)
+    assert rows["reinforce-0"]["distinct_a_task"] == 2
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
