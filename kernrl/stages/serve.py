@@ -46,7 +46,13 @@ def run(config: ServeConfig) -> Result:
             "versions": verifier.evaluator.versions,
         }
         host, port = listening.getsockname()[:2]
-        log.print(f"Serving verdicts on http://{host}:{port}", markup=False, highlight=False, soft_wrap=True)
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                """Say where it is when it answers: a Ctrl-C before that would meet a half-made event loop."""
+                await super().startup(sockets)
+                log.print(f"Serving verdicts on http://{host}:{port}", markup=False, highlight=False, soft_wrap=True)
+
         settings = uvicorn.Config(
             build_app(jobs, token=token, about=about),
             log_level="warning",
@@ -55,7 +61,7 @@ def run(config: ServeConfig) -> Result:
             lifespan="off",  # there is nothing to start, and its end would log a traceback on Ctrl-C
         )
         try:
-            uvicorn.Server(settings).run(sockets=[listening])
+            Server(settings).run(sockets=[listening])
         finally:
             jobs.close()
     return Result({"statuses": dict(jobs.statuses)}, f"{counted(sum(jobs.statuses.values()), 'verdict')} given")
