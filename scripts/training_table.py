@@ -54,12 +54,7 @@ class Replies:
 
     def fastest(self) -> list[Sample]:
         """Of each task the fastest that any run wrote: what choosing alone, and nothing new, could come to."""
-        best: dict[str, tuple[float, Sample]] = {}
-        for sample in self.samples(*self.runs):
-            speedup = sample.verdict.speedup("eager") if sample.verdict.correct else None
-            if speedup and speedup.value > best.get(sample.task, (0.0, sample))[0]:
-                best[sample.task] = speedup.value, sample
-        return [sample for _, sample in best.values()]
+        return fastest(self.samples(*self.runs), "eager")
 
     def distinct_a_task(self, name: str) -> float:
         """How many different candidates a run wrote for a task, on average."""
@@ -119,18 +114,22 @@ def figures_of_samples(replies: Replies, samples: Sequence[Sample]) -> Row:
     return row if samples == start else row | {"change": compare(start, samples)}
 
 
+def fastest(samples: Sequence[Sample], baseline: str) -> list[Sample]:
+    """Of each task the correct sample that is the fastest against a baseline."""
+    best: dict[str, tuple[float, Sample]] = {}
+    for sample in samples:
+        speedup = sample.verdict.speedup(baseline) if sample.verdict.correct else None
+        if speedup and speedup.value > best.get(sample.task, (0.0, sample))[0]:
+            best[sample.task] = speedup.value, sample
+    return [sample for _, sample in best.values()]
+
+
 def best_of(samples: Sequence[Sample]) -> Row:
     """Baseline → geometric mean, with its interval, of each task's fastest candidate against it."""
     found: Row = {}
     for baseline in ("eager", "compile"):
-        best: dict[str, tuple[float, Sample]] = {}
-        for sample in samples:
-            speedup = sample.verdict.speedup(baseline) if sample.verdict.correct else None
-            if speedup and speedup.value > best.get(sample.task, (0.0, sample))[0]:
-                best[sample.task] = speedup.value, sample
-        if best:
-            results = summarise([sample for _, sample in best.values()], baselines=(baseline,))
-            found[baseline] = results["baselines"][baseline]["geomean_x"]
+        if best := fastest(samples, baseline):
+            found[baseline] = summarise(best, baselines=(baseline,))["baselines"][baseline]["geomean_x"]
     return found
 
 
