@@ -150,7 +150,8 @@ def test_an_idle_kernel_is_a_decoy_unless_the_reference_has_an_idle_op(gpu: Gpu,
 def test_baselines_are_captured_while_the_last_phase_is_judged(gpu: Gpu, forks: FakeForkServer) -> None:
     outcome = gpu.run(job("wrong", ["full"]), ["eager"], "task")
     assert (outcome.stage, outcome.rejection and outcome.rejection.status) == (Stage.CORRECTNESS, Status.WRONG)
-    assert forks.events("replay")[-2:] == ["begins prepare", "ends prepare"], "which has ended before the GPU is unlocked"
+    events = [event for event in forks.events("replay") if not event.endswith("warm_up")]  # which may come after all others
+    assert events[-2:] == ["begins prepare", "ends prepare"], "which has ended before the GPU is unlocked"
     assert_right(run(gpu, "right"))
 
 
@@ -422,7 +423,7 @@ def test_a_baseline_is_compiled_once_while_no_lane_waits_for_it(gpu: Gpu, forks:
 
 @pytest.mark.slow
 def test_lanes_import_inductor_while_the_first_baseline_is_compiled(gpu: Gpu, forks: FakeForkServer) -> None:
-    assert_right(gpu.run(job("has a slow compiler"), ["eager", "compile"], "task"))
+    assert_right(gpu.run(job("compiles until Inductor is there"), ["eager", "compile"], "task"))
     events = forks.events("replay")
     assert events.index("ends warm_up") < events.index("begins begin")
 
