@@ -43,7 +43,7 @@ from optimize_figures import figures_of_both
 
 from kernrl.config import OptimizeConfig
 from kernrl.files import replace_file
-from kernrl.optimization.trials import beats
+from kernrl.optimization.search.trials import beats
 from kernrl.runs.run_directory import environment
 from kernrl.stages.optimize import INTERRUPTED, run
 from kernrl.tasks.loaders import load_tasks

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 import kernrl
 from kernrl.files import replace_file
-from kernrl.optimization.agreement import disagreement
+from kernrl.optimization.models.agreement import disagreement
 from kernrl.runs.run_directory import environment
 from kernrl.verifier.base.float64_mode import Float64Mode
 from kernrl.verifier.base.precision import policy_flags

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from kernrl.optimization.trials import beats
+from kernrl.optimization.search.trials import beats
 from kernrl.reports.statistics import TaskBootstrap
 from kernrl.verifier.base.verdict import Verdict
 

@@ -59,8 +59,11 @@ Row = dict[str, Any]
 
 # --- the runs ----------------------------------------------------------------------------------------------------
 
+OF_ITS_PLACE = {"model", "output", "tasks", "workers", "resume"}
+"""Settings of a run that differ with the machine and the moment."""
+
 AGAINST, WEIGHTED, REINFORCE = (  # what each command takes for nano where nothing else is given
-    stage(model="nano", output=Path()).model_dump(mode="json", exclude={"model", "output", "tasks", "workers", "resume"})
+    stage(model="nano", output=Path()).model_dump(mode="json", exclude=OF_ITS_PLACE)
     for stage in (BestOfNConfig, RewardWeightedConfig, ReinforceConfig)
 )
 REINFORCE |= {"steps": 10_000, "save_every": 10_000}
@@ -80,26 +83,28 @@ TASKS = 1000
 """Train compositions that all runs draw from."""
 
 
-def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: HardenedVerifier, folder: Path) -> None:
-    """One run in `folder`. Methods without a time limit get as many tasks as reinforce's pace allows in `seconds`."""
+def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: HardenedVerifier, folder: Path) -> Row:
+    """One run in `folder`; the settings that it ran with. Methods without a time limit get as many tasks as reinforce's pace
+    allows in `seconds`."""
     base: Row = {"model": str(args.model), "output": folder, "workers": args.workers}
     judged = {"verifier": REINFORCE["verifier"] | {"precision": args.precision}}
     learn = base | {"tasks": str(args.out / "tasks.jsonl")}
     if name == "further-sft":
         data = {"count": 20_000, "seed": 7, "steps": args.sft_steps, "learning_rate": 2e-5, "rows_per_step": 2}
-        sft.run(SftConfig.model_validate(base | data | {"compile": False}))
+        sft.run(config := SftConfig.model_validate(base | data | {"compile": False}))
     elif name == "best-of-n":
         rounds = {"tasks_per_round": tasks_for(args, seconds / AGAINST["rounds"], AGAINST["samples"]), "seed": 8}
-        best_of_n.run(BestOfNConfig.model_validate(learn | AGAINST | judged | rounds), verifier)
+        best_of_n.run(config := BestOfNConfig.model_validate(learn | AGAINST | judged | rounds), verifier)
     elif name == "reward-weighted":
         sizes = {"limit": tasks_for(args, seconds, WEIGHTED["samples"]), "seed": 9}
-        reward_weighted.run(RewardWeightedConfig.model_validate(learn | WEIGHTED | judged | sizes), verifier)
+        reward_weighted.run(config := RewardWeightedConfig.model_validate(learn | WEIGHTED | judged | sizes), verifier)
     else:
         own = {"steps": args.short_steps, "seed": 20} | CHOICES[name] if name in CHOICES else {"seed": 10 + seed_of(name)}
         own |= {"overlap": int(name != SYNCHRONOUS)}  # as when it was recorded
         given = {"tasks_per_step": args.tasks_per_step} if args.tasks_per_step else {}
         more = {"resume": folder.exists(), "time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds}
-        reinforce.run(ReinforceConfig.model_validate(learn | REINFORCE | judged | given | more | own), verifier)
+        reinforce.run(config := ReinforceConfig.model_validate(learn | REINFORCE | judged | given | more | own), verifier)
+    return config.model_dump(mode="json", exclude=OF_ITS_PLACE)
 
 
 def seed_of(name: str) -> int:
@@ -137,10 +142,10 @@ def train(args: argparse.Namespace) -> None:
             (args.out / name).mkdir(parents=True, exist_ok=True)
             if name != "start":
                 begun = time.perf_counter()
-                train_one(name, args, min(wanted_s, left_s), verifier, folder)
+                settings = train_one(name, args, min(wanted_s, left_s), verifier, folder)
                 model = folder / "model"
                 lines = read_lines(folder / "metrics.jsonl")
-                facts = {"wall_s": time.perf_counter() - begun, "steps": lines, **environment()}
+                facts = {"wall_s": time.perf_counter() - begun, "steps": lines, "settings": settings, **environment()}
                 facts |= {"commit": args.commit} if args.commit else {}
                 (args.out / name / "train.json").write_text(json.dumps(facts))
             replies = "".join(json.dumps(row) + "\n" for row in answer(model, verifier, args))
@@ -253,15 +258,15 @@ def unjudged(out: Path, runs: Sequence[str], tasks: Sequence[str]) -> Iterator[t
 
 def table(args: argparse.Namespace) -> None:
     """JSON with everything, and markdown with what a reader wants first."""
-    settings: Row = {
-        "best-of-n": AGAINST,
-        "reward-weighted": WEIGHTED,
-        "reinforce": REINFORCE | {"overlap": 1},
-        "choices": CHOICES,
-    }
     seeds = [f"reinforce-{seed}" for seed in SEEDS]
-    settings |= {"precision": args.precision, "suites": args.suites, "temperature": TEMPERATURE, "samples": SAMPLES}
-    write_table(args.out, args.to, RUNS, seeds, settings, asked_tasks(args))
+    asked = {
+        "choices": list(CHOICES),
+        "precision": args.precision,
+        "suites": args.suites,
+        "temperature": TEMPERATURE,
+        "samples": SAMPLES,
+    }
+    write_table(args.out, args.to, RUNS, seeds, asked, asked_tasks(args))
 
 
 def main() -> None:

@@ -186,8 +186,11 @@ def points(figure: Row | None) -> str:
     return f"{100 * figure['value']:+.1f}" + (f" [{100 * ends[0]:+.1f}, {100 * ends[1]:+.1f}]" if None not in ends else "")
 
 
-def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], settings: Row, tasks: Sequence[Task]) -> None:
-    """The table of all `runs` that were judged, if only in part; `seeds` are those that differ in nothing else."""
+def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], asked: Row, tasks: Sequence[Task]) -> None:
+    """The table of all `runs` that were judged, if only in part; `seeds` are those that differ in nothing else.
+
+    `asked` says how the models were asked; each run's own settings stand beside it.
+    """
     replies = Replies(out, runs, tasks)
     there = replies.runs
     rows: dict[str, Row] = {name: figures_of(out, replies, [name]) for name in there}
@@ -195,15 +198,17 @@ def write_table(out: Path, to: Path, runs: Sequence[str], seeds: Sequence[str], 
     if len(seeds) > 1:
         rows["reinforce, all seeds"] = figures_of(out, replies, seeds)
     rows[FASTEST] = figures_of_samples(replies, replies.fastest())
-    facts = next(json.loads((out / name / "train.json").read_text()) for name in there if name != "start")
+    trained = {name: json.loads((out / name / "train.json").read_text()) for name in there if name != "start"}
+    facts = next(iter(trained.values()))
+    settings = asked | {"runs": {name: of_run["settings"] for name, of_run in trained.items()}}
     about = {key: facts[key] for key in ("versions", "gpu", "commit")} | {"date": facts["started"][:10]}
     curves = {name: steps for name in there if name != "start" and (steps := curve(out, name))}
     text = json.dumps({**about, "settings": settings, "rows": rows, "curves": curves}, indent=1)
     lines = [
         wrapped(
             f"Measured on one {about['gpu']}: torch {about['versions']['torch']}, triton {about['versions']['triton']}, "
-            f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} tasks under {settings['precision']} × "
-            f"{settings['samples']} candidates at T = {settings['temperature']}; 95 % intervals over tasks. {NOTE}"
+            f"commit {(about['commit'] or 'unknown')[:7]}. {rows['start']['tasks']} tasks under {asked['precision']} × "
+            f"{asked['samples']} candidates at T = {asked['temperature']}; 95 % intervals over tasks. {NOTE}"
         ),
         "",
         markdown_table(rows),

@@ -56,7 +56,7 @@ PRIVATE_IN_TESTS = {
     "gpu/test_kernels_gpu.py": {"_resident_kernel"},
     "gpu/test_tokens_gpu.py": {"_plans"},
     # functions of best.py, whose public name is the candidate's
-    "optimization/test_best_file.py": {"_exactly", "_reference"},
+    "optimization/results/test_best_file.py": {"_exactly", "_reference"},
     # torch's, of which kernrl has one of the same name
     "tasks/test_foreign.py": {"_version"},
     "verifier/base/test_compat.py": {"_softmax"},

@@ -22,15 +22,15 @@ from kernrl.config import VerifierConfig
 from kernrl.config.optimize import LEAST_BUDGET_S
 from kernrl.errors import UsageError
 from kernrl.files import new_folder
-from kernrl.optimization.agreement import computed
-from kernrl.optimization.budget import WRITE_SHARE, Budget, TooSmallBudgetError
-from kernrl.optimization.judging import Judges, tasks_at_once
+from kernrl.optimization.models.agreement import computed
+from kernrl.optimization.models.submodules import Part, Parts, find_parts, parts_below, weight, without_remedy
+from kernrl.optimization.models.swap import swap
+from kernrl.optimization.models.whole_model import PartReport, settle
 from kernrl.optimization.module_task import Inputs, arguments_of, precision_of, require_module
 from kernrl.optimization.one_task import Settings, optimize_task
-from kernrl.optimization.result_text import rates_of
-from kernrl.optimization.submodules import Part, Parts, find_parts, parts_below, weight, without_remedy
-from kernrl.optimization.swap import swap
-from kernrl.optimization.whole_model import PartReport, settle
+from kernrl.optimization.results.result_text import rates_of
+from kernrl.optimization.search.budget import WRITE_SHARE, Budget, TooSmallBudgetError
+from kernrl.optimization.search.judging import Judges, tasks_at_once
 from kernrl.tasks.graph.costs import Rates
 from kernrl.tasks.graph.writing.plain import task_of_graph
 from kernrl.tasks.solutions.run_solutions import load_module

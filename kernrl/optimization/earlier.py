@@ -15,7 +15,7 @@ from typing import Any
 
 from kernrl.console import counted
 from kernrl.files import replace_file
-from kernrl.optimization.trials import Proposal, Trial, ranked
+from kernrl.optimization.search.trials import Proposal, Trial, ranked
 from kernrl.runs.run_directory import read_lines
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Status

@@ -13,7 +13,7 @@ from kernrl.config import BestOfNConfig, OptimizeConfig, ReinforceConfig
 from kernrl.config.by_model import is_nano
 from kernrl.errors import KernrlError
 from kernrl.files import next_folder
-from kernrl.optimization.budget import Budget
+from kernrl.optimization.search.budget import Budget
 from kernrl.policy.checkpoint import latest_checkpoint
 from kernrl.rollouts.collect import Verifier
 from kernrl.runs.interrupt import TimeUp, time_limit

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from rich.text import Text
 
 from kernrl.console import log, now_and_then
-from kernrl.optimization.trials import Progress
+from kernrl.optimization.search.trials import Progress
 
 READING = "reading the module"
 MOST_SHOWN = 4

@@ -12,15 +12,16 @@ from typing import Any
 from kernrl.console import log
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
-from kernrl.optimization.best_file import best_file
-from kernrl.optimization.budget import Budget, TooSmallBudgetError
 from kernrl.optimization.earlier import CANDIDATES, judged_under, read_earlier
-from kernrl.optimization.judging import Judges
-from kernrl.optimization.named_sizes import with_sets_of_numbers
-from kernrl.optimization.proposals import Ahead, Model, given, styles
-from kernrl.optimization.result_text import failed, not_won, require_interpretable, require_rules, require_usable, won
-from kernrl.optimization.search import FINALISTS, Limits, Search
-from kernrl.optimization.trials import Progress, Proposal, Trial, beats
+from kernrl.optimization.results.best_file import best_file
+from kernrl.optimization.results.named_sizes import with_sets_of_numbers
+from kernrl.optimization.results.result_text import failed, not_won, require_interpretable, require_rules, require_usable, won
+from kernrl.optimization.search.budget import Budget, TooSmallBudgetError
+from kernrl.optimization.search.finals import FINALISTS
+from kernrl.optimization.search.judging import Judges
+from kernrl.optimization.search.proposals import Ahead, Model, given, styles
+from kernrl.optimization.search.search import Limits, Search
+from kernrl.optimization.search.trials import Progress, Proposal, Trial, beats
 from kernrl.reports.optimization_page import render
 from kernrl.runs.run_directory import RunDirectory, read_lines
 from kernrl.tasks.graph.graph import Graph

@@ -14,13 +14,13 @@ from kernrl.config import OptimizeConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
 from kernrl.files import replace_file
-from kernrl.optimization.budget import Budget, TooSmallBudgetError
 from kernrl.optimization.earlier import finished, judged_under
-from kernrl.optimization.judging import Judges, tasks_at_once
 from kernrl.optimization.live_line import LiveLine
 from kernrl.optimization.one_task import Settings, TaskSearch
-from kernrl.optimization.proposals import Model
-from kernrl.optimization.trials import Proposal
+from kernrl.optimization.search.budget import Budget, TooSmallBudgetError
+from kernrl.optimization.search.judging import Judges, tasks_at_once
+from kernrl.optimization.search.proposals import Model
+from kernrl.optimization.search.trials import Proposal
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.parse import parse_reply
 from kernrl.verifier.base.verdict import Rejection, Verdict

@@ -18,10 +18,10 @@ from kernrl.config.optimize import NO_MODEL
 from kernrl.console import Lines, Prose, Result, Whole, counted, log
 from kernrl.errors import InfrastructureError, UsageError
 from kernrl.files import next_folder, replace_file, require_writable_folder
-from kernrl.optimization.budget import Budget, TooSmallBudgetError
 from kernrl.optimization.earlier import CANDIDATES
-from kernrl.optimization.judging import Judges
-from kernrl.optimization.proposals import Model, from_disk
+from kernrl.optimization.search.budget import Budget, TooSmallBudgetError
+from kernrl.optimization.search.judging import Judges
+from kernrl.optimization.search.proposals import Model, from_disk
 from kernrl.optimization.searches import Searches, place_of
 from kernrl.reports.kernelbench import write_kernelbench
 from kernrl.reports.optimization_page import render, table_head, table_rows

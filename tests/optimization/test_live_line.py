@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.tiny import verdict_of
 
 from kernrl.optimization.live_line import LiveLine, progress_words
-from kernrl.optimization.trials import Progress, Proposal, Trial
+from kernrl.optimization.search.trials import Progress, Proposal, Trial
 
 SOURCE = "class ModelNew: ..."
 BEST = Trial("style-0", Proposal(SOURCE, "style", "fused"), verdict_of(SOURCE, speedup_x=1.43), 1.0)

@@ -7,8 +7,8 @@ from typing import Any
 
 from support.tiny import verdict_of
 
+from kernrl.optimization.search.trials import Proposal, Trial
 from kernrl.optimization.searches import unusable
-from kernrl.optimization.trials import Proposal, Trial
 from kernrl.reports.optimization_page import MOST_BARS, render
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.verdict import Status

@@ -420,6 +420,6 @@ def test_a_record_holds_no_sources(bench: Any, machine: Machine, tmp_path: Path)
 
 
 def one_task_style(task: Task) -> Any:
-    from kernrl.optimization.trials import Proposal
+    from kernrl.optimization.search.trials import Proposal
 
     return Proposal(f"class ModelNew: name = {task.id!r}", "style", "fused")

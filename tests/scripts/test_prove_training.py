@@ -78,13 +78,15 @@ def test_the_table_compares_each_run_with_the_start(tmp_path, capsys):
                 rows.append({"task": task.id, "member": member, "tokens": 9, "finish": "stop", "text": text})
         (tmp_path / name / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         about = {"versions": {"torch": "1", "triton": "2"}, "gpu": "G", "commit": "c", "started": "2026-11-22T01:02:03+0000"}
-        facts = {"steps": [step(16, {"step": 4.0}, reward=1.0)], **about}
+        facts = {"steps": [step(16, {"step": 4.0}, reward=1.0)], "settings": {"seed": len(name)}, **about}
         (tmp_path / name / "train.json").write_text(json.dumps(facts))
     judged = ({"task": task, "key": key, "verdict": verdict} for (task, key), verdict in verdicts.items())
     (tmp_path / "verdicts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in judged))
-    settings = {"samples": 2, "temperature": 0.8, "precision": "tf32"}
-    write_table(tmp_path, tmp_path / "table", prove_training.RUNS, ["reinforce-0", "reinforce-1"], settings, tasks)
-    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    asked = {"samples": 2, "temperature": 0.8, "precision": "tf32"}
+    write_table(tmp_path, tmp_path / "table", prove_training.RUNS, ["reinforce-0", "reinforce-1"], asked, tasks)
+    record = json.loads((tmp_path / "table.json").read_text())
+    rows = record["rows"]
+    assert record["settings"] == asked | {"runs": {key: {"seed": 11} for key in ("reinforce-0", "reinforce-1")}}
     assert list(rows) == ["start", "reinforce-0", "reinforce-1", "reinforce, all seeds", "fastest of all"]
     assert rows["reinforce-0"]["change"]["speed_ratio_x"]["value"] == pytest.approx(1.5)
     assert rows["reinforce-1"]["change"]["correct"]["value"] == 0

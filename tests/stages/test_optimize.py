@@ -24,8 +24,8 @@ from support.tiny import verdict_of
 from kernrl import cli
 from kernrl.config import OptimizeConfig
 from kernrl.config.optimize import seconds_of
-from kernrl.optimization.best_file import judged_source
-from kernrl.optimization.budget import TooSmallBudgetError
+from kernrl.optimization.results.best_file import judged_source
+from kernrl.optimization.search.budget import TooSmallBudgetError
 from kernrl.optimization.searches import Searches
 from kernrl.stages import optimize
 from kernrl.tasks.graph.input_sets import with_input_sets

@@ -18,7 +18,7 @@ from support.vllm_stand_in import Refusal, StandIn
 
 from kernrl import cli
 from kernrl.http_client import Cancelled
-from kernrl.optimization import proposals
+from kernrl.optimization.search import proposals
 from kernrl.rollouts.engines.engine import Sampling
 from kernrl.rollouts.engines.generate_engine import GenerateEngine
 from kernrl.stages import optimize

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from kernrl import cli
 from kernrl.errors import RunError
 from kernrl.optimization import improve
-from kernrl.optimization.budget import Budget
+from kernrl.optimization.search.budget import Budget
 from kernrl.rollouts.engines import generate_engine
 from kernrl.runs.interrupt import TimeUp, time_limit
 from kernrl.stages import best_of_n, optimize

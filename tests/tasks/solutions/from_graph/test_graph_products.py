@@ -148,7 +148,7 @@ def test_small_products_are_cut_along_their_depth() -> None:
 
 
 def test_the_cost_model_prefers_a_fused_softmax_and_the_library_for_large_products() -> None:
-    from kernrl.optimization.result_text import rates_of
+    from kernrl.optimization.results.result_text import rates_of
     from kernrl.verifier.base.devices import device_for
 
     h200 = device_for("H200")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from kernrl.console import counted
 from kernrl.errors import UsageError
-from kernrl.optimization.trials import Trial
+from kernrl.optimization.search.trials import Trial
 from kernrl.tasks.constants import with_tuples
 from kernrl.tasks.graph.costs import Rates, roofline_s
 from kernrl.tasks.graph.graph import Graph

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernrl.optimization import api
-from kernrl.optimization.agreement import disagreement
+from kernrl.optimization.models.agreement import disagreement
+from kernrl.optimization.models.submodules import Parts, find_parts
+from kernrl.optimization.models.swap import FastForward, is_swapped, swap
 from kernrl.optimization.module_task import positional, task_of_module
-from kernrl.optimization.submodules import Parts, find_parts
-from kernrl.optimization.swap import FastForward, is_swapped, swap
 from kernrl.tasks.graph.writing.plain import task_of_graph
 from kernrl.verifier.judge.inputs import TaskInputs
 from kernrl.verifier.judge.truth import ReferenceAnswers

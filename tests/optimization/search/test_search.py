@@ -14,12 +14,13 @@ import pytest
 from support import ROOT
 from support.tiny import tiny_tasks, verdict_of
 
-from kernrl.optimization.budget import Budget
 from kernrl.optimization.one_task import samples_wanted
-from kernrl.optimization.proposals import styles
-from kernrl.optimization.result_text import rates_of
-from kernrl.optimization.search import FINAL_ROUNDS, Limits, Search
-from kernrl.optimization.trials import MODEL_MARGIN, Proposal, Trial, beats, combined, ranked
+from kernrl.optimization.results.result_text import rates_of
+from kernrl.optimization.search.budget import Budget
+from kernrl.optimization.search.finals import FINAL_ROUNDS
+from kernrl.optimization.search.proposals import styles
+from kernrl.optimization.search.search import Limits, Search
+from kernrl.optimization.search.trials import MODEL_MARGIN, Proposal, Trial, beats, combined, ranked
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.solutions.from_graph.plausible import plausible
 from kernrl.tasks.solutions.from_graph.styles import graphs_of, write_solutions

@@ -20,13 +20,13 @@ from torch.utils._pytree import tree_leaves
 import kernrl
 from kernrl.errors import UsageError
 from kernrl.optimization import api
-from kernrl.optimization.agreement import disagreement
+from kernrl.optimization.models.agreement import disagreement
+from kernrl.optimization.models.submodules import find_parts
+from kernrl.optimization.models.swap import FastForward, is_swapped, swap
 from kernrl.optimization.module_task import positional
 from kernrl.optimization.one_task import Found
 from kernrl.optimization.python_class import read_inputs, task_of_class
-from kernrl.optimization.submodules import find_parts
-from kernrl.optimization.swap import FastForward, is_swapped, swap
-from kernrl.optimization.trials import Proposal, Trial
+from kernrl.optimization.search.trials import Proposal, Trial
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.lift import lift, lift_module
 from kernrl.tasks.graph.writing.plain import CannotStandAloneError, task_of_graph

@@ -7,7 +7,7 @@ import pytest
 
 from kernrl.config import OptimizeConfig
 from kernrl.optimization.improve import training
-from kernrl.optimization.proposals import Model
+from kernrl.optimization.search.proposals import Model
 from kernrl.training import evaluation
 from kernrl.training.session import sampling_of
 

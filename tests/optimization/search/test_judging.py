@@ -12,7 +12,7 @@ from support import unstated
 from support.stand_in_gpu import StandIn
 
 from kernrl.config import VerifierConfig
-from kernrl.optimization.judging import Judges, tasks_at_once
+from kernrl.optimization.search.judging import Judges, tasks_at_once
 from kernrl.tasks.task import Task
 from kernrl.verifier import funnel
 from kernrl.verifier.pool.backend import Outcome

@@ -16,9 +16,9 @@ from kernrl.config import EvalConfig, OptimizeConfig
 from kernrl.config.sampling import CutsConfig
 from kernrl.console import log
 from kernrl.errors import UsageError
-from kernrl.optimization.budget import TICK_S
-from kernrl.optimization.result_text import rates_of
-from kernrl.optimization.trials import Origin, Proposal
+from kernrl.optimization.results.result_text import rates_of
+from kernrl.optimization.search.budget import TICK_S
+from kernrl.optimization.search.trials import Origin, Proposal
 from kernrl.reports.kernelbench import read_candidates
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.solutions.from_graph.answer import read_source

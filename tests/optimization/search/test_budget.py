@@ -11,11 +11,11 @@ from support.tiny import tiny_tasks, verdict_of
 from torch import nn, randn
 
 from kernrl.errors import UsageError
-from kernrl.optimization.budget import Budget, TooSmallBudgetError
-from kernrl.optimization.proposals import Ahead
-from kernrl.optimization.search import Limits, Search
-from kernrl.optimization.submodules import find_parts
-from kernrl.optimization.trials import Proposal
+from kernrl.optimization.models.submodules import find_parts
+from kernrl.optimization.search.budget import Budget, TooSmallBudgetError
+from kernrl.optimization.search.proposals import Ahead
+from kernrl.optimization.search.search import Limits, Search
+from kernrl.optimization.search.trials import Proposal
 from kernrl.verifier.base.verdict import Verdict
 
 TASK = tiny_tasks(1)[0]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kernrl.optimization.calls import Call, Parameters, Spec, flatten
+from kernrl.optimization.models.calls import Call, Parameters, Spec, flatten
 from kernrl.optimization.module_task import tensors_in
 
 NO_GRADIENTS = (

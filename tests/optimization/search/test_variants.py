@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from kernrl.optimization.variants import variants
+from kernrl.optimization.search.variants import variants
 
 SOURCE = """
 @triton.jit

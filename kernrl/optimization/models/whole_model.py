@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kernrl.optimization.agreement import Agreement
-from kernrl.optimization.budget import Budget
-from kernrl.optimization.swap import put_back, restore
+from kernrl.optimization.models.agreement import Agreement
+from kernrl.optimization.models.swap import put_back, restore
+from kernrl.optimization.search.budget import Budget
 from kernrl.verifier.base.precision import policy_flags
 
 FRESH_INPUTS = 3

@@ -10,20 +10,20 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 from typing import Literal
 
-from kernrl.optimization.budget import TICK_S, WRITE_SHARE, Budget
-from kernrl.optimization.judging import Judge
-from kernrl.optimization.trials import Progress, Proposal, Source, Trial, combined, ranked
-from kernrl.optimization.variants import Step, variants
+from kernrl.optimization.search.budget import TICK_S, WRITE_SHARE, Budget
+from kernrl.optimization.search.finals import Finals
+from kernrl.optimization.search.judging import Judge
+from kernrl.optimization.search.trials import Progress, Proposal, Source, Trial, ranked
+from kernrl.optimization.search.variants import Step, variants
 from kernrl.tasks.task import Task
-from kernrl.verifier.base.verdict import Status, Verdict
+from kernrl.verifier.base.verdict import Verdict
 
 Ended = Literal["no more ideas", "candidates", "budget", "interrupted"]
 """Why a search ended: nothing left to try, as many candidates as were allowed, no time left, or Ctrl-C."""
@@ -37,19 +37,15 @@ MOST_VARIANTS = 256
 PATIENCE = {"measured": 16, "modelled": 6}
 """After this many variants in a row without a better one, no more are made. The model sees few of the knobs."""
 
-FINALISTS, FINAL_ROUNDS, FINAL_SHARE = 5, 3, 0.2
-"""How many are timed again, how often, and the share of the budget that is kept for it where times are measured."""
+FINAL_SHARE = 0.2
+"""Share of the budget that is kept for the finals where times are measured."""
 
 MOST_FINAL_SHARE, VERDICTS_KEPT, LAST_VERDICTS = 0.4, 3, 5
 """Where verdicts take long, time is kept for so many of them, up to this share: without one against every baseline, little can
 be said of the module. How long they take is seen from the last ones: the first wait for processes to start."""
 
-EARLY_SHARE, EARLY_GAIN = 0.5, 0.03
-"""Share of the budget after which the best so far is timed against every baseline, in case the finals are not reached; and the
-log speedup from which a new best is, too."""
-
-FINALS_AT_ONCE = 2
-"""Finalists in the verifier at once: while one is timed, the next is traced and judged."""
+EARLY_SHARE = 0.5
+"""Share of the budget after which the best so far is timed against every baseline, in case the finals are not reached."""
 
 PRIOR_GAIN, PRIOR_WEIGHT = 0.03, 1.0
 """What a step is expected to gain (log speedup) before it was tried, and how many tries that counts as."""
@@ -96,10 +92,10 @@ class Search:
             on_trial: Called with every new trial as it is judged.
         """
         self.task, self.judge, self.limits, self.budget = task, judge, limits, budget
-        self.finals_judge, self._quiet = finals_judge or judge, quiet
+        self._finals = Finals(task, finals_judge or judge, quiet)
+        self._further = self._finals.judge is not judge
+        """Whether the finals have baselines of their own."""
         self.trials: list[Trial] = list(known)
-        self.finals: dict[str, Verdict] = {}
-        """Id → verdict of the long timing, of the finalists."""
         self.ended: Ended = "no more ideas"
         self._on_trial, self._on_progress = on_trial, on_progress
         self._seen = {trial.proposal.key for trial in known}
@@ -111,8 +107,6 @@ class Search:
         self._shown = ""
         """The candidate that the judge of the finals has seen."""
         self._made_ready = False
-        self._early: dict[Future[Verdict], Trial] = {}
-        """What is or was timed as a finalist before the finals, the latest last."""
         self._variants: dict[str, list[Proposal]] = {}
         """Trial id → what is one step away from it."""
         self._progress = Progress(budget.seconds)
@@ -149,8 +143,7 @@ class Search:
                 for source in (styles, samples):
                     if source is not None:
                         source.stop()
-                with self._quietly():
-                    self._time_finalists()
+                self._finals.run(self.trials, self.budget, self._while_timing)
         except KeyboardInterrupt:
             self.ended = "interrupted"
 
@@ -188,8 +181,8 @@ class Search:
             if not self._pending and (full or all(source.done for source in sources)):
                 self.ended = "candidates" if full else "no more ideas"
                 return
-            if final and self.budget.spent_s > EARLY_SHARE * self.budget.seconds:
-                self._time_early()
+            if final and self._further and self.budget.spent_s > EARLY_SHARE * self.budget.seconds:
+                self._finals.time_early(self.trials)
             self._collect(min(TICK_S, max(left_s(), 0.0)))
         self._require_going_on()
         self.ended = "budget"
@@ -205,6 +198,10 @@ class Search:
     def _require_going_on(self) -> None:
         if self.budget.stopped:
             raise KeyboardInterrupt
+
+    def _while_timing(self) -> None:
+        self._report()
+        self._require_going_on()
 
     def _next(self, queue: deque[Proposal], styles: Source | None, samples: Source | None) -> Proposal | None:
         """What to try next; None while nothing can be proposed."""
@@ -259,9 +256,9 @@ class Search:
                 self._show(proposal)
 
     def _show(self, proposal: Proposal) -> None:
-        if self.finals_judge is not self.judge:
+        if self._further:
             self._shown = proposal.source
-            self.finals_judge.submit(self.task, proposal.source)
+            self._finals.prepare(proposal.source)
 
     # --- variants ----------------------------------------------------------------------------------------------------
 
@@ -299,68 +296,6 @@ class Search:
                 seen.setdefault(trial.proposal.step, []).append(gain)
         return lambda step: (PRIOR_GAIN * PRIOR_WEIGHT + sum(seen.get(step, ()))) / (PRIOR_WEIGHT + len(seen.get(step, ())))
 
-    # --- the finalists -----------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _quietly(self) -> Iterator[None]:
-        """Within, nothing else that `quiet` guards runs; without it where half of what is left is spent on waiting."""
-        half, got = self.budget.left_s / 2, False
-        while self._quiet and not got and self.budget.left_s > half:
-            got = self._quiet.acquire(timeout=TICK_S)
-        try:
-            yield
-        finally:
-            if self._quiet and got:
-                self._quiet.release()
-
-    def _time_early(self) -> None:
-        """Have the best so far timed as a finalist, unless one nearly as fast was or is."""
-        best = next(iter(ranked(self.trials)), None)
-        last = next(reversed(self._early), None)
-        if best is None or self.finals_judge is self.judge or (last and not last.done()):
-            return
-        if last is None or self._gain(best, self._early[last]) > EARLY_GAIN:
-            self._early[self.finals_judge.submit(self.task, best.proposal.source, fresh=True)] = best
-
-    def _keep_early(self) -> None:
-        """Where no finalist was timed, take what was timed before, if it is nearly as fast as the best."""
-        done = [(trial, future.result()) for future, trial in self._early.items() if future.done()]
-        if self.finals or not done:
-            return
-        trial, verdict = done[-1]
-        near = self._gain(ranked(self.trials)[0], trial) <= EARLY_GAIN
-        if near and verdict.status is not Status.INFRA_ERROR:
-            self.finals[trial.id] = verdict
-
-    @staticmethod
-    def _gain(one: Trial, other: Trial) -> float:
-        """Log speedup of one over another, both with a time."""
-        return math.log((one.ratio or 1.0) / (other.ratio or 1.0))
-
-    def _time_finalists(self) -> None:
-        """Judge and time the best again, in turns, each time on new inputs; who fails now is out."""
-        until = self.budget.part(1 - WRITE_SHARE)
-        finalists = ranked(self.trials)[:FINALISTS]
-        found: dict[str, list[Verdict]] = {trial.id: [] for trial in finalists}
-        waiting, running = deque(finalists * FINAL_ROUNDS), dict[Future[Verdict], Trial]()
-        while (waiting or running) and until.left_s > 0:
-            self._require_going_on()
-            while waiting and len(running) < FINALS_AT_ONCE and until.left_s > 0:
-                trial = waiting.popleft()
-                running[self.finals_judge.submit(self.task, trial.proposal.source, fresh=True)] = trial
-            for future in wait(running, timeout=min(TICK_S, max(until.left_s, 0.0)), return_when=FIRST_COMPLETED).done:
-                trial, verdict = running.pop(future), future.result()
-                if verdict.status is not Status.INFRA_ERROR:  # says nothing of it
-                    found[trial.id].append(verdict)
-            self._report()
-        self._require_going_on()
-        for trial in finalists:
-            verdicts = found[trial.id]
-            wrong = next((v for v in verdicts if not v.correct), None)
-            if verdicts:
-                self.finals[trial.id] = wrong or combined(verdicts)
-        self._keep_early()
-
     # --- what was found ----------------------------------------------------------------------------------------------
 
     @property
@@ -376,6 +311,11 @@ class Search:
     @property
     def _tried(self) -> int:
         return len(self.trials) + len(self._pending)
+
+    @property
+    def finals(self) -> dict[str, Verdict]:
+        """Id of a trial → verdict of the long timing, of the finalists."""
+        return self._finals.verdicts
 
     def best(self) -> list[Trial]:
         """The correct and timed, the fastest first; finalists by their long timing, before all others."""

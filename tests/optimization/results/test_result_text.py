@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernrl.optimization.result_text import not_won
+from kernrl.optimization.results.result_text import not_won
 from kernrl.tasks.task import Task
 from kernrl.verifier.base.devices import device_for
 

@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernrl.errors import UsageError
-from kernrl.optimization.budget import Budget
-from kernrl.optimization.calls import Call, Parameters, Spec, flatten, of_tensors
+from kernrl.optimization.models.calls import Call, Parameters, Spec, flatten, of_tensors
+from kernrl.optimization.search.budget import Budget
 from kernrl.tasks.graph.costs import Rates, kernels, roofline_s
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.lift import lift_module

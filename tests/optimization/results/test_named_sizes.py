@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kernrl.errors import UsageError
-from kernrl.optimization.named_sizes import named, with_sets_of_numbers
-from kernrl.optimization.result_text import require_interpretable
+from kernrl.optimization.results.named_sizes import named, with_sets_of_numbers
+from kernrl.optimization.results.result_text import require_interpretable
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.graph.lift import lift
 from kernrl.tasks.solutions.from_graph.styles import write_solutions

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernrl.optimization.agreement import disagreement
-from kernrl.optimization.budget import Budget
-from kernrl.optimization.whole_model import PartReport, settle
+from kernrl.optimization.models.agreement import disagreement
+from kernrl.optimization.models.whole_model import PartReport, settle
+from kernrl.optimization.search.budget import Budget
 
 NAMES = ("first", "second", "third", "fourth")
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))

@@ -13,10 +13,10 @@ from typing import Any
 
 from kernrl import __version__
 from kernrl.console import counted
-from kernrl.optimization import self_check
-from kernrl.optimization.named_sizes import COMMENT
-from kernrl.optimization.result_text import against, as_judged, set_words
-from kernrl.optimization.trials import Trial
+from kernrl.optimization.results import self_check
+from kernrl.optimization.results.named_sizes import COMMENT
+from kernrl.optimization.results.result_text import against, as_judged, set_words
+from kernrl.optimization.search.trials import Trial
 from kernrl.tasks.task import FULL, Task
 from kernrl.verifier.base.verdict import Verdict
 

@@ -17,9 +17,9 @@ from support import EXHAUSTIVE
 from support.tiny import verdict_of
 
 from kernrl.files import replace_file
-from kernrl.optimization import self_check
-from kernrl.optimization.best_file import CHECK, best_file, judged_source
-from kernrl.optimization.trials import Proposal, Trial
+from kernrl.optimization.results import self_check
+from kernrl.optimization.results.best_file import CHECK, best_file, judged_source
+from kernrl.optimization.search.trials import Proposal, Trial
 from kernrl.tasks.constants import override_constants
 from kernrl.tasks.loaders import load_tasks
 from kernrl.tasks.task import InputSet, Task
