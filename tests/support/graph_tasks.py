@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,14 +22,17 @@ def rows_of(task: Task) -> list[list]:
     return [[s.name, dict(s.constants)] for s in task.input_sets if s.name != FULL]
 
 
-def module(init: str, forward: str, inputs: str, arguments: str = "self, x") -> str:
-    """A task's source."""
+def module(init: str, forward: str, inputs: str, arguments: str = "self, x", **sizes: int) -> str:
+    """A task's source, with the sizes that it names: B, C, H and W, some perhaps others than usual."""
+    all_sizes = {"B": 6, "C": 12, "H": 18, "W": 20} | sizes
+    named = {"C", *re.findall(r"\b[BHW]\b", f"{init} {forward} {inputs}")}
+    constants = "\n".join(f"{name} = {size}" for name, size in all_sizes.items() if name in named)
     return f"""
 import torch
 from torch import nn
 import torch.nn.functional as F
 
-B, C, H, W = 6, 12, 18, 20
+{constants}
 
 
 class Model(nn.Module):

@@ -39,10 +39,14 @@ class GraphPair:
     composition: tuple[str, ...]
 
 
+EXCLUDED = Path(__file__).with_name("excluded.txt")
+"""A line for each task that is an examination: the digest of its composition, and its id."""
+
+
 @cache
 def excluded() -> frozenset[str]:
     """Digests of the compositions of the foreign suite and of `heldout`, none of which is trained on."""
-    return frozenset(Path(__file__).with_name("excluded.txt").read_text().split())
+    return frozenset(line.split()[0] for line in EXCLUDED.read_text().splitlines())
 
 
 def digest(composition: tuple[str, ...]) -> str:

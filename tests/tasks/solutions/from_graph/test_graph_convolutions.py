@@ -19,7 +19,7 @@ SEQUENCE, VOLUME = "torch.randn(B, C, 70)", "torch.randn(B, C, 5, 6, 7)"
 
 def small(init: str, forward: str, inputs: str = IMAGE, channels: int = 9) -> str:
     """A task of few elements: the interpreter takes its time over each."""
-    return module(init, forward, inputs).replace("6, 12, 18, 20", f"2, {channels}, 9, 11")
+    return module(init, forward, inputs, B=2, C=channels, H=9, W=11)
 
 
 CONVOLUTIONS = {

@@ -5,17 +5,24 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.graph_tasks import IMAGE, ROWS, ask, module
+from support import graph_tasks
+from support.graph_tasks import IMAGE, ROWS, ask
 
 from kernrl.tasks.graph.input_sets import with_input_sets
 from kernrl.tasks.solutions.from_graph.styles import STYLES, write_solutions
 from kernrl.tasks.task import Task
 
+
+def module(init: str, forward: str, inputs: str, arguments: str = "self, x") -> str:
+    """A task's source, of few pixels: there are many styles, and the interpreter is slow."""
+    return graph_tasks.module(init, forward, inputs, arguments, B=2, H=9, W=10)
+
+
 TWO = "self.a = nn.Linear(C, 9); self.b = nn.Linear(C, 9)"
 SQUARE = "self.a = nn.Linear(C, C); self.b = nn.Linear(C, C)"
 DOUBLE = "self.l = nn.Conv2d(C, 2 * C, 3, padding=1)"
 TIMES = "y = self.l(x).sin() * torch.cat((x, x), 1); "
-WIDE = "torch.randn(B, C, 60, 90)"
+WIDE = "torch.randn(6, C, 60, 90)"
 TALL = "torch.randn(3, 2100, 24)"
 CASES = {
     "branches": (module(TWO, "f = self.a(x).sigmoid(); return f * self.b(x).tanh() + f", ROWS), "rows", 1),

@@ -26,16 +26,14 @@ from kernrl.verifier.plan import aten
 FOREIGN = sorted((TESTS / "foreign").glob("*.py"))
 
 
-def module(init: str, forward: str, inputs: str, arguments: str = "self, x") -> str:
+def module(init: str, forward: str, inputs: str, arguments: str = "self, x", **sizes: int) -> str:
     """A task's source, of fewer rows and pixels than elsewhere: there are many styles, and the interpreter is slow."""
-    return graph_tasks.module(init, forward, inputs, arguments).replace(
-        "B, C, H, W = 6, 12, 18, 20", "B, C, H, W = 3, 12, 10, 12"
-    )
+    return graph_tasks.module(init, forward, inputs, arguments, **{"B": 3, "H": 10, "W": 12} | sizes)
 
 
 def of_a_few_pixels(init: str, forward: str) -> str:
     """A task that convolves: the interpreter takes a second a style for an image of the others' size."""
-    return module(init, forward, IMAGE).replace("B, C, H, W = 3, 12, 10, 12", "B, C, H, W = 2, 12, 9, 10")
+    return module(init, forward, IMAGE, B=2, H=9, W=10)
 
 
 CORNERS = {
@@ -129,7 +127,8 @@ CORNERS = {
         "self.a = nn.Conv2d(C, 8, 3, 2, 1)",
         "return F.adaptive_avg_pool2d(self.a(x).relu(), 2).exp()",
         "torch.randn(B, C, 16, 24)",
-    ).replace("B, C, H, W = 3", "B, C, H, W = 2"),
+        B=2,
+    ),
     "infinite": module("pass", "y = F.relu(x - 9); return torch.log1p(x.exp() / y) + x, torch.log1p(y - 1)", ROWS),
     "left_to_the_library": module(
         "pass",

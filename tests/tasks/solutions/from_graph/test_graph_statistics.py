@@ -109,7 +109,9 @@ def written(task: Task, style: str) -> str:
 @pytest.mark.parametrize(("style", "name"), CASES)
 def test_they_are_right_and_written_as_their_class_says(style: str, name: str) -> None:
     task = with_input_sets(Task(name, SOURCES[style][name]))
-    request = {"source": task.pytorch_code, "sets": ["full", "ragged"], "styles": [*SOURCES]}
+    others = [s for s in SOURCES if s != style]  # by day one of them, by turns
+    styles = [*SOURCES] if EXHAUSTIVE else [style, others[CASES.index((style, name)) % len(others)]]
+    request = {"source": task.pytorch_code, "sets": ["full", "ragged"], "styles": styles}
     (found,) = ask([request | {"but": ["dot", "channels", "fused"], "task_sets": rows_of(task)}])
     assert found
     assert not [(one, problem) for one, _, problem in found if problem]
