@@ -42,6 +42,7 @@ except BaseException:
 """A package that loses an interrupt, as transformers does when one meets an import of its own."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_is_not_lost_in_an_import(tmp_path: Path, number: int) -> None:
     (tmp_path / "torch.py").write_text(SLOW_TORCH)

@@ -110,6 +110,7 @@ def test_an_h200_took_what_is_foretold(config, row_tokens, lora_rank, compiled, 
     assert estimate.total_bytes / GIB == pytest.approx(peak_gib, rel=0.04)
 
 
+@pytest.mark.slow
 def test_seven_billion_fits_where_it_should():
     parameters = count_parameters(SEVEN)
     assert parameters == 7_615_616_512

@@ -379,6 +379,7 @@ def test_runs_are_compared_with_the_first(tmp_path: Path, run: Run) -> None:
     assert not page.open
 
 
+@pytest.mark.slow
 def test_a_run_that_did_not_sample_is_shown_and_not_compared(tmp_path: Path, run: Run) -> None:
     (tmp_path / "sft").mkdir()
     write_lines(tmp_path / "sft" / "metrics.jsonl", [{"step": n, "loss": 8 / n, "seconds": 0.1} for n in (1, 2, 3)])
@@ -516,6 +517,7 @@ def test_graph_names_every_op_and_launch() -> None:
 # --- the command -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_eval_run(tmp_path / "run", tasks=4)
     assert cli.run(["report", str(folder), "--json"]) == 0

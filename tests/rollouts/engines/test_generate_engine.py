@@ -91,6 +91,7 @@ def test_a_global_stream_that_others_set_back_does_not_repeat_itself(policy, mon
     assert [r.token_ids for r in sample(policy, graphs=graphs)] == [r.token_ids for r in clean]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("cut", [{}, {"top_k": 4}, {"top_p": 0.98}, {"min_p": 0.1}])
 def test_tokens_come_as_often_as_their_probability_says(policy, cut, graphs):

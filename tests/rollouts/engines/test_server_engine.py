@@ -48,6 +48,7 @@ def test_every_prompt_gets_n_rollouts_with_the_log_probs_of_a_plain_forward(tmp_
     check_samples_are_of(policy, rollouts)
 
 
+@pytest.mark.slow
 def test_the_seed_decides(tmp_path):
     with StandIn() as server:
         engine = opened(server, tiny_policy(), tmp_path)
@@ -73,6 +74,7 @@ def test_cut_distributions_have_no_logprobs(tmp_path):
         assert all(r.logprobs is None for r in sample(engine, sampling=sampling))
 
 
+@pytest.mark.slow
 def test_log_probs_of_another_temperature_are_refused(tmp_path):
     with StandIn(logprobs_mode="raw_logprobs") as server:
         with pytest.raises(UsageError, match="--logprobs-mode processed_logprobs"):

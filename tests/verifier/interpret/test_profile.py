@@ -219,6 +219,7 @@ LESS: dict[str, tuple[str, str, dict, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LESS)
 def test_less_than_the_whole_is_seen_there_too(name: str) -> None:
     old, new, how, most = LESS[name]

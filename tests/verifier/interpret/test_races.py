@@ -137,6 +137,7 @@ IN_TURN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "where", "want"), IN_TURN.values(), ids=IN_TURN.keys())
 def test_programs_that_order_themselves_by_atomics_run_in_turn(body: str, where: slice, want: torch.Tensor) -> None:
     said = interpret(plan(body, out="torch.zeros(9, 32, device='cuda')"), {0: X})

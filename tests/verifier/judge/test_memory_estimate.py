@@ -58,6 +58,7 @@ def test_the_plan_is_what_a_real_run_holds(name: str) -> None:
     assert differences(foreign(name), FULL, "tf32") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "precision"),
     [

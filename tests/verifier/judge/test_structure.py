@@ -49,6 +49,7 @@ def drawn(kind: str, regime: str, seed: int = 3) -> tuple[torch.Tensor, TaskInpu
     return inputs.inputs[0], inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", REGIMES)
 def test_structure_survives_every_regime(regime: str) -> None:
     x = drawn("triangular", regime)[0]

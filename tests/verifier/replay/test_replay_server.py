@@ -273,6 +273,7 @@ def test_too_much_held_is_dropped_but_not_for_the_same_task_again(gpu: MadeUpGpu
     assert not gpu.takes("c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most_bytes", "kept"), [(None, ("eager",)), (50, ())])
 def test_it_says_which_baselines_it_has_kept(gpu: MadeUpGpu, most_bytes: int | None, kept: tuple[str, ...]) -> None:
     """A limit below what it holds makes it drop them, those of the same task included."""

@@ -118,6 +118,7 @@ def strided(code: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["direct", "direct-parts"])
 @pytest.mark.parametrize("name", [n for n in ALONG if n != "statistics_of_features"])
 def test_features_stay_innermost(name: str, style: str) -> None:
