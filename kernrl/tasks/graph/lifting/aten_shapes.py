@@ -205,6 +205,18 @@ def _filled(value: float | None, like: bool) -> Rule:
     return rule
 
 
+def _filled_with(argument: str) -> Rule:
+    """A number, or another tensor, in the shape and the dtype of the first."""
+
+    def rule(b: Builder, a: Arguments) -> str:
+        value, shape, dtype = a[argument], b.value(a["self"]).shape, a["result_dtype"]
+        if not isinstance(value, str):
+            return b.add("full", value, shape=shape, dtype=dtype)
+        return _expand(b, {"self": b.add("cast", value, dtype=dtype), "size": shape})
+
+    return rule
+
+
 def _arange(b: Builder, a: Arguments) -> str:
     return b.add("arange", start=a.get("start", 0), end=a["end"], step=a.get("step", 1), dtype=a["result_dtype"])
 
@@ -284,7 +296,8 @@ SHAPES: dict[str, Rule] = {
     **{f"{prefix}ones{suffix}": _filled(1, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
     **{f"{prefix}zeros{suffix}": _filled(0, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
     **{f"{prefix}full{suffix}": _filled(None, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
-    "fill": lambda b, a: b.add("full", a["value"], shape=b.value(a["self"]).shape, dtype=a["result_dtype"]),
+    "fill": _filled_with("value"),
+    "copy": _filled_with("src"),
     "zero": _filled(0, like=True),
     "arange": _arange,
 }

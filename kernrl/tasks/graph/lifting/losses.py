@@ -68,15 +68,21 @@ def _cross_entropy_of_logits(b: Builder, a: Arguments) -> str:
 def _nll(b: Builder, a: Arguments, log: str) -> str | None:
     """Minus the logarithm of the class that each row names: a sum over classes in which the others are 0."""
     target, shape = a["target"], b.value(log).shape
-    if a["weight"] is not None or b.value(target).dtype != "int64" or not shape:
+    if b.value(target).dtype != "int64" or not shape:
         return None
     axis = 1 if len(shape) > 1 else 0
     classes = b.add("arange", end=shape[axis], dtype="int64")
-    classes = b.add("reshape", classes, shape=(-1, *[1] * (len(shape) - axis - 1)))
+    column = (-1, *[1] * (len(shape) - axis - 1))
+    classes = b.add("reshape", classes, shape=column)
     mine = b.add("eq", b.add("unsqueeze", target, dim=(axis,)), classes)
+    counted = b.add("ne", target, a["ignore_index"])
+    share = b.add("cast", counted, dtype="float32")
+    if a["weight"] is not None:
+        weight = b.add("reshape", a["weight"], shape=column)
+        log = b.add("mul", log, weight)
+        share = b.add("mul", share, b.add("sum", b.add("where", mine, weight, 0.0), dim=axis))
     each = b.add("neg", b.add("sum", b.add("where", mine, log, 0.0), dim=axis))
     smoothing = a.get("label_smoothing", 0.0)
-    counted = b.add("ne", target, a["ignore_index"])
     if 0 <= a["ignore_index"] < shape[axis]:  # any other is the class of no column
         each = b.add("where", counted, each, 0.0)
     if smoothing:
@@ -84,7 +90,7 @@ def _nll(b: Builder, a: Arguments, log: str) -> str | None:
         each = b.add("add", b.add("mul", each, 1 - smoothing), b.add("mul", rest, smoothing))
     if a["reduction"] != 1:
         return _reduced(b, each, a)
-    return b.add("div", b.add("sum", each, dim=None), b.add("sum", b.add("cast", counted, dtype="float32"), dim=None))
+    return b.add("div", b.add("sum", each, dim=None), b.add("sum", share, dim=None))
 
 
 def _cross_entropy(b: Builder, a: Arguments) -> str | None:
