@@ -295,6 +295,8 @@ SHAPES: dict[str, Rule] = {
     **dict.fromkeys(("to", "_to_copy", "type_as"), _cast),
     **{f"{prefix}ones{suffix}": _filled(1, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
     **{f"{prefix}zeros{suffix}": _filled(0, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
+    # what is never overwritten may be anything
+    **{f"{prefix}empty{suffix}": _filled(0, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
     **{f"{prefix}full{suffix}": _filled(None, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
     "fill": _filled_with("value"),
     "copy": _filled_with("src"),

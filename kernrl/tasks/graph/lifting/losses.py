@@ -121,6 +121,28 @@ def _triplet(b: Builder, a: Arguments) -> str | None:
     return _reduced(b, b.add("clamp", b.add("add", b.add("sub", near, far), a["margin"]), min=0.0, max=None), a)
 
 
+def _cosine_embedding(b: Builder, a: Arguments) -> str:
+    """How far two rows are from one direction, where the target is 1, and from a margin, where it is −1."""
+    one, other, target = a["input1"], a["input2"], a["target"]
+    axis = len(b.value(target).shape)
+
+    def total(x: str, y: str) -> str:
+        return b.add("sum", b.add("mul", x, y), dim=axis)
+
+    sizes = [b.add("add", total(x, x), 1e-12) for x in (one, other)]
+    cosine = b.add("div", total(one, other), b.add("sqrt", b.add("mul", *sizes)))
+    far = b.add("where", b.add("eq", target, 1), b.add("sub", 1.0, cosine), 0.0)
+    near = b.add("clamp", b.add("sub", cosine, a["margin"]), min=0.0, max=None)
+    return _reduced(b, b.add("add", far, b.add("where", b.add("eq", target, -1), near, 0.0)), a)
+
+
+def _hinge_embedding(b: Builder, a: Arguments) -> str:
+    x, target = a["self"], a["target"]
+    near = b.add("clamp", b.add("sub", a["margin"], x), min=0.0, max=None)
+    near = b.add("where", b.add("ne", target, 1), near, 0.0)
+    return _reduced(b, b.add("add", near, b.add("where", b.add("ne", target, -1), x, 0.0)), a)
+
+
 def _ranking(b: Builder, a: Arguments) -> str:
     wrong = b.add("mul", b.add("neg", a["target"]), b.add("sub", a["input1"], a["input2"]))
     return _reduced(b, b.add("clamp", b.add("add", wrong, a["margin"]), min=0.0, max=None), a)
@@ -151,6 +173,8 @@ LOSSES: dict[str, Rule] = {
     "pairwise_distance": _pairwise_distance,
     "triplet_margin_loss": _triplet,
     "margin_ranking_loss": _ranking,
+    "cosine_embedding_loss": _cosine_embedding,
+    "hinge_embedding_loss": _hinge_embedding,
     "poisson_nll_loss": _poisson,
     "soft_margin_loss": _soft_margin,
     "dist": lambda b, a: b.add("norm", b.add("sub", a["self"], a["other"]), dim=None, p=a["p"]),

@@ -101,7 +101,20 @@ def _written_back(b: Builder, whole: Tensor, view: Tensor, old: str, new: str) -
         start, gap = divmod(skipped, strides[axis])
         if len(cut) > 1 or gap or start + box[axis] > sizes[axis]:  # no view that is made at once
             return None
-        old, ends = b.add("reshape", old, shape=tuple(sizes)), ((0, start), (start + box[axis], sizes[axis]))
-        before, after = (b.add("slice", old, dim=axis, start=i, stop=j) if i < j else None for i, j in ends)
-        part = b.add("cat", *(p for p in (before, part, after) if p), dim=axis)
+        old, end = b.add("reshape", old, shape=tuple(sizes)), start + box[axis]
+        parts = [*_cut(b, old, axis, 0, start), part, *_cut(b, old, axis, end, sizes[axis])]
+        part = b.add("cat", *parts, dim=axis)
     return b.add("reshape", part, shape=tuple(whole.shape))
+
+
+def _cut(b: Builder, value: str, axis: int, start: int, stop: int) -> list[str]:
+    """What lies there along an axis: the parts of a `cat`, if it is one, and what is left of those that are cut."""
+    node = b.node(value, "cat")
+    found, at = [], 0
+    for part in node.reads if node and node["dim"] == axis else (value,):
+        size = b.value(part).shape[axis]
+        low, high = max(start - at, 0), min(stop - at, size)
+        if low < high:
+            found.append(b.add("slice", part, dim=axis, start=low, stop=high))
+        at += size
+    return found

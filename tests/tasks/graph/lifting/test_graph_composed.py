@@ -57,6 +57,10 @@ CALLS = {
     "pairwise_distance": "F.pairwise_distance(x, y), F.pairwise_distance(x, y, p=1.0, keepdim=True)",
     "triplet_margin_loss": "F.triplet_margin_loss(x, y, x.flip(0), margin=0.5)",
     "margin_ranking_loss": "F.margin_ranking_loss(x, y, x.sign(), margin=0.1)",
+    "cosine_embedding_loss": "F.cosine_embedding_loss(x, y, n - 2, margin=0.2, reduction='none'),"
+    " F.cosine_embedding_loss(x[0], y[0], n[3] - 2), F.cosine_embedding_loss(x, y, (n > 2) * 2 - 1, margin=-0.5)",
+    "hinge_embedding_loss": "F.hinge_embedding_loss(x, (y > 0.2) * 2 - 1, reduction='none'),"
+    " F.hinge_embedding_loss(x[:, 0], n - 3, margin=0.5)",
     "poisson_nll_loss": "F.poisson_nll_loss(x, y)",
     "soft_margin_loss": "F.soft_margin_loss(x, x.sign())",
     "dist": "torch.dist(x, y), torch.dist(x, y, p=1.0)",

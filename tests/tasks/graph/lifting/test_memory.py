@@ -27,6 +27,8 @@ BODIES = {
     "windows side by side": "y = x * 2; y.unfold(1, 2, 2)[:, 1] = 0; return y",
     "every other one": "y = x * 2; y[:, ::2] = x[:, :3]; y[1::2].exp_(); y[:, 1::3] = 0; return y",
     "every other one of what is turned": "y = x * 2; y.t()[1::2, 2] = 0; y[None, ..., ::2].abs_(); return y",
+    "turns": "y = torch.empty_like(x); y[:, ::2] = -x[:, 1::2]; y[:, 1::2] = x[:, ::2]; return y",
+    "over what was written": "y = x * 2; y[:, 1:3] = 0; y[:, 2:5] = x[:, :3]; y[:, 4] = 1; y[0] = 2; y[1:3] = x[:2]; return y",
     "a mask": "y = x * 2; y[y > 0.5] = 0.0; y[:, 1:][x[:, 1:] < 0] = 9.0; return y",
     "rows by a mask": "y = x * 2; y[x[:, 0] > 0] = x[0, 0]; return y",
     "all of it": "y = x * 2; z = y[:]; z[:] = x; y[:, :].exp_(); return y, z",
@@ -65,6 +67,11 @@ def test_what_is_overwritten_is_written_back(what: str) -> None:
 def test_what_nobody_can_say_is_refused(body: str) -> None:
     with pytest.raises(LiftError, match="overwritten through a view"):
         lift_module(module_of(body), [torch.randn(4, 6)])
+
+
+def test_nothing_is_left_of_what_is_all_overwritten() -> None:
+    module = module_of("y = x.new_empty(4, 6); y[:, ::2] = x[:, :3]; y[:, 1::2] = x[:, 3:]; y[:, 2] = 1.0; return y")
+    assert lift_module(module, [torch.randn(4, 6)]).composition.count("full") == 1
 
 
 def test_a_number_that_forward_changes_is_no_constant() -> None:
