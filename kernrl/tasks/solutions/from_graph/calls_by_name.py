@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -83,4 +84,9 @@ def _text(values: Sequence[Any], operands: Sequence[str], sized: Callable[[tuple
         if not all(isinstance(v, int) for v in values):
             raise CannotWriteError("an argument is another number at another input set")
         return sized(tuple(values))
-    return repr(first)
+    return constant(first)
+
+
+def constant(value: Any) -> str:
+    """Python of a number, a string, or a tuple of whole numbers."""
+    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else repr(value)

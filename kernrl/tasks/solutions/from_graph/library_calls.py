@@ -7,7 +7,7 @@ from typing import Any
 
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.ops import OPS
-from kernrl.tasks.solutions.from_graph.calls_by_name import call_by_name
+from kernrl.tasks.solutions.from_graph.calls_by_name import call_by_name, constant
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
 from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names
 
@@ -66,7 +66,7 @@ def library_call(
         device = next(iter(host.values()))
         return f"torch.arange({a['start']!r}, {end}, {a['step']!r}, dtype=torch.{a['dtype']}, device={device}.device)"
     if node.op == "pad":
-        value = f", value={a['value']!r}" if a["mode"] == "constant" and a["value"] else ""
+        value = f", value={constant(a['value'])}" if a["mode"] == "constant" and a["value"] else ""
         return (
             f"{f}.pad({operands[0]}, {a['padding']!r}" + (f", mode={a['mode']!r}" if a["mode"] != "constant" else value) + ")"
         )
@@ -79,7 +79,7 @@ def library_call(
         if node.kind == "pool":  # avg_pool1d has no divisor_override, even of its default
             a = {k: v for k, v in a.items() if v != OPS[node.op].attributes[k]}
         called = {"dim": "dims"} if node.op in ("flip", "roll") else {}
-        shown = [f"{called.get(k, k)}={v[0] if single and k == 'dim' else v!r}" for k, v in a.items()]
+        shown = [f"{called.get(k, k)}={constant(v[0] if single and k == 'dim' else v)}" for k, v in a.items()]
         return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
     raise CannotWriteError(f"no rule for {node.op}")
 

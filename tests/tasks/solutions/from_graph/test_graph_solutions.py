@@ -166,6 +166,12 @@ CORNERS = {
         f"{ROWS}, torch.randint(0, 9, (H, C))",
         "self, x, n",
     ),
+    "infinite_numbers": module(
+        "pass",
+        "y = F.pad(x, (1, 1), value=-float('inf')).unfold(1, 3, 1).amax(-1); top = torch.full_like(x, -float('inf'))\n        "
+        "return y, torch.where(x > 0, x, top).softmax(1), torch.where(x > 0, x.double(), float('inf')).amin(1)",
+        ROWS,
+    ),
     "written_in_place": module(
         "self.l = nn.Linear(C, 12)",
         "y = self.l(x); y[:, :4] = y[:, :4].sigmoid(); y[:, 4:8] *= 2; y[:, -1] = 0.5; y[y < -1] = -1.0; return y, y.sum(1)",

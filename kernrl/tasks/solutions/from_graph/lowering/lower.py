@@ -18,7 +18,7 @@ from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import (
     Varies,
     settle_views,
 )
-from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import point_text
+from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal, point_text
 from kernrl.tasks.solutions.from_graph.lowering.reduced_ops import Norms
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Size
 from kernrl.tasks.solutions.from_graph.lowering.small_products import SmallProducts
@@ -139,7 +139,7 @@ class _Lowering(Norms, Windows, SmallProducts):
         dtype = node.value.dtype
         if dtype not in ("float32", "bool", "int64"):
             return None
-        text = "{0}" if dtype != "float32" or isinstance(operands[0], Varies) else repr(float(operands[0]))  # pyright: ignore[reportArgumentType]
+        text = "{0}" if dtype != "float32" or isinstance(operands[0], Varies) else literal(float(operands[0]))  # pyright: ignore[reportArgumentType]
         return self.add("point", name, self.shape(name), dtype, operands[0], text=text)
 
     # products and convolutions
