@@ -28,7 +28,7 @@ class Memory:
     def add(self, node: Any, read: Sequence[Any] = ()) -> None:
         """A node gives a view of one of those it reads, or memory of its own: the traced tensors tell."""
         of = next((r for r in read if same_memory(traced(r), traced(node))), node)
-        self.share(node, of, whole=of is node or _place(traced(of)) == _place(traced(node)))
+        self.share(node, of, whole=of is node or place(traced(of)) == place(traced(node)))
 
     def share(self, node: Any, of: Any, *, whole: bool) -> None:
         """A node lies in the memory of `of`, and is all of it where `whole`."""
@@ -67,7 +67,8 @@ def same_memory(one: Any, other: Any) -> bool:
     return tensors and one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
-def _place(tensor: Tensor) -> tuple[Any, ...]:
+def place(tensor: Tensor) -> tuple[Any, ...]:
+    """Which elements of its memory a tensor is, and in which order."""
     return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 

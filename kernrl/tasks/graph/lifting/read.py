@@ -16,7 +16,7 @@ from kernrl.tasks.graph.canonical.build import Builder
 from kernrl.tasks.graph.canonical.rewrites import rewrite
 from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.lifting.aten_ops import ATEN, DROPOUTS, IDENTITIES, TAKE_NUMBERS
-from kernrl.tasks.graph.lifting.memory import Memory, same_memory, traced
+from kernrl.tasks.graph.lifting.memory import Memory, place, same_memory, traced
 from kernrl.tasks.graph.lifting.scalars import Scalar, as_written, computed, real
 from kernrl.tasks.graph.lifting.trace import Traced
 
@@ -165,7 +165,7 @@ class Reading:
         arguments = self._arguments(node, target)
         result = self._said(name.rstrip("_") if in_place else name, target, arguments, node)
         self.env[node] = result
-        if in_place:
+        if in_place and place(traced(node)) == place(traced(node.all_input_nodes[0])):  # unlike `unsqueeze_`
             if isinstance(result, str) and self.b.value(result).dtype != _dtype(traced(node)):
                 result = self.b.add("cast", result, dtype=_dtype(traced(node)))
             self.memory.share(node, node.all_input_nodes[0], whole=True)

@@ -34,6 +34,7 @@ BODIES = {
     "all of it": "y = x * 2; z = y[:]; z[:] = x; y[:, :].exp_(); return y, z",
     "a copy is no view": "y = x * 2; z = y.t().contiguous(); z[0] = 0; w = y.t().reshape(-1); w[:3] = 1; return y, z, w",
     "what is in order is no copy": "y = x * 2; z = y.contiguous().reshape(-1); z[:3] = 1; return y",
+    "turned in place": "y = x * 2; z = y.detach(); y.unsqueeze_(1); y[0] = 1; return y, z",
     "without gradients": "y = x * 2\n        with torch.no_grad(): y[0].exp_(); y[:, 1].zero_()\n        return y",
     "the diagonal": "y = x * 2; y[:, :4].fill_diagonal_(1.0); return y",
     "scattered": "y = x * 2; y.scatter_(1, x.argmax(1, keepdim=True), 0.0); return y, x * 2",
