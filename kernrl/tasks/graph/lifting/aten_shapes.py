@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from kernrl.tasks.graph.canonical.views import broadcast
@@ -184,6 +185,11 @@ def _stack(b: Builder, a: Arguments) -> str:
     return b.add("cat", *(b.add("unsqueeze", x, dim=(dim,)) for x in a["tensors"]), dim=dim)
 
 
+def _cat(b: Builder, a: Arguments) -> str:
+    some = [x for x in a["tensors"] if prod(b.value(x).shape)]
+    return b.add("cat", *some, dim=a["dim"]) if len(some) > 1 else (some or a["tensors"])[0]
+
+
 def _pad(b: Builder, a: Arguments) -> str:
     mode = a.get("mode", "constant")
     return b.add("pad", first(a), padding=tuple(a["pad"]), mode=mode, value=(a["value"] or 0.0) if mode == "constant" else 0.0)
@@ -280,7 +286,7 @@ SHAPES: dict[str, Rule] = {
     "narrow": _narrow,
     **dict.fromkeys(("chunk", "split", "split_with_sizes"), _pieces),
     "unbind": _unbind,
-    **dict.fromkeys(("cat", "concat", "concatenate"), lambda b, a: b.add("cat", *a["tensors"], dim=a["dim"])),
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     "stack": _stack,
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     "flip": lambda b, a: b.add("flip", a["self"], dim=tuple(a["dims"])),

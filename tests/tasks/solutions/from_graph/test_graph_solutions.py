@@ -172,6 +172,12 @@ CORNERS = {
         "return y, torch.where(x > 0, x, top).softmax(1), torch.where(x > 0, x.double(), float('inf')).amin(1)",
         ROWS,
     ),
+    "no_elements": module(
+        "pass",
+        "y = torch.empty(0, x.shape[1])\n        for row in x.split(9): y = torch.cat([y, row.softmax(1)])\n        "
+        "left = x[:, :0]; return y, torch.cat([left, x.exp(), x[:, 5:5]], 1), left.sum(1) + x.mean(1)",
+        ROWS,
+    ),
     "written_in_place": module(
         "self.l = nn.Linear(C, 12)",
         "y = self.l(x); y[:, :4] = y[:, :4].sigmoid(); y[:, 4:8] *= 2; y[:, -1] = 0.5; y[y < -1] = -1.0; return y, y.sum(1)",

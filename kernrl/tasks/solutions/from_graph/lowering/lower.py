@@ -54,6 +54,7 @@ class _Lowering(Norms, Windows, SmallProducts):
         whole = all(self.p.dtypes[o] in COMPUTED for o in node.reads) or (
             dtype in COMPUTED and all(self.p.dtypes[o] in (*COMPUTED, "int64", "int32") for o in node.reads)
         )
+        whole = whole and all(map(all, (n for o in node.reads for n in self.shape(o))))  # none without elements
         if node.kind == "pointwise" and node.op not in ("prelu", "batch_norm_eval"):
             text = point_text(node.op, tuple(operands), dict(node.attributes))
             if text and node.reads and (whole or node.op in ANY_DTYPE) and dtype in STORED:
