@@ -51,7 +51,7 @@ class Reading:
         program = self.traced.program
         self._placeholders(program)
         outputs = self._nodes(program.graph_module, program.graph_module.graph)
-        if any(o in self.memory.stale for o in outputs if isinstance(o, torch.fx.Node)):
+        if not all(self.memory.fresh(o) for o in outputs if isinstance(o, torch.fx.Node)):
             raise LiftError(f"{self.title}: returns a tensor that was overwritten through a view; {REMEDY}.")
         leaves = [self.env[o] if isinstance(o, torch.fx.Node) else o for o in outputs]
         leaves = [leaf.tensor(self.b) if isinstance(leaf, Scalar) else leaf for leaf in leaves]
@@ -159,7 +159,7 @@ class Reading:
         if name in ("item", "_local_scalar_dense"):
             raise LiftError(f"{self.title}: reads a number out of a tensor{self._at()}, which no Graph can say; {REMEDY}.")
         for read in node.all_input_nodes:
-            if read in self.memory.stale:
+            if not self.memory.fresh(read):
                 raise LiftError(f"{self.title}: reads a tensor{self._at()} that was overwritten through a view; {REMEDY}.")
         in_place = name.endswith("_") and not name.endswith("__")
         arguments = self._arguments(node, target)

@@ -35,6 +35,10 @@ BODIES = {
     "a copy is no view": "y = x * 2; z = y.t().contiguous(); z[0] = 0; w = y.t().reshape(-1); w[:3] = 1; return y, z, w",
     "what is in order is no copy": "y = x * 2; z = y.contiguous().reshape(-1); z[:3] = 1; return y",
     "turned in place": "y = x * 2; z = y.detach(); y.unsqueeze_(1); y[0] = 1; return y, z",
+    "a view of what is overwritten": "y = x * 2; z = y[:, 1:4]; y[:, 2] = 0; w = z.t(); y[0].exp_(); return y, z, w[1:], w",
+    "another shape of what is overwritten": "y = x * 2; z = y.view(2, 2, 6)[:, 1, ::3]; y.exp_(); return z + 1",
+    "pieces one by one": "a, b, c = (x * 2).chunk(3, 1); a.exp_(); b.mul_(a); c -= b; return a, b, c",
+    "the columns of what is turned": "y = x.t() * 2; z = y[1::2].t(); w = y[None, 0]; y[:, 1] = 7.0; return z, w",
     "without gradients": "y = x * 2\n        with torch.no_grad(): y[0].exp_(); y[:, 1].zero_()\n        return y",
     "the diagonal": "y = x * 2; y[:, :4].fill_diagonal_(1.0); return y",
     "scattered": "y = x * 2; y.scatter_(1, x.argmax(1, keepdim=True), 0.0); return y, x * 2",
@@ -58,8 +62,8 @@ def test_what_is_overwritten_is_written_back(what: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "y = x * 2; z = y[:, 1:]; y[:, 2] = 0; return z",
-        "y = x * 2; z = y.view(-1); y.exp_(); return z + 1",
+        "y = x * 2; z = y.diagonal(); y[:, 2] = 0; return z",
+        "y = x * 2; z = y.diagonal().unsqueeze(0); y.exp_(); return z + 1",
         "y = x * 2; y[:, ::4] = 0; return y",
         "y = x * 2; y.diagonal().zero_(); return y",
         "y = x * 2; y.unfold(1, 3, 1)[:, 1] = 0; return y",
