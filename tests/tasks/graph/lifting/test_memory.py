@@ -83,6 +83,8 @@ def test_a_number_that_forward_changes_is_no_constant() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.calls: torch.Tensor
+            self.scale: torch.Tensor
             self.register_buffer("calls", torch.ones(()))
             self.register_buffer("scale", torch.tensor(3.0))
 

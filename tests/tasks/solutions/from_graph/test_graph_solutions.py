@@ -224,6 +224,15 @@ def test_what_float32_cannot_hold_is_copied_as_it_is() -> None:
     assert not [s.style for s in solutions if "tl.load" not in s.triton_code or "tl.float32" in s.triton_code]
 
 
+def test_floats_that_are_made_of_nothing_have_no_dtype_of_whole_numbers() -> None:
+    made = module(
+        "self.l = nn.Linear(C, C)", "return self.l(torch.zeros(n.shape[0], 12)) + n[:, None]", "torch.arange(H)", "self, n"
+    )
+    solutions = write_solutions(Task("t", made))
+    assert solutions
+    assert not [s.style for s in solutions if "dtype=n.dtype" in s.triton_code]
+
+
 @pytest.mark.slow
 def test_every_style_and_layout_appears() -> None:
     missing = {style.name.partition("-")[0] for style in STYLES}
