@@ -85,7 +85,7 @@ OPS: dict[str, Op] = {
     # (x, weight or None, bias or None, running_mean or None, running_var or None): by the batch's own statistics; running
     # ones, where there are any, are moved by `momentum` (1 / calls where None), and no output reads them
     **_ops("normalization", "batch_norm", momentum=0.1, eps=1e-5),
-    **_ops("scan", "cumsum", "cumprod", dim=REQUIRED),
+    **_ops("scan", "cumsum", "cumprod", "logcumsumexp", dim=REQUIRED),
     # linear (x, weight [out, in], bias [out] or None) = x @ weight.T + bias; matmul (a, b) as torch.matmul
     **_ops("product", "linear", "matmul"),
     **_ops("product", "einsum", equation=REQUIRED),  # letters in order of their first use: "ab,bc->ac"

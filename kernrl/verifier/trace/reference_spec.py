@@ -76,8 +76,23 @@ def _recorded(
     reference = load_reference(Task(id=task_id, pytorch_code=source), InputSet(name, dict(constants)))
     recorder = Recorder()
     with recorder.recording():
-        plan = record_forward(reference.Model, spec, recorder, [])
+        plan = record_forward(_with_momentum(reference.Model), spec, recorder, [])
     return plan, recorder.nesting
+
+
+def _with_momentum(model: Any) -> Any:
+    """A reference whose batch norms have a momentum: without one they read how many batches there were, and no tensor that is
+    recorded has numbers. Nothing that is asked of the plan depends on it."""
+
+    @functools.wraps(model, updated=())
+    def made(*args: Any) -> torch.nn.Module:
+        module = model(*args)
+        for part in module.modules():
+            if isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.momentum is None:
+                part.momentum = 1.0
+        return module
+
+    return made
 
 
 def reference_plan(task: Task, input_set: InputSet, precision: str, target: str) -> Plan:

@@ -159,6 +159,9 @@ class Reductions(nn.Module):
             x.any(1),
             (x > 0).all(),
             x.cumsum(-1),
+            x.logcumsumexp(1),
+            torch.linalg.norm(x[0, 0], ord=1),
+            torch.linalg.norm(x, dim=1, ord=3),
             torch.log_softmax(x.flatten(1), -1),
             x.median(1).values,
             x.topk(2, dim=-1)[0],
@@ -351,7 +354,7 @@ def task_of(result: str, init: str = "pass", size: str = "4, 8") -> Task:
     ("result", "init", "words"),
     [
         ("self.cell(y[None])[0]", "self.cell = nn.LSTM(8, 8)", f"lstm at line {LINE} is recurrent"),
-        ("self.cell(y)", "self.cell = nn.GRUCell(8, 8)", f"gru_cell at line {LINE} is recurrent"),
+        ("self.cell(y)[0]", "self.cell = nn.GRU(8, 8)", f"gru at line {LINE} is recurrent"),
         ("y if y.sum() > 0 else -y", "pass", f"decides by the numbers in a tensor at line {LINE}"),
         ("y * float(y.max())", "pass", f"at line {LINE}"),
         ("y[y > 0]", "pass", f"at line {LINE}, whose shape depends on numbers|decides by the numbers|whose shape depends"),

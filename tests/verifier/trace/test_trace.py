@@ -818,6 +818,25 @@ def test_an_initialiser_that_draws_until_it_likes_the_numbers_is_traced():
     assert "w [32, 32]" in found.reason, "of which nobody knows the numbers"
 
 
+COUNTING = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(32, momentum=None)
+    def forward(self, x):
+        return self.norm(x)
+def get_inputs():
+    return [torch.rand(8, 32)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_reference_whose_batch_norm_counts_its_batches_is_traced():
+    plan = reference_plan(Task("t", HEAD + COUNTING), InputSet(FULL), "fp32", "sm_90")
+    assert ops(plan)[-1:] == ["aten.native_batch_norm.default"]
+
+
 @pytest.mark.slow
 def test_a_trace_of_many_gibibytes_needs_none() -> None:
     """The sandbox has 2 GiB; inputs, parameters and outputs would take 24."""

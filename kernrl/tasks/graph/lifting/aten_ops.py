@@ -28,7 +28,18 @@ SECOND_NAMES |= {"not_equal": "ne"}
 
 TAKE_NUMBERS = {op for op, known in OPS.items() if known.kind == "pointwise" and not op.startswith(("batch", "prelu"))}
 TAKE_NUMBERS |= {"rsub", "lerp", "addcmul", "addcdiv", "multiply", "subtract", "divide", "true_divide", "floor_divide"}
-TAKE_NUMBERS |= {"max", "min", "clip", "clamp_min", "clamp_max", "masked_fill", *composed.TAKE_NUMBERS, *SECOND_NAMES}
+TAKE_NUMBERS |= {
+    "max",
+    "min",
+    "clip",
+    "clamp_min",
+    "clamp_max",
+    "masked_fill",
+    "fill",
+    "copy",
+    *composed.TAKE_NUMBERS,
+    *SECOND_NAMES,
+}
 """Calls in which a tensor of one element may as well be a number."""
 
 
@@ -55,6 +66,11 @@ def _bitwise(word: str) -> Rule:
         return b.add(f"{'logical' if masks else 'bitwise'}_{word}", a["self"], a["other"])
 
     return rule
+
+
+def _bitwise_not(b: Builder, a: Arguments) -> str:
+    x = a["self"]
+    return b.add("logical_not", x) if b.value(x).dtype == "bool" else b.add("sub", -1, x)
 
 
 def _number(b: Builder, value: Any, other: Any) -> Any:
@@ -150,7 +166,8 @@ def _norm(b: Builder, a: Arguments) -> str | None:
     p, dim = a.get("ord", a.get("p", 2)), a.get("dim")
     if p == "fro":  # of a matrix, which is that of its elements
         return None if a.get("dtype") else b.add("norm", a["self"], dim=dim, keepdim=a["keepdim"], p=2.0)
-    a_matrix_norm = "linalg" in a["name"] and "vector" not in a["name"] and p is not None and len(dim or (0, 1)) > 1
+    axes = dim or b.value(first(a)).shape
+    a_matrix_norm = "linalg" in a["name"] and "vector" not in a["name"] and p is not None and len(axes) > 1
     if a.get("dtype") or a_matrix_norm or isinstance(p, str):
         return None
     return b.add("norm", first(a), dim=a.get("dim") or None, keepdim=a.get("keepdim", False), p=2.0 if p is None else p)
@@ -288,7 +305,7 @@ ATEN: dict[str, Rule] = {
     "rsub": lambda b, a: b.add("sub", a["other"], _scaled(b, a["self"], a["alpha"])),
     **dict.fromkeys(("div", "divide", "true_divide"), _arithmetic("div")),
     "floor_divide": lambda b, a: b.add("div", a["self"], a["other"], rounding_mode="floor"),
-    "bitwise_not": lambda b, a: b.add("logical_not", a["self"]) if b.value(a["self"]).dtype == "bool" else None,
+    "bitwise_not": _bitwise_not,
     "reciprocal": lambda b, a: b.add("div", 1.0, a["self"]),
     "where": lambda b, a: b.add("where", a["condition"], a["self"], a["other"]) if "other" in a else None,
     "masked_fill": lambda b, a: b.add("where", a["mask"], a["value"], a["self"]),
@@ -309,7 +326,7 @@ ATEN: dict[str, Rule] = {
     "batch_norm": _batch_norm,
     "instance_norm": _instance_norm,
     "group_norm": _group_norm,
-    **{op: lambda b, a, op=op: b.add(op, a["self"], dim=a["dim"]) for op in ("cumsum", "cumprod")},
+    **{op: lambda b, a, op=op: b.add(op, a["self"], dim=a["dim"]) for op in ("cumsum", "cumprod", "logcumsumexp")},
     "linear": lambda b, a: b.add("linear", a["input"], a["weight"], a["bias"]),
     "matmul": _matmul("self", "other"),
     **dict.fromkeys(("mm", "bmm"), _matmul("self", "mat2")),

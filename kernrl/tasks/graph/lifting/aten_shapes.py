@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from kernrl.tasks.graph.canonical.views import broadcast
@@ -184,6 +185,11 @@ def _stack(b: Builder, a: Arguments) -> str:
     return b.add("cat", *(b.add("unsqueeze", x, dim=(dim,)) for x in a["tensors"]), dim=dim)
 
 
+def _cat(b: Builder, a: Arguments) -> str:
+    some = [x for x in a["tensors"] if prod(b.value(x).shape)]
+    return b.add("cat", *some, dim=a["dim"]) if len(some) > 1 else (some or a["tensors"])[0]
+
+
 def _pad(b: Builder, a: Arguments) -> str:
     mode = a.get("mode", "constant")
     return b.add("pad", first(a), padding=tuple(a["pad"]), mode=mode, value=(a["value"] or 0.0) if mode == "constant" else 0.0)
@@ -201,6 +207,18 @@ def _filled(value: float | None, like: bool) -> Rule:
         fill = a["fill_value"] if value is None else value
         shape = b.value(a["self"]).shape if like else tuple(a["size"])
         return None if isinstance(fill, str) else b.add("full", fill, shape=shape, dtype=a["result_dtype"])
+
+    return rule
+
+
+def _filled_with(argument: str) -> Rule:
+    """A number, or another tensor, in the shape and the dtype of the first."""
+
+    def rule(b: Builder, a: Arguments) -> str:
+        value, shape, dtype = a[argument], b.value(a["self"]).shape, a["result_dtype"]
+        if not isinstance(value, str):
+            return b.add("full", value, shape=shape, dtype=dtype)
+        return _expand(b, {"self": b.add("cast", value, dtype=dtype), "size": shape})
 
     return rule
 
@@ -268,7 +286,7 @@ SHAPES: dict[str, Rule] = {
     "narrow": _narrow,
     **dict.fromkeys(("chunk", "split", "split_with_sizes"), _pieces),
     "unbind": _unbind,
-    **dict.fromkeys(("cat", "concat", "concatenate"), lambda b, a: b.add("cat", *a["tensors"], dim=a["dim"])),
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat),
     "stack": _stack,
     **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
     "flip": lambda b, a: b.add("flip", a["self"], dim=tuple(a["dims"])),
@@ -283,8 +301,11 @@ SHAPES: dict[str, Rule] = {
     **dict.fromkeys(("to", "_to_copy", "type_as"), _cast),
     **{f"{prefix}ones{suffix}": _filled(1, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
     **{f"{prefix}zeros{suffix}": _filled(0, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
+    # what is never overwritten may be anything
+    **{f"{prefix}empty{suffix}": _filled(0, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
     **{f"{prefix}full{suffix}": _filled(None, suffix == "_like") for prefix, suffix in (("", ""), ("", "_like"), ("new_", ""))},
-    "fill": lambda b, a: b.add("full", a["value"], shape=b.value(a["self"]).shape, dtype=a["result_dtype"]),
+    "fill": _filled_with("value"),
+    "copy": _filled_with("src"),
     "zero": _filled(0, like=True),
     "arange": _arange,
 }

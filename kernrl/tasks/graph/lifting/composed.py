@@ -1,85 +1,18 @@
-"""What is one call in PyTorch and several ops in a Graph: rare functions, products, and copies in another order."""
+"""What is one call in PyTorch and several ops in a Graph: products, copies in another order, and what other files have."""
 
 from __future__ import annotations
 
-import math
+from math import prod
 from typing import TYPE_CHECKING
 
+from kernrl.tasks.graph.lifting import elementwise
 from kernrl.tasks.graph.lifting.aten_shapes import Arguments, Rule, first
+from kernrl.tasks.graph.lifting.cells import CELLS
 from kernrl.tasks.graph.lifting.einsum import add_einsum
-from kernrl.tasks.graph.lifting.losses import LOSSES, xlogy
+from kernrl.tasks.graph.lifting.losses import LOSSES
 
 if TYPE_CHECKING:
     from kernrl.tasks.graph.canonical.build import Builder
-
-# functions of one or two numbers
-
-
-def _asinh(b: Builder, a: Arguments) -> str:
-    """sign(x) * log1p(|x| + x² / (1 + √(x² + 1))), which keeps the digits of a small x."""
-    size, square = b.add("abs", a["self"]), b.add("square", a["self"])
-    root = b.add("sqrt", b.add("add", square, 1.0))
-    more = b.add("div", square, b.add("add", root, 1.0))
-    return b.add("mul", b.add("sign", a["self"]), b.add("log1p", b.add("add", size, more)))
-
-
-def _acosh(b: Builder, a: Arguments) -> str:
-    """log1p(t + √(2t + t²)) with t = x − 1, which keeps the digits near 1."""
-    t = b.add("sub", a["self"], 1.0)
-    root = b.add("sqrt", b.add("mul", t, b.add("add", t, 2.0)))
-    return b.add("log1p", b.add("add", t, root))
-
-
-def _atanh(b: Builder, a: Arguments) -> str:
-    x = a["self"]
-    return b.add("mul", b.add("sub", b.add("log1p", x), b.add("log1p", b.add("neg", x))), 0.5)
-
-
-def _frac(b: Builder, a: Arguments) -> str:
-    return b.add("sub", a["self"], b.add("trunc", a["self"]))
-
-
-def _logit(b: Builder, a: Arguments) -> str:
-    x, eps = a["self"], a["eps"]
-    x = x if eps is None else b.add("clamp", x, min=eps, max=1 - eps)
-    return b.add("log", b.add("div", x, b.add("sub", 1.0, x)))
-
-
-def _sinc(b: Builder, a: Arguments) -> str:
-    x = b.add("mul", a["self"], math.pi)
-    return b.add("where", b.add("eq", a["self"], 0.0), 1.0, b.add("div", b.add("sin", x), x))
-
-
-def _logaddexp(b: Builder, a: Arguments) -> str:
-    """The larger one and what the other adds; of two equal ones, which may be infinite, a half each."""
-    x, y = a["self"], a["other"]
-    more = b.add("log1p", b.add("exp", b.add("neg", b.add("abs", b.add("sub", x, y)))))
-    return b.add("where", b.add("eq", x, y), b.add("add", x, math.log(2)), b.add("add", b.add("maximum", x, y), more))
-
-
-def _hypot(b: Builder, a: Arguments) -> str:
-    """Scaled by the larger one, so that no square overflows."""
-    x, y = (b.add("abs", a[name]) for name in ("self", "other"))
-    high, low = b.add("maximum", x, y), b.add("minimum", x, y)
-    root = b.add("sqrt", b.add("add", b.add("square", b.add("div", low, high)), 1.0))
-    return b.add("where", b.add("eq", x, y), b.add("mul", x, math.sqrt(2)), b.add("mul", high, root))
-
-
-LARGEST = 3.4028234663852886e38
-
-
-def _nan_to_num(b: Builder, a: Arguments) -> str | None:
-    x = a["self"]
-    if b.value(x).dtype != "float32":
-        return None
-    high, low = (bound if a[name] is None else a[name] for name, bound in (("posinf", LARGEST), ("neginf", -LARGEST)))
-    kept = b.add("where", b.add("eq", x, math.inf), high, b.add("where", b.add("eq", x, -math.inf), low, x))
-    return b.add("where", b.add("isnan", x), a["nan"] or 0.0, kept)
-
-
-def _isfinite(b: Builder, a: Arguments) -> str:
-    return b.add("lt", b.add("abs", a["self"]), math.inf)
-
 
 # products
 
@@ -202,6 +135,47 @@ def _im2col(b: Builder, a: Arguments) -> str | None:
     return b.add("reshape", turned, shape=(batch, channels * kernel[0] * kernel[1], down * right))
 
 
+def _meshgrid(b: Builder, a: Arguments) -> list[str]:
+    """Each vector along an axis of its own; the first two change places where the indexing is "xy"."""
+    vectors = a["tensors"]
+    rank = len(vectors)
+    axes = [1, 0, *range(2, rank)] if a.get("indexing") == "xy" and rank > 1 else list(range(rank))
+    shape = tuple(prod(b.value(vectors[axis]).shape) for axis in axes)
+    laid = [b.add("reshape", x, shape=(-1, *[1] * (rank - 1 - axis))) for x, axis in zip(vectors, axes, strict=True)]
+    laid = [b.add("reshape", x, shape=(1,) * (rank - len(b.value(x).shape)) + b.value(x).shape) for x in laid]
+    return [b.add("expand", x, shape=shape) for x in laid]
+
+
+def _on_diagonal(b: Builder, rows: int, columns: int) -> str:
+    """Where the elements of a matrix lie on its diagonal."""
+    down, along = (b.add("arange", end=n, dtype="int64") for n in (rows, columns))
+    return b.add("eq", b.add("unsqueeze", down, dim=(1,)), along)
+
+
+def _eye(b: Builder, a: Arguments) -> str:
+    return b.add("cast", _on_diagonal(b, a["n"], a.get("m", a["n"])), dtype=a["result_dtype"])
+
+
+def _fill_diagonal(b: Builder, a: Arguments) -> str | None:
+    shape = b.value(a["self"]).shape
+    if len(shape) != 2 or (a["wrap"] and shape[0] > shape[1]):
+        return None
+    return b.add("where", _on_diagonal(b, *shape), a["fill_value"], a["self"])
+
+
+def _put(b: Builder, a: Arguments) -> str | None:
+    """`x[mask] = number`."""
+    x, value, where = a["self"], a["values"], a["indices"]
+    if a["accumulate"] or len(where) != 1 or b.value(where[0]).dtype != "bool":
+        return None
+    if isinstance(value, str):
+        if prod(b.value(value).shape) != 1:
+            return None
+        value = b.add("reshape", value, shape=())
+    mask, rank = b.value(where[0]).shape, len(b.value(x).shape)
+    return b.add("where", b.add("reshape", where[0], shape=(*mask, *[1] * (rank - len(mask)))), value, x)
+
+
 def _tensor_split(b: Builder, a: Arguments) -> list[str] | None:
     """Pieces of nearly equal size, or between given places."""
     size = b.value(a["self"]).shape[a["dim"]]
@@ -234,22 +208,15 @@ def _nansum(b: Builder, a: Arguments) -> str | None:
     return None if a.get("dtype") else b.add("sum", kept, dim=a.get("dim") or None, keepdim=a["keepdim"])
 
 
+def _nanmean(b: Builder, a: Arguments) -> str | None:
+    total, counted = _nansum(b, a), b.add("logical_not", b.add("isnan", a["self"]))
+    count = b.add("cast", counted, dtype=b.value(a["self"]).dtype)
+    return total and b.add("div", total, b.add("sum", count, dim=a.get("dim") or None, keepdim=a["keepdim"]))
+
+
 COMPOSED: dict[str, Rule] = {
-    **dict.fromkeys(("asinh", "arcsinh"), _asinh),
-    **dict.fromkeys(("acosh", "arccosh"), _acosh),
-    **dict.fromkeys(("atanh", "arctanh"), _atanh),
-    "frac": _frac,
-    **dict.fromkeys(("logit", "special_logit"), _logit),
-    **dict.fromkeys(("sinc", "special_sinc"), _sinc),
-    **dict.fromkeys(("xlogy", "special_xlogy"), xlogy),
-    "logaddexp": _logaddexp,
-    "hypot": _hypot,
-    "nan_to_num": _nan_to_num,
-    "isfinite": _isfinite,
-    "special_expit": lambda b, a: b.add("sigmoid", a["self"]),
-    "rad2deg": lambda b, a: b.add("mul", a["self"], 180 / math.pi),
-    "deg2rad": lambda b, a: b.add("mul", a["self"], math.pi / 180),
-    "ldexp": lambda b, a: b.add("mul", a["self"], b.add("exp2", a["other"])),
+    **elementwise.ELEMENTWISE,
+    **CELLS,
     **LOSSES,
     "bilinear": _bilinear,
     "tensordot": _tensordot,
@@ -269,8 +236,13 @@ COMPOSED: dict[str, Rule] = {
     "diff": _diff,
     "aminmax": _aminmax,
     "nansum": _nansum,
+    "nanmean": _nanmean,
+    "meshgrid": _meshgrid,
+    "eye": _eye,
+    "fill_diagonal": _fill_diagonal,
+    "index_put": _put,
 }
 """Name of an ATen op, without its overload → what it says."""
 
-TAKE_NUMBERS = ("xlogy", "logaddexp", "hypot", "frac", "logit", "sinc", "asinh", "acosh", "atanh", "nan_to_num")
+TAKE_NUMBERS = (*elementwise.TAKE_NUMBERS, "index_put", "fill_diagonal")
 """Those in which a tensor of one element may as well be a number."""

@@ -68,15 +68,21 @@ def _cross_entropy_of_logits(b: Builder, a: Arguments) -> str:
 def _nll(b: Builder, a: Arguments, log: str) -> str | None:
     """Minus the logarithm of the class that each row names: a sum over classes in which the others are 0."""
     target, shape = a["target"], b.value(log).shape
-    if a["weight"] is not None or b.value(target).dtype != "int64" or not shape:
+    if b.value(target).dtype != "int64" or not shape:
         return None
     axis = 1 if len(shape) > 1 else 0
     classes = b.add("arange", end=shape[axis], dtype="int64")
-    classes = b.add("reshape", classes, shape=(-1, *[1] * (len(shape) - axis - 1)))
+    column = (-1, *[1] * (len(shape) - axis - 1))
+    classes = b.add("reshape", classes, shape=column)
     mine = b.add("eq", b.add("unsqueeze", target, dim=(axis,)), classes)
+    counted = b.add("ne", target, a["ignore_index"])
+    share = b.add("cast", counted, dtype="float32")
+    if a["weight"] is not None:
+        weight = b.add("reshape", a["weight"], shape=column)
+        log = b.add("mul", log, weight)
+        share = b.add("mul", share, b.add("sum", b.add("where", mine, weight, 0.0), dim=axis))
     each = b.add("neg", b.add("sum", b.add("where", mine, log, 0.0), dim=axis))
     smoothing = a.get("label_smoothing", 0.0)
-    counted = b.add("ne", target, a["ignore_index"])
     if 0 <= a["ignore_index"] < shape[axis]:  # any other is the class of no column
         each = b.add("where", counted, each, 0.0)
     if smoothing:
@@ -84,7 +90,7 @@ def _nll(b: Builder, a: Arguments, log: str) -> str | None:
         each = b.add("add", b.add("mul", each, 1 - smoothing), b.add("mul", rest, smoothing))
     if a["reduction"] != 1:
         return _reduced(b, each, a)
-    return b.add("div", b.add("sum", each, dim=None), b.add("sum", b.add("cast", counted, dtype="float32"), dim=None))
+    return b.add("div", b.add("sum", each, dim=None), b.add("sum", share, dim=None))
 
 
 def _cross_entropy(b: Builder, a: Arguments) -> str | None:
@@ -113,6 +119,28 @@ def _triplet(b: Builder, a: Arguments) -> str | None:
         return None
     near, far = (_distance(b, a["anchor"], a[name], a) for name in ("positive", "negative"))
     return _reduced(b, b.add("clamp", b.add("add", b.add("sub", near, far), a["margin"]), min=0.0, max=None), a)
+
+
+def _cosine_embedding(b: Builder, a: Arguments) -> str:
+    """How far two rows are from one direction, where the target is 1, and from a margin, where it is −1."""
+    one, other, target = a["input1"], a["input2"], a["target"]
+    axis = len(b.value(target).shape)
+
+    def total(x: str, y: str) -> str:
+        return b.add("sum", b.add("mul", x, y), dim=axis)
+
+    sizes = [b.add("add", total(x, x), 1e-12) for x in (one, other)]
+    cosine = b.add("div", total(one, other), b.add("sqrt", b.add("mul", *sizes)))
+    far = b.add("where", b.add("eq", target, 1), b.add("sub", 1.0, cosine), 0.0)
+    near = b.add("clamp", b.add("sub", cosine, a["margin"]), min=0.0, max=None)
+    return _reduced(b, b.add("add", far, b.add("where", b.add("eq", target, -1), near, 0.0)), a)
+
+
+def _hinge_embedding(b: Builder, a: Arguments) -> str:
+    x, target = a["self"], a["target"]
+    near = b.add("clamp", b.add("sub", a["margin"], x), min=0.0, max=None)
+    near = b.add("where", b.add("ne", target, 1), near, 0.0)
+    return _reduced(b, b.add("add", near, b.add("where", b.add("ne", target, -1), x, 0.0)), a)
 
 
 def _ranking(b: Builder, a: Arguments) -> str:
@@ -145,6 +173,8 @@ LOSSES: dict[str, Rule] = {
     "pairwise_distance": _pairwise_distance,
     "triplet_margin_loss": _triplet,
     "margin_ranking_loss": _ranking,
+    "cosine_embedding_loss": _cosine_embedding,
+    "hinge_embedding_loss": _hinge_embedding,
     "poisson_nll_loss": _poisson,
     "soft_margin_loss": _soft_margin,
     "dist": lambda b, a: b.add("norm", b.add("sub", a["self"], a["other"]), dim=None, p=a["p"]),

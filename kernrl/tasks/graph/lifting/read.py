@@ -16,10 +16,11 @@ from kernrl.tasks.graph.canonical.build import Builder
 from kernrl.tasks.graph.canonical.rewrites import rewrite
 from kernrl.tasks.graph.graph import Graph, Node, Operand
 from kernrl.tasks.graph.lifting.aten_ops import ATEN, DROPOUTS, IDENTITIES, TAKE_NUMBERS
+from kernrl.tasks.graph.lifting.memory import Memory, place, same_memory, traced
 from kernrl.tasks.graph.lifting.scalars import Scalar, as_written, computed, real
 from kernrl.tasks.graph.lifting.trace import Traced
 
-RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 REMEDY = "a hub model, which reads the source, may still answer it"
 
 
@@ -34,17 +35,14 @@ class Reading:
         self.b, self.traced, self.module, self.where, self.title = Builder(rewrite), traced, module, where, title
         self.env: dict[Any, Any] = {}
         """fx node → name of its value, number, or list of these."""
-        self.storage: dict[Any, Any] = {}
-        """fx node → the node that owns its memory."""
-        self.whole: set[Any] = set()
-        """fx nodes that are all of their owner's memory in its own order."""
-        self.stale: set[Any] = set()
-        """fx nodes whose memory was overwritten in part, or through another view."""
+        self.memory = Memory(self.b, self.env)
         self.paths: dict[str, str] = {}
         """Path of a tensor of the module → the first path under which it is held; tied ones have several."""
         firsts: dict[int, str] = {}
         for held in (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
             self.paths.update((path, firsts.setdefault(id(tensor), path)) for path, tensor in held)
+        self.changed: list[Any] = []
+        """What in-place calls overwrite, so that a buffer of one number is no constant."""
         self.held: dict[str, str] = {}
         """First path → name of its value."""
 
@@ -53,7 +51,7 @@ class Reading:
         program = self.traced.program
         self._placeholders(program)
         outputs = self._nodes(program.graph_module, program.graph_module.graph)
-        if any(o in self.stale for o in outputs if isinstance(o, torch.fx.Node)):
+        if not all(self.memory.fresh(o) for o in outputs if isinstance(o, torch.fx.Node)):
             raise LiftError(f"{self.title}: returns a tensor that was overwritten through a view; {REMEDY}.")
         leaves = [self.env[o] if isinstance(o, torch.fx.Node) else o for o in outputs]
         leaves = [leaf.tensor(self.b) if isinstance(leaf, Scalar) else leaf for leaf in leaves]
@@ -70,11 +68,14 @@ class Reading:
         nodes = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
         paths, _ = pytree.tree_flatten_with_path(self.traced.args)
         given = iter(paths)
+        calls = [
+            n for n in program.graph_module.graph.nodes if isinstance(n.target, torch._ops.OpOverload) and n.all_input_nodes
+        ]
+        self.changed = [traced(n.all_input_nodes[0]) for n in calls if n.target._schema.is_mutable]
         names = list(inspect.signature(type(self.module).forward).parameters.values())[1:]
         for node, spec in zip(nodes, specs, strict=True):
             value = node.meta.get("val")
-            self.storage[node] = node
-            self.whole.add(node)
+            self.memory.add(node)
             if spec.kind.name == "USER_INPUT":
                 path, leaf = next(given)
                 place = tuple(_key(part) for part in path)
@@ -96,7 +97,8 @@ class Reading:
         path = self.paths.get(str(spec.target), str(spec.target))
         if path in self.held:
             return self.held[path]
-        if kind != "parameter" and path in self.traced.numbers and not path.endswith(("running_mean", "running_var")):
+        fixed = not path.endswith(("running_mean", "running_var")) and not any(same_memory(value, c) for c in self.changed)
+        if kind != "parameter" and path in self.traced.numbers and fixed:
             number = self.traced.numbers[path]
             if not number.is_complex() and "num_batches" not in path:
                 return Scalar(as_written(number), tuple(number.shape), lambda: self._tensor(value, kind, path))
@@ -128,9 +130,9 @@ class Reading:
     def _call(self, owner: nn.Module, node: torch.fx.Node) -> None:
         target: Any = node.target
         if getattr(target, "__name__", "") == "getitem":
-            of, index = node.args
-            self.env[node] = self.env[of][index]  # pyright: ignore[reportArgumentType]
-            self._alias(node, of, whole=False)
+            of: Any = node.args[0]
+            self.env[node] = self.env[of][node.args[1]]  # pyright: ignore[reportArgumentType]
+            self.memory.add(node, of.all_input_nodes)
         elif isinstance(target, torch._ops.OpOverload):
             self._aten(node, target)
         elif "wrap_with_set_grad_enabled" in str(target):
@@ -146,9 +148,9 @@ class Reading:
         inner: Any = getattr(owner, str(name.target))
         for hole, filler in zip((n for n in inner.graph.nodes if n.op == "placeholder"), node.args[place + 1 :], strict=True):
             self.env[hole] = self.env[filler]  # pyright: ignore[reportArgumentType]
-            self._alias(hole, filler, whole=True)
+            self.memory.share(hole, filler, whole=True)
         self.env[node] = [self.env[o] for o in self._nodes(inner, inner.graph)]
-        self.storage[node] = node
+        self.memory.add(node)
 
     def _aten(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> None:
         name = target._schema.name.partition("::")[2]
@@ -157,24 +159,19 @@ class Reading:
         if name in ("item", "_local_scalar_dense"):
             raise LiftError(f"{self.title}: reads a number out of a tensor{self._at()}, which no Graph can say; {REMEDY}.")
         for read in node.all_input_nodes:
-            if read in self.stale:
+            if not self.memory.fresh(read):
                 raise LiftError(f"{self.title}: reads a tensor{self._at()} that was overwritten through a view; {REMEDY}.")
         in_place = name.endswith("_") and not name.endswith("__")
         arguments = self._arguments(node, target)
         result = self._said(name.rstrip("_") if in_place else name, target, arguments, node)
         self.env[node] = result
-        if in_place:
-            self._overwrite(node, result)
+        if in_place and place(traced(node)) == place(traced(node.all_input_nodes[0])):  # unlike `unsqueeze_`
+            if isinstance(result, str) and self.b.value(result).dtype != _dtype(traced(node)):
+                result = self.b.add("cast", result, dtype=_dtype(traced(node)))
+            self.memory.share(node, node.all_input_nodes[0], whole=True)
+            self.memory.overwrite(node, result)
         else:
-            whole = name in ("contiguous", "detach", "alias", *DROPOUTS)
-            shares = whole or (any(r.alias_info for r in target._schema.returns) and self._same_dtype(node))
-            self._alias(node, node.all_input_nodes[0] if shares and node.all_input_nodes else node, whole=whole)
-
-    def _same_dtype(self, node: torch.fx.Node) -> bool:
-        """A call that may give a view gives one: a cast to another dtype does not."""
-        before = node.all_input_nodes[0].meta.get("val") if node.all_input_nodes else None
-        after = node.meta.get("val")
-        return not isinstance(after, Tensor) or not isinstance(before, Tensor) or before.dtype == after.dtype
+            self.memory.add(node, node.all_input_nodes)
 
     def _arguments(self, node: torch.fx.Node, target: torch._ops.OpOverload) -> dict[str, Any]:
         """Every argument of the call by the schema's name, defaults too."""
@@ -240,28 +237,12 @@ class Reading:
 
         dropped = ("device", "layout", "pin_memory", "memory_format")
         attributes = {k: written(v) for k, v in arguments.items() if k not in dropped}
-        op = f"{target._schema.name.replace('::', '.')}.{target._overloadname}"
+        name, overload = target._schema.name.partition("::")[2], target._overloadname
+        if target._schema.is_mutable and hasattr(getattr(torch.ops.aten, name.rstrip("_"), None), overload):
+            name = name.rstrip("_")  # what an in-place call gives, its other form gives too
+        op = f"{target.namespace}.{name}.{overload}"
         results = self.b.unknown(op, tuple(operands), attributes, [(tuple(v.shape), _dtype(v)) for v in shapes])
         return results[0] if isinstance(value, Tensor) else results
-
-    def _alias(self, node: Any, of: Any, *, whole: bool) -> None:
-        self.storage[node] = self.storage.get(of, of)
-        if node is of or (whole and of in self.whole):
-            self.whole.add(node)
-
-    def _overwrite(self, node: torch.fx.Node, result: str) -> None:
-        """What an in-place call leaves: every name of the same memory now means the result."""
-        of = node.all_input_nodes[0]
-        owner = self.storage.get(of, of)
-        mates = [n for n, s in self.storage.items() if s is owner]
-        for mate in mates:
-            if of in self.whole and mate in self.whole:
-                self.env[mate] = result
-            elif mate is of:
-                self.env[of] = result
-            else:
-                self.stale.add(mate)
-        self._alias(node, of, whole=True)
 
     def _at(self) -> str:
         return f" at line {self.b.line}" if self.b.line else ""

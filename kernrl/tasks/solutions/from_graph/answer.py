@@ -81,8 +81,9 @@ def read_source(source: str) -> Source:
     new = _Renamed().visit(copy.deepcopy(model))
     new.body = _reachable([s for s in new.body if not (isinstance(s, ast.FunctionDef) and s.name == "forward")], {"__init__"})
     new.body = [s for s in new.body if not _is_text(s)]
-    others = [_lean(s) for s in others]
-    kept = _needed(others, new)
+    kept = _needed([_lean(s) for s in others], new)
+    if any(_runs_modules(s) for s in (*kept, new)):
+        kept = _needed(others, new)
     return Source(kept, new, forward.args)
 
 
@@ -102,6 +103,16 @@ def _is_text(statement: ast.stmt) -> bool:
 
 def _is_main(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
+
+
+def _runs_modules(statement: ast.stmt) -> bool:
+    """What it makes it may also run, and so the forward of a helper: a parametrization, or a dry run for a size."""
+    calls = [n.func for n in ast.walk(statement) if isinstance(n, ast.Call)]
+    given = {n.arg for n in ast.walk(statement) if isinstance(n, ast.arg)}
+    given |= {ast.unparse(n) for n in ast.walk(statement) if isinstance(getattr(n, "ctx", None), ast.Store)}
+    return any(
+        isinstance(f, ast.Call | ast.Subscript) or ast.unparse(f) in given or "parametriz" in ast.unparse(f) for f in calls
+    )
 
 
 def _lean(statement: ast.stmt) -> ast.stmt:

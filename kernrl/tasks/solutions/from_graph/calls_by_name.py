@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,13 +10,13 @@ from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names
 
 CALLED_BY_NAME = (
-    "topk sort argsort median kthvalue cummax cummin logcumsumexp index im2col col2im unfold cdist",
-    "diagonal trace diag diag_embed diff round cross take_along_dim",
+    "topk sort argsort median kthvalue cummax cummin index im2col col2im unfold cdist",
+    "diagonal trace diag diag_embed diff round cross linalg_cross take_along_dim",
     "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d grid_sampler affine_grid_generator",
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d",
     "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d",
-    "lgamma digamma erfinv copysign heaviside fmax fmin count_nonzero rot90 block_diag linspace eye",
-    "scatter scatter_add index_add index_fill bucketize searchsorted repeat_interleave",
+    "lgamma digamma erfinv count_nonzero rot90 block_diag linspace",
+    "scatter scatter_add scatter_reduce index_add index_copy index_fill index_put bucketize searchsorted repeat_interleave",
     "max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d",
 )
 """Names of ATen ops, without their overload, that a candidate may leave to the library."""
@@ -83,4 +84,9 @@ def _text(values: Sequence[Any], operands: Sequence[str], sized: Callable[[tuple
         if not all(isinstance(v, int) for v in values):
             raise CannotWriteError("an argument is another number at another input set")
         return sized(tuple(values))
-    return repr(first)
+    return constant(first)
+
+
+def constant(value: Any) -> str:
+    """Python of a number, a string, or a tuple of whole numbers."""
+    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else repr(value)

@@ -46,10 +46,13 @@ class HostMemory(HostValues):
         for like in typed if own and value not in self.orders else ():
             if self._shaped_alike(like, shape) and dtype == "float32":
                 return f"torch.empty_like({self.host[like]})"
-        like = self.host[(typed or likes or [next(v for v in self.host if v in self.program.shapes)])[0]]
+        model = (typed or likes or [next(v for v in self.host if v in self.program.shapes)])[0]
+        like = self.host[model]
+        if dtype == "float32" and self.program.dtypes[model] != "float32":  # nothing but whole numbers is read
+            model = next(iter(self._given([value])), None)
         sizes = [self.names.expression(s) for s in shape]
         shown = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
-        kind = f"{like}.dtype" if dtype == "float32" and own else f"torch.{dtype}"
+        kind = f"{self.host[model]}.dtype" if dtype == "float32" and own and model else f"torch.{dtype}"
         return f"torch.empty({shown}, device={like}.device, dtype={kind}{last})"
 
     def _largest_input(self) -> str:

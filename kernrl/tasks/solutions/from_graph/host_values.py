@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernrl.tasks.solutions.from_graph.calls_by_name import constant
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Operand, Program, Varies
 from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names, Shape, is_one
@@ -75,8 +76,4 @@ class HostValues:
             return self.value(operand)
         if isinstance(operand, Varies):
             return self.names.number(operand.values)
-        return (
-            repr(operand)
-            if not isinstance(operand, float) or (operand == operand and abs(operand) != float("inf"))
-            else f'float("{operand}")'
-        )
+        return constant(operand)

@@ -7,30 +7,25 @@ from typing import Any
 
 from kernrl.tasks.graph.graph import Graph
 from kernrl.tasks.graph.ops import OPS
-from kernrl.tasks.solutions.from_graph.calls_by_name import call_by_name
+from kernrl.tasks.solutions.from_graph.calls_by_name import call_by_name, constant
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
 from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names
 
-ONE_DIMENSION = ("argmax", "argmin", "prod")
+ONE_DIMENSION = ("argmax", "argmin", "prod", "softmax", "log_softmax")
+OF_FUNCTIONAL = ("silu", "mish", "hardswish", "hardsigmoid", "softsign", "tanhshrink", "leaky_relu", "elu", "gelu")
+OF_FUNCTIONAL += ("softplus", "softshrink", "hardshrink", "threshold")
 PLAIN_CALLS = {
-    **{
-        op: f"torch.{op}"
-        for op in ("cumsum", "cumprod", "prod", "any", "all", "argmax", "argmin", "flip", "roll", "tril", "triu")
-    },
-    **{
-        op: f"torch.{op}"
-        for op in ("remainder", "fmod", "atan2", "pow", "round", "erfc", "acos", "maximum", "minimum", "div", "where", "clamp")
-    },
-    # of dtypes that kernels do not write, such as whole numbers
-    **{op: f"torch.{op}" for op in ("sum", "mean", "amax", "amin", "var", "std", "logsumexp")},
-    **{
-        op: f"torch.{op}"
-        for op in ("add", "sub", "mul", "eq", "ne", "lt", "le", "gt", "ge", "abs", "neg", "exp", "log", "sqrt")
-    },
+    # kernels write them, but not of every dtype
+    **{op: f"torch.{op}" for op, known in OPS.items() if known.kind in ("pointwise", "reduction", "scan")},
+    **{op: f"{{F}}.{op}" for op in OF_FUNCTIONAL},
+    "log_sigmoid": "{F}.logsigmoid",
+    **{op: f"torch.{op}" for op in ("softmax", "log_softmax", "flip", "roll", "tril", "triu")},
     **{f"{kind}_pool{n}d": f"{{F}}.{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
     **{f"adaptive_{kind}_pool{n}d": f"{{F}}.adaptive_{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)},
 }
 """Op → the call that takes its attributes by name."""
+SIGNS = {"sub": "-", "div": "/", "pow": "**", "remainder": "%"}
+"""Op → how it is written where a number comes first, which its call does not take."""
 
 
 def library_call(
@@ -71,10 +66,12 @@ def library_call(
         device = next(iter(host.values()))
         return f"torch.arange({a['start']!r}, {end}, {a['step']!r}, dtype=torch.{a['dtype']}, device={device}.device)"
     if node.op == "pad":
-        value = f", value={a['value']!r}" if a["mode"] == "constant" and a["value"] else ""
+        value = f", value={constant(a['value'])}" if a["mode"] == "constant" and a["value"] else ""
         return (
             f"{f}.pad({operands[0]}, {a['padding']!r}" + (f", mode={a['mode']!r}" if a["mode"] != "constant" else value) + ")"
         )
+    if node.op in SIGNS and not isinstance(op.operands[0], str) and not a.get("rounding_mode"):
+        return f"{operands[0]} {SIGNS[node.op]} {operands[1]}"
     if node.op in PLAIN_CALLS:
         single = node.op in ONE_DIMENSION
         if single and len(a["dim"]) > 1:
@@ -82,7 +79,7 @@ def library_call(
         if node.kind == "pool":  # avg_pool1d has no divisor_override, even of its default
             a = {k: v for k, v in a.items() if v != OPS[node.op].attributes[k]}
         called = {"dim": "dims"} if node.op in ("flip", "roll") else {}
-        shown = [f"{called.get(k, k)}={v[0] if single and k == 'dim' else v!r}" for k, v in a.items()]
+        shown = [f"{called.get(k, k)}={constant(v[0] if single and k == 'dim' else v)}" for k, v in a.items()]
         return f"{PLAIN_CALLS[node.op].format(F=f)}({', '.join([*operands, *shown])})"
     raise CannotWriteError(f"no rule for {node.op}")
 

@@ -27,6 +27,21 @@ CALLS = {
     "rad2deg": "torch.rad2deg(x)",
     "deg2rad": "torch.deg2rad(x)",
     "ldexp": "torch.ldexp(x, y)",
+    "fmax": "torch.fmax(x, x.log()), torch.fmax(x.log(), y), torch.fmax(x.log(), x.log())",
+    "fmin": "torch.fmin(x, x.log()), torch.fmin(x.log(), y), torch.fmin(x.log(), x.log())",
+    "heaviside": "torch.heaviside(x.round(), y), torch.heaviside(x.log(), y)",
+    "signbit": "torch.signbit(x), torch.signbit(x * 0), torch.signbit(1 / (x * 0))",
+    "copysign": "torch.copysign(y, x), torch.copysign(y, x * 0), x.copysign(-2.0), x.copysign(1)",
+    "special_entr": "torch.special.entr(y - 0.1), torch.special.entr(y * (x > 0)), torch.special.entr(x.log())",
+    "float_power": "torch.float_power(y, x), torch.float_power(y, 1.5), torch.float_power(2, x)",
+    "isclose": "x.isclose(x.round(), 0.1, 0.2), (y * 0).log().isclose((y * 0).log()), x.isclose((y * 0).log())",
+    "__rshift__": "n >> 1, (n - 3) >> 2",
+    "__lshift__": "n << 1, (n - 3) << 2",
+    "rnn_tanh_cell": "torch.rnn_tanh_cell(x, y, self.w[0], self.w[1], self.w[2, 0], self.w[2, 1])",
+    "rnn_relu_cell": "torch.rnn_relu_cell(x, y, self.w[0], self.w[1])",
+    "gru_cell": "torch.gru_cell(x, y, self.w[0].repeat(3, 1), self.w[:3].flatten(0, 1), self.w[0, :3].flatten()),"
+    " torch.gru_cell(x[:1], y[:1], self.w[1:].flatten(0, 1), self.w[:3].flatten(0, 1))",
+    "lstm_cell": "*torch.lstm_cell(x, (y, x.sin()), self.w.flatten(0, 1), self.w[3].repeat(4, 1), self.w[0, :4].flatten())",
     "mse_loss": "F.mse_loss(x, y), F.mse_loss(x, y, reduction='sum')",
     "l1_loss": "F.l1_loss(x, y, reduction='none')",
     "smooth_l1_loss": "F.smooth_l1_loss(x, y, beta=0.5), F.smooth_l1_loss(x, y, beta=0, reduction='none')",
@@ -36,10 +51,16 @@ CALLS = {
     "binary_cross_entropy_with_logits": "F.binary_cross_entropy_with_logits(x * 9, y, weight=y, pos_weight=y[0])",
     "cross_entropy_loss": "F.cross_entropy(x, n), F.cross_entropy(x, n, label_smoothing=0.1, ignore_index=2),"
     " F.cross_entropy(x, y, reduction='none'), F.cross_entropy(x[0], n[0]), F.cross_entropy(x[:, :, None], n[:, None])",
+    "weighted": "F.cross_entropy(x, n, weight=y[0]), F.cross_entropy(x[:, :, None], n[:, None], y[0], reduction='none'),"
+    " F.cross_entropy(x, n, y[0], label_smoothing=0.3, ignore_index=2), F.nll_loss(x, n, y[0], ignore_index=5)",
     "nll_loss": "F.nll_loss(x.log_softmax(1), n, reduction='sum'), F.nll_loss(x, n)",
     "pairwise_distance": "F.pairwise_distance(x, y), F.pairwise_distance(x, y, p=1.0, keepdim=True)",
     "triplet_margin_loss": "F.triplet_margin_loss(x, y, x.flip(0), margin=0.5)",
     "margin_ranking_loss": "F.margin_ranking_loss(x, y, x.sign(), margin=0.1)",
+    "cosine_embedding_loss": "F.cosine_embedding_loss(x, y, n - 2, margin=0.2, reduction='none'),"
+    " F.cosine_embedding_loss(x[0], y[0], n[3] - 2), F.cosine_embedding_loss(x, y, (n > 2) * 2 - 1, margin=-0.5)",
+    "hinge_embedding_loss": "F.hinge_embedding_loss(x, (y > 0.2) * 2 - 1, reduction='none'),"
+    " F.hinge_embedding_loss(x[:, 0], n - 3, margin=0.5)",
     "poisson_nll_loss": "F.poisson_nll_loss(x, y)",
     "soft_margin_loss": "F.soft_margin_loss(x, x.sign())",
     "dist": "torch.dist(x, y), torch.dist(x, y, p=1.0)",
@@ -61,6 +82,11 @@ CALLS = {
     "diff": "torch.diff(x, dim=1), x.diff(dim=0)",
     "aminmax": "*torch.aminmax(x, dim=1), *x.aminmax()",
     "nansum": "torch.nansum(torch.log(x), dim=1)",
+    "nanmean": "torch.log(x).nanmean(1, keepdim=True), torch.log(x).nanmean()",
+    "meshgrid": "*torch.meshgrid(x[0], y[:, 0], indexing='ij'), *torch.meshgrid(x[0], y[:, 0], x[:2, 1], indexing='xy')",
+    "eye": "torch.eye(6) + x[0], torch.eye(4, 6, dtype=torch.int64) + n[:, None], torch.eye(6, 4).bool()",
+    "fill_diagonal": "x.clone().fill_diagonal_(-9.0), (x.T * 1).fill_diagonal_(2)",
+    "index_put": "torch.index_put(x, (x > 0,), y[0, 0]), torch.index_put(x, (n > 2,), y[0, :1])",
 }
 """Name of a rule → calls of it, of x [4, 6], shares y [4, 6], classes n [4], and a weight w [4, 6, 6]."""
 

@@ -152,6 +152,42 @@ CORNERS = {
     ),
     "copies": module("pass", "return x.repeat(2, 3).tanh(), x.tile(2, 1, 1).exp(), x.repeat_interleave(2, 1) + 1", ROWS),
     "patches": module("pass", "return F.unfold(x, 2, stride=2).amax(1), x[:, :, ::2, 1::2].exp()", IMAGE),
+    "keys_past_the_digits_of_float32": module(
+        "pass",
+        "same = a[:, None] == b; return (same * x).sum(1), torch.where(a[:, None] > b, x, -x), a - 1, x * a[:, None].sqrt()",
+        "torch.arange(H) + 2**40, torch.arange(C) + 2**40 + 4, torch.randn(H, C)",
+        "self, a, b, x",
+    ),
+    "other_dtypes": module(
+        "pass",
+        "d = x.double(); i = (1 - n) * n + (n & 3) - 2 ** (n % 4)\n        "
+        "return torch.tanh(d) + 1 / (1 + d.square()), F.gelu(d).softmax(1), d.norm(dim=1), i, ~n, x * i, (n >> 1).float() / 3",
+        f"{ROWS}, torch.randint(0, 9, (H, C))",
+        "self, x, n",
+    ),
+    "infinite_numbers": module(
+        "pass",
+        "y = F.pad(x, (1, 1), value=-float('inf')).unfold(1, 3, 1).amax(-1); top = torch.full_like(x, -float('inf'))\n        "
+        "return y, torch.where(x > 0, x, top).softmax(1), torch.where(x > 0, x.double(), float('inf')).amin(1)",
+        ROWS,
+    ),
+    "no_elements": module(
+        "pass",
+        "y = torch.empty(0, x.shape[1])\n        for row in x.split(9): y = torch.cat([y, row.softmax(1)])\n        "
+        "left = x[:, :0]; return y, torch.cat([left, x.exp(), x[:, 5:5]], 1), left.sum(1) + x.mean(1)",
+        ROWS,
+    ),
+    "written_in_place": module(
+        "self.l = nn.Linear(C, 12)",
+        "y = self.l(x); y[:, :4] = y[:, :4].sigmoid(); y[:, 4:8] *= 2; y[:, -1] = 0.5; y[y < -1] = -1.0; return y, y.sum(1)",
+        ROWS,
+    ),
+    "steps_of_a_cell": module(
+        "self.g = nn.GRUCell(C, 8); self.l = nn.LSTMCell(8, 8)",
+        "h = self.g(x, s); c = self.l(h, (s, h)); return self.g(x, c[0]) + c[1]",
+        f"{ROWS}, torch.randn(H, 8)",
+        "self, x, s",
+    ),
     "resized": module("pass", "return F.interpolate(x.relu(), size=(2 * H, 2 * W), mode='bilinear').exp() + 1", IMAGE),
 }
 """Name → source of what is easily got wrong."""
@@ -178,6 +214,22 @@ def test_corner_cases_are_right_in_every_style(name: str) -> None:
         tree = ast.parse(code)
         assert not {"get_inputs", "Model"} & {getattr(node, "name", "") for node in tree.body}
         assert constructor(tree) == constructor(ast.parse(CORNERS[name]))
+
+
+def test_what_float32_cannot_hold_is_copied_as_it_is() -> None:
+    double = module("pass", "return torch.tanh(x).T, x.argmax(1) + 2**40", "torch.randn(H, C, dtype=torch.float64)")
+    solutions = write_solutions(Task("t", double))
+    assert solutions
+    assert not [s.style for s in solutions if "tl.load" not in s.triton_code or "tl.float32" in s.triton_code]
+
+
+def test_floats_that_are_made_of_nothing_have_no_dtype_of_whole_numbers() -> None:
+    made = module(
+        "self.l = nn.Linear(C, C)", "return self.l(torch.zeros(n.shape[0], 12)) + n[:, None]", "torch.arange(H)", "self, n"
+    )
+    solutions = write_solutions(Task("t", made))
+    assert solutions
+    assert not [s.style for s in solutions if "dtype=n.dtype" in s.triton_code]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from kernrl.tasks.solutions.from_graph.codegen.view_index import BarrierError, I
 from kernrl.tasks.solutions.from_graph.codegen.windows import NEUTRAL, padded, window
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
-from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Count, Op, Operand, Varies
+from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import COMPUTED, Count, Op, Operand, Varies
 from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Shape, Size, is_one, times
 
@@ -221,8 +221,7 @@ class Body:
         if root in self.parts:
             return self._sum(value, root, index, place, mask)
         pointer = self.pointer(root)
-        dtype = self.program.dtypes[value]
-        cast = ".to(tl.float32)" if dtype != "bool" else ""
+        cast = ".to(tl.float32)" if self.program.dtypes[value] in COMPUTED else ""  # others would lose digits
         target = f"{pointer} + {place}" if place_moves(self.accesses[-1]) else pointer
         return self._keep(value, index, f"tl.load({target}{mask}){cast}")
 

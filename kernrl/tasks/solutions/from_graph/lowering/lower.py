@@ -11,13 +11,14 @@ from kernrl.tasks.graph.graph import Graph, Node
 from kernrl.tasks.graph.ops import OPS
 from kernrl.tasks.solutions.from_graph.lowering.builder import How
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import (
+    COMPUTED,
     FEW_CHANNELS,
     Operand,
     Program,
     Varies,
     settle_views,
 )
-from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import point_text
+from kernrl.tasks.solutions.from_graph.lowering.pointwise_text import literal, point_text
 from kernrl.tasks.solutions.from_graph.lowering.reduced_ops import Norms
 from kernrl.tasks.solutions.from_graph.lowering.sizes import Size
 from kernrl.tasks.solutions.from_graph.lowering.small_products import SmallProducts
@@ -50,13 +51,14 @@ class _Lowering(Norms, Windows, SmallProducts):
         name, shape, dtype = node.value.name, self.shape(node.value.name), node.value.dtype
         operands = self._operands()
         rule = getattr(self, f"_{node.op}", None) or getattr(self, f"_{node.kind}", None)
-        floats = ("float32", "bfloat16", "float16")
-        whole = all(self.p.dtypes[o] in floats for o in node.reads) or (
-            dtype in floats and all(self.p.dtypes[o] in (*floats, "int64", "int32") for o in node.reads)
+        whole = all(self.p.dtypes[o] in COMPUTED for o in node.reads) or (
+            dtype in COMPUTED and all(self.p.dtypes[o] in (*COMPUTED, "int64", "int32") for o in node.reads)
         )
+        whole = whole and all(map(all, (n for o in node.reads for n in self.shape(o))))  # none without elements
         if node.kind == "pointwise" and node.op not in ("prelu", "batch_norm_eval"):
             text = point_text(node.op, tuple(operands), dict(node.attributes))
             if text and node.reads and (whole or node.op in ANY_DTYPE) and dtype in STORED:
+                text = text if node.op in ANY_DTYPE else self._in_floats(text, operands)
                 self.add("point", name, shape, dtype, *operands, text=text)
                 return
         elif rule and (whole or node.kind in ("view", "create")) and rule(node, name, operands) is not None:
@@ -65,6 +67,13 @@ class _Lowering(Norms, Windows, SmallProducts):
         for r in node.results:  # `add` gave all of them one shape
             self.p.shapes[r.name] = tuple(zip(*(v[r.name].shape for v in self.values), strict=True))
             self.p.dtypes[r.name] = r.dtype
+
+    def _in_floats(self, text: str, operands: list[Operand]) -> str:
+        """An expression in which whole numbers become floats."""
+        for i, o in enumerate(operands):
+            if isinstance(o, str) and self.p.dtypes[o] not in COMPUTED:
+                text = text.replace(f"{{{i}}}", f"{{{i}}}.to(tl.float32)")
+        return text
 
     # views
 
@@ -131,7 +140,7 @@ class _Lowering(Norms, Windows, SmallProducts):
         dtype = node.value.dtype
         if dtype not in ("float32", "bool", "int64"):
             return None
-        text = "{0}" if dtype != "float32" or isinstance(operands[0], Varies) else repr(float(operands[0]))  # pyright: ignore[reportArgumentType]
+        text = "{0}" if dtype != "float32" or isinstance(operands[0], Varies) else literal(float(operands[0]))  # pyright: ignore[reportArgumentType]
         return self.add("point", name, self.shape(name), dtype, operands[0], text=text)
 
     # products and convolutions

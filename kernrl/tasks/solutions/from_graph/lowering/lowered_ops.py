@@ -14,6 +14,8 @@ FEW_FILTERS = 8
 """Of an image of one channel, so many filters at most are computed one by one; more are a product."""
 FEW_CHANNELS = 8
 """With fewer channels in a group, the taps of a convolution are part of its depth: a tile of channels alone would be empty."""
+COMPUTED = ("float32", "bfloat16", "float16")
+"""Dtypes that kernels compute in float32; what is of another dtype is compared, chosen and copied as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class Names:
             return name
         if constant and first <= 64:
             return str(first)
-        found = self._composed(size)
+        found = self._composed(size) if all(size) else None
         if found is None and len(set(size)) == 1:
             found = str(first)
         if found is None:
