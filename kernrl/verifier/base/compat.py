@@ -7,6 +7,7 @@ Written against triton 3.6 to 3.9 and torch 2.11 to 2.13.
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import re
 import tempfile
@@ -22,7 +23,7 @@ from triton._C.libtriton import ir, llvm
 from triton.backends.compiler import GPUTarget, Language
 from triton.compiler.compiler import ASTSource, make_backend
 from triton.runtime.autotuner import Autotuner
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITFunction, TensorWrapper
 
 if TYPE_CHECKING:
     import torch
@@ -126,6 +127,20 @@ def mode_depth() -> tuple[int, int]:
     import torch
 
     return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+
+
+def torch_settings() -> dict[str, Any]:
+    """Settings of the process that change what others compute, and hooks on what autograd saves. Those that a program of
+    inference commonly chooses (TF32, cuDNN's search) are not among them."""
+    import torch
+
+    return {
+        "default dtype": torch.get_default_dtype(),
+        "saved_tensors_hooks": torch._C._autograd._top_saved_tensors_default_hooks(True),  # pyright: ignore[reportAttributeAccessIssue]
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "multithreading of autograd": torch._C._is_multithreading_enabled(),
+        "cudnn.enabled": torch.backends.cudnn.enabled,
+    }
 
 
 def no_dispatch() -> Any:
@@ -232,6 +247,79 @@ def rehint(ttir: str, special: Specialised) -> str | None:
     texts = ("".join(f" {{{name} = {value} : i32}}" for name, value in hint) for hint in hints)
     line = ", ".join(argument + text for argument, text in zip(arguments, texts, strict=True))
     return ttir[: head.start(1)] + line + ttir[head.end(1) :]
+
+
+def kernel_sources() -> dict[Any, str]:
+    """The text of every kernel and device function that was made since this process was forked, by object."""
+    found = [one for one in gc.get_objects() if type(one) is JITFunction]
+    return {_ById(one): one.src for one in found}
+
+
+class _ById:
+    """An object as a key; a kernel's own hash is that of its source."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and other.value is self.value
+
+
+_MADE_BY_BINDER = ("CompiledKernel", "compile", "ASTSource")
+"""Attributes that Triton gives a kernel at its first launch."""
+
+
+def odd_kernel(fn: Any) -> str:
+    """What of a kernel is not as Triton made it, so that another launch than the recorded one may run; '' if nothing is."""
+    if type(fn) is not JITFunction:
+        return "class"
+    usual = vars(triton.language.softmax).keys()
+    for name, value in vars(fn).items():
+        if name in _MADE_BY_BINDER:
+            if value is not getattr(triton.compiler, name):
+                return name
+        elif name not in usual and hasattr(JITFunction, name):
+            return name
+    if put := [name for name, kept in _KEPT.items() if id(fn) in kept and name in vars(fn)]:
+        return put[0]
+    made_by = getattr(fn.device_caches.default_factory, "__self__", None)
+    return "" if made_by is fn else "device_caches"
+
+
+_KEPT: dict[str, dict[int, Any]] = {"hash": {}, "device_caches": {}}
+"""By which machine code is found again, of each kernel by id. Kernels live as long as this process."""
+
+
+def guard_kernels(refuse: Callable[[str], None]) -> None:
+    """From now on, what finds a kernel's machine code again is out of its attributes; `refuse` is called with a name whenever
+    somebody asks for it."""
+
+    def guarded(name: str) -> property:
+        kept = _KEPT[name]
+
+        def get(fn: Any) -> Any:
+            refuse(name)
+            return kept[id(fn)] if id(fn) in kept else vars(fn)[name]
+
+        def put(fn: Any, value: Any) -> None:
+            refuse(name)
+            if id(fn) not in kept:  # one that is older than this
+                vars(fn).pop(name, None)
+            kept[id(fn)] = value
+
+        return property(get, put)
+
+    for name in _KEPT:
+        setattr(JITFunction, name, guarded(name))
+
+
+def tensor_of(value: Any) -> Any:
+    """The tensor behind a launch argument: itself, or of a `triton.reinterpret`. Other objects as they are."""
+    plain = type(value) is TensorWrapper and vars(value).keys() <= {"dtype", "base", "data", "device", "shape"}
+    return value.base if plain else value
 
 
 def replace_run(launch: Callable[..., Any], tune: Callable[..., Any], best: Callable[[Any], Any]) -> None:

@@ -38,6 +38,7 @@ def parse_reply(text: str) -> Candidate | Rejection:
 
     Fences inside the code's own strings, such as the example of a docstring, are part of the code.
     """
+    text = text.removeprefix("\ufeff")  # with which some editors begin a file
     if "```" in text and _is_module(text):
         return _candidate(text)
     blocks = [body for language, body in _blocks(text) if language.lower() in _PYTHON and body.strip()]

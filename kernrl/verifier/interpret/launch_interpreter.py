@@ -186,14 +186,17 @@ class LaunchInterpreter:
         return torch.where(mask.reshape(*mask.shape, *[1] * (new.dim() - 2)), new, old)
 
     def _reduce(self, op: Op, active: Tensor) -> Sequence[Any]:
-        """Combine halves until one element is left; every tile size is a power of two."""
+        """Combine halves until one element is left; every tile size is a power of two.
+
+        Lanes of a warp exchange their shares with each other, so each has another one on its left: at every second step the
+        halves change places, which a function that tells left from right (the later of two, a decayed sum) does not survive.
+        """
         axis, region = self._axis(op), op.regions[0]["entry"]
         values = self._tiles(op)
         while values[0].shape[axis] > 1:
             half = values[0].shape[axis] // 2
-            values = self._combine(
-                region, [v.narrow(axis, 0, half) for v in values], [v.narrow(axis, half, half) for v in values]
-            )
+            left, right = [v.narrow(axis, 0, half) for v in values], [v.narrow(axis, half, half) for v in values]
+            values = self._combine(region, *((left, right) if half.bit_length() % 2 else (right, left)))
         return [v.squeeze(axis) for v in values]
 
     def _scan(self, op: Op, active: Tensor) -> Sequence[Any]:
@@ -218,9 +221,12 @@ class LaunchInterpreter:
         return [torch.broadcast_to(self._of(v), left[0].shape) for v in last.operands]
 
     def _tiles(self, op: Op) -> list[Tensor]:
-        """Operands of a reduction or scan at full size: a constant tile is stored as one element."""
+        """Operands of a reduction or scan at full size: a constant tile is stored as one element, and what is the same in all
+        cases or programs once."""
         shape = read_type(op.types.partition("->")[0].strip(" (")).shape
-        return [v.expand(*v.shape[:2], *shape) for v in map(self._of, op.operands)]
+        values = [self._of(v) for v in op.operands]
+        lead = [max(v.shape[i] for v in values) for i in range(2)]
+        return [v.expand(*lead, *shape) for v in values]
 
     def _axis(self, op: Op) -> int:
         found = re.search(r"axis = (\d+)", op.text)

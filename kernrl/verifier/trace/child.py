@@ -20,13 +20,13 @@ from typing import Any
 import torch
 import triton
 
+from kernrl.verifier.base import compat
 from kernrl.verifier.plan.codec import decode_spec, encode
 from kernrl.verifier.plan.plan import Plan, TensorSpec, TraceSpec
 from kernrl.verifier.rpc.frames import Channel
 from kernrl.verifier.trace import fake_cuda, guards
 from kernrl.verifier.trace.launches import Launches
 from kernrl.verifier.trace.other_shapes import Earlier
-from kernrl.verifier.trace.python_state import sources
 from kernrl.verifier.trace.record_forward import record_forward
 from kernrl.verifier.trace.recorder import Recorder, Untraceable
 
@@ -92,7 +92,10 @@ def handle(channel: Channel) -> None:
     try:
         plans = trace(request["source"], [decode_spec(s) for s in request["specs"]])
     except Exception as error:
-        status, reason = describe(error)
+        try:
+            status, reason = describe(error)
+        except Exception:  # its text is the candidate's own code
+            status, reason = "trace_error", f"{type(error).__name__}, which does not say what is wrong{_where(error)}."
         channel.send(json.dumps({"reject": [status, reason[:2000]]}).encode())
         return
     channel.send(json.dumps({"plans": len(plans)}).encode())
@@ -118,14 +121,19 @@ def describe(error: BaseException) -> tuple[str, str]:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    seen: list[BaseException] = []  # the causes that a candidate sets may go round
+    while error is not None and not any(error is one for one in seen):
         yield error
+        seen.append(error)
         error = error.__cause__ or error.__context__
 
 
 def _where(error: BaseException) -> str:
     """The candidate's line that raised, or ''."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith("candidate.py")]
+    try:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith("candidate.py")]
+    except (SyntaxError, UnicodeError):  # the file says that it is in another encoding
+        return ""
     return f" [line {frames[-1].lineno}: {(frames[-1].line or '').strip()[:120]}]" if frames else ""
 
 
@@ -189,10 +197,15 @@ def _record(module: types.ModuleType, spec: TraceSpec, recorder: Recorder, shape
     cls = module.ModelNew
     if type(cls) not in (type, abc.ABCMeta):
         raise Untraceable("ModelNew has a metaclass, which decides what is made of it: use a plain class")
-    before = sources(module)
+    before = compat.kernel_sources()
     plan = record_forward(cls, spec, recorder, _launches.kernels, again=True, earlier=shapes)
-    if sources(module) != before:
+    after = compat.kernel_sources()
+    if any(after.get(kernel) != source for kernel, source in before.items()):
         raise Untraceable("a kernel's source is replaced while forward() runs: define each kernel once")
+    for kernel in after:
+        _launches.check_kernel(kernel.value)
+    if cls.__module__ != module.__name__ or sys.modules.get(module.__name__) is not module:
+        raise Untraceable("ModelNew says that it is of another module: leave its name as it is")
     if module.ModelNew is not cls:
         raise Untraceable("the name ModelNew stands for another class after forward(): define it once")
     return plan

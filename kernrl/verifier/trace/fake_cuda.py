@@ -145,6 +145,8 @@ def install(arch: str) -> GPUTarget:
         "set_device": lambda device: None,
         "synchronize": lambda device=None: None,
         "empty_cache": lambda: None,
+        # forward is called in both ways, and must do the same
+        "is_current_stream_capturing": lambda: _NoGrad.depth > 0,
         "get_device_properties": lambda device=None: properties,
         "get_device_name": lambda device=None: device_name,
         "get_device_capability": lambda device=None: (properties.major, properties.minor),

@@ -24,11 +24,16 @@ from typing import Any
 import torch
 
 from kernrl.verifier.base import compat
-from kernrl.verifier.trace import nondeterminism
+from kernrl.verifier.trace import nondeterminism, python_state
+from kernrl.verifier.trace.library_state import LibraryState
 from kernrl.verifier.trace.recorder import Untraceable
 
 _LATER = {
-    "signal": "signal setitimer alarm", "_thread": "start_new_thread", "sys": "settrace setprofile", "codecs": "register",
+    "signal": "signal setitimer alarm set_wakeup_fd", "_thread": "start_new_thread",
+    "sys": "settrace setprofile addaudithook set_asyncgen_hooks", "sys.monitoring": "use_tool_id register_callback",
+    "threading": "settrace setprofile settrace_all_threads setprofile_all_threads",
+    "os": "register_at_fork", "posix": "register_at_fork", "codecs": "register register_error",
+    "faulthandler": "dump_traceback_later register", "gc": "freeze unfreeze",
 }  # fmt: skip
 """Functions that nothing of a candidate may call."""
 
@@ -50,6 +55,9 @@ _CLASSES = (
 )
 _HOOKS = tuple(f"_global_{name}_hooks" for name in ("forward", "forward_pre", "backward", "parameter_registration"))
 
+_NOT_OPERATORS = frozenset(("name",))
+"""Names of `torch.ops.aten` that are no operators."""
+
 _READERS = ("/inspect.py", "/traceback.py")
 """Files of the standard library through which frames are read."""
 
@@ -60,6 +68,8 @@ repr()."""
 _frame = sys._getframe
 
 _in_forward = False
+_settings: dict[str, Any] = {}
+"""Torch's settings as they were."""
 _before: dict[str, tuple[Mapping[str, Any], dict[str, Any]]] = {}
 """Names of each module and class: as they are now, and as they were."""
 _knobs: dict[str, Any] = {}
@@ -67,6 +77,8 @@ _knobs: dict[str, Any] = {}
 _inherited: dict[str, frozenset[str]] = {}
 _tables: list[tuple[str, Any, list[Any]]] = []
 """Name, object and contents of lists and dicts that decide how others import, copy and compute."""
+_libraries: LibraryState | None = None
+"""Everything that was loaded, as it was."""
 _attributes: dict[int, frozenset[str]] = {}
 """Names that hang on each function of `_OWN_NAMES`."""
 
@@ -110,6 +122,7 @@ def inside_forward() -> Iterator[None]:
 
 def install() -> None:
     """Replace what may not be called, for good, and remember what modules hold. Once, before candidates."""
+    global _libraries
     _guard_functions(nondeterminism.ASKED, always=False)
     _guard_functions(_LATER, always=True)
     _guard_frames()
@@ -118,6 +131,7 @@ def install() -> None:
     _guard_counts()
     _fill_in()
     _knobs.update(compat.knobs())
+    _settings.update(compat.torch_settings())
     for name in _FOREIGN:
         module = importlib.import_module(name)
         _before[name] = vars(module), dict(vars(module))
@@ -138,6 +152,8 @@ def install() -> None:
     _tables.extend((name, table, _contents(table)) for name, table in tables.items())
     operators = importlib.import_module("torch._ops")
     operators.OperatorBase.py_impl = _guarded(operators.OperatorBase.py_impl, "py_impl", always=True)
+    python_state.know_libraries()
+    _libraries = LibraryState()
 
 
 def _fill_in() -> None:
@@ -159,6 +175,9 @@ def _contents(table: Any) -> list[Any]:
 
 def check_untouched() -> None:
     """Raise Untraceable if anything that was there before the candidate is replaced, or is hooked."""
+    for name, value in compat.torch_settings().items() if _settings else ():
+        if value != _settings[name]:
+            raise Untraceable(f"the code changes torch's {name}: leave torch's settings as they are")
     for place, (now, before) in _before.items():
         if _same_objects(now, before):
             continue
@@ -174,6 +193,11 @@ def check_untouched() -> None:
                 continue
             if left := own.keys() - _attributes.get(id(value), frozenset()):
                 raise Untraceable(f"the code leaves {min(left)} on {place}.{name}: leave other modules as they are")
+    for name, value in vars(torch.ops.aten).items():
+        if not name.startswith("_") and type(value) is not torch._ops.OpOverloadPacket and name not in _NOT_OPERATORS:
+            raise Untraceable(f"the code replaces torch.ops.aten.{name}: leave other modules as they are")
+    if _libraries is not None and (replaced := _libraries.replaced()):
+        raise Untraceable(f"the code replaces {replaced}: leave other modules as they are")
     for name, table, contents in _tables:
         now = _contents(table)
         if len(now) != len(contents) or any(a is not b and a != b for a, b in zip(now, contents, strict=True)):
@@ -217,7 +241,7 @@ def _guarded(function: Callable[..., Any], name: str, *, always: bool) -> Callab
     @functools.wraps(function, updated=())
     def guarded(*args: Any, **kwargs: Any) -> Any:
         inside = name.endswith(".get_ident") and id(_frame(1).f_globals) in _TELL_THREADS_APART
-        if (always or _in_forward) and not inside and _asked_by_candidate():
+        if (always or _in_forward) and not inside and asked_by_candidate():
             raise Untraceable(_sentence(name, always=always))
         return function(*args, **kwargs)
 
@@ -230,7 +254,7 @@ def _sentence(name: str, *, always: bool) -> str:
     return f"forward() calls {name}: its work may depend only on shapes and arguments, not on time, chance or the process"
 
 
-def _asked_by_candidate(depth: int = 2) -> bool:
+def asked_by_candidate(depth: int = 2) -> bool:
     """Whether a guarded function was called from a candidate's code, perhaps through the standard library. `depth`: frames up
     to its caller."""
     frame = _frame(depth)
@@ -253,7 +277,7 @@ def _guard_frames() -> None:
 
     def asked() -> bool:
         file = _frame(2).f_code.co_filename
-        return _in_forward and file.endswith(("candidate.py", *_READERS)) and _asked_by_candidate(3)
+        return _in_forward and file.endswith(("candidate.py", *_READERS)) and asked_by_candidate(3)
 
     def getframe(depth: int = 0, /) -> types.FrameType:
         if asked():

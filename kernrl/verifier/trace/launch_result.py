@@ -66,8 +66,8 @@ class LaunchResult:
 
     @property
     def asm(self) -> dict[str, str]:
-        """The IR alone."""
-        return {"ttir": self._launches.kernel_of(self).ttir}
+        """The IR alone; asking for another stage is refused."""
+        return _TtirAlone(ttir=self._launches.kernel_of(self).ttir)
 
     def with_constants(self, args: Sequence[Any]) -> Sequence[Any]:
         """Arguments for every parameter: a compiled kernel may be given all of them, or those that are not constexpr."""
@@ -88,6 +88,22 @@ class LaunchResult:
         for path, hints in mine.attrs.items():
             if any(hint not in given.attrs.get(path, []) for hint in hints):
                 raise Untraceable(_ANOTHER.format(what=f"a value of {names[path[0]]} (not divisible by 16)"))
+
+
+class _TtirAlone(dict[str, str]):
+    """What a compiled kernel shows of its stages. In use there are more, so that nothing may depend on which there are."""
+
+    def _refuse(self, name: object = None, default: object = None) -> Any:
+        if name == "ttir":
+            return dict.__getitem__(self, "ttir")
+        raise Untraceable("a compiled kernel's asm holds its ttir alone in a trace: decide from shapes")
+
+    __missing__ = get = _refuse  # pyright: ignore[reportAssignmentType]
+
+    def __contains__(self, name: object) -> bool:
+        return bool(self._refuse(name))
+
+    __iter__ = __len__ = keys = values = items = _refuse  # pyright: ignore[reportAssignmentType]
 
 
 def _shared_bytes(kernel: KernelSource) -> int:

@@ -12,13 +12,14 @@ import triton
 from kernrl.verifier.base import compat
 from kernrl.verifier.plan.plan import Arg, AtenNode, KernelSource, LaunchNode, Node, Special, TensorRef, Variant
 from kernrl.verifier.plan.ttir import access
-from kernrl.verifier.trace import host_descriptors
+from kernrl.verifier.trace import guards, host_descriptors
 from kernrl.verifier.trace.launch_result import LaunchResult
-from kernrl.verifier.trace.recorder import FAKE_ADDRESS_BITS, Recorder, Untraceable
+from kernrl.verifier.trace.recorder import FAKE_ADDRESS_BITS, Recorder, Untraceable, exact
 
 _KEPT_OPTIONS = ("maxnreg", "enable_fp_fusion")
 _LAUNCH_OPTIONS = frozenset(("num_warps", "num_stages", "num_ctas", "debug", *_KEPT_OPTIONS))
 MAX_CONFIGS = 64
+_TENSORS = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 
 
 class Launches:
@@ -55,9 +56,11 @@ class Launches:
             return launches.autotune(tuner, args, kwargs | {"grid": grid, "warmup": warmup})
 
         compat.replace_run(run, tune, self.best_config)
+        compat.guard_kernels(_refuse_attribute)
 
     def launch(self, fn: Any, args: Any, grid: Any, kwargs: Mapping[str, Any]) -> LaunchResult:
         """Record one launch, or one variant of an autotuned one; only compile it if there is no grid."""
+        self.check_kernel(fn)
         if fn.pre_run_hooks:
             raise Untraceable(f"{fn.__name__} has a pre_run_hook: do the work in forward()")
         compat.check_globals(fn)
@@ -68,6 +71,12 @@ class Launches:
             self._record(fn, special, special.bound, grid)
         options = {name: value for name, value in kwargs.items() if name not in special.signature}
         return LaunchResult(self, fn, special, options)
+
+    @staticmethod
+    def check_kernel(fn: Any) -> None:
+        """Raise Untraceable where another launch than the recorded one may run in use."""
+        if odd := compat.odd_kernel(fn):
+            raise Untraceable(f"the {odd} of {fn.__name__} is not the one that Triton made: leave its objects as they are")
 
     def relaunch(self, launched: LaunchResult, args: Any, grid: Any) -> None:
         """Record a launch of a kernel that was compiled for earlier arguments."""
@@ -83,7 +92,7 @@ class Launches:
     def _record(self, fn: Any, special: compat.Specialised, bound: Mapping[str, Any], grid: Any) -> None:
         if callable(grid):
             grid = grid(bound)
-        extent = tuple(operator.index(g) for g in grid) + (1,) * (3 - len(grid))
+        extent = _extent(grid)
         if 0 in extent:
             return
         values = {
@@ -239,9 +248,11 @@ class Launches:
 
     def _value(self, name: str, kind: str, value: Any) -> Arg:
         if kind.startswith("*"):
-            tensor = getattr(value, "base", value) if not isinstance(value, torch.Tensor) else value
-            if not isinstance(tensor, torch.Tensor):
-                raise Untraceable(f"the launch argument {name} is a {type(value).__name__}: pass a tensor")
+            tensor = compat.tensor_of(value)
+            if type(tensor) not in _TENSORS:
+                raise Untraceable(f"the launch argument {name} is a {type(value).__name__}: pass a plain tensor")
+            if hidden := [own for own in vars(tensor) if hasattr(torch.Tensor, own)]:
+                raise Untraceable(f"the launch argument {name} has a {hidden[0]} of its own: pass a plain tensor")
             if self.recorder.is_cpu(tensor):
                 raise ValueError(
                     f"Pointer argument {name} cannot be accessed from Triton (cpu tensor): make it with device=x.device"
@@ -250,8 +261,8 @@ class Launches:
         if isinstance(value, bool):
             return value
         if isinstance(value, float):
-            return _finite(value)
-        number = operator.index(value)
+            return _finite(exact(value))
+        number = exact(operator.index(value))
         if number >> FAKE_ADDRESS_BITS == 1:
             raise Untraceable(f"the launch argument {name} is an address: pass the tensor itself")
         return number
@@ -268,13 +279,29 @@ def _parts(name: str, kind: Any, value: Any = None) -> Iterator[tuple[str, str, 
         yield name, kind, value
 
 
+def _extent(grid: Any) -> tuple[int, int, int]:
+    """A grid's programs along three axes, read as Triton reads it. Raises ValueError for what is no grid."""
+    length = len(grid)
+    if not 1 <= length <= 3:
+        raise ValueError(f"the grid has {length} numbers: give one to three")
+    found = [exact(operator.index(grid[i])) for i in range(length)] + [1] * (3 - length)
+    if min(found) < 0:
+        raise ValueError(f"the grid {tuple(found)} has a negative number of programs")
+    return found[0], found[1], found[2]
+
+
+def _refuse_attribute(name: str) -> None:
+    if guards.asked_by_candidate(3):
+        raise Untraceable(f"a kernel's {name} decides what runs in its place: leave Triton's objects as they are")
+
+
 def _finite(value: float) -> Arg:
     return value if abs(value) < float("inf") else Special("float", repr(value))
 
 
 def _constant(value: Any) -> Arg:
     """A constexpr as the plan stores it."""
-    value = getattr(value, "value", value)
+    value = exact(getattr(value, "value", value))
     if isinstance(value, float):
         return _finite(value)
     if value is None or isinstance(value, bool | int | str):

@@ -9,16 +9,21 @@ from __future__ import annotations
 import array
 import collections
 import contextvars
+import csv
 import ctypes
 import decimal
 import functools
 import gc
+import locale
 import os
 import random
+import resource
+import socket
 import sys
+import threading
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -87,13 +92,36 @@ def inside(value: Any) -> Iterator[Any]:
         yield from (one for one in gc.get_referents(value) if not issubclass(type(one), _LEFT_ALONE))
 
 
+_SETTINGS: dict[str, Callable[[], object]] = {
+    "sys.get_int_max_str_digits()": sys.get_int_max_str_digits, "sys.getdlopenflags()": sys.getdlopenflags,
+    "sys.get_coroutine_origin_tracking_depth()": sys.get_coroutine_origin_tracking_depth,
+    "csv.field_size_limit()": csv.field_size_limit, "socket.getdefaulttimeout()": socket.getdefaulttimeout,
+    "threading.stack_size()": threading.stack_size, "os.getcwd()": os.getcwd, "locale": lambda: locale.setlocale(locale.LC_ALL),
+    "numpy.geterr()": lambda: str(np.geterr()), "numpy.getbufsize()": np.getbufsize,
+    "numpy.get_printoptions()": lambda: str(np.get_printoptions()),
+    "torch.get_num_interop_threads()": torch.get_num_interop_threads,
+    "torch's print options": lambda: str(torch._tensor_str.PRINT_OPTS),  # pyright: ignore[reportAttributeAccessIssue]
+    "os.getpriority()": lambda: os.getpriority(os.PRIO_PROCESS, 0),
+}  # fmt: skip
+"""Numbers of the process that may be set, and who says what they are."""
+_LIMITS = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+
+
 def of_process() -> Iterator[tuple[str, object]]:
     """Numbers that belong to the process, in which a forward could count."""
     yield "sys.getrecursionlimit()", sys.getrecursionlimit()
     yield "sys.getswitchinterval()", sys.getswitchinterval()
     yield "torch.get_num_threads()", torch.get_num_threads()
     yield "os.environ", hash(tuple(sorted(os.environ._data.items())))  # pyright: ignore[reportAttributeAccessIssue]
-    yield "decimal.getcontext()", decimal.getcontext().prec
+    decimals = decimal.getcontext()
+    yield "decimal.getcontext()", (decimals.prec, decimals.rounding, decimals.Emin, decimals.Emax, decimals.capitals)
+    for name, ask in _SETTINGS.items():
+        yield name, ask()
+    mask = os.umask(0o77)
+    os.umask(mask)
+    yield "os.umask()", mask
+    for name in _LIMITS:
+        yield f"resource.{name}", resource.getrlimit(getattr(resource, name))
     yield "random.getstate()", hash(random.getstate())
     yield "numpy.random.get_state()", hash(np.random.get_state()[1].tobytes())  # pyright: ignore[reportArgumentType, reportCallIssue]
     yield "torch.initial_seed()", torch.default_generator.initial_seed()

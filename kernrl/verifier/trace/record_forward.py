@@ -32,7 +32,7 @@ from kernrl.verifier.trace.constant_tensors import RANDOM
 from kernrl.verifier.trace.other_shapes import Earlier, check_other_shapes
 from kernrl.verifier.trace.own_methods import check_methods
 from kernrl.verifier.trace.parameters import counterparts
-from kernrl.verifier.trace.python_state import changed, remembered, set_ahead
+from kernrl.verifier.trace.python_state import changed, kept, remembered, set_ahead, set_names_ahead
 from kernrl.verifier.trace.recorder import CUDA, Recorder, Untraceable, none_swallowed
 from kernrl.verifier.trace.repeat_calls import Call, check_calls, check_other_mode, check_state
 
@@ -162,17 +162,40 @@ def _call_again(
     mine = Earlier.of(spec, first, last, kernels)
 
     def construct() -> Callable[[TraceSpec], Call]:
-        other = type(model)(*spec.init_inputs)
+        other = _another(model, spec, recorder)
         _bind_state(other, spec, recorder)
         _set_mode(other, spec)
         return lambda at: _call(other, _inputs(at, recorder), recorder, strict=True)
 
+    if _counts_objects(model, spec, recorder):
+        check_other_shapes(mine, [mine], construct, kernels)
     check_other_shapes(mine, earlier, construct, kernels)
     earlier.append(mine)
     if spec.modes_differ is not None:
         model.train(not spec.training)
         mode = "eval" if spec.training else "train"
         check_other_mode(call, fresh(), first, recorder, kernels, mode=mode, differs=spec.modes_differ)
+
+
+def _another(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> torch.nn.Module:
+    """Another object of the module's class."""
+    recorder.nodes = []  # a value that the constructor reads may depend on none of forward's
+    return type(model)(*spec.init_inputs)
+
+
+def _counts_objects(model: torch.nn.Module, spec: TraceSpec, recorder: Recorder) -> bool:
+    """Whether the constructor counts the objects made; if so, the count is set far ahead, for another object to be tried.
+
+    Whoever makes several objects gets the same every time. Raises Untraceable for a count that cannot be set."""
+    _another(model, spec, recorder)  # what is made with the first objects, such as a table, is there now
+    before = kept(model)
+    _another(model, spec, recorder)
+    moved = changed(before, kept(model))
+    if left := set_names_ahead(model, moved):
+        raise Untraceable(
+            f"the constructor keeps a count or a history ({left[0]}), by which later objects may do something else"
+        )
+    return bool(moved)
 
 
 def _set_mode(model: torch.nn.Module, spec: TraceSpec) -> None:

@@ -200,7 +200,17 @@ class Recorder:
         raise Untraceable(f"an argument of type {type(value).__name__} cannot be recorded")
 
 
+def exact(value: Any) -> Any:
+    """A number of a class of its own, which may compare as it likes, as Python's own; other values as they are."""
+    if type(value) in (bool, int, float):
+        return value
+    if isinstance(value, int):
+        return int.__pos__(value)
+    return float.__pos__(value) if isinstance(value, float) else value
+
+
 def _plain(value: Any) -> Any:
+    value = exact(value)
     if isinstance(value, complex):
         return Special("complex", repr(value))
     if isinstance(value, float) and not math.isfinite(value):
@@ -347,6 +357,8 @@ class _LookLikeCuda(TorchFunctionMode):
             with no_torch_functions(), no_dispatch():
                 name = torch.empty(0, dtype=args[0].dtype).type()
             return name if self.recorder.is_cpu(args[0]) else name.replace("torch.", "torch.cuda.")
+        if func is torch.Tensor.is_inference:
+            return torch.is_inference_mode_enabled()
         if func is torch.Tensor.get_device:
             return -1 if self.recorder.is_cpu(args[0]) else 0
         if func is torch.Tensor.data_ptr:

@@ -72,6 +72,10 @@ def test_without_a_definition_the_last_block_is_taken():
     assert source("```python\nimport torch\n```\nand\n```python\nimport triton\n```") == "import triton\n"
 
 
+def test_a_mark_of_byte_order_is_no_code():
+    assert source("\ufeff" + MODEL) == MODEL
+
+
 def test_bare_code_is_taken_whole():
     assert source(MODEL) == MODEL
     assert source("import torch\nx = 1\n") == "import torch\nx = 1\n"

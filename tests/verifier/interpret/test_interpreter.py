@@ -282,6 +282,21 @@ def test_what_cannot_be_interpreted_needs_a_gpu():
     assert rejection.status is Status.NEEDS_GPU
 
 
+HELPERS = """
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b)
+@triton.jit
+def later(a, b):
+    return b
+@triton.jit
+def decay(a, v, b, w):
+    return a * b, b * v + w
+@triton.jit
+def decayed_sum(v, by):
+    _, total = tl.associative_scan((tl.full(v.shape, 0.0, tl.float32) + by, v), 0, decay)
+    return total
+"""
 TILES = {
     "sort": ("tl.sort(v)", lambda v: v.sort(1).values),
     "sort downward": ("tl.sort(v, descending=True)", lambda v: v.sort(1, descending=True).values),
@@ -290,6 +305,8 @@ TILES = {
     "product so far": ("tl.cumprod(v, 0)", lambda v: v.cumprod(1)),
     "sum from the end": ("tl.cumsum(v, 0, reverse=True)", lambda v: v.flip(1).cumsum(1).flip(1)),
     "associative scan": ("tl.associative_scan(v, 0, larger)", lambda v: v.cummax(1).values),
+    "scan with a number that all programs share": ("decayed_sum(v, n * 0.5)", lambda v: torch.stack([sum(v[:, j] * 0.5 ** (t - j) for j in range(t + 1)) for t in range(32)], 1)),
+    "reduction whichever side is which": ("v * 0 + tl.reduce(v, 0, larger)", lambda v: v.amax(1, keepdim=True).expand(-1, 32)),
     "gather": ("tl.gather(v, (i * 7) % B, 0)", lambda v: v[:, torch.arange(32) * 7 % 32]),
     "histogram": ("tl.histogram(tl.abs(v * 4).to(tl.int32), B).to(tl.float32)", lambda v: torch.stack([torch.bincount((r * 4).abs().int(), minlength=32) for r in v]).float()),
     "histogram of some": ("tl.histogram(tl.abs(v * 4).to(tl.int32), B, mask=i < 20).to(tl.float32)", lambda v: torch.stack([torch.bincount((r * 4).abs().int(), minlength=32) for r in v[:, :20]]).float()),
@@ -300,16 +317,22 @@ TILES = {
 @pytest.mark.parametrize(("expression", "want"), TILES.values(), ids=TILES.keys())
 def test_what_moves_elements_of_a_tile(expression, want):
     source = kernel(ROWS + f"tl.store(y + r * B + i, {expression})", call="x, y, 1, B=32", grid="(8,)")
-    source = source.replace(
-        "@triton.jit\ndef k", "@triton.jit\ndef larger(a, b):\n    return tl.maximum(a, b)\n@triton.jit\ndef k"
-    )
-    got = run(source, X)
+    got = run(source.replace("@triton.jit\ndef k", f"{HELPERS}@triton.jit\ndef k"), X)
     assert isinstance(got, list), got
     assert (
         torch.allclose(got[0], want(X))
         if "cat" not in expression
         else torch.equal(got[0].sort(1).values, want(X).sort(1).values)
     )
+
+
+@pytest.mark.parametrize("size", [4, 16, 32])
+def test_a_reduction_that_tells_left_from_right_is_not_right_by_luck(size):
+    """Lanes of a warp combine with either neighbour on their left."""
+    source = kernel(ROWS + "tl.store(y + r * B + i, v * 0 + tl.reduce(v, 0, later))", call=f"x, y, 1, B={size}", grid="(8,)")
+    got = run(source.replace("@triton.jit\ndef k", f"{HELPERS}@triton.jit\ndef k"), X[:, :size].contiguous())
+    assert isinstance(got, list), got
+    assert not torch.equal(got[0], X[:, size - 1 : size].expand(-1, size))
 
 
 @pytest.mark.parametrize(

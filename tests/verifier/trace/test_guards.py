@@ -8,7 +8,7 @@ from support.front import module, trace
 from kernrl.verifier.base.verdict import Rejection
 
 LAUNCH = "return launch(x)"
-REFUSED = {
+REFUSED: dict[str, tuple[str, str]] = {
     "the time": (module(f"import time\ntime.time()\n{LAUNCH}"), "forward() calls time.time"),
     **{
         f"the date by {asked}": (f"import datetime\nclass Mine(datetime.datetime): pass\n{module(f'{asked}; {LAUNCH}')}", said)
@@ -74,6 +74,70 @@ REFUSED = {
         )
         for name, fake in {"all": "lambda values: True", "map": "lambda *values: ()"}.items()
     },
+    "a function's defaults": (
+        "import torch\ntorch.testing.assert_close.__kwdefaults__['rtol'] = 9.0\n" + module(LAUNCH),
+        "the defaults of torch.testing",
+    ),
+    "a method's code": (
+        "import torch\ntorch.nn.ReLU.forward.__code__ = (lambda self, input: input).__code__\n" + module(LAUNCH),
+        "the code or the defaults of torch.nn.modules.activation.ReLU.forward",
+    ),
+    "a module": (
+        "import sys, types\nsys.modules['json'] = types.ModuleType('json')\n" + module(LAUNCH),
+        "replaces sys.modules['json']",
+    ),
+    "an operator": ("import torch\ntorch.ops.aten.__dict__['gelu'] = print\n" + module(LAUNCH), "replaces torch.ops.aten.gelu"),
+    "the default type": (
+        "import torch\ntorch.set_default_dtype(torch.float64)\n" + module(LAUNCH),
+        "changes torch's default dtype",
+    ),
+    "work after a fork": (
+        "import os\nos.register_at_fork(after_in_child=print)\n" + module(LAUNCH),
+        "os.register_at_fork leaves",
+    ),
+    "work at an end": (module(LAUNCH) + "\n    def __del__(self): pass\n", "__del__ of its own"),
+    "work at the end of a part": (
+        "class Part:\n    def __del__(self): pass\n" + module(LAUNCH, init="self.part = Part()"),
+        "__del__ of its own",
+    ),
+    "a hook that says it is of torch": (
+        "def hook(*_): pass\nhook.__module__ = 'torch.nn'\n" + module(LAUNCH, init="self._register_state_dict_hook(hook)"),
+        "has a hook",
+    ),
+    "hooks that are not listed": (
+        "class Empty(dict):\n    def values(self): return []\n" + module(LAUNCH, init="self._forward_hooks = Empty()"),
+        "keeps its _forward_hooks in an object of another class",
+    ),
+    "another module's name": (module(LAUNCH) + "\n    __module__ = 'math'\n", "says that it is of another module"),
+    "a kernel's hash": (module(LAUNCH, init="double.hash = 'x'"), "hash decides what runs"),
+    "a kernel's hash, behind its back": (
+        module(LAUNCH, init="vars(double)['hash'] = 'x'"),
+        "the hash of double is not the one",
+    ),
+    "how a kernel is compiled": (module(LAUNCH, init="double._do_compile = print"), "the _do_compile of double is not the one"),
+    "a tensor of a class of its own": (
+        "import torch\nclass T(torch.Tensor): pass\n" + module("return launch(x.as_subclass(T))"),
+        "the launch argument x_ptr is a T",
+    ),
+    "a number that equals all": (
+        "import triton, triton.language as tl\n@triton.jit\ndef put(y, value):\n    tl.store(y, value)\n"
+        "class N(float):\n    __eq__ = lambda self, other: True\n    __hash__ = float.__hash__\n"
+        + module("self.n += 1\ny = launch(x)\nput[(1,)](y, N(self.n > 1))\nreturn y", init="self.n = 0"),
+        "does something else when it is called again",
+    ),
+    "another stage of a compiled kernel": (
+        module("return x if 'ptx' in double.warmup(x, x, 1, BLOCK=64, grid=(1,)).asm else launch(x)"),
+        "holds its ttir alone",
+    ),
+    "a body for another key": (
+        "import torch\nL = torch.library.Library('mine', 'DEF')\nL.define('f(Tensor x) -> Tensor')\n"
+        "L.impl('f', print, 'BackendSelect')\n" + module(LAUNCH),
+        "gets a body for BackendSelect",
+    ),
+    "a body for an operator of torch": (
+        "import torch\ntorch.library.Library('aten', 'IMPL').impl('mish', print, 'AutogradCUDA')\n" + module(LAUNCH),
+        "aten::mish replaces an operator of torch",
+    ),
     "a callback": ("import gc\ngc.callbacks.append(print)\n" + module(LAUNCH), "callback with Python's garbage collector"),
     "a mode": (
         "from torch.overrides import BaseTorchFunctionMode\nBaseTorchFunctionMode().__enter__()\n" + module(LAUNCH),

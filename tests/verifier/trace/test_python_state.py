@@ -48,6 +48,33 @@ tick, generator = counter(), numbers()
 class Kept:
     calls = 0
 
+    def append_one(self) -> None:
+        self.calls += 1
+
+
+def bump(kept: Any) -> None:
+    kept.calls += 1
+
+
+def _behind_a_setter() -> property:
+    seen: list[int] = []
+    return property(None, lambda self, value: seen.append(value))
+
+
+class Box:
+    p = _behind_a_setter()
+
+
+KEYED, MEMBERS, PAIRS, DOTTED = {Kept(): 0}, frozenset([Kept()]), {("a",): 0, ("b",): 0}, {"a.b.c.d.e.f.g.h.i.j.k.l.m.n": [0]}
+LOG, BOX, WEIGHT, TYPES = Kept(), Box(), torch.zeros(1), [0]
+WEIGHT.calls = []  # pyright: ignore[reportAttributeAccessIssue]
+bound = LOG.append_one
+LONG, LAST, DEEPEST = list(range(150_000)), [0], [0]
+DEEP: Any = DEEPEST
+for _ in range(30):
+    DEEP = [DEEP]
+__calls__: list[int] = []
+
 
 def attribute(self: Any, x: Tensor) -> None:
     self.calls = getattr(self, "calls", 0) + 1
@@ -126,6 +153,18 @@ COUNTED = {
     "a generator": lambda self, x: next(generator),
     "a list of the module": history,
     "a dict that grows": by_address,
+    "the key of a dict": lambda self, x: bump(next(iter(KEYED))),
+    "a member of a set": lambda self, x: bump(next(iter(MEMBERS))),
+    "one of two keys that look alike": lambda self, x: PAIRS.__setitem__(("a",), PAIRS["a",] + 1),
+    "a key with dots": lambda self, x: DOTTED["a.b.c.d.e.f.g.h.i.j.k.l.m.n"].append(1),
+    "the object of a method": lambda self, x: bound(),
+    "a list on a tensor": lambda self, x: WEIGHT.calls.append(1),
+    "a name with underscores": lambda self, x: __calls__.append(1),
+    "what is behind a long list": lambda self, x: LAST.append(1),
+    "what is deep inside": lambda self, x: DEEPEST.append(1),
+    "types of equal values": lambda self, x: TYPES.__setitem__(0, 0 if TYPES[0] is False else False),
+    "a setter": lambda self, x: setattr(BOX, "p", 1),
+    "a limit of the process": lambda self, x: sys.set_int_max_str_digits(sys.get_int_max_str_digits() + 1),
 }
 
 
@@ -210,6 +249,16 @@ def test_what_decides_nothing_is_allowed(keep):
     assert record(keep).nodes
 
 
+@pytest.mark.parametrize(
+    "keep", [[object() for _ in range(100_001)], functools.reduce(lambda a, _: [a], range(70), [object()])]
+)
+def test_more_than_can_be_looked_through_is_refused(keep):
+    model = nn.Module()
+    model.__dict__["keep"] = keep
+    with pytest.raises(Untraceable, match="a count could hide among them"):
+        remembered(model)
+
+
 def test_nothing_of_a_candidate_is_called():
     class Trap(nn.Module):
         def __getattribute__(self, name: str) -> Any:
@@ -223,7 +272,7 @@ def test_nothing_of_a_candidate_is_called():
     trap.__dict__["bad"] = Bad(a=1)
     trap.__dict__["trap"] = Trap.__new__(Trap)
     found = remembered(trap)
-    assert found["self.bad.a"] == 1
+    assert found["self.bad.a"] == ("int", 1)
     assert changed(found, {**found, "self.bad.a": 2}) == ["self.bad.a"]
     assert changed(found, {k: v for k, v in found.items() if k != "self.bad.a"}) == ["self.bad.a"]
     assert not changed(found, remembered(trap))
@@ -234,4 +283,4 @@ def test_a_walk_ends_where_objects_hold_each_other():
     ring: list[Any] = [model, torch.zeros(2)]
     ring.append(ring)
     model.__dict__["ring"] = ring
-    assert remembered(model)["self.ring.len"] == 3
+    assert remembered(model)["self.ring<len>"] == 3

@@ -856,3 +856,41 @@ class ModelNew(nn.Module):
     shape = 1 << 16, 1 << 15
     plan = plan_of(source, spec(dense(*shape), state={"w": dense(*shape)}))
     assert sum(s.nbytes for s in plan.storages) >= 24 << 30
+
+
+FAILS = {
+    "a cause of itself": ("e, f = ValueError('why'), ValueError(); e.__cause__, f.__cause__ = f, e\nraise e", "ValueError: why"),
+    "no text": (
+        "class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd", "Odd, which does not say what is wrong [line",
+    ),
+    "four axes": ("double[(4, 1, 1, 1)](x, x, 256, BLOCK=64)", "the grid has 4 numbers"),
+    "a negative grid": ("double[(-4,)](x, x, 256, BLOCK=64)", "a negative number of programs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "says"), cases(FAILS))
+def test_what_fails_says_why(body, says):
+    rejection = trace(module(body))
+    assert isinstance(rejection, Rejection)
+    assert rejection.status is Status.TRACE_ERROR
+    assert says in rejection.reason
+
+
+def test_a_constructor_may_read_its_own_constants_again_after_a_launch():
+    """Another object is made once forward has launched kernels."""
+    plan_of(module("return launch(x)", init="self.size = int(torch.tensor(3.0))"))
+
+
+BODIES = {
+    "for CUDA and for all": "L.impl('f', f, 'CUDA')\nL.impl('f', lambda x: x.exp(), 'CompositeExplicitAutograd')\n",
+    "around another": "L.impl('f', f, 'CUDA')\nL.impl('f', lambda x: torch.ops.mine.f(x), 'Autograd')\n",
+}
+
+
+@pytest.mark.parametrize("bodies", BODIES.values(), ids=BODIES.keys())
+def test_the_body_is_traced_that_torch_would_call(bodies):
+    source = HEAD + (
+        "L = torch.library.Library('mine', 'DEF')\nL.define('f(Tensor x) -> Tensor')\ndef f(x): return launch(x)\n"
+        f"{bodies}class ModelNew(nn.Module):\n    def forward(self, x): return torch.ops.mine.f(x)\n"
+    )
+    assert len(launches(plan_of(source))) == 1
