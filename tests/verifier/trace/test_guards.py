@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.front import module, trace
+from support.front import dense, module, spec, trace
 
 from kernrl.verifier.base.verdict import Rejection
 
@@ -194,3 +194,12 @@ HONEST = {
 @pytest.mark.parametrize("source", HONEST.values(), ids=HONEST.keys())
 def test_is_allowed(source: str) -> None:
     assert isinstance(trace(source), list)
+
+
+def test_a_class_may_have_the_methods_that_torch_gives_one_with_a_parametrization() -> None:
+    source = module(
+        "return launch(x + self.l.weight.sum())",
+        init="self.l = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 4))",
+    )
+    shapes = {"l.bias": (4,), "l.parametrizations.weight.original0": (4, 1), "l.parametrizations.weight.original1": (4, 4)}
+    assert isinstance(trace(source, spec(state={name: dense(*shape) for name, shape in shapes.items()})), list)
