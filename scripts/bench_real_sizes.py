@@ -67,18 +67,15 @@ Keep = Callable[[list[dict[str, Any]], list[str], float], None]
 """Told the rows of this run so far, the tasks that are done, and its seconds."""
 
 
-def sized_tasks(folder: Path, count: int, least: float, most: float, seed: int) -> Iterator[tuple[Task, float]]:
+def sized_tasks(folder: Path, least: float, most: float, seed: int) -> Iterator[tuple[Task, float]]:
     """Tasks that hold so many GiB when eager runs them, with that number: a folder's, then generated ones."""
-    for task in [*load_tasks(folder).tasks, *_generated(seed)]:
-        if count == 0:
-            return
+    for task in itertools.chain(load_tasks(folder).tasks, _generated(seed)):
         try:
             held = rehearse(task, InputSet(FULL), "tf32").eager_peak / GIB
         except Exception as error:  # whatever a reference does without numbers
             print(f"{task.id} is left out: {error}", file=sys.stderr)
             continue
         if least <= held <= most:
-            count -= 1
             yield task, held
 
 
@@ -241,7 +238,8 @@ def main() -> None:
 def run_phases(args: argparse.Namespace, record: dict[str, Any], cache: Path, until: float) -> int:
     """Judge what is left in each phase; returns how many tasks are left after that."""
     left, begun = 0, time.monotonic()
-    tasks = list(sized_tasks(args.source, args.tasks, args.least, args.most, args.seed)) if args.seconds > 0 else []
+    found = sized_tasks(args.source, args.least, args.most, args.seed)
+    tasks = list(itertools.islice(found, args.tasks if args.seconds > 0 else 0))
     styles = {task.id: write_solutions(with_input_sets(task)) for task, _ in tasks}
     tasks = [(task, held) for task, held in tasks if styles[task.id]]
     print(f"{len(tasks)} tasks are ready after {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)

@@ -16,7 +16,7 @@ from typing import Literal
 import pytest
 import typer
 from pydantic import Field
-from support import ROOT
+from support import ROOT, warm_commands
 
 from kernrl import cli, console
 from kernrl.command import command
@@ -391,7 +391,8 @@ def test_typo_in_a_command_is_answered() -> None:
 
 @pytest.mark.slow
 def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    rows = [{"name": f"t{i}", "id": f"t{i}", "pytorch_code": TASK} for i in range(3000)]
+    # more than a pipe holds
+    rows = [{"name": f"t{i}", "id": f"t{i}" + "x" * 200, "pytorch_code": TASK} for i in range(600)]
     table = tmp_path / "many.jsonl"
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
     line = f"{sys.executable} -m kernrl tasks list {table} FLAG | head -n 1; exit ${{PIPESTATUS[0]}}"
@@ -432,9 +433,9 @@ def test_no_colour_where_none_is_wanted(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_doctor_reports_and_exits_0() -> None:
-    done = kernrl("doctor", "--json")
-    assert done.returncode == 0
-    findings = {f["name"]: f for f in json.loads(done.stdout)}
+    code, said = warm_commands.run(["-m", "kernrl", "doctor", "--json"])
+    assert code == 0
+    findings = {f["name"]: f for f in json.loads(said)}
     assert {"python", "torch", "triton", "ptxas", "seccomp", "disk", "target architecture"} <= findings.keys()
     assert all(f["ok"] or f["remedy"] for f in findings.values())
 

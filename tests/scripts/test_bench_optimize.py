@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import optimize_figures  # pyright: ignore[reportMissingImports]
 import pytest
 from support import ROOT
 from support.tiny import verdict_of
 
+from kernrl import cli
 from kernrl.optimization import one_task
 from kernrl.stages import optimize
 from kernrl.tasks.graph.input_sets import with_input_sets
@@ -110,17 +115,56 @@ def test_a_stopped_run_is_finished_by_another_command_on_another_machine(
         assert "bench.json has" in capsys.readouterr().err
 
 
+class Forked:
+    """What the benchmark asks of a `subprocess.Popen`, of a fork, which has what a test put in place of the verifier.
+
+    Beside its output is which GPU and cores it had.
+    """
+
+    def __init__(self, command: Sequence[str], *, stdout: IO[str], env: Mapping[str, str], start_new_session: bool):
+        assert command[:3] == [sys.executable, "-m", "kernrl"]
+        assert start_new_session
+        self._has_cores = multiprocessing.Event()
+        run = multiprocessing.get_context("fork").Process(target=self._run, args=(command[3:], stdout, env))
+        run.start()
+        self._process, self.pid, self.kill = run, run.pid, run.kill
+
+    def _run(self, words: Sequence[str], stdout: IO[str], env: Mapping[str, str]) -> None:
+        sys.stdout = stdout
+        self._has_cores.wait()
+        Path(stdout.name).with_suffix(".place").write_text(f"{env['CUDA_VISIBLE_DEVICES']} on {os.sched_getaffinity(0)}")
+        code = cli.run(words)
+        stdout.flush()
+        os._exit(code)
+
+    def wait(self) -> None:
+        self._has_cores.set()
+        self._process.join()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+
 @pytest.mark.slow
 def test_modules_are_shared_out_among_gpus(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr(bench, "visible_gpus", lambda: ["4", "5"])
+    monkeypatch.setattr(bench, "subprocess", SimpleNamespace(Popen=Forked))
+    monkeypatch.setattr(optimize, "HardenedVerifier", Verifier)
+    monkeypatch.setattr(one_task, "styles", lambda graphs, task, *_: iter([one_task_style(task)]))
     source, out = tmp_path / "suite", tmp_path / "bench.json"
     source.mkdir()
     for name in NAMES:
         (source / f"{name}.py").write_text((ROOT / "tests" / "foreign" / f"{name}.py").read_text())
+    monkeypatch.setattr(bench.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
     bench.main([str(source), "--n", "1", "--budget", "60", "--gpus", "2", "--out", str(out)])
     record = json.loads(out.read_text())
     assert sorted(row["task"] for row in record["results"]) == sorted(NAMES)
     assert (record["right"], record["settings"]["gpus"]) == (1.0, 2)
+    cores = sorted(os.sched_getaffinity(0))
+    halves = (set(cores[: len(cores) // 2]), set(cores[len(cores) // 2 : len(cores) // 2 * 2]))
+    places = [(tmp_path / "run" / f"{number}.place").read_text() for number in range(2)]
+    assert places == [f"{gpu} on {half}" for gpu, half in zip("45", halves, strict=True)]
     with pytest.raises(SystemExit, match="there are 2"):
         bench.main([str(source), "--gpus", "3", "--out", str(tmp_path / "other.json")])
 

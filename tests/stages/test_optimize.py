@@ -346,6 +346,7 @@ def test_a_server_that_is_not_there_is_said_before_anything_is_read_or_written(
     verifier: type[Verifier], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("kernrl.http_client.FIRST_WAIT_S", 0.01)
     words = ["--model", "nano", "--engine", "server", "--server-url", "http://127.0.0.1:1", "--output", "out"]
     assert run("no_such_module.py", *words) == 3
     assert "--server-url http://127.0.0.1:1" in capsys.readouterr().err

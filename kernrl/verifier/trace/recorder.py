@@ -58,6 +58,8 @@ VALUE_NEEDED = (
 
 # Uninitialised allocation: storages appear, but nothing is computed.
 _EMPTY = frozenset(f"aten.{n}" for n in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"))
+_TURNING = frozenset(f"aten.{n}" for n in ("squeeze_", "unsqueeze_", "transpose_", "t_"))
+"""In-place calls that change a tensor's shape and strides, and no number."""
 _BATCH_NORM = frozenset(("aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"))
 
 
@@ -260,7 +262,7 @@ class _RecordAten(TorchDispatchMode):
         fresh = [t for t in results if storage_key(t) not in before]
         for tensor in fresh:
             recorder.place(tensor, device)
-        if str(func.overloadpacket) in _EMPTY or (not fresh and not func._schema.is_mutable):
+        if str(func.overloadpacket) in _EMPTY | _TURNING or (not fresh and not func._schema.is_mutable):
             return outputs
         if _counts_batches(name, args, recorder):
             return outputs

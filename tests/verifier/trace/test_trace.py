@@ -60,6 +60,7 @@ HABITS = {
     "contiguous": "return launch(x.contiguous())",
     "to the device": "return launch(x.to('cuda').to(x.device).cuda())",
     "views": "return launch(x.view(-1)[:256].reshape(x.shape))",
+    "views in place": "return launch(x.view(8, 32).unsqueeze_(1).transpose_(1, 2).squeeze_()).t_().t()",
     "empty on a device": (
         "y = torch.empty(x.shape, device=x.device, dtype=x.dtype); double[(4,)](x, y, 256, BLOCK=64); return y"
     ),
