@@ -16,7 +16,7 @@ from typing import Literal
 import pytest
 import typer
 from pydantic import Field
-from support import ROOT, warm_commands
+from support import ROOT
 
 from kernrl import cli, console
 from kernrl.command import command
@@ -433,9 +433,9 @@ def test_no_colour_where_none_is_wanted(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_doctor_reports_and_exits_0() -> None:
-    code, said = warm_commands.run(["-m", "kernrl", "doctor", "--json"])
-    assert code == 0
-    findings = {f["name"]: f for f in json.loads(said)}
+    done = kernrl("doctor", "--json")
+    assert done.returncode == 0
+    findings = {f["name"]: f for f in json.loads(done.stdout)}
     assert {"python", "torch", "triton", "ptxas", "seccomp", "disk", "target architecture"} <= findings.keys()
     assert all(f["ok"] or f["remedy"] for f in findings.values())
 

@@ -185,7 +185,7 @@ def _load(source: str) -> types.ModuleType:
     module = types.ModuleType("candidate")
     module.__file__ = path
     vars(module).update(guards.builtins_of_a_candidate())
-    sys.modules["candidate"] = module
+    guards.add_module("candidate", module)
     exec(compile(source, path, "exec"), module.__dict__)
     return module
 

@@ -173,6 +173,14 @@ def _contents(table: Any) -> list[Any]:
     return list(table.items()) if isinstance(table, dict) else list(table)
 
 
+def add_module(name: str, module: types.ModuleType) -> None:
+    """Put a candidate's module where others import it from."""
+    if _libraries is None:
+        sys.modules[name] = module
+    else:
+        _libraries.add_module(name, module)
+
+
 def check_untouched() -> None:
     """Raise Untraceable if anything that was there before the candidate is replaced, or is hooked."""
     for name, value in compat.torch_settings().items() if _settings else ():

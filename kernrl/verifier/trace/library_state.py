@@ -36,6 +36,7 @@ class LibraryState:
         # whoever patches what records it forges a plan, and that must not matter
         self._modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] != "kernrl"}
         self._kernels: list[tuple[JITFunction[Any], str]] = []
+        self._table = sys.modules
         self._names = list(_namespaces(self._modules))
         self._tags = _Words([id(one.now) + _TAG for one in self._names], 1) if _dicts_have_tags() else None
         for one in self._names:
@@ -45,10 +46,25 @@ class LibraryState:
         self._code = _Words([address + _CODE for address in found], 3) if _code_is_where_it_was() else None
         keywords = [id(f.__kwdefaults__) + _TAG if f.__kwdefaults__ else 0 for f in found.values()]
         self._keywords = _Words(keywords, 1) if self._tags else None
+        self._table_tag = self._tag_of_table()
+
+    def add_module(self, name: str, module: types.ModuleType) -> None:
+        """Put a candidate's module into `sys.modules`; what is known of the others stays known."""
+        known = self._all_in_place()
+        sys.modules[name] = module
+        if known:
+            self._table_tag = self._tag_of_table()
+
+    def _tag_of_table(self) -> bytes:
+        return ctypes.string_at(id(self._table) + _TAG, _WORD) if self._tags else b""
+
+    def _all_in_place(self) -> bool:
+        """Whether nothing was put into `sys.modules` but by `add_module`. To look at each of them takes 10 ms."""
+        return bool(self._tags) and sys.modules is self._table and self._tag_of_table() == self._table_tag
 
     def replaced(self) -> str | None:
         """The name of something that is replaced, or of a function whose code or defaults are; None if all is as it was."""
-        for name, module in self._modules.items():
+        for name, module in () if self._all_in_place() else self._modules.items():
             if sys.modules.get(name) is not module:
                 return f"sys.modules[{name!r}]"
         for i in self._tags.changed() if self._tags else range(len(self._names)):
