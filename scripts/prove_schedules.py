@@ -108,12 +108,13 @@ class Schedules:
         results = {}
         for i, key in enumerate(made.keys):
             shown = interpret_cases(plan, [cases[i]], timeout_s=60.0) if isinstance(found, Rejection) else [found[i]]
-            if isinstance(shown, Rejection) or any(y.shape != t.shape for y, t in zip(shown[0], made.truth[i], strict=True)):
-                figures = [[math.inf] * 4 for _ in made.truth[i]]
+            count = len(plan.outputs)  # running statistics come last in the truth, and a candidate may leave them alone
+            truth, levels = made.truth[i][:count], made.levels[i][:count]
+            if isinstance(shown, Rejection) or any(y.shape != t.shape for y, t in zip(shown[0], truth, strict=True)):
+                figures = [[math.inf] * 4 for _ in truth]
             else:
-                rows = zip(shown[0], made.truth[i], made.levels[i], strict=True)
-                figures = [error_figures(y, t, level).tolist() for y, t, level in rows]
-            results[key] = made.levels[i], figures
+                figures = [error_figures(y, t, level).tolist() for y, t, level in zip(shown[0], truth, levels, strict=True)]
+            results[key] = levels, figures
         return results
 
 
