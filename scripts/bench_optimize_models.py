@@ -44,6 +44,9 @@ from kernrl.verifier.replay.timing import interval
 
 ROUNDS, WARM_UP = 20, 3
 
+REST_S = 15
+"""After torch.compile, whose workers take the cores for a while: a model that waits for Python would look slower."""
+
 TITLES = {
     "resnet50": "ResNet-50, batch 64",
     "vit": "ViT-B/16, batch 64",
@@ -208,6 +211,7 @@ def measure(name: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             with torch.no_grad():
                 models["compile"](x)
             row["compile_seconds"] = time.monotonic() - began
+            time.sleep(REST_S)
             row |= timed(times_ms(models, x))
             yield row
             # last: a capture that fails may leave the allocator in another state
