@@ -237,7 +237,7 @@ class LaunchCounter(LaunchInterpreter):
 
     def _trip(self, op: Op, body: Block, going: Tensor, carried: list[Any]) -> list[Any]:
         loads, around_dot = self.counted.loads, any(inner.name == "tt.dot" for inner in body.ops)
-        before, self.counted.ahead = self.counted.ahead, around_dot
+        before, self.counted.ahead = self.counted.ahead, around_dot or "tt.num_stages" in op.text
         last = self.block(body, going)
         self.counted.ahead = before
         if self.counted.loads > loads:

@@ -27,6 +27,8 @@ BANDWIDTH_SHARE = 0.9
 
 PRODUCT_TILES = ((256, 128, 0.82), (128, 128, 0.72), (128, 64, 0.55), (64, 64, 0.4), (64, 32, 0.25))
 """Rows and columns that a block of a product makes, and the share of the peak that it reaches."""
+PRODUCT_FP32 = 0.7
+"""Of that share, what a product outside the tensor cores reaches; 0.55 to 1 was measured on an H200."""
 UNALIGNED_SHARE = 0.3
 """Of the rate outside the tensor cores, what a product of rows reaches that do not begin at 16 bytes."""
 SPLIT_DEPTH = 256
@@ -40,8 +42,9 @@ STRIDED_TRANSPOSED = 1.5
 """By how much a transposed convolution with a stride is slower: its taps differ from pixel to pixel."""
 CONVOLUTION_PIXELS = 128
 """That a block makes."""
-CONVOLUTION_FP32, TRANSPOSED_FP32 = 0.22, 0.08
-"""Of the peak rate outside the tensor cores; 0.11 to 0.36 and 0.02 to 0.11 were measured on an H200."""
+CONVOLUTION_FP32, TRANSPOSED_FP32, GROUPED_FP32 = 0.35, 0.2, 0.22
+"""Of the peak rate outside the tensor cores. In the first two, channels are padded; 0.26 to 0.48 and 0.15 to 0.34 were measured
+on an H200. Those with groups were not measured apart."""
 UNTURNED = 2.3
 """By how much cuDNN is slower with channels innermost in groups and volumes; the mean of 1.4 to 4.5 times on an H200."""
 DEPTHWISE_SLOTS = 80
@@ -104,6 +107,7 @@ def _tiled_us(
     batch: int, rows: int, columns: int, depth: int, tile: tuple[int, int, float], device: Device, unit: str
 ) -> float:
     tall, wide, share = tile
+    share *= PRODUCT_FP32 if unit == "fp32" else 1.0
     tiles = batch * math.ceil(rows / tall) * math.ceil(columns / wide)
     parts = max(1, min(device.sm_count // max(1, tiles), depth // SPLIT_DEPTH))
     each = 2 * tall * wide * (depth / parts) / (share * peak(device, unit) / device.sm_count)
@@ -135,8 +139,9 @@ def _convolution(node: AtenNode, x: TensorRef, w: TensorRef, out: TensorRef, dev
         us = pixels * groups * wide * taps * DEPTHWISE_SLOTS / lanes
         return LibraryCost(us * (UNTURNED if innermost else 1.0))
     if unit == "fp32":
-        share = TRANSPOSED_FP32 if transposed else CONVOLUTION_FP32
-        return LibraryCost(2 * pixels * out.shape[1] * deep * taps / (share * peak(device, unit)))
+        return LibraryCost(
+            _fp32_flops(x if transposed else out, groups, wide, deep, taps, bool(transposed)) / peak(device, unit)
+        )
     depth = _ceil(deep, CONVOLUTION_DEPTH) * taps
     us = min(
         _windows_us(pixels, groups, wide, depth, tile, share * peak(device, unit), device) for tile, share in CONVOLUTION_TILES
@@ -146,6 +151,17 @@ def _convolution(node: AtenNode, x: TensorRef, w: TensorRef, out: TensorRef, dev
         return LibraryCost(us * (UNTURNED if dims == 3 or groups > 1 else 1.0))
     turned = (x.numel + out.numel) * ITEM_BYTES[x.dtype]
     return LibraryCost(us, extra_bytes=2.0 * turned, launches=3)
+
+
+def _fp32_flops(places: TensorRef, groups: int, wide: int, deep: int, taps: int, transposed: bool) -> float:
+    """Operations of a float32 convolution, over the share of the peak that it reaches."""
+    pixels = places.numel / places.shape[1]
+    if groups > 1:
+        return 2 * pixels * groups * wide * deep * taps / (TRANSPOSED_FP32 if transposed else GROUPED_FP32)
+    columns = _ceil(wide, CONVOLUTION_DEPTH)
+    if transposed:  # channels in are padded for each tap
+        return 2 * pixels * columns * _ceil(deep, CONVOLUTION_DEPTH) * taps / TRANSPOSED_FP32
+    return 2 * pixels * columns * _ceil(deep * taps, CONVOLUTION_DEPTH) / CONVOLUTION_FP32
 
 
 def _windows_us(pixels: float, groups: int, wide: int, depth: int, tile: int, rate: float, device: Device) -> float:

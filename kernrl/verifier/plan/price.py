@@ -211,7 +211,8 @@ def _profiled(variant: Variant, seen: LaunchProfile, plan: Plan, device: Device,
         moved += once
         crossing += once * (1.0 - cache.share(storage))
     stored = sum(min(count, _size(plan, storage)) for storage, count in seen.stored_bytes.items())
-    us = launch_us(seen, kernel, crossing + stored, device) + LAUNCH_US
+    sizes = {storage: _size(plan, storage) for storage in seen.loaded_bytes}
+    us = launch_us(seen, kernel, crossing + stored, device, sizes) + LAUNCH_US
     done = sum(seen.dot_flops.values()) + seen.point_flops
     return NodeCost(kernel.function, "authored", int(moved + stored), done, us)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from support.front import HEAD, dense, plan_of, spec
@@ -10,6 +13,7 @@ from kernrl.verifier.base.devices import device_for
 from kernrl.verifier.interpret.issue_slots import exchange_slots, in_vectors
 from kernrl.verifier.interpret.profile import profile_plan
 from kernrl.verifier.plan.cache_contents import CacheContents
+from kernrl.verifier.plan.launch_time import launch_us
 from kernrl.verifier.plan.library_time import cost_of, peak, product_us
 from kernrl.verifier.plan.plan import AtenNode, TensorRef
 from kernrl.verifier.plan.price import price
@@ -49,6 +53,12 @@ def test_few_channels_cost_as_many_as_a_tile_holds() -> None:
     assert grouped > whole, "although it does half of the operations"
 
 
+def test_float32_convolutions_pad_what_they_sum_and_their_channels_out() -> None:
+    few, as_many, more = (cost_of(convolution(deep, wide), H200, "fp32").us for deep, wide in ((4, 8), (7, 32), (8, 32)))
+    assert few == as_many < more, "9 taps of 4 and of 7 channels fill two blocks of 32, of 8 channels three"
+    assert cost_of(convolution(64, 64, groups=2), H200, "fp32").us > 0
+
+
 def test_a_call_that_makes_no_sense_costs_its_operands_alone() -> None:
     odd = AtenNode("aten.convolution.default", (ref((2, 2)), ref((2,), storage=1)), {}, (ref((2, 2), storage=2),))
     assert cost_of(odd, H200, "tf32").us == 0
@@ -85,6 +95,85 @@ def test_single_accesses_and_collisions_are_seen() -> None:
     over = '"tt.reduce"(%1) <{{axis = {} : i32}}> (tensor<32x128xf32>) -> tensor<128xf32>'
     assert exchange_slots(over.format(0), 256) == 8 * exchange_slots(over.format(0), 64) / 2 > 0
     assert exchange_slots(over.format(0), 32) == exchange_slots(over.format(1), 256) == 0
+
+
+ROWS = f"""{HEAD}
+@triton.jit
+def k(x, w, y, N: tl.constexpr):
+    cols = tl.arange(0, N)
+    value = tl.load(x + tl.program_id(0) * N + cols)
+    for i in tl.static_range(8):
+        value += tl.load(w + i * N + cols)
+    tl.store(y + tl.program_id(0) * N + cols, value)
+class ModelNew(nn.Module):
+    def forward(self, x, w):
+        y = torch.empty_like(x)
+        k[(x.shape[0],)](x, w, y, N=1024, num_warps=4)
+        return y
+"""
+
+
+def launch_us_of(source: str, *shapes: tuple[int, ...], sized: bool = True, **changes: Any) -> float:
+    """Time of the only launch of a candidate; with other fields of the kernel if they are given."""
+    plan = plan_of(source, spec(*(dense(*shape) for shape in shapes)))
+    profile = next(iter(profile_plan(plan).values()))
+    sizes = {storage: plan.storages[storage].nbytes for storage in profile.loaded_bytes}
+    return launch_us(profile, replace(plan.kernels[0], **changes), 0.0, H200, sizes if sized else None)
+
+
+def test_what_all_programs_load_of_small_storages_comes_from_the_first_level_cache() -> None:
+    rows = (1 << 17, 1024)
+    small, unsized = (launch_us_of(ROWS, rows, (8, 1024), sized=s) for s in (True, False))
+    large = launch_us_of(ROWS, rows, (64, 1024))
+    assert small < 0.5 * unsized
+    assert large == pytest.approx(unsized)
+
+
+def test_few_warps_issue_fewer_instructions() -> None:
+    one_each = (H200.sm_count, 1024)
+    times = [launch_us_of(WORK, one_each, num_warps=warps) for warps in (1, 4, 16)]
+    assert times[0] > 1.5 * times[1] > 1.5 * 1.5 * times[2]
+
+
+WORK = f"""{HEAD}
+@triton.jit
+def k(x, y, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    value = tl.load(x + at)
+    for i in range(200):
+        value = tl.exp(value) / (value + 1.0)
+    tl.store(y + at, value)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        k[(x.shape[0],)](x, y, N=1024, num_warps=4)
+        return y
+"""
+
+AHEAD = f"""{HEAD}
+@triton.jit
+def k(x, y, N, BLOCK: tl.constexpr):
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in LOOP(0, N, BLOCK STAGES):
+        total += tl.load(x + (tl.program_id(0) * N + start + tl.arange(0, BLOCK)) * STRIDE)
+    tl.store(y + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), total)
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.empty((x.shape[0], 1024), device=x.device)
+        k[(x.shape[0],)](x, y, x.shape[1] // 8, BLOCK=1024, num_warps=4)
+        return y
+"""
+
+
+def test_loads_ahead_of_single_elements_are_slow() -> None:
+    def slots(stages: str, stride: int) -> float:
+        source = AHEAD.replace("LOOP", "tl.range" if stages else "range").replace(" STAGES", stages)
+        plan = plan_of(source.replace("STRIDE", str(stride)), spec(dense(2048, 65536)))
+        return next(iter(profile_plan(plan).values())).slots
+
+    together, apart = ((slots("", stride), slots(", num_stages=3", stride)) for stride in (1, 2))
+    assert together[0] == together[1]
+    assert apart[1] > 2 * apart[0]
 
 
 PRODUCT = f"""{HEAD}
