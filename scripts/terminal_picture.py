@@ -2,7 +2,7 @@
 
     cp docs/examples/depthwise_block.py "$EMPTY" && cd "$EMPTY"
     python "$REPOSITORY"/scripts/terminal_picture.py --out optimize.svg --transcript optimize.json \\
-        "kernrl optimize depthwise_block.py --precision tf32 --budget 60s --output faster" "python faster/best.py"
+        "kernrl optimize depthwise_block.py --precision tf32 --output faster" "python faster/best.py"
     python "$REPOSITORY"/scripts/terminal_picture.py --out optimize.svg --transcript optimize.json --columns 90
 
 The commands run as they stand, one after the other, and all that they print is drawn and kept in the transcript, with their

@@ -1,5 +1,6 @@
 """What the pages say is true now: paths exist, commands are commands, Python runs, and what is generated is current."""
 
+import html
 import importlib.util
 import json
 import math
@@ -52,6 +53,17 @@ def script(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_picture_in_the_readme_is_of_the_recorded_session() -> None:
+    session = json.loads((DOCS / "benchmarks" / "optimize_session.json").read_text())
+    drawn = html.unescape(re.sub(r"<[^>]*>", "", (DOCS / "images" / "optimize.svg").read_text())).replace("\xa0", " ")
+    search, check = session["commands"]
+    assert f"\n    {search['command']}\n" in README.read_text()
+    words = f"$ {search['command']} {search['output']} $ {check['command']} {check['output']}".split()
+    missing = [word for word in words if word not in drawn]
+    assert len(words) > 50
+    assert not missing
 
 
 def test_cli_page_is_current() -> None:

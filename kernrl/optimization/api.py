@@ -47,7 +47,7 @@ PART_S, LEAST_PART_S = 20.0, 5.0
 READ_SHARE = 0.4
 """Of the budget, for finding the parts: what was not reached then is left as it is."""
 
-SETTLE_SHARE = 0.05
+SETTLE_SHARE = 0.12
 """Of the budget, for timing the whole model with and without each part that was swapped in."""
 
 
