@@ -30,8 +30,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ABLATIONS = (
-    "nothing", "plan checks", "input regimes", "parameter redraw", "ragged shapes", "poison", "decoy search",
-    "overwrite search", "floor",
+    "nothing", "floor", "plan checks", "input regimes", "parameter redraw", "ragged shapes", "poison", "decoy search",
+    "overwrite search",
 )  # fmt: skip
 FUZZERS, FUZZED = 6, 100_002
 LEAST_S, LEAST_ABLATION_S = 40.0, 15.0
