@@ -19,6 +19,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -182,8 +183,10 @@ def log_probs(session: Session, args: argparse.Namespace, scratch: str, groups: 
     session.policy.model.eval()
     examples = [rollout.example for group in groups for rollout in group]
     learner = reinforce.Learner(session, settings(args, scratch))
-    found = learner.policy_loss.logprobs_of_examples(examples, session.row_tokens, session.pad_id)
-    sums = torch.tensor([sum(values) for values in found], dtype=torch.float64)
+    rows = pack_rollouts(examples, [None] * len(examples), row_tokens=session.row_tokens, pad_id=session.pad_id)
+    logprobs_of = learner.policy_loss.logprobs
+    found = chain.from_iterable(logprobs_of(row.to(session.device))[row.mask.nonzero()[:, 0]].tolist() for row in rows)
+    sums = torch.tensor([sum(islice(found, len(e.completion_ids))) for e in examples], dtype=torch.float64)
     return list(sums.split([len(group) for group in groups]))
 
 

@@ -5,11 +5,11 @@
     python scripts/prove_training.py table --out proof --to docs/benchmarks/training
 
 Every run starts from the same model and learns on the same tasks of train compositions, in its own order; `reinforce-long` is
-`reinforce-0` gone on with, and `synchronous` is it without sampling a step ahead. What a model then writes for the tasks of
-`--suites` is judged together with what all the others wrote, a task at a time, so that all are timed side by side. Each part
-skips what is in `--out` already, so the proof may be made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its
-runs on several GPUs at once (`judge --share 2/8`). `table` is of the suites that it is given. Without a GPU it does the same
-with modelled times, which only shows that the script runs.
+`reinforce-0` gone on with. What a model then writes for the tasks of `--suites` is judged together with what all the others
+wrote, a task at a time, so that all are timed side by side. Each part skips what is in `--out` already, so the proof may be
+made in pieces (`train --runs best-of-n`, `judge --budget-s 120`), and its runs on several GPUs at once (`judge --share 2/8`).
+`table` is of the suites that it is given. Without a GPU it does the same with modelled times, which only shows that the
+script runs.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ CHOICES: dict[str, Row] = {  # `--short-steps` steps each: all ask the same task
 }
 SEEDS = (0, 1, 2)
 METHODS = ("further-sft", "best-of-n", "reward-weighted", *(f"reinforce-{seed}" for seed in SEEDS))
-LONG, SYNCHRONOUS = "reinforce-long", "synchronous"
-RUNS = ("start", *METHODS, LONG, SYNCHRONOUS, *CHOICES)
+LONG = "reinforce-long"
+RUNS = ("start", *METHODS, LONG, *CHOICES)
 TASKS = 1000
 """Train compositions that all runs draw from."""
 
@@ -100,7 +100,6 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
         reward_weighted.run(config := RewardWeightedConfig.model_validate(learn | WEIGHTED | judged | sizes), verifier)
     else:
         own = {"steps": args.short_steps, "seed": 20} | CHOICES[name] if name in CHOICES else {"seed": 10 + seed_of(name)}
-        own |= {"overlap": int(name != SYNCHRONOUS)}  # as when it was recorded
         given = {"tasks_per_step": args.tasks_per_step} if args.tasks_per_step else {}
         more = {"resume": folder.exists(), "time_limit_s": spent_s(read_lines(folder / "metrics.jsonl")) + seconds}
         reinforce.run(config := ReinforceConfig.model_validate(learn | REINFORCE | judged | given | more | own), verifier)
@@ -108,7 +107,7 @@ def train_one(name: str, args: argparse.Namespace, seconds: float, verifier: Har
 
 
 def seed_of(name: str) -> int:
-    return 0 if name in (LONG, SYNCHRONOUS) else int(name[-1])
+    return 0 if name == LONG else int(name[-1])
 
 
 def tasks_for(args: argparse.Namespace, seconds: float, samples: int) -> int:

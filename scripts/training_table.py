@@ -84,10 +84,8 @@ def training_figures(out: Path, names: Sequence[str]) -> Row:
         attempts = sum(line["attempts"] for line in sampled)
         distinct = sum(line["attempts"] * (1 - line["duplicates"]) for line in sampled)
         phases = {p: sum(line["seconds"].get(p, 0.0) for line in sampled) / total for p in ("generate", "verify", "update")}
-        # a step ahead is sampled while the one before is verified
-        waited = phases if not any(line.get("staleness") for line in sampled) else phases | {"generate": 0.0}
         figures |= {"attempts": attempts / len(names), "attempts_per_s": attempts / total, "distinct_per_s": distinct / total}
-        figures |= {"share_of_time": phases | {"rest": 1 - sum(waited.values())}}
+        figures |= {"share_of_time": phases | {"rest": 1 - sum(phases.values())}}
     return figures
 
 

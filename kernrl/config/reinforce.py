@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from kernrl.config.by_model import ByModel
 from kernrl.config.groups import LOSS, OPTIMISER, REWARD, RUN, SAMPLING, TASKS
 from kernrl.config.heldout_checks import CheckedConfig
 from kernrl.config.training import Schedule
 from kernrl.settings import ALSO, RARE
-
-
-def _bars_overlap(settings: dict[str, Any]) -> dict[str, bool]:
-    """Flag → whether it keeps a step from being sampled in one go beside another."""
-    return {
-        "--turns": settings.get("turns", 1) > 1,
-        "--constant-groups refill": settings.get("constant_groups") == "refill",
-        "--launch fsdp2": settings.get("launch") == "fsdp2",
-    }
 
 
 class ReinforceConfig(CheckedConfig):
@@ -63,14 +54,6 @@ class ReinforceConfig(CheckedConfig):
         default="drop",
         description="Tasks whose rewards are all equal: leave out, keep, or replace by other tasks.",
         json_schema_extra=LOSS | RARE,
-    )
-    overlap: int = Field(
-        default=0,
-        ge=0,
-        le=1,
-        description="1: sample a step, from weights one update older, while the step before is verified. For a server or a "
-        "verifier on other machines.",
-        json_schema_extra=SAMPLING | RARE,
     )
     loss: Literal["reinforce", "grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "gspo", "luspo", "gmpo"] = Field(
         default="reinforce", description="Policy loss.", json_schema_extra=LOSS
@@ -156,11 +139,3 @@ class ReinforceConfig(CheckedConfig):
     save_every: int = Field(
         default=5, ge=1, description="Steps between checkpoints: how much a kill can lose.", json_schema_extra=RUN | RARE
     )
-
-    @model_validator(mode="after")
-    def _one_batch_ahead(self) -> ReinforceConfig:
-        bars = _bars_overlap(dict(self))
-        if self.overlap and any(bars.values()):
-            flag = next(flag for flag, given in bars.items() if given)
-            raise ValueError(f"--overlap 1 samples a step in one go, beside another: leave out {flag}, or --overlap")
-        return self

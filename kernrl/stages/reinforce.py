@@ -14,13 +14,11 @@ ends with the same weights as one that was not.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -39,7 +37,6 @@ from kernrl.rollouts.collect import Collected, Verifier
 from kernrl.rollouts.step_metrics import step_metrics
 from kernrl.runs.interrupt import StopAfterStep
 from kernrl.runs.steps_table import LiveTable
-from kernrl.training.async_rollouts import AsyncRollouts
 from kernrl.training.curriculum import TaskOrder
 from kernrl.training.heldout_checks import HeldoutChecks
 from kernrl.training.policy_loss import PolicyLoss, UpdateMetrics, reference_logprobs
@@ -82,9 +79,15 @@ def run(config: ReinforceConfig, verifier: Verifier | None = None) -> Result:
     with (
         open_session(config, verifier, config.turns) as session,
         LiveTable(None if config.time_limit_s else config.steps, session.activity.line) as table,
-        contextlib.closing(Learner(session, config)) as learner,
-        StopAfterStep(session.ranks) as stop,
     ):
+        return train(Learner(session, config), table)
+
+
+def train(learner: Learner, table: LiveTable) -> Result:
+    """Steps until all are taken or the time is up, and the final model. Raises KeyboardInterrupt once it has saved the step in
+    which it was told to stop."""
+    session, config = learner.session, learner.config
+    with StopAfterStep(session.ranks) as stop:
         checks = HeldoutChecks(session, config)
         session.watch.begin_steps(learner.step, config.steps, config.time_limit_s and config.time_limit_s - learner.seconds)
         while not learner.finished:
@@ -110,12 +113,10 @@ def train_step(learner: Learner) -> dict[str, Any]:
 
     update_started = time.perf_counter()
     update: dict[str, float] = {}
-    # with asynchronous rollouts, candidates of the next step are being verified: none may be timed during an update
-    with session.collector.verifier.untimed() if learner.rollouts_ahead else contextlib.nullcontext():
-        if batch.examples:
-            rows = pack_rollouts(batch.examples, batch.logprobs, row_tokens=session.row_tokens, pad_id=session.pad_id)
-            update = learner.update(list(rows))
-        session.sync_sampler(version=step)
+    if batch.examples:
+        rows = pack_rollouts(batch.examples, batch.logprobs, row_tokens=session.row_tokens, pad_id=session.pad_id)
+        update = learner.update(list(rows))
+    session.sync_sampler(version=step)
 
     now = time.perf_counter()
     seconds = {**batch.seconds, "update": now - update_started, "step": now - started}
@@ -132,10 +133,9 @@ def train_step(learner: Learner) -> dict[str, Any]:
 
 def sample_batch(learner: Learner, step: int) -> Batch:
     """What the step learns from. Runs on rank 0, where the other ranks' engines help to sample."""
-    collected = learner.rollouts_ahead.collect(step) if learner.rollouts_ahead else sample_groups(learner, step)
+    collected = sample_groups(learner, step)
     require_judged(collected.attempts)
     metrics = step_metrics(collected, learner.first_length, learner.most_correct)
-    metrics["staleness"] = fmean(step - 1 - attempt.rollout.version for attempt in collected.attempts)
     examples, logprobs = training_examples(learner.session, learner.config, collected)
     if not any(e.weight for e in examples):
         metrics["alarms"].append(why_nothing(collected.attempts, learner.config.max_tokens, learner.session.fits))
@@ -228,10 +228,6 @@ class Learner:
         self.reference: Callable[[LossRow], Tensor] | None = None
         if config.beta:
             self.reference = reference_logprobs(self.policy_loss, config, session.ranks)
-        self.rollouts_ahead: AsyncRollouts | None = None
-        """Under `--overlap 1`, samples the next step while this one's candidates are verified. On rank 0 alone."""
-        if config.overlap and session.ranks.leads:
-            self.rollouts_ahead = AsyncRollouts(session, config, self.order, self.policy_loss.logprobs_of_examples)
         if session.checkpoint:
             self._restore(session.checkpoint)
 
@@ -300,8 +296,7 @@ class Learner:
         order = {"drawn": self.order.drawn, "pass_rates": self.order.pass_rates}
         seen = {"first_length": self.first_length, "most_correct": self.most_correct}
         state = {"step": self.step, "seconds": self.seconds, **seen, "order": order}
-        ahead = self.rollouts_ahead.state() if self.rollouts_ahead else None
-        write_json(folder / "reinforce_state.json", state | {"ahead": ahead})
+        write_json(folder / "reinforce_state.json", state)
 
     def _restore(self, folder: Path) -> None:
         """Resume from what `save` wrote; `open_session` has loaded the policy's weights from the same folder."""
@@ -312,10 +307,3 @@ class Learner:
         self.order.drawn = state["order"]["drawn"]
         self.order.pass_rates = {int(task): rate for task, rate in state["order"]["pass_rates"].items()}
         self.session.sync_sampler(version=self.step)
-        if self.rollouts_ahead:
-            self.rollouts_ahead.restore(state.get("ahead"))
-
-    def close(self) -> None:
-        """Stop sampling ahead."""
-        if self.rollouts_ahead:
-            self.rollouts_ahead.close()

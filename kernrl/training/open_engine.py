@@ -42,8 +42,6 @@ def open_engine(config: ImproveConfig, policy: Policy, verifier: Verifier, run: 
         raise UsageError(
             "--launch fsdp2 shards the weights, and no process can sample from a shard: give --engine server and --server-url."
         )
-    if ranks.sharded and isinstance(config, ReinforceConfig) and config.overlap:
-        raise UsageError("--overlap does not go with --launch fsdp2: leave one of them out.")
     if ranks.size == 1:
         return local_engine(config, policy, ranks, verifier.untimed) if embedded else server_engine(config, policy, run)
     if embedded:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from itertools import chain, islice
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,10 +12,9 @@ from torch import Tensor
 from kernrl.config import ReinforceConfig
 from kernrl.kernels import linear_grpo_loss, token_logprobs
 from kernrl.policy.attention import packed_kwargs
-from kernrl.policy.examples import Example
 from kernrl.policy.load import Policy, load_policy
 from kernrl.policy.ranks import Ranks
-from kernrl.rollouts.batch import LossRow, pack_rollouts
+from kernrl.rollouts.batch import LossRow
 
 AVERAGED = (
     "ratio_mean", "clip_low", "clip_high", "clip_delta", "kl_old", "kl_ref",
@@ -86,15 +84,6 @@ class PolicyLoss(torch.nn.Module):
     def logprobs(self, row: LossRow) -> Tensor:
         """Log-probs of the row's sampled tokens under the policy as it is: float32 [N], 0 elsewhere."""
         return self._token_logprobs(self._hidden(row), self._head_weight(), row)
-
-    def logprobs_of_examples(self, examples: Sequence[Example], row_tokens: int, pad_id: int) -> list[list[float]]:
-        """Log-probs of each example's completion under the policy as it is; an empty list for one longer than `row_tokens`."""
-        fits = [len(e) <= row_tokens for e in examples]
-        fitting = [e for e, fit in zip(examples, fits, strict=True) if fit]
-        rows = pack_rollouts(fitting, [None] * len(fitting), row_tokens=row_tokens, pad_id=pad_id)
-        device = self._ranks.accelerator.device
-        found = chain.from_iterable(self.logprobs(r.to(device))[r.mask.nonzero()[:, 0]].tolist() for r in rows)
-        return [list(islice(found, len(e.completion_ids))) if fit else [] for e, fit in zip(examples, fits, strict=True)]
 
     def _hidden(self, row: LossRow) -> Tensor:
         """[N, H]: the decoder's last hidden states."""

@@ -27,11 +27,8 @@ COMMANDS: dict[str, type[Config]] = {
 MEASURED = json.loads((ROOT / "docs" / "benchmarks" / "training.json").read_text())["settings"]
 """What the runs of docs/notes/2026-11-26-training.md were made with."""
 
-OWN = {"steps", "save_every"}
-"""Settings of the measurement, which ends by the clock."""
-
-SINCE = {"overlap": 0}
-"""Decided by an earlier measurement: a step ahead gained nothing."""
+OWN = {"steps", "save_every", "overlap"}
+"""Settings of the measurement, which ends by the clock, and one that is no more."""
 
 HUB_ID = "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 
@@ -47,7 +44,6 @@ def test_nano_takes_what_was_measured(command: str, model: str, capsys: pytest.C
     found = resolved(capsys, command, "--model", model)
     today = with_names_of_today(COMMANDS[command], MEASURED[command])
     measured = {name: value for name, value in flatten(today) if name not in OWN}
-    measured |= {name: value for name, value in SINCE.items() if name in measured}
     assert len(measured) >= 12
     assert {name: found.get(name) for name in measured} == measured
     assert found["lora"] is False
@@ -83,11 +79,6 @@ def test_what_is_given_wins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     given = (found["samples"], found["learning_rate"], found["verifier.compile_timeout_s"])
     assert given == (5, 1e-5, 60)
     assert found["tasks_per_step"] == 24
-
-
-@pytest.mark.parametrize("flags", ["--turns 2", "--constant-groups refill", "--launch fsdp2"])
-def test_a_step_ahead_is_refused_beside_what_forbids_it(flags: str) -> None:
-    assert run(["reinforce", "--model", "nano", "--output", "x", "--overlap", "1", *flags.split(), "--dry-run"]) == 2
 
 
 def test_a_source_of_tasks_is_taken_whole(tmp_path: Path) -> None:
@@ -134,10 +125,10 @@ def begun(folder: Path, config: Config, **changes: Any) -> Path:
 
 def test_a_run_begun_under_other_defaults_goes_on_with_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = reinforce(output=tmp_path / "run", verifier={"precision": "tf32", "workers": 3})
-    run_folder = begun(tmp_path / "run", before, samples=8, learning_rate=1e-5, gone_since=1, overlap=0)
+    run_folder = begun(tmp_path / "run", before, samples=8, learning_rate=1e-5, gone_since=1)
     again = {"output": run_folder, "resume": True}
     found = reinforce(**again, steps=7, verifier={"workers": 2})
-    assert (found.samples, found.learning_rate, found.overlap, found.steps) == (8, 1e-5, 0, 7)
+    assert (found.samples, found.learning_rate, found.steps) == (8, 1e-5, 7)
     assert (found.verifier.precision, found.verifier.workers, found.verifier.compile_timeout_s) == ("tf32", 2, 15)
     assert reinforce(output=run_folder).samples == 16
     assert reinforce(output=tmp_path / "another", resume=True).samples == 16
@@ -149,7 +140,7 @@ def test_a_run_begun_under_other_defaults_goes_on_with_its_own(tmp_path: Path, c
 def test_settings_newer_than_the_run_are_as_they_were_for_every_model(tmp_path: Path) -> None:
     older = begun(tmp_path / "run", reinforce(output=tmp_path / "run"))
     described = json.loads((older / "config.json").read_text())
-    del described["config"]["adam_epsilon"], described["config"]["overlap"]
+    del described["config"]["adam_epsilon"]
     (older / "config.json").write_text(json.dumps(described))
     again = {"output": older, "resume": True}
     with pytest.raises(UsageError, match=r"older than a setting: add --adam-epsilon 1e-08 to"):

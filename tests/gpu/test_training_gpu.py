@@ -110,7 +110,7 @@ def judge(text: str) -> Verdict:
 
 
 PLAIN = (
-    "--no-lora", "--overlap", "0", "--updates-per-epoch", "1", "--advantage", "loo", "--warmup-steps", "5",
+    "--no-lora", "--updates-per-epoch", "1", "--advantage", "loo", "--warmup-steps", "5",
     "--learning-rate", "1e-4", "--adam-epsilon", "1e-8", "--max-grad-norm", "1", "--row-tokens", "16384",
 )  # fmt: skip
 """One on-policy update a step, in place of nano's defaults: its rollouts are the policy's own."""

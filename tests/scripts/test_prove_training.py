@@ -50,15 +50,13 @@ def step(attempts, seconds, **more):
     return {"step": 1, "attempts": attempts, "duplicates": 0.25, "seconds": seconds, **more}
 
 
-def test_what_is_sampled_ahead_takes_no_time_of_its_own(tmp_path):
+def test_the_phases_of_a_step_share_its_time(tmp_path):
     seconds = {"generate": 2.0, "verify": 6.0, "update": 1.0, "step": 10.0}
-    for name, more in (("in turns", {}), ("ahead", {"staleness": 1.0})):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.json").write_text(json.dumps({"steps": [step(40, seconds, **more)]}))
-    in_turns, ahead = (training_figures(tmp_path, [name]) for name in ("in turns", "ahead"))
-    assert in_turns["share_of_time"] == pytest.approx({"generate": 0.2, "verify": 0.6, "update": 0.1, "rest": 0.1})
-    assert ahead["share_of_time"] == pytest.approx({"generate": 0.2, "verify": 0.6, "update": 0.1, "rest": 0.3})
-    assert (ahead["attempts_per_s"], ahead["distinct_per_s"]) == (4.0, 3.0)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "train.json").write_text(json.dumps({"steps": [step(40, seconds)]}))
+    figures = training_figures(tmp_path, ["run"])
+    assert figures["share_of_time"] == pytest.approx({"generate": 0.2, "verify": 0.6, "update": 0.1, "rest": 0.1})
+    assert (figures["attempts_per_s"], figures["distinct_per_s"]) == (4.0, 3.0)
 
 
 @pytest.mark.slow

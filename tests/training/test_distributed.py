@@ -179,14 +179,6 @@ def assert_same_run(found, expected):
     assert all(torch.allclose(one[n].float(), two[n].float(), atol=2e-2, rtol=1e-2) for n in one)
 
 
-@pytest.mark.slow
-def test_a_step_ahead_is_the_same_in_two_processes(model, tasks, tmp_path):
-    for size, name in ((1, "one"), (2, "two")):
-        codes, errors = together(rl(model, tasks, tmp_path / name, "--overlap", "1", steps=4), tmp_path, size=size)
-        assert codes == [0] * size, errors
-    assert_same_run(tmp_path / "two", tmp_path / "one")
-
-
 def stopping_at_step_three(number=signal.SIGINT):
     """A signal to rank 1, in the middle of the run."""
 
@@ -223,13 +215,12 @@ def test_a_run_that_is_stopped_goes_on_in_another_number_of_processes(model, pai
 
 @pytest.mark.slow
 def test_reinforce_stopped_by_a_scheduler_goes_on_in_one_process_and_back(model, tasks, tmp_path):
-    flags = ("--overlap", "1")
-    codes, errors = together(rl(model, tasks, tmp_path / "whole", *flags, steps=5), tmp_path)
+    codes, errors = together(rl(model, tasks, tmp_path / "whole", steps=5), tmp_path)
     assert codes == [0, 0], errors
     before = stopping_at_step_three(signal.SIGTERM)
-    codes, errors = together(rl(model, tasks, tmp_path / "run", *flags, steps=5), tmp_path, before=before)
+    codes, errors = together(rl(model, tasks, tmp_path / "run", steps=5), tmp_path, before=before)
     assert codes == [130, 130], errors
-    resumed = [*rl(model, tasks, tmp_path / "run", *flags, steps=5), "--resume"]
+    resumed = [*rl(model, tasks, tmp_path / "run", steps=5), "--resume"]
     assert together(resumed, tmp_path, size=1, before=killed_after_one_step)[0] == [9]
     codes, errors = together(resumed, tmp_path)
     assert codes == [0, 0], errors
