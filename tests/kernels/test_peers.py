@@ -123,6 +123,7 @@ def test_sequence_ratios_agree_with_trl(case, aggregation):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_entropy_bonus_agrees_with_trl(case):
     compare_with_trl(case, our_options(case, "bnpo", entropy_coef=0.05), loss_type="bnpo", entropy_coef=0.05)
 

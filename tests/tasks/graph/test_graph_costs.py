@@ -219,6 +219,7 @@ def test_a_folder_is_a_table_of_what_lifts(tmp_path: Path, capsys: pytest.Captur
     assert "1 of 3 lift" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

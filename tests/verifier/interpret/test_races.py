@@ -94,6 +94,7 @@ HONEST = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", HONEST.values(), ids=HONEST.keys())
 def test_what_is_no_race_passes(body: str) -> None:
     said = interpret(plan(body, out="torch.zeros(9, 32, device='cuda')"), {0: X})

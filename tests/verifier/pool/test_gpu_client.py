@@ -81,11 +81,13 @@ def test_calls_to_a_process_that_died_fail_and_another_takes_over(make: Callable
     assert gpu.twins(1) == [0.0]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_cannot_be_used_says_why(make: Callable[..., GpuClient]) -> None:
     with pytest.raises(InfrastructureError, match="not well"):
         make(broken=True)
 
 
+@pytest.mark.slow
 def test_closing_ends_the_process_and_fails_the_calls_under_way(make: Callable[..., GpuClient]) -> None:
     gpu = make()
     process, failures = gpu.pid, []

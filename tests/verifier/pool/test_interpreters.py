@@ -76,6 +76,7 @@ def test_a_task_stays_with_one_process_while_that_is_enough(interpreters: Interp
     assert [process.starts for process in interpreters.processes] == [1, 0]
 
 
+@pytest.mark.slow
 def test_processes_share_a_fork_server_and_see_no_gpu(interpreters: Interpreters, job: SmallJob, cpu_forks: ForkServer) -> None:
     tasks = [replace(job, task=replace(TASK, id=f"t{i}")) for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -89,6 +90,7 @@ def test_processes_share_a_fork_server_and_see_no_gpu(interpreters: Interpreters
     assert b"CUDA_VISIBLE_DEVICES=" in environment
 
 
+@pytest.mark.slow
 def test_a_wrong_plan_is_rejected_by_what_its_numbers_show(interpreters: Interpreters, job: SmallJob) -> None:
     tripled = replace(TASK, pytorch_code=TASK.pytorch_code.replace("x * 2", "x * 3"))
     rejection = interpreters.judge(replace(job, task=tripled)).rejection

@@ -185,6 +185,7 @@ def record(keep: Callable[[Any, Tensor], Any]) -> Any:
         return record_forward(ModelNew, spec(dense(8, 32)), recorder, [], again=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", COUNTED.values(), ids=COUNTED.keys())
 def test_a_count_is_refused_wherever_it_is_kept(keep):
     with pytest.raises(Untraceable, match="keeps a count or a history"):
@@ -211,6 +212,7 @@ LATE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", LATE)
 def test_a_count_that_matters_later_is_refused(late):
     def keep(self: Any, x: Tensor) -> None:
@@ -244,6 +246,7 @@ HONEST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", HONEST.values(), ids=HONEST.keys())
 def test_what_decides_nothing_is_allowed(keep):
     assert record(keep).nodes

@@ -474,6 +474,7 @@ def test_what_hooks_of_configurations_do_comes_before_the_launch(hook, how):
     assert len(second.variants) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", ["None", "lambda args: args['y_ptr'].fill_(1.0)"])
 def test_hooks_of_configurations_must_agree(hook):
     rejection = trace(IMPORTS + HOOKED % (hook, "atomic_add"))

@@ -103,6 +103,7 @@ def module_of(call: str) -> nn.Module:
     return scope["Model"]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_a_composed_call_is_read_as_ops(name: str) -> None:
     torch.manual_seed(0)

@@ -127,6 +127,7 @@ def test_features_stay_innermost(name: str, style: str) -> None:
     assert ".permute(" not in code[code.index("def forward") :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["between_layers", "steps", "no_edge", "pairs", "pad", "pool", "less_its_surroundings", "image"]
 )
