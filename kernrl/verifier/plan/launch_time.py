@@ -87,16 +87,16 @@ Profiles = Mapping[tuple[int, int], LaunchProfile]
 
 
 def launch_us(
-    seen: LaunchProfile, kernel: KernelSource, memory_bytes: float, device: Device, sizes: Mapping[int, int] | None = None
+    seen: LaunchProfile, kernel: KernelSource, memory_bytes: float, device: Device, sizes: Mapping[int, int]
 ) -> float:
     """Time of a launch, without what launching costs. `memory_bytes` cross device memory, the rest comes from the caches.
 
     Args:
-        sizes: Bytes by storage; without them, nothing is taken to be in the L1 cache.
+        sizes: Bytes by storage; those of other storages are not taken to be in the L1 cache.
     """
     per_processor = max(1.0, float(seen.programs)) / device.sm_count
     busiest = math.ceil(per_processor) / per_processor  # times what a multiprocessor has to do on average
-    sectors = sum(seen.loaded_bytes.values()) + sum(seen.stored_bytes.values()) - _near_bytes(seen, sizes or {}, device)
+    sectors = sum(seen.loaded_bytes.values()) + sum(seen.stored_bytes.values()) - _near_bytes(seen, sizes, device)
     share = min(1.0, LONE_FACTOR / busiest)  # of what the memories give, where a few multiprocessors ask
     held = held_programs(seen, kernel, device)
     side_by_side = min(float(held), max(1.0, per_processor))

@@ -118,7 +118,7 @@ def launch_us_of(source: str, *shapes: tuple[int, ...], sized: bool = True, **ch
     plan = plan_of(source, spec(*(dense(*shape) for shape in shapes)))
     profile = next(iter(profile_plan(plan).values()))
     sizes = {storage: plan.storages[storage].nbytes for storage in profile.loaded_bytes}
-    return launch_us(profile, replace(plan.kernels[0], **changes), 0.0, H200, sizes if sized else None)
+    return launch_us(profile, replace(plan.kernels[0], **changes), 0.0, H200, sizes if sized else {})
 
 
 def test_what_all_programs_load_of_small_storages_comes_from_the_first_level_cache() -> None:
