@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import copy
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 Change = Callable[[], None]
 """Changes the tree in place."""
@@ -36,20 +38,30 @@ class _Place:
 def mutants(source: str) -> Iterator[Mutant]:
     """Every mutant of a solution, by operator. The text is as `ast.unparse` prints it."""
     base = ast.unparse(ast.parse(source))
-    for name, operator in OPERATORS.items():
-        number = 0
-        while True:
-            tree = ast.parse(base)
-            changes = [(node, change) for place in _places(tree) for node, change in operator(place)]
-            if number >= len(changes):
-                break
-            node, change = changes[number]
-            line = base.splitlines()[getattr(node, "lineno", 1) - 1].strip()
-            change()
-            changed = ast.unparse(ast.fix_missing_locations(tree))
-            if changed != base:
-                yield Mutant(name, line, changed)
-            number += 1
+    for name in OPERATORS:
+        yield from filter(None, (_changed(base, name, number) for number in range(_changes(base, name))))
+
+
+def drawn(source: str, each: int, rng: random.Random) -> Iterator[Mutant]:
+    """Of each operator at most `each` mutants, at places drawn from all."""
+    base = ast.unparse(ast.parse(source))
+    for name in OPERATORS:
+        count = _changes(base, name)
+        yield from filter(None, (_changed(base, name, number) for number in rng.sample(range(count), min(each, count))))
+
+
+def _changes(base: str, operator: str) -> int:
+    return sum(1 for place in _places(ast.parse(base)) for _ in OPERATORS[operator](place))
+
+
+def _changed(base: str, operator: str, number: int) -> Mutant | None:
+    """The mutant of one of an operator's changes; None if it changes nothing."""
+    tree = ast.parse(base)
+    node, change = next(islice((found for place in _places(tree) for found in OPERATORS[operator](place)), number, None))
+    line = base.splitlines()[getattr(node, "lineno", 1) - 1].strip()
+    change()
+    changed = ast.unparse(ast.fix_missing_locations(tree))
+    return Mutant(operator, line, changed) if changed != base else None
 
 
 def _places(tree: ast.Module) -> Iterator[_Place]:

@@ -5,11 +5,12 @@ the other cores.
 
 Runs, each in processes of its own: the proof of the fixtures, if there is none (`prove_verifier.py`), every ablation and the
 cost of a verdict without that defence (`ablate_verifier.py`), 20 tasks confirmed by the plain evaluation
-(`validate_tasks.py`), modelled against measured times of 500 worked solutions (`bench_prices.py`), mutants of the worked
-solutions of 200 tasks (`prove_mutants.py`; their survivors again on a GPU), and 100,000 fuzzed cases. Each writes what it has
-found while it runs. What is not done when the time is over, or when this is ended, is ended; the same command again goes on
-with what is missing. On one GPU: `--gpus 1 --seconds 200 --only proof`, then `--only validation,ablation --proof proof.json
---seconds 140`, again until nothing is missing, and so on. Ablations need the proof of this machine.
+(`validate_tasks.py`), modelled against measured times of 500 worked solutions (`bench_prices.py`), a mutant by each operator
+of every worked solution of 200 tasks (`prove_mutants.py`, which explains the survivors afterwards), and 100,000 fuzzed cases.
+Each writes what it has found while it runs. What is not done when the time is over, or when this is ended, is ended; the same
+command again goes on with what is missing. On one GPU: `--gpus 1 --seconds 200 --only proof`, then `--only
+validation,ablation --proof proof.json --seconds 140`, again until nothing is missing, and so on. Ablations need the proof of
+this machine.
 """
 
 from __future__ import annotations
@@ -104,11 +105,11 @@ def main() -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, cut_off)
-    beside = _asked("mutants", options) or _asked("fuzz", options)
+    beside = _asked("fuzz", options)
     own = max(1, len(cores) * 9 // 32 if beside else len(cores) // max(options.gpus, 1))  # a GPU's share of the cores
     queue, lock = _gpu_jobs(options), threading.Lock()
     rest = cores[own * options.gpus :] or cores
-    mutants_done, proved = threading.Event(), threading.Event()
+    proved = threading.Event()
     if options.proof or not _asked("proof", options):
         proved.set()
 
@@ -124,20 +125,8 @@ def main() -> int:
                 proved.set()
             elif not job.name.startswith("ablation") or proved.wait(max(0.0, machine.left_s)):
                 machine.run(job, mine, gpu)
-        if gpu == 0 and _asked("mutants", options):
-            mutants_done.wait(max(0.0, machine.left_s - LEAST_S))
-            if (options.out / "mutants.sources.json").exists() and machine.left_s > LEAST_S:
-                machine.run(_survivors(options), cores, gpu)
-
-    def mutants() -> None:
-        machine.run(_mutants(options, len(rest)), rest)
-        mutants_done.set()
 
     threads = [threading.Thread(target=stream, args=(gpu,)) for gpu in range(options.gpus)]
-    if _asked("mutants", options):
-        threads.append(threading.Thread(target=mutants))
-    else:
-        mutants_done.set()
     fuzzers = FUZZERS if _asked("fuzz", options) else 0
     threads += [threading.Thread(target=machine.run, args=(_fuzzer(i), rest)) for i in range(fuzzers)]
     for thread in threads:
@@ -164,7 +153,11 @@ def _gpu_jobs(options: argparse.Namespace) -> list[Job]:
     cost = COST if options.seconds >= SHORT_S else SHORT_COST
     arguments = ("--proof", str(proof), "--cost", str(cost), "--cache-dir", kept)
     ablations = [script("ablate_verifier", f"ablation_{n.replace(' ', '_')}", *arguments, "--only", n) for n in ABLATIONS]
-    return [job for job in (*first, *ablations) if _asked(job.name.partition("_")[0], options)]
+    asked = ("--device", "cuda", "--tasks", str(options.tasks), "--each", "1", "--turns", "30", "--processes", "3")
+    shares = range(1, options.gpus + 1)
+    seconds = ("--seconds", str(options.seconds - LEAST_S))
+    mutants = [script("prove_mutants", f"mutants_{i}", *asked, *seconds, "--share", f"{i}/{options.gpus}") for i in shares]
+    return [job for job in (*first, *ablations, *mutants) if _asked(job.name.partition("_")[0], options)]
 
 
 def _least_s(job: Job) -> float:
@@ -175,20 +168,6 @@ def _least_s(job: Job) -> float:
 def _asked(part: str, options: argparse.Namespace) -> bool:
     """Whether a part is to be run."""
     return not options.only or part in options.only.split(",")
-
-
-def _mutants(options: argparse.Namespace, processes: int) -> Job:
-    asked = ["--tasks", str(options.tasks), "--each", "1", "--turns", "30", "--processes", str(processes)]
-    seconds = max(
-        options.seconds * 0.4, options.seconds - 150
-    )  # the last ones end later, and survivors are judged again on a GPU
-    out = str(options.out / "mutants.json")
-    return Job("mutants", ["scripts/prove_mutants.py", "--out", out, *asked, "--seconds", str(seconds)])
-
-
-def _survivors(options: argparse.Namespace) -> Job:
-    sources, out = (str(options.out / name) for name in ("mutants.sources.json", "survivors.json"))
-    return Job("survivors", ["scripts/prove_mutants.py", "--confirm", sources, "--out", out, "--tasks", str(options.tasks)])
 
 
 def _fuzzer(number: int) -> Job:
@@ -212,11 +191,9 @@ def _report(out: Path) -> None:
         for name, row in together["ablations"].items():
             counts = {key: len(value) for key, value in row.items() if isinstance(value, list)}
             print(f"without {name}, of {row['asked']}: {counts}; {row['cost_ms']}")
-    if "mutants" in found:
-        print("mutants", {k: found["mutants"][k] for k in ("seconds", "tasks", "solutions", "total")})
-        print("missed", [s for s in found["mutants"]["survivors"] if s["reason"].startswith("missed")])
-    if "survivors" in found:
-        print("survivors on a GPU", found["survivors"]["by_reason"])
+    for name, part in found.items():
+        if name.startswith("mutants_"):
+            print(name, {k: part[k] for k in ("seconds", "tasks", "solutions", "total")})
     if "prices" in found:
         prices = {k: found["prices"][k] for k in ("solutions", "tasks", "rank_correlation", "worst_style_x", "styles")}
         print("prices", json.dumps(prices))
@@ -230,7 +207,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--proof", type=Path, help="what prove_verifier.py wrote on this kind of machine")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--seconds", type=float, default=390)
-    parser.add_argument("--gpus", type=int, default=2, help="0 for a dry run of mutants and fuzz")
+    parser.add_argument("--gpus", type=int, default=2, help="0 for a dry run of fuzz")
     parser.add_argument("--only", default="", help="comma-separated, of: proof, prices, validation, ablation, mutants, fuzz")
     parser.add_argument("--tasks", type=int, default=200, help="whose solutions are mutated")
     options = parser.parse_args()

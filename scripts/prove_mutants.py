@@ -1,21 +1,21 @@
-"""How many mutants of worked solutions the verifier kills, judged without a GPU.
+"""How many mutants of worked solutions the verifier kills.
 
-    python scripts/prove_mutants.py --out mutants.json [--tasks 20] [--turns 1] [--seconds 600] [--seed 0] [--each 2]
-    python scripts/prove_mutants.py --out on_gpu.json --confirm mutants.sources.json [--tasks 20] [--seed 0]
+    python scripts/prove_mutants.py --out judged.json --tasks 200 --turns 30 --each 1 [--share 1/2] [--device cuda]
+    python scripts/prove_mutants.py --out mutants.json --tasks 200 --explain judged.rows.jsonl [...]
 
 Worked solutions of generated tasks, from the grammar and from the Graph writer, are changed in one place by each operator of
-`mutation_operators.py`; `--each` places are drawn for each operator and solution. A mutant whose kernels' IR is that of the
-solution is equivalent by construction, and is not judged. A survivor is run beside its solution on every input set that the
-interpreter can take and every regime of inputs; its `reason` says how far apart the two are:
+`mutation_operators.py`; `--each` places are drawn for each operator and solution. The survivors are then explained, which needs
+no GPU. A survivor whose kernels' IR is that of the solution is equivalent by construction. Any other is run beside its solution
+on every input set that the interpreter can take and every regime of inputs; its `reason` says how far apart the two are:
 
     same numbers    bit for bit the same wherever it was run: equivalent, as far as one can see without a proof
     rounding        apart by less than 16 roundings of the largest number nearby: no mistake
     full size       the same at the small sets, and not when three programs of each launch run at full size on numbers made up
-                    for it: a loop that runs once at small sizes. A GPU, which judges at full size, is asked for those
+                    for it: a loop that runs once at small sizes. Only a GPU judges at full size
     tolerated       apart by more, and within what is tolerated on every set, in every regime, three times each
     missed          a mistake that the verifier did not see, with the share of schedules that would have shown it
 
-Every task's mutants are written to `mutants.rows.jsonl` when they are judged; the same command again goes on after those.
+What is done is written beside `--out`, part by part; the same command again goes on after it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ import random
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests")]
 
 import torch  # noqa: E402
 import triton  # noqa: E402
-from mutation_operators import OPERATORS, Mutant, mutants  # noqa: E402  # pyright: ignore[reportMissingImports]
+from mutation_operators import OPERATORS, Mutant, drawn  # noqa: E402  # pyright: ignore[reportMissingImports]
 from prove_schedules import Schedules  # noqa: E402  # pyright: ignore[reportMissingImports]
 from support.suite import Fixture  # noqa: E402  # pyright: ignore[reportMissingImports]
 
@@ -68,30 +68,100 @@ MOST_BYTES = 1 << 30
 
 def main() -> int:
     options = _options()
-    if options.confirm:
-        return confirm(options)
+    if options.explain:
+        return explain(options)
     kept = options.out.with_suffix(".rows.jsonl")
-    done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    done = _lines(kept)
     known, begun = {(part["task"], part["turn"]) for part in done}, time.monotonic()
     before_s = max((part["seconds"] for part in done), default=0.0)
-    pool = ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn"), initializer=_ready)
     tasks = list(generate_tasks(level=2, count=options.tasks, seed=options.seed, workers=options.processes))
+    first, _, of = options.share.partition("/")
+    tasks = tasks[int(first) - 1 :: int(of)]
     asked = [(task, turn) for turn in range(options.turns) for task in tasks if (task.id, turn) not in known]
-    deadline = time.time() + options.seconds
-    futures = [pool.submit(proved, task, turn, options.each, deadline) for task, turn in asked]
     with kept.open("a") as file:
-        for future in as_completed(futures):
-            found = future.result()
-            if found is None:  # the time was up
-                continue
+        for found in judged(options, asked, time.time() + options.seconds):
             done.append(found | {"seconds": before_s + time.monotonic() - begun})
             file.write(json.dumps(done[-1]) + "\n")
             file.flush()
-            write(options, done)
-    pool.shutdown()
-    total = summary([row for part in done for row in part["rows"]])["total"]
-    print(f"{len(done)} of {len(tasks) * options.turns} parts; {json.dumps(total)}")
+    write(options, done)
+    print(f"{len(done)} of {len(tasks) * options.turns} parts; {json.dumps(summary(done)['total'])}")
     return 0
+
+
+def judged(options: argparse.Namespace, asked: Sequence[tuple[Task, int]], deadline: float) -> Iterator[dict[str, Any]]:
+    """What is found of each task and turn, in order of tasks; ends with the first that the deadline (by time.time()) cuts."""
+    evaluator = StagedEvaluator(VerifierConfig(device=options.device, cache=False))
+    turns: dict[str, list[int]] = {}
+    for task, turn in asked:
+        turns.setdefault(task.id, []).append(turn)
+    tasks = {task.id: task for task, _ in asked}
+
+    def verdict(task: Task, source: str) -> Verdict | None:
+        return evaluator.evaluate(task, source) if time.time() < deadline else None
+
+    try:
+        with _processes(options) as makers, ThreadPoolExecutor(evaluator.workers) as pool:
+            making = [(task_id, makers.submit(made_of, tasks[task_id], mine, options.each)) for task_id, mine in turns.items()]
+            begun: deque[tuple[str, int, list[Made], list[list[Future[Verdict | None]]]]] = deque()
+            for task_id, made in [*making, ("", None)]:
+                if made:
+                    task = replace(tasks[task_id], solutions=())
+                    for turn, solutions in made.result().items():
+                        texts = [(solution, *(m.source for m in mutants)) for _, solution, mutants in solutions]
+                        futures = [[pool.submit(verdict, task, text) for text in row] for row in texts]
+                        begun.append((task_id, turn, solutions, futures))
+                while begun and (not made or all(f.done() for row in begun[0][3] for f in row)):
+                    name, turn, solutions, futures = begun.popleft()
+                    verdicts = [[v for f in row if (v := f.result())] for row in futures]
+                    if any(len(a) < len(b) for a, b in zip(verdicts, futures, strict=True)):
+                        return
+                    yield report_of(name, turn, solutions, verdicts)
+    finally:
+        evaluator.close()
+
+
+Made = tuple[str, str, list[Mutant]]
+"""Style and source of a solution, and mutants of it."""
+
+
+def made_of(task: Task, turns: Sequence[int], each: int) -> dict[int, list[Made]]:
+    """The solutions of a task in these turns, and mutants of each."""
+    written = {
+        origin: random.Random(task.id).sample(solutions, len(solutions))
+        for origin, solutions in (("grammar", list(task.solutions)), ("graph", list(write_solutions(task))))
+    }
+    made: dict[int, list[Made]] = {}
+    for turn in turns:
+        named = [(f"{k}: {s.style}", s.triton_code) for k, solutions in written.items() for s in solutions[turn : turn + 1]]
+        made[turn] = [(n, code, list(drawn(code, each, random.Random(f"{task.id}{n}")))) for n, code in named]
+    return made
+
+
+def report_of(task: str, turn: int, solutions: Sequence[Made], verdicts: Sequence[Sequence[Verdict]]) -> dict[str, Any]:
+    """Rows of the killed, and survivors; the verdict on a solution comes before those on its mutants."""
+    report: dict[str, Any] = {"task": task, "turn": turn, "rows": [], "survivors": [], "refused": []}
+    for (style, solution, mutants), (own, *theirs) in zip(solutions, verdicts, strict=True):
+        if not own.correct:
+            report["refused"].append({"style": style, "status": str(own.status), "reason": own.reason})
+            continue
+        for mutant, verdict in zip(mutants, theirs, strict=True):
+            row = {"task": task, "style": style, "operator": mutant.operator}
+            if verdict.correct:
+                excess = round(max((e["excess"] for e in verdict.errors), default=0.0), 4)
+                row |= {"line": mutant.line, "excess": excess, "source": mutant.source, "solution": solution}
+                report["survivors"].append(row)
+            else:
+                killed = {"outcome": "killed", "status": str(verdict.status), "stage": str(verdict.stage)}
+                report["rows"].append(row | killed)
+    return report
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _processes(options: argparse.Namespace, initializer: Callable[[], None] | None = None) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn"), initializer=initializer)
 
 
 _evaluator: list[StagedEvaluator] = []
@@ -104,80 +174,50 @@ def _ready() -> None:
     multiprocessing.util.Finalize(None, _evaluator[0].close, exitpriority=1)
 
 
-def proved(task: Task, turn: int, each: int, deadline: float) -> dict[str, Any] | None:
-    """The mutants of a task's solutions in one turn; None if the deadline (by time.time()) has passed."""
-    if time.time() > deadline:
-        return None
-    report: dict[str, Any] = {"task": task.id, "turn": turn, "rows": [], "survivors": []}
-    for style, source in solutions(task, turn):
-        prove(_evaluator[0], task, style, source, each, report)
-    return report
-
-
-def solutions(task: Task, turn: int) -> Iterator[tuple[str, str]]:
-    """A solution of the grammar and one of the Graph writer, other ones each turn: style and source."""
-    for origin, written in (("grammar", list(task.solutions)), ("graph", list(write_solutions(task)))):
-        random.Random(task.id).shuffle(written)
-        for solution in written[turn : turn + 1]:
-            yield f"{origin}: {solution.style}", solution.triton_code
-
-
-def prove(evaluator: StagedEvaluator, task: Task, style: str, source: str, each: int, report: dict[str, Any]) -> None:
-    """Judge the mutants of one solution; adds rows and survivors."""
-    asked = replace(task, solutions=())
-    if not evaluator.evaluate(asked, source).correct:
-        return
-    plans = traced(evaluator, asked, source)
-    rng, by_operator = random.Random(f"{task.id}{style}"), {}
-    for mutant in mutants(source):
-        by_operator.setdefault(mutant.operator, []).append(mutant)
-    for operator, made in by_operator.items():
-        for mutant in rng.sample(made, min(each, len(made))):
-            row, survivor = judged(evaluator, asked, plans, mutant)
-            report["rows"].append({"task": task.id, "style": style, "operator": operator} | row)
-            if survivor:
-                report["survivors"].append({"task": task.id, "style": style} | survivor)
-
-
-def confirm(options: argparse.Namespace) -> int:
-    """Judge survivors again where there is a GPU: how many of each reason it kills, and which it does not."""
-    survivors = json.loads(options.confirm.read_text())
-    evaluator = StagedEvaluator(VerifierConfig(device="cuda", cache=False))
-    made = generate_tasks(level=2, count=options.tasks, seed=options.seed, workers=evaluator.workers)
-    tasks = {task.id: replace(task, solutions=()) for task in made}
-    try:
-        with ThreadPoolExecutor(evaluator.workers) as pool:
-            verdicts = list(pool.map(lambda s: evaluator.evaluate(tasks[s["task"]], s["source"]), survivors))
-    finally:
-        evaluator.close()
-    table: dict[str, Counter[str]] = {}
-    for survivor, verdict in zip(survivors, verdicts, strict=True):
-        survivor |= {"gpu": str(verdict.status), "gpu_reason": verdict.reason}
-        reason = survivor["reason"].partition(":")[0]
-        table.setdefault(reason, Counter())["survived" if verdict.correct else "killed"] += 1
-    print(json.dumps(table))
-    kept = [{k: v for k, v in s.items() if k != "source"} for s in survivors]
-    options.out.write_text(json.dumps({"versions": evaluator.versions, "by_reason": table, "survivors": kept}, indent=1))
+def explain(options: argparse.Namespace) -> int:
+    """Give the survivors of earlier runs their reasons, and write what all of them found."""
+    kept = options.out.with_suffix(".reasons.jsonl")
+    done = {(r["task"], r["style"], r["operator"], r["source"]): r["reason"] for r in _lines(kept)}
+    parts = [part for path in options.explain for part in _lines(path)]
+    asked = [s for part in parts for s in part["survivors"]]
+    tasks = {task.id: task for task in generate_tasks(level=2, count=options.tasks, seed=options.seed)}
+    deadline = time.time() + options.seconds
+    with _processes(options, _ready) as pool, kept.open("a") as file:
+        left = [s for s in asked if (s["task"], s["style"], s["operator"], s["source"]) not in done]
+        for future in as_completed([pool.submit(explained, tasks[s["task"]], s, deadline) for s in left]):
+            if row := future.result():
+                done[row["task"], row["style"], row["operator"], row["source"]] = row["reason"]
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+    for survivor in asked:
+        survivor["reason"] = done.get(
+            (survivor["task"], survivor["style"], survivor["operator"], survivor["source"]), "unknown"
+        )
+    write(options, parts)
+    print(f"{len(done)} of {len(asked)} survivors explained; {json.dumps(summary(parts)['total'])}")
     return 0
 
 
-def judged(
-    evaluator: StagedEvaluator, task: Task, plans: Sequence[Plan], mutant: Mutant
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """A mutant's row, and what is known of it if it survives."""
-    changed = traced(evaluator, task, mutant.source)
+def explained(task: Task, survivor: dict[str, Any], deadline: float) -> dict[str, Any] | None:
+    """A survivor with its reason; None if the deadline has passed."""
+    if time.time() > deadline:
+        return None
+    asked = replace(task, solutions=())
+    plans = traced(_evaluator[0], asked, survivor["solution"])
+    reason = reason_of(_evaluator[0], asked, plans, survivor["source"])
+    return {key: survivor[key] for key in ("task", "style", "operator", "source")} | {"reason": reason}
+
+
+def reason_of(evaluator: StagedEvaluator, task: Task, plans: Sequence[Plan], source: str) -> str:
+    """What is known of a survivor of the solution with these plans."""
+    changed = traced(evaluator, task, source)
     if changed and [kernel_texts(p) for p in changed] == [kernel_texts(p) for p in plans]:
-        return {"outcome": "same IR"}, None
-    verdict: Verdict = evaluator.evaluate(task, mutant.source)
-    if not verdict.correct:
-        return {"outcome": "killed", "status": str(verdict.status), "stage": str(verdict.stage)}, None
+        return "same IR"
     reason = apart(task, plans, changed)
     if reason.startswith("missed"):
-        share, _ = Schedules(evaluator, 3).refusals(Fixture("mutant", mutant.source, task), 200)
+        share, _ = Schedules(evaluator, 3).refusals(Fixture("mutant", source, task), 200)
         reason = reason.replace("missed", "tolerated") if share == 0 else f"{reason}, refused by {share:.0%} of schedules"
-    excess = max((e["excess"] for e in verdict.errors), default=0.0)
-    known = {"operator": mutant.operator, "line": mutant.line, "reason": reason, "excess": round(excess, 4)}
-    return {"outcome": reason.partition(":")[0]}, known | {"source": mutant.source}
+    return reason
 
 
 def traced(evaluator: StagedEvaluator, task: Task, source: str) -> list[Plan]:
@@ -251,45 +291,41 @@ def stored(plan: Plan, variant: Variant) -> list[torch.Tensor] | None:
     return flat
 
 
-def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summary(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Counts by operator; killable is all but what is equivalent, a matter of rounding, or tolerated."""
-    table: dict[str, Any] = {}
-    for operator in OPERATORS:
-        outcomes = Counter(row["outcome"] for row in rows if row["operator"] == operator)
-        if outcomes:
-            table[operator] = {
-                "killed": outcomes["killed"],
-                "killable": _killable(outcomes),
-                **outcomes,
-            }
-    total = Counter(row["outcome"] for row in rows)
-    return {
-        "total": {"killed": total["killed"], "killable": _killable(total), **total},
-        "operators": table,
-    }
+    table: dict[str, Counter[str]] = {operator: Counter() for operator in OPERATORS}
+    for part in parts:
+        for row in part["rows"]:
+            table[row["operator"]][row["outcome"]] += 1
+        for survivor in part["survivors"]:
+            table[survivor["operator"]][survivor.get("reason", "unknown").partition(":")[0]] += 1
+    total = sum(table.values(), Counter[str]())
+    return {"total": _counts(total), "operators": {k: _counts(v) for k, v in table.items() if v}}
 
 
-def _killable(outcomes: Counter[str]) -> int:
-    return outcomes["killed"] + outcomes["missed"] + outcomes["full size"]
+def _counts(outcomes: Counter[str]) -> dict[str, int]:
+    killable = sum(outcomes[name] for name in ("killed", "missed", "full size", "unknown"))
+    return {"killed": outcomes["killed"], "killable": killable, **outcomes}
 
 
-def write(options: argparse.Namespace, done: Sequence[dict[str, Any]]) -> None:
-    rows, survivors = ([row for part in done for row in part[key]] for key in ("rows", "survivors"))
+def write(options: argparse.Namespace, parts: Sequence[dict[str, Any]]) -> None:
+    rows, survivors = ([row for part in parts for row in part[key]] for key in ("rows", "survivors"))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     head = {
-        "what": "mutants of worked solutions, judged without a GPU",
+        "what": f"mutants of worked solutions, judged {'on' if options.gpu else 'without'} a GPU",
         "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip(),
+        "commit": options.commit or commit.stdout.strip(),
+        "gpu": options.gpu,
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "processes": options.processes,
-        "seconds": round(max(part["seconds"] for part in done), 1),
-        "tasks": len({row["task"] for row in rows}),
-        "solutions": len({(row["task"], row["style"]) for row in rows}),
-        "killed_by_status": Counter(row["status"] for row in rows if "status" in row),
+        "seconds": round(max((part["seconds"] for part in parts), default=0.0), 1),
+        "tasks": len({part["task"] for part in parts}),
+        "solutions": len({(row["task"], row["style"]) for row in (*rows, *survivors)}),
+        "refused": [{"task": part["task"]} | row for part in parts for row in part.get("refused", ())],
+        "killed_by_status": Counter(row["status"] for row in rows),
     }
-    kept = [{k: v for k, v in s.items() if k != "source"} for s in survivors]
-    options.out.write_text(json.dumps(head | summary(rows) | {"survivors": kept}, indent=1) + "\n")
-    options.out.with_suffix(".sources.json").write_text(json.dumps(survivors, indent=1))
+    kept = [{k: v for k, v in s.items() if k not in ("source", "solution")} for s in survivors]
+    options.out.write_text(json.dumps(head | summary(parts) | {"survivors": kept}, indent=1) + "\n")
 
 
 def _options() -> argparse.Namespace:
@@ -297,11 +333,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument("--turns", type=int, default=1, help="solutions of each task and origin; with 30 all of them")
-    parser.add_argument("--seconds", type=float, default=600, help="start no further solution after so long")
+    parser.add_argument("--seconds", type=float, default=600, help="start nothing further after so long")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--each", type=int, default=2, help="mutants of each operator and solution")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--confirm", type=Path, help="a .sources.json of the same tasks and seed, for a GPU to judge")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--share", default="1/1", help="I/N: of the tasks every N-th, from the I-th on")
+    parser.add_argument("--explain", type=Path, nargs="+", help="files .rows.jsonl of GPU runs with the same tasks and seed")
+    parser.add_argument("--commit", help="that judged; by default that of the working tree")
+    parser.add_argument("--gpu", help="name of the GPU that judged, for the record")
     return parser.parse_args()
 
 

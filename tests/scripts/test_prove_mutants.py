@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import math
+import random
 import sys
+from dataclasses import replace
 
 import pytest
 from support import ROOT
@@ -12,7 +16,7 @@ from kernrl.verifier.funnel import StagedEvaluator
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from mutation_operators import OPERATORS, mutants  # pyright: ignore[reportMissingImports]
+from mutation_operators import OPERATORS, drawn, mutants  # pyright: ignore[reportMissingImports]
 
 SOURCE = """
 @triton.jit
@@ -62,14 +66,38 @@ def test_an_operator_makes_the_mistake_that_it_names(operator: str, text: str) -
     assert any(text in mutant.source for mutant in mutants(SOURCE) if mutant.operator == operator)
 
 
+def test_those_drawn_are_some_of_all() -> None:
+    every = list(mutants(SOURCE))
+    some = list(drawn(SOURCE, 1, random.Random(0)))
+    assert {mutant.operator for mutant in some} == set(OPERATORS)
+    assert len(some) == len(OPERATORS)
+    assert all(mutant in every for mutant in some)
+    assert list(drawn(SOURCE, 1000, random.Random(0))) != every  # in another order
+    assert sorted(m.source for m in drawn(SOURCE, 1000, random.Random(0))) == sorted(m.source for m in every)
+
+
 @pytest.mark.slow
 def test_the_mutants_of_a_worked_solution_are_killed(cpu_evaluator: StagedEvaluator) -> None:
     import prove_mutants  # pyright: ignore[reportMissingImports]
 
-    report = {"rows": [], "survivors": []}
     (task,) = generate_tasks(level=2, count=1, seed=0)
-    solution = task.solutions[0]
-    prove_mutants.prove(cpu_evaluator, task, solution.style, solution.triton_code, 1, report)
-    outcomes = [row["outcome"] for row in report["rows"]]
-    assert outcomes.count("killed") >= 5
-    assert "missed" not in outcomes, report["survivors"]
+    options = argparse.Namespace(device="cpu", each=1, processes=1)
+    (part,) = prove_mutants.judged(options, [(task, 0)], math.inf)
+    assert not part["refused"]
+    assert len(part["rows"]) >= 5
+    asked = replace(task, solutions=())
+    for survivor in part["survivors"]:
+        plans = prove_mutants.traced(cpu_evaluator, asked, survivor["solution"])
+        survivor["reason"] = prove_mutants.reason_of(cpu_evaluator, asked, plans, survivor["source"])
+        assert not survivor["reason"].startswith("missed"), survivor
+    total = prove_mutants.summary([part])["total"]
+    assert total["killed"] == len(part["rows"])
+    assert "unknown" not in total
+
+
+@pytest.mark.slow
+def test_nothing_is_judged_after_the_deadline() -> None:
+    import prove_mutants  # pyright: ignore[reportMissingImports]
+
+    (task,) = generate_tasks(level=2, count=1, seed=0)
+    assert not list(prove_mutants.judged(argparse.Namespace(device="cpu", each=1, processes=1), [(task, 0)], 0.0))
