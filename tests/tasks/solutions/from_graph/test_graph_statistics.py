@@ -190,3 +190,28 @@ def test_no_rounding_makes_a_variance_negative_or_nan() -> None:
 
 def test_nano_is_taught_none_of_them() -> None:
     assert not {"tile", "rows", "parts", "last", "last-parts", "direct", "direct-parts"} & {style.name for style in TAUGHT}
+
+
+@pytest.mark.parametrize("rows", [10_000, 200_000, 600_000])
+def test_no_long_sum_is_made_one_number_after_another(rows: int) -> None:
+    """Thousands of additions into one number left a worked solution off by more than is tolerated."""
+    task = Task("sums", module("pass", "return torch.tanh(x) - x.mean(0)", f"torch.randn({rows}, 24)"))
+    solutions = write_solutions(task)
+    assert solutions
+    for solution in solutions:
+        for function, launch in kernels_of(solution.triton_code):
+            if re.search(r"_acc \+= tl\.where", function) and "in range(0, " in function:
+                step = re.search(r"for start in range\(0, \w+, (\w+)\)", function)
+                assert step, function
+                held = re.search(rf"\b{step[1]}=(\d+)", launch)
+                assert held, launch
+                assert rows <= 512 * int(held[1]), (solution.style, launch)
+
+
+def kernels_of(source: str) -> list[tuple[str, str]]:
+    """Text of each kernel, and of its launch."""
+    names = re.findall(r"@triton.jit\ndef (\w+)", source)
+    texts = [source.partition(f"def {name}(")[2].partition("\n@triton.jit")[0].partition("\nclass ")[0] for name in names]
+    return [
+        (text, source.rpartition(f"{name}[")[2].partition("\n        )")[0]) for name, text in zip(names, texts, strict=True)
+    ]

@@ -24,9 +24,12 @@ from kernrl.tasks.solutions.from_graph.codegen.view_index import RestartError
 from kernrl.tasks.solutions.from_graph.fusion.fuse import Axis, Group
 from kernrl.tasks.solutions.from_graph.fusion.stored import Schedule
 from kernrl.tasks.solutions.from_graph.lowering.lowered_ops import Op
-from kernrl.tasks.solutions.from_graph.lowering.sizes import Names
+from kernrl.tasks.solutions.from_graph.lowering.sizes import CannotWriteError, Names
 
 __all__ = ["Choice", "Kernel", "write_kernel"]
+
+MOST_STEPS = 512
+"""Into one element of an accumulator so many numbers are added at most: more, and a mean is off by what a strict check sees."""
 
 
 class GroupWriter(SplitWriter):
@@ -238,6 +241,10 @@ class GroupWriter(SplitWriter):
             if walk and self.choice.lean and -(-rows // across) < FILLING_PROGRAMS:
                 across = self.across(rows, across)
                 held = 4096 // across
+            while walk and not self.choice.lean and n > MOST_STEPS * held and across > 8:
+                held, across = 2 * held, across // 2
+            if walk and n > MOST_STEPS * held and any(op.how == "sum" for op in self.group.reductions):
+                raise CannotWriteError("a sum of so many numbers, one after another, loses digits")
             blocks = {"ROWS": str(held) if walk else "@width@", "BLOCK": str(across)}
             warps, grid = max(1, held * across // 1024) if narrow else 4 if held * across <= 2048 else 8, "columns"
             self.traits += ["narrow"] if narrow else []
