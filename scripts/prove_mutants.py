@@ -58,7 +58,7 @@ from kernrl.verifier.interpret.interpreter import Case, interpret_cases, paramet
 from kernrl.verifier.interpret.launch_interpreter import LaunchInterpreter  # noqa: E402
 from kernrl.verifier.judge.draws import schedule  # noqa: E402
 from kernrl.verifier.judge.inputs import TaskInputs  # noqa: E402
-from kernrl.verifier.plan.plan import LaunchNode, Plan, Variant  # noqa: E402
+from kernrl.verifier.plan.plan import LaunchNode, Plan, TensorRef, Variant  # noqa: E402
 from kernrl.verifier.plan.ttir import parse  # noqa: E402
 
 ROUNDINGS = 16
@@ -83,7 +83,7 @@ def main() -> int:
             done.append(found | {"seconds": before_s + time.monotonic() - begun})
             file.write(json.dumps(done[-1]) + "\n")
             file.flush()
-    write(options, done)
+    write(options, done, here(options))
     print(f"{len(done)} of {len(tasks) * options.turns} parts; {json.dumps(summary(done)['total'])}")
     return 0
 
@@ -193,7 +193,8 @@ def explain(options: argparse.Namespace) -> int:
         survivor["reason"] = done.get(
             (survivor["task"], survivor["style"], survivor["operator"], survivor["source"]), "unknown"
         )
-    write(options, parts)
+    judged_by = Path(str(options.explain[0]).replace(".rows.jsonl", ".json"))
+    write(options, parts, json.loads(judged_by.read_text()))
     print(f"{len(done)} of {len(asked)} survivors explained; {json.dumps(summary(parts)['total'])}")
     return 0
 
@@ -261,7 +262,7 @@ def apart(task: Task, ours: Sequence[Plan], theirs: Sequence[Plan]) -> str:
 def apart_at_full_size(ours: Plan, theirs: Plan) -> bool:
     """Whether a launch of the two plans stores different numbers at full size, in its first, middle or last program."""
     for mine, other in zip(ours.nodes, theirs.nodes, strict=False):
-        if isinstance(mine, LaunchNode) and isinstance(other, LaunchNode):
+        if isinstance(mine, LaunchNode) and isinstance(other, LaunchNode) and launched(ours, mine) != launched(theirs, other):
             one, two = (stored(plan, node.variants[0]) for plan, node in ((ours, mine), (theirs, other)))
             if one is None or two is None:
                 continue
@@ -272,11 +273,19 @@ def apart_at_full_size(ours: Plan, theirs: Plan) -> bool:
     return False
 
 
+def launched(plan: Plan, node: LaunchNode) -> Any:
+    """What a launch computes: two that are equal store the same."""
+    variant = node.variants[0]
+    return plan.kernels[variant.kernel].ttir, variant.grid, variant.args
+
+
 def stored(plan: Plan, variant: Variant) -> list[torch.Tensor] | None:
-    """Every storage of a plan after three programs of one launch on random numbers; None where that cannot be."""
-    if sum(s.nbytes for s in plan.storages) > MOST_BYTES:
+    """The storages of one launch after three programs of it on random numbers; None where that cannot be."""
+    used = {arg.storage for arg in variant.args.values() if isinstance(arg, TensorRef)}
+    sizes = [storage.nbytes if i in used else 0 for i, storage in enumerate(plan.storages)]
+    if sum(sizes) > MOST_BYTES:
         return None
-    memory, generator = CheckedMemory([s.nbytes for s in plan.storages], 1), torch.Generator().manual_seed(0)
+    memory, generator = CheckedMemory(sizes, 1), torch.Generator().manual_seed(0)
     flat = [memory.bytes_of(i, 0) for i in range(len(plan.storages))]
     flat = [span[: len(span) // 4 * 4].view(torch.float32) for span in flat]
     for span in flat:
@@ -308,24 +317,30 @@ def _counts(outcomes: Counter[str]) -> dict[str, int]:
     return {"killed": outcomes["killed"], "killable": killable, **outcomes}
 
 
-def write(options: argparse.Namespace, parts: Sequence[dict[str, Any]]) -> None:
+def write(options: argparse.Namespace, parts: Sequence[dict[str, Any]], head: dict[str, Any]) -> None:
     rows, survivors = ([row for part in parts for row in part[key]] for key in ("rows", "survivors"))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    head = {
-        "what": f"mutants of worked solutions, judged {'on' if options.gpu else 'without'} a GPU",
-        "date": datetime.date.today().isoformat(),
-        "commit": options.commit or commit.stdout.strip(),
-        "gpu": options.gpu,
-        "versions": {"torch": torch.__version__, "triton": triton.__version__},
-        "processes": options.processes,
+    head |= {
         "seconds": round(max((part["seconds"] for part in parts), default=0.0), 1),
         "tasks": len({part["task"] for part in parts}),
         "solutions": len({(row["task"], row["style"]) for row in (*rows, *survivors)}),
-        "refused": [{"task": part["task"]} | row for part in parts for row in part.get("refused", ())],
+        "refused": [{"task": part["task"]} | row for part in parts for row in part["refused"]],
         "killed_by_status": Counter(row["status"] for row in rows),
     }
     kept = [{k: v for k, v in s.items() if k not in ("source", "solution")} for s in survivors]
     options.out.write_text(json.dumps(head | summary(parts) | {"survivors": kept}, indent=1) + "\n")
+
+
+def here(options: argparse.Namespace) -> dict[str, Any]:
+    """Where and of what the mutants are judged."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return {
+        "what": "mutants of worked solutions",
+        "date": datetime.date.today().isoformat(),
+        "commit": options.commit or commit.stdout.strip(),
+        "gpu": torch.cuda.get_device_name() if options.device == "cuda" else None,
+        "versions": {"torch": torch.__version__, "triton": triton.__version__},
+        "processes": options.processes,
+    }
 
 
 def _options() -> argparse.Namespace:
@@ -339,9 +354,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--share", default="1/1", help="I/N: of the tasks every N-th, from the I-th on")
-    parser.add_argument("--explain", type=Path, nargs="+", help="files .rows.jsonl of GPU runs with the same tasks and seed")
+    parser.add_argument(
+        "--explain",
+        type=Path,
+        nargs="+",
+        help="the .rows.jsonl files of runs over the same tasks; the first one's .json beside it",
+    )
     parser.add_argument("--commit", help="that judged; by default that of the working tree")
-    parser.add_argument("--gpu", help="name of the GPU that judged, for the record")
     return parser.parse_args()
 
 
