@@ -12,7 +12,7 @@ import inspect
 import re
 import tempfile
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,7 +38,7 @@ __all__ = [
     "called_directly",
     "check_globals",
     "entry",
-    "excerpt",
+    "excerpts",
     "inductor_backend",
     "link_excerpts",
     "lower",
@@ -360,9 +360,19 @@ def lower(module: Any, backend: Any, options: Any, target: GPUTarget) -> tuple[b
     return module, metadata
 
 
-def excerpt(functions: Mapping[str, int], target: GPUTarget) -> str:
-    """LLVM IR of libdevice functions, which take so many floats and return a float, with the functions that they call."""
+def excerpts(functions: Mapping[str, int], target: GPUTarget) -> dict[str, str]:
+    """LLVM IR of each of these libdevice functions, with those that it calls. Each takes so many floats and returns a float."""
     backend: Any = make_backend(target)
+    libraries = [path for _, path in backend.parse_options({}).extern_libs]
+    with tempfile.NamedTemporaryFile("w", suffix=".ll") as file:
+        file.write(_linked(functions, libraries, backend))
+        file.flush()
+        # one by one from this rather than from the library, which takes long to parse
+        return {symbol: _linked({symbol: operands}, [file.name], backend) for symbol, operands in functions.items()}
+
+
+def _linked(functions: Mapping[str, int], libraries: list[str], backend: Any) -> str:
+    """LLVM IR of a module that calls each function and has been linked with these libraries."""
     lines = []
     for number, (symbol, operands) in enumerate(functions.items()):
         types, values = ", ".join(["f32"] * operands), ", ".join(f"%arg{i}" for i in range(operands))
@@ -381,27 +391,28 @@ def excerpt(functions: Mapping[str, int], target: GPUTarget) -> str:
     llvm.init_targets()
     context = llvm.context()
     module = llvm.to_module(mlir, context)
-    llvm.link_extern_libs(module, [path for _, path in backend.parse_options({}).extern_libs])
+    llvm.link_extern_libs(module, libraries)
     text = str(module)
     for symbol in functions:  # linking only these symbols makes them internal; make them visible again
         text = text.replace(f"define internal float @{symbol}(", f"define float @{symbol}(")
     return text
 
 
-def link_excerpts(functions: Collection[str], text: str) -> None:
-    """From now on, link kernels that need no other libdevice functions with an excerpt (made by `excerpt`).
+def link_excerpts(texts: Mapping[str, str]) -> None:
+    """From now on, link kernels that need no other libdevice functions with excerpts (made by `excerpts`).
 
     Triton would parse all of libdevice for each kernel, which takes longer than anything else it does for a small one.
     """
     link = llvm.link_extern_libs
 
     def linked(module: Any, paths: list[str]) -> None:
-        needed = {f.name for f in module.get_functions() if f.is_declaration() and f.name.startswith("__nv_")}
-        if not needed.issubset(functions):
+        needed = [f.name for f in module.get_functions() if f.is_declaration() and f.name.startswith("__nv_")]
+        if not texts.keys() >= set(needed):
             link(module, paths)
-        elif needed:
+            return
+        for symbol in needed:
             with tempfile.NamedTemporaryFile("w", suffix=".ll") as file:
-                file.write(text)
+                file.write(texts[symbol])
                 file.flush()
                 link(module, [file.name])
 

@@ -59,7 +59,7 @@ class TooWide(ValueError):
 def prepare(settings: dict[str, Any]) -> None:
     """Once in the fork server: initialise LLVM and look up ptxas' version, by compiling an example of our own."""
     target = compat.GPUTarget("cuda", arch_number(settings["targets"][0]), 32)
-    compat.link_excerpts(_EXCERPTS, compat.excerpt(_EXCERPTS, target))
+    compat.link_excerpts(compat.excerpts(_EXCERPTS, target))
     for arch in settings["targets"]:
         compile_text(_WARM_UP, arch, {"num_warps": 4, "num_stages": 1})
 

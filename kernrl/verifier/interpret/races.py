@@ -213,7 +213,7 @@ class _Order:
 
 def _differ(elements: Tensor, place: Tensor, values: Tensor) -> Tensor:
     """Whether the elements at these places differ from the values, beyond rounding, in any case: bool [n]."""
-    there, values = torch.broadcast_tensors(elements[:, place], values)
+    there, values = torch.broadcast_tensors(elements.index_select(1, place), values)
     differ = there != values
     if not values.dtype.is_floating_point or not bool(differ.any()):
         return differ.any(0)

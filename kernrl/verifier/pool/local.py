@@ -24,11 +24,20 @@ from kernrl.verifier.trace.tracer import Traced, Tracer
 _MODULES = ("kernrl.verifier.plan.reading", "kernrl.verifier.interpret.interpret_server", "kernrl.verifier.judge.cpu_server")
 
 
+_KEEP_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(64 << 20),
+    "MALLOC_TOP_PAD_": str(16 << 20),
+}
+"""The most that glibc comes to by itself after tensors of 32 MiB. Until then it gives the memory of each tensor back to the
+kernel, which clears it, page by page, for the next one."""
+
+
 def cpu_fork_server() -> ForkServer:
     """The fork server of plan readers, interpreters and their judges."""
     return ForkServer(
         "the interpreters' fork server", "kernrl.verifier.rpc.worker", {"modules": _MODULES, "warm_up": [dotted(warm_up)]},
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        env=_KEEP_MEMORY | os.environ | {"CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
 
 

@@ -128,11 +128,12 @@ def test_an_excerpt_of_libdevice_gives_the_same_machine_code(special, tmp_path, 
     link = compat.llvm.link_extern_libs
     monkeypatch.setattr(compat.llvm, "link_extern_libs", lambda module, paths: [linked.append(paths), link(module, paths)])
     whole = ptx()
-    functions = {"__nv_erff": 1, "__nv_logf": 1, "__nv_powf": 2}
-    compat.link_excerpts(functions, compat.excerpt(functions, TARGET))
+    texts = compat.excerpts({"__nv_erff": 1, "__nv_logf": 1, "__nv_powf": 2}, TARGET)
+    assert [re.findall(r"define float @(\w+)", text) for text in texts.values()] == [[symbol] for symbol in texts]
+    compat.link_excerpts(texts)
     linked.clear()
     assert ptx() == whole
-    assert len(linked) == 1
+    assert len(linked) == 2
     assert not any("libdevice" in path for paths in linked for path in paths)
     path.write_text(path.read_text().replace("math.erf", "math.cos"))
     assert "entry" in ptx()
